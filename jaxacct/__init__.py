@@ -151,7 +151,7 @@ __all__ = [
 
 _HOMES = {"Bounds": "bounds", "curve": "certified", "delta": "certified", "epsilon": "certified",
           "register_dataclass": "numerics.pytrees"}  # fmt: skip
-"""Where names come from that are neither mechanisms nor submodules."""
+"""Homes of the names that are neither mechanisms nor submodules."""
 
 _NAMES = frozenset(__all__)
 

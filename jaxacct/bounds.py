@@ -1,4 +1,4 @@
-"""A privacy number as an interval: what is proved from below and from above, and the best guess between."""
+"""The bracket of a privacy number: :class:`Bounds`, proved from below and from above, with the best guess between."""
 
 from __future__ import annotations
 
@@ -11,19 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxacct.numerics.precision import (
-    TINY,
-    as_float64,
-    in_float64,
-    in_float64_by_programs,
-    is_concrete,
-    outside,
-    rounded_down,
-    rounded_up,
-    scope,
-)
+from jaxacct.numerics.precision import TINY, as_float64, in_float64, in_float64_by_programs, is_concrete, outside, scope
 from jaxacct.numerics.programs import OUTWARD, compiled, lowered, raised
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.outward import rounded_down, rounded_up
 
 
 @register_dataclass
@@ -36,18 +27,19 @@ class Bounds:
         estimate: best guess between the two; proves nothing.
         upper: proved upper bound. ``inf`` (for an epsilon) or 1 (for a delta) where nothing is known: parameters out
             of range inside a trace, a mechanism without noise, an accountant that did not converge.
-        converged: whether the bracket is as tight as was asked; where nothing was asked, a relative gap of 1e-3 of an
-            epsilon, 1e-2 of a delta (:mod:`jaxacct.prv`), or 1e-9 (:mod:`jaxacct.saddlepoint`), or a width of 1e-2 of a
-            trade-off curve. A bracket between equal ends has converged, be they infinite; so has one below the smallest
-            normal float64. It is valid either way.
+        converged: whether the bracket is as tight as was asked. Where nothing was asked that is a relative gap of 1e-3
+            for an epsilon, 1e-2 for a delta (:mod:`jaxacct.prv`), or 1e-9 (:mod:`jaxacct.saddlepoint`), or a width of
+            1e-2 for a trade-off curve. A bracket between equal ends has converged, be they infinite; so has one below
+            the smallest normal float64. The bracket is valid either way.
 
-    Formal guarantee: floating-point rounding is inside the bracket. Of a composition the truth is that of its
-    dominating pairs: the mechanism's own is never above it, and so not above ``upper``; where its class is not
-    :attr:`~jaxacct.Mechanism.tight`, its own may be below ``lower``. The leaves are float64 even where
+    Formal guarantee: floating-point rounding is inside the bracket. The truth for a composition is the number of its
+    dominating pairs. The mechanism's own number is never above that, and so not above ``upper``; where its class is not
+    :attr:`~jaxacct.Mechanism.tight`, its own number may be below ``lower``. The leaves are float64 even where
     ``jax_enable_x64`` is off. Inside a trace, arithmetic on them then rounds to the nearest float32, which can fall
     below the bound: use :meth:`to_float32` first, which rounds outward.
 
-    ``float(bounds)`` is ``upper``; so is what a format says, rounded up: what is printed is a bound, too.
+    ``float(bounds)`` is ``upper``. A format specification prints ``upper`` rounded up, so a printed number is a bound,
+    too.
 
     >>> bounds = Bounds(lower=2.15340123, estimate=2.15340125, upper=2.15340127)
     >>> print(bounds, f"{bounds:.4f}", float(bounds))
@@ -61,7 +53,7 @@ class Bounds:
     upper: Float[Array, "*batch"] | Float[np.ndarray, "*batch"]
     converged: Bool[Array, "*batch"] | Bool[np.ndarray, "*batch"] | bool = True
 
-    if TYPE_CHECKING:  # made of any numbers, read as arrays
+    if TYPE_CHECKING:  # the constructor takes any numbers, the attributes are arrays
 
         def __init__(
             self, lower: ArrayLike, estimate: ArrayLike, upper: ArrayLike, converged: ArrayLike = True
@@ -78,7 +70,7 @@ class Bounds:
 
     @in_float64_by_programs
     def intersection(self, other: Bounds) -> Bounds:
-        """Returns what two brackets of one number prove together; of one shape.
+        """Returns the intersection of two brackets of one number, which have the same shape.
 
         It has converged where either has. The estimate is this one's where that has converged, else the other's.
         """
@@ -110,18 +102,19 @@ class Bounds:
 def _bracket(lower: float, upper: float) -> str:
     """Returns an interval rounded outward, in as many digits as tell its ends apart, from four to seven."""
     gap = (upper - lower) / upper if 0 < upper < math.inf else 1.0
+    # About one digit more than tells the ends apart.
     digits = min(max(2 - math.floor(math.log10(gap)), 4), 7) if gap > 0 else 7
     spec = f".{digits}g"
     return f"[{rounded_down(Decimal(lower), spec)}, {rounded_up(Decimal(upper), spec)}]"
 
 
 def zero() -> Bounds:
-    """Returns the bracket of what is exactly 0."""
+    """Returns the bracket of a number that is exactly 0."""
     return Bounds(*(np.float64(0.0),) * 3, np.asarray(True)[()])
 
 
 def _gap(lower: ArrayLike, upper: ArrayLike) -> Array:
-    # By NumPy where that can be: JAX compiles each operation.
+    # NumPy computes concrete numbers, as JAX would compile each operation.
     library: Any = np if is_concrete(lower, upper) else jnp
     with scope(by_programs=True), np.errstate(invalid="ignore", over="ignore"):
         low, high = (library.asarray(end, library.float64) for end in (lower, upper))
@@ -142,6 +135,7 @@ def _outward_float32(bounds: Bounds) -> Bounds:
     lower, upper = as_float64(bounds.lower), as_float64(bounds.upper)
     low, high = lower.astype(jnp.float32), upper.astype(jnp.float32)
     smallest = jnp.float32(2.0**-126)  # the smallest normal float32: below it XLA may flush to zero
+    # Where rounding to nearest went the wrong way the next float32 is taken, but never a subnormal one.
     down = jnp.where(low < 2 * smallest, jnp.float32(0), jnp.nextafter(low, jnp.float32(-jnp.inf)))
     up = jnp.nextafter(jnp.maximum(high, smallest), jnp.float32(jnp.inf))
     return Bounds(

@@ -1,6 +1,16 @@
-"""Searches, alone and composed with others: by the profile of one run, where Rényi curves would say more than is lost.
+"""The top level's verbs: certified bounds on epsilon, on delta and on the privacy profile, by the best route there is.
 
-Accountants come as arguments: the top level's verbs, which ask here, answer for the runs of a search as well.
+Each accountant proves a bracket of the same number, so the largest lower bound and the smallest upper bound hold
+together. :func:`answer` takes the first route that applies to a composition. In reading order:
+
+- searches (:class:`jaxacct.RepeatAndSelect`), alone and composed with others;
+- :func:`epsilon`, :func:`delta` and :func:`curve`, the verbs;
+- :func:`answer` and its routes;
+- :func:`with_mesh`, the intersection of the exact accountant's bracket with that of the mesh.
+
+*Searches* are bounded by the profile of one run, where Rényi curves alone would overstate the privacy loss. Accountants
+come to these functions as an argument (:class:`Ask`), because the verbs that call them answer for the runs of a search
+as well.
 """
 
 from __future__ import annotations
@@ -33,16 +43,19 @@ from jaxacct.selection.profile import LARGEST, OneWay, Selection, pair_of
 from jaxacct.validation import check_one_of
 
 MOST_COMPOSED = 2.0**20
-"""Most runs of a search that are composed, to see whether that is less."""
+"""Largest number of runs of a search that are composed, in case that gives a smaller bound. Tightness only."""
 
 RATIOS = 48
-"""Epsilons at which the profile of one run is taken; twice as many lower the epsilon of a search by a thousandth."""
+"""Number of epsilons at which the profile of one run is taken. Tightness and speed only.
+
+Twice as many lower the epsilon of a search by a thousandth.
+"""
 
 BEYOND = 1e-3
-"""Share of a given delta that the pairs of searches may count as infinite losses."""
+"""Share of a given delta that the pairs of searches may count as infinite losses. Tightness only."""
 
 RARE = 1e-12
-"""The same where delta is asked for."""
+"""Probability that the pairs of searches may count as infinite losses where delta is asked for. Tightness only."""
 
 
 class Ask(NamedTuple):
@@ -50,8 +63,8 @@ class Ask(NamedTuple):
 
     Attributes:
         answer: certified bounds, from mechanism, steps, a question and a relation.
-        curve: those at many epsilons.
-        by_curves: what Rényi curves alone say to the same question.
+        curve: certified bounds on delta at many epsilons.
+        by_curves: the bounds that Rényi curves alone prove, for the same arguments as ``answer``.
     """
 
     answer: Callable[..., Bounds]
@@ -60,18 +73,19 @@ class Ask(NamedTuple):
 
 
 def is_search(mechanism: Any, steps: Any) -> bool:
-    """Returns whether it is one search alone."""
+    """Returns whether a composition is one search alone."""
     return isinstance(mechanism, RepeatAndSelect) and np.ndim(steps) == 0 and steps == 1
 
 
 def of_search(ask: Ask, search: RepeatAndSelect, questions: Question, relation: Relation) -> list[Bounds]:
-    """Returns the bracket of a search for each number asked: the least that the profile and Rényi curves prove."""
+    """Returns the bracket of a search for each number asked, the intersection of those by profile and Rényi curves."""
     directions(search, relation)
     run, trials = (search.mechanism, search.steps), search.trials
     each = [questions.at(value) for value in questions.value]
     by_curves = [ask.by_curves(search, 1, question, relation) for question in each]
     most: Any = trials.count if isinstance(trials, Binomial) else np.inf
-    if most <= MOST_COMPOSED:  # whoever sees all runs sees the best one
+    # Whoever sees all runs sees the best one, so their composition bounds the search.
+    if most <= MOST_COMPOSED:
         often = jax.tree.map(lambda count: count * float(most), run[1])
         together = [ask.answer(run[0], often, question, relation) for question in each]
         by_curves = [no_more_than(*both) for both in zip(together, by_curves, strict=True)]
@@ -81,6 +95,7 @@ def of_search(ask: Ask, search: RepeatAndSelect, questions: Question, relation: 
     if not selections:
         return [replace(found, lower=np.zeros(())) for found in by_curves]
     found = []
+    # For each number asked, the worst of the directions by profile, and the curves' bound if that is less.
     for question, curves in zip(each, by_curves, strict=True):
         value = float(question.value)
         if isinstance(question, ForDelta):
@@ -96,12 +111,15 @@ def of_search(ask: Ask, search: RepeatAndSelect, questions: Question, relation: 
 def with_searches(ask: Ask, mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation) -> Bounds:
     """Returns the bracket of a composition with mechanisms that are known by Rényi curves.
 
-    The least that these prove and, where all of those are searches, the composition of the pairs of their profiles.
+    The upper bound is that of the curves or, where all such mechanisms are searches, that of the composition of the
+    pairs of their profiles, if it is less.
     """
     curves = ask.by_curves(mechanism, steps, question, relation)
     least = BEYOND * float(question.value) if isinstance(question, ForEpsilon) else RARE
     parts: list[Mechanism] = []
     counts: list[Any] = []
+    # Each search is replaced by a pair that dominates it; where one has none, or another mechanism has only a Rényi
+    # curve, the curves alone decide.
     for part, count in listed(mechanism, steps):
         if isinstance(part, RepeatAndSelect) and np.ndim(count) == 0 and least > 0:
             directions(part, relation)
@@ -124,7 +142,7 @@ def with_searches(ask: Ask, mechanism: Mechanisms, steps: Steps, question: Quest
 
 
 def no_more_than(mesh: Bounds, curves: Bounds) -> Bounds:
-    """Returns the mesh's bracket below what Rényi curves say: where pairs are not tight either may be the less."""
+    """Returns the mesh's bracket, or one with the curves' upper end if that is less, as it may be for loose pairs."""
     if mesh.upper <= curves.upper:
         return mesh
     lower = np.where(mesh.lower <= curves.upper, mesh.lower, 0.0)
@@ -136,7 +154,7 @@ def profile_of_one_run(
 ) -> list[OneWay]:
     """Returns the profile of one run, mechanism and steps, for questions on a search of ``mean`` runs.
 
-    Each way, or the worse for both; none where nothing is known that helps.
+    There is one profile for each direction, or the worse of both; none where no profile helps.
     """
     span = _span(ask, run, questions, mean, relation)
     if not 0 <= span < np.inf:
@@ -145,13 +163,14 @@ def profile_of_one_run(
     ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
     epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), RATIOS)
     found = [ask.curve(*run, epsilons=epsilons, relation=way) for way in ways]
-    if not apart:  # of several pairs no chord is one's
+    # The largest of several profiles bounds from above alone: its chords are not those of any one of them.
+    if not apart:
         found = [replace(found[0], lower=np.zeros(RATIOS))]
     return [OneWay.of(epsilons, forth, back) for forth, back in zip(found, found[::-1], strict=True)]
 
 
 def _span(ask: Ask, run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> float:
-    """Returns how far the profile of one run is wanted: to where ``mean`` times it hardly counts."""
+    """Returns the epsilon up to which the profile of one run is wanted: beyond it ``mean`` runs hardly count."""
     at = functools.partial(ask.answer, *run, relation=relation)
     lost = float(at(question=ForDelta(np.inf)).upper) * (1 + 1e-6)
     if isinstance(questions, ForEpsilon):
@@ -161,10 +180,11 @@ def _span(ask: Ask, run: tuple[Any, Any], questions: Question, mean: float, rela
 
 
 # ----------------------------------------------------------------------------------------------------
-# The two verbs of the top level: the exact accountant, and the mesh where that one has not converged.
+# The verbs of the top level: the exact accountant, and the mesh where that one has not converged.
 #
 # Both give brackets of the same number, so the larger lower bound and the smaller upper bound hold together. The exact
-# one is asked first: its brackets are a million times narrower and cost less. The mesh answers for everything.
+# accountant (:mod:`jaxacct.saddlepoint`) is asked first: its brackets are a million times narrower and cost less. The
+# mesh (:mod:`jaxacct.prv`) answers for every composition.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -188,8 +208,9 @@ def epsilon(
         relation: neighbouring relation, one that the mechanisms support.
         tolerance: relative gap wanted of :func:`jaxacct.prv.epsilon`, where it is asked; concrete arguments only.
         points: size of its mesh instead, where it is asked.
-        arithmetic: "auto" or "float64": float64, and pairs of float32 on platforms without it (a TPU). "pair": these
-            anywhere. Pairs take no ``tolerance``, have no derivatives where they are asked for, and take a CPU seconds.
+        arithmetic: "auto" or "float64": float64, and pairs of float32 on platforms without it (a TPU). "pair": pairs of
+            float32 on every platform. Pairs take no ``tolerance``, have no derivatives where they are asked for by
+            name, and take a CPU seconds.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace. ``estimate`` is that
@@ -200,10 +221,10 @@ def epsilon(
     Formal guarantee: ``lower <= epsilon <= upper`` for the tight epsilon of the product of the dominating pairs, hence
     ``upper`` holds for the mechanisms composed adaptively with parameters fixed beforehand, under the given relation
     and the mechanisms' own sampling; ``lower`` where all are :attr:`~.Mechanism.tight`; rounding included. Invalid
-    traced parameters and no noise give ``upper = inf``. With a mechanism among them that is known by its Rényi curve
-    alone (:class:`jaxacct.mechanisms.RenyiOnly`) all go the way of :func:`jaxacct.rdp.epsilon`: ``upper`` holds,
-    ``lower`` is 0, and nothing has converged. A :class:`jaxacct.RepeatAndSelect` goes by the profile of one run as
-    well, but in a trace; alone it has a lower bound.
+    traced parameters and no noise give ``upper = inf``. If one of the mechanisms is known by its Rényi curve alone
+    (:class:`jaxacct.mechanisms.RenyiOnly`) the composition is bounded by :func:`jaxacct.rdp.epsilon`: ``upper`` holds,
+    ``lower`` is 0, and nothing has converged. Outside of a trace a :class:`jaxacct.RepeatAndSelect` is bounded by the
+    profile of one run as well; alone it has a lower bound.
 
     Raises:
         ValueError: a concrete argument out of range, an unsupported relation, shapes that do not match, both or bad
@@ -253,7 +274,7 @@ def curve(
     """Returns certified bounds on delta at many epsilons of a composition, or on epsilon at many deltas: its profile.
 
     Args:
-        mechanism: as of :func:`epsilon`.
+        mechanism: as in :func:`epsilon`.
         steps: likewise. May be traced.
         epsilons (n,): at least 0, in any order; or else
         deltas (n,): in [0, 1), in any order. Either may be traced.
@@ -265,7 +286,7 @@ def curve(
     Formal guarantee: that of :func:`delta`, or of :func:`epsilon`, for each entry; errors and source are theirs.
 
     Raises:
-        ValueError: as they do; both or neither of ``epsilons`` and ``deltas``; one that is no list.
+        ValueError: as they do; both or neither of ``epsilons`` and ``deltas`` given; one that is no list.
 
     >>> from jaxacct import Gaussian
     >>> profile = curve(Gaussian(noise_multiplier=10.0), 100, epsilons=[0.0, 1.0, 4.0])
@@ -289,7 +310,7 @@ def curve(
 
 
 def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question:
-    """Returns the questions (n,) that two optional lists ask; raises where they are not one list, or out of range."""
+    """Returns the questions (n,) that two optional lists ask; raises unless exactly one is given, and is in range."""
     if (epsilons is None) == (deltas is None):
         raise ValueError(f"epsilons = {epsilons} and deltas = {deltas}: give the one at which the other is wanted.")
     asked: Question = ForDelta(epsilons) if deltas is None else ForEpsilon(deltas)
@@ -301,7 +322,7 @@ def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question
 
 
 class _Call(NamedTuple):
-    """What is asked of the top level."""
+    """The arguments of a call of the top level."""
 
     mechanism: Any
     steps: Any
@@ -313,7 +334,7 @@ class _Call(NamedTuple):
 
     @property
     def run(self) -> tuple[Any, Any, Question]:
-        """The part of it that has numbers."""
+        """The arguments that have numbers to compute with."""
         return self.mechanism, self.steps, self.question
 
     def is_concrete(self) -> bool:
@@ -321,7 +342,7 @@ class _Call(NamedTuple):
         return is_concrete(self.run)
 
     def is_certain(self) -> bool:
-        """Returns whether nothing is said of how: then a closed form may do."""
+        """Returns whether the caller leaves the route open: then a closed form may do."""
         return self.arithmetic == "auto" and self.tolerance is self.points is None
 
 
@@ -335,13 +356,15 @@ def answer(
     points: int | None = None,
     arithmetic: Chosen = "auto",
 ) -> Bounds:
-    """Returns what :func:`epsilon` or :func:`delta` does, by the first of the routes that applies.
+    """Returns the result of :func:`epsilon` or :func:`delta`, by the first of the routes that applies.
 
-    Closed forms come first, then what has one route only, then what depends on where it is run; each says why.
+    Closed forms come first, then compositions that have one route only, then routes that depend on where they run. Each
+    route's docstring names its case and the reason for it.
     """
     check_asked(mechanism, steps, question)
     check_one_of(arithmetic, "arithmetic", CERTIFIED)
     call = _Call(*_alone(mechanism, steps), question, relation, tolerance, points, arithmetic)
+    # Each route returns None where it does not apply; the last one, ``_exact_first``, always does.
     for route in (_plain, _by_curve_alone, _of_range_alone, _in_pairs, _in_a_trace, _with_ranges):
         found = route(call)
         if found is not None:
@@ -350,7 +373,7 @@ def answer(
 
 
 def _plain(call: _Call) -> Bounds | None:
-    """Plain Gaussian mechanisms: a closed form, whatever the numbers, and no other route says more."""
+    """Plain Gaussian mechanisms: a closed form, whatever the numbers, and no other route proves more."""
     known = call.is_certain() and one_run.is_plain(call.mechanism)
     if not known or needs_pairs("auto", *call.run):
         return None
@@ -358,9 +381,9 @@ def _plain(call: _Call) -> Bounds | None:
 
 
 def _by_curve_alone(call: _Call) -> Bounds | None:
-    """What has a mechanism in it that is known by its Rényi curve alone: no pair, so none of the accountants below.
+    """Compositions with a mechanism that is known by its Rényi curve alone: without a pair no accountant below applies.
 
-    Searches have more: the profile of one run, where numbers can be seen.
+    Searches have a second bound, by the profile of one run, if all numbers are concrete.
     """
     if not has_renyi_only(call.mechanism):
         return None
@@ -374,14 +397,14 @@ def _by_curve_alone(call: _Call) -> Bounds | None:
 
 
 def _of_range_alone(call: _Call) -> Bounds | None:
-    """Several runs of one exponential mechanism: their optimal composition is known, and better than that of pairs."""
+    """Several runs of one exponential mechanism: their optimal composition is known, and tighter than that of pairs."""
     if not (call.is_certain() and _spans_a_range(*call.run)):
         return None
     return _of_range(*call.run, call.relation)
 
 
 def _in_pairs(call: _Call) -> Bounds | None:
-    """Numbers on a device without float64, or pairs by name: the same again, traced for pairs of float32."""
+    """Numbers on a device without float64, or pairs asked for by name: this function, traced for pairs of float32."""
     if not needs_pairs(call.arithmetic, *call.run):
         return None
     prv.accountant.check_options(call.tolerance, call.points, concrete=False)
@@ -394,13 +417,13 @@ def _in_a_trace(call: _Call) -> Bounds | None:
     if is_concrete(leaves):
         return None
     prv.accountant.check_options(call.tolerance, call.points, concrete=False)
-    # Beside a closed form a mesh has nothing to say.
+    # Beside a closed form a mesh would prove nothing more.
     closed = asked.has_closed_form(leaves)
     return _traced(asked, None if closed else call.points or prv.accountant.DEFAULT_POINTS, leaves)
 
 
 def _with_ranges(call: _Call) -> Bounds | None:
-    """Exponential mechanisms beside others: known to the mesh, and their Rényi curves are better than their pairs'."""
+    """Exponential mechanisms beside others: the mesh has their pairs, and Rényi curves may prove more than pairs do."""
     prv.accountant.check_options(call.tolerance, call.points, concrete=True)
     if not _holds_a_range(call.mechanism, call.steps):
         return None
@@ -409,9 +432,10 @@ def _with_ranges(call: _Call) -> Bounds | None:
 
 
 def _exact_first(call: _Call) -> Bounds:
-    """All else: exactly, in milliseconds; by the mesh where that has not converged; and by Rényi curves far out.
+    """All other compositions: the exact accountant, then the mesh if that has not converged, then Rényi curves.
 
-    There masses are below what a mesh can tell, and curves may still say something.
+    The exact accountant takes milliseconds. Curves may prove more than a mesh far out, where masses are below what a
+    mesh can tell from 0.
     """
     exact = unchecked(*saddlepoint.accountant.asked(*call.run, call.relation))
     if exact.converged:
@@ -422,8 +446,8 @@ def _exact_first(call: _Call) -> Bounds:
 
 
 def _by_curves(mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation) -> Bounds:
-    """Returns what Rényi curves say from above; from below they say nothing."""
-    from jaxacct import rdp  # of which few answers have need
+    """Returns the bracket by Rényi curves, which bound from above only."""
+    from jaxacct import rdp  # late, as few answers need it
 
     asked = rdp.epsilon if isinstance(question, ForEpsilon) else rdp.delta
     upper = asked(mechanism, steps, question.value, relation=relation)
@@ -446,17 +470,18 @@ def _holds_a_range(mechanism: Any, steps: Any) -> bool:
 
 
 def _spans_a_range(mechanism: Any, steps: Any, question: Question) -> bool:
-    """Returns whether it is an exponential mechanism alone, run several times: its composition is known by itself."""
+    """Returns whether a composition is one exponential mechanism, run several times."""
     plain = isinstance(mechanism, ExponentialMechanism) and is_concrete(mechanism, steps, question)
     return plain and np.ndim(mechanism.epsilon) == np.ndim(steps) == 0 and 0 < mechanism.epsilon < np.inf and steps > 1
 
 
 def _of_range(mechanism: Any, steps: Any, question: Question, relation: Relation) -> Bounds:
-    """Returns the bracket of the optimal composition; of very many runs what Rényi curves say."""
+    """Returns the bracket of the optimal composition; for very many runs that of Rényi curves."""
     directions(mechanism, relation)
     span, count, value = float(mechanism.epsilon), int(steps), float(question.value)
     if isinstance(question, ForEpsilon) and value == 0:
-        # Every t below the range has mass, so the losses' supremum is the runs' number times it; one product rounds.
+        # Every t below the range has mass, so the losses' supremum is the number of runs times the range. Only one
+        # product rounds.
         whole = np.float64(span * count)
         return Bounds(np.nextafter(whole, 0), whole, np.nextafter(whole, np.inf), np.True_)
     if not concentrated.is_affordable(span, count):
@@ -469,30 +494,32 @@ def _of_range(mechanism: Any, steps: Any, question: Question, relation: Relation
 
 
 _ASK = Ask(answer, curve, _by_curves)
+"""The accountants of this file, as the searches take them."""
 
 
 def profile(run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> list[OneWay]:
-    """Returns the profile of one run: :func:`.targets.profile`."""
+    """Returns the profile of one run by this file's accountants: see :func:`profile_of_one_run`."""
     return profile_of_one_run(_ASK, run, questions, mean, relation)
 
 
 def is_settled(bounds: Bounds, tolerance: Any) -> Any:
-    """Returns where a bracket has converged, or is as narrow as is wanted."""
+    """Returns whether a bracket has converged, or is as narrow as is wanted."""
     return bounds.converged | (bounds.gap <= tolerance)
 
 
 MESHES = 64
-"""Meshes of a batch that are composed side by side."""
+"""Number of meshes of a batch that are composed side by side. Speed and memory only."""
 
 
 @in_float64_by_programs
 def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: float, *run: Any) -> Bounds:
-    """Returns the exact accountant's brackets, and where they are not settled what the mesh's prove besides.
+    """Returns the exact accountant's brackets, intersected with the mesh's where they are not settled.
 
-    Numbers, or concrete arrays of one shape. This is the one place that says when a mesh is asked, ``mesh(*run)``:
-    once, where anything is open; never where it is None. In a batch that is traced, for the lanes that are open alone:
-    there ``run`` is all that the mesh depends on.
+    Brackets are of numbers, or of concrete arrays of one shape. This is the one place that decides when a mesh is
+    asked, ``mesh(*run)``: once, if any bracket is not settled; never if ``mesh`` is None. In a traced batch it is asked
+    for the lanes that are not settled alone: there the mesh may depend on ``run`` only.
     """
+    # A mesh costs far more than the exact accountant, so it is asked last and as seldom as possible.
     enough = outside(_judged(exact, tolerance))
     if mesh is None or (is_concrete(enough) and np.all(enough.converged)):
         return enough
@@ -507,7 +534,7 @@ def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: floa
 
 @compiled
 def _judged(bounds: Bounds, tolerance: Any) -> Bounds:
-    """Returns the bracket, converged where it is settled, with its middle for an estimate where it has none."""
+    """Returns the bracket, converged where it is settled, and with its middle as the estimate where it has none."""
     settled = is_settled(bounds, tolerance)
     middle = bounds.lower + (bounds.upper - bounds.lower) / 2
     estimate = jnp.where(settled & jnp.isnan(bounds.estimate), middle, bounds.estimate)
@@ -532,7 +559,7 @@ def _narrowed(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any
         if exact.converged:
             return exact
         narrowed = _with_points(asked, points, exact, leaves)
-        with scope(by_programs=True):  # NumPy's numbers have no tangents in float64 outside of one
+        with scope(by_programs=True):  # outside of the scope NumPy's float64 numbers would have float32 tangents
             return jax.device_put(narrowed)
     return one_by_one(_with_points, asked, points, settled=_has_converged, result=exact)(exact, leaves)
 

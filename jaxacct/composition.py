@@ -1,7 +1,12 @@
-"""From what a user writes to what accountants take: for each direction, pairs with a leading axis and their counts.
+"""The composition as accountants take it: dominating pairs and counts for each direction, its facts, and the question.
 
-And what is known of that without composing: whether all is in range, the mass of infinite losses, the largest finite
-loss. The loss of a composition is at most the sum of its losses' suprema.
+An accountant is given mechanisms and numbers of steps, and a number, epsilon or delta, at which the other is asked. In
+reading order:
+
+- :func:`directed_parts`, from mechanisms and steps to pairs with a leading axis and their counts, for each direction;
+- :class:`Facts`, the facts of a composition that need no composing: whether all is in range, the mass of infinite
+  losses, and the largest finite loss, which is at most the sum of the losses' suprema;
+- :class:`ForEpsilon` and :class:`ForDelta`, the questions, which close brackets by these facts.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ Part: TypeAlias = tuple[DominatingPair, Any]
 """Pairs of one class, every leaf with the leading axis (m,), and the number of runs of each, (m,)."""
 
 Parts: TypeAlias = tuple[Part, ...]
-"""All that is composed, for one direction."""
+"""A whole composition, for one direction."""
 
 
 def check(mechanism: Any, steps: Any) -> None:
@@ -59,10 +64,10 @@ def check(mechanism: Any, steps: Any) -> None:
 
 
 class Once(enum.Enum):
-    """How one run of one pair is known to be all that is composed, before numbers are traced and it cannot be seen.
+    """The way in which a composition is known to be one run of one pair, before numbers are traced.
 
-    ``ITSELF``: one run of the mechanism's own pair. ``APART``: one run of what :meth:`.Mechanism.apart` gives, and
-    gives by the mechanism's class alone.
+    ``ITSELF``: it is one run of the mechanism's own pair. ``APART``: it is one run of the mechanism that
+    :meth:`.Mechanism.apart` gives, and gives by the mechanism's class alone.
     """
 
     ITSELF = enum.auto()
@@ -70,9 +75,10 @@ class Once(enum.Enum):
 
 
 def once(mechanism: Any, steps: Any) -> Once | None:
-    """Returns how it can be seen that all there is comes to one run of one pair; None where that cannot be seen.
+    """Returns the way in which a composition is seen to be one run of one pair; None where that is not seen.
 
-    It is decided by what is composed: a mechanism that is run once may come to several runs, of itself or of others.
+    The mechanisms that are actually composed decide: a mechanism that is run once may amount to several runs, of itself
+    or of others.
     """
     if isinstance(mechanism, (tuple, list)) or mechanism.batch_shape or mechanism.composed:
         return None
@@ -91,7 +97,8 @@ def once(mechanism: Any, steps: Any) -> Once | None:
             seen.append(Once.ITSELF if _is_same(entries[0][0], mechanism) else Once.APART)
 
     moving = [leaf for moves, leaf in zip(traced, leaves, strict=True) if moves]
-    if moving:  # traced, lest a tracer of concrete numbers (jax.grad, jax.vmap) compile every operation by itself
+    # Traced without computing: under jax.grad or jax.vmap of concrete numbers every operation would be compiled.
+    if moving:
         jax.eval_shape(look, moving)
     else:
         look(moving)
@@ -99,7 +106,7 @@ def once(mechanism: Any, steps: Any) -> Once | None:
 
 
 def _is_same(first: Any, second: Any) -> bool:
-    """Returns whether it can be seen that two mechanisms are the same."""
+    """Returns whether two mechanisms are seen to be the same."""
     leaves = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=False)
     return len({jax.tree.structure(each) for each in (first, second)}) == 1 and all(
         x is y or (is_concrete(x, y) and np.array_equal(x, y)) for x, y in leaves
@@ -107,9 +114,9 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once | None = None) -> list[Parts]:
-    """Returns, for each direction of ``relation``, what is composed. In the precision of the scope.
+    """Returns, for each direction of ``relation``, the parts of a composition, in the precision of the scope.
 
-    What is ``known`` of it says that all is one run, in one part with one row; what cannot be seen to be is as it is.
+    If ``known`` says that all is one run of the mechanism itself, the result is one part with one row.
     """
     if known is Once.ITSELF:
         return _directed(*without_noops(mechanism, counted(steps)), relation)
@@ -121,12 +128,12 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
     if len(nested) == 1:
         return nested[0]
     count = max(len(directions) for directions in nested)
-    # A symmetric mechanism gives one direction for all.
+    # A symmetric mechanism has a single direction, which stands for all of them.
     return [_gathered(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
 
 
 def _directed(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:
-    """Returns, for each direction, the pairs of one mechanism, or of a sequence, as they are."""
+    """Returns, for each direction, the pairs of one mechanism, or of a sequence, with their counts."""
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         elementary.check()
@@ -141,7 +148,7 @@ def _directed(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Part
 
 
 def runs_nothing(directions: list[Parts]) -> bool:
-    """Returns whether it can be seen that nothing is run at all: then every epsilon and delta is 0."""
+    """Returns whether it is seen that nothing is run at all: then every epsilon and delta is 0."""
     counts = [counts for parts in directions for _, counts in parts]
     return is_concrete(counts) and not any(map(np.any, counts))
 
@@ -149,8 +156,8 @@ def runs_nothing(directions: list[Parts]) -> bool:
 def _gathered(parts: Parts) -> Parts:
     """Returns pairs of one class as one part; concrete ones filled up to one of few lengths.
 
-    Each number of parts, and each length of one, is compiled on its own: seconds, and a hundred megabytes. What is
-    filled in is the last pair with no runs, which no accountant counts.
+    Each number of parts, and each length of a part, is compiled on its own, which takes seconds and a hundred
+    megabytes. Parts are filled up with the last pair with no runs, which no accountant counts.
     """
     groups: dict[Any, list[Part]] = {}
     for part in parts:
@@ -184,16 +191,16 @@ def length_class(length: int) -> int:
 
 
 def counted(steps: Any) -> Any:
-    """Returns numbers of runs in the scope's precision; traced ones that would become one by rounding are NaN.
+    """Returns numbers of runs in the scope's precision; traced ones that rounding would make valid are NaN.
 
-    Those between whole numbers stay: derivatives ask for them. Brackets refuse them (:func:`facts_of`).
+    Numbers between whole ones stay, because derivatives ask for them; brackets refuse them (:func:`facts_of`).
     """
     if is_concrete(steps):
         return steps
     counts = exact_real(steps)
     if jnp.issubdtype(steps.dtype, jnp.integer):
         return jnp.where(steps > MOST_STEPS, jnp.nan, counts) if steps.dtype.itemsize == 8 else counts
-    # As numbers XLA takes subnormal ones for 0.
+    # XLA may take a subnormal number for 0, which would be a valid number of runs.
     return jnp.where((counts == 0) & ~is_zero(counts), jnp.nan, counts)
 
 
@@ -203,26 +210,27 @@ def _real(leaf: ArrayLike) -> Any:
     if isinstance(leaf, jax.core.Tracer):
         return leaf.astype(real) if jnp.issubdtype(leaf.dtype, jnp.number) else leaf
     if isinstance(leaf, jax.Array):
-        # Perhaps a mechanism computed it, operation by operation, as JAX compiles those.
+        # A mechanism may have computed it, operation by operation, outside of this package's programs.
         elementary.check()
     values = np.asarray(leaf)
     return values if values.dtype == bool else values.astype(real)
 
 
 class Known(NamedTuple):
-    """What is known of a pair, or of several with a leading axis."""
+    """The facts of a pair, or of several with a leading axis."""
 
     is_valid: Bool[Array, ""]
+    """Whether the pair's parameters are in range."""
     mass: tuple[Array, Array] | None
-    """P(Y = inf), and a bound on its relative error; None where the class knows no infinite loss."""
+    """P(Y = inf), and a bound on its relative error; None where the class has no infinite losses."""
     supremum: tuple[Array, Array]
-    """Bounds (lower, upper) on that of the finite losses."""
+    """Bounds (lower, upper) on the supremum of the finite losses."""
 
 
 class Facts(NamedTuple):
-    """What is known of a composition without composing; bounds are pairs (lower, upper).
+    """The facts of a composition that need no composing; bounds are pairs (lower, upper).
 
-    None stands for what classes tell before there are numbers: then nothing is traced of it.
+    None stands for a value that the classes imply without numbers, so that no program computes it.
     """
 
     is_valid: Bool[Array, ""]
@@ -246,7 +254,7 @@ class Facts(NamedTuple):
 
 
 def known_of(pair: DominatingPair) -> Known:
-    """Returns what is known of one pair."""
+    """Returns the facts of one pair."""
     never = type(pair).infinite_mass is DominatingPair.infinite_mass
     mass = None if never else (pair.infinite_mass(), pair.infinite_mass_error())
     return Known(pair.is_valid(), mass, pair.supremum())
@@ -254,12 +262,12 @@ def known_of(pair: DominatingPair) -> Known:
 
 @compiled
 def facts_of(parts: Parts) -> Facts:
-    """Returns the facts of what is composed: for plain numbers by one program, and not by one for each operation."""
+    """Returns the facts of a composition, by one program."""
     return combined([of_each(known_of)(pairs) for pairs, _ in parts], [steps for _, steps in parts])
 
 
 def says_nothing(directions: list[Parts]) -> bool:
-    """Returns whether it can be seen that in no direction all counts, and the pairs that are run, are in range."""
+    """Returns whether it is seen that in no direction all counts, and all pairs that are run, are in range."""
     if not is_concrete(directions):
         return False
     found = _is_any_valid(directions)
@@ -277,7 +285,7 @@ def _is_valid(parts: Parts) -> Array:
 
 
 def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
-    """Returns the facts of a composition: each entry knows the pairs of a part, (m,), whose counts are (m,)."""
+    """Returns the facts of a composition from those of the pairs of each part, (m,), and their counts, (m,)."""
     steps = _row(counts)
     valid = _row([of_pairs.is_valid for of_pairs in known])
     return Facts(
@@ -300,8 +308,8 @@ def _infinite_mass(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Arr
     mass, error, steps = _row(of_pairs), _row(own), _row([steps for _, steps in seen])
     run = steps > 0
     total = -jnp.expm1(jnp.sum(jnp.where(run, steps * log_complement(mass), 0.0)))
-    # The masses', their logarithms', products' and sum's: relative errors of positive terms only. Of a single run it is
-    # what is given.
+    # The relative error is that of the masses, their logarithms, products and sum, all of positive terms. For a single
+    # run it is the given one.
     single = jnp.sum(jnp.where(run, steps, 0.0)) == 1
     total = jnp.where(single, jnp.sum(jnp.where(run, mass, 0.0)), total)
     off = jnp.max(jnp.where(run, error, 0.0)) * (1 + 1e-9)
@@ -310,9 +318,9 @@ def _infinite_mass(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Arr
 
 
 def _supremum(each: Array, steps: Array) -> tuple[Array, Array]:
-    """Returns bounds on the sum of suprema, of bounds (2, m) on each; one that is NaN or -inf is not known.
+    """Returns bounds on the sum of suprema, given bounds (2, m) on each; a bound that is NaN or -inf is not known.
 
-    A supremum is not negative, for P and Q both sum to one.
+    A supremum is not negative, because P and Q both sum to one.
     """
     none = np.array([[0.0], [np.inf]])
     steps = steps[None]
@@ -323,12 +331,12 @@ def _supremum(each: Array, steps: Array) -> tuple[Array, Array]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is asked of a composition: epsilon at a delta, or delta at an epsilon.
+# The questions to a composition: epsilon at a delta, or delta at an epsilon.
 #
 # A question is a pytree with one leaf, the number that it gives, so it passes through ``jit``, ``vmap`` and ``jvp``;
-# which of the two it is, is its type, which is static. It knows what its answers look like: the worst of them, when one
-# has converged, and how what is known without composing (:class:`.Facts`) closes a bracket at the ends of the range.
-# How an answer is found is the accountants'.
+# its type, which is static, tells which of the two it is. It knows the shape of its answers: the worst one, the gap at
+# which one has converged, and how the facts of a composition (:class:`Facts`) close a bracket at the ends of the range.
+# Accountants know how an answer is found.
 #
 # The loss of a composition is at most the sum S of its losses' suprema, if it is finite. So for a mass m of infinite
 # losses delta(eps) = m from eps = S on, delta(inf) = m, and epsilon(delta) <= S for every delta >= m. At delta = 0, if
@@ -338,14 +346,15 @@ def _supremum(each: Array, steps: Array) -> tuple[Array, Array]:
 NEGLIGIBLE = 1e-9
 """Relative width below which a bracket has converged by any standard, and its middle is an estimate.
 
-So has one below the smallest normal float64, within which XLA tells no numbers apart.
+A bracket below the smallest normal float64 has converged, too, as XLA tells no numbers apart there. Brackets hold for
+any value.
 """
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class ForEpsilon:
-    """Asks for epsilon at ``delta`` (), in [0, 1); 0 asks for the pure epsilon."""
+    """The question for epsilon at ``delta`` (), in [0, 1); 0 asks for the pure epsilon."""
 
     delta: Any
 
@@ -353,7 +362,7 @@ class ForEpsilon:
     given: ClassVar[str] = "delta"
     worst: ClassVar[float] = math.inf
     tolerance: ClassVar[float] = 1e-3
-    """Relative gap that is aimed at where none is asked for."""
+    """Relative gap that is aimed at where the caller gives none."""
 
     @property
     def value(self) -> Any:
@@ -361,18 +370,19 @@ class ForEpsilon:
         return self.delta
 
     def at(self, value: Any) -> ForEpsilon:
-        """Returns the same question of another number."""
+        """Returns the same question at another number."""
         return ForEpsilon(value)
 
     def check(self) -> None:
-        """Raises where the number is none, or is concrete and out of range."""
+        """Raises where the value is no number, or is concrete and out of range."""
         validation.check_delta(self.delta, pure=True)
 
     def close(self, bounds: Bounds, facts: Facts, is_inside: bool = False) -> Bounds:
         """Returns a bracket of epsilon closed by the supremum, and exact where nothing is run.
 
-        ``is_inside`` says that delta is known to be in (0, 1). By the supremum s of finite losses delta(eps) is at most
-        1 - e^(eps - s), besides the mass of infinite ones: so eps is at most s + log(1 - delta).
+        ``is_inside`` says that delta is known to be in (0, 1). With the supremum s of finite losses, delta(eps) is at
+        most 1 - e^(eps - s) plus the mass of infinite losses: so, with delta less that mass, eps is at most
+        s + log(1 - delta).
         """
         delta = self.delta
         lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
@@ -397,7 +407,7 @@ class ForEpsilon:
 @register_dataclass
 @dataclass(frozen=True)
 class ForDelta:
-    """Asks for delta at ``epsilon`` (), at least 0; ``inf`` asks for the mass of infinite losses."""
+    """The question for delta at ``epsilon`` (), at least 0; ``inf`` asks for the mass of infinite losses."""
 
     epsilon: Any
 
@@ -405,7 +415,7 @@ class ForDelta:
     given: ClassVar[str] = "epsilon"
     worst: ClassVar[float] = 1.0
     tolerance: ClassVar[float] = 1e-2
-    """Delta moves about ten times faster than epsilon."""
+    """Relative gap that is aimed at where the caller gives none: delta moves about ten times faster than epsilon."""
 
     @property
     def value(self) -> Any:
@@ -413,19 +423,19 @@ class ForDelta:
         return self.epsilon
 
     def at(self, value: Any) -> ForDelta:
-        """Returns the same question of another number."""
+        """Returns the same question at another number."""
         return ForDelta(value)
 
     def check(self) -> None:
-        """Raises where the number is none, or is concrete and out of range."""
+        """Raises where the value is no number, or is concrete and out of range."""
         validation.check_epsilon(self.epsilon)
 
     def close(self, bounds: Bounds, facts: Facts, is_inside: bool = False) -> Bounds:
         """Returns a bracket of delta closed by the mass of infinite losses, and exact where nothing is run.
 
-        ``is_inside`` says that epsilon is known to be in (0, inf).
-        By the supremum s of finite losses it is at most 1 - e^(eps - s), besides the mass of infinite ones.
-        The upper end is not below the smallest normal float64 unless delta is 0, for the truth may be.
+        ``is_inside`` says that epsilon is known to be in (0, inf). With the supremum s of finite losses, delta is at
+        most 1 - e^(eps - s) plus the mass of infinite losses. The upper end is not below the smallest normal float64
+        unless delta is 0: a positive delta below that would be flushed to 0.
         """
         epsilon = self.epsilon
         lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
@@ -436,7 +446,7 @@ class ForDelta:
         if facts.suprema is not None:
             past = epsilon - facts.suprema[1]
             beyond = (past >= 0) | beyond
-            # The difference errs by a unit of itself, its exponential's distance from 1 by eight.
+            # The difference errs by a unit of itself, and one less its exponential by eight units.
             below = most - jnp.expm1(jnp.minimum(past, 0.0)) * (1 + 16 * roundoff())
             upper = jnp.minimum(upper, below * (1 + 4 * roundoff()))
         upper = jnp.where(beyond, jnp.minimum(most, 1.0), jnp.maximum(upper, TINY))
@@ -444,28 +454,29 @@ class ForDelta:
 
 
 Question: TypeAlias = ForEpsilon | ForDelta
+"""A question, with the number at which it is asked."""
 
 Kind: TypeAlias = type[ForEpsilon] | type[ForDelta]
-"""Which of the two, before its number is known."""
+"""The kind of a question, before its number is known."""
 
 
 def check_asked(mechanism: Any, steps: Any, question: Question) -> None:
-    """Raises where an accountant is asked of no composition, or no one number, or of concrete ones out of range."""
+    """Raises where an accountant is not given a composition and a single number, or concrete ones are out of range."""
     question.check()
     validation.check_scalar(question.value, question.given)
     check(mechanism, steps)
 
 
 def unknown(question: Question) -> Bounds:
-    """Returns the bracket that says nothing, of the shape of the question."""
+    """Returns the trivial bracket, of the shape of the question."""
     nothing = jnp.zeros_like(question.value)
     return Bounds(nothing, nothing + jnp.nan, nothing + question.worst, nothing > 0)
 
 
 def _settled(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Array, worst: float) -> Bounds:
     """Returns the bracket with these ends, 0 where nothing is run, and the whole range where arguments are wrong."""
-    valid = valid & (idle | (lower <= upper))  # nor NaN
-    # Of a 0 the size is without a sign.
+    valid = valid & (idle | (lower <= upper))  # false for NaN, too
+    # The absolute value turns -0 into 0.
     lower = jnp.abs(jnp.where(valid & ~idle, lower, 0.0))
     upper = jnp.where(valid, jnp.abs(jnp.where(idle, 0.0, upper)), worst)
     closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= TINY))

@@ -1,4 +1,9 @@
-"""JSON that every reader accepts: the floats it lacks become the strings "inf", "-inf" and "nan"; no other is read."""
+"""Strict JSON, and files that are written whole or not at all.
+
+Strict JSON (:func:`dumps`, :func:`loads`) is accepted by every reader: the floats that JSON lacks become the strings
+"inf", "-inf" and "nan", and no other JSON is read. :func:`write_whole` writes a file that an interruption cannot leave
+half written.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +39,13 @@ def _strict(value: Any) -> Any:
 
 
 MOST_DIGITS = 300
-"""Of a whole number: float64 holds every one of that many."""
+"""Largest number of characters of a whole number that is read: all numbers of so many digits are in float64's range."""
 
 
 def loads(text: str | bytes) -> Any:
     """Returns the value of strict JSON text.
 
-    Raises ValueError for anything else: no JSON, numbers that float64 lacks, nesting too deep to be read.
+    Raises ValueError for any other text: not JSON, numbers outside of float64's range, nesting too deep to be read.
 
     >>> loads('{"steps": 3}')
     {'steps': 3}
@@ -69,17 +74,17 @@ def _whole(text: str) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Files that are there whole or not at all, whatever ends the process while they are written.
+# Whole files: a file is there whole or not at all, whatever ends the process while it is written.
 # ----------------------------------------------------------------------------------------------------
 
 PUBLIC, PRIVATE = 0o666, 0o600
-"""Modes of new files, of which the process's umask takes its share: for whom it lets, and for the owner alone."""
+"""Modes of new files, before the process's umask: for everyone that the umask lets, and for the owner alone."""
 
 
 def write_whole(path: pathlib.Path, content: bytes | Callable[[BinaryIO], Any], *, mode: int = PUBLIC) -> None:
-    """Writes ``content``, or what it writes, under another name first; when this returns it is on the disk.
+    """Writes a file with ``content``, or with all that it writes, first under another name; makes the file's folder.
 
-    Makes the file's folder.
+    When this returns the file is on the disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -97,7 +102,7 @@ def write_whole(path: pathlib.Path, content: bytes | Callable[[BinaryIO], Any], 
 
 def synchronize(path: pathlib.Path) -> None:
     """Returns when a file, or a folder's list of names, is on the disk."""
-    if path.is_dir() and os.name != "posix":  # elsewhere a folder cannot be opened
+    if path.is_dir() and os.name != "posix":  # only POSIX lets a folder be opened
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

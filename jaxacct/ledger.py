@@ -1,4 +1,8 @@
-"""What filters and odometers are: a pytree of one child, the state that changes, and settings that are static."""
+"""The base of filters and odometers: ledgers, which add up the privacy loss of adaptively chosen runs.
+
+A ledger is a pytree with one child, the state that changes, and with settings that are static. :class:`Ledger` is the
+base of all; :class:`RenyiLedger` is that of the ledgers that add up Rényi divergences at a set of orders.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,14 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 from jaxacct import rdp, validation
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outside, rounded_up
+from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outside
+from jaxacct.outward import rounded_up
 from jaxacct.rounded_sum import RoundedSum, precise
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class Ledger(abc.ABC):
-    """Base of filters and odometers; each is registered as a pytree by itself.
+    """Base of filters and odometers; each subclass is registered as a pytree by itself.
 
     Attributes:
         state: a registered dataclass of float32 leaves. The fields that a subclass adds are hashable and static.
@@ -36,11 +41,12 @@ class Ledger(abc.ABC):
     ) -> tuple[Bool[Array, ""], Self]:
         """Returns whether ``steps`` runs of ``mechanism`` are granted, and the ledger after them.
 
-        All of them or none: where it refuses, the new ledger is the old one bit for bit. Nothing may be released before
-        it is granted. A mechanism whose fields have one leading axis, with as many steps, or a tuple with a tuple of
-        steps, is granted together. What costs nothing, no runs or a mechanism that releases nothing, is granted always.
-        Invalid mechanisms, NaN and traced steps that are no whole number up to 2^53 are refused; concrete ones raise
-        ValueError. An odometer has no budget: it refuses only these, and what has no finite cost.
+        All runs are granted or none: where it refuses, the new ledger is the old one bit for bit. Nothing may be
+        released before it is granted. A mechanism whose fields have one leading axis, with as many steps, or a tuple
+        with a tuple of steps, is granted as a whole. Runs that cost nothing, none at all or those of a mechanism that
+        releases nothing, are always granted. Invalid mechanisms, NaN and traced steps that are no whole number up to
+        2^53 are refused; concrete ones raise ValueError. An odometer has no budget: it refuses only these, and runs
+        that have no finite cost.
         """
 
     def would_grant(
@@ -78,7 +84,7 @@ class Ledger(abc.ABC):
 
 
 def _short(value: object) -> str:
-    """Returns a setting or a number of the state in few characters; of many, how many and their ends."""
+    """Returns a setting or a number of the state in few characters; for many numbers, their count and extremes."""
     if isinstance(value, RoundedSum) and is_concrete(value.high, value.low):
         sums = np.asarray(value.high, np.float64) + np.where(np.isinf(value.high), 0.0, value.low)
         return _short(tuple(sums.ravel().tolist()) if sums.ndim else float(sums))
@@ -90,13 +96,15 @@ def _short(value: object) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What Rényi filters and odometers share: they add up divergences at a set of orders.
+# The ledger of Rényi filters and odometers, which add up divergences at a set of orders.
 # ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class RenyiLedger(Ledger):
-    """A ledger whose ``state.total`` holds the divergences so far, one for each of its orders; a subclass decides.
+    """A ledger whose ``state.total`` holds the divergences so far, one for each of its orders.
+
+    A subclass decides whether runs are granted.
 
     Attributes:
         orders: the Rényi orders; static.
@@ -105,14 +113,15 @@ class RenyiLedger(Ledger):
     orders: tuple[float, ...]
 
     def _decide(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], RoundedSum]:
-        """Returns whether ``steps`` runs of that curve are granted, and the total then; None for what is composed."""
+        """Returns whether ``steps`` runs of that curve are granted, and the new total; None for a composed curve."""
         raise NotImplementedError
 
     @in_float64(by_programs=True)
     def curve(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
         """Returns the RDP of one run of ``mechanism`` at the ledger's orders, for :meth:`spend_curve`.
 
-        A float64 JAX array, which stays one as an argument of a jitted function (a NumPy one would become float32).
+        It is a float64 JAX array, which stays float64 as an argument of a jitted function (a NumPy array would become
+        float32).
         """
         return _as_jax(rdp.curve(mechanism, self.orders, relation=relation))
 
@@ -146,8 +155,9 @@ class RenyiLedger(Ledger):
 def with_runs(total: RoundedSum, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, Array, Array]:
     """Returns the divergences after so many more runs, rounded up, where they change, and whether the runs are valid.
 
-    Inside the float64 scope; ``steps`` are :func:`.validation.exact_steps`, or None for a curve of :mod:`.rdp` that
-    counts once: it is of float64, and 0 or no less than LEAST_COST. An order whose curve is 0 has nothing to round up.
+    Inside the float64 scope; ``steps`` come from :func:`.validation.exact_steps`, or are None for a curve of
+    :mod:`.rdp` that counts once. Such a curve is float64, and each entry is 0 or no less than LEAST_COST. An order
+    whose curve is 0 has nothing to round up.
     """
     if steps is None:
         curve = jnp.asarray(curve)

@@ -1,4 +1,8 @@
-"""How far something is: a bar on a terminal, and in a log a line now and then."""
+"""The process that computes: progress on standard error, the state that a fork inherits, and interruption by Ctrl-C.
+
+In reading order: :func:`progress`, a bar on a terminal and, in a log, a line now and then; :func:`check_not_forked`;
+:class:`Interrupts`.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,15 @@ from types import FrameType
 from typing import Any
 
 EVERY = 10.0
-"""Seconds between two lines of a log, at least."""
+"""Least time, in seconds, between two lines of a log."""
 
 
 @contextlib.contextmanager
 def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> Iterator[Callable[..., None]]:
-    """Gives what is called with how many are done, and with words about them, to show it on standard error.
+    """Gives a function to call with the number done, and words about it, which shows them on standard error.
 
-    A line has the rate and the time left. Both count from the first ones that were done here: what comes before them is
-    mostly compilation. In a log, words that come before anything is done have a line at once.
+    A line has the rate and the time left. Both count from the first ones that were done here, because the time before
+    is mostly compilation. In a log, words that come before anything is done have a line at once.
 
     >>> with progress("epsilon", 100, wanted=False) as show:
     ...     show(50, "so far")
@@ -39,7 +43,7 @@ def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> It
         task = bar.add_task(name, total=total, completed=done, words="")
         try:
             bar.start()
-        except LiveError:  # the caller has a display of its own, and a terminal shows one
+        except LiveError:  # the caller has a display of its own, and a terminal shows only one
             yield lambda done, words="": None
             return
         try:
@@ -53,6 +57,7 @@ def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> It
         def line(done: int, words: str = "") -> None:
             nonlocal before, begun, said, is_first
             now = time.monotonic()
+            # The clock of the rate starts with the first call in which something was done.
             if is_first and done == before:
                 if words:
                     said = now
@@ -72,17 +77,17 @@ def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> It
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a process inherits, and how it is interrupted.
+# Forks and interrupts.
 #
-# JAX's threads do not survive a fork, and what a forked process computes never ends.
+# JAX's threads do not survive a fork, and a computation in a forked process never ends.
 #
-# Where JAX has started, other processes have to be started anew: by ``multiprocessing.get_context("spawn")``, the
-# default on macOS and Windows, or by running a command. A fork before JAX computes anything does no harm. Whether it
-# has is known here of what this library computed; of the rest JAX warns when the fork is made.
+# Once JAX has started, other processes have to be started anew: by ``multiprocessing.get_context("spawn")``, the
+# default on macOS and Windows, or by running a command. A fork before JAX computes anything does no harm. This file
+# knows whether this library has computed; about other uses of JAX, JAX itself warns when the fork is made.
 # ----------------------------------------------------------------------------------------------------
 
 _uses = {"here": False, "before a fork": False}
-"""Whether this process has computed anything, and whether it was forked from one that had."""
+"""Flags: whether this process has computed anything, and whether it was forked from one that had."""
 
 
 def _in_child() -> None:
@@ -100,7 +105,7 @@ def note_computing() -> None:
 
 
 def check_not_forked() -> None:
-    """Raises RuntimeError in a process that was forked from one that had computed: it would wait for ever.
+    """Raises RuntimeError in a process that was forked from one that had computed: a computation would never end.
 
     >>> check_not_forked()
     """
@@ -113,19 +118,20 @@ def check_not_forked() -> None:
 
 
 class Interrupts:
-    """A block that Ctrl-C does not get past: it sets :attr:`asked`, and raises KeyboardInterrupt at the block's end.
+    """A block in which no Ctrl-C is lost: one sets :attr:`asked`, and KeyboardInterrupt is raised by the block's end.
 
     Python turns the signal into a KeyboardInterrupt wherever the main thread happens to be. Where that is a callback
     whose errors nobody can catch, such as JAX's in the garbage collector, the exception is printed and forgotten, and
-    the program goes on as if nobody had asked. A flag is not forgotten.
+    the program goes on as if nobody had pressed Ctrl-C. A flag is not forgotten.
 
     Args:
         deferred: whether the block looks at :attr:`asked` itself, where nothing is half done, and only a second Ctrl-C
             raises at once. Otherwise the first one does.
-        ends: whether one during an import ends the process with code 130: what C sets up there survives no exception.
+        ends: whether a Ctrl-C during an import ends the process with code 130, as the state that C code sets up there
+            does not survive an exception.
 
-    Only where the main thread enters it, to which signals go, and in place of Python's own handler or that of a block
-    around it: a caller's own stays.
+    It has an effect only where the main thread enters it, as signals go to that thread, and only in place of Python's
+    own handler or that of a block around it: a caller's own handler stays.
 
     >>> with Interrupts(deferred=True) as interrupts:
     ...     interrupts.asked
@@ -140,7 +146,7 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             before = signal.getsignal(signal.SIGINT)
             around = getattr(before, "__self__", None)
-            if isinstance(around, Interrupts) and around.asked:  # where the exception was lost
+            if isinstance(around, Interrupts) and around.asked:  # the exception was lost
                 raise KeyboardInterrupt
             if before is signal.default_int_handler or isinstance(around, Interrupts):
                 self._before = signal.signal(signal.SIGINT, self._note)
@@ -153,12 +159,13 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def again(self) -> None:
-        """Has Ctrl-C pressed once more, by any thread, unless the block is over or one inside it looks after that."""
+        """Sends Ctrl-C's signal once more, from any thread, unless the block is over or one inside it handles it."""
         main = threading.main_thread().ident
         if signal.getsignal(signal.SIGINT) == self._note and main is not None and hasattr(signal, "pthread_kill"):
-            signal.pthread_kill(main, signal.SIGINT)  # which ends its waiting, too
+            signal.pthread_kill(main, signal.SIGINT)  # this ends a wait of the main thread, too
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
+        # Up the stack of the main thread, frame by frame: is it inside an import?
         while self.ends and frame is not None:
             if frame.f_code.co_filename.startswith("<frozen importlib"):
                 os.write(2, b"jaxacct: interrupted.\n")

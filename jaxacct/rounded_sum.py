@@ -1,9 +1,13 @@
-"""Tails of the binomial law from above and from below, by additions, multiplications and divisions alone.
+"""Sums that are rounded to the safe side: bounds on binomial tails, and running sums that never fall below the exact.
 
-The ratio of neighbouring terms is ``(n - k) / (k + 1) * p / (1 - p)``. From the mode outwards the ratios are at most 1,
-so products of them cannot overflow, and their total norms them: no logarithm, factorial or power is formed. Each ratio
-has five roundings, so a term j places off the mode errs by at most about 5 j u of itself, a sum of N terms by N u more.
-Beyond the last term that is kept the ratios still fall, so that what is left out is below a geometric series.
+In reading order: :func:`binomial_tail`, tails of the binomial law from above and from below; :class:`RoundedSum`, the
+running sums of filters and odometers, and :func:`runs_within`, the number of further runs that a budget allows.
+
+*Tails* are made of additions, multiplications and divisions alone. The ratio of neighbouring terms is
+``(n - k) / (k + 1) * p / (1 - p)``. From the mode outwards the ratios are at most 1, so products of them cannot
+overflow, and their total norms them: no logarithm, factorial or power is formed. Each ratio has five roundings, so a
+term j places off the mode errs by at most about 5 j u of itself, and a sum of N terms by N u more. Beyond the last term
+that is kept the ratios still fall, so that the terms left out are below a geometric series.
 """
 
 from __future__ import annotations
@@ -24,10 +28,16 @@ from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.validation import MOST_COUNT
 
 LEAST_TERM = 1e-290
-"""Terms below, relative to the mode's, are not summed but bounded; above, no product is subnormal."""
+"""Least term, relative to the mode's, that is summed: smaller ones are bounded by a series.
+
+Sound for any value so far above the smallest normal float64 (2e-308) that no product is subnormal.
+"""
 
 MOST_TERMS = 2**22
-"""Terms summed on either side of the mode; enough for the whole of 10^10 trials. Beyond, bounds are looser."""
+"""Largest number of terms summed on either side of the mode. Sound for any number: tightness only.
+
+It is enough for the whole law of 10^10 trials.
+"""
 
 
 class BinomialTail(NamedTuple):
@@ -35,7 +45,7 @@ class BinomialTail(NamedTuple):
 
     Attributes:
         least: lower bound on the probability.
-        most: upper bound on the probability; 0 only where it is.
+        most: upper bound on the probability; 0 only where the probability is 0.
         inverse: upper bound on the expectation.
     """
 
@@ -54,7 +64,7 @@ def binomial_tail(trials: int, probability: float, least: int) -> BinomialTail:
 
     Returns:
         :class:`BinomialTail`. The bounds are within about 1e-13 sqrt(n p) of the probability, or of its distance from 1
-        where that is less; what is below 1e-290 is bounded by about that.
+        where that is less; a probability below 1e-290 is bounded by about 1e-290.
 
     Formal guarantee: rounding and all terms left out are counted; see the module. Time and memory are those of about
     80 sqrt(n p) terms.
@@ -69,7 +79,8 @@ def binomial_tail(trials: int, probability: float, least: int) -> BinomialTail:
         return BinomialTail(1.0, 1.0, (1 / (trials + 1)) * (1 + 2 * UNIT_ROUNDOFF))
     mode = min(int((trials + 1) * probability), trials)
     odds = probability / (1 - probability)
-    # By Bernstein's inequality terms farther off are below LEAST_TERM; those that are not are bounded all the same.
+    # By Bernstein's inequality terms farther off are below LEAST_TERM. If MOST_TERMS cuts some that are not, the bound
+    # on the rest counts them.
     reach = min(600 + int(38 * math.sqrt((trials + 1) * probability)), MOST_TERMS)
     above = np.arange(mode, min(mode + reach, trials), dtype=np.float64)
     below = np.arange(mode, max(mode - reach, 0), -1, dtype=np.float64)
@@ -83,7 +94,7 @@ def binomial_tail(trials: int, probability: float, least: int) -> BinomialTail:
     rest_below = _rest(terms[0], first / (trials - first + 1) / odds)
     split = min(max(least - first, 0), len(terms))
     inside, outside = float(np.sum(terms[split:])), float(np.sum(terms[:split]))
-    # A rest that ``least`` lies in may count on either side.
+    # If ``least`` lies among terms that are not summed, that rest may count on either side.
     inside_most = inside * (1 + error) + rest_above + (rest_below if least < first else 0.0)
     outside_most = outside * (1 + error) + rest_below + (rest_above if least > last + 1 else 0.0)
     most = min(max(_share(inside_most, outside * (1 - error)) * (1 + 8 * UNIT_ROUNDOFF), TINY), 1.0)
@@ -97,7 +108,7 @@ def binomial_tail(trials: int, probability: float, least: int) -> BinomialTail:
 
 
 def _share(part: float, other: float) -> float:
-    """Returns ``part / (part + other)``, of numbers that may be 0 or infinite."""
+    """Returns ``part / (part + other)`` for numbers that may be 0 or infinite."""
     return 1 / (1 + other / part) if part > 0 else 0.0
 
 
@@ -111,40 +122,42 @@ def _rest(term: float, ratio: float) -> float:
 # ----------------------------------------------------------------------------------------------------
 # Running sums that never fall below the exact ones, kept in float32 leaves.
 #
-# What a filter or an odometer has spent must survive ``jit``, ``scan``, casts of nothing and checkpoints of a float32
-# program, and 10^6 small spends. It is a pair of float32 numbers, 48 bits, read and added to in float64 and rounded up.
+# The sum that a filter or an odometer has spent must survive ``jit``, ``scan`` and checkpoints of a float32 program,
+# and 10^6 small spends. It is a pair of float32 numbers, 48 bits, read and added to in float64 and rounded up.
 #
 # *Where float64 is itself made of pairs* (:mod:`jaxacct.numerics.arithmetic`) a difference of close numbers is right to
-#  u of
-# itself, not exact: what is missing of the first number is raised by as much before it is rounded. Reading a sum may
-# round there, too, which :func:`rounding` counts. And what such a device has stored is read as exactly by any other:
-# what
-# is missing is a whole multiple of 2^-52 of the first number's power of two, so that both together have 53 bits.
+# u of itself, not exact: the part that the first number lacks is raised by as much before it is rounded. Reading a sum
+# may round there, too, which :func:`rounding` counts. A sum that such a device has stored is read exactly by any other
+# device: the part that the first number lacks is a whole multiple of 2^-52 of the first number's power of two, so that
+# both together have 53 bits.
 # ----------------------------------------------------------------------------------------------------
 
 SMALLEST = 2.0**-126
-"""Smallest normal float32: below it XLA may flush to zero, so a positive remainder is never stored as less."""
+"""Smallest normal float32. A positive remainder is never stored as less, because XLA may flush that to zero."""
 
 LARGEST = (2 - 2.0**-23) * 2.0**127
 """Largest float32, and so the largest sum that is not infinite."""
 
 LEAST_COST = 2.0**-960
-"""What a run costs at least that costs anything, where a formula underflows: products of two are normal numbers."""
+"""Least cost of a run that is not free, which stands for the values of formulas that underflow.
+
+Sound for any value that stays a normal number, alone or times a number of runs.
+"""
 
 
 def rounding() -> float:
-    """Returns a relative rounding that covers the at most three of ``old + steps * cost``, all terms >= 0.
+    """Returns a relative allowance that covers the at most three roundings of ``old + steps * cost``, terms >= 0.
 
-    It covers the reading of that sum, and of the budget it is compared with, as well: in float64 that is exact.
+    It also covers the reading of that sum, and of the budget it is compared with, which is exact in float64.
     """
     return 8 * roundoff()
 
 
 def rounding_of_one() -> float:
-    """Returns by how much, relatively, one of n <= 2^31 additions may raise a sum beyond what it should be.
+    """Returns the largest relative excess of a sum over the exact one that each of n <= 2^31 additions may cause.
 
-    Storing adds 2^-47; an addition what :func:`rounding` says and half as much again, and the comparison with a budget
-    no more than that. The second order of n such terms is less than a hundredth of them.
+    Storing adds 2^-47, an addition one and a half times :func:`rounding`, and the comparison with a budget no more than
+    that. The second order of n such terms is less than a hundredth of them.
     """
     return 2.0**-47 + max(2.0**-47, 32 * roundoff())
 
@@ -152,7 +165,8 @@ def rounding_of_one() -> float:
 def log_inverse_above(delta: Float[Array, " ..."]) -> Float[Array, " ..."]:
     """Returns log(1/delta), rounded up; ``inf`` where delta is not in (0, 1). Inside the float64 scope.
 
-    The logarithm is within four units of itself, and the product rounds once more: five, of the eight of a function.
+    The logarithm is within four units of itself, and the product rounds once more: five units, of the eight that are
+    allowed for a function.
     """
     inside = (delta > 0) & (delta < 1)
     return jnp.where(inside, -jnp.log(jnp.where(inside, delta, 0.5)) * (1 + arithmetic().function), jnp.inf)
@@ -161,11 +175,11 @@ def log_inverse_above(delta: Float[Array, " ..."]) -> Float[Array, " ..."]:
 @register_dataclass
 @dataclass(frozen=True)
 class RoundedSum:
-    """An array of numbers, each the sum of two float32 ones, for use inside the float64 scope.
+    """An array of numbers, each the sum of two float32 numbers, for use inside the float64 scope.
 
     Attributes:
         high (...): the number in float32.
-        low (...): what is missing of it, rounded up.
+        low (...): the part of the number that ``high`` lacks, rounded up.
     """
 
     high: Float32[Array, " ..."]
@@ -173,10 +187,9 @@ class RoundedSum:
 
     @classmethod
     def above(cls, value: ArrayLike) -> RoundedSum:
-        """Returns a representable sum that is at least ``value``; above it by a relative 2^-47 at most.
+        """Returns a representable sum that is at least ``value``, and at most a relative 2^-47 above it.
 
-        In float64 it is the least one. ``reduce_precision`` and not a cast there and back: XLA may drop such a pair of
-        casts as excess precision.
+        In float64 it is the least such sum.
         """
         return cls(*_above(as_float64(value)))
 
@@ -187,7 +200,7 @@ class RoundedSum:
         return cls(-opposite.high, -opposite.low)
 
     def value(self) -> Float[Array, " ..."]:
-        """Returns the numbers in float64: exactly, where that is not made of pairs."""
+        """Returns the numbers in float64, exactly unless float64 is made of pairs."""
         if self.high.dtype != jnp.float32 or self.low.dtype != jnp.float32:
             raise TypeError(
                 f"the state of a filter or odometer came back as {self.high.dtype}: keep its leaves float32 "
@@ -202,30 +215,30 @@ class RoundedSum:
         return jnp.where(added == 0, old, (old + added) * (1 + rounding()))
 
     def replaced(self, new: Float[Array, " ..."], where: ArrayLike) -> RoundedSum:
-        """Returns the sum with ``new``, rounded up, in the places ``where``, and bit for bit as it is elsewhere."""
+        """Returns the sum with ``new``, rounded up, in the places ``where``, and the same bit for bit elsewhere."""
         up = RoundedSum.above(new)
         return RoundedSum(jnp.where(where, up.high, self.high), jnp.where(where, up.low, self.low))
 
 
 @with_pair_form
 def missing_above(value: Float[Array, " ..."], high: Float[Array, " ..."]) -> Float[Array, " ..."]:
-    """Returns at least what ``high``, that number in float32, lacks of ``value``; 0 where it is infinite.
+    """Returns an upper bound on the part of ``value`` that ``high``, its float32, lacks; 0 where it is infinite.
 
-    In float64 the difference is exact.
+    In float64 it is the exact difference.
     """
     return jnp.where(jnp.isinf(high), 0.0, value - high)
 
 
 def precise(curve: ArrayLike) -> Array:
-    """Returns ``curve`` in float64, rounded up where it came in less. Inside the float64 scope.
+    """Returns ``curve`` in float64, rounded up where it came in a narrower type. Inside the float64 scope.
 
-    A 0 stays one in float64 only: in a narrower type it may have been a small number. What is above 0 is at least
-    LEAST_COST, lest a flush to zero lose it.
+    Only a float64 0 stays 0: in a narrower type it may have been a small number. A positive value is raised to at least
+    LEAST_COST, so that no flush to zero loses it.
     """
     curve = jnp.asarray(curve)
     wide = exact_float64(curve)
     if curve.dtype != jnp.float64 and jnp.issubdtype(curve.dtype, jnp.floating):
-        limits = jnp.finfo(curve.dtype)  # off by its last bit, or by a subnormal
+        limits = jnp.finfo(curve.dtype)  # the value is off by its last bit, or by a subnormal
         wide = wide * (1 + float(limits.eps)) + float(limits.tiny)
     return kept_positive(wide, LEAST_COST)
 
@@ -235,8 +248,8 @@ def runs_within(
 ) -> Float[Array, " ..."]:
     """Returns how many times ``each`` may be added to ``old``, at once or one by one, before it exceeds ``budget``.
 
-    At most MOST_COUNT, which is what remains of anything free; on the safe side: never too large. n additions one by
-    one are rounded up n times, by r = :func:`rounding_of_one` each, so the most n is that for which
+    The number is never too large, and at most MOST_COUNT, which is the result for free runs. n additions one by one are
+    rounded up n times, by r = :func:`rounding_of_one` each, so the result is the largest n for which
 
         (old + n each) (1 + n r) <= budget:        n (1 + old r / each) + n^2 r <= (budget - old) / each.
 
@@ -244,12 +257,12 @@ def runs_within(
     """
     finite = jnp.minimum(budget, LARGEST)  # an infinite budget ends where its sum does
     step, r = each + 2 * SMALLEST, rounding_of_one()
-    # The larger root, as a quotient in which nothing cancels and nothing overflows a float32.
+    # The larger root of the quadratic, as a quotient in which nothing cancels and nothing overflows a float32.
     slope = 1 + old / step * r
     linear = jnp.minimum((finite - old) / step, 4.0 * MOST_COUNT) / slope
     guess = jnp.clip(jnp.floor(2 * linear / (1 + jnp.sqrt(1 + 4 * r * linear / slope))), 0, MOST_COUNT)
     most = jnp.zeros_like(guess)
-    # The guess may be off by its rounding: what is told is what was seen to fit.
+    # The guess may be off by its rounding: the result is the largest of three counts that is itself seen to fit.
     for fewer in range(3):
         count = jnp.maximum(guess - fewer, 0.0)
         fits = (old + count * step) * (1 + count * r) <= finite
@@ -260,6 +273,7 @@ def runs_within(
 @functools.partial(jax.jit, inline=True)
 def _above(value: Float[Array, " ..."]) -> tuple[Array, Array]:
     """Returns the two parts of the least sum that is at least ``value``, by one program."""
+    # ``reduce_precision`` and not a cast there and back: XLA may drop such a pair of casts as excess precision.
     high = jnp.where(jnp.abs(value) < SMALLEST, 0.0, jax.lax.reduce_precision(value, 8, 23))
     rest = missing_above(value, high)
     low = jax.lax.reduce_precision(rest, 8, 23)

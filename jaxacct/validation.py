@@ -1,11 +1,12 @@
-"""Sampling rates and numbers of steps as people think of them: batches of so many examples, epochs. Needs no JAX."""
+"""Checks of arguments: a concrete value out of range raises, with name, value, reason and remedy.
+
+Traced values cannot raise; what is computed of them lands on the safe side.
+"""
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import jax
@@ -15,70 +16,17 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct.numerics.precision import exact_float64, is_zero, within_scope
 
-
-def up(value: Fraction) -> float:
-    """Returns a float64 that is not below the exact value.
-
-    >>> up(Fraction(1, 3)) > Fraction(1, 3)
-    True
-    """
-    nearest = float(value)
-    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
-
-
-def number(text: str) -> float:
-    """Returns the number that a text says, of a fraction rounded up; raises ValueError where it is none.
-
-    >>> number("1e-5"), number("64/1000")
-    (1e-05, 0.064)
-    """
-    over, slash, under = (word.strip() for word in text.partition("/"))
-    if slash and Fraction(under) == 0:
-        raise ValueError(f"{text!r} divides by 0")
-    return up(Fraction(over) / Fraction(under)) if slash else float(text)
-
-
-def rate_of(batch_size: float, examples: float) -> float:
-    """Returns the sampling rate of batches of an expected size, rounded up.
-
-    >>> rate_of(64, 1000)
-    0.064
-    """
-    if not 0 < batch_size <= examples < math.inf:
-        given = f"batch_size = {batch_size:g} of examples = {examples:g}"
-        raise ValueError(f"{given}: give numbers above 0, the first not the larger.")
-    return up(Fraction(batch_size) / Fraction(examples))
-
-
-def steps_of(epochs: float, sampling_rate: float) -> int:
-    """Returns the steps that are at least so many expected passes over the data; numbers count as they are written.
-
-    A rate that is a quotient was rounded itself, so a number of steps that is whole but for that stays as it is.
-
-    >>> steps_of(10, 0.07), steps_of(10, 1 / 3)
-    (143, 30)
-    """
-    if not (0 < epochs < math.inf and 0 < sampling_rate <= 1):
-        given = f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g}"
-        raise ValueError(f"{given}: give epochs above 0, and a rate in (0, 1].")
-    quotient = Fraction(repr(float(epochs))) / Fraction(repr(float(sampling_rate)))
-    steps = math.ceil(quotient * (1 - Fraction(1, 2**51)))
-    if steps > 2**53:
-        raise ValueError(f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g} are too many steps: give fewer.")
-    return steps
-
-
 # ----------------------------------------------------------------------------------------------------
-# Checks of arguments: concrete values raise with the argument's name, its value, the reason and the remedy.
+# Checks of arguments: a concrete value out of range raises, with the argument's name, value, the reason and the remedy.
 #
 # Traced values cannot raise: each accountant turns an invalid one into the safe side (inf for epsilon, 1 for delta).
 # ----------------------------------------------------------------------------------------------------
 
 MOST_COUNT = 2**31 - 1
-"""The most of anything that programs count in 32-bit integers, as they do by default."""
+"""Largest number of anything that programs count in 32-bit integers, as they do by default."""
 
 MOST_STEPS = 2**53
-"""The most runs that are counted: up to here float64 holds every whole number."""
+"""Largest number of runs: up to here float64 holds every whole number, so raising it could break a bound."""
 
 
 def concrete_value(value: object) -> np.ndarray | None:
@@ -119,7 +67,8 @@ def _require(name: str, value: object, holds: Callable[[np.ndarray], Any], reaso
 def check_number(value: object, name: str) -> None:
     """Raises TypeError where an argument is neither a number, nor an array, nor traced.
 
-    A field of a pytree may be: JAX puts what it likes there. So only what is called asks for numbers.
+    A field of a pytree may be something else, as JAX puts placeholders there. So functions check their arguments by
+    this, and classes do not check their fields.
     """
     if _named_value(name, value) is None and not isinstance(value, jax.core.Tracer):
         raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give a number, or an array of them.")
@@ -159,7 +108,7 @@ def check_steps(value: object, name: str = "steps") -> None:
         raise ValueError(f"{name} = {value} {reason}")
 
     def countable(steps: np.ndarray) -> Any:
-        # 2**53 + 1 would be 2**53 in float64; a float16 does not reach it.
+        # In float64 2**53 + 1 would become 2**53, so integers are compared as they are; a float16 does not reach 2**53.
         whole = steps.dtype.kind in "iu"
         wide = steps if whole or steps.dtype.itemsize > 8 else steps.astype(np.float64)
         return (wide >= 0) & (wide == np.floor(wide)) & (wide <= MOST_STEPS)
@@ -170,9 +119,9 @@ def check_steps(value: object, name: str = "steps") -> None:
 def exact_steps(value: object, name: str = "steps") -> Any:
     """Returns numbers of steps in float64 with none lost, of one mechanism or of a tuple; all ledgers count by this.
 
-    A NumPy integer read outside the float64 scope loses its upper bits: 2**32 + 1 runs were 1. Concrete numbers come
-    back as NumPy ones, or raise as :func:`check_steps` does; traced ones as tracers, NaN where they are no number of
-    steps, which everything downstream takes for an infinite cost.
+    A NumPy integer read outside the float64 scope would lose its upper bits: 2**32 + 1 runs would be 1. Concrete
+    numbers come back as NumPy ones, or raise as :func:`check_steps` does. Traced ones come back as tracers, NaN where
+    they are no number of steps; everything downstream takes NaN for an infinite cost.
     """
     if isinstance(value, (list, tuple)):
         each = [exact_steps(part, name) for part in value]
@@ -188,7 +137,7 @@ def exact_steps(value: object, name: str = "steps") -> Any:
 def _traced_steps(value: Array) -> Array:
     steps = exact_float64(value)
     wide = jnp.issubdtype(value.dtype, jnp.integer) and value.dtype.itemsize == 8
-    fits = value <= MOST_STEPS if wide else steps <= MOST_STEPS  # before it is rounded
+    fits = value <= MOST_STEPS if wide else steps <= MOST_STEPS  # 64-bit integers are compared before they are rounded
     whole = (steps >= 1) & (jnp.floor(steps) == steps) & fits
     return jnp.where(whole | is_zero(steps), steps, jnp.nan)
 
@@ -259,7 +208,7 @@ def check_whole(value: object, name: str, least: int, most: int, meaning: str) -
 
 
 def check_count(value: object, name: str, meaning: str) -> None:
-    """Raises where a static value is not a Python integer in [1, :data:`MOST_COUNT`]; ``meaning`` says of what."""
+    """Raises where a static value is not a Python integer in [1, :data:`MOST_COUNT`]; ``meaning`` says what it is."""
     check_whole(value, name, 1, MOST_COUNT, meaning)
 
 

@@ -79,7 +79,7 @@ def pytest_sessionfinish() -> None:
 
 
 collect_ignore_glob = ["typed/*"]
-"""Programs for type checkers: tests/test_typed.py runs what runs."""
+"""Programs for type checkers: tests/project/test_typed.py runs what runs."""
 
 MAPPINGS, LIMIT = pathlib.Path("/proc/self/maps"), pathlib.Path("/proc/sys/vm/max_map_count")
 MOST_MAPPINGS = 0.45 * int(LIMIT.read_text()) if LIMIT.exists() else float("inf")
@@ -139,7 +139,7 @@ def pytest_xdist_make_scheduler(config, log):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts what takes longest at either end, and the many short files, docstrings above all, where the ends meet."""
     root = pathlib.Path(__file__).parent
-    whole = ("test_roads.py", "test_readme.py", "test_certified.py", "test_program_size.py", "test_contexts.py")
+    whole = ("certified", "project", "numerics")
     accounting = (*whole, "prv", "saddlepoint", "dominating_pairs", "gdp", "tradeoff", "sweep", "calibrate")
     training = "train"
 

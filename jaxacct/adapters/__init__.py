@@ -1,15 +1,14 @@
-"""What other libraries call a run, as mechanisms and steps of this one.
+"""Adapters to other libraries: their records of a run as mechanisms and steps, and accountants of their own kind.
 
-Nothing here imports those libraries but the modules of their names, which are not imported unless asked for.
+Importing this package imports none of these libraries.
 
-* :mod:`.events`: the events of ``dp_accounting``, which jax-privacy and TensorFlow Privacy make too, as mechanisms;
-  :mod:`.events` says what each one is, and :mod:`.events` counts them.
-* :mod:`.dp_accounting`: accountants of its kind, to be given wherever it takes one. It has to be installed.
-* :mod:`.opacus`: accountants for its engine, which has to be installed; :mod:`.events`: what it wrote, without.
-* :mod:`.dp_accounting`: the one call of TensorFlow Privacy, and of Flower.
+* :mod:`.events`: the events of ``dp_accounting``, which jax-privacy and TensorFlow Privacy make too, the histories and
+  checkpoints of Opacus, as mechanisms and steps; and the functions of TensorFlow Privacy and Flower that account for a
+  run in one call. It imports none of them.
+* :mod:`.dp_accounting`: accountants to be given wherever dp_accounting takes one, which need it installed.
+* :mod:`.opacus`: accountants for Opacus's engine, which need it installed.
 """
 
-from jaxacct.adapters.dp_accounting import compute_dp_sgd_privacy, flower_privacy
-from jaxacct.adapters.events import from_dp_event
+from jaxacct.adapters.events import compute_dp_sgd_privacy, flower_privacy, from_dp_event
 
 __all__ = ["compute_dp_sgd_privacy", "flower_privacy", "from_dp_event"]

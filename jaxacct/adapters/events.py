@@ -1,4 +1,17 @@
-"""What stands in for the class of a library that is not installed, so that what needs none of it can be imported."""
+"""Records of other libraries' runs as mechanisms and steps: events of dp_accounting, histories of Opacus.
+
+None of these libraries is imported: events are known by the names of their classes and fields. An event first becomes
+counts of hashable parts, so that equal mechanisms are counted together before any is made.
+
+In reading order:
+
+- :func:`stand_in`: base classes for libraries that are not installed.
+- :class:`Part` to :func:`made`: counts of mechanisms, and the mechanisms and steps that they become.
+- :func:`from_dp_event`: an event of dp_accounting as mechanisms and steps.
+- :func:`parts_of` to :data:`REFUSED`: the conversion of each kind of event.
+- :func:`from_history`, :func:`checkpoint_history`: runs of Opacus.
+- :func:`compute_dp_sgd_privacy`, :func:`flower_privacy`: bounds for a run of TensorFlow Privacy, or of Flower.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +31,8 @@ import jax
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import validation
+from jaxacct import certified, validation
+from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import (
     ApproximateDP,
     DiscreteGaussian,
@@ -48,15 +62,20 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.mechanisms.gaussian import LEAST_NOISE
 from jaxacct.mechanisms.laplace import LARGEST_SENSITIVITY
+from jaxacct.outward import up
 from jaxacct.rounded_sum import binomial_tail
 from jaxacct.selection import Poisson, TruncatedNegativeBinomial
-from jaxacct.validation import up
 
 
 def stand_in(package: str, needed_for: str) -> type:
-    """Returns a base class whose instances cannot be made; what is raised says what to install."""
+    """Returns a base class whose instances cannot be made: the ImportError says what to install.
+
+    A module with classes for a missing library can so be imported, and its other functions used.
+    """
 
     class Absent:
+        """The base class in place of the missing one."""
+
         def __init__(self, *_: Any, **__: Any) -> None:
             raise ImportError(f"{needed_for} needs {package}: pip install {package}.")
 
@@ -64,15 +83,22 @@ def stand_in(package: str, needed_for: str) -> type:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an event says, as classes, fields and counts: to be compared and counted before mechanisms are made of it.
+# Parts: mechanisms as classes, fields and counts, which are compared and counted before any mechanism is made.
 # ----------------------------------------------------------------------------------------------------
 
 MOST_STEPS = 2**53
-"""Most runs of one mechanism: whole numbers up to here are exact in float64."""
+"""Largest number of runs of one mechanism: whole numbers up to here are exact in float64, and beyond may not be."""
 
 
 class Part(NamedTuple):
-    """One mechanism: its class, its fields (numbers or tuples of them), its static fields, and what it has within."""
+    """One mechanism, hashable.
+
+    Attributes:
+        kind: its class.
+        fields: its fields, numbers or tuples of them, in order.
+        static: its static fields, by name.
+        inner: for a mechanism of other mechanisms, these with their counts; else None.
+    """
 
     kind: type[Mechanism]
     fields: tuple[Any, ...]
@@ -81,9 +107,10 @@ class Part(NamedTuple):
 
 
 Parts = dict[Part, int]
-"""How often each mechanism runs. Their order does not matter: the loss of a composition is a sum."""
+"""Mechanisms and the number of runs of each. Their order does not matter: the loss of a composition is a sum."""
 
 NO_PRIVACY = Part(PureDP, (math.inf,))
+"""The mechanism that releases the data."""
 
 
 def one(kind: type[Mechanism], *fields: Any, inner: Parts | None = None, **static: Any) -> Parts:
@@ -92,7 +119,7 @@ def one(kind: type[Mechanism], *fields: Any, inner: Parts | None = None, **stati
 
 
 def lacking(parts: Parts, relation: Relation) -> type[Mechanism] | None:
-    """Returns a mechanism among them, or within one, that is not known under a neighbouring relation."""
+    """Returns the class of a mechanism among them, or within one, that is not known under a relation; else None."""
     for part in parts:
         if relation not in part.kind.relations:
             return part.kind
@@ -102,9 +129,10 @@ def lacking(parts: Parts, relation: Relation) -> type[Mechanism] | None:
 
 
 def made(parts: Parts) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ...]]:
-    """Returns mechanisms and steps: those of one class are one sequence."""
+    """Returns mechanisms and steps; the mechanisms of one class become one sequence, by a leading axis."""
     if not parts:
         return (PureDP(0.0),), (1,)
+    # A sequence has one class, the same static fields and the same shapes; a mechanism with others within stays alone.
     groups: dict[tuple[Any, ...], list[tuple[Part, int]]] = {}
     for part, count in parts.items():
         alike = part if part.inner else tuple(np.shape(value) for value in part.fields)
@@ -126,7 +154,7 @@ def made(parts: Parts) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ...]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A ``DpEvent`` of dp_accounting as mechanisms and steps; dp_accounting is not imported.
+# Conversion: a ``DpEvent`` of dp_accounting as mechanisms and steps; dp_accounting is not imported.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -142,8 +170,8 @@ def from_dp_event(event: object) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike
         mechanisms are counted together, and those of one class are one sequence: fields and steps of shape (m,), for
         one of them scalars. An event of no cost is ``PureDP(0.0)``, and ``NonPrivateDpEvent`` ``PureDP(inf)``.
 
-    Understood: all events of dp_accounting, some by their Rényi curves alone; the table in docs/coming-from.md says
-    which, and what is refused. Gaussian events composed *inside* a sampling event act on one sample, and are one
+    All events of dp_accounting are understood, some by their Rényi curves alone; the table in docs/coming-from.md says
+    which, and which are refused. Gaussian events composed *inside* a sampling event act on one sample, and are one
     Gaussian of less noise; Poisson samples of Poisson samples are Poisson samples.
 
     Formal guarantee: an upper bound of an accountant on the result holds for the event as dp_accounting documents it.
@@ -154,13 +182,14 @@ def from_dp_event(event: object) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike
     sample without replacement as one with twice the noise.)
 
     Raises:
-        TypeError: no event.
-        ValueError: an event without a counterpart here, with what to do instead, or one whose field is out of range.
+        TypeError: the argument is no event.
+        ValueError: an event without a counterpart here, with advice on an alternative, or a field out of range.
 
-    Source: dp_accounting 0.6, ``dp_event.py``. Gaussian events of noise s_i on one sample: what follows adaptively is
-    dominated by one Gaussian of noise ``(sum_i s_i^-2)^(-1/2)`` given the sample (Dong, Roth and Su (2022), "Gaussian
-    differential privacy", Corollary 3.3), and the pairs of a sample are made of those given it (Zhu, Dong and Wang
-    (2022), Theorem 11). The cut of a truncated sample is counted as :class:`jaxacct.TruncatedPoissonGaussian` does.
+    Source: dp_accounting 0.6, ``dp_event.py``. Gaussian events of noise s_i on one sample: their adaptive composition
+    is dominated by one Gaussian of noise ``(sum_i s_i^-2)^(-1/2)`` given the sample (Dong, Roth and Su (2022),
+    "Gaussian differential privacy", Corollary 3.3), and the dominating pairs under sampling are made of those given the
+    sample (Zhu, Dong and Wang (2022), Theorem 11). The cut of a truncated sample is counted as
+    :class:`jaxacct.TruncatedPoissonGaussian` does.
 
     >>> class GaussianDpEvent:
     ...     noise_multiplier = 2.0
@@ -171,24 +200,26 @@ def from_dp_event(event: object) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike
 
 
 # ----------------------------------------------------------------------------------------------------
-# Each event of dp_accounting as mechanisms, by the names of its class and fields.
+# Kinds of events: each event of dp_accounting as mechanisms, by the names of its class and fields.
 #
-# Nothing is imported, and an event that was turned into a named tuple for storage reads the same. Where a field has to
-# be converted, rounding errs on the side of more loss.
+# An event that was turned into a named tuple for storage reads the same. Where a field has to be converted, rounding
+# errs on the side of more privacy loss: noise is rounded down, rates and epsilons up, by a bound on the error.
 # ----------------------------------------------------------------------------------------------------
 
 WIDEST = 1700.0
-"""Largest scale of a discrete Gaussian whose own law is summed."""
+"""Largest scale of a discrete Gaussian that is converted with its own law; wider ones go by zCDP. Sound for any value
+that the mechanism admits."""
 
 UNIT = 2.0**-53
-"""Relative error of one float64 operation. ``log1p`` and ``exp`` are taken to be right to four of it."""
+"""Relative error of one float64 operation, the unit of roundoff. ``log1p`` and ``exp`` are taken to be right to four
+units. A smaller value would break the rounding in :func:`_one_noise` and the conversions that use it."""
 
 
 class UnknownEvent(ValueError):
-    """An event that has no counterpart here, within another perhaps; not one whose field is out of range.
+    """The error of an event, perhaps within another, without a counterpart here; not that of a field out of range.
 
     Attributes:
-        event: the one that has none.
+        event: the event without a counterpart.
     """
 
     def __init__(self, event: object, message: str) -> None:
@@ -197,7 +228,7 @@ class UnknownEvent(ValueError):
 
 
 def parts_of(event: object) -> Parts:
-    """Returns what an event is composed of, and how often each runs."""
+    """Returns the mechanisms that an event is composed of, and the number of runs of each."""
     name = name_of(event)
     if name in CONVERSIONS:
         return CONVERSIONS[name](event)
@@ -219,12 +250,14 @@ def name_of(event: object) -> str:
 
 
 def _field(event: object, name: str) -> Any:
+    """Returns a field of an event; raises ValueError where it is missing."""
     if not hasattr(event, name):
         raise ValueError(f"event = {event!r} has no {name}: give a {name_of(event)} as dp_accounting defines it.")
     return getattr(event, name)
 
 
 def _number(event: object, name: str, least: float = 0.0, most: float = math.inf) -> float:
+    """Returns a field that is a number from ``least`` to ``most``."""
     value = _field(event, name)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name_of(event)}.{name} = {value!r} of type {type(value).__name__}: give a number.")
@@ -234,16 +267,19 @@ def _number(event: object, name: str, least: float = 0.0, most: float = math.inf
 
 
 def _whole(event: object, name: str, least: int = 0, most: int = MOST_STEPS) -> int:
+    """Returns a field that is a whole number from ``least`` to ``most``."""
     value = _field(event, name)
     validation.check_whole(value, f"{name_of(event)}.{name}", least, most, "a whole number")
     return int(value)
 
 
 def _numbers(event: object, name: str) -> tuple[float, ...]:
+    """Returns a field that is a number or several, as a tuple."""
     return tuple(float(value) for value in np.asarray(_field(event, name), np.float64).ravel())
 
 
 def _composed(event: object) -> Parts:
+    """Returns the parts of all events in a composition, added up."""
     total: Parts = {}
     for inner in _field(event, "events"):
         for part, count in parts_of(inner).items():
@@ -252,6 +288,7 @@ def _composed(event: object) -> Parts:
 
 
 def _self_composed(event: object) -> Parts:
+    """Returns an event's parts with multiplied counts, which have to stay exact in float64."""
     count = _whole(event, "count")
     repeated = {part: runs * count for part, runs in parts_of(_field(event, "event")).items() if count}
     for runs in repeated.values():
@@ -260,14 +297,16 @@ def _self_composed(event: object) -> Parts:
 
 
 def _run_once(parts: Parts) -> Any:
-    """Returns the only part, where it is run once; else None."""
+    """Returns the only part, where there is one that runs once; else None."""
     return next(iter(parts)) if list(parts.values()) == [1] else None
 
 
 def _poisson_sampled(event: object) -> Parts:
+    """A Poisson sample: the sampled form of a mechanism where there is one, else its Rényi curve amplified."""
     rate = Fraction(_number(event, "sampling_probability", 0, 1))
     inner = _field(event, "event")
-    while name_of(inner) == "PoissonSampledDpEvent":  # independent choices of the same records
+    # Poisson samples of a Poisson sample: independent choices of the same records, whose rates multiply.
+    while name_of(inner) == "PoissonSampledDpEvent":
         rate *= Fraction(_number(inner, "sampling_probability", 0, 1))
         inner = _field(inner, "event")
     parts = _on_sample(parts_of(inner), rate)
@@ -283,6 +322,7 @@ def _poisson_sampled(event: object) -> Parts:
 
 
 def _without_replacement(event: object) -> Parts:
+    """A sample of fixed size without replacement, as :func:`_poisson_sampled` for its own sampled forms."""
     source = _whole(event, "source_dataset_size", least=1)
     rate = Fraction(_whole(event, "sample_size", most=source), source)
     parts = _on_sample(parts_of(_field(event, "event")), rate)
@@ -295,6 +335,7 @@ def _without_replacement(event: object) -> Parts:
 
 
 def _with_replacement(event: object) -> Parts:
+    """A sample with replacement, of Gaussian releases alone."""
     source, draws = _whole(event, "source_dataset_size", least=1), _whole(event, "sample_size")
     parts = _on_sample(parts_of(_field(event, "event")), Fraction(draws))
     if not parts or NO_PRIVACY in parts:
@@ -315,7 +356,7 @@ def _with_replacement(event: object) -> Parts:
 
 
 def _on_sample(parts: Parts, rate: Fraction) -> Parts:
-    """Returns what happens on one sample, Gaussian releases of it as one."""
+    """Returns the mechanisms that run on one sample, with all Gaussian releases joined into one."""
     if rate == 0 or not parts:
         return {}
     if NO_PRIVACY in parts or Part(Gaussian, (0.0,)) in parts:  # as dp_accounting counts it, however rare it is
@@ -326,14 +367,14 @@ def _on_sample(parts: Parts, rate: Fraction) -> Parts:
 
 
 def _mixed(rate: Fraction, chances: tuple[float, ...]) -> tuple[float, ...]:
-    """Returns the probabilities of a mixture that runs with probability ``rate``, before them that of its absence."""
+    """Returns the probabilities of a mixture that runs with probability ``rate``, preceded by that of its absence."""
     q = up(rate)
     total = math.fsum(chances)
     return (1 - q, *(q * chance / total for chance in chances))
 
 
 def _one_noise(parts: Parts) -> float:
-    """Returns the noise multiplier of one Gaussian that says as much as all of them, rounded down."""
+    """Returns the noise multiplier of one Gaussian that dominates all of them together, rounded down."""
     noises = [(part.fields[0], count) for part, count in parts.items()]
     least = min(noise for noise, _ in noises)
     if noises == [(least, 1)] or least in (0.0, math.inf):
@@ -344,18 +385,20 @@ def _one_noise(parts: Parts) -> float:
 
 
 def _truncated(event: object) -> Parts:
+    """A Poisson sample that is cut at a batch's capacity, with Gaussian noise."""
     size, capacity = _whole(event, "dataset_size"), _whole(event, "truncated_batch_size")
     rate, noise = _number(event, "sampling_probability", 0, 1), _number(event, "noise_multiplier")
     if rate == 0 or size == 0 or capacity == 0:
         return {}
-    # As dp_accounting counts, of two neighbours the larger has ``size`` records. The bound on overflows, which no more
-    # than caps what is not known, is that of one more.
+    # dp_accounting counts ``size`` records in the larger of two neighbours. The bound on overflows is for one record
+    # more, which is safe.
     mechanism = TruncatedPoissonGaussian.for_batches(noise, rate, size, capacity)
     overflow = binomial_tail(size, rate, capacity).most
     return one(TruncatedPoissonGaussian, *jax.tree.leaves(replace(mechanism, overflow_probability=overflow)))
 
 
 def _discrete_laplace(event: object) -> Parts:
+    """Discrete Laplace noise, whose parameter is 1/scale."""
     parameter, sensitivity = _number(event, "noise_parameter"), _whole(event, "sensitivity")
     if sensitivity == 0:
         return {}
@@ -366,6 +409,7 @@ def _discrete_laplace(event: object) -> Parts:
 
 
 def _mixture(event: object) -> Parts:
+    """A mixture of Gaussians at several sensitivities."""
     sensitivities, probabilities = _numbers(event, "sensitivities"), _numbers(event, "sampling_probs")
     if sensitivities and not any(sensitivities):
         return {}
@@ -373,6 +417,7 @@ def _mixture(event: object) -> Parts:
 
 
 def _randomized_response(event: object) -> Parts:
+    """Randomized response over buckets: with probability p a uniform one, else the true one."""
     noise, outcomes = _number(event, "noise_parameter", 0, 1), _whole(event, "num_buckets", least=1)
     if outcomes == 1:
         return {}
@@ -383,17 +428,19 @@ def _randomized_response(event: object) -> Parts:
 
 
 def _approximate(event: object) -> Parts:
+    """An (epsilon, delta) guarantee."""
     epsilon, delta = _number(event, "epsilon"), _number(event, "delta", 0, 1)
     return one(ApproximateDP, epsilon, delta) if delta else one(PureDP, epsilon)
 
 
 def _exponential(event: object) -> Parts:
+    """The exponential mechanism."""
     epsilon = _number(event, "epsilon")
     return one(ExponentialMechanism if epsilon < math.inf else PureDP, epsilon)
 
 
 def _discrete_gaussian(event: object) -> Parts:
-    """One number by its own law, several by the concentrated guarantee that they share with the continuous noise."""
+    """Discrete Gaussian noise: one number by its own law, several by the zCDP guarantee of the continuous noise."""
     sigma, sensitivity = _number(event, "sigma"), _number(event, "sensitivity")
     dimension = _field(event, "dimension")
     if dimension is not None:
@@ -411,6 +458,7 @@ def _discrete_gaussian(event: object) -> Parts:
 
 
 def _tree(event: object) -> Parts:
+    """Tree aggregation over a single epoch: the deepest tree, as each record is in one tree only."""
     noise = _number(event, "noise_multiplier")
     given = _field(event, "step_counts")
     counts = list(given) if isinstance(given, Sequence) or np.ndim(given) else [given]
@@ -423,6 +471,7 @@ def _tree(event: object) -> Parts:
 
 
 def _selected(event: object) -> Parts:
+    """Private selection: the best of a random number of runs."""
     mean, shape = _number(event, "mean", least=1), _number(event, "shape")
     parts = parts_of(_field(event, "event"))
     if NO_PRIVACY in parts:
@@ -432,7 +481,7 @@ def _selected(event: object) -> Parts:
 
 
 def _allocated(event: object) -> Parts:
-    """Each record in k of t steps, drawn uniformly, all different: one epoch with as many participations."""
+    """Random allocation: each record in k different steps of t, drawn uniformly, as one epoch with k participations."""
     steps = _whole(event, "num_steps", least=1)
     selected = _whole(event, "num_selected", most=steps)
     parts = _on_sample(parts_of(_field(event, "event")), Fraction(selected))
@@ -450,11 +499,12 @@ POISSON: dict[type[Mechanism], type[Mechanism]] = {
     Gaussian: PoissonSubsampledGaussian,
     Laplace: PoissonSubsampledLaplace,
 }
+"""Mechanisms on Poisson samples, by the mechanism on the sample, where these have a dominating pair."""
 FIXED: dict[type[Mechanism], type[Mechanism]] = {
     Gaussian: GaussianWithoutReplacement,
     Laplace: LaplaceWithoutReplacement,
 }
-"""The mechanisms with sampling of those without, where these have a dominating pair."""
+"""Mechanisms on samples without replacement, by the mechanism on the sample, where these have a dominating pair."""
 
 CONVERSIONS: dict[str, Callable[[object], Parts]] = {
     "ComposedDpEvent": _composed,
@@ -479,21 +529,23 @@ CONVERSIONS: dict[str, Callable[[object], Parts]] = {
     "TruncatedSubsampledGaussianDpEvent": _truncated,
     "ZCDpEvent": lambda event: one(ZeroConcentratedDP, _number(event, "rho"), _number(event, "xi")),
 }
+"""Conversions, by the name of an event's class."""
 
 REFUSED: dict[str, str] = {"UnsupportedDpEvent": "it stands for an operation whose cost nobody has given."}
+"""Events that are refused, with the reason."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a run of Opacus was, after the fact: its history, and its checkpoints. Neither Opacus nor torch is imported.
+# Runs of Opacus, after the fact: histories and checkpoints. Neither Opacus nor torch is imported.
 # ----------------------------------------------------------------------------------------------------
 
 
 def from_history(history: Iterable[tuple[float, float, int]]) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ...]]:
-    """Returns the mechanisms of a history of Opacus, and how often each ran: for every accountant.
+    """Returns the mechanisms of a history of Opacus, and the number of runs of each, for every accountant.
 
     Args:
-        history: entries (noise_multiplier, sample_rate, steps): ``accountant.history``, that of a state dict, or what
-            :func:`checkpoint_history` read.
+        history: entries (noise_multiplier, sample_rate, steps): ``accountant.history``, that of a state dict, or the
+            result of :func:`checkpoint_history`.
 
     Formal guarantee: an upper bound of an accountant on the result holds for the run if its loader drew Poisson
     samples, as Opacus does unless ``poisson_sampling=False``, under "add_or_remove".
@@ -508,7 +560,7 @@ def from_history(history: Iterable[tuple[float, float, int]]) -> tuple[tuple[Mec
     parts: Parts = {}
     for noise_multiplier, rate, count in history:
         validation.check_whole(count, "steps", 0, MOST_STEPS, "the number of steps")
-        PoissonSubsampledGaussian(noise_multiplier, rate)
+        PoissonSubsampledGaussian(noise_multiplier, rate)  # raises where a field is out of range
         part = Part(PoissonSubsampledGaussian, (float(noise_multiplier), float(rate)))
         parts[part] = parts.get(part, 0) + int(count)
     return made(parts)
@@ -520,7 +572,7 @@ def checkpoint_history(path: str | os.PathLike[str]) -> list[tuple[float, float,
     Args:
         path: the file.
 
-    Nothing of the file is run: of what is pickled there only dicts, lists and numbers are read, not even tensors.
+    No code in the file is run: of the pickled objects only dicts, lists and numbers are read, and not even tensors.
 
     Raises ValueError where the file is no such checkpoint.
     """
@@ -541,7 +593,7 @@ def checkpoint_history(path: str | os.PathLike[str]) -> list[tuple[float, float,
 
 
 class _Nothing:
-    """What is read in the place of tensors and of whatever else is no plain value: takes anything, does nothing."""
+    """A stand-in for tensors and every other object that is no plain value: it takes anything and does nothing."""
 
     def __new__(cls, *_: Any, **__: Any) -> _Nothing:
         return super().__new__(cls)
@@ -555,8 +607,72 @@ class _Nothing:
 
 
 class _Plain(pickle.Unpickler):
+    """An unpickler that makes plain values alone: no class named in a file is ever imported."""
+
     def find_class(self, module: str, name: str) -> Any:
+        """Returns the stand-in for every class but OrderedDict."""
         return OrderedDict if (module, name) == ("collections", "OrderedDict") else _Nothing
 
     def persistent_load(self, _: Any) -> Any:
+        """Returns the stand-in for a tensor's storage."""
         return _Nothing()
+
+
+# ----------------------------------------------------------------------------------------------------
+# One-call functions: bounds for a run, by the arguments of other libraries' functions.
+# ----------------------------------------------------------------------------------------------------
+
+
+def compute_dp_sgd_privacy(n: int, batch_size: int, noise_multiplier: float, epochs: float, delta: float) -> Bounds:
+    """Returns bounds on epsilon of DP-SGD, by the arguments of TensorFlow Privacy's function of this name.
+
+    Args:
+        n: number of examples.
+        batch_size: expected number of examples in a batch, at most n.
+        noise_multiplier: standard deviation of the noise over the clipping norm.
+        epochs: above 0; there are ``ceil(epochs * n / batch_size)`` steps.
+        delta: failure probability in (0, 1).
+
+    Formal guarantee: that of :func:`jaxacct.epsilon`, for batches by Poisson's law at the rate batch_size / n under
+    "add_or_remove", and for clipping by example. Where data was shuffled, or microbatches hold several examples, what
+    ran is another mechanism.
+
+    Raises ValueError or TypeError where an argument is out of range.
+
+    >>> print(compute_dp_sgd_privacy(60_000, 256, 1.1, 15, 1e-5))
+    [1.133874, 1.133875]
+    """
+    validation.check_whole(n, "n", 1, MOST_STEPS, "the number of examples")
+    validation.check_whole(batch_size, "batch_size", 1, n, "the size of a batch")
+    validation.check_positive(epochs, "epochs")
+    steps = -(-Fraction(float(epochs)) * n // batch_size)
+    return certified.epsilon(
+        PoissonSubsampledGaussian(noise_multiplier, up(Fraction(batch_size, n))), int(steps), delta
+    )
+
+
+def flower_privacy(
+    noise_multiplier: float, num_sampled_clients: int, num_clients: int, rounds: int, delta: float
+) -> Bounds:
+    """Returns bounds on epsilon of Flower's central differential privacy with fixed clipping, for its clients.
+
+    Args:
+        noise_multiplier: as for ``DifferentialPrivacyServerSideFixedClipping`` (or ``ClientSide``): the noise of the
+            average is this times the clipping norm over the number of clients in it.
+        num_sampled_clients: number of clients in each round, as given to Flower.
+        num_clients: number of clients to choose from, taken as public.
+        rounds: number of rounds.
+        delta: failure probability in (0, 1), well below one over ``num_clients``.
+
+    Formal guarantee: that of :func:`jaxacct.epsilon`, for one client's data replaced by any other, where every round
+    samples its clients uniformly without replacement, all of them answer, and all count alike in the average.
+
+    Raises ValueError or TypeError where an argument is out of range.
+
+    >>> print(flower_privacy(4.0, num_sampled_clients=50, num_clients=10_000, rounds=1000, delta=1e-5))
+    [0.3380154, 0.3380155]
+    """
+    validation.check_whole(num_clients, "num_clients", 1, MOST_STEPS, "the number of clients")
+    validation.check_whole(num_sampled_clients, "num_sampled_clients", 1, num_clients, "the clients of a round")
+    rate = up(Fraction(num_sampled_clients, num_clients))
+    return certified.epsilon(GaussianWithoutReplacement(noise_multiplier, rate), rounds, delta, relation="replace")

@@ -1,7 +1,7 @@
-"""Accountants for Opacus, under the names "jaxacct" and "jaxacct-rdp", and what a run of Opacus cost, after the fact.
+"""Accountants for Opacus, under the names "jaxacct" and "jaxacct-rdp", and the reading of its histories.
 
-Importing this module registers them: ``PrivacyEngine(accountant="jaxacct")``. The functions are those of
-:mod:`.events`, which need neither Opacus nor torch.
+Importing this module registers the accountants: ``PrivacyEngine(accountant="jaxacct")``. The functions that read a
+history or checkpoint after a run are those of :mod:`.events`, which need neither Opacus nor torch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["ExactAccountant", "RenyiAccountant", "checkpoint_history", "from_his
 
 
 class _Accountant(IAccountant):
-    """What both accountants share: the history, as Opacus's own keep it."""
+    """The common part of both accountants: the history of runs, as Opacus's own accountants keep it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.history: list[tuple[float, float, int]] = []
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Counts one step."""
+        """Counts one step; a step like the last one raises the last entry's count."""
         run, count = (noise_multiplier, sample_rate), 1
         if self.history and tuple(self.history[-1][:2]) == run:
             count += self.history.pop()[2]
@@ -39,7 +39,7 @@ class _Accountant(IAccountant):
 
     @abc.abstractmethod
     def _epsilon(self, mechanisms: Any, steps: Any, delta: float) -> SupportsFloat:
-        """Returns the upper bound that is reported."""
+        """Returns the upper bound on epsilon that is reported."""
 
     def get_epsilon(self, delta: float) -> float:
         """Returns an upper bound on epsilon of all steps so far at ``delta``, rounding included."""
@@ -57,7 +57,7 @@ class ExactAccountant(_Accountant):
 
     @classmethod
     def mechanism(cls) -> str:
-        """Returns the name that it is registered under."""
+        """Returns the name that the class is registered under."""
         return "jaxacct"
 
 
@@ -69,7 +69,7 @@ class RenyiAccountant(_Accountant):
 
     @classmethod
     def mechanism(cls) -> str:
-        """Returns the name that it is registered under."""
+        """Returns the name that the class is registered under."""
         return "jaxacct-rdp"
 
 

@@ -1,12 +1,10 @@
 """Audits of the trainer: how much its releases show of examples that were put in to be found, and what that proves.
 
-* :mod:`.lower_bounds`: right guesses against (epsilon, delta): :func:`epsilon_lower_bound`, for any mechanism.
-* :mod:`.lower_bounds`: right guesses against a whole profile of (epsilon, delta(epsilon)), and several runs together.
-* :mod:`.lower_bounds`: right guesses against mu-GDP: :func:`mu_lower_bound`.
-* :mod:`.experiment`, :mod:`.experiment`: examples with gradients of their own, and guesses from the noisy sums.
-* :mod:`.experiment`: broken trainers.
-* :mod:`.experiment`: all of it together: :func:`run`.
-
+* :mod:`.lower_bounds`: right guesses against (epsilon, delta), for any mechanism: :func:`epsilon_lower_bound`; against
+  a whole profile of (epsilon, delta(epsilon)): :func:`p_value`, with several runs together: :func:`combined`; and
+  against mu-GDP: :func:`mu_lower_bound`.
+* :mod:`.experiment`: examples with gradients of their own, guesses from the noisy sums, broken trainers, and all of it
+  together: :func:`run`.
 An accountant's upper bound and an audit's lower bound meet from two sides. The audit cannot show that a trainer is
 private: a low bound may be a weak audit. A bound above the claim shows that it is not as private as claimed.
 """

@@ -1,8 +1,14 @@
-"""Which canaries were in, guessed from the noisy sums of every step.
+"""An audit of the trainer: gradient canaries, guesses from the noisy sums of every step, and the bounds that follow.
 
-With x_t the noisy sum in a canary's coordinate over the clipping norm, and s the noise multiplier, a batch with the
-canary in it and one without have the likelihood ratio e^(l_t), l_t = (2 x_t - 1) / (2 s^2). How the ratios of the
-steps belong together depends on how batches are drawn. The score is the logarithm of the mean of three likelihood
+Canaries are put into the data set or left out by coins; the trainer runs as it is; an auditor who sees the noisy sums
+guesses which canaries were in. The guesses become lower bounds by :mod:`jaxacct.audit.lower_bounds`.
+
+In reading order: :func:`scores` and :func:`guess`; the canaries (:class:`WithCanaries`); trainers that break a promise
+(``FAULTS``); the whole audit (:func:`run`).
+
+The score. With x_t the noisy sum in a canary's coordinate over the clipping norm, and s the noise multiplier, a batch
+with the canary in it and one without have the likelihood ratio e^(l_t), l_t = (2 x_t - 1) / (2 s^2). How the ratios of
+the steps belong together depends on how batches are drawn. The score is the logarithm of the mean of three likelihood
 ratios, each the best test of its own way: Poisson samples, prod (1 - q + q e^l); a new order of the data in every epoch
 of b = 1/q batches, the product over epochs of the mean over their batches; and one fixed order, the mean over the b
 places of the product over epochs. Any score gives valid bounds; this one is hardly weaker than the best of the three,
@@ -42,7 +48,7 @@ from jaxacct.train.trainer import DPTrainer
 def scores(
     noisy: Float[np.ndarray, "steps canaries"], noise_multiplier: float, sampling_rate: float
 ) -> Float[np.ndarray, " canaries"]:
-    """Returns how likely it is that each canary was in, as a log-likelihood ratio: see the module.
+    """Returns how likely it is that each canary was in, as a log-likelihood ratio: see the module's docstring.
 
     Args:
         noisy (steps, canaries): noisy sums over the clipping norm.
@@ -85,7 +91,7 @@ def guess(values: Float[np.ndarray, " canaries"], guesses: int) -> Int[np.ndarra
 
 
 # ----------------------------------------------------------------------------------------------------
-# Gradient canaries: examples that push one parameter of their own, as hard as clipping lets them.
+# Gradient canaries: examples that each push one parameter of their own, as hard as clipping lets them.
 #
 # A canary's gradient has one entry, in a coordinate that nothing else touches. So canaries do not interfere, and what
 # the noisy sum holds in that coordinate is noise of the claimed deviation, plus the clipping norm in the steps that
@@ -95,11 +101,12 @@ def guess(values: Float[np.ndarray, " canaries"], guesses: int) -> Int[np.ndarra
 # ----------------------------------------------------------------------------------------------------
 
 STRENGTH = 1e3
-"""Norm of a canary's gradient over the clipping norm: a trainer that does not clip shows it."""
+"""Norm of a canary's gradient over the clipping norm: a trainer that does not clip shows it. Any value above 1 will do.
+"""
 
 
 class WithCanaries(nnx.Module):
-    """A model and, beside it, one parameter for each canary, all zero at the start.
+    """Model with canaries: a model and, beside it, one parameter for each canary, all zero at the start.
 
     >>> WithCanaries(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), 3).canaries.shape
     (3,)
@@ -129,7 +136,7 @@ def with_canaries(loss: Callable[..., Array], size: float) -> Callable[..., Arra
 def rows(data: tuple[Array | np.ndarray, ...], included: Bool[np.ndarray, " canaries"]) -> tuple[np.ndarray, ...]:
     """Returns ``data`` (n, ...) and the canaries as n + m rows of ``(number, included, *example)``.
 
-    A canary's row repeats the first example, which its loss does not look at.
+    A canary's row repeats the first example, which its loss ignores.
 
     >>> number, there, x = rows((np.array([7.0, 8.0]),), np.array([True]))
     >>> number.tolist(), there.tolist(), x.tolist()
@@ -145,7 +152,7 @@ def rows(data: tuple[Array | np.ndarray, ...], included: Bool[np.ndarray, " cana
 def sums(
     positions: Float[np.ndarray, "moments canaries"], learning_rate: float, expected_batch_size: float, clip_norm: float
 ) -> Float[np.ndarray, "steps canaries"]:
-    """Returns the noisy sums over the clipping norm, read off the canaries' parameters at all moments, start included.
+    """Returns the noisy sums over the clipping norm, read off the canaries' parameters at all moments, from the start.
 
     Plain SGD moves a parameter by -learning_rate times the noisy sum over the expected batch size.
 
@@ -157,19 +164,20 @@ def sums(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Trainers that break one promise each, to show that an audit notices. Not for training.
+# Faults: trainers that break one promise each, to show that an audit notices. Not for training.
 #
-# Each goes in where a user's own rule or sampler would: the trainer itself is untouched.
+# Each fault goes in where a user's own rule or sampler would: the trainer itself is untouched.
 # ----------------------------------------------------------------------------------------------------
 
 FAULTS = ("noise", "clipping", "shuffling")
-"""What :func:`~jaxacct.audit.run` can break: half the noise, no clipping, a fixed order taken for Poisson samples."""
+"""Faults that :func:`~jaxacct.audit.run` can make: half the noise, no clipping, a fixed order taken for Poisson
+samples."""
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class HalfNoise(Flat):
-    """Adds half of the noise that is accounted."""
+    """Fault that adds half of the noise that is accounted."""
 
     def gradient_noise_multiplier(self, noise_multiplier: float) -> float:
         return super().gradient_noise_multiplier(noise_multiplier) / 2
@@ -178,7 +186,7 @@ class HalfNoise(Flat):
 @register_dataclass
 @dataclass(frozen=True)
 class NoClipping(Flat):
-    """Leaves gradients as they are, and adds noise for clipped ones."""
+    """Fault that leaves gradients as they are, and adds noise for clipped ones."""
 
     def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
         ones, within = super().factors(squares)
@@ -187,9 +195,9 @@ class NoClipping(Flat):
 
 @dataclass(frozen=True)
 class FixedOrderSampler(PoissonSampler):
-    """Shuffles the data once and goes through them in that order, epoch after epoch, accounted as Poisson samples.
+    """Fault that shuffles the data once and goes through them in that order, accounted as Poisson samples.
 
-    Every example is in exactly one batch of each epoch, the same one every time.
+    Every example is in exactly one batch of each epoch, the same one in every epoch.
     """
 
     def sample(self, key: jax.Array, step: ArrayLike | None = None) -> Batch:
@@ -202,7 +210,7 @@ class FixedOrderSampler(PoissonSampler):
 
 
 def rule(clip_norm: float, fault: str | None) -> ClippingRule:
-    """Returns flat clipping, or what takes its place in a trainer that breaks ``fault``."""
+    """Returns flat clipping, or the rule that takes its place in a trainer that breaks ``fault``."""
     if fault is not None:
         validation.check_one_of(fault, "fault", FAULTS)
     kinds: dict[Any, Any] = {"noise": HalfNoise, "clipping": NoClipping}
@@ -210,39 +218,43 @@ def rule(clip_norm: float, fault: str | None) -> ClippingRule:
 
 
 def faulty_sampler(fault: str | None) -> type[PoissonSampler]:
-    """Returns Poisson sampling, or what takes its place in a trainer that breaks ``fault``."""
+    """Returns Poisson sampling, or the sampler that takes its place in a trainer that breaks ``fault``."""
     return FixedOrderSampler if fault == "shuffling" else PoissonSampler
 
 
 # ----------------------------------------------------------------------------------------------------
-# An audit from start to end: trainings with canaries, guesses, and the bounds that follow.
+# The audit from start to end: trainings with canaries, guesses, and the bounds that follow.
 # ----------------------------------------------------------------------------------------------------
 
 CLIP_NORM = 1.0
+"""Clipping norm of the audited trainer. No guarantee depends on it."""
 LEARNING_RATE = 0.5
-"""No guarantee depends on either."""
+"""Learning rate of the audited trainer. No guarantee depends on it."""
 
 SPAN = 8.0
-"""How far from the claimed noise multiplier, as a factor, the noise that would explain the guesses is looked for."""
+"""Factor up to which the noise that would explain the guesses is looked for, above and below the claimed noise
+multiplier. Sound for any value."""
 
 HALVINGS = 8
-"""Bisections of that factor: the noise is found to 1 %, on the side that makes the bound on epsilon smaller."""
+"""Bisections of that factor: the noise is found to 1 %, on the side that makes the bound on epsilon smaller. Sound for
+any value."""
 
 
 Watch = Callable[[jax.Array, tuple[Any, ...]], Float[np.ndarray, "moments canaries"]]
-"""From a run's key and rows to the canaries' parameters at the start and after each step."""
+"""Type of a function from a run's key and rows to the canaries' parameters at the start and after each step."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is trained, and how it is audited.
+    """Settings of an audit: the training, and the guesses made about it.
 
     Attributes:
         noise_multiplier, sampling_rate, steps: of the audited trainer, as it claims them.
         canaries: of each run; more show more, at the cost of as many more rows.
         guesses: of each run, about the canaries that look most and least like members; fixed in advance. Fewer where
-            only the clearest are to count.
-        runs: independent trainings; the bound rises with their number, the time likewise.
+        guesses: of each run, about the canaries that look most and least like members; fixed in advance. Fewer guesses
+            count only the clearest.
+        runs: independent trainings; the bound rises with their number, and so does the time.
         delta: at which epsilon is claimed.
         confidence: of the bounds, in (0, 1).
 
@@ -273,7 +285,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What an audit found.
+    """Result of an audit.
 
     Attributes:
         settings: of the audit.
@@ -320,7 +332,7 @@ def run(
     fault: str | None = None,
     seed: int | None = None,
 ) -> Audit:
-    """Trains with gradient canaries, guesses which of them were in, and returns what that says of epsilon.
+    """Trains with gradient canaries, guesses which of them were in, and returns what that proves of epsilon.
 
     Args:
         model: a Flax module, as :class:`~jaxacct.train.DPTrainer` takes it.
@@ -331,7 +343,7 @@ def run(
             accounted as Poisson samples): what to break, to see whether the audit notices.
         seed: makes the audit repeatable; None: the system's entropy.
 
-    What is observed is what the trainer releases: its parameters after every step of plain SGD. Its compiled step runs
+    The audit observes what the trainer releases: its parameters after every step of plain SGD. Its compiled step runs
     as it is, ledger, sampler, clipping, noise and optimizer; canaries come in as examples of the data set.
 
     Formal guarantee: that of :class:`Audit`: lower bounds, each by itself with probability at least the settings'
@@ -352,6 +364,7 @@ def play(
     coins = np.random.default_rng(source.spawn(1)[0])
     keys = [run_key(int(word)) for word in source.generate_state(settings.runs, np.uint64)]
     correct = []
+    # Each run has coins of its own. They decide the rows alone: the program that watches is the same for all.
     for key in keys:
         included = coins.random(settings.canaries) < 0.5
         positions = watch(key, rows(data, included))
@@ -399,7 +412,7 @@ def make_trainer(
 def watched(trainer: DPTrainer, steps: int) -> Watch:
     """Returns a function of a run's key and rows: the canaries' parameters at the start and after each of its steps.
 
-    One compiled program for all runs, which are the watcher's alone: the trainer stays where it is.
+    One compiled program serves all runs. Their states are the watcher's alone: the trainer stays where it is.
     """
     program, start, constants = trainer.program, trainer.state, trainer.constants
     curve = program.curve(start)
@@ -422,14 +435,15 @@ def watched(trainer: DPTrainer, steps: int) -> Watch:
 
 
 def judge(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...]) -> Audit:
-    """Returns what the right guesses of each run say of the trainer."""
+    """Returns the audit that the right guesses of each run amount to."""
     found = functools.lru_cache(lambda noise: _p_value(trainer, settings, correct, noise))
     noise = _least_refuted(lambda noise: found(noise) < 1 - settings.confidence, settings.noise_multiplier)
     epsilon = 0.0
     if math.isfinite(noise):
-        # What cut batches may cost counts against the bound.
+        # The cost of batches that were cut counts against the bound.
         delta = settings.delta + trainer.sampler.overflow_delta(settings.steps, trainer.epsilon)
-        epsilon = float(jaxacct.epsilon(trainer.sampler.mechanism(noise), settings.steps, min(delta, 0.5)).lower)
+        if delta < 1:
+            epsilon = float(jaxacct.epsilon(trainer.sampler.mechanism(noise), settings.steps, delta).lower)
     return Audit(
         settings=settings,
         claim=float(epsilon_after(trainer, settings.steps).upper),
@@ -449,8 +463,8 @@ def judge(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...]) -> A
 
 
 def _p_value(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...], noise: float) -> float:
-    """Returns the p-value of the claimed mechanism at a noise multiplier: of all runs together."""
-    # Cut batches are part of the truth: they add to each delta.
+    """Returns the p-value of the claimed mechanism at a noise multiplier, from all runs together."""
+    # Batches that are cut are part of the run as it is: their cost adds to each delta.
     cut = [trainer.sampler.overflow_delta(settings.steps, float(epsilon)) for epsilon in lower_bounds.EPSILONS]
     deltas = np.minimum(np.add(_deltas(noise, trainer.sampler.sampling_rate, settings.steps), cut), 1.0)
     each = {
@@ -464,7 +478,7 @@ def _p_value(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...], n
 
 @functools.lru_cache(maxsize=256)
 def _deltas(noise: float, rate: float, steps: int) -> tuple[float, ...]:
-    """Returns upper bounds on delta at ``profiles.EPSILONS``; 1 where the exact accountant does not converge."""
+    """Returns upper bounds on delta at ``lower_bounds.EPSILONS``; 1 where the exact accountant does not converge."""
     mechanism = jaxacct.PoissonSubsampledGaussian(noise, rate)
     found = saddlepoint.accountant.curve(mechanism, steps, ForDelta(lower_bounds.EPSILONS), "add_or_remove")
     return tuple(np.asarray(found.upper).tolist())
@@ -480,6 +494,7 @@ def _least_refuted(refuted: Callable[[float], bool], claimed: float) -> float:
         low, high = claimed, claimed * SPAN
         if not refuted(high):
             return math.inf
+    # ``high`` was refuted and ``low`` was not: the end that is returned is proved.
     for _ in range(HALVINGS):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if refuted(middle) else (middle, high)

@@ -1,4 +1,10 @@
-"""From right guesses about canaries to (epsilon, delta): what is proved, and the bound on epsilon that follows.
+"""Lower bounds on privacy parameters from right guesses about canaries: on epsilon, on a whole profile, and on mu.
+
+An auditor guesses which canaries were in the data set. If a mechanism is as private as claimed, many right guesses are
+improbable; the p-value bounds their probability, and claims of small p-values are refuted. In reading order:
+:func:`p_value` and :func:`epsilon_lower_bound`, against (epsilon, delta), with the theorem here;
+:func:`p_value_of_profile`, against every (epsilon, delta(epsilon)) at once; :func:`combined`, several runs together;
+:func:`mu_lower_bound`, against mu-GDP.
 
 The game. There are m canaries. Each is put into the data set or left out by a fair coin of its own, S_i; the mechanism
 runs once and gives Y; an auditor who sees Y alone makes exactly r guesses about the S_i and abstains from the others.
@@ -30,7 +36,7 @@ the smaller one for p-values around 0.05, theirs is for much smaller ones.
 Nothing is assumed of the mechanism: all canaries may be released with correlated errors. That has a price. To show
 epsilon at confidence 95 % takes at least 3 e^epsilon guesses, all right. (epsilon, delta) alone allows every guess to
 be right with chance q; the Gaussian noise of DP-SGD is far from that, so the bound stays far below the true epsilon.
-:mod:`jaxacct.audit.lower_bounds` uses the whole of what a run claims, and sees more.
+:func:`p_value_of_profile` uses the whole of what a run claims, and sees more.
 """
 
 from __future__ import annotations
@@ -46,12 +52,14 @@ from jaxacct.convert import gdp_to_delta
 from jaxacct.train.sampling import log_binomial_tail
 
 ROUNDING = 1e-9
-"""Relative allowance for the rounding of the term with delta, whose log-factorials err by some 1e-12."""
+"""Relative allowance for the rounding of the term with delta, whose log-factorials err by some 1e-12: less would break
+the bound."""
 
 LARGEST_EPSILON = 100.0
-"""Bounds are looked for up to here; no number of canaries reaches it."""
+"""Largest epsilon up to which bounds are looked for; no number of canaries reaches it. Sound for any value."""
 
 HALVINGS = 60
+"""Bisections of the interval of epsilon. Sound for any value."""
 
 
 def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
@@ -66,7 +74,7 @@ def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: fl
 
     Formal guarantee: whatever the mechanism and the auditor, the probability of at least ``correct`` right guesses is
     at most the returned number, if the mechanism is (epsilon, delta)-DP for adding or removing a canary. Rounding is
-    counted. Proof and source: see the module.
+    counted. Proof and source: see the module's docstring.
 
     Raises ValueError where an argument is out of range.
 
@@ -93,7 +101,8 @@ def epsilon_lower_bound(correct: int, guesses: int, canaries: int, delta: float,
     there, so that any bound above the true epsilon needs at least the least w(e) of the e above it, and those e hold of
     the mechanism, too. The bound is found by bisection, to 1e-12.
 
-    Source: Steinke, Nasr and Jagielski (2023), "Privacy auditing with one (1) training run"; see the module.
+    Source: Steinke, Nasr and Jagielski (2023), "Privacy auditing with one (1) training run"; see the module's
+    docstring.
 
     >>> round(epsilon_lower_bound(250, 250, 500, 1e-5), 2), epsilon_lower_bound(130, 250, 500, 1e-5)
     (4.42, 0.0)
@@ -103,6 +112,7 @@ def epsilon_lower_bound(correct: int, guesses: int, canaries: int, delta: float,
     low, high = 0.0, LARGEST_EPSILON
     if p_value(correct, guesses, canaries, 0.0, delta) >= level:
         return 0.0
+    # ``low`` is an epsilon whose p-value was below the level, or 0: it is proved wherever the loop ends.
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if p_value(correct, guesses, canaries, middle, delta) < level:
@@ -137,9 +147,9 @@ def check_confidence(confidence: float) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# From right guesses about canaries to a whole claim: every (epsilon, delta(epsilon)) at once, hence f-DP.
+# Whole profiles: right guesses against every (epsilon, delta(epsilon)) at once, hence f-DP.
 #
-# The game is that of :mod:`jaxacct.audit.lower_bounds`. The mechanism is (e_l, d_l)-DP for every line l of a profile,
+# The game is that of the module's docstring. The mechanism is (e_l, d_l)-DP for every line l of a profile,
 # as DP-SGD claims to be. For r in [0, 1] let
 #
 #     g(r) = max of 0, (r - d_l) e^-e_l and 1 - d_l - e^e_l (1 - r) over all l.
@@ -166,22 +176,24 @@ def check_confidence(confidence: float) -> None:
 # The idea of a recursion over the numbers of right guesses is that of Mahloujifar, Melis and Chaudhuri (2024),
 # "Auditing f-differential privacy in one run"; statement and proof here are for what is computed here.
 #
-# What it can show. A mechanism of the claimed profile may be loose in one run out of twenty and tight in the others,
+# Limits. A mechanism of the claimed profile may be loose in one run out of twenty and tight in the others,
 # and one run cannot tell: that, not the number of canaries, limits one run. Independent runs add up by Fisher's method
 # (:func:`combined`).
 # ----------------------------------------------------------------------------------------------------
 
 MARGIN = 1e-9
-"""By how much Q_0 has to pass 1: the recursion's sums of at most 10^5 positive terms err by less than 1e-10."""
+"""Amount by which Q_0 has to pass 1: the recursion's sums of at most 10^5 positive terms err by less than 1e-10. Less
+than that would break the bound."""
 
 LEAST = 1e-12
-"""No p-value below this is looked for."""
+"""Least p-value that is looked for. Sound for any value."""
 
 CANDIDATES = 64
+"""Number of p-values that are tried at once, in each of two rounds. Sound for any value."""
 
 EPSILONS = np.concatenate([[0.0], np.geomspace(0.02, 50.0, 40)])
-"""Where profiles are compared: from far below to far above what canaries can refute, neighbours 22 % apart. Always the
-same, so that p-values fall with the profile."""
+"""Epsilons at which profiles are compared: from far below to far above what canaries can refute, neighbours 22 % apart.
+They are always the same, so that p-values fall with the profile."""
 
 
 def p_value_of_profile(
@@ -202,11 +214,11 @@ def p_value_of_profile(
 
     Formal guarantee: the probability of at least ``correct`` right guesses is at most the returned number, at least
     1e-12, for every mechanism that is (epsilon, delta)-DP at all of the pairs, for adding or removing one canary.
-    Rounding is counted. The number is within 2 % of the least that the theorem gives. Proof and source: see the module.
+    Rounding is counted. The number is within 2 % of the least that the theorem gives. Proof and source: see above.
 
     Raises ValueError where an argument is out of range.
 
-    >>> p_value(95, 100, 100, [1.0], [0.0]) < 1e-6, p_value(70, 100, 100, [1.0], [0.0])
+    >>> p_value_of_profile(95, 100, 100, [1.0], [0.0]) < 1e-6, p_value_of_profile(70, 100, 100, [1.0], [0.0])
     (True, 1.0)
     """
     check_counts(correct, guesses, canaries)
@@ -216,6 +228,8 @@ def p_value_of_profile(
     if e.ndim != 1 or e.shape != d.shape or not e.size:
         raise ValueError(f"epsilons and deltas of shapes {e.shape} and {d.shape}: give two lists of one length.")
     low, high = math.log(LEAST), 0.0
+    # Two rounds of candidates, the second between the last one not refuted and the first one that is. The one returned
+    # was refuted itself: P(W >= correct) is below it.
     for _ in range(2):
         candidates = np.linspace(low, high, CANDIDATES)
         refuted = _impossible(np.exp(candidates), correct, guesses, canaries, e, d)
@@ -232,11 +246,13 @@ def _impossible(
     """Returns whether the recursion from each P(W >= correct) in ``starts`` passes 1 on its way to P(W >= 0)."""
     falling, rising, deltas = np.exp(-epsilons)[:, None], np.exp(epsilons)[:, None], deltas[:, None]
     last, total = starts, starts  # Q_j, and the sum of Q_j, ..., Q_k
+    # One step of the theorem bounds Q_(j-1) from below by Q_j, ..., Q_k. From ``correct`` on the bounds go down to Q_0,
+    # for all starts at once.
     for j in range(correct, 0, -1):
         right = (j * last + (total - last)) / canaries
         least = np.maximum((right - deltas) * falling, 1 - deltas - rising * (1 - right)).max(axis=0)
         bound = (total + canaries * np.maximum(least, 0.0)) / (guesses - j + 1)
-        # Beyond 1 all that counts is that it is beyond: kept at 2, the sums stay finite.
+        # A bound beyond 1 is enough: it is kept at 2, so that the sums stay finite.
         last = np.minimum(np.maximum(last, bound), 2.0)
         total = total + last
     return last > 1 + MARGIN
@@ -269,18 +285,18 @@ def combined(p_values: Sequence[float]) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# From right guesses about canaries to Gaussian differential privacy: the profile of mu-GDP, refuted or not.
+# Gaussian differential privacy: right guesses against mu-GDP, whose profile is refuted or not.
 # ----------------------------------------------------------------------------------------------------
 
 SMALLEST, LARGEST = 2.0**-10, 2.0**6
-"""Values of mu between which the bound is looked for."""
+"""Values of mu between which the bound is looked for. Sound for any values."""
 
 HALVINGS_OF_MU = 10
-"""Of the ratio of both: mu is found to 1.1 %."""
+"""Bisections of the logarithm of the ratio of both: mu is found to 1.1 %. Sound for any value."""
 
 
 def mu_lower_bound(correct: Sequence[int], guesses: int, canaries: int, confidence: float = 0.95) -> float:
-    """Returns a lower bound on mu, of a mechanism that is mu-GDP for some mu: 0 where nothing is shown.
+    """Returns a lower bound on the mu of a mechanism that is mu-GDP for some mu: 0 where nothing is shown.
 
     Args:
         correct: right guesses, of each of several independent runs.
@@ -291,8 +307,9 @@ def mu_lower_bound(correct: Sequence[int], guesses: int, canaries: int, confiden
     Formal guarantee: with probability at least ``confidence``, no run's mechanism is mu-GDP, for adding or removing one
     canary, for any mu below the returned number. It is the largest mu whose profile is refuted
     (:func:`p_value_of_profile`), found to 1.1 % from below. A larger mu has larger deltas and so a larger p-value: if
-    any mu of at least the true one is refuted, so is the true one. What follows for epsilon by
-    :func:`jaxacct.convert.gdp_to_epsilon` holds of Gaussian mechanisms only: others have the same mu and less epsilon.
+    any mu of at least the true one is refuted, so is the true one. The epsilon of this mu by
+    :func:`jaxacct.convert.gdp_to_epsilon` is that of Gaussian mechanisms only: others have the same mu and less
+    epsilon.
 
     Source: the profile is Corollary 2.13 of Dong, Roth and Su (2022), "Gaussian differential privacy".
 
@@ -313,6 +330,7 @@ def mu_lower_bound(correct: Sequence[int], guesses: int, canaries: int, confiden
     if refuted(LARGEST):
         return LARGEST
     low, high = SMALLEST, LARGEST
+    # ``low`` was refuted and ``high`` was not, at every step.
     for _ in range(HALVINGS_OF_MU):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if refuted(middle) else (low, middle)

@@ -2,11 +2,11 @@
 
 Every setting returned satisfies its budget by a certified upper bound, and says how near it is to the best one:
 
-* :mod:`.targets` has the functions that are called: noise, rate, steps and scale for a budget; the noise of a guarantee
-  for people, and of a search whose best run is released; runs of any mechanism; the budget that an attack stands for.
-* :mod:`.search` has what comes back.
-* :mod:`.search` is the search by certified bounds: as one program by the exact accountant, and by calls of the mesh
-  where that does not converge.
+* :mod:`.targets` holds the functions that are called: noise, rate, steps and scale for a budget; the noise of a
+  guarantee for people, and of a search whose best run is released; the most runs of any mechanism; the budget that an
+  attack stands for.
+* :mod:`.search` holds the result (:class:`Calibrated`, :class:`Status`) and the search by certified bounds: as one
+  program by the exact accountant, and by calls of the mesh where that one does not converge.
 """
 
 from jaxacct.calibrate.search import Calibrated, Status

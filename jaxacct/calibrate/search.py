@@ -1,4 +1,19 @@
-"""What a calibration returns: a setting, what it was certified to reach, and how the search ended."""
+"""A calibration's result, and the search for the least private setting that certified bounds allow.
+
+A coordinate u grows with privacy, and the privacy profile is evaluated along it. Bounds alone decide what is accepted:
+a setting is returned only where the certified upper bound at that very setting is within the budget, and is called the
+best only where a lower bound refutes one that is nearer than the tolerance. Guesses, slopes and stopping rules decide
+the time and the tightness, never the guarantee.
+
+In reading order:
+
+* :class:`Status` and :class:`Calibrated`, the result;
+* :func:`least`, secants for what takes seconds to evaluate;
+* :func:`search`, the search by certified bounds, and :func:`search_by_calls`, the same one step at a time;
+* :func:`improved`, the search with the mesh's bounds;
+* :func:`calibrated` and :func:`least_scale`, from a target to a setting in one traced function;
+* :func:`solved`, the same with derivatives.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +57,7 @@ from jaxacct.saddlepoint.accountant import answer, has_laws
 
 
 class Status(enum.IntEnum):
-    """How a search ended. Every status but the last two comes with a setting that satisfies the budget.
+    """Outcome of a search. Every status but the last two comes with a setting that satisfies the budget.
 
     ==============  =====================================================================================
     CONVERGED       satisfies the budget, and is within the tolerance of the best setting: one that is nearer than
@@ -71,8 +86,8 @@ class Calibrated:
         value: the setting, float64, the shape of the batch. Where ``status`` is INFEASIBLE or UNKNOWN it is on the safe
             side: infinite noise, no sampling, no steps.
         reached: certified bounds on the budgeted quantity at ``value``: on epsilon, or on delta where the target is an
-            advantage. ``reached.upper`` is at most the budget. Where it took the mesh, :func:`jaxacct.epsilon` needs a
-            ``tolerance`` as small to say so.
+            advantage. ``reached.upper`` is at most the budget. Where the mesh was needed, :func:`jaxacct.epsilon`
+            confirms it only at as small a ``tolerance``.
         status: a :class:`Status`, int32.
 
     >>> bool(Calibrated(2.0, Bounds(0.9, 0.95, 1.0), 0).satisfied)
@@ -89,19 +104,20 @@ class Calibrated:
         return self.status < Status.INFEASIBLE
 
 
-# The setting is one that leaves as it is (:func:`.precision.representable`).
+# The setting was made representable when it was evaluated (:func:`.precision.representable`); only the bounds round.
 OUTWARD[Calibrated] = lambda found: replace(found, reached=outward(found.reached))
 
 
 # ----------------------------------------------------------------------------------------------------
-# A search by secants, for what takes seconds to evaluate and need not be met to the last digit.
+# Secants for costly functions: a search for what takes seconds to evaluate and need not be met to the last digit.
 # ----------------------------------------------------------------------------------------------------
 
 LARGEST_LOG_COST = 2.0
-"""The largest logarithm of a cost that counts, of either sign."""
+"""Cap on the absolute logarithm of a cost (nats), and twice the step taken upwards while nothing has passed. It costs
+evaluations only."""
 
 STEEPER = 4.0
-"""By how much a slope may be steeper or flatter than the one that is expected."""
+"""Factor by which a secant's slope may be steeper or flatter than the expected one. It costs evaluations only."""
 
 
 def least(cost: Callable[[float], float], start: float, *, close: float, rounds: int, slope: float = -1.0) -> float:
@@ -120,6 +136,8 @@ def least(cost: Callable[[float], float], start: float, *, close: float, rounds:
     """
     passed, failed = math.inf, -math.inf
     u, expected, before = start, slope, None
+    # A bracket (failed, passed] with secants inside; it halves where a secant leaves it, so that rough costs cannot
+    # send it astray. The result was itself evaluated at a cost of at most 1, however the loop ends.
     for _ in range(rounds):
         height = math.log(min(max(cost(u), math.exp(-LARGEST_LOG_COST)), math.exp(LARGEST_LOG_COST)))
         if height <= 0:
@@ -139,64 +157,69 @@ def least(cost: Callable[[float], float], start: float, *, close: float, rounds:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The search along one coordinate u for the least one that is certified to satisfy a budget: one for all calibrations.
+# The search along one coordinate u for the least setting that is certified to satisfy a budget: one for all
+# calibrations.
 #
-# u grows with privacy: the logarithm of the noise, of the rate's inverse, or of the steps'. A setting is accepted only
-# by the certified upper bound at that very setting, so nothing about the search needs to be right for the answer to be
-# safe: the guess, the slopes and the stopping rule decide how near it comes to the least.
+# u grows with privacy: it is the logarithm of the noise, of the rate's inverse, or of the steps' inverse. A setting is
+# accepted only by the certified upper bound at that very setting, so nothing about the search needs to be right for the
+# answer to be safe: the guess, the slopes and the stopping rule decide how near it comes to the least.
 #
-# Secants lead to a setting just below the least, which the lower bound there refutes. Then the one a little less than
-# the tolerance above is asked, and closes the search: from a good guess, two evaluations. Where bounds say nothing the
-# search retreats to more privacy; between a setting that fails and one that passes it never leaves the two.
+# Secants lead to a setting just below the least, which the lower bound there refutes. Then the setting a little less
+# than the tolerance above is asked, and closes the search: from a good guess, two evaluations. Where bounds say nothing
+# the search retreats to more privacy; once one setting has failed and one has passed it never leaves the two.
 #
 # Traced, the search is one loop around one accountant; with a function of Python's it is the same steps, one by one.
 # ----------------------------------------------------------------------------------------------------
 
 ROUNDS = 24
-"""Most evaluations. Four to six are usual, ten where the guess was far off."""
+"""Most evaluations of a search. Four to six are usual, ten where the guess was far off. Sound for any value."""
 
 ENOUGH = 14
-"""Evaluations after which any setting that passes will do: where so many are needed the bounds are rough."""
+"""Evaluations after which any setting that passes will do: where so many are needed the bounds are rough. Sound for
+any value; fewer leave the setting looser."""
 
 ROUGH = 5e-3
-"""Distance at which a setting of which nothing is known, below one that passes, ends the search: what is certified is
-loose then, and each such evaluation is a slow one."""
+"""Distance in u below a setting that passes at which one whose bounds say nothing ends the search: what is certified is
+loose then, and each such evaluation is a slow one. Sound for any value."""
 
 PADDING = 0.02
-"""Share of a step that it may be off by, as the slope is."""
+"""Share by which a step in u may be off, as the slope is only near. Sound for any value."""
 
 LEAST_PADDING = 2e-10
-"""Smallest distance from what failed. It grows eightfold with each evaluation: roundings cannot keep the search awake.
-"""
+"""Smallest distance in u from a setting that failed. It grows eightfold with each evaluation, so that roundings cannot
+keep the search awake. Sound for any value."""
 
 LONGEST = 0.5
-"""Longest step in u, and the first where nothing is known is ``FIRST_RETREAT``, each further one four times longer."""
+"""Longest step in u that a secant may take. Sound for any value."""
 
 SMALLEST = 1e-300
-"""What counts as this much at least, so that there is a logarithm."""
+"""Floor under a level of delta, so that its logarithm exists. It bends the height only, and bounds are untouched."""
 
 FIRST_RETREAT, RETREATS = 0.02, 4
+"""First step in u where bounds say nothing, each further one four times longer, and the number of them after which the
+search gives up. Sound for any value."""
 
 PROVEN, FORESEEN = 1e8, 1e-9
-"""Up to PROVEN steps optimality is certified by refuting one step more; beyond, by refuting a share FORESEEN more."""
+"""Number of steps up to which the refutation of one step more certifies the best; beyond it, that of a share FORESEEN
+more does. Sound for any value: they decide the status, not what is accepted."""
 
 BELOW, APART = 0.35, 0.8
 """Shares of the tolerance: by how much less private than the foreseen least the setting to be refuted is, and how far
-above that one the setting to be accepted. Either leaves room for the foresight to be off by a third of the tolerance.
-"""
+above that one the setting to be accepted lies. Either leaves room for the foresight to be off by a third of the
+tolerance. Sound for any value."""
 
 PROBE = 0.95
-"""Share of the tolerance by which a setting is undercut, to prove that it is near the best."""
+"""Share of the tolerance by which a setting is undercut, to prove that it is near the best. Sound for any value."""
 
 MOST_STEPS = 2.0**53
-"""Largest whole number of steps considered: beyond, float64 skips some."""
+"""Largest whole number of steps considered: above it float64 skips whole numbers."""
 
 
 class Found(NamedTuple):
-    """What a search found; +inf for ``setting`` where nothing was certified.
+    """Best setting of a search so far; +inf for ``setting`` where nothing was certified.
 
-    ``distance`` () is how far above the least the setting may be: how far below it another one was refuted, its lower
-    bound above the budget. ``infeasible`` is whether that is so at the end of the range.
+    ``distance`` () bounds how far above the least the setting lies: it is the distance down to a setting that was
+    refuted, its lower bound above the budget. ``infeasible`` is whether the end of the range was refuted.
     """
 
     setting: Array
@@ -209,14 +232,14 @@ class Found(NamedTuple):
 @register_dataclass
 @dataclass(frozen=True)
 class Aim:
-    """What is searched for.
+    """Goal of a search: the budget, the range and the tolerance.
 
     Attributes:
         target (): the budget, of an epsilon or of a delta.
         least (): smallest setting.
         most (): largest setting.
         tolerance (): distance from the least, in u, at which to stop.
-        scale (): of a budgeted epsilon: below it differences count, above it ratios. None where a delta is budgeted.
+        scale (): of a budgeted epsilon: below it differences count, above it ratios. None where delta is budgeted.
         rises: whether the value of a setting u is ``exp(u)``, not ``exp(-u)``.
         whole: whether values are whole numbers, ``exp(-u)`` rounded; then the search ends at neighbours.
     """
@@ -232,14 +255,14 @@ class Aim:
     def value(self, setting: Array) -> Array:
         """Returns the value of a setting, which is what is evaluated and returned."""
         value = jnp.exp(setting if self.rises else -setting)
-        # Evaluated as it will be read. Whole numbers are exact in any case, where they are not too large.
+        # The value is evaluated exactly as it will be read. Whole numbers below 2^46 are exact in any case.
         if self.whole:
             value = jnp.round(value)
             return jnp.where(value < 2.0**46, value, representable(value))
         return representable(value)
 
     def height(self, level: ArrayLike) -> Array:
-        """Returns what rises with a level, and is nearly linear in u.
+        """Returns a function of a level that rises with it, and is nearly linear in u.
 
         An epsilon goes like a power of e^-u. The logarithm of a normal distribution's delta goes like the square of
         e^u, and that of rare large losses bends the other way; a fourth root lies between the two.
@@ -256,9 +279,10 @@ class Aim:
 
 
 class State(NamedTuple):
-    """Of a search after so many evaluations: what is asked next, what is known of the curve, and the best setting.
+    """State of a search after some evaluations: what is asked next, what is known of the curve, and the best setting.
 
     ``bad`` () is the most private setting that does not pass, ``refuted`` () the most private one that was refuted.
+    ``last`` () and ``height`` () are the last setting with a known bound and its height.
     """
 
     round: Array
@@ -266,6 +290,7 @@ class State(NamedTuple):
     slope: Array
     """Derivative of the height in u."""
     is_slope: Array
+    """Whether the slope is known, not only guessed."""
     last: Array
     height: Array
     retreats: Array
@@ -283,12 +308,13 @@ def search(
     Traced, with everything in one loop. Args:
         evaluate: bounds on what is budgeted, for what is given, at a value. They decrease in the setting.
         given: pytree of arrays.
-        aim: see there.
+        aim: the budget, the range and the tolerance.
         start (): about the least setting.
         slope (): derivative in u of the height, roughly.
         is_slope (): whether that is known; if not, nothing is called near the least before there is a secant.
     """
 
+    # One step evaluates the setting that the last one chose. Every lane ends: each round counts, up to ROUNDS.
     def step(state: State, of_lane: tuple[Aim, Any]) -> State:
         aim, given = of_lane
         return _advanced(aim, state, evaluate(given, aim.value(state.setting)))
@@ -300,6 +326,7 @@ def search(
 def search_by_calls(evaluate: Callable[[Any], Bounds], aim: Aim, start: Any, slope: Any, is_slope: Any) -> State:
     """Returns what :func:`search` does of a function that is called with numbers, one after the other."""
     state = outside(_first(aim, start, slope, is_slope))
+    # The same steps as the traced loop's, so that both accept the same settings; at most ROUNDS of them.
     while bool(_goes_on(state)):
         state = outside(_following(aim, state, evaluate(outside(_value(aim, state.setting)))))
     return state
@@ -329,24 +356,24 @@ def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
     """Returns the state after one more evaluation, at the value of its setting."""
     whole, u, found = aim.whole, state.setting, state.found
     high, low, goal = (aim.height(level) for level in (bounds.upper, bounds.lower, aim.target))
-    # Of an epsilon of 0 it is not known how far the least setting is.
+    # At an epsilon of 0 the curve is flat, and does not tell how far the least setting is.
     is_flat = (bounds.upper <= 0) if aim.scale is not None else jnp.zeros_like(state.is_done)
     known = (bounds.upper < (jnp.inf if aim.scale is not None else 1.0)) & ~is_flat
     passes, is_refuted = (known | is_flat) & (bounds.upper <= aim.target), bounds.lower > aim.target
-    # What the curve is like.
+    # The curve's slope. A secant counts only where it rose by far more than the bounds are apart.
     risen = high - state.height
     secant = risen / (u - state.last)
     usable = known & (secant < 0) & (jnp.abs(risen) > 10 * (high - low))
     slope, is_slope = jnp.where(usable, secant, state.slope), state.is_slope | usable
     step = jnp.where(known, (goal - high) / slope, 0.0)
-    # What is known of settings.
+    # The bracket of settings: refuted by a lower bound, not passed, and the best that passed.
     refuted = jnp.where(is_refuted, jnp.maximum(state.refuted, u), state.refuted)
     bad = jnp.where(passes, state.bad, jnp.maximum(state.bad, u))
     better = passes & (u < found.setting)
     new = Found(u, aim.value(u), bounds, found.distance, found.infeasible)
     best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
     best = best._replace(distance=best.setting - refuted, infeasible=found.infeasible | (is_refuted & (u >= aim.most)))
-    # Where the least one is, and how well that is known.
+    # The least setting by the secant, and its uncertainty: blur is the bounds' distance, in units of u.
     tolerance, blur = FORESEEN if whole else aim.tolerance, jnp.where(known, (high - low) / -slope, 0.0)
     padding = PADDING * jnp.abs(step)
     root = u + jnp.clip(step, -LONGEST, LONGEST)
@@ -355,10 +382,10 @@ def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
         accepted = _next_below(refuted, accepted - refuted)
     is_near = known & is_slope & ((root if whole else root + padding) <= accepted)
     refutable = _below(root, jnp.maximum(BELOW * tolerance, 1.2 * blur), whole)
-    # Not farther below what passes than it takes to prove that this is near the least.
+    # A setting to be refuted lies no farther below one that passed than it takes to prove that one near the least.
     closest = _below(best.setting, PROBE * jnp.maximum(tolerance, 3 * blur), whole)
     refutable = jnp.where(root > closest, jnp.maximum(refutable, closest), refutable)
-    # Where nothing is known: between what passed and what did not, or away from what costs more, or nothing.
+    # Where bounds say nothing: between what passed and what did not; else away from what costs more, or costs nothing.
     has_passed, has_failed = best.setting < jnp.inf, bad > -jnp.inf
     is_lost = ~(known | (has_passed & has_failed))
     away = jnp.where(is_flat, -FIRST_RETREAT, FIRST_RETREAT) * 4.0**state.retreats
@@ -367,6 +394,7 @@ def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
     if whole:
         retreat = _below(retreat, 0.0, whole)
     ahead = jnp.where(known, jnp.where(is_near, accepted, refutable), retreat)
+    # A setting at or below one that failed cannot pass. The distance from it grows with each round.
     beyond = jnp.maximum(bad + LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12), root + padding)
     ahead = jnp.where(ahead > bad, ahead, beyond)
     ahead = _between(jnp.clip(ahead, aim.least, aim.most), bad, best.setting, whole)
@@ -385,6 +413,7 @@ def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
 
 
 _first, _following, _value = compiled(_begun), compiled(_advanced), compiled(Aim.value)
+"""Compiled steps of the search by calls: its first state, the state after an evaluation, and the value to evaluate."""
 
 
 def _below(setting: Array, distance: Array | float, whole: bool) -> Array:
@@ -403,7 +432,7 @@ def _next_below(setting: Array, distance: Array) -> Array:
 def _between(ahead: Array, bad: Array, best: Array, whole: bool) -> Array:
     """Returns ``ahead`` where it lies between the settings known to fail and to pass, else one that does."""
     if whole:
-        # In the values: from one above those known to pass to one below those known to fail.
+        # Values run the other way: from one above those known to pass to one below those known to fail.
         low, high = jnp.round(jnp.exp(-best)), jnp.round(jnp.minimum(jnp.exp(-bad), MOST_STEPS + 1))
         return -jnp.log(jnp.clip(jnp.round(jnp.exp(-ahead)), low + 1, jnp.maximum(high - 1, 1.0)))
     middle = jnp.where((bad > -jnp.inf) & (best < jnp.inf), (bad + best) / 2, jnp.minimum(ahead, best))
@@ -411,23 +440,25 @@ def _between(ahead: Array, bad: Array, best: Array, whole: bool) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The same search by calls, for concrete targets that the exact accountant cannot certify: it may ask the mesh.
+# The search with the mesh's bounds, by calls: for concrete targets that the exact accountant cannot certify.
 #
 # A mesh takes tens of milliseconds, and longer the narrower its bracket is wanted. So the search is made twice: first
 # to about the setting, by rough bounds, then from there, by bounds that blur the setting by a share of the tolerance.
 # ----------------------------------------------------------------------------------------------------
 
 CLOSE, GAP = 5e-5, 2e-4
-"""Tolerance of the first search, and the relative gap of the bounds on delta that it takes."""
+"""Tolerance in u of the first search, and the relative gap of the bounds on delta that it takes. Sound for any value.
+"""
 
 BLUR = 0.2
-"""Share of the tolerance by which the second one's bounds may blur the setting: they need room to refute within it."""
+"""Share of the tolerance by which the second search's bounds may blur the setting: they need room to refute within it.
+Sound for any value."""
 
 LEAST_GAP = 1e-9
-"""Least gap that is asked for."""
+"""Smallest relative gap of the bounds on delta that is asked for. Sound for any value."""
 
 SLOPE = -20.0
-"""Of log delta in u, before two settings tell; of an epsilon's height it is -1/2."""
+"""Slope of log delta in u before two settings tell; that of an epsilon's height is -1/2. Sound for any value."""
 
 
 @in_float64(by_programs=True)
@@ -477,19 +508,20 @@ def _searched_by_mesh(
 # ----------------------------------------------------------------------------------------------------
 # From a target to a certified setting of the subsampled Gaussian, or of a scaled schedule: one traced function.
 #
-# It starts where the central limit has the setting, and searches (:mod:`.search`) with the exact accountant's bounds on
-# what is budgeted.
+# It starts where the central limit theorem puts the setting, and searches (:func:`search`) with the exact accountant's
+# bounds on what is budgeted.
 # ----------------------------------------------------------------------------------------------------
 
 NOISES = (1e-2, 1e15)
-"""Noise multipliers searched: the least costs an epsilon of 5,000 a full step, the largest suits delta = 1e-15."""
+"""Range of noise multipliers searched: the least costs an epsilon of 5,000 a full step, the largest suits
+delta = 1e-15."""
 
 LEAST_RATE = 1e-12
 """Least sampling rate searched."""
 
 
 class Config(NamedTuple):
-    """What is static about a search: which argument is looked for, what is budgeted, and how closely."""
+    """Static part of a target: which argument is looked for, what is budgeted, and how closely."""
 
     unknown: str
     budget: Kind
@@ -498,11 +530,11 @@ class Config(NamedTuple):
     is_plain: bool = False
     """Whether it can be seen that every example is in every batch: then brackets are closed forms."""
     is_single: bool = False
-    """Whether it can be seen that there is one step: likewise."""
+    """Whether it can be seen that there is one step: then, too, brackets are closed forms."""
 
 
 class Given(NamedTuple):
-    """The numbers of a target, float64 (); the one that is looked for holds anything."""
+    """Numbers of a target, float64 (); the one that is looked for holds anything."""
 
     epsilon: Any
     delta: Any
@@ -524,7 +556,7 @@ ENDS: dict[str, tuple[float, float]] = {
     "sampling_rate": (0.0, float(-np.log(LEAST_RATE))),
     "steps": (float(-np.log(MOST_STEPS)), 0.0),
 }
-"""Smallest and largest u, as of :mod:`.search`, for each argument that may be looked for."""
+"""Smallest and largest setting u (:func:`search`) for each argument that may be looked for."""
 
 
 def composition(config: Config, given: Given, value: Any) -> tuple[Mechanism, Any]:
@@ -537,9 +569,9 @@ def composition(config: Config, given: Given, value: Any) -> tuple[Mechanism, An
 
 
 def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
-    """Returns what the search is for."""
+    """Returns the goal of the search."""
     target = given.allowed(config.budget)
-    # Epsilons that are small beside the budget differ by ratios no more; nor do those about a budget of 0.
+    # Epsilons far below the budget count by differences, not by ratios; at a budget of 0, so do those far below delta.
     scale = jnp.maximum(given.epsilon, given.delta) if config.budget is ForEpsilon else None
     rises = config.unknown in ("noise_multiplier", "scale")
     return Aim(target, *ends, config.tolerance, scale, rises=rises, whole=config.unknown == "steps")
@@ -588,7 +620,7 @@ def _searched(
 
 def _graded(aim: Aim, found: Found) -> Calibrated:
     """Returns the result with its status."""
-    # Of whole steps the next ones were refuted.
+    # For a whole number of steps the next one is refuted, which is 1 / value away in u.
     close = found.distance <= aim.tolerance + (1 / found.value if aim.whole else 0.0)
     status = jnp.where(close, Status.CONVERGED, Status.LOOSE)
     status = jnp.where(found.setting <= aim.least, Status.NOT_BINDING, status)
@@ -598,18 +630,19 @@ def _graded(aim: Aim, found: Found) -> Calibrated:
 
 
 graded = compiled(_graded)
+"""Compiled :func:`_graded`, for concrete results."""
 
 
 def _gaussian_start(unknown: str, given: Given) -> tuple[Array, Array, Array]:
-    """Returns the setting by the central limit, by what power of e^-u mu goes there, and mu.
+    """Returns the setting by the central limit theorem, the power of e^-u that mu goes like there, and mu.
 
-    That is mu = q sqrt(k (e^(1/s^2) - 1)) (Bu et al. 2020, Theorem 5).
+    It solves mu = q sqrt(k (e^(1/s^2) - 1)) (Bu et al. 2020, Theorem 5).
     """
     s, q, k = given.noise_multiplier, given.sampling_rate, given.steps
     mu = mu_bounds(given.epsilon, given.delta)[0]
     if unknown == "noise_multiplier":
         setting = jnp.clip(-0.5 * jnp.log(jnp.log1p((mu / q) ** 2 / k)), *ENDS[unknown])
-        # Of little noise it is less that counts, for rare losses are no central limit.
+        # With little noise the power is capped: there rare large losses rule, and the central limit does not hold.
         inverse = jnp.exp(-2 * setting)
         return setting, jnp.minimum(inverse / -jnp.expm1(-inverse), 2.0), mu
     growth = jnp.log(jnp.expm1(jnp.minimum(1 / s**2, 700.0)))
@@ -627,7 +660,7 @@ def _slope(aim: Aim, given: Given, mu: Array) -> Array:
 
 
 def _with_covered(config: Config, given: Given, result: Calibrated) -> Calibrated:
-    """Returns a result that delta covers by itself, where there is none better: by what is sampled, whatever the noise.
+    """Returns a result that delta covers by the sampling alone, whatever the noise, where no better one was found.
 
     A run in which the example is never sampled releases nothing of it, so the total variation distance, which is delta
     at epsilon 0, is at most 1 - (1 - q)^k. Where that is within the budget no noise is needed; and it gives a rate, or
@@ -654,18 +687,18 @@ def _with_covered(config: Config, given: Given, result: Calibrated) -> Calibrate
         count = jnp.floor(jnp.minimum(count, MOST_STEPS))
         value = count - (sampled_at_most(q, count) > given.delta)
         valid, at_best = in_range & (s >= 0) & (value >= 1), Status.CONVERGED
-        # Without noise a single step costs more than delta wherever it is sampled more often.
+        # Without noise a single step in which the example is sampled reveals it: it costs q, which exceeds delta.
         refused = (s == 0) & (value < 1) & (q * (1 - off) > given.delta)
         k = value
     sampled = sampled_at_most(q, k)
     covered, status = valid & (sampled <= given.delta), jnp.asarray(at_best)
     if config.unknown != "noise_multiplier":
-        # Of rates and steps the larger, where the search ended far from the largest.
+        # A rate or a number of steps that is larger is better, where the search ended far from the largest.
         covered &= ~result.satisfied | ((result.status != Status.CONVERGED) & (value > result.value))
         status = jnp.where(s == 0, status, Status.LOOSE)
     level = jnp.where(config.budget is ForEpsilon, 0.0, jnp.maximum(sampled, TINY * (k > 0)))
     better = Calibrated(value, Bounds(0.0 * level, level, level, covered), status.astype(jnp.int32))
-    # What is given where nothing was found releases nothing: infinite noise, no sampling, no steps.
+    # The setting that is given where nothing was found releases nothing: infinite noise, no sampling, no steps.
     idle = in_range & (s >= 0) & (given.steps >= 0) & ~result.satisfied
     nothing = Bounds(0.0 * level, 0.0 * level, 0.0 * level, converged=idle)
     reached = jax.tree.map(lambda new, old: jnp.where(idle, new, old), nothing, result.reached)
@@ -674,15 +707,16 @@ def _with_covered(config: Config, given: Given, result: Calibrated) -> Calibrate
 
 
 HALVINGS = 24
-"""Halvings of a schedule's range of scales in search of the start: to a ten millionth of it. Speed only."""
+"""Halvings of the range of a schedule's scales in search of the start: to a ten millionth of it. Speed only."""
 
 
 def _start_of_scale(
     config: Config, make: Callable[[Array], Any], steps: Any, mu: Array, ends: tuple[Array, Array]
 ) -> Array:
-    """Returns the setting at which the central limit has ``mu``: the sum of the losses' chi-square divergences is mu^2.
+    """Returns the setting at which the central limit theorem gives ``mu``.
 
-    That is E_P[e^Y] - 1, of a subsampled Gaussian q^2 (e^(1/s^2) - 1).
+    There the losses' chi-square divergences add up to mu^2. One divergence is E_P[e^Y] - 1; that of a subsampled
+    Gaussian is q^2 (e^(1/s^2) - 1).
     """
 
     def spread(setting: Array) -> Array:
@@ -690,6 +724,7 @@ def _start_of_scale(
         each = [counts * jnp.expm1(of_each(lambda pair: pair.cumulant(1.0))(pairs)) for pairs, counts in parts]
         return sum((jnp.sum(row) for row in each), jnp.zeros(()))
 
+    # Bisection: the spread falls in the setting, and a NaN counts as too large a spread.
     def halved(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = (low + high) / 2
@@ -719,19 +754,19 @@ def least_scale(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Derivatives of a calibrated setting, by the implicit function.
+# Derivatives of a calibrated setting, by the implicit function theorem.
 #
-# The setting x satisfies F(x, g) = T for the budgeted quantity F, the target T and what is given, g. Where all moves,
-# dx = (dT - (dF/dg) dg) / (dF/dx), with the accountant's own derivatives. They are of the exact setting; the one that
-# is returned is within the tolerance of it, on the safe side.
+# The setting x satisfies F(x, g) = T for the budgeted quantity F, the target T and the given numbers g. Where all of
+# them move, dx = (dT - (dF/dg) dg) / (dF/dx), with the accountant's own derivatives. These are derivatives of the exact
+# setting; the one that is returned is within the tolerance of it, on the safe side.
 # ----------------------------------------------------------------------------------------------------
 
 Answer = tuple[Calibrated, Array]
-"""The result, and the setting u that was guessed."""
+"""Type of an answer: the result, and the setting u that was guessed."""
 
 
 KNOWN = Given(epsilon=1.0, delta=1e-5, noise_multiplier=10.0, sampling_rate=0.5, steps=100.0)
-"""A run whose derivatives exist."""
+"""Run whose derivatives exist, put in where a derivative is multiplied by 0. Any such run will do."""
 
 
 def solved(config: Config, given: Given) -> Answer:
@@ -752,11 +787,11 @@ def _traced(config: Config, given: Given) -> Answer:
 def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, Answer]:
     (given,), (moves,) = primals, tangents
     given = Given(*map(as_float64, given))
-    # A tangent of a whole number is nothing at all.
+    # The tangent of a whole number has dtype float0, with which there is no arithmetic.
     moved = [getattr(move, "dtype", None) != jax.dtypes.float0 for move in moves]
     moves = Given(*(as_float64(move) if is_move else jnp.zeros(()) for move, is_move in zip(moves, moved, strict=True)))
     found, start = solved(config, given)
-    # What is looked for is no argument of its own search, nor is the target of the accountant.
+    # The argument that is looked for does not move as a given number, and the budgeted quantity is the answer itself.
     still = moves._replace(**{config.unknown: jnp.zeros(()), config.budget.name: jnp.zeros(())})
 
     def reached(given: Given, value: Array) -> Array:
@@ -764,7 +799,7 @@ def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, An
         return jnp.asarray(answer(mechanism, steps, given.asked(config.budget), config.relation).estimate)
 
     is_fixed = found.status == Status.NOT_BINDING if config.unknown != "steps" else jnp.asarray(True)
-    # Slopes there are multiplied by 0, which must not meet a NaN: they are taken of a run that has them.
+    # Slopes at a fixed setting are multiplied by 0, which must not meet a NaN: they are taken at a run that has them.
     at = jax.tree.map(lambda known, number: jnp.where(is_fixed, known, number), KNOWN, given)
     _, change = jax.linearize(reached, at, jnp.where(is_fixed, KNOWN._asdict()[config.unknown], found.value))
     by_value, by_given = change(jax.tree.map(jnp.zeros_like, at), jnp.ones(())), change(still, jnp.zeros(()))

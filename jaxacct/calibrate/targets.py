@@ -1,4 +1,17 @@
-"""What is called: the setting for a budget, by the exact accountant, or by the mesh where that one falls short."""
+"""Calibrations by name: the setting for a privacy budget, by the exact accountant or by the mesh where it falls short.
+
+Each function checks its arguments, makes a target of them (:class:`.Config`, :class:`.Given`), and hands it to the
+search of :mod:`jaxacct.calibrate.search`. Concrete targets that the exact accountant leaves open go on to the mesh.
+
+In reading order:
+
+* :func:`noise_multiplier`, :func:`sampling_rate`, :func:`steps`, :func:`scale`: the settings for (epsilon, delta);
+* :func:`noise_multiplier_for_advantage` and :func:`noise_multiplier_for_tpr`: the noise that an attack calls for, and
+  :func:`tangent`, the (epsilon, delta) that rules an attack out (Dong, Roth and Su 2022, Proposition 6);
+* :func:`most_runs`: the number of runs of any mechanism;
+* :func:`user_level`: the noise of a guarantee for people (Charles et al. 2024);
+* :func:`noise_multiplier_for_search` and :func:`most_trials`: budgets of a search whose best run is released.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +58,8 @@ from jaxacct.selection.profile import Selection
 from jaxacct.validation import MOST_COUNT
 
 TOLERANCE = 1e-6
-"""Relative distance from the best setting. Three or four evaluations; 1e-4 mostly takes two, and 1e-8 four or five."""
+"""Relative distance from the best setting. Three or four evaluations; 1e-4 mostly takes two, and 1e-8 four or five.
+Sound for any value."""
 
 
 def noise_multiplier(
@@ -100,8 +114,8 @@ def sampling_rate(
     """Returns the largest sampling rate for (epsilon, delta)-DP; 1, NOT_BINDING, where every example may be in a batch.
 
     Args, result, guarantee, errors and source are those of :func:`noise_multiplier`, with ``noise_multiplier`` (), at
-    least 0, given in the rate's place. Where nothing is certified the value is 0; what delta covers by
-    itself always is, 1 - (1 - delta)^(1/steps): then no example is likelier than that to be sampled at all.
+    least 0, given in the rate's place. The value is 0 where nothing is certified. A rate that delta covers by itself is
+    always certified, 1 - (1 - delta)^(1/steps): at it no example is likelier than delta to be sampled at all.
 
     >>> f"{sampling_rate(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, steps=10_000).value:.6f}"
     '0.010000'
@@ -346,7 +360,7 @@ def _proved(config: Config, compose: Callable[[Any], tuple[Any, Any]], result: C
 
 
 # ----------------------------------------------------------------------------------------------------
-# From an attack's success to an (epsilon, delta) that rules it out.
+# Attacks: from the success of one to an (epsilon, delta) that rules it out.
 #
 # Let a test tell neighbours apart with false-positive rate a and true-positive rate b. Under (eps, delta)-DP, applied
 # to the test's own outcome with either neighbour in the first place,
@@ -359,17 +373,17 @@ def _proved(config: Config, compose: Callable[[Any], tuple[Any, Any]], result: C
 #
 #     delta(eps) <= b - e^eps a    or    delta(eps) <= 1 - a - e^eps (1 - b).
 #
-# The second is the first for the target (1 - b, 1 - a). What is left is to choose the eps that needs least noise, that
-# of the trade-off curve's slope at the target; a poor choice costs noise, of second order, and never the guarantee.
+# The second is the first for the target (1 - b, 1 - a). It remains to choose the eps that needs least noise: the slope
+# of the trade-off curve at the target. A poor choice costs noise, of second order, and never the guarantee.
 # ----------------------------------------------------------------------------------------------------
 
 TRIED, ZOOMS = np.array([-0.3, 0.0, 0.3]), 2
-"""How far beside the last best epsilon others are tried, in the logit of its share of the largest that leaves room for
-a delta, and how often, each time a third as far: the noises are three points of a parabola. A poor choice costs noise.
-"""
+"""Offsets from the last best epsilon at which others are tried, in the logit of its share of the largest that leaves
+room for a delta, and number of times that this is done, each time a third as far: the three noises are points of a
+parabola. Sound for any value; a poor choice costs noise."""
 
 CLOSE = 1e-6
-"""Tolerance of the noises that are compared."""
+"""Tolerance in u of the noises that are compared. Sound for any value."""
 
 
 def as_delta(rate: Array, false_rate: Array, epsilon: Array) -> Array:
@@ -378,8 +392,8 @@ def as_delta(rate: Array, false_rate: Array, epsilon: Array) -> Array:
 
 
 def _each_enough(found: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Returns an epsilon and a delta that are enough still if reading the epsilon moves it: by at most 4 u of it, and
-    the delta by no more, for e^eps false_rate is below 1.
+    """Returns an epsilon and a delta that still suffice if reading the epsilon moves it: by at most 4 u of it, with u
+    the unit roundoff, and the delta by no more, for e^eps false_rate is below 1.
     """
     epsilon, delta = found
     return epsilon, lowered(delta - 8 * roundoff() * epsilon)
@@ -390,12 +404,13 @@ def _each_enough(found: tuple[Array, Array]) -> tuple[Array, Array]:
 def tangent(
     relation: Relation, rate: Array, false_rate: Array, sampling_rate: Array, steps: Array
 ) -> tuple[Array, Array]:
-    """Returns the epsilon and the delta that rule a target out with about the least noise, and each suffice for it.
+    """Returns the epsilon and the delta that rule a target out with about the least noise; any such pair suffices.
 
-    It starts at the tangent of the Gaussian's trade-off curve through the target. ``rate`` () and ``false_rate`` () are
-    the true- and false-positive rates. NaN where they are no rates.
+    The search starts at the tangent of the Gaussian's trade-off curve through the target. ``rate`` () and
+    ``false_rate`` () are the true- and false-positive rates. NaN where they are no rates.
     """
-    # A Gaussian's slope at the target is e^(c mu - mu^2/2), c the test's threshold. Below 1 the other form counts.
+    # A Gaussian's slope at the target is e^(c mu - mu^2/2), c the test's threshold; ``slope`` is its logarithm. Below 0
+    # the other of the two forms needs less noise.
     mu = ndtri(rate) - ndtri(false_rate)
     slope = -ndtri(false_rate) * mu - mu**2 / 2
     rate, false_rate = jnp.where(slope < 0, 1 - false_rate, rate), jnp.where(slope < 0, 1 - rate, false_rate)
@@ -414,23 +429,25 @@ def tangent(
         return jnp.where((bend > 0) & jnp.isfinite(moved), moved, centre)
 
     share = jnp.minimum(jnp.abs(slope) / widest, 0.99)
+    # Each zoom moves to the lowest point of the parabola through three noises, where they make one that opens upwards.
+    # Lanes are mapped one by one, as each is a whole search.
     place = jax.lax.fori_loop(0, ZOOMS, zoomed, jnp.log(share) - jnp.log1p(-share))
     epsilon = widest * jax.nn.sigmoid(place)
     return epsilon, as_delta(rate, false_rate, epsilon)
 
 
 # ----------------------------------------------------------------------------------------------------
-# How often a budget pays for a composition, whatever it is made of.
+# Runs of any mechanism: how many of them, or of a composition, a budget pays for.
 # ----------------------------------------------------------------------------------------------------
 
 ORDERS = tuple(1 + 0.5 * 1.7**j for j in range(32))
-"""Rényi orders of the first guess."""
+"""Rényi orders of the first guess. Sound for any values."""
 
 SHARE = 1.4
-"""By how much more runs than a Rényi filter's a budget typically pays for."""
+"""Typical ratio of the runs that a budget pays for to those by Rényi divergences. Sound for any value."""
 
 SLOPE = -8.0
-"""Of log delta over the logarithm of the runs, typically; negative: u is minus the latter."""
+"""Typical slope of log delta in u, which is minus the logarithm of the runs. Sound for any value."""
 
 
 def most_runs(mechanism: Mechanism, epsilon: float, delta: float, *, relation: Relation = "add_or_remove") -> int:
@@ -465,7 +482,7 @@ def most_runs(mechanism: Mechanism, epsilon: float, delta: float, *, relation: R
 
 
 def guessed_runs(mechanism: Mechanism, epsilon: float, delta: float, relation: Relation) -> float:
-    """Returns about how many runs a budget pays for: by Rényi divergences, and by what they are known to cost."""
+    """Returns about how many runs a budget pays for: by Rényi divergences, and by how far these usually fall short."""
     curve = np.asarray(rdp.curve(mechanism, ORDERS, relation=relation))
     with np.errstate(all="ignore"):
         of_orders = (epsilon + math.log(1 / delta) / (1 - np.asarray(ORDERS))) / curve
@@ -487,18 +504,20 @@ def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float
 
 
 # ----------------------------------------------------------------------------------------------------
-# Privacy of people and not of rows: the noise of the two ways of sampling a user's examples, and which needs less.
+# Users: privacy of people and not of rows. The noise of the two ways of sampling a user's examples, and which needs
+# less.
 # ----------------------------------------------------------------------------------------------------
 
 CLOSE_TO_BUDGET = 1e-6
-"""Relative distance of the epsilon reached from the budget at which the search for the noise ends."""
+"""Relative distance of the epsilon reached from the budget at which the search for a user's noise ends. Sound for any
+value."""
 
 ROUNDS = 40
-"""Most looks of it; six are usual."""
+"""Most evaluations of the search for a user's noise; six are usual. Sound for any value."""
 
 
 class Sampling(NamedTuple):
-    """A way of sampling, with the noise that makes it private for users.
+    """Way of sampling, with the noise that makes it private for users.
 
     Attributes:
         mechanism: one step, for the accountants: its epsilon is that of a user.
@@ -516,7 +535,7 @@ class Sampling(NamedTuple):
 
 
 class UserLevel(NamedTuple):
-    """Both ways of sampling for one budget and the same number of gradients a step.
+    """Both ways of sampling, for one budget and the same number of gradients a step.
 
     Attributes:
         by_example: each example independently, its gradient clipped; accounted for the group of a user's examples.
@@ -528,9 +547,10 @@ class UserLevel(NamedTuple):
 
     @property
     def crossover(self) -> float:
-        """By how much larger a user's clipping norm may be than an example's for sampling by user to add less noise.
+        """Ratio of a user's clipping norm to an example's up to which sampling by user adds less noise.
 
-        Above 1 it does at equal norms; the mean of diverse gradients is short, and may be clipped at a smaller norm.
+        Above 1, sampling by user adds less at equal norms. The mean of diverse gradients is short, and may be clipped
+        at a smaller norm.
         """
         return self.by_example.deviation / self.by_user.deviation
 
@@ -566,13 +586,13 @@ def user_level(
     Returns:
         :class:`UserLevel`. By example the rate is ``batch_size / (N m)`` and the mechanism
         :class:`.PoissonSubsampledGroup` of size m; by user ``batch_size / (N h)`` and
-        :class:`.PoissonSubsampledGaussian`, of which a user is the one example. What is divided by is the expected
-        number of gradients, or of users, which depends on public numbers only.
+        :class:`.PoissonSubsampledGaussian`, in which a user is the one example. The divisor is the expected number
+        of gradients, or of users, which depends on public numbers only.
 
     Formal guarantee: each way satisfies (epsilon, delta) for one user added, removed or zeroed out with all examples,
     by a certified upper bound: ``reached.upper <= epsilon``. Which of a sampled user's examples are taken may depend on
-    that user's data alone: then what one user adds to the sum is a vector of norm 1 at most, or none, and all others'
-    are as before. That noise is less says nothing of how well a mean over few users stands for all.
+    that user's data alone: then one user adds to the sum a vector of norm 1 at most, or none, and all others' vectors
+    are as before. That a noise is smaller does not say how well a mean over few users stands for all.
 
     Raises ValueError or TypeError where an argument is out of range, or no noise below 10^6 suffices.
 
@@ -603,7 +623,8 @@ def user_level(
         def reached(log_noise: float) -> Bounds:
             return certified.epsilon(mechanism(log_noise), steps, delta)
 
-        # About the noise of a Gaussian of that sensitivity on average; a hundred times as much suffices in the end.
+        # The start is about the noise of a Gaussian whose sensitivity is the average one; a hundred times as much
+        # suffices in the end.
         start = math.log(max(size * rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3 * math.sqrt(size)))
         found = least(lambda u: float(reached(u).upper) / epsilon, start, close=CLOSE_TO_BUDGET, rounds=ROUNDS)
         if not found < math.log(1e6):
@@ -617,17 +638,22 @@ def user_level(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Budgets that a search is part of: the noise of its runs, and how often to draw.
+# Searches over settings: budgets for whole ones, by the noise of their runs or the number of trials.
 # ----------------------------------------------------------------------------------------------------
 
 CLOSE_FOR_SEARCHES = 1e-3
-"""Relative distance of the epsilon reached from the budget at which the search for the noise ends."""
+"""Relative distance of the epsilon reached from the budget at which the search for the runs' noise ends. Sound for any
+value."""
 
 ROUNDS_FOR_SEARCHES = 20
+"""Most evaluations of the search for the runs' noise. Sound for any value."""
 
 SHAPES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Shapes eta of the truncated negative binomial laws that are compared; 0 is the logarithmic law. Sound for any value.
+"""
 
 MOST_MEAN = 1e5
+"""Largest mean number of trials considered. Sound for any value."""
 
 
 def noise_multiplier_for_search(
@@ -666,7 +692,7 @@ def noise_multiplier_for_search(
     validation.check_delta(delta)
     validation.check_sampling_rate(sampling_rate)
     validation.check_count(steps, "steps", "the steps of a run")
-    # About the noise of a Gaussian of that sensitivity on average.
+    # The start is about the noise of a Gaussian whose sensitivity is the average one.
     start = max(sampling_rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3)
 
     def run(noise: float) -> tuple[Mechanisms, Steps]:
@@ -721,9 +747,9 @@ def most_trials(
         relation: one that what is within supports.
 
     Returns:
-        Of Poisson's law and the truncated negative binomial ones of a few shapes, each with the largest mean up to 1e5
-        that is certified, that of the least :meth:`~jaxacct.selection.Trials.missed`. (For a mean that is given the
-        logarithmic law always costs least: most of its searches try one or two settings.)
+        The law of the least :meth:`~jaxacct.selection.Trials.missed` among Poisson's and the truncated negative
+        binomial laws of a few shapes, each with the largest mean up to 1e5 that is certified. (For a mean that is given
+        the logarithmic law always costs least: most of its searches try one or two settings.)
 
     Formal guarantee: a search with this law is (epsilon, delta)-DP, that of :class:`jaxacct.RepeatAndSelect`.
 
@@ -748,6 +774,7 @@ def most_trials(
         low, high = 0.0, math.log(MOST_MEAN)
         if not ways or not pays(1.0):
             return None
+        # Bisection over the logarithm of the mean; only a mean that was checked to pay becomes ``low``.
         while high - low > 1e-3:
             middle = (low + high) / 2
             low, high = (middle, high) if pays(math.exp(middle)) else (low, middle)

@@ -1,16 +1,16 @@
-"""Certificates: what is proved of a composition, in words and in numbers, for somebody else to check.
+"""Certificates: the proved privacy of a composition, in words and in numbers, for somebody else to check.
 
-:func:`certify` makes the content of one from a spec (:mod:`jaxacct.specs`), :func:`write` a folder of it, and
-:func:`check` reads a folder elsewhere: it compares every byte with the seal, has the referee (:mod:`jaxacct.verify`)
-judge the bracket, and makes everything else anew from the spec that is inside. ``certificate-1.schema.json`` beside
-this file is the format, of JSON Schema.
+:func:`certify` makes the content of a certificate from a spec (:mod:`jaxacct.specs`), :func:`write` writes it to a
+folder, and :func:`check` reads a folder elsewhere: it compares every byte with the seal, has the referee
+(:mod:`jaxacct.verify`) judge the bracket, and computes everything else anew from the spec inside. The format is that of
+``certificate-1.schema.json`` beside this file, a JSON Schema.
 
-What a check proves. The bracket is the referee's theorem, or the accountants' where the referee has no statement of a
-mechanism; words and pictures follow from it. That what ran is what the spec says is nobody's theorem: the assumptions
-are listed one by one. The seal is a hash and no signature: it finds what was changed without care, and makes a
-certificate known by 64 letters that are handed over by another road. Whoever makes a new seal can change when it was
-made and by which versions and code, the picture, and the files beside the page, of which the seal alone speaks; numbers
-other than the bracket and the claim by a millionth; and nothing else that a check would not refuse.
+*A check proves this.* The bracket is the referee's theorem, or the accountants' where the referee has no statement of a
+mechanism; words and pictures follow from it. No theorem says that the run was the one in the spec: the assumptions are
+listed one by one. The seal is a hash and no signature: it reveals careless changes, and identifies a certificate by 64
+letters that are handed over on another channel. Whoever makes a new seal can change the date, the versions and the code
+that made it, the picture, and the files beside the page, which the seal alone covers; and numbers other than the
+bracket and the claim, by a millionth. A check refuses every other change.
 """
 
 from jaxacct.certificates.certificate import CERTIFICATE, Checked, certify, check, write

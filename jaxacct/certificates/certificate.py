@@ -1,4 +1,17 @@
-"""What a certificate says: everything that follows from its spec, and what made it."""
+"""A certificate's content, words, page, folder and check, from the spec of a composition.
+
+Everything in a certificate but the record of its making follows from its spec. So a check computes the content anew by
+the functions that made it, and compares.
+
+In reading order:
+
+- :func:`certify` to :func:`code_digest`: claim, bracket, profile and risks from the accountants, and the referee's
+  verdict on the bracket.
+- :func:`assumptions` and :func:`statement`: the words.
+- :func:`html` to :func:`without_picture`: the page.
+- :func:`write` to :func:`text_of`: the sealed folder.
+- :func:`check`: the check of a folder.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +42,27 @@ from jaxacct.json_files import synchronize, write_whole
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.records import record_of
 from jaxacct.mechanisms.renyi_only import has_renyi_only
-from jaxacct.numerics.precision import rounded_up
+from jaxacct.outward import rounded_up, up
 from jaxacct.specs import Spec, parsed
 from jaxacct.specs.spec import ANY, all_of, sampling_of, unit_of
-from jaxacct.validation import up
 
 SCHEMA = "jaxacct.certificate/1"
-"""The format; the number rises where a key goes or changes its meaning."""
+"""The format's name and version; the number rises where a key is removed or changes its meaning."""
 
 DELTAS = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
-"""Where the profile is asked, above the claim's delta: what an attack can do follows from several at once."""
+"""Deltas, those above the claim's, at which the profile is computed: several together bound an attack more tightly.
+
+Sound for any values in (0, 1).
+"""
 
 RATES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
-"""False-positive rates at which the most successful attack is told."""
+"""False-positive rates at which the most successful attack is reported; the statement's words use 0.01 and 0.05."""
 
 PACKAGES = ("jax", "jaxlib", "numpy", "python-flint")
+"""The installed packages whose versions a certificate records."""
 
 MAKERS = ("jaxacct", "python", *PACKAGES)
-"""The programs whose versions a certificate tells."""
+"""The programs whose versions a certificate records."""
 
 
 def certify(given: dict[str, Any]) -> dict[str, Any]:
@@ -59,15 +75,15 @@ def certify(given: dict[str, Any]) -> dict[str, Any]:
         A JSON object: ``claim`` (epsilon, delta), ``bracket`` with the quantity's certified bounds, ``verdict`` of the
         referee on it, ``risks``, ``assumptions``, the ``statement`` in words, and more (certificate-1.schema.json).
 
-    Formal guarantee: under the assumptions that are listed, what the spec composes is (epsilon, delta)-DP for its
-    relation: ``epsilon`` is the upper end of :func:`jaxacct.epsilon` at what is left of delta where batches may have
-    been cut, (1 + e^epsilon) eta less, eta bounding the probability that any was
+    Formal guarantee: under the assumptions that are listed, the spec's composition is (epsilon, delta)-DP for its
+    relation. ``epsilon`` is the upper end of :func:`jaxacct.epsilon` at delta; where batches may have been cut, at
+    delta - (1 + e^epsilon) eta, with eta a bound on the probability that any batch was
     (:mod:`jaxacct.train.sampling.sampler`). An attack's true-positive rate at a false-positive rate a is at most
     min(e^eps a + delta, 1 - e^-eps (1 - delta - a)) for every (eps, delta) of the profile.
 
     Raises:
-        ValueError: a spec that is none, is not fixed before, samples otherwise than it is accounted, or of which no
-            finite bound is known; a bracket that the referee refutes.
+        ValueError: no valid spec, one not fixed before the run, one that samples otherwise than it is accounted, or one
+            without a known finite bound; a bracket that the referee refutes.
         ModuleNotFoundError: python-flint is missing.
 
     Source: Kairouz, Oh and Viswanath (2015), "The composition theorem for differential privacy", Theorem 2.1, for the
@@ -77,7 +93,7 @@ def certify(given: dict[str, Any]) -> dict[str, Any]:
     >>> f"{made['claim']['epsilon']:.6f}", made["verdict"]["status"]
     ('4.377178', 'PROVED')
     """
-    importlib.import_module("jaxacct.verify")  # of an extra: what is missing is said before all that takes long
+    importlib.import_module("jaxacct.verify")  # from an extra: a missing package is reported before the long work
     spec, made = parsed(given), followed(given)
     verdict = judged(spec, made["bracket"])
     if verdict["status"] == "REFUTED":
@@ -96,7 +112,7 @@ def worded(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def followed(given: dict[str, Any]) -> dict[str, Any]:
-    """Returns what follows from a spec by this version's accountants."""
+    """Returns the part of a certificate that follows from its spec by this version's accountants."""
     spec = parsed(given)
     ask = functools.partial(jaxacct.epsilon, spec.mechanisms, spec.steps, relation=spec.relation)
     cut, cost = Fraction(spec.cut_probability), Fraction(0)
@@ -110,7 +126,9 @@ def followed(given: dict[str, Any]) -> dict[str, Any]:
         quantity, asked = "epsilon", spec.delta
         found = ask(asked)
         paid_at = float(found.upper) if cut else math.inf
-        # Cut batches cost the more the larger epsilon is: pay for a little more than it, and see that it is no more.
+        # Cut batches cost (1 + e^epsilon) eta of delta, and the rest of delta decides epsilon. So the cost is paid for
+        # a guess a little above the last epsilon, until the epsilon found is at most the guess. Each round raises the
+        # guess; the loop ends there, or where the cost exceeds delta.
         while paid_at < math.inf:
             paid_at = paid_at * 1.001 + 0.001
             cost = _cost(paid_at, cut)
@@ -138,7 +156,7 @@ def followed(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def follows(spec: Spec, made: dict[str, Any]) -> bool:
-    """Returns whether a claim follows from its bracket's upper end, exactly."""
+    """Returns whether a claim follows from its bracket's upper end, in exact arithmetic on fractions."""
     claim, bracket = made["claim"], made["bracket"]
     given, upper, delta = (Fraction(value) for value in (bracket["given"], bracket["upper"], claim["delta"]))
     cost = _cost(claim["epsilon"], Fraction(spec.cut_probability))
@@ -150,13 +168,14 @@ def follows(spec: Spec, made: dict[str, Any]) -> bool:
 
 
 def _cost(epsilon: float, cut: Fraction) -> Fraction:
-    """Returns (1 + e^epsilon) cut, rounded up."""
+    """Returns an upper bound on (1 + e^epsilon) cut, as a fraction; 1 stands for a cost that is too large."""
     if not cut or epsilon > 700:
         return Fraction(bool(cut))
     return (1 + Fraction(math.exp(epsilon)) * (1 + Fraction(1, 2**40))) * cut
 
 
 def _route(spec: Spec, quantity: str, asked: float, converged: bool) -> str:
+    """Returns in words which accountant the bracket comes from."""
     if has_renyi_only(spec.mechanisms):
         return "Rényi divergences: an upper bound alone; a mechanism among them is known by its Rényi curve only"
     ask = saddlepoint.epsilon if quantity == "epsilon" else saddlepoint.delta
@@ -168,7 +187,7 @@ def _route(spec: Spec, quantity: str, asked: float, converged: bool) -> str:
 def _profile(spec: Spec, claim: dict[str, float], cost: Fraction) -> dict[str, list[float]]:
     """Returns pairs (epsilon, delta), the claim's last, for all of which the guarantee holds.
 
-    Above the claim's delta epsilon is less, so cut batches cost no more there than they do of the claim.
+    At a delta above the claim's epsilon is smaller, so cut batches cost no more there than they cost the claim.
     """
     left = {delta: -up(cost - Fraction(delta)) for delta in DELTAS if delta > claim["delta"] + cost}
     asked = np.array([*left.values(), 0.5])  # never an empty list
@@ -178,10 +197,10 @@ def _profile(spec: Spec, claim: dict[str, float], cost: Fraction) -> dict[str, l
 
 
 def attack_curve(made: dict[str, Any]) -> tuple[list[float], list[float]]:
-    """Returns the curve of the most successful attack that a certificate's profile leaves room for, to be drawn.
+    """Returns the curve of the most successful attack that a certificate's profile allows, to be drawn.
 
-    It is the least of some straight lines, so it is straight between the places where two of them meet: through all of
-    these, chords are the curve itself, nowhere below it.
+    The curve is the minimum of some straight lines, so it is straight between the places where two of them meet. The
+    chords through all of these places are the curve itself, and nowhere below it.
 
     Returns:
         False-positive rates from 0 to 1 in ascending order, and bounds on the true-positive rates there, rounded up.
@@ -192,17 +211,18 @@ def attack_curve(made: dict[str, Any]) -> tuple[list[float], list[float]]:
     """
     lines = [(0.0, 1.0), *_lines(made["profile"], made["relation"])]
     meet = {0.0, 1.0}
+    # All pairs of lines. Rounding moves a place by some units of itself, and its bound by as many units of 1: less than
+    # the 1e-12 that :func:`_success` adds.
     for i, (slope, at_0) in enumerate(lines):
         for other, other_at_0 in lines[:i]:
             place = (other_at_0 - at_0) / (slope - other) if slope != other else 0.0
-            # Rounding moves a place by some units of itself, and its bound by as many units of 1: less than is added.
             meet |= {place} if 0 < place < 1 else set()
     rates = sorted(meet)
     return rates, [_success(made["profile"], rate, made["relation"]) for rate in rates]
 
 
 def _lines(profile: dict[str, list[float]], relation: str) -> list[tuple[float, float]]:
-    """Returns the lines, each by its slope and its value at 0, that bound the true-positive rate of any test."""
+    """Returns lines, by slope and value at 0, each of which bounds the true-positive rate of any test."""
     lines = []
     for epsilon, delta in zip(profile["epsilon"], profile["delta"], strict=True):
         if relation != "add":
@@ -218,7 +238,11 @@ def _success(profile: dict[str, list[float]], rate: float, relation: str) -> flo
 
 
 def judged(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:
-    """Returns what the referee says of a bracket."""
+    """Returns the referee's verdict on a bracket.
+
+    Where the referee states the mechanism itself and the accountants a pair that dominates it, only the upper end is
+    judged.
+    """
     from jaxacct import verify  # of an extra
     from jaxacct.verify.statements import states_less
 
@@ -235,7 +259,7 @@ def digest(value: Any) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """Returns the SHA-256 of the package's Python files, names and contents."""
+    """Returns the SHA-256 of the package's Python files, names and contents, with Unix line ends on all systems."""
     package = pathlib.Path(jaxacct.__file__).parent
     found = hashlib.sha256()
     for path in sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).as_posix()):
@@ -245,7 +269,7 @@ def code_digest() -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The words of a certificate: what it states, what it assumes, and what would void it.
+# The words of a certificate: its statement, its assumptions, and the events that would void it.
 # ----------------------------------------------------------------------------------------------------
 
 NEIGHBOURS = {
@@ -255,6 +279,7 @@ NEIGHBOURS = {
     "replace": "the data with {unit} and with another in its place",
     "zero_out": "the data with {unit} and with one that contributes nothing in its place",
 }
+"""The neighbouring relations in words, with a place for the unit of privacy."""
 
 SAMPLES = {
     "poisson": (
@@ -274,7 +299,7 @@ SAMPLES = {
         "Batches were shuffled to equal sizes or taken in order, or who was in them was seen.",
     ),
 }
-
+"""The assumption on each way of sampling, and what would void it."""
 
 SEARCH = (
     "How many runs a search made was drawn from the stated law, whatever data and results were; the best alone was "
@@ -282,6 +307,7 @@ SEARCH = (
     "nobody",
     "Other runs or their number were shown, or the best was chosen by looking at the data again.",
 )
+"""The assumption on a private search: the text, who says so, and what would void it."""
 
 ABOVE = (
     "Of queries against a threshold only which was the first above was released; none moves by more than the stated "
@@ -289,10 +315,11 @@ ABOVE = (
     "nobody but the program that ran",
     "The value of a query or of the noisy threshold was shown, or a run went on behind its first answer above.",
 )
+"""The assumption on above-threshold mechanisms: the text, who says so, and what would void it."""
 
 
 def assumptions(spec: Spec) -> list[dict[str, str]]:
-    """Returns what the statement rests on, one by one: in words, who says so, and what would void it."""
+    """Returns the assumptions that the statement rests on: each in words, who says so, and what would void it."""
     given = spec.given
     unit = unit_of(given)
     fixed, has_report = given.get("fixed", ""), any("report" in part for part in given["parts"])
@@ -318,6 +345,8 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
             "or its seed is known.",
         ),
     ]  # fmt: skip
+    # Each mechanism, and each within another, adds the assumption of its sampling or its kind. Equal ones are dropped
+    # at the end.
     for release in spec.releases:
         for mechanism in all_of(release.mechanism):
             if (sampling := sampling_of(mechanism)) in SAMPLES:
@@ -361,7 +390,7 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
 
 
 def statement(made: dict[str, Any]) -> str:
-    """Returns what is certified, for readers who know no formula; numbers are rounded up."""
+    """Returns the certified statement in words, for readers who know no formula; numbers are rounded up."""
     claim, risks, status = made["claim"], made["risks"], made["verdict"]["status"]
     success = dict(zip(risks["false_positive_rate"], risks["true_positive_rate"], strict=True))
     changed = made["unit"] if made["group"] == 1 else f"{made['unit']} (up to {made['group']} records)"
@@ -382,16 +411,19 @@ def statement(made: dict[str, Any]) -> str:
 
 
 def _percent(rate: float) -> str:
+    """Returns a rate in percent with at most one decimal, rounded up."""
     return rounded_up(100 * Decimal(rate), ".1f").removesuffix(".0")
 
 
 # ----------------------------------------------------------------------------------------------------
-# A certificate as one page: for a browser, with nothing loaded from elsewhere.
+# The page of a certificate: one HTML file for a browser, which loads nothing from elsewhere.
 # ----------------------------------------------------------------------------------------------------
 
 HTML = "certificate.html"
+"""The page's name in a folder."""
 
 PICTURE = re.compile(r'<img [^>]*src="data:image/png;base64,[^"]*">')
+"""The pattern of the page's picture, which is left out of a check: drawing programs differ."""
 
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;color:#26323f;max-width:46rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:1.4rem 0 .3rem}table{border-collapse:collapse;width:100%}
@@ -399,10 +431,11 @@ td,th{text-align:left;vertical-align:top;border-top:1px solid #d9dee3;padding:.3
 td{overflow-wrap:anywhere}
 .big{font-size:1.2rem}img{max-width:100%}small{color:#5a6672;overflow-wrap:anywhere}
 @media print{body{margin:0;font-size:11px}}"""
+"""The page's style sheet."""
 
 
 def html(made: dict[str, Any], picture: bytes | None) -> str:
-    """Returns the page; ``picture`` is a PNG."""
+    """Returns the page; ``picture`` is a PNG, or None for a page without one."""
     text = escaping.escape
     shown = ""
     if picture is not None:
@@ -433,7 +466,7 @@ def html(made: dict[str, Any], picture: bytes | None) -> str:
 
 
 def facts(made: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns what is proved, and how, as names and texts."""
+    """Returns the proved facts and their grounds, as names and texts."""
     claim, bracket, verdict = made["claim"], made["bracket"], made["verdict"]
     return [
         ("epsilon, delta", f"{claim['epsilon']!r}, {claim['delta']!r}"),
@@ -446,18 +479,18 @@ def facts(made: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def released(made: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns what was released: how often, and the mechanism."""
+    """Returns the releases: how often each was made, and the mechanism."""
     return [(str(one["count"]), json_files.dumps(one["mechanism"])) for one in made["releases"]]
 
 
 def hashes(made: dict[str, Any]) -> str:
-    """Returns the sentence of what was hashed, and of how a folder is checked."""
+    """Returns the sentence that names the hashes, and the command that checks a folder."""
     known = made["sha256"]
     return f"spec {known['spec']}, code {known['code']}. Check this folder: jaxacct certify --check FOLDER."
 
 
 def printed(made: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """Returns what the page says below its statement and picture, for paper: headings, and the texts below each."""
+    """Returns the page's content below its statement and picture, for paper: headings, and the texts below each."""
     return [
         ("What was released", [f"{count} times {what}" for count, what in released(made)]),
         (
@@ -470,16 +503,16 @@ def printed(made: dict[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def without_picture(text: str) -> str:
-    """Returns a page as it is without its picture."""
+    """Returns a page without its picture."""
     return PICTURE.sub("", text, count=1)
 
 
 # ----------------------------------------------------------------------------------------------------
-# A certificate's folder: written whole or not at all, and sealed.
+# The folder of a certificate: sealed, and written whole or not at all.
 # ----------------------------------------------------------------------------------------------------
 
 CERTIFICATE = "certificate.json"
-"""The file that everything else in a folder is checked by."""
+"""The name of the sealed file, by which all others in a folder are checked."""
 
 
 def write(
@@ -488,12 +521,12 @@ def write(
     """Writes a certificate with its other files, all of it or nothing, and returns its seal.
 
     Args:
-        folder: where; made, with the folders above it.
+        folder: the folder to write; it is created, with the folders above it.
         made: what :func:`certify` returned.
-        files: further files by their names, of which the certificate gets the hashes.
+        files: further files by their names; the certificate holds their hashes.
         overwrite: whether to replace a certificate that is there.
 
-    Raises ValueError where the folder is there and not to be replaced, or is no certificate's.
+    Raises ValueError where the folder exists and is not to be replaced, or holds no certificate.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -507,6 +540,8 @@ def write(
     whole = made | {"sha256": made["sha256"] | {"files": hashes}}
     sealed = whole | {"seal": digest(whole)}
     new, old = (path.with_name(f".{path.name}.{secrets.token_hex(8)}") for _ in range(2))
+    # All files are written to a new folder beside the target, which takes its place by renaming. An old certificate is
+    # renamed first, and comes back if the second renaming fails.
     try:
         for name, content in ({CERTIFICATE: text_of(sealed)} | files).items():
             write_whole(new / name, content)
@@ -532,32 +567,33 @@ def check_free(path: pathlib.Path, *, overwrite: bool) -> None:
 
 
 def text_of(sealed: dict[str, Any]) -> bytes:
-    """Returns the one text that a certificate has."""
+    """Returns the text of a certificate, the only one whose bytes a check accepts."""
     return (json_files.dumps(sealed, indent=1) + "\n").encode()
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a folder is a certificate, elsewhere and later.
+# The check of a folder, on another machine and later.
 # ----------------------------------------------------------------------------------------------------
 
 CLOSE = 1e-6
-"""Relative distance to which two machines have to agree on what is computed.
+"""Relative distance within which two machines have to agree on computed numbers.
 
-Exact are the bracket, which the referee judges, and that the claim follows from it.
+The bracket, which the referee judges, and the step from it to the claim are exact, whatever this is.
 """
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+"""The pattern of the time at which a certificate was made, in UTC."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
-        status: "PROVED" or "UNDECIDED", the referee's verdict on a certificate that holds in all else; "REFUTED".
-        reason: the referee's.
-        certificate: what was checked.
-        same_code: whether the package that made it and the one that checked it are the same.
+        status: "PROVED" or "UNDECIDED", the referee's verdict on a certificate that holds in all else; or "REFUTED".
+        reason: the referee's reason.
+        certificate: the content that was checked.
+        same_code: whether the package that made the certificate and the one that checked it are the same.
 
     >>> Checked("REFUTED", "upper = 1.0 is below the truth.", {}, True).status
     'REFUTED'
@@ -570,10 +606,10 @@ class Checked:
 
 
 def check(folder: str | os.PathLike[str]) -> Checked:
-    """Checks a certificate's folder: the seal of every byte, the referee on the bracket, and all else made anew.
+    """Checks a certificate's folder: every byte by the seal, the bracket by the referee, and all else computed anew.
 
     Args:
-        folder: what ``jaxacct certify`` wrote, or its ``certificate.json``; then nothing is said of other files.
+        folder: what ``jaxacct certify`` wrote, or its ``certificate.json`` alone, which leaves other files unchecked.
 
     Raises ValueError where anything is not as it was sealed, or does not follow from the spec inside; OSError where
     there is nothing to read.
@@ -616,7 +652,8 @@ def check(folder: str | os.PathLike[str]) -> Checked:
         about["versions"] = {name: str(whole["versions"][name]) for name in MAKERS}
         about["sha256"] = {"spec": digest(whole["spec"]), "code": whole["sha256"]["code"], "files": files}
         anew = worded(about | followed(whole["spec"]))
-        _compare(whole, anew | {"statement": worded(whole)["statement"]}, "")  # in words: the numbers that stand there
+        # The statement's words are made from the numbers that stand in the file, which may differ in their last digits.
+        _compare(whole, anew | {"statement": worded(whole)["statement"]}, "")
         if not follows(spec, whole):
             raise ValueError(f"claim = {whole['claim']} is not implied by the bracket")
         if not TIME.fullmatch(whole["made"]):
@@ -633,7 +670,7 @@ def check(folder: str | os.PathLike[str]) -> Checked:
 
 
 def _compare(there: Any, here: Any, where: str) -> None:
-    """Raises ValueError where two values differ: words at all, numbers by more than two machines may."""
+    """Raises ValueError where two values differ: texts at all, computed numbers by more than :data:`CLOSE`."""
     if isinstance(there, dict) and isinstance(here, dict) and list(there) == list(here):
         for key in here:
             _compare(there[key], here[key], f"{where}.{key}".lstrip("."))

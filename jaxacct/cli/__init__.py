@@ -1,8 +1,8 @@
-"""The command ``jaxacct``: one file for each group of commands; this one takes the arguments and reports errors.
+"""The command ``jaxacct``: its parser, its error messages and its exit codes; each group of commands has its own file.
 
-Exit codes: 0 done, 1 an audit refutes its claim, 2 bad input (one line on standard error says what and how to mend it),
-3 and 4 a claim is refuted or undecided,
-70 a defect or a device that failed (with its trace), 130 interrupted, 141 nobody reads the output any more.
+Exit codes: 0 done, 1 an audit refutes its claim or the arithmetic is unsound, 2 bad input (one line on standard error
+says what is wrong and how to mend it), 3 and 4 a claim is refuted or undecided, 70 a defect or a failed device (with
+its trace), 130 interrupted, 141 the reader of the output is gone.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from jaxacct.cli.doctor import keep_compilations
 from jaxacct.processes import Interrupts
 
 USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
-"""What wrong input raises, in this library and in the standard one."""
+"""Exceptions that wrong input raises, in this library and in the standard one."""
 
 
 def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
-    """Runs the command line and returns the exit code; where ``alone`` in its process, Ctrl-C may end that."""
+    """Runs the command line and returns the exit code; ``alone`` in its process, the command may end it on Ctrl-C."""
     interrupts, name = Interrupts(ends=alone), "jaxacct"
     try:
         with _as_a_command(interrupts), interrupts:
@@ -41,12 +41,12 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
         return code
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or (interrupts.asked and isinstance(error, Exception)):
-            # Whatever it became on its way out of somebody else's code.
+            # Another library's code may have turned the interrupt into an exception of its own.
             said = f": {error}" if isinstance(error, KeyboardInterrupt) and str(error) else ""
             print(f"{name}: interrupted{said}.", file=sys.stderr)
             return 130
         if isinstance(error, BrokenPipeError):
-            # What is left in the buffer must not be tried again when Python ends.
+            # Python must not try to write the rest of the buffer when it ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         if isinstance(error, USER_ERRORS):
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
                 traceback.print_exc()
             print(f"{name}: error: {' '.join(_in_words(error).split())}", file=sys.stderr)
             return 2
-        if isinstance(error, Exception):  # not Python's own code, 1, which is an audit's
+        if isinstance(error, Exception):  # Python's own exit code, 1, would look like an audit's
             traceback.print_exc()
             return 70
         raise
@@ -62,10 +62,11 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
 
 @contextlib.contextmanager
 def _as_a_command(interrupts: Interrupts) -> Iterator[None]:
-    """Shows warnings as lines; a Ctrl-C that a callback swallows comes again soon, and leaves no trace."""
+    """Shows warnings as lines, and raises a Ctrl-C that a callback swallowed once more, without a trace."""
     unraisable, hook = sys.unraisablehook, sys.excepthook
 
     def lost(what: Any) -> None:
+        """Called for an exception that a callback cannot raise."""
         if not (interrupts.asked and issubclass(what.exc_type, KeyboardInterrupt)):
             unraisable(what)
         else:
@@ -95,10 +96,11 @@ WORDS = {
     errno.ENAMETOOLONG: "is too long a name: give a shorter one",
     errno.ENOSPC: "finds no room on the disk: make some, or name another place",
 }
-"""Errors of files and folders, and what to do."""
+"""Messages for errors of files and folders, with the remedy, by the error's number."""
 
 
 def _in_words(error: BaseException) -> str:
+    """Returns an error's message."""
     if isinstance(error, OSError) and error.errno in WORDS:
         return f"{'the disk' if error.filename is None else error.filename} {WORDS[error.errno]}."
     return str(error)
@@ -107,7 +109,7 @@ def _in_words(error: BaseException) -> str:
 def _say(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
 ) -> None:
-    """Shows a warning as a line: where in the library it arose is of no use to whoever runs a command."""
+    """Shows a warning as a line, without its place in the library, which is of no use to the user of a command."""
     print(f"jaxacct: warning: {message}", file=sys.stderr)
 
 
@@ -132,7 +134,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class Version(argparse.Action):
-    """Prints what computes, and ends."""
+    """The action of --version: it prints versions and devices, and ends."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         """Called by argparse."""
@@ -149,7 +151,7 @@ class Version(argparse.Action):
 
 
 class Completion(argparse.Action):
-    """Prints a shell's completion script, and ends."""
+    """The action of --print-completion: it prints a shell's completion script, and ends."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, shell: Any, *_: Any) -> None:
         """Called by argparse."""

@@ -1,4 +1,4 @@
-"""``jaxacct epsilon`` and ``jaxacct delta``: what a run of DP-SGD costs."""
+"""``jaxacct epsilon`` and ``jaxacct delta``: certified bounds on the privacy cost of a run or a composition."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from jaxacct.cli.arguments import (
 )
 
 RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
+"""The run of DP-SGD in the help's examples."""
 
 VERBS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "best": lambda ja: (ja.epsilon, ja.delta),
@@ -32,7 +33,7 @@ VERBS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "rdp": lambda ja: (ja.rdp.epsilon, ja.rdp.delta),
     "saddlepoint": lambda ja: (ja.saddlepoint.epsilon, ja.saddlepoint.delta),
 }
-"""What answers, of the library, which is imported when it is called: each of its rooms takes time."""
+"""Functions for epsilon and delta by accountant, given the library, which is imported late as that takes time."""
 
 
 def add_parser(commands: Any) -> None:
@@ -68,7 +69,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
-    """Computes what was asked for, prints it, and returns the exit code."""
+    """Computes the quantity, prints it, and returns the exit code."""
     import jaxacct as ja
 
     asked = run_of(arguments)
@@ -84,7 +85,7 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
         if arguments.accountant not in ("best", "prv"):
             raise ValueError("tolerance: only the prv accountant refines to a tolerance; leave it out.")
         options["tolerance"] = arguments.tolerance
-    # Tracing makes objects that stay: looking for garbage among them takes 0.1 s of 1.6.
+    # Tracing makes many objects that stay alive; the search for garbage among them takes 0.1 of 1.6 seconds.
     gc.disable()
     try:
         result = solve(asked.mechanism, asked.steps, value, **options)
@@ -112,7 +113,7 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
 
 
 def described(run: Run) -> dict[str, Any]:
-    """Returns what a result says of the run that it is about."""
+    """Returns the part of a result that describes its run."""
     from jaxacct import __version__
 
     composed = isinstance(run.steps, tuple)
@@ -129,7 +130,7 @@ def described(run: Run) -> dict[str, Any]:
 
 
 def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns what a table says of it."""
+    """Returns the same description as names and texts, for a table."""
     mechanism = record["mechanism"]
     if isinstance(mechanism, list):
         fields = [
@@ -143,6 +144,7 @@ def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _print(record: dict[str, Any], run: Run, bounds: dict[str, float | None], given: str) -> None:
+    """Prints a result as a table, its bounds rounded outward."""
     quantity = record["quantity"]
     shown = [(f"{quantity}, {name}", rounded(name, bound)) for name, bound in bounds.items() if bound is not None]
     facts = [

@@ -1,4 +1,13 @@
-"""How results look as text: bounds rounded outward, tables that never cut a number, and what the guarantees are."""
+"""The common parts of all commands: text output, reasons for infinite bounds, arguments, runs, and histories on disk.
+
+In reading order:
+
+- :data:`GUARANTEES` to :func:`print_columns`: results as text, with bounds rounded outward and no number cut.
+- :func:`why`: the reason for an infinite epsilon.
+- :class:`Parser` to :func:`check_free`: the parser, its one-line errors, and arguments that several commands take.
+- :class:`Run` to :func:`run_of`: a run of DP-SGD, or a composition, from the arguments.
+- :class:`History`: a training run's evaluations on disk.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +19,9 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import numpy as np
-
-from jaxacct import json_files, validation
+from jaxacct import json_files, outward
 from jaxacct.json_files import PRIVATE, write_whole
-from jaxacct.numerics.precision import rounded_down, rounded_up
+from jaxacct.outward import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,22 +34,23 @@ GUARANTEES = {
     "rdp": "upper bound, by Rényi divergences",
     "saddlepoint": "certified: lower <= truth <= upper, rounding included; inf (delta: 1) where not converged",
 }
+"""Guarantees in words, by accountant."""
 
 WIDTH = 80
-"""Columns of a table of facts, at most."""
+"""Largest width of a table of facts, in characters."""
 
 LEAST = 24
-"""Columns of a fact; where there are fewer, each fact gets lines of its own."""
+"""Least width of a fact's text, in characters; where there is less room, each fact gets lines of its own."""
 
 
 def scope_of(relation: str, group: int = 1, sampling: str = "Poisson sampling") -> str:
-    """Returns what a guarantee is about."""
+    """Returns in words the conditions under which a guarantee holds."""
     together = f", {group} examples together" if group > 1 else ""
     return f"noise, rate and steps fixed in advance; {sampling}; neighbours: {relation.replace('_', ' ')}{together}"
 
 
 def show(record: Any, as_json: bool, table: Callable[[], None]) -> None:
-    """Prints a record as one JSON object, or what ``table`` prints."""
+    """Prints a record as one JSON object, or calls ``table``, which prints it."""
     if as_json:
         print(json_files.dumps(record))
     else:
@@ -61,14 +69,14 @@ def rounded(name: str, value: float, digits: int = 6) -> str:
 
 
 def console(width: int | None = None) -> Console:
-    """Returns where results go: standard output; plain text where that is no terminal, no colour with NO_COLOR."""
+    """Returns the console on standard output: plain text where that is no terminal, no colour with NO_COLOR."""
     from rich.console import Console
 
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
-    """Prints names and what they are: as a table of at most 80 columns, or in lines where that is too wide."""
+    """Prints names and texts as a table of at most 80 characters, or in lines where the terminal is too narrow."""
     from rich.table import Table
 
     out = console()
@@ -103,14 +111,19 @@ def print_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Why no finite epsilon is known, or no delta below 1: always one of three reasons.
+# Reasons for an infinite upper bound on epsilon, or one of 1 on delta: always one of three.
 # ----------------------------------------------------------------------------------------------------
 
 
+def least_of(numbers: Any) -> float:
+    """Returns the least of a number or of nested lists of them."""
+    return min(map(least_of, numbers)) if isinstance(numbers, list | tuple) else float(numbers)
+
+
 def why(run: Run, delta: float) -> str:
-    """Returns why the upper bound on epsilon is inf at ``delta``; where that on delta is 1, ``delta`` is 1."""
+    """Returns the reason why the upper bound on epsilon is inf at ``delta``; 1 asks why the bound on delta is 1."""
     for one in _all(run.record):
-        if min(np.min(one.get(name, 1.0)) for name in ("noise_multiplier", "scale")) == 0:
+        if min(least_of(one.get(name, 1.0)) for name in ("noise_multiplier", "scale")) == 0:
             return f"{one['type']} without noise gives away what it is applied to: give noise above 0"
     import jaxacct as ja
 
@@ -127,20 +140,21 @@ def why(run: Run, delta: float) -> str:
 
 
 def _all(record: Any) -> list[dict[str, Any]]:
-    """Returns the mechanisms of a record, those within others too."""
+    """Returns the mechanisms of a record and, at any depth, those within others."""
     if isinstance(record, list):
         return [inner for one in record for inner in _all(one)]
     return [record, *_all(record.get("mechanism", []))]
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the commands' arguments share: one-line errors that say what was meant, numbers, a run of DP-SGD, examples.
+# Arguments of the commands: one-line errors that suggest the word that was meant, numbers, and common options.
 # ----------------------------------------------------------------------------------------------------
 
 RELATIONS = ("add_or_remove", "add", "remove", "replace", "zero_out")
+"""Neighbouring relations that a command takes."""
 
 PICTURES = (".png", ".svg", ".pdf")
-"""Suffixes of pictures."""
+"""Suffixes of picture files."""
 
 OTHER_WORDS = {
     "--noise-multiplier": "sigma noise noise-scale noise-std noise-stddev std stddev z noise-level",
@@ -166,13 +180,13 @@ OTHER_WORDS = {
     "--tolerance": "tol eps-error precision",
     "--scale": "laplace-scale laplace-noise",
 }
-"""What others call the arguments."""
+"""Names of the arguments in other programs, by the name here."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, with the word that is meant where one is not known; the usage is in ``--help``.
+    """A parser whose errors take one line and suggest the word that was meant; the usage is left to ``--help``.
 
-    A name is given in full: what begins like another today may be a third one tomorrow.
+    Abbreviations of names are refused: a new argument would change what they mean.
     """
 
     given: Sequence[str] = ()
@@ -182,7 +196,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**given)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuses what it does not know here, where the options are known that may have been meant."""
+        """Parses, and refuses unknown words here, where the options of this very command are at hand to suggest."""
         self.given = args or ()
         found, rest = super().parse_known_args(args, namespace)
         if rest:
@@ -190,6 +204,7 @@ class Parser(argparse.ArgumentParser):
         return found, rest
 
     def _refuse(self, word: str) -> NoReturn:
+        """Ends with an error about an unknown word: the argument of another program's name, else the nearest one."""
         shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
         known = [name for action in shown for name in action.option_strings if name.startswith("--")]
         name = word.partition("=")[0]
@@ -200,17 +215,19 @@ class Parser(argparse.ArgumentParser):
         self._end(f"{word} is unknown{f': did you mean {meant[0]}?' if meant else nearest(f'--{plain}', known)}")
 
     def _end(self, message: str) -> NoReturn:
+        """Ends the process with a message of one line and exit code 2."""
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())} ({self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        # argparse calls it for every argument with choices, commands included; its own says no nearest word.
+        # argparse calls this for every argument with choices, commands included; its own message suggests nothing.
         if action.choices is not None and value not in action.choices:
             raise argparse.ArgumentError(action, f"{value!r} is unknown{nearest(str(value), list(action.choices))}")
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with exit code 2."""
         known = [name for action in self._actions for name in action.option_strings]
-        if "required" in message or " " in self.prog:  # a word that is not known is why
+        # An unknown word is most often the cause of what argparse complains about, so it is named first.
+        if "required" in message or " " in self.prog:
             for word in self.given:
                 if word.startswith("--") and word.partition("=")[0] not in known:
                     self._refuse(word)
@@ -218,14 +235,14 @@ class Parser(argparse.ArgumentParser):
 
 
 class Help(argparse.HelpFormatter):
-    """Wraps what is prose, and leaves examples as they are: to be copied."""
+    """A formatter of help that wraps prose and leaves examples as they are, to be copied."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if text.startswith("example") else super()._fill_text(text, width, indent)
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Returns a question about the word that was meant, or all words that there are.
+    """Returns a question about the word that was meant, or the list of all known words.
 
     >>> nearest("epsilno", ["epsilon", "delta"]), nearest("x", ["epsilon", "delta"])
     (': did you mean epsilon?', ': give one of epsilon, delta.')
@@ -236,32 +253,32 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 def examples(*lines: str) -> str:
-    """Returns a help text's last part: commands on a line each."""
+    """Returns the last part of a help text: example commands, one a line."""
     return "\n  ".join(["examples:" if len(lines) > 1 else "example:", *lines])
 
 
 def number(text: str) -> float:
-    """Returns the number that an argument says.
+    """Returns the number that an argument stands for.
 
     >>> number("1e-5"), number("64/1000")
     (1e-05, 0.064)
     """
     try:
-        return validation.number(text)
+        return outward.number(text)
     except ValueError:
         remedy = "give a fraction, 0.01 for 1 %" if "%" in text else "give one such as 0.01, 64/1000, 1e-5 or 10000"
         raise argparse.ArgumentTypeError(f"{text!r} is not a number: {remedy}") from None
 
 
 def count(text: str) -> int:
-    """Returns the number of examples that an argument says, at least 1."""
+    """Returns the number of examples that an argument stands for, at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of examples: give a whole one, at least 1")
     return int(text)
 
 
 class Elsewhere(argparse.Action):
-    """An argument that other programs have: an error that says what to give in its place; ``const`` is the remedy."""
+    """The action of an argument that only other programs have: an error with ``const``, what to give in its place."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, const: str) -> None:
         super().__init__(option_strings, dest, nargs="?", const=const, help=argparse.SUPPRESS)
@@ -281,12 +298,12 @@ def add_relation(command: argparse.ArgumentParser) -> None:
 
 
 def add_json(command: argparse.ArgumentParser, what: str = "print one JSON object instead of a table") -> None:
-    """Adds the choice of the output."""
+    """Adds the choice of JSON output."""
     command.add_argument("--json", action="store_true", help=what)
 
 
 def add_overwrite(command: argparse.ArgumentParser, what: str = "replace files that are there") -> None:
-    """Adds the leave to overwrite."""
+    """Adds the permission to overwrite."""
     command.add_argument("--overwrite", action="store_true", help=what)
 
 
@@ -299,12 +316,12 @@ def check_free(path: pathlib.Path, arguments: argparse.Namespace) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is accounted for: a run of DP-SGD by its noise, rate and steps or batches and epochs, and compositions.
+# Runs: a run of DP-SGD by its noise, rate and steps or batches and epochs, and compositions.
 # ----------------------------------------------------------------------------------------------------
 
 
 class Run(NamedTuple):
-    """What is composed: as the accountants take it, and as JSON says it."""
+    """A composition, as the accountants take it and, in ``record``, as JSON has it."""
 
     mechanism: Any
     steps: Any
@@ -314,7 +331,7 @@ class Run(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What a table is of."""
+        """The run in a few words, for a table's title."""
         return f"{self.steps:,.12g} steps" if not isinstance(self.steps, tuple) else f"{len(self.steps)} mechanisms"
 
 
@@ -324,7 +341,7 @@ def add_rate(
     metavar: str = "",
     default: str = "1: no sampling",
 ) -> None:
-    """Adds the sampling rate, and what it follows from."""
+    """Adds the sampling rate, and the batch size and number of examples that it follows from."""
     command.add_argument(
         "--sampling-rate", type=kind, metavar=metavar or "Q",
         help=f"probability of each example to be in a batch, a fraction in (0, 1], 64/1000 say (default {default})",
@@ -341,7 +358,7 @@ def add_rate(
 def add_steps(
     command: argparse.ArgumentParser, kind: Callable[[str], Any] = number, metavar: str = "", default: str = ""
 ) -> None:
-    """Adds the number of steps, and what it follows from."""
+    """Adds the number of steps, and the epochs that it follows from."""
     command.add_argument("--steps", type=kind, metavar=metavar or "K", help=f"number of noisy updates{default}")
     command.add_argument(
         "--epochs", type=kind, metavar=metavar or "E",
@@ -357,7 +374,7 @@ def add_group(command: argparse.ArgumentParser) -> None:
 
 
 def add_run(command: argparse.ArgumentParser) -> None:
-    """Adds what describes a run of DP-SGD, and other mechanisms."""
+    """Adds the arguments that describe a run of DP-SGD, and other mechanisms."""
     command.add_argument(
         "--noise-multiplier", type=number, metavar="S", help="standard deviation of the noise over the clipping norm"
     )
@@ -373,7 +390,7 @@ def add_run(command: argparse.ArgumentParser) -> None:
 
 
 def rate_given(arguments: argparse.Namespace) -> float | None:
-    """Returns the sampling rate that the arguments say, or None; raises ValueError where they say it twice."""
+    """Returns the sampling rate that the arguments give, or None; raises ValueError where they give two."""
     rate, batch, examples = arguments.sampling_rate, arguments.batch_size, arguments.examples
     if batch is None:
         if examples is not None:
@@ -383,22 +400,25 @@ def rate_given(arguments: argparse.Namespace) -> float | None:
         raise ValueError("--batch-size and --sampling-rate are both given: leave one out.")
     if examples is None:
         raise ValueError("--batch-size needs --examples, the number that batches are drawn from; or --sampling-rate.")
-    return validation.rate_of(batch, examples)
+    return outward.rate_of(batch, examples)
 
 
 def steps_given(arguments: argparse.Namespace, rate: float | None) -> float | None:
-    """Returns the number of steps that the arguments say, or None; raises ValueError where they say it twice."""
+    """Returns the number of steps that the arguments give, or None; raises ValueError where they give two."""
     if arguments.epochs is None:
         return arguments.steps
     if arguments.steps is not None:
         raise ValueError("--epochs and --steps are both given: leave one out.")
     if rate is None:
         raise ValueError("--epochs needs a rate: give --batch-size and --examples, or --sampling-rate.")
-    return float(validation.steps_of(arguments.epochs, rate))
+    return float(outward.steps_of(arguments.epochs, rate))
 
 
 def run_of(arguments: argparse.Namespace) -> Run:
-    """Returns what the arguments describe."""
+    """Returns the run or composition that the arguments describe.
+
+    A spec's own epsilon and delta go to ``arguments.spec_asks``.
+    """
     import jaxacct as ja
     from jaxacct.mechanisms.records import record_of
 
@@ -427,17 +447,21 @@ def run_of(arguments: argparse.Namespace) -> Run:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A training run's evaluations on the disk.
+# Evaluations of a training run, on disk.
 # ----------------------------------------------------------------------------------------------------
 
 
 class History:
-    """A run's evaluations on disk, one a line, after a line with its settings: a resumed run's report has them all."""
+    """A run's evaluations on disk, one a line, after a line with its settings: a resumed run's report has them all.
+
+    A line is appended after each evaluation, so an interrupted run loses at most a line that was cut.
+    """
 
     def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, json_files.loads(json_files.dumps(config))
 
     def add(self, entry: Any) -> None:
+        """Appends an evaluation; a new file, which no other user can read, begins with the settings."""
         with os.fdopen(
             os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "a", encoding="utf-8"
         ) as file:
@@ -446,7 +470,7 @@ class History:
             file.write(_line(entry))
 
     def check(self) -> None:
-        """Raises ValueError where the settings were others."""
+        """Raises ValueError where the file's settings differ from this run's."""
         from jaxacct.train.owned import differences
 
         there, _ = self._read()
@@ -456,13 +480,14 @@ class History:
             )
 
     def until(self, steps: int) -> list[Any]:
-        """Returns the evaluations of the first ``steps`` steps, and leaves no others in the file."""
+        """Returns the evaluations of the first ``steps`` steps, and removes all others from the file."""
         kept = [entry for entry in self._read()[1] if entry.step <= steps]
         lines = [json_files.dumps(self.config) + "\n", *map(_line, kept)]
         write_whole(self.path, lambda file: file.write("".join(lines).encode()), mode=PRIVATE)
         return kept
 
     def _read(self) -> tuple[dict[str, Any], list[Any]]:
+        """Returns the settings and evaluations in the file, without a last line that was cut."""
         lines = self.path.read_text(encoding="utf-8").split("\n")[:-1] if self.path.exists() else []
         try:
             there, *entries = [json_files.loads(line) for line in lines] or [{}]
@@ -472,10 +497,12 @@ class History:
 
 
 def _line(entry: Any) -> str:
+    """Returns an evaluation as a line of JSON."""
     return json_files.dumps([*entry[:-1], dict(entry.metrics)]) + "\n"
 
 
 def _evaluation(step: Any, reached: Any, epsilon: Any, metrics: Any = ()) -> Any:
+    """Returns the evaluation that a line holds."""
     from jaxacct.train.state import Evaluation
 
     return Evaluation(int(step), None if reached is None else float(reached), float(epsilon), dict(metrics))

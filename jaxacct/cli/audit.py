@@ -1,4 +1,7 @@
-"""``jaxacct audit``: whether a trainer keeps what it claims, by canaries that are put in to be found."""
+"""``jaxacct audit``: an empirical lower bound on a trainer's epsilon, by canaries that are put in to be found.
+
+A bound above the accountant's claim refutes the trainer or the accountant; a bound below it proves nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,12 @@ from jaxacct.cli.arguments import (
 )
 
 FAULTS = ("noise", "clipping", "shuffling")
+"""Defects that the trainer can be given, to see the audit notice."""
 EXCEEDED = 1
 """Exit code where the bound is above the claim."""
 
 SYNTHETIC_EXAMPLES, SYNTHETIC_FEATURES, SYNTHETIC_CLASSES = 1000, 8, 4
+"""Size of the synthetic data set: numbers of examples, features and classes."""
 
 DEFAULTS = {
     "noise-multiplier": (2.0, "S", "standard deviation of the noise over the clipping norm"),
@@ -34,6 +39,7 @@ DEFAULTS = {
     "delta": (1e-5, "D", "failure probability at which epsilon is claimed"),
     "confidence": (0.95, "P", "confidence of the bounds, a probability"),
 }
+"""Settings of an audit: default, the help's letter, and meaning."""
 
 
 def add_parser(commands: Any) -> None:
@@ -91,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _model(shape: tuple[int, ...], classes: int) -> Any:
+    """Returns the model that is trained, a linear one."""
     from flax import nnx
 
     from jaxacct.train import Linear
@@ -99,7 +106,7 @@ def _model(shape: tuple[int, ...], classes: int) -> Any:
 
 
 def _examples(name: str) -> tuple[Any, Any, int]:
-    """Returns inputs, labels and the number of classes."""
+    """Returns inputs, labels and the number of classes of a data set."""
     if name == "digits":
         from jaxacct.train import load
 
@@ -114,6 +121,7 @@ def _examples(name: str) -> tuple[Any, Any, int]:
 
 
 def _record(arguments: argparse.Namespace, found: Any, examples: int) -> dict[str, Any]:
+    """Returns the result as JSON has it."""
     from jaxacct import __version__
 
     settings = found.settings
@@ -138,6 +146,7 @@ def _record(arguments: argparse.Namespace, found: Any, examples: int) -> dict[st
 
 
 def _print(record: dict[str, Any]) -> None:
+    """Prints the result as a table."""
     broken = f"; broken: {record['break']}" if record["break"] else ""
     right = ", ".join(map(str, record["correct"]))
     facts = [
@@ -160,6 +169,7 @@ def _print(record: dict[str, Any]) -> None:
 
 
 def _verdict(record: dict[str, Any]) -> str:
+    """Returns the verdict in words."""
     if record["exceeded"]:
         return "the claim is refuted: trainer or accountant is broken"
     return "no contradiction: the bound is below the claim, which is no proof of it"

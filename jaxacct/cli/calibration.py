@@ -1,4 +1,8 @@
-"""``jaxacct calibrate``: the noise, the sampling rate or the number of steps that a privacy budget pays for."""
+"""``jaxacct calibrate``: the noise multiplier, sampling rate or number of steps that a privacy budget pays for.
+
+The target is an (epsilon, delta), or the success of a membership test. Noise may also be correlated over steps
+(``--bands``), or calibrated for groups of examples.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +34,10 @@ WHY = {
     "infeasible": "nothing in the range that is searched keeps the budget: give a larger one, more noise, fewer steps",
     "unknown": "no accountant knows a bound where it looked: give more noise, fewer steps or a larger delta",
 }
-"""Why nothing was found."""
+"""Reasons for a bound of inf, by the status of the search."""
 
 UNKNOWNS = ("noise-multiplier", "sampling-rate", "steps")
+"""Settings that can be looked for; the others have to be given."""
 TARGETS = {
     "epsilon": ("E", "budget, at least 0; with --delta"),
     "delta": ("D", "budget, in (0, 1); with --epsilon"),
@@ -44,8 +49,10 @@ TARGETS = {
     ),
     "fpr": ("R", "false-positive rate at which --tpr holds, in (0, 1)"),
 }  # fmt: skip
+"""Arguments of a target: the help's letter and text."""
 
 CORRELATED = ("bands", "rate_in_group", "error_over_independent")
+"""Numbers of a result that only correlated noise has."""
 
 
 def add_parser(commands: Any) -> None:
@@ -82,7 +89,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Finds what was asked for, prints it, and returns the exit code."""
+    """Finds the setting that was asked for, prints it, and returns the exit code."""
     from jaxacct import __version__
     from jaxacct.calibrate import Status
 
@@ -143,7 +150,7 @@ def _counts(text: str) -> list[int]:
 def _of_bands(
     bands: list[int], unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation
 ) -> tuple[Any, dict[str, Any]]:
-    """Returns the noise for the banded strategy of least error, and what the record says of that."""
+    """Returns the noise for the banded strategy of least error, and that strategy's part of the record."""
     from jaxacct import factorize, validation
 
     if unknown != "noise-multiplier" or "epsilon" not in target:
@@ -168,7 +175,7 @@ def _of_bands(
 
 
 def _target(arguments: argparse.Namespace) -> dict[str, float]:
-    """Returns the one target that is given whole; raises ValueError where there is none, or parts of two."""
+    """Returns the target that is given in full; raises ValueError where there is none, or parts of two."""
     given = {name: getattr(arguments, name) for name in TARGETS if getattr(arguments, name) is not None}
     if set(given) not in ({"epsilon", "delta"}, {"advantage"}, {"tpr", "fpr"}):
         seen = ", ".join(f"--{name}" for name in given) or "none"
@@ -182,6 +189,7 @@ def _target(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def _solve(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation) -> Any:
+    """Returns the library's answer for single examples."""
     from jaxacct import calibrate
 
     if "advantage" in target:
@@ -197,7 +205,7 @@ def _solve(unknown: str, target: dict[str, float], known: dict[str, float], rela
 
 
 def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, size: int) -> Any:
-    """Returns the least noise for groups, certified; the library looks for nothing else of them."""
+    """Returns the least noise for groups, certified; no other setting can be calibrated for them."""
     import jaxacct as ja
     from jaxacct.calibrate import Calibrated, Status, search
 
@@ -206,6 +214,7 @@ def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], r
     rate, steps = known.values()
 
     def reached(setting: float) -> Any:
+        """Returns the bounds on epsilon at the noise multiplier e^setting."""
         one = ja.group(ja.PoissonSubsampledGaussian(math.exp(setting), rate), size)
         return ja.epsilon(one, steps, target["delta"], relation=relation)
 
@@ -216,8 +225,9 @@ def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], r
 
 
 def _print(record: dict[str, Any]) -> None:
+    """Prints the result as a table."""
     name = record["solve_for"]
-    # Cut, not rounded to nearest: what is shown must satisfy the budget, too.
+    # The number shown must keep the budget, too: noise is rounded up, a rate down.
     value = f"{record['value']:,}" if name == "steps" else _cut(record["value"], up=name == "noise_multiplier")
     known = [key.replace("-", "_") for key in UNKNOWNS if key.replace("-", "_") != name]
     facts = [
@@ -234,4 +244,5 @@ def _print(record: dict[str, Any]) -> None:
 
 
 def _cut(value: float, *, up: bool) -> str:
+    """Returns a number to 8 digits, rounded up or down."""
     return rounded("upper" if up else "lower", value, 8)

@@ -1,4 +1,4 @@
-"""``jaxacct certify``: a certificate of what a spec composes, for others to check."""
+"""``jaxacct certify``: a certificate of a spec's composition, written to a folder or checked there."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from jaxacct.cli.arguments import (
 from jaxacct.cli.verify import CODES
 
 PDF = "certificate.pdf"
+"""Name of the page for paper in a certificate's folder."""
 
 
 def add_parser(commands: Any) -> None:
@@ -84,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    """Checks a folder, prints the result, and returns the exit code."""
     from jaxacct import certificates
     from jaxacct.certificates import certificate
 
@@ -98,7 +100,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
-    """Returns the picture and the page for paper; none where matplotlib is missing."""
+    """Returns the picture (PNG) and the page for paper (PDF); None for both where matplotlib is missing."""
     import numpy as np
 
     from jaxacct import plot
@@ -123,6 +125,7 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
 
 
 def _print(made: dict[str, Any], seal: str, status: str, facts: list[tuple[str, str]]) -> None:
+    """Prints a certificate's main numbers, and further facts, as a table."""
     claim = made["claim"]
     print_facts(
         "certificate",

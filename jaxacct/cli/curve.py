@@ -1,4 +1,7 @@
-"""``jaxacct curve``: a run's privacy profile, trade-off curve or Rényi divergences, as numbers and as a picture."""
+"""``jaxacct curve``: a run's privacy profile, trade-off curve or Rényi divergences, as numbers and as a picture.
+
+All numbers are certified bounds; the Rényi divergences are upper bounds alone.
+"""
 
 from __future__ import annotations
 
@@ -28,26 +31,26 @@ if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Relation
 
 KINDS = {"epsilon": "profile", "delta": "profile", "fpr": "tradeoff", "orders": "renyi"}
-"""Which argument belongs to which kind."""
+"""Kinds of curves, by the argument that gives their places."""
 
 NUMBERS = (".npz", ".csv", ".json")
 """Suffixes of files of numbers."""
 
 LEAST_DELTA = 1e-12
-"""Delta about which a profile ends unless its epsilons are given."""
+"""Delta at about which a profile ends unless its epsilons are given."""
 
 LEAST_STEP = 1e-3
-"""Between epsilons that are not given."""
+"""Least distance (nats) between a profile's epsilons that are not given."""
 
 POINTS = 101
-"""Places of a curve that are not given."""
+"""Number of a curve's places where they are not given."""
 
 SHOWN = 21
-"""Lines printed."""
+"""Largest number of lines printed."""
 
 
 class Found(NamedTuple):
-    """A curve: ``quantity`` at the places of ``over``, and columns of bounds (n,)."""
+    """A curve: the places ``at`` of the variable ``over``, and bounds on ``quantity`` there, by name, each (n,)."""
 
     quantity: str
     over: str
@@ -116,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None, arguments: argparse.Namespace) -> None:
-    """Raises where something cannot be written, and makes the folders: before the computing, not after it."""
+    """Makes the folders, and raises ValueError where a file cannot be written: before the computation, not after it."""
     files = [(path, known) for path, known in ((out, NUMBERS), (plot, PICTURES)) if path is not None]
     if files:
         from jaxacct.sweep.result import check_suffix
@@ -152,12 +155,14 @@ def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
 
 
 def _deltas(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
+    """Returns delta over epsilon; without epsilons given, from 0 to about where delta is :data:`LEAST_DELTA`."""
     import numpy as np
 
     import jaxacct as ja
 
     if at is None:
-        last = float(ja.rdp.epsilon(mechanism, steps, LEAST_DELTA, relation=relation))  # about where, so any bound does
+        # The end of the range need not be tight: a cheap upper bound is enough.
+        last = float(ja.rdp.epsilon(mechanism, steps, LEAST_DELTA, relation=relation))
         if not np.isfinite(last):
             raise ValueError("--epsilon is missing: no range is known for this run; give the epsilons that you want.")
         at = np.arange(POINTS) * _round_up(last / (POINTS - 1))
@@ -166,11 +171,12 @@ def _deltas(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
 
 
 def _round_up(step: float) -> float:
-    """Returns a number of two digits: places that can be printed in full."""
+    """Returns a number of two digits at or above a step: multiples of it can be printed in full."""
     return float(f"{1.05 * max(step, LEAST_STEP):.1e}")
 
 
 def _epsilons(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
+    """Returns epsilon over delta."""
     import jaxacct as ja
 
     found = ja.curve(mechanism, steps, deltas=at, relation=relation)
@@ -178,6 +184,7 @@ def _epsilons(mechanism: Any, steps: float, at: Any, relation: Relation) -> Foun
 
 
 def _tradeoff(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
+    """Returns the least false-negative rate over the false-positive rate."""
     import numpy as np
 
     from jaxacct import tradeoff
@@ -188,6 +195,7 @@ def _tradeoff(mechanism: Any, steps: float, at: Any, relation: Relation) -> Foun
 
 
 def _divergences(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
+    """Returns upper bounds on the composed Rényi divergence over its order."""
     import numpy as np
 
     from jaxacct import rdp
@@ -199,11 +207,12 @@ def _divergences(mechanism: Any, steps: float, at: Any, relation: Relation) -> F
 
 
 def _columns(found: Any) -> dict[str, Any]:
+    """Returns bounds as columns by name."""
     return {"lower": found.lower, "estimate": found.estimate, "upper": found.upper}
 
 
 def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
-    """Writes the numbers in full: columns (.csv, .npz), or what ``--json`` prints."""
+    """Writes the numbers in full: as columns (.csv, .npz), or as ``--json`` prints them."""
     import numpy as np
 
     from jaxacct.json_files import write_whole
@@ -221,7 +230,7 @@ def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
 
 
 def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
-    """Draws the run's curve, each kind as the library does."""
+    """Draws the run's curve, each kind by the library's own function for it."""
     from jaxacct.plot import chart, curves
 
     figure = chart.own_figure()
@@ -243,6 +252,7 @@ def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
 
 
 def _title(record: dict[str, Any]) -> str:
+    """Returns the run in words, for the legend."""
     steps = record["steps"]
     if isinstance(steps, list):
         return f"{len(steps)} mechanisms"
@@ -250,6 +260,7 @@ def _title(record: dict[str, Any]) -> str:
 
 
 def _print(record: dict[str, Any], run: Run, found: Found) -> None:
+    """Prints up to :data:`SHOWN` places, evenly spread, and the facts of the run."""
     import numpy as np
 
     every = len(found.at)

@@ -1,4 +1,4 @@
-"""``jaxacct doctor``: what computes here, whether it computes right, and what is installed."""
+"""``jaxacct doctor``: a check of devices, arithmetic and installed packages; and the folder of compiled programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = {
     "matplotlib": "plot", "zarr": "sweep", "pyarrow": "sweep", "python-flint": "verify", "shtab": "completion",
     "pyyaml": "", "dp-accounting": "", "opacus": "",
 }  # fmt: skip
-"""What is of use here, and the extra that brings it."""
+"""Packages that the library can use, with the extra that installs each; "" where no extra does or none is needed."""
 
 
 def add_parser(commands: Any) -> None:
@@ -36,13 +36,14 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Looks, prints what it found, and returns the exit code."""
+    """Examines the machine, prints the findings, and returns the exit code."""
     record = _found()
     show(record, arguments.json, lambda: _print(record))
     return 0 if all(verdict == "sound" for verdict in record["arithmetic"].values()) else 1
 
 
 def _found() -> dict[str, Any]:
+    """Returns versions, devices, and the verdict on each way of computing float64."""
     import jax
 
     from jaxacct import __version__
@@ -67,6 +68,7 @@ def _found() -> dict[str, Any]:
 
 
 def _around() -> dict[str, Any]:
+    """Returns the folder of compiled programs, its size in bytes, and the installed versions."""
     kept = folder()
     files = [] if kept is None else [path for path in kept.rglob("*") if path.is_file()]
     installed = {name: next((one.version for one in metadata.distributions(name=name)), None) for name in PACKAGES}
@@ -78,6 +80,7 @@ def _around() -> dict[str, Any]:
 
 
 def _print(record: dict[str, Any]) -> None:
+    """Prints the findings as a table."""
     missing = [f"{name} ([{extra}])" if extra else name
                for name, extra in PACKAGES.items() if record["installed"][name] is None]  # fmt: skip
     cache = "off" if record["cache"] is None else f"{record['cache']}, {record['cache_bytes'] / 2**20:.1f} MB"
@@ -93,18 +96,18 @@ def _print(record: dict[str, Any]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The folder in which the command ``jaxacct`` lets JAX keep compiled programs between runs.
+# The cache: the folder in which the command ``jaxacct`` lets JAX keep compiled programs between runs.
 #
 # A library leaves the process's JAX settings alone; an application may choose them, and the command is one. The folder
 # is ``jaxacct`` in the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``, ``~/Library/Caches``,
 # ``%LOCALAPPDATA%``), or the one that the variable ``JAXACCT_CACHE`` names; ``JAXACCT_CACHE=off`` keeps nothing, and
 # ``JAX_COMPILATION_CACHE_DIR`` goes before both. A compiled program is code: whoever can write to the folder can run
-# what they like as whoever reads it. So the folder must belong to the user and be writable by no one else, or it is not
-# used (on Windows the user's own folder is private by itself).
+# any program as the user who reads it. So the folder must belong to the user and be writable by no one else, or it is
+# not used (on Windows the user's own folder is private by itself).
 # ----------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 2**28
-"""Bytes that the folder may hold when a command starts: a few hundred programs. Disk space only."""
+"""Largest size of the folder (bytes) when a command starts: a few hundred programs. Disk space only."""
 
 
 def keep_compilations() -> None:
@@ -120,7 +123,7 @@ def keep_compilations() -> None:
 
 
 def folder() -> pathlib.Path | None:
-    """Returns the folder, made if need be; None where programs are not kept, or where others could write."""
+    """Returns the folder, created if need be; None where programs are not kept, or where others could write."""
     named = os.environ.get("JAXACCT_CACHE", "")
     if named.lower() in ("off", "0", "false", "no", "none"):
         return None
@@ -143,16 +146,18 @@ def folder() -> pathlib.Path | None:
 
 
 def _cache_home() -> pathlib.Path:
+    """Returns the user's cache folder."""
     if sys.platform == "win32":
         return pathlib.Path(os.environ.get("LOCALAPPDATA") or pathlib.Path.home() / "AppData" / "Local")
     if sys.platform == "darwin" and not os.environ.get("XDG_CACHE_HOME"):
         return pathlib.Path.home() / "Library" / "Caches"
     xdg = os.environ.get("XDG_CACHE_HOME", "")
-    # The standard ignores relative ones.
+    # The XDG standard has relative paths ignored.
     return pathlib.Path(xdg) if os.path.isabs(xdg) else pathlib.Path.home() / ".cache"
 
 
 def _is_private(status: os.stat_result) -> bool:
+    """Returns whether a folder belongs to the user, and no one else can write to it."""
     if not stat.S_ISDIR(status.st_mode):
         return False
     if sys.platform == "win32":
@@ -161,7 +166,7 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 def _keep_within(place: pathlib.Path) -> None:
-    """Deletes the oldest files beyond :data:`MOST_BYTES`; those that another process has deleted are gone already."""
+    """Deletes the oldest files beyond :data:`MOST_BYTES`; another process may delete them at the same time."""
     try:
         files = sorted(
             ((status.st_mtime, status.st_size, path) for path in place.iterdir() if (status := path.lstat())),

@@ -1,4 +1,4 @@
-"""``jaxacct explore``: the interactive page, one HTML file."""
+"""``jaxacct explore``: an interactive page of certified bounds on epsilon over a grid of runs, as one HTML file."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ AXES = {
     "epochs": ("epochs", "1 to 100"),
     "delta": ("deltas", "1e-8 to 1e-4"),
 }
+"""Axes of the grid: the argument of :func:`jaxacct.plot.explorer.page`, and its default in the help's words."""
 
 
 def add_parser(commands: Any) -> None:

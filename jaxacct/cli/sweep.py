@@ -1,4 +1,7 @@
-"""``jaxacct sweep``: epsilon, delta or the least noise of a whole grid of runs, on all devices or in many jobs."""
+"""``jaxacct sweep``: epsilon, delta or the least noise of a whole grid of runs, on all devices or in many jobs.
+
+Its subcommands merge, best, export and plot work on the folders that a sweep wrote.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +38,23 @@ AXES = {
     "delta": "asks for epsilon; with --epsilon, and without noise, for the least noise multiplier",
     "epsilon": "asks for delta",
 }
+"""Axes of a sweep beside sampling rate and steps: the help's text."""
 MECHANISMS = (
     "PoissonSubsampledGaussian", "Gaussian", "GaussianWithoutReplacement", "DiscreteGaussian", "Laplace",
     "PoissonSubsampledLaplace", "LaplaceWithoutReplacement", "DiscreteLaplace",
 )  # fmt: skip
+"""Classes of mechanisms that a command's axes can describe; the first is the default."""
 MODES = ("saddlepoint", "certified")
+"""Modes of a sweep."""
 
 ARITHMETICS = ("auto", "float64", "pair")
+"""Arithmetics of a sweep."""
 
 SHOWN = 20
-"""Entries printed."""
+"""Largest number of entries printed."""
 
 FILES = (".npz", ".csv", ".json", ".parquet")
-"""Suffixes by which a file is meant and not a folder."""
+"""Suffixes of --out that mean a file, where a folder is wanted."""
 
 
 def add_parser(commands: Any) -> None:
@@ -143,6 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _shard(text: str) -> tuple[int, int]:
+    """Returns the part's number and the number of parts that I/N gives."""
     index, slash, count = text.partition("/")
     if not slash or not index.isdecimal() or not count.isdecimal():
         raise ValueError(f"shard = {text!r} is not understood: give the part's number and how many there are, 0/8.")
@@ -150,13 +158,14 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _settings(arguments: argparse.Namespace) -> Any:
+    """Returns the settings of the arguments: a grid, or rows; batches and epochs become rates and steps."""
     import numpy as np
 
     from jaxacct import validation
     from jaxacct.mechanisms.records import KINDS
+    from jaxacct.outward import rate_of, steps_of
     from jaxacct.sweep import grid, read_columns, rows
     from jaxacct.sweep.description import parsed
-    from jaxacct.validation import rate_of, steps_of
 
     names = arguments.mechanism.split(",")
     for name in names:
@@ -185,14 +194,14 @@ def _settings(arguments: argparse.Namespace) -> Any:
 
 
 def _each(function: Callable[[float], float], values: Any) -> Any:
-    """Returns a function of a number, or of each of a list."""
+    """Returns a function's value at a number, or its values at each of a list."""
     import numpy as np
 
     return np.array([function(float(value)) for value in values]) if np.ndim(values) else function(float(values))
 
 
 def _quantity(given: dict[str, Any]) -> str:
-    """Returns what is looked for: what is not given."""
+    """Returns the quantity that is looked for, the one that is not given."""
     if "delta" not in given and "epsilon" not in given:
         raise ValueError("--delta is missing: give it for epsilon, --epsilon for delta, or both for the least noise.")
     if "delta" not in given:
@@ -205,7 +214,7 @@ def _quantity(given: dict[str, Any]) -> str:
 
 
 def _use_all_cores(devices: int | None) -> None:
-    """Makes a CPU as many devices as it has cores; an application may choose what a library must leave alone."""
+    """Makes a CPU as many devices as it has cores, a setting of JAX that the command may choose and no library."""
     import jax
 
     from jaxacct import validation
@@ -215,11 +224,12 @@ def _use_all_cores(devices: int | None) -> None:
             return
         devices = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     validation.check_whole(devices, "devices", 1, 4096, "a number of devices")
-    with contextlib.suppress(RuntimeError):  # something was computed before in this process: it keeps its devices
+    with contextlib.suppress(RuntimeError):  # a process that has computed already keeps its devices
         jax.config.update("jax_num_cpu_devices", devices)
 
 
 def _print(record: dict[str, Any], found: Any) -> None:
+    """Prints the first entries and a summary; only the parts that hold these entries are read."""
     first: dict[str, list[Any]] = {}
     for piece in found.pieces():
         first = {name: (first.get(name, []) + values[:SHOWN].tolist())[:SHOWN] for name, values in piece.items()}
@@ -233,14 +243,15 @@ def _print(record: dict[str, Any], found: Any) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# ``jaxacct sweep merge | best | export | plot``: what is done with folders that ``jaxacct sweep --out`` wrote.
+# The subcommands ``jaxacct sweep merge | best | export | plot``, on folders that ``jaxacct sweep --out`` wrote.
 # ----------------------------------------------------------------------------------------------------
 
 FILTERS = ("noise-multiplier", "scale", "sampling-rate", "steps", "delta", "epsilon")
-"""Settings whose ranges may be asked for."""
+"""Settings whose ranges ``best`` can be limited to."""
 
 
 def _add_folder(command: argparse.ArgumentParser) -> None:
+    """Adds the folder of results."""
     command.add_argument("folder", metavar="FOLDER", help="folder of the results")
 
 
@@ -309,7 +320,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def merge(arguments: argparse.Namespace) -> int:
-    """Merges, prints what came out, and returns the exit code."""
+    """Merges shards, prints a summary, and returns the exit code."""
     from jaxacct.sweep import merge
 
     found = merge(arguments.folder, arguments.shards)
@@ -319,7 +330,7 @@ def merge(arguments: argparse.Namespace) -> int:
 
 
 def best(arguments: argparse.Namespace) -> int:
-    """Looks for the best settings, prints them, and returns the exit code."""
+    """Finds the best settings, prints them, and returns the exit code."""
     from jaxacct.sweep import load
 
     found = load(arguments.folder)
@@ -349,7 +360,7 @@ def best(arguments: argparse.Namespace) -> int:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Writes a file, and returns the exit code."""
+    """Writes the results to a file, and returns the exit code."""
     from jaxacct.sweep import load
     from jaxacct.sweep.result import check_suffix
 
@@ -361,7 +372,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def plot(arguments: argparse.Namespace) -> int:
-    """Draws, and returns the exit code."""
+    """Draws the results, and returns the exit code."""
     from jaxacct import plot as plots
     from jaxacct.plot.chart import own_figure
     from jaxacct.sweep import load
@@ -382,6 +393,7 @@ def plot(arguments: argparse.Namespace) -> int:
 
 
 def _fixed(text: str) -> tuple[str, float | str]:
+    """Returns the axis and value that AXIS=VALUE gives."""
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"--at {text} is not understood: give an axis and its value, steps=1000.")
@@ -389,7 +401,7 @@ def _fixed(text: str) -> tuple[str, float | str]:
 
 
 def described(found: Any, out: Any) -> dict[str, Any]:
-    """Returns what is said of a sweep, but for its results and how long it took, as JSON has it."""
+    """Returns the description of a sweep as JSON has it, without its results and the time it took."""
     from jaxacct import __version__
 
     guarantee = GUARANTEES["saddlepoint" if found.mode == "saddlepoint" else "best"]
@@ -415,7 +427,7 @@ def described(found: Any, out: Any) -> dict[str, Any]:
 
 
 def print_about(record: dict[str, Any], pace: str = "") -> None:
-    """Prints what a record says of a sweep."""
+    """Prints the summary of a sweep from its record."""
     counts = record["counts"]
     facts = [
         ("entries", f"{counts['entries']:,}{pace}"),
@@ -428,7 +440,7 @@ def print_about(record: dict[str, Any], pace: str = "") -> None:
 
 
 def print_entries(found: Any, columns: dict[str, list[Any]]) -> None:
-    """Prints entries, by column: what varies, and the bounds rounded outward."""
+    """Prints entries, by column: the settings that vary, and the bounds rounded outward."""
     names = [*found.columns, *(name for name in found.results if name not in ("estimate", "converged"))]
     cells = [[_cell(name, value, found.columns) for value in columns[name]] for name in names]
     print_columns(names, list(zip(*cells, strict=True)))
@@ -437,6 +449,7 @@ def print_entries(found: Any, columns: dict[str, list[Any]]) -> None:
 
 
 def _cell(name: str, value: Any, settings: Any) -> str:
+    """Returns a value as text: a setting as it is, a bound or a least noise rounded to its safe side."""
     if isinstance(value, str):
         return value
     if name in settings:

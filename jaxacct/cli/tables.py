@@ -1,4 +1,8 @@
-"""What ``jaxacct train`` asks of a user's own table, and a module of the user's own."""
+"""The arguments of ``jaxacct train`` for a user's own table, and for a model in a module of the user's own.
+
+Bounds, categories and classes of a table are public knowledge that the user gives: nothing is computed from the data
+but by the private training.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,10 @@ from jaxacct import json_files
 from jaxacct.cli.arguments import number
 
 EPSILON, EPOCHS, LEAST_STEPS, BATCH, WIDTH = 3.0, 40, 100, 1024, 64
-"""Of a table by default: passes over it, but so many steps at least; examples in a batch; width of the MLP."""
+"""Defaults for a table: budget epsilon, passes over the data, least number of steps, batch size, width of the MLP."""
 
 ONLY_FOR_TABLES = ("label", "classes", "bounds", "categories", "columns", "drop", "test", "test_size")
+"""Arguments that need --data."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -53,7 +58,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    """Returns the data set of the arguments, a table or a named one, and what a report says of a table."""
+    """Returns the data set of the arguments, a table or a named one, and a report's entries on a table."""
     from jaxacct.train import datasets
     from jaxacct.train.datasets import table
 
@@ -90,7 +95,7 @@ def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 
 
 def recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | None]:
-    """Returns the recipe of a run, for a table one made of public numbers, and its epochs."""
+    """Returns the recipe of a run, made of public numbers for a table, and its epochs."""
     import dataclasses
 
     from jaxacct.train import RECIPES
@@ -102,12 +107,12 @@ def recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | No
 
 
 def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]:
-    """Returns an MLP's settings and its epochs."""
+    """Returns an MLP's settings and its epochs; only the table's size is used, or the public bound on it."""
     from jaxacct import calibrate
+    from jaxacct.outward import steps_of
     from jaxacct.train.groups import Batches
     from jaxacct.train.models import MLP
     from jaxacct.train.recipes import UNTUNED, Recipe
-    from jaxacct.validation import steps_of
 
     size = Batches(most_examples=arguments.most_examples).size_for(len(dataset.train_labels))
     batch = min(BATCH, size) if arguments.batch_size is None else arguments.batch_size
@@ -117,7 +122,8 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
             f"--batch-size {batch:g}, --epochs {epochs:g}: give numbers above 0, the first at most {size}."
         )
     noise = arguments.noise_multiplier
-    if noise is None and arguments.policy != "constant":  # where it begins; elsewhere the epochs say what it is
+    # A policy needs noise to begin with; constant noise follows from the epochs.
+    if noise is None and arguments.policy != "constant":
         epsilon = EPSILON if arguments.epsilon is None else arguments.epsilon
         steps = steps_of(epochs, batch / size)
         noise = float(calibrate.noise_multiplier(epsilon, arguments.delta, batch / size, steps).value)
@@ -130,7 +136,7 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
 
 
 def _rules(arguments: argparse.Namespace) -> tuple[dict[str, Any], tuple[float, float] | None, list[str]]:
-    """Returns the rules of columns, the bounds of those without one, and the columns that are left out."""
+    """Returns the rules of columns, the bounds of columns without a rule, and the columns that are left out."""
     rules, drop = _rules_in_file(arguments.columns)
     drop += arguments.drop or []
     everywhere: tuple[float, float] | None = None
@@ -154,7 +160,7 @@ def _rules(arguments: argparse.Namespace) -> tuple[dict[str, Any], tuple[float, 
 
 
 def _rules_in_file(path: str | None) -> tuple[dict[str, Any], list[str]]:
-    """Returns the rules that a file has, and the columns that it leaves out."""
+    """Returns the rules in a JSON file, and the columns that it leaves out."""
     rules: dict[str, Any] = {}
     drop: list[str] = []
     if path is None:
@@ -181,6 +187,7 @@ def _rules_in_file(path: str | None) -> tuple[dict[str, Any], list[str]]:
 
 
 def _bounds(low: str, high: str, text: str) -> tuple[float, float]:
+    """Returns the two bounds of an argument ``text``."""
     try:
         return number(low), number(high)
     except argparse.ArgumentTypeError as error:
@@ -188,18 +195,19 @@ def _bounds(low: str, high: str, text: str) -> tuple[float, float]:
 
 
 def _add(rules: dict[str, Any], name: str, rule: Any) -> None:
+    """Adds a column's rule; raises ValueError where it has one already."""
     if name in rules:
         raise ValueError(f"column {name!r} has two rules: give one.")
     rules[name] = rule
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    """Returns what ``module:factory`` names, the module in the present folder or installed."""
+    """Returns the function or class that MODULE:FACTORY names, of a module in the present folder or installed."""
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise ValueError(f"--model {name}: give MODULE:FACTORY, such as my_model:make for make in my_model.py.")
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last: files that happen to lie here stand in for no package
+        sys.path.append(os.getcwd())  # last, so that a file in this folder cannot shadow an installed package
     try:
         found = vars(importlib.import_module(module))
     except (ImportError, SyntaxError) as error:

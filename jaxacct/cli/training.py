@@ -1,4 +1,4 @@
-"""``jaxacct train``: DP-SGD on a data set until its budget is spent; the model, and a report of what that bought."""
+"""``jaxacct train``: DP-SGD on a data set until its budget is spent; it writes a model, a report and a picture."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ from typing import Any
 from jaxacct.cli import tables
 from jaxacct.cli.arguments import Elsewhere, History, add_json, examples, number, print_facts, show
 from jaxacct.json_files import write_whole
-from jaxacct.numerics.precision import rounded_down, rounded_up
+from jaxacct.outward import rounded_down, rounded_up
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
+"""Data sets that can be named."""
 POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
+"""Policies that can be named."""
 CHECKPOINTS, HISTORY = "checkpoints", "history.jsonl"
+"""Names in a run's folder: the folder of checkpoints, and in that the file of evaluations."""
 MODEL, INFERENCE, REPORT, PICTURE = "model", "inference.jax_export", "report.json", "training.png"
+"""Names of the results in a run's folder."""
 
 INCREMENT, LEAST, MOST = 1 / 20, 0.8, 2.0
-"""Adaptive noise relative to where it starts: the step of a level and its bounds."""
+"""Adaptive noise, as shares of the initial noise multiplier: distance of two levels, least and largest level."""
 
 BATCH_INCREMENT, BATCH_LEAST = 1 / 4, 1 / 2
-"""Adaptive batches relative to where they start: 512 by 128 down to 256, Lécuyer (2021), section 5.1."""
+"""Adaptive batches, as shares of the initial size: distance of two levels and least level.
+
+They are those of 512 by 128 down to 256 in Lécuyer (2021), section 5.1.
+"""
 
 
 def add_parser(commands: Any) -> None:
@@ -103,6 +110,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_policies(group: Any) -> None:
+    """Adds the arguments of policies and ledgers."""
     group.add_argument(
         "--policy", choices=POLICIES, default="constant",
         help="noise as given throughout; noise or batch size by how a noisy count of correct training examples goes; "
@@ -171,7 +179,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _made(folder: pathlib.Path) -> Iterator[None]:
-    """Makes a folder, so that a bad path fails before the training; of what fails inside, no empty ones are left."""
+    """Makes a folder, so that a bad path fails before the training; after a failure inside, empty ones are removed."""
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -184,7 +192,7 @@ def _made(folder: pathlib.Path) -> Iterator[None]:
 
 
 def _check_free(folder: pathlib.Path, resume: bool) -> None:
-    """Raises where the folder has a run's results, and they are not of the run that goes on."""
+    """Raises ValueError where the folder holds a run's results, unless that run is resumed."""
     there = [name for name in (REPORT, MODEL, INFERENCE, CHECKPOINTS) if (folder / name).exists()]
     if there and not resume:
         raise ValueError(
@@ -204,7 +212,7 @@ def _delete(folder: pathlib.Path) -> None:
 
 
 def _export(trainer: Any, dataset: Any, path: pathlib.Path) -> None:
-    """Writes the model's function of a batch."""
+    """Writes the model's function of a batch; where a platform cannot lower it, a line on standard error says so."""
     import jax
 
     from jaxacct.train import export_inference
@@ -217,7 +225,7 @@ def _export(trainer: Any, dataset: Any, path: pathlib.Path) -> None:
 
 
 def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dict[str, Any]]:
-    """Returns the trainer, for how many steps to fit it, and what the report says of both."""
+    """Returns the trainer, the number of steps to fit it for, and the report's entries on both."""
     from jaxacct.train import make_trainer
 
     recipe, epochs = tables.recipe(arguments, dataset)
@@ -250,14 +258,15 @@ def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dic
 
 
 def _correct(model: Any, example: Any, label: Any) -> Any:
+    """Returns whether the model's most likely class is the label."""
     return model(example).argmax(axis=-1) == label
 
 
 def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float, int], Any] | None:
-    """Returns what makes the policy that the arguments name; None for constant noise, which a trainer has by itself."""
+    """Returns a function that makes the policy named; None for constant noise, which a trainer has by itself."""
     from jaxacct import validation
+    from jaxacct.outward import steps_of
     from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, EarlyStopping, SpendRemaining
-    from jaxacct.validation import steps_of
 
     if arguments.policy == "constant" and arguments.target_accuracy is None:
         return None
@@ -266,6 +275,7 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
         validation.check_probability(arguments.target_accuracy, "target_accuracy")
 
     def make(noise: float, rate: float, steps: int) -> Any:
+        """Returns the policy that begins with a noise multiplier and sampling rate."""
         batch, period = rate * size, steps_of(arguments.policy_epochs, rate)
         asks: dict[str, Any] = {"period": period, "query_noise": arguments.query_noise}
         policy: Any = Constant(noise, rate)
@@ -286,16 +296,18 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
 
 
 def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | None, resume: bool) -> list[Any]:
-    """Trains, and shows how far it is; the test set is public, what it measures costs no budget."""
+    """Trains with a progress line, and returns the evaluations; the test set is public, so measuring costs nothing."""
     from jaxacct.processes import progress
     from jaxacct.train import Evaluation, accuracy
     from jaxacct.train.report import epsilon_so_far
 
     def measured(model: Any) -> float:
+        """Returns the accuracy on the test set."""
         return accuracy(model, dataset.test_inputs, dataset.test_labels)
 
     reached = measured if len(dataset.test_labels) else None
     planned = min(steps, trainer.remaining_steps)
+    # An evaluation each epoch, and at least 20 in a run.
     every = max(1, min(round(trainer.sampler.num_examples / trainer.sampler.expected_batch_size), planned // 20))
     history: list[Evaluation] = []
     left = steps
@@ -307,6 +319,7 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
     with progress(dataset.name, planned, done=trainer.steps) as advance:
 
         def show(entry: Evaluation) -> None:
+            """Shows an evaluation on the progress line."""
             reached = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.3f}, "
             so_far = epsilon_so_far(trainer, entry.step)
             cost = entry.epsilon if so_far is None else so_far
@@ -314,6 +327,7 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
             advance(entry.step, f"{reached}epsilon {rounded_up(cost, '.2f')}{whole}")
 
         def keep(entry: Evaluation) -> None:
+            """Adds an evaluation to the history, in memory and on disk, and shows it."""
             history.append(entry)
             if record is not None:
                 record.add(entry)
@@ -323,7 +337,8 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
             show(entry)
 
         unseen = trainer.steps > (history[-1].step if history else 0)
-        if unseen and (trainer.steps % every == 0 or left == 0):  # interrupted between a checkpoint and its evaluation
+        # A run that was interrupted between a checkpoint and its evaluation lacks that one.
+        if unseen and (trainer.steps % every == 0 or left == 0):
             keep(Evaluation(trainer.steps, reached and reached(trainer.model), trainer.spent_epsilon))
         say = lambda step, words: advance(step, words)  # noqa: E731
         trainer.fit(left, every=every, evaluate=reached, on_evaluation=keep, keeper=keeper, progress=say)
@@ -331,6 +346,7 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
 
 
 def _print(report: dict[str, Any], folder: pathlib.Path) -> None:
+    """Prints the main results as a table."""
     config, final = report["config"], report["final"]
     certified, budget = final["epsilon_certified"], rounded_up(config["budget"]["epsilon"])
     proved = "does not apply: see the guarantee"

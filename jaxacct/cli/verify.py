@@ -1,28 +1,29 @@
-"""``jaxacct verify``: whether the brackets that a command wrote are true, in ball arithmetic."""
+"""``jaxacct verify``: the referee's verdicts on the brackets that a command wrote, in ball arithmetic."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import pathlib
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jaxacct import json_files
 from jaxacct.cli.arguments import add_json, examples, print_columns, print_facts, rounded, show
 
 if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Relation
 
 CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
+"""Exit codes, by verdict."""
 
 JUDGED = {"epsilon": "delta", "delta": "epsilon"}
-"""What can be judged, and what it is given at."""
+"""Quantities that can be judged, with the quantity that each is given at."""
 
 
 class Claim(NamedTuple):
-    """A bracket, and of what it is said to be one."""
+    """A claimed bracket, with the quantity and the composition that it is claimed for."""
 
     quantity: str
     given: float
@@ -83,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(status: str, found: list[Claim], verdicts: list[dict[str, Any]]) -> None:
+    """Prints one verdict as a table of facts, or several as rows."""
     if len(found) > 1:
         names = ["quantity", "given", "lower", "upper", "status"]
         print_columns(names, [[_shown(name, verdict[name]) for name in names] for verdict in verdicts])
@@ -102,6 +104,7 @@ def _print(status: str, found: list[Claim], verdicts: list[dict[str, Any]]) -> N
 
 
 def _shown(name: str, value: Any) -> str:
+    """Returns a value as text, a bound to 12 digits rounded outward."""
     if not isinstance(value, float):
         return str(value)
     return rounded(name, value, 12) if name in ("lower", "upper") else f"{value:.12g}"
@@ -110,7 +113,7 @@ def _shown(name: str, value: Any) -> str:
 def read(name: str) -> Any:
     """Returns the JSON object of a file; raises ValueError where there is none."""
     try:
-        record = json.loads(sys.stdin.read() if name == "-" else pathlib.Path(name).read_text())
+        record = json_files.loads(sys.stdin.read() if name == "-" else pathlib.Path(name).read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # bytes that are no text, too
         raise ValueError(f"{name} is not JSON ({error}): give what a command printed with --json.") from None
     if not isinstance(record, dict):
@@ -119,7 +122,7 @@ def read(name: str) -> Any:
 
 
 def claims(record: dict[str, Any]) -> Iterator[Claim]:
-    """Yields the brackets in what a command wrote; raises ValueError where there are none that can be judged."""
+    """Yields the brackets in a command's output; raises ValueError where there are none that can be judged."""
     try:
         if "axes" in record:
             yield from _of_sweep(record)
@@ -142,6 +145,7 @@ def claims(record: dict[str, Any]) -> Iterator[Claim]:
 
 
 def _of(quantity: str, rows: list[dict[str, Any]], mechanism: Any, record: dict[str, Any]) -> Iterator[Claim]:
+    """Yields the claims of rows with bounds and the value that they are given at, all for one composition."""
     if quantity not in JUDGED:
         raise ValueError(f"quantity = {quantity!r} cannot be judged: give the bracket of an epsilon or a delta.")
     from jaxacct.mechanisms.records import mechanism_of
@@ -156,6 +160,7 @@ def _of(quantity: str, rows: list[dict[str, Any]], mechanism: Any, record: dict[
 
 
 def _of_training(record: dict[str, Any]) -> dict[str, Any]:
+    """Returns the mechanism of a calibration's record: a Poisson-subsampled Gaussian, or that for groups."""
     if (size := record.get("group", 1)) > 1:
         noise, rate = record["noise_multiplier"], record["sampling_rate"]
         return {"type": "PoissonSubsampledGroup", "scale": noise, "sampling_rate": rate, "size": size}
@@ -164,7 +169,7 @@ def _of_training(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_sweep(record: dict[str, Any]) -> Iterator[Claim]:
-    """The grid of a sweep of one class; one for noise says of its bounds only that they are of an epsilon reached."""
+    """Yields the claims of a sweep of one mechanism class; a sweep for noise claims the epsilon that it reached."""
     if "results" not in record or len(record["mechanisms"]) != 1:
         raise ValueError("a sweep with its results, of one mechanism, can be judged: leave out --out.")
     kind = record["mechanisms"][0]

@@ -1,7 +1,8 @@
 """Conversions between notions of differential privacy, each with its theorem and on its safe side.
 
-Rényi divergences and (epsilon, delta), by the optimal relation and by older rules; pure, concentrated and Gaussian
-differential privacy in and out. Each function says whether it returns an upper or a lower bound; rounding is counted.
+They turn Rényi divergences into (epsilon, delta), by the optimal relation and by older rules, and pure, concentrated
+and Gaussian differential privacy into one another. Each function says whether it returns an upper or a lower bound;
+rounding is counted.
 """
 
 from jaxacct.convert.concentrated import (

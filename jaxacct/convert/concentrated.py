@@ -1,4 +1,12 @@
-"""Pure differential privacy, epsilon-DP, as Rényi and as concentrated differential privacy."""
+"""Conversions of pure, concentrated and bounded-range differential privacy.
+
+In reading order:
+
+- epsilon-DP as Rényi and as concentrated differential privacy (:func:`pure_to_rdp`, :func:`pure_to_zcdp`),
+- zCDP and tCDP to and from Rényi divergences and (epsilon, delta),
+- the worst composition of mechanisms of bounded range (:func:`bounded_range_to_delta`,
+  :func:`bounded_range_to_epsilon`).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +38,7 @@ from jaxacct.numerics.programs import lowered, raised
 
 
 def margin_of_pure() -> float:
-    """Returns the rounding of five functions at most, of which the sum of three is no less than a tenth in size."""
+    """Returns a margin for the rounding of at most five functions, where a sum of three is at least a tenth of them."""
     return 32 * arithmetic().function
 
 
@@ -55,7 +63,7 @@ def pure_to_rdp(epsilon: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Ar
 def pure_to_zcdp(epsilon: Float[ArrayLike, "*batch"]) -> Float[Array, "*batch"]:
     """Returns the least rho such that every epsilon-DP mechanism is rho-zCDP: epsilon tanh(epsilon/2); float64 (...).
 
-    Below the epsilon^2/2 of Bun and Steinke (2016), "Concentrated differential privacy", Proposition 1.4. With
+    It is below the epsilon^2/2 of Bun and Steinke (2016), "Concentrated differential privacy", Proposition 1.4. With
     u = order - 1/2, the divergence of randomized response over its order is
 
         (log cosh(u epsilon) - log cosh(epsilon/2)) / (u^2 - 1/4),
@@ -77,8 +85,8 @@ def pure_to_zcdp(epsilon: Float[ArrayLike, "*batch"]) -> Float[Array, "*batch"]:
 def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
     x, order = by_order(epsilon, orders)
     power = order - 1
-    # Its moment is 1 + (e^(b x) - 1) (1 - e^(-a x))/(1 + e^-x), a the order and b = a - 1: however close to 1, all of
-    # its distance is there. Where b x is above 1 its logarithm, at least 0.43 then, is summed.
+    # The moment is 1 + (e^(b x) - 1) (1 - e^(-a x))/(1 + e^-x), a the order and b = a - 1. However close it is to 1,
+    # this form keeps all of its distance from 1. Where b x is above 1 its logarithm, at least 0.43 then, is summed.
     excess = jnp.expm1(jnp.minimum(power * x, 1.0)) * -jnp.expm1(-(power + 1) * x) / (1 + jnp.exp(-x))
     far = power * x + softplus(-(2 * power + 1) * x) - softplus(-x)
     divergence = jnp.where(power * x < 1, jnp.log1p(excess), far) / power
@@ -90,13 +98,13 @@ def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
 @kernel
 def _pure_to_zcdp(epsilon: Array) -> Array:
     epsilon = as_float64(epsilon)
-    # Above 0 where the product underflows: what costs anything keeps a cost.
+    # Kept above 0 where the product underflows, so that a positive epsilon costs something.
     rho = jnp.maximum(epsilon * jnp.tanh(epsilon / 2) * (1 + margin_of_pure()), TINY)
     return jnp.where(epsilon >= 0, jnp.where(is_zero(epsilon), 0.0, rho), jnp.inf)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Zero-concentrated and truncated concentrated differential privacy.
+# Zero-concentrated and truncated concentrated differential privacy
 #
 # A mechanism is rho-zCDP if its Rényi divergence of every order a > 1 is at most rho a (Bun and Steinke 2016), and
 # (rho, omega)-tCDP if that holds for a < omega (Bun, Dwork, Rothblum and Steinke 2018, "Composable and versatile
@@ -105,14 +113,14 @@ def _pure_to_zcdp(epsilon: Array) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 NARROWEST, WIDEST = 1 / 32, 2.0
-"""Factors of the order - 1 that is best for Mironov's rule, between which the search goes.
+"""Ends of the search, as factors of the order - 1 that is best for Mironov's rule. Tightness only.
 
 The best factor for "optimal" was between 0.07 and 1.0 in 3,000 settings (rho in [1e-8, 1e3], delta in [1e-300, 0.5]).
 """
 
 
 def margin() -> float:
-    """Returns the rounding of the products and quotients below: there are fewer, and no function among them."""
+    """Returns a margin for the rounding of the products and quotients below, which are fewer and hold no function."""
     return 32 * roundoff()
 
 
@@ -132,7 +140,7 @@ def zcdp_to_rdp(rho: Float[ArrayLike, ""], orders: Orders) -> Float[Array, " ord
 
 
 def tcdp_to_rdp(rho: Float[ArrayLike, ""], omega: Float[ArrayLike, ""], orders: Orders) -> Float[Array, " orders"]:
-    """Returns ``rho * order`` for orders up to omega, and ``inf`` above, of which tCDP says nothing; float64.
+    """Returns ``rho * order`` for orders up to omega, and ``inf`` above, where tCDP says nothing; float64.
 
     Formal guarantee: an upper bound by the definition of tCDP, rounding included, under the relation of the tCDP.
 
@@ -152,15 +160,16 @@ def rdp_to_tcdp(rdp: Divergences, orders: Orders) -> tuple[Float[Array, ""], Flo
     """Returns the least rho known to hold, and omega, the largest order: (rho, omega)-tCDP; float64 (), ().
 
     Between two orders (order - 1) rdp is at most its chord, for it is convex and 0 at order 1 (a log moment); the
-    largest ratio of the chord to (order - 1) order is closed. From finitely many orders no zCDP follows, whatever their
-    divergences: beyond the largest one nothing is known.
+    largest ratio of the chord to (order - 1) order has a closed form. No zCDP follows from finitely many orders,
+    whatever their divergences: beyond the largest one nothing is known.
 
     Args:
         rdp (orders,): divergences, at least 0.
         orders (orders,): above 1, increasing.
 
-    Formal guarantee: what is (order, rdp)-RDP for each order is (rho, omega)-tCDP; rounding included. Raises ValueError
-    where a concrete argument is out of range or the orders do not increase. ``inf`` where they are traced and do not.
+    Formal guarantee: a mechanism that is (order, rdp)-RDP for each order is (rho, omega)-tCDP; rounding included.
+    Raises ValueError where a concrete argument is out of range or the orders do not increase. ``inf`` where they are
+    traced and do not.
 
     >>> rho, omega = rdp_to_tcdp([0.2, 0.4, 0.8], [2.0, 4.0, 8.0])  # 0.1 order: 0.1-zCDP up to order 8, but for
     >>> round(float(rho), 6), float(omega)  # the range below order 2, where only 0.2 is known
@@ -268,8 +277,8 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
     x = jnp.concatenate([jnp.zeros(1), orders - 1])
     moments = jnp.concatenate([jnp.zeros(1), (orders - 1) * rdp])
     slope = jnp.diff(moments) / jnp.diff(x)
-    # Of two crossing chords through 0 the intercept is at most 0 where the moments are convex; if they are not (they
-    # are upper bounds only), the larger end counts as well.
+    # A chord's intercept is at most 0 where the moments are convex, for they are 0 at order 1. Where they are not (they
+    # are upper bounds only), the larger of its ends counts.
     start = jnp.minimum(moments[:-1] - slope * x[:-1], 0.0)
     best = (-start + jnp.sqrt(start**2 - start * slope)) / jnp.where(slope > 0, slope, 1.0)
 
@@ -287,11 +296,11 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
 
 @kernel(static=1)
 def _tcdp_implies(rho: Array, omega: Array, number: Array, to: Conversion) -> Array:
-    """Returns the least implied at ``number``, over the orders around 1 + sqrt(size/rho), best for Mironov's rule."""
+    """Returns the least implied at ``number``, over orders around 1 + sqrt(size/rho), the best for Mironov's rule."""
     if isinstance(to, ToEpsilon):
         size, valid, unknown = -jnp.log(number), (number > 0) & (number < 1), jnp.inf
     else:
-        # Of Mironov's rule delta = e^(b (rho (b + 1) - epsilon)) is least at b = (epsilon/rho - 1)/2.
+        # Mironov's delta = e^(b (rho (b + 1) - epsilon)) is least at b = (epsilon/rho - 1)/2.
         size = jnp.where(number < jnp.inf, jnp.maximum(number / rho - 1, 0.1) ** 2 / 4 * rho, 1.0)
         valid, unknown = number >= 0, 1.0
 
@@ -301,47 +310,49 @@ def _tcdp_implies(rho: Array, omega: Array, number: Array, to: Conversion) -> Ar
 
     known = valid & (rho >= 0) & (rho < jnp.inf) & (omega > 1)
     power = jnp.sqrt(jnp.where(known & (rho > 0), size / rho, 1.0))
-    # Kept in the range of float64, orders up to 1e15 included.
+    # Kept in the range of float64, with orders up to 1e15.
     power = jnp.clip(power, 1e-6, 1e15)
     least = least_between(bound, 1 + power * NARROWEST, 1 + power * WIDEST)
     return jnp.where(known, jnp.where(rho == 0, 0.0, jnp.fmin(least, unknown)), unknown)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The worst of adaptively composed mechanisms of bounded range: exponential mechanisms.
+# Bounded range: the worst adaptive composition of exponential mechanisms
 #
 # Of the mechanisms whose losses lie in [t - e, t] the one with these two losses is the worst, t with the P-mass
 # p(t) = (1 - e^(t-e)) / (1 - e^-e), for a t in [0, e] (:class:`.BoundedRangePair`). Whoever composes k of them chooses
-# each t in the light of the losses so far. With D_0(x) = (1 - e^x)+ the worst delta at x of k of them is
+# each t by the losses so far. With D_0(x) = (1 - e^x)+ the worst delta at x of k of them is
 #
 #     D_k(x) = max over t in [0, e] of p(t) D_(k-1)(x - t) + (1 - p(t)) D_(k-1)(x - t + e).                        (*)
 #
-# *From above.* x and t on a mesh of width h = e/m make this exact sums of mesh values. Between two t's of the mesh let
-# s = e^-t. D_(k-1) is convex in e^x, so at x - t it is at most its chord's value a + b s, and a' + b' s at x - t + e; a
-# and a' are the chords' ends at s = 0, of which the first is the larger one. The chord's (*) is A + B s - C/s, with C =
-# (a - a') e^-e / (1 - e^-e) at least 0. That is concave, and so at most (h_s)^2/8 times 2C/s^3 above the larger of its
-# ends. Left of the mesh D is at most 1, right of it at most its last value.
+# *From above.* With x and t on a mesh of width h = e/m, (*) becomes exact sums of mesh values. Between two t's of the
+# mesh let s = e^-t. D_(k-1) is convex in e^x, so at x - t it is at most its chord's value a + b s, and a' + b' s at
+# x - t + e; a and a' are the chords' ends at s = 0, and a is the larger one. The chord's (*) is
+# A + B s - C/s, with C = (a - a') e^-e / (1 - e^-e) at least 0. That is concave, and so at most (h_s)^2/8 times 2C/s^3
+# above the larger of its ends. Left of the mesh D is at most 1, right of it at most its last value.
 #
 # For one run (*) has a closed form, with which the recursion starts.
 #
-# *From below.* One t for all k, of which the losses' sum is binomial.
+# *From below.* All k runs have one t, so that the sum of their losses is binomial.
 # ----------------------------------------------------------------------------------------------------
 
 WIDEST_RANGE, MOST = 100.0, 2000
-"""Longest range, and most runs."""
+"""Longest range, in nats, and most runs. Limits of work alone."""
 
 WORK = 1e9
-"""Most mesh values that are formed, some four seconds of them; their number grows as the runs' to the power 3/2."""
+"""Most mesh values that are formed, some four seconds of them; their number grows as the runs' to the power 3/2. A
+limit of time alone."""
 
 FINE, COARSE = 64, 32
-"""Mesh points in a range, for up to a hundred runs and for more."""
+"""Mesh points in a range, for up to a hundred runs and for more. Sound for any value; more are tighter and slower."""
 
 ROUNDING = 4e-14
-"""Relative error of one evaluation of (*): t is off by an ulp of the range, which near its end is 64 of p(t)."""
+"""Relative error of one evaluation of (*): t is off by an ulp of the range, which near its end is 64 of p(t). The upper
+bounds rest on it: it must not be lowered."""
 
 
 def _size(span: float, steps: int) -> tuple[int, int]:
-    """Returns how many mesh points a range has, and either side of 0.
+    """Returns the numbers of mesh points in a range, and on either side of 0.
 
     The losses' sum has mean k e^2/8 and deviation sqrt(k) e/2 at most; 12 of these are e^-72.
     """
@@ -351,7 +362,7 @@ def _size(span: float, steps: int) -> tuple[int, int]:
 
 
 def is_affordable(span: float, steps: float) -> bool:
-    """Returns whether so many runs are within what is computed here."""
+    """Returns whether a range and a number of runs are within the limits above, that of :data:`WORK` included."""
     if not (0 < span <= WIDEST_RANGE and 1 <= steps <= MOST):
         return False
     points, count = _size(span, int(steps))
@@ -382,7 +393,7 @@ def bounded_range_to_delta(span: float, steps: int, epsilon: float) -> Bounds:
 
 
 def bounded_range_to_epsilon(span: float, steps: int, delta: float) -> Bounds:
-    """Returns bounds on the worst epsilon, at ``delta`` in (0, 1), likewise.
+    """Returns bounds on the worst epsilon of the same compositions, at ``delta`` in (0, 1).
 
     Arguments, guarantee, errors and source are those of :func:`bounded_range_to_delta`.
 
@@ -393,6 +404,7 @@ def bounded_range_to_epsilon(span: float, steps: int, delta: float) -> Bounds:
     x, worst = _worst(span, steps)
     upper = _inverse(x, worst, delta)
     low, high = 0.0, span * steps
+    # Bisection of the lower bound: at ``low`` it exceeds delta, so some composition has no smaller epsilon.
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if _together(span, steps, middle) > delta else (low, middle)
@@ -438,11 +450,13 @@ def _worst(span: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
     t = np.append(h * np.arange(points), span)
     high = -np.expm1(t - span) / -math.expm1(-span)
     low = np.exp(t - span) * -np.expm1(-t) / -math.expm1(-span)
-    # (h_s)^2 / (4 s^3) at the smaller s, times e^-e / (1 - e^-e).
+    # The bulge of (*) between two t's: (h_s)^2 / (4 s^3) at the smaller s, times e^-e / (1 - e^-e).
     bulge = np.exp(t[1:]) * math.expm1(h) ** 2 / 4 / math.expm1(span)
     inside = np.clip(x, -span, span)
     single = np.expm1((inside - span) / 2) ** 2 / -math.expm1(-span) * (1 + ROUNDING)
     worst = np.where(x < -span, -np.expm1(x), np.where(x > span, 0.0, single))
+    # Each step turns D_(k-1) on the mesh into an upper bound on D_k: the largest of (*) over the t's of the mesh, with
+    # the bulge between each two of them.
     for _ in range(steps - 1):
         padded = np.concatenate([np.ones(points + 1), worst, np.full(points + 1, worst[-1])])
         # The chord from each mesh point to the one before it, at its left end: its value at e^x = 0.

@@ -1,6 +1,6 @@
-"""Gaussian differential privacy: delta from mu and epsilon, both ways back, and Rényi divergences.
+"""Conversions of Gaussian differential privacy: delta from mu and epsilon, both ways back, and Rényi divergences.
 
-The numbers are those of :mod:`jaxacct.dominating_pairs.gaussian_profile`, rounded to the safe side.
+The values are those of :mod:`jaxacct.dominating_pairs.gaussian_profile`, rounded to the safe side.
 """
 
 from __future__ import annotations
@@ -129,11 +129,12 @@ def _mu_below(epsilon: Array, delta: Array) -> Array:
 
 
 _QUANTITIES = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}
+"""Functions of the three quantities, each from the other two and rounded to its safe side."""
 
 
 @in_float64
 def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
-    # Entered before the derivative's rule, which would take NumPy's float64 for float32.
+    # The scope is entered before the derivative's rule, which would take NumPy's float64 for float32.
     return outside(_answer(quantity, first, second))
 
 
@@ -167,7 +168,7 @@ def _answer_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, An
             "epsilon": (-by_mu / by_epsilon, 1 / by_epsilon),
             "mu": (-by_epsilon / by_mu, 1 / by_mu),
         }[quantity]
-        # An epsilon of 0 stays where it is.
+        # An epsilon of 0 stays at 0, whichever way the arguments move.
         held = (found <= 0) if quantity == "epsilon" else False
         moves = (as_float64(move) for move in tangents)
         tangent = sum(slope * move for slope, move in zip(slopes, moves, strict=True))

@@ -1,7 +1,7 @@
-"""What one number says of a mechanism: its (epsilon, delta), its zCDP, its GDP. Mechanisms that have none are refused.
+"""Privacy parameters of single mechanisms: (epsilon, delta), zCDP and GDP. Mechanisms without them are refused.
 
-These are what filters and odometers add up that track a single number. A subsampled Gaussian has no such number worth
-its name: its zCDP and GDP parameters are those of the Gaussian without sampling. Rényi filters are for it.
+Filters and odometers that track a single number add these up. A subsampled Gaussian has no useful number of this kind:
+its zCDP and GDP parameters are those of the Gaussian without sampling. Rényi filters are for it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def mechanism_to_zcdp(
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
     """Returns (rho, delta): one run is delta-approximately rho-zCDP; float64, of the mechanism's batch shape.
 
-    1/(2 s^2) for Gaussian noise, continuous or discrete, and epsilon tanh(epsilon/2) for an epsilon of
-    :func:`mechanism_to_dp`, which is less than epsilon^2/2 (:func:`.pure_to_zcdp`). Of :class:`.ZeroConcentratedDP` it
+    It is 1/(2 s^2) for Gaussian noise, continuous or discrete, and epsilon tanh(epsilon/2) for an epsilon of
+    :func:`mechanism_to_dp`, which is less than epsilon^2/2 (:func:`.pure_to_zcdp`). For :class:`.ZeroConcentratedDP` it
     is rho + xi: at orders a above 1, xi + rho a is at most (xi + rho) a.
 
     Formal guarantee: upper bounds, rounding included, for ``relation``. ``inf`` for invalid traced parameters.
@@ -101,14 +101,14 @@ def mechanism_to_zcdp(
 def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " ..."]:
     """Returns mu: one run is mu-GDP; float64, of the mechanism's batch shape.
 
-    1/s for Gaussian noise. For a pure epsilon, twice the normal quantile of e^epsilon/(1 + e^epsilon): the trade-off
-    function of randomized response, which bounds that of every epsilon-DP mechanism from below, has its only vertex on
-    the Gaussian one's curve; lying on the convex curve's chords it is above it.
+    It is 1/s for Gaussian noise. For a pure epsilon it is twice the normal quantile of e^epsilon/(1 + e^epsilon): the
+    trade-off function of randomized response, which bounds that of every epsilon-DP mechanism from below, has its only
+    vertex on the Gaussian one's curve; lying on the convex curve's chords it is above it.
 
     Formal guarantee: an upper bound, rounding included, for ``relation``. ``inf`` for invalid traced parameters.
 
-    Raises ValueError for a mechanism that is not GDP or whose mu is not known, an (epsilon, delta) with delta above 0
-    among them, and where a concrete field or the relation is not valid.
+    Raises ValueError for a mechanism that is not GDP or whose mu is not known, among them an (epsilon, delta) with
+    delta above 0, and where a concrete field or the relation is not valid.
 
     Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Theorem 1; the vertex as above.
 
@@ -130,12 +130,12 @@ def _check(mechanism: Mechanism, relation: Relation) -> None:
 
 
 def _shift(relation: Relation) -> float:
-    """Returns how far a query of sensitivity 1 moves between neighbours."""
+    """Returns the distance that a query of sensitivity 1 moves between neighbours."""
     return 2.0 if relation == "replace" else 1.0
 
 
 class _GaussianCost(NamedTuple):
-    """What one run with Gaussian noise is: rho-zCDP surely (a delta of 0), and mu-GDP."""
+    """The cost of one run with Gaussian noise: rho-zCDP surely (a delta of 0), and mu-GDP."""
 
     rho: Array
     delta: Array
@@ -143,7 +143,7 @@ class _GaussianCost(NamedTuple):
 
 
 def _of_gaussian(mechanism: Mechanism, relation: Relation) -> _GaussianCost | None:
-    """Returns what Gaussian noise costs; None for other mechanisms."""
+    """Returns the cost of Gaussian noise; None for other mechanisms."""
     _check(mechanism, relation)
     if isinstance(mechanism, Gaussian):
         return _gaussian_cost(_shift(relation), mechanism.noise_multiplier)
@@ -196,8 +196,8 @@ def _gdp_of_pure(epsilon: Array) -> Array:
     probability = (1 - margin()) / (1 + jnp.exp(jnp.minimum(epsilon, 700.0)))
     place, error = jnp.vectorize(quantile)(probability)
     bound = jnp.where(epsilon < 700, 2 * (error - place) * (1 + margin()), jnp.inf)
-    # Near 0 the rounding above is all there is. There tanh(epsilon/2) = 2 Phi(mu/2) - 1, of which the one is at most
-    # epsilon/2 and the other at least mu (1 - mu^2/24)/sqrt(2 pi).
+    # Near 0 the rounding above exceeds the value. There tanh(epsilon/2) = 2 Phi(mu/2) - 1, where the left side is at
+    # most epsilon/2 and the right side at least mu (1 - mu^2/24)/sqrt(2 pi).
     near = jnp.sqrt(jnp.pi / 2) * epsilon * (1 + 0.07 * epsilon**2) * (1 + margin())
     bound = jnp.maximum(jnp.where(epsilon < 0.5, jnp.minimum(bound, near), bound), TINY)
     return jnp.where(is_zero(epsilon), 0.0, jnp.where(epsilon >= 0, bound, jnp.inf))
@@ -217,4 +217,5 @@ _PURE: dict[type, Any] = {
     DiscreteLaplace: lambda mechanism, shift: _noise_ratio(float(mechanism.sensitivity), mechanism.scale),
     PoissonSubsampledLaplace: _subsampled_laplace,
 }
-"""The epsilon of each class; RandomizedResponse's is the log ratio of its probabilities, for any number of outcomes."""
+"""The pure epsilon of each class, a function of the mechanism and the shift. RandomizedResponse's is the log ratio of
+its probabilities, for any number of outcomes."""

@@ -1,4 +1,20 @@
-"""Rényi orders: which are allowed, and the search for the best one between two of them."""
+"""Conversions of Rényi divergences to (epsilon, delta) and back, with all of their numerical analysis.
+
+A Rényi divergence of one order limits the privacy profile. The optimal relation between the two has no closed form; it
+is approached by tangents, each of which is a valid bound, so that an imperfect search costs tightness alone. In reading
+order:
+
+- orders, and the search for the best one (:func:`least_between`),
+- logarithms of sums and differences, with their error bounds,
+- :func:`kernel`, which compiles the functions of this package,
+- closed bounds (:func:`epsilon_mironov` and the others),
+- a search for a root that returns the least bound it meets (:func:`least_near_root`),
+- the optimal relation, with its proof (:func:`epsilon_at`, :func:`log_delta_at`, :func:`least_rdp_at`),
+- the public functions :func:`rdp_to_epsilon`, :func:`rdp_to_delta` and :func:`least_rdp`.
+
+Source: Asoodeh, Liao, Calmon, Kosut and Sankar (2021), "Three variants of differential privacy: lossless conversion and
+applications".
+"""
 
 from __future__ import annotations
 
@@ -36,17 +52,17 @@ Divergences: TypeAlias = Float[ArrayLike, "*batch orders"] | Sequence[float]
 """Rényi divergences, one for each order: an array, or a list of numbers."""
 
 POINTS = 12
-"""Orders looked at in one round of the search."""
+"""Number of orders that one round of the search tries. Tightness only."""
 
 ROUNDS = 4
-"""Rounds; each leaves 2/(POINTS + 1) of the interval. 4 leave 6e-4 of it: of second order in a bound, 4e-7 of what one
-order and the next differ by."""
+"""Number of rounds; each leaves 2/(POINTS + 1) of the interval. 4 leave 6e-4 of it: of second order in a bound, 4e-7 of
+the difference between one order and the next. Tightness only."""
 
 
 def checked_orders(orders: Orders, *, one: bool = False, infinity: bool = False) -> Any:
     """Returns ``orders`` as a float64 array, or as they are where they are traced; raises ValueError on a bad one.
 
-    Orders are above 1 and finite, but for what is allowed: order ``one``, the Kullback-Leibler divergence, or
+    Orders are above 1 and finite. Two others may be allowed: order ``one``, the Kullback-Leibler divergence, and
     ``infinity``, the supremum of the privacy loss.
     """
     if isinstance(orders, (list, tuple)) and any(isinstance(order, jax.core.Tracer) for order in orders):
@@ -91,8 +107,8 @@ def by_order(values: Array, orders: Array) -> tuple[Array, Array]:
 def least_between(bound: Callable[[Array], Array], low: Array, high: Array) -> Array:
     """Returns the least value of ``bound`` found between two orders, each a scalar.
 
-    ``bound`` takes orders (n,) and returns (n,) numbers, each of which is a bound by itself: what is returned is one,
-    however good the search. It looks at a geometric grid of order - 1 and goes on between the best point's neighbours.
+    ``bound`` takes orders (n,) and returns (n,) numbers, each of which is a bound by itself; so the result is a bound
+    however good the search is. It tries a geometric grid of order - 1 and goes on between the best point's neighbours.
     Infinite values are passed over.
     """
     inner = jnp.arange(1, POINTS + 1) / (POINTS + 1)
@@ -105,27 +121,29 @@ def least_between(bound: Callable[[Array], Array], low: Array, high: Array) -> A
         best = left + step * (1 + first_index(values == smallest))
         return jnp.maximum(best - step, left), jnp.minimum(best + step, right), jnp.fmin(least, smallest)
 
+    # The state is an interval of log(order - 1) and the least bound so far; each round narrows it to two grid steps.
     start = (jnp.log(low - 1), jnp.log(high - 1), jnp.full_like(low, jnp.inf))
     return jax.lax.fori_loop(0, ROUNDS, narrow, start)[2]
 
 
 # ----------------------------------------------------------------------------------------------------
-# Logarithms of sums and differences, and how far each of them may be off: what the margins of this room rest on.
+# Logarithms of sums and differences, with their error bounds, on which the margins below rest
 #
-# One assumption on a device's elementary functions is made, ``arithmetic().function``; all else follows from it and
-# from sums, products, quotients and roots right to a relative ``roundoff()``. In the proofs F is the one, u the other,
-# F is 8 u; an error is absolute where nothing else is said; what is of second order is left to the slack of the last
-# factor. An argument that is a float64 is exact: errors of arguments are added where they arise.
+# There is one assumption on a device's elementary functions, ``arithmetic().function``; all else follows from it and
+# from sums, products, quotients and roots right to a relative ``roundoff()``. In the proofs F is the former, u the
+# latter, F is 8 u; an error is absolute where nothing else is said; terms of second order are left to the slack of the
+# last factor. An argument that is a float64 is exact: errors of arguments are added where they arise.
 # ----------------------------------------------------------------------------------------------------
 
 LARGEST = 600.0
-"""Exponent at which e^x is cut off, below float64's 709; what stands beside it is then below e^-500 of it."""
+"""Exponent at which e^x is cut off, below float64's 709; a term beside it is then below e^-500 of it. Proofs of this
+file rest on it."""
 
 
 def softplus(x: Array) -> Array:
     """Returns ``log(1 + e^x)``; relative error 3 F.
 
-    The exponential is within F, log1p carries a relative error of a positive argument over at most whole, and adds F.
+    The exponential is within F. log1p carries a relative error of a positive argument over, at most whole, and adds F.
     As its slope, the sigmoid, is at most itself, an error d of x, d small, is a relative error of at most d.
     """
     return jnp.maximum(x, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
@@ -151,10 +169,11 @@ def log_excess_above(x: Array) -> Array:
 def log_deficit_above(y: Array, power: Array) -> Array:
     """Returns ``log(1 - B(e^-y))``, rounded up, y of either sign: B(t) = a t^b - b t^a, ``power`` is b = a - 1.
 
-    It is above the exact value by at most 32 F (1 + |value|), and by at most 16 F |b y| more where y is below 0.
+    It is above the exact value by at most 32 F (1 + |value|), and by at most 16 F |b y| more where y is negative.
 
     With x = b y and s = max(-x, 0) it is s + log(w phi(x) + w b phi(-y)), w = e^(-x - s), phi(z) = e^z - 1 - z: a sum
-    of positive terms. w phi(x) is a series times w next to 0 and e^-s - w (1 + x) elsewhere, so that nothing overflows.
+    of positive terms. w phi(x) is a series times w next to 0, and e^-s - w (1 + x) elsewhere, so that nothing
+    overflows.
 
     * Where x is at most 1, phi is right to 11.1 F + 6 u, worst at z = 1/2, where e^z is 11.1 of it (below it is a
       series; far to the other side phi is about |z|); w adds F. x is off by u, which phi takes at most 2.4-fold (z
@@ -165,8 +184,8 @@ def log_deficit_above(y: Array, power: Array) -> Array:
       less than 3 F of the sum; and the logarithm adds 4 u + F |value|: 11 F + F |value|.
     * Where e^-y would overflow, t^b (b t) alone: 1 - B = 1 - a t^b + b t^a is below it, for t > 1.
 
-    -y has a cap above alone: what is capped below, where phi(-y) is about y, would be a deficit that is too small, and
-    with it every bound made of it.
+    -y is capped from above alone: if it were capped from below, where phi(-y) is about y, the deficit would be too
+    small, and with it every bound made of it.
     """
     x = power * y
     surplus, back = jnp.maximum(-x, 0.0), jnp.minimum(-y, LARGEST)
@@ -178,9 +197,9 @@ def log_deficit_above(y: Array, power: Array) -> Array:
 
 
 def log_falling_deficit(y: Array, power: Array) -> Array:
-    """Returns :func:`log_deficit_above` of y >= 0, where it is at most 0: in fewer operations.
+    """Returns :func:`log_deficit_above` for y >= 0, where it is at most 0, in fewer operations.
 
-    The margin is that function's, with 1 for what is at most 1 there.
+    The margin is that function's, with 1 in place of the terms that are at most 1 there.
     """
     x = power * y
     weight = jnp.exp(-x)
@@ -190,7 +209,7 @@ def log_falling_deficit(y: Array, power: Array) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Functions of float64 arrays, compiled once for all values of a shape and usable from float32 programs.
+# Compilation: functions of float64 arrays, one program for all values of a shape, usable from float32 programs
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -199,9 +218,9 @@ def kernel(
 ) -> Callable[..., Any]:
     """Returns ``function`` compiled once for all values of one shape, and entered in float64.
 
-    Numbers of every type come in as float64, lest an int and a float be compiled apart; concrete results leave as NumPy
-    arrays. Arguments are positional; the last ``static`` of them are hashable and part of the program. ``safe`` is that
-    of :func:`.precision.in_float64`.
+    Numbers of every type come in as float64, for otherwise an int and a float would be compiled apart; concrete results
+    leave as NumPy arrays. Arguments are positional; the last ``static`` of them are hashable and part of the program.
+    ``safe`` is that of :func:`.precision.in_float64`.
     """
     if function is None:
         return functools.partial(kernel, static=static, safe=safe)
@@ -216,7 +235,7 @@ def kernel(
         leaves = jax.tree.map(float64_leaf, arrays)
         if is_concrete(leaves):
             return outside(program(*leaves, *rest))
-        # Part of somebody else's trace, in which what is known stays so: it decides what need not be traced.
+        # Within a caller's trace concrete values stay concrete: they decide which parts need not be traced.
         elementary.check()
         return outside(function(*leaves, *rest))
 
@@ -224,28 +243,28 @@ def kernel(
 
 
 def float64_leaf(leaf: Any) -> Any:
-    """Returns a number or an array as float64, inside the scope: of NumPy where it is known."""
+    """Returns a number or an array as float64, inside the scope: as a NumPy array where it is concrete."""
     return exact_float64(leaf) if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf, np.float64)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Closed bounds between one Rényi divergence and (epsilon, delta), elementwise and in float64, without their rounding.
+# Closed bounds between one Rényi divergence and (epsilon, delta)
 #
-# Asoodeh, Liao, Calmon, Kosut and Sankar (2021), "Three variants of differential privacy: lossless conversion and
-# applications", is called "the paper" here.
+# They are elementwise, in float64, and do not count their rounding. Asoodeh, Liao, Calmon, Kosut and Sankar (2021),
+# "Three variants of differential privacy: lossless conversion and applications", is called "the paper" here.
 # ----------------------------------------------------------------------------------------------------
 
 
 def epsilon_mironov(rdp: Array, orders: Array, delta: Array) -> Array:
-    """Returns the epsilon that each order implies, elementwise; may be negative, of which 0 is to be taken.
+    """Returns the epsilon that each order implies, elementwise; if negative, take 0.
 
     Args:
         rdp (...): Rényi divergences of these orders.
         orders (...): above 1; the three broadcast.
         delta (...): in (0, 1).
 
-    Formal guarantee: an upper bound where ``rdp`` is one, but for its own rounding, which it does not count, and for
-    arguments out of range, which it does not check: :func:`jaxacct.convert.rdp_to_epsilon` does both.
+    Formal guarantee: an upper bound where ``rdp`` is one. It does not count its own rounding, and does not check for
+    arguments out of range: :func:`jaxacct.convert.rdp_to_epsilon` does both.
 
     Source: Mironov (2017), "Rényi differential privacy", Proposition 3.
 
@@ -258,8 +277,7 @@ def epsilon_mironov(rdp: Array, orders: Array, delta: Array) -> Array:
 def log_delta_mironov(rdp: Array, orders: Array, epsilon: Array) -> Array:
     """Returns the log delta that each order implies: :func:`epsilon_mironov` solved for delta, for ``epsilon`` (...).
 
-    Formal guarantee, other arguments and source are those of :func:`epsilon_mironov`. May be above 0, of which 0 is to
-    be taken.
+    Formal guarantee, other arguments and source are those of :func:`epsilon_mironov`. If it is above 0, take 0.
 
     >>> log_delta_mironov(0.5, 2.0, 3.5)
     -3.0
@@ -285,8 +303,7 @@ def epsilon_improved(rdp: Array, orders: Array, delta: Array) -> Array:
 def log_delta_improved(rdp: Array, orders: Array, epsilon: Array) -> Array:
     """Returns the log delta that each order implies: :func:`epsilon_improved` solved for delta, for ``epsilon`` (...).
 
-    Formal guarantee, other arguments and source are those of :func:`epsilon_improved`. May be above 0, of which 0 is to
-    be taken.
+    Formal guarantee, other arguments and source are those of :func:`epsilon_improved`. If it is above 0, take 0.
 
     >>> round(float(log_delta_improved(0.5, 2.0, 3.5)), 4)
     -4.3863
@@ -297,8 +314,8 @@ def log_delta_improved(rdp: Array, orders: Array, epsilon: Array) -> Array:
 def epsilon_closed(rdp: Array, orders: Array, delta: Array) -> Array:
     """Returns the epsilon that each order implies by the paper's bound in two branches, from its ``g`` and ``f``.
 
-    rdp + log(1 - delta) where order delta >= 1, and elsewhere the lesser of :func:`epsilon_improved` and
-    log(1 + (e^((order - 1) rdp) - 1)/(order delta))/(order - 1), which is ahead where the divergence is small.
+    It is rdp + log(1 - delta) where order delta >= 1, and elsewhere the lesser of :func:`epsilon_improved` and
+    log(1 + (e^((order - 1) rdp) - 1)/(order delta))/(order - 1), which is the lesser where the divergence is small.
     """
     log_odds = log_excess_above((orders - 1) * rdp) - jnp.log(orders) - jnp.log(delta)
     branches = jnp.minimum(epsilon_improved(rdp, orders, delta), softplus(log_odds) / (orders - 1))
@@ -308,7 +325,7 @@ def epsilon_closed(rdp: Array, orders: Array, delta: Array) -> Array:
 def log_delta_closed(rdp: Array, orders: Array, epsilon: Array) -> Array:
     """Returns the log delta that each order implies: :func:`epsilon_closed` solved for delta."""
     power = orders - 1
-    # log of (e^(b rdp) - 1)/(e^(b epsilon) - 1): one logarithm, lest two large ones cancel.
+    # The log of (e^(b rdp) - 1)/(e^(b epsilon) - 1), formed as one logarithm so that no two large ones cancel.
     shares = jnp.expm1(-jnp.maximum(power * rdp, TINY)) / jnp.expm1(-power * epsilon)
     linear = power * (rdp - epsilon) + jnp.log(shares) - jnp.log(orders)
     branches = jnp.fmin(log_delta_improved(rdp, orders, epsilon), linear)
@@ -336,27 +353,27 @@ def least_rdp_f(epsilon: Array, delta: Array, orders: Array) -> Array:
     )
     log_linear = jnp.log(orders) + jnp.log(delta)
     total = jnp.logaddexp(log_rest, log_linear)
-    # Both terms sum to nearly one where epsilon is small.
+    # Where epsilon is small the two terms sum to nearly one, and the logarithm is formed from the distance.
     near = jnp.log1p(jnp.expm1(jnp.minimum(log_rest, 0.0)) + jnp.exp(jnp.minimum(log_linear, LARGEST)))
     return epsilon + jnp.where(jnp.abs(total) < 0.25, near, total) / power
 
 
 # ----------------------------------------------------------------------------------------------------
-# The least of the bounds that a search for a root comes upon, elementwise.
+# A root search that returns the least bound it meets, elementwise
 # ----------------------------------------------------------------------------------------------------
 
 
 def least_near_root(function: Callable[[Array], tuple[Array, Array]], low: Array, high: Array, rounds: int) -> Array:
-    """Returns the least bound seen in a search for a root between ``low`` and ``high``, of so many evaluations.
+    """Returns the least bound seen in a search for a root between ``low`` and ``high``, in ``rounds`` evaluations.
 
     ``function`` gives a value, which rises through 0 at the root, and a bound, which holds wherever it is taken and is
     best at the root: so the search decides how good a bound is found and never whether it is one.
 
-    Chandrupatla (1997), "A new hybrid quadratic/bisection algorithm for finding the zero of a nonlinear function
-    without using derivatives": inverse quadratic interpolation where three points allow it, bisection elsewhere; so a
-    fixed number of rounds does for all elements. The ends are not evaluated: the value is taken to be negative at
-    ``low`` and positive at ``high``, and the search runs into one of them where it is not. A value that is NaN counts
-    as positive, a bound that is NaN for none.
+    Source: Chandrupatla (1997), "A new hybrid quadratic/bisection algorithm for finding the zero of a nonlinear
+    function without using derivatives": inverse quadratic interpolation where three points allow it, bisection
+    elsewhere; so a fixed number of rounds is enough for all elements. The ends are not evaluated: the value is taken to
+    be negative at ``low`` and positive at ``high``, and the search runs into one of them where it is not. A value that
+    is NaN counts as positive; a bound that is NaN is ignored.
     """
 
     def narrow(_: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -376,24 +393,26 @@ def least_near_root(function: Callable[[Array], tuple[Array, Array]], low: Array
         share = jnp.where(is_safe & (jnp.abs(step) < jnp.inf), jnp.clip(step, 1e-9, 1 - 1e-9), 0.5)
         return point, value, far, far_value, share, least
 
+    # The state is the newest point, the end on the root's other side, their values, the next step's share of the
+    # distance between them, and the least bound so far.
     unknown = jnp.full_like(low, jnp.inf)
     start = (low, -unknown, high, unknown, jnp.full_like(low, 0.5), unknown)
     return jax.lax.fori_loop(0, rounds, narrow, start)[-1]
 
 
 # ----------------------------------------------------------------------------------------------------
-# The optimal relation between one Rényi divergence and (epsilon, delta), approached from the safe side.
+# The optimal relation between one Rényi divergence and (epsilon, delta), approached from the safe side
 #
-# What a divergence of order a = b + 1 says about delta(epsilon) is decided by two outcomes (Asoodeh, Liao, Calmon,
+# The delta(epsilon) that a divergence of order a = b + 1 allows is decided by two outcomes (Asoodeh, Liao, Calmon,
 # Kosut and Sankar 2021, "Three variants of differential privacy", Theorem 1, from the joint range of two
 # f-divergences):
 #
 #     e^(b rdp) >= M e^(b epsilon),   M = min over p in (delta, 1) of
 #                                         p^a (p - delta)^-b + (1 - p)^a (e^epsilon - p + delta)^-b,
 #
-# p and q = (p - delta) e^-epsilon the probabilities of the first outcome. Here a p that is not the least gives an M
-# that is too large: an epsilon or a delta concluded from it would be *too small*. So the minimum is not what is
-# searched.
+# where p and q = (p - delta) e^-epsilon are the probabilities of the first outcome. Here a p that is not the least
+# gives an M that is too large: an epsilon or a delta concluded from it would be *too small*. So the search does not
+# look for the minimum.
 #
 # **The dual.** x^a y^-b is convex and homogeneous of degree one. Its tangent plane at the ratio t lies below it,
 #
@@ -420,24 +439,25 @@ def least_near_root(function: Callable[[Array], tuple[Array, Array]], low: Array
 # p^a (p - delta)^-b alone is at least its value there.
 #
 # Everything is formed in logarithms and without cancellation: 1 - B(e^-y) = e^(-b y) (phi(b y) + b phi(-y)) with
-# phi(x) = e^x - 1 - x, and so on. Each term is moved to its bound's safe side by its own rounding, which :mod:`.renyi`
-# derives; so that the bound is one for every pair that the search may come upon, a bad one too.
+# phi(x) = e^x - 1 - x, and so on. Each term is moved to its bound's safe side by its own rounding, as derived above; so
+# the bound holds for every pair that the search may come upon, a bad one too.
 # ----------------------------------------------------------------------------------------------------
 
 EPSILON_ROUNDS, RATIO_ROUNDS = 22, 28
-"""Evaluations for epsilon; for delta and for the divergence. Tightness only. In 100,000 settings (orders 1.01 to 1000,
-divergences 1e-10 to 50, delta 1e-30 to 0.3) 20 came within 2e-9 of the least epsilon relative to max(epsilon, 1e-6),
-and the errors there were all below 1e-14; more than 28 changed nothing in delta."""
+"""Evaluations in a search for epsilon, and in one for delta or for the divergence. Tightness only. In 100,000 settings
+(orders 1.01 to 1000, divergences 1e-10 to 50, delta 1e-30 to 0.3) 20 came within 2e-9 of the least epsilon relative to
+max(epsilon, 1e-6), and the errors there were all below 1e-14; more than 28 changed nothing in delta."""
 
 EPSILON_ROUNDS_OF_MANY, RATIO_ROUNDS_OF_MANY, MANY = 10, 15, 6
-"""The same where the best of MANY orders or more counts, to be found in half the time. In 1,500 compositions of
-subsampled Gaussians, with the accountant's orders, no more than 5e-12 of epsilon was missed, and 1e-12 of delta."""
+"""The same numbers where the best of MANY orders or more counts, to be found in half the time. Tightness only. In 1,500
+compositions of subsampled Gaussians, with the accountant's orders, no more than 5e-12 of epsilon was missed, and 1e-12
+of delta."""
 
 
 def margin_of_optimal() -> float:
-    """Returns what a bound is rounded by, of the sizes that are added up beside it.
+    """Returns the margin for a bound's rounding, relative to the sizes that are added up beside it.
 
-    Each term is within 3 F of its size, and there are a few; what is raised already (:mod:`.renyi`) is not in it.
+    Each term is within 3 F of its size, and there are a few; terms that were rounded up already are not in it.
     """
     return 4 * arithmetic().function
 
@@ -445,9 +465,9 @@ def margin_of_optimal() -> float:
 def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROUNDS) -> Array:
     """Returns the least epsilon >= 0 that ``rdp`` at one order implies at ``delta``, rounded up; elementwise.
 
-    By (*) solved for epsilon, t2 = e^-y with the y where (**) holds, looked for by its logarithm: next to order 1 it
-    may have any size up to 1/b. As 1 - t2 >= delta there, y starts from -log(1 - delta). The end t2 = 0 is tried too.
-    ``delta`` may be a scalar.
+    It is (*) solved for epsilon, with t2 = e^-y at the y where (**) holds. The search goes over log y, for next to
+    order 1 y may have any size up to 1/b. As 1 - t2 >= delta there, y starts from -log(1 - delta). The end t2 = 0 is
+    tried too. ``delta`` may be a scalar.
     """
     tangents = _Tangents.of(rdp, order, delta)
     low = jnp.broadcast_to(jnp.log(-log_complement(delta)), rdp.shape)
@@ -455,7 +475,7 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROU
     least = least_near_root(lambda log_y: tangents.at(log_y, delta), low, high, rounds)
     raised = rdp * (1 + margin_of_optimal())
     canonne = raised + tangents.base + tangents.lift / tangents.power
-    # Where order delta >= 1, what is left of the divergence.
+    # Where order delta >= 1 this is all that the divergence implies.
     certain = raised + (margin_of_optimal() + log_complement(delta) * (1 - margin_of_optimal()))
     is_certain = order * (delta * (1 - 8 * roundoff())) >= 1
     least = jnp.minimum(jnp.where(is_certain, certain, least), canonne)
@@ -463,14 +483,14 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROU
 
 
 class _Tangents(NamedTuple):
-    """What the tangents of each order have in common, whatever y is.
+    """The parts of each order's tangents that do not depend on y.
 
     Attributes:
         order (...): a.
         power (...): b.
         log_excess (...): log(e^(b rdp) - 1), rounded up.
         base (...): log(b/a).
-        lift (...): -log(a delta), and the margin of what is added to it.
+        lift (...): -log(a delta), and the margin of the terms that are added to it.
     """
 
     order: Array
@@ -495,7 +515,7 @@ class _Tangents(NamedTuple):
         z's error counts by the slopes of log(1 + e^-z) and of log w, at most 1/(1 + z) and 2/(1 + z) for z > 0.
         """
         y = jnp.exp(log_y)
-        # (t1^b - t2^b) of equality in (*), then b log t1, log(t1/t2), and log(e^epsilon/t1) <= 0.
+        # log (t1^b - t2^b) at equality in (*), then b log t1, log(t1/t2), and log(e^epsilon/t1) <= 0.
         log_numerator = _log_sum(self.log_excess, log_falling_deficit(y, self.power))
         log_step = log_numerator + margin_of_optimal() * jnp.abs(log_numerator) + self.lift
         fall = self.power * y
@@ -519,7 +539,7 @@ def _log_sum(first: Array, second: Array) -> Array:
 def log_delta_at(rdp: Array, order: Array, epsilon: Array, rounds: int = RATIO_ROUNDS) -> Array:
     """Returns the log of the least delta that ``rdp`` at one order implies at ``epsilon``, rounded up; elementwise.
 
-    By (*), with t2 = t1 e^-x and the x where (**) holds. ``epsilon`` may be a scalar.
+    It is (*), with t2 = t1 e^-x at the x where (**) holds. ``epsilon`` may be a scalar.
     """
     power = order - 1
     log_excess = log_excess_above(power * rdp)
@@ -547,7 +567,7 @@ def log_delta_at(rdp: Array, order: Array, epsilon: Array, rounds: int = RATIO_R
 def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
     """Returns the least divergence of one order that delta(epsilon) = ``delta`` allows, rounded down; elementwise.
 
-    e^(b rdp) - 1 >= delta a (t1^b - t2^b) - (1 - B(t2)), the first rounded down, the second up.
+    It uses e^(b rdp) - 1 >= delta a (t1^b - t2^b) - (1 - B(t2)), the first rounded down, the second up.
     """
     power = order - 1
 
@@ -559,7 +579,7 @@ def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
         log_missing = pair.log_deficit
         excess = jnp.exp(jnp.minimum(log_linear, LARGEST)) * (1 - margin_of_optimal())
         excess = excess - jnp.exp(jnp.minimum(log_missing, LARGEST)) * (1 + margin_of_optimal())
-        # Where 1 is nothing beside them, without it.
+        # Where 1 is negligible beside the two terms, it is left out.
         share = jnp.exp(jnp.minimum(log_missing - log_linear, 0.0)) * (1 + margin_of_optimal())
         vast = log_linear + log_complement(jnp.minimum(share, 1.0))
         log_moment = jnp.where(log_linear > LARGEST / 2, vast, jnp.log1p(jnp.maximum(excess, 0.0)))
@@ -577,12 +597,13 @@ def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
 
 
 LEAST_RATIO = -40.0
-"""Least log of log(t1/t2) that is tried. Tightness only."""
+"""Smallest log of log(t1/t2) that the search tries. Tightness only."""
 
 
 class _Pair(NamedTuple):
-    """A pair with t2 = t1 e^-x and h(t1) = h(t2): log t1, log t2, log(1 - B(t2)) rounded up and log(a (t1^b - t2^b))
-    rounded down.
+    """A pair of tangent points with t2 = t1 e^-x and h(t1) = h(t2).
+
+    Its parts are log t1, log t2, log(1 - B(t2)) rounded up and log(a (t1^b - t2^b)) rounded down.
     """
 
     log_t1: Array
@@ -592,12 +613,12 @@ class _Pair(NamedTuple):
 
 
 def _pair(x: Array, order: Array, epsilon: Array) -> _Pair:
-    """Returns the pair of a float64 x, which is exact; t1 and t2 are known to some error.
+    """Returns the pair for a float64 x, which is exact, while t1 and t2 are known to some error.
 
     log t1 = epsilon + log(1 + e^l), l = log(1 - B(e^-x)) - log b - log(1 - e^(-a x)), is right to d = log(1 + e^l) 32 F
     (2 + |its terms|) + u log t1, as the slope of log(1 + e^l) is at most itself. That moves log(t1^b - t2^b) by b d,
     and 1 - B(t2), whose derivative in log t2 is a b t2^b (t2 - 1), by at most a b t2^b (|1 - t2| + d) d, doubled for
-    the second order. Both are put in.
+    the second order. Both errors are added on the safe side.
     """
     power = order - 1
     # t1 e^-epsilon = a (1 - e^(-b x)) / (b (1 - e^(-a x))) = 1 + (1 - B(e^-x)) / (b (1 - e^(-a x))).
@@ -622,45 +643,51 @@ def _pair(x: Array, order: Array, epsilon: Array) -> _Pair:
 
 
 def _imbalance(x: Array, pair: _Pair, epsilon: Array, log_delta: Array) -> Array:
-    """Returns the two sides' difference in (**), over t1."""
+    """Returns the difference of the two sides of (**), over t1."""
     above = -jnp.expm1(epsilon - pair.log_t1) * -jnp.expm1(jnp.minimum(pair.log_t2, LARGEST))
     return above + jnp.exp(jnp.minimum(log_delta, LARGEST)) * jnp.expm1(-x)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Rényi differential privacy to (epsilon, delta) and back, by the optimal relation or by a named older rule.
+# Public conversions: Rényi divergences to (epsilon, delta) and back, by the optimal relation or by an older rule
 # ----------------------------------------------------------------------------------------------------
 
 METHODS = ("optimal", "closed", "improved", "mironov")
-"""How a divergence becomes (epsilon, delta): each of them is a bound, and none is below the one before it.
+"""Rules that turn a divergence into (epsilon, delta): each of them is a bound, and none is below the one before it.
 
-"optimal" is the whole truth about one order. "closed" is the bound in two branches of Asoodeh et al. (2021),
+"optimal" is the exact relation for one order. "closed" is the bound in two branches of Asoodeh et al. (2021),
 "improved" that of Canonne, Kamath and Steinke (2020) and Balle et al. (2020), "mironov" that of Mironov (2017).
 """
 
 SPARING = ("optimal", "closed")
-"""Those that spare log(1/(1 - delta)) where order delta >= 1."""
+"""Rules that spare log(1/(1 - delta)) where order delta >= 1."""
 
 LEAST_METHODS = ("optimal", "g", "f")
+"""Rules for the least divergence: the optimal one, and the two closed lower bounds of the paper."""
 
 _EPSILON = {
     "closed": epsilon_closed,
     "improved": epsilon_improved,
     "mironov": epsilon_mironov,
 }
+"""Closed rules for epsilon, by the names of :data:`METHODS`."""
+
 _LOG_DELTA = {
     "closed": log_delta_closed,
     "improved": log_delta_improved,
     "mironov": log_delta_mironov,
 }
+"""The same rules for the logarithm of delta."""
+
 _LEAST = {"g": least_rdp_g, "f": least_rdp_f}
+"""Closed lower bounds on the divergence, by the names of :data:`LEAST_METHODS`."""
 
 
 def margin() -> float:
-    """Returns what a closed bound is rounded by, of the sizes that are added up beside it.
+    """Returns the margin for a closed bound's rounding, relative to the sizes that are added up beside it.
 
-    By :mod:`.renyi`, log(1 + (e^(b rdp) - 1)/(a delta)) is right to F (5 + 7 b rdp + 3.2 (log a - log delta)); others,
-    sums of at most four terms, to less.
+    By the error bounds above, log(1 + (e^(b rdp) - 1)/(a delta)) is right to F (5 + 7 b rdp + 3.2 (log a - log delta));
+    the others, sums of at most four terms, are right to less.
     """
     return 8 * arithmetic().function
 
@@ -678,9 +705,9 @@ def rdp_to_epsilon(
         orders (orders,): the orders, above 1; infinity, the supremum of the privacy loss, may be among them.
         delta (...): failure probability in (0, 1); scalar, or one for each of the leading axes. 0 asks for a pure
             epsilon, of which an infinite order alone says anything.
-        method: one of :data:`METHODS`. The default is the tightest; the others compare with what was published.
+        method: one of :data:`METHODS`. The default is the tightest; the others allow comparison with published numbers.
 
-    Formal guarantee: an upper bound, rounding included: whatever is (order, rdp)-RDP for each of the orders is
+    Formal guarantee: an upper bound, rounding included: a mechanism that is (order, rdp)-RDP for each of the orders is
     (epsilon, delta)-DP. With "optimal" no smaller epsilon holds for *all* mechanisms with the divergence of the best
     order, to within rounding; the whole curve may allow less. ``inf`` where an argument is traced and invalid, 0 for a
     divergence of 0 at every order.
@@ -707,8 +734,8 @@ def rdp_to_delta(
 ) -> Float[Array, "*batch"]:
     """Returns the least delta, in [0, 1], that Rényi divergences imply at ``epsilon`` >= 0; the best order counts.
 
-    Arguments, guarantee, errors and source are those of :func:`rdp_to_epsilon`; 1 stands for what is not known. What
-    is above 0 is reported as at least 2.2e-308.
+    Arguments, guarantee, errors and source are those of :func:`rdp_to_epsilon`; it is 1 where nothing is known. A delta
+    above 0 is reported as at least 2.2e-308.
 
     >>> [round(float(rdp_to_delta([0.01, 0.02, 0.04], [2.0, 4.0, 8.0], 0.5, method)), 5) for method in METHODS]
     [0.0005, 0.00126, 0.00196, 0.03996]
@@ -760,7 +787,7 @@ def check_delta_or_none(delta: ArrayLike) -> None:
 
 @dataclass(frozen=True)
 class Conversion(abc.ABC):
-    """From Rényi divergences to one number at another; hashable, a static part of the programs.
+    """A conversion from Rényi divergences to one number at another; hashable, a static part of the programs.
 
     Attributes:
         method: one of :data:`METHODS`.
@@ -770,14 +797,14 @@ class Conversion(abc.ABC):
 
     @abc.abstractmethod
     def of_orders(self, rdp: Array, orders: Array, number: Array, *, many: bool = False) -> Array:
-        """Returns what each order implies at ``number``, rounded up; elementwise, inside the float64 scope.
+        """Returns the number that each order implies at ``number``, rounded up; elementwise, inside the float64 scope.
 
-        ``number`` may be a scalar. Of ``many`` orders, from which the best counts, each is searched for less long.
+        ``number`` may be a scalar. With ``many`` orders, from which the best counts, each search is shorter.
         """
 
     @abc.abstractmethod
     def is_known(self, number: Array) -> Array:
-        """Returns where ``number`` is one that may be asked of, so that nothing released implies 0."""
+        """Returns where ``number`` is a valid argument, at which a mechanism that releases nothing has 0."""
 
     def least(self, rdp: Array, orders: Array, number: Array) -> Array:
         """Returns the least that any of the orders (n,) implies, rounded up; 0 where nothing was released."""
@@ -802,7 +829,7 @@ class Conversion(abc.ABC):
 
 @dataclass(frozen=True)
 class ToEpsilon(Conversion):
-    """The epsilon at a delta; ``inf`` where the divergence, the order or delta is none."""
+    """The conversion to the epsilon at a delta; ``inf`` where the divergence, the order or delta is none."""
 
     def is_known(self, number: Array) -> Array:
         return (number >= 0) & (number < 1)
@@ -825,7 +852,7 @@ class ToEpsilon(Conversion):
         bound = jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf)
         if finite is True:
             return bound
-        # Of order infinity all rules are the limit of theirs: rdp + log(1 - delta), or without that logarithm.
+        # At order infinity each rule is its own limit: rdp + log(1 - delta), or without that logarithm.
         spared = log_complement(jnp.where(possible, asked, 0.0)) if self.method in SPARING else jnp.zeros_like(asked)
         largest = jnp.maximum(given + spared * (1 - margin()), 0.0) * (1 + roundoff() * jnp.where(spared < 0, 2.0, 0.0))
         return jnp.where(some & possible & (all_orders == jnp.inf), largest, bound)
@@ -833,7 +860,7 @@ class ToEpsilon(Conversion):
 
 @dataclass(frozen=True)
 class ToDelta(Conversion):
-    """The delta at an epsilon; 1 where the divergence, the order or epsilon is none."""
+    """The conversion to the delta at an epsilon; 1 where the divergence, the order or epsilon is none."""
 
     def is_known(self, number: Array) -> Array:
         return number >= 0
@@ -847,7 +874,7 @@ class ToDelta(Conversion):
         finite = jnp.where((epsilon >= 0) & (epsilon < jnp.inf), epsilon, 1.0)
         rdp, orders = jnp.where(known, rdp, 1.0), jnp.where(known, orders, 2.0)
         logs = log_delta_of_orders(rdp, orders, finite, self.method, many=many)
-        # What is below TINY would be flushed to zero.
+        # Values below TINY would be flushed to zero.
         implied = jnp.where(
             epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + margin()), TINY)
         )
@@ -856,7 +883,7 @@ class ToDelta(Conversion):
 
 
 def _within(orders: Array) -> Any:
-    """Returns where orders are above 1 and finite: True where Python can see that all are."""
+    """Returns where orders are above 1 and finite; True itself where all are concrete and so."""
     if is_concrete(orders):
         within = (np.asarray(orders) > 1) & (np.asarray(orders) < np.inf)
         return True if np.all(within) else within
@@ -864,7 +891,7 @@ def _within(orders: Array) -> Any:
 
 
 def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, *, many: bool = False) -> Array:
-    """Returns the log delta that each order implies, rounded up; elementwise, of finite arguments in range."""
+    """Returns the log delta that each order implies, rounded up; elementwise, for finite arguments in range."""
     if method == "optimal":
         rounds = RATIO_ROUNDS_OF_MANY if many else RATIO_ROUNDS
         return log_delta_at(rdp, orders, epsilon, rounds)
@@ -874,7 +901,7 @@ def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, 
 
 @kernel(static=1)
 def least_implied(rdp: Array, orders: Array, number: Array, to: Conversion) -> Array:
-    """Returns :func:`least_of`, as a program of its own."""
+    """Returns :func:`least_of`, compiled as one program."""
     return least_of(rdp, orders, number, to)
 
 

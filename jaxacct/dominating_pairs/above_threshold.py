@@ -1,29 +1,10 @@
-"""The pair of sparse vector with Laplace noise: bulk losses by hazards, the largest by the shift of the threshold.
+"""Dominating pairs of mechanisms that release one event among many, by bounds on their whole privacy profile.
 
-Give the noisy threshold away. Then query after query ends the run, or not. Let query j do so with probability
-1 - e^(-H_j) on P and 1 - e^(-H'_j) on Q: with F the distribution function of its noise H = -log F(x) and H' =
--log F(x +- 1), or one between. So H'/H lies in [1/R, R] for R = sup over x of log F(x - 1)/log F(x). Let time pass by
-H_j in query j: P ends the run at rate 1, Q at a rate r in [1/R, R], which was chosen by then. With v_t the ratio of
-what Q and P have left, times u, the divergence at u = e^y is at most the most that a choice of rates gets of
+Each part bounds the hockey-stick divergence of a mechanism by a convex function of e^epsilon, and returns the privacy
+loss that has this function for its profile, by the loss's distribution functions:
 
-    int e^(-t) (1 - v_t r_t)_+ dt + e^(-T) (1 - v_T)_+,  v' = v (1 - r),  v_0 = u.
-
-That is at most g(u) = (R - 1)/(R + 1) u^(-m), m = 1/(R - 1), for u >= 1, and its mirror image 1 - u + u g(1/u) below:
-g(v) >= (1 - v)_+, and e^(-t) g(v_t) falls at least as fast as is gained, for
-
-    (1 - v r)_+ - g(v) + v g'(v) (1 - r) <= 0.
-
-The left side is convex in r, so that the ends of [1/R, R] are enough. For v >= 1 it is 0 at r = R, and at r = 1/R it is
-(1 - v/R)_+ - (1 - 1/R) v^(-m), which is 0 at v = 1 and falls up to v = R. For v <= 1 it is 0 at r = 1/R, and at r = R
-it is negative or v R - 1 - (R - 1) v^(m + 1), which rises to 0 at v = 1.
-
-No loss is above y0 = 1/s + 2/b, s and b being the scales. So the divergence is below the largest convex function that
-is at most g, is 0 at e^y0, and is its own mirror image: g up to u = e^y0/R, and there its tangent, which meets 0 at
-e^y0. (Let R be e^y0 at most: then it is randomized response.) This is the profile of a loss with
-
-    P(Y > y) = R/(R + 1) e^(-m y),  Q(Y > y) = 1/(R + 1) e^(-(m + 1) y),  0 <= y <= y0 - log R,
-
-whose mass beyond lies at y0.
+1. :func:`first_above_pair`: the sparse vector technique with Laplace noise;
+2. :func:`worst_tails_pair`: n disjoint events, none of which tells more than a Gaussian mechanism does.
 """
 
 from __future__ import annotations
@@ -39,8 +20,42 @@ from jaxacct.dominating_pairs.finite import LossDistributionPair
 from jaxacct.dominating_pairs.normal import lower_tail
 from jaxacct.numerics.arithmetic import roundoff
 
+# ----------------------------------------------------------------------------------------------------
+# The sparse vector technique with Laplace noise: bulk losses by hazards, the largest by the shift of the threshold.
+#
+# Give the noisy threshold away. Then query after query ends the run, or not. Let query j do so with probability 1 -
+# e^(-H_j) on P and 1 - e^(-H'_j) on Q: with F the distribution function of its noise H = -log F(x) and H' = -log F(x +-
+# 1), or a value between these. So H'/H lies in [1/R, R] for R = sup over x of log F(x - 1)/log F(x). Let time pass by
+# H_j in query j: P ends the run at rate 1, Q at a rate r in [1/R, R], which was chosen by then. With v_t the ratio of
+# what Q and P have left, times u, the divergence at u = e^y is at most the largest value, over all choices of rates, of
+#
+#     int e^(-t) (1 - v_t r_t)_+ dt + e^(-T) (1 - v_T)_+,  v' = v (1 - r),  v_0 = u.
+#
+# That is at most g(u) = (R - 1)/(R + 1) u^(-m), m = 1/(R - 1), for u >= 1, and its mirror image 1 - u + u g(1/u) below:
+# g(v) >= (1 - v)_+, and e^(-t) g(v_t) falls at least as fast as the integral grows, for
+#
+#     (1 - v r)_+ - g(v) + v g'(v) (1 - r) <= 0.
+#
+# The left side is convex in r, so that the ends of [1/R, R] are enough. For v >= 1 it is 0 at r = R, and at r = 1/R it
+# is (1 - v/R)_+ - (1 - 1/R) v^(-m), which is 0 at v = 1 and falls up to v = R. For v <= 1 it is 0 at r = 1/R, and at r
+# = R it is negative or v R - 1 - (R - 1) v^(m + 1), which rises to 0 at v = 1.
+#
+# No loss is above y0 = 1/s + 2/b, with s the scale of the threshold's noise and b that of the queries'. So the
+# divergence is below the largest convex function that is at most g, is 0 at e^y0, and is its own mirror image: g up to
+# u = e^y0/R, and there its tangent, which meets 0 at e^y0. (Let R be e^y0 at most: then it is randomized response.)
+# This is the profile of a loss with
+#
+#     P(Y > y) = R/(R + 1) e^(-m y),  Q(Y > y) = 1/(R + 1) e^(-(m + 1) y),  0 <= y <= y0 - log R,
+#
+# whose mass beyond lies at y0.
+# ----------------------------------------------------------------------------------------------------
+
 CELLS = 1024
-"""Of x from 0 to 1, where the largest ratio is looked for: on each the numerator and the denominator fall."""
+"""Cells of x from 0 to 1 among which the largest ratio of hazards is looked for.
+
+Numerator and denominator fall on each cell, so the one at the left end over the other at the right end is a bound:
+sound for any value, and tighter for more cells.
+"""
 
 
 def survival_p(loss: Array, parameters: Any) -> Array:
@@ -66,12 +81,14 @@ def cdf_q(loss: Array, parameters: Any) -> Array:
 def _beyond(size: Array, parameters: Any, side: float) -> Array:
     """Returns P(Y > size), or P(Y < -size) for the other side, for sizes in [0, y0)."""
     most, log_ratio = parameters
+    # The rates are m and m + 1 of the profile above; beyond y0 - log R the rest of the mass lies at y0.
     rate = 1 / jnp.expm1(log_ratio) + (0.0 if side > 0 else 1.0)
     return jnp.exp(-rate * jnp.clip(size, 0.0, most - log_ratio)) / (1 + jnp.exp(-side * log_ratio))
 
 
 def _above(loss: Array, parameters: Any, side: float) -> Array:
     most = parameters[0]
+    # Below 0 the law is the mirror image of the other one's.
     inside = jnp.where(loss >= 0, _beyond(loss, parameters, side), 1 - _beyond(-loss, parameters, -side))
     return jnp.where(loss >= most, 0.0, jnp.where(loss < -most, 1.0, inside))
 
@@ -84,12 +101,13 @@ def _up_to(loss: Array, parameters: Any, side: float) -> Array:
 
 @functools.partial(jax.jit, inline=True)
 def first_above_pair(most: Array, scale: Array) -> LossDistributionPair:
-    """Returns the pair for the largest loss and the scale of the queries' noise; both (). Its own mirror image."""
+    """Returns the pair for the largest loss and the scale of the queries' noise, both (); it is symmetric."""
     # H(x - 1) over H(x): it rises up to x = 0, 1 + 1/(b log 2), and falls from x = 1 on, where both are log(1 - w).
     x = jnp.linspace(0.0, 1.0, CELLS + 1)
     above = jnp.log(2.0) + (1 - x[:-1]) / scale
     below = -jnp.log1p(-jnp.exp(-x[1:] / scale) / 2)
     log_ratio = jnp.log(jnp.max(above / below) * (1 + 64 * roundoff()))
+    # R is at most e^y0: where the bound on the hazards is larger, the pair is that of randomized response.
     return LossDistributionPair(
         lowest=-most,
         highest=most,
@@ -105,15 +123,15 @@ def first_above_pair(most: Array, scale: Array) -> LossDistributionPair:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The pair of what tells by one of n events, each of which tells no more than a Gaussian mechanism does.
+# The pair of n disjoint events, each of which tells no more than a Gaussian mechanism does.
 #
-# Let delta(x) be that of a Gaussian mechanism with shift m over noise, its loss being N(m^2/2, m^2) under P, and let no
-# event E of n disjoint ones have P(E) - e^x Q(E) above delta(x), nor Q(E) - e^x P(E). Then H(u) = sup (P - u Q) is at
-# most n delta(x) for u = e^x >= 1. It is convex, H(0) = 1, and below u = 1 that of the other way, 1 - u + u H'(1/u): so
-# it is below the largest convex function that keeps to all of this. That is n delta(x) from some x on, its mirror image
-# below -x, and between them a line which touches both. With S(x) and T(x) the probabilities of a Gaussian loss above x
-# under P and under Q, delta = S - u T, whose slope in u is -T; so the line from (u, n delta) to its mirror image
-# touches where
+# Let delta(x) be the delta at epsilon x of a Gaussian mechanism with shift m over noise, its loss being N(m^2/2, m^2)
+# under P, and let no event E of n disjoint ones have P(E) - e^x Q(E) above delta(x), nor Q(E) - e^x P(E). Then H(u) =
+# sup (P - u Q) is at most n delta(x) for u = e^x >= 1. It is convex with H(0) = 1, and below u = 1 it is 1 - u + u
+# H'(1/u), H' being that of the other direction. So it is below the largest convex function with these properties. That
+# function is n delta(x) from some x on, its mirror image below -x, and between them a line which touches both. With
+# S(x) and T(x) the probabilities of a Gaussian loss above x under P and under Q, delta = S - u T, whose slope in u is
+# -T; so the line from (u, n delta) to its mirror image touches where
 #
 #     (1 - n delta)/(1 + u) = n T,  that is  n (S(x) + T(x)) = 1.
 #
@@ -121,13 +139,17 @@ def first_above_pair(most: Array, scale: Array) -> LossDistributionPair:
 # ----------------------------------------------------------------------------------------------------
 
 FARTHEST = 36.0
-"""Deviations beyond which the Gaussian loss, of a probability below 1e-283, is taken for infinite."""
+"""Standard deviations beyond which the Gaussian loss is taken for infinite, which only raises delta.
+
+Its probability there is below 1e-283.
+"""
 
 HALVINGS = 80
+"""Halvings of the bracket of x, the loss at which the line touches: they leave 2^-80 of its first width."""
 
 
 def worst_survival_p(loss: Array, parameters: Any) -> Array:
-    """Returns P(Y > y), where n T is left of it below -x."""
+    """Returns P(Y > y)."""
     return _worst_beyond(loss, parameters, 1.0)
 
 
@@ -149,7 +171,7 @@ def worst_cdf_q(loss: Array, parameters: Any) -> Array:
 def _worst_beyond(loss: Array, parameters: Any, side: float) -> Array:
     reach, count, least = parameters
     above = count * _tail(jnp.maximum(loss, least) / reach - side * reach / 2)
-    # Below -x what is above is 1 less the other direction's mirror image.
+    # Below -x the profile is the mirror image of the other direction's: the mass above y is 1 less what lies below y.
     below = 1 - count * _tail(jnp.maximum(-loss, least) / reach + side * reach / 2)
     return jnp.clip(jnp.where(loss <= -least, below, above), 0.0, 1.0)
 
@@ -162,7 +184,7 @@ def _tail(z: Array) -> Array:
 
 @functools.partial(jax.jit, inline=True)
 def worst_tails_pair(reach: Array, count: Array) -> LossDistributionPair:
-    """Returns the pair of ``count`` events for the shift over noise ``reach``; both (). Its own mirror image."""
+    """Returns the pair of ``count`` events for the shift over noise ``reach``, both (); it is its own mirror image."""
     highest = reach * (reach / 2 + FARTHEST)
 
     def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -171,6 +193,8 @@ def worst_tails_pair(reach: Array, count: Array) -> LossDistributionPair:
         enough = count * (_tail(middle / reach - reach / 2) + _tail(middle / reach + reach / 2)) >= 1
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
+    # The state is a bracket of x, at whose lower end n (S + T) is at least 1; each step halves it. The lower end is
+    # used.
     least = jax.lax.fori_loop(0, HALVINGS, halve, (jnp.zeros_like(highest), highest))[0]
     # With z = x/m - m/2 the tails' arguments err by 3u (z + m), and the tails by z + 1 times that; n S is at most 1, so
     # that (1 + z)^2 and 1 + |log S| grow together.

@@ -1,28 +1,32 @@
-"""The dominating pair of one epoch of random allocation, by convex order.
+"""Dominating pairs of random allocation, by convex order: each example takes part in one step, or two, of many.
 
-Each example takes part in exactly one of t steps, drawn uniformly. Q is N(0, s^2 I_t), P the mixture of its t shifts by
-a unit vector, and the likelihood ratio P/Q is the mean M_t of t independent copies of X = e^(z/s - 1/(2 s^2)), z
-standard normal under Q. The privacy profiles of (P, Q) and of (Q, P),
+The first part, down to :func:`_product`, is the pair of one step out of t (:func:`allocation_pairs`); the second is
+that of two steps out of n (:func:`paired_allocation_pairs`). In both the likelihood ratio is spread onto finitely many
+points, which makes it larger in convex order, so that the spread pair dominates.
+
+*One step out of t.* Each example takes part in exactly one of t steps, drawn uniformly. Q is N(0, s^2 I_t), P the
+mixture of its t shifts by a unit vector, and the likelihood ratio P/Q is the mean M_t of t independent copies of
+X = e^(z/s - 1/(2 s^2)), z standard normal under Q. The privacy profiles of (P, Q) and of (Q, P),
 
     E_Q[(M_t - c)+] + P(M_t = inf)   and   E_Q[(1 - c M_t)+],
 
-are expectations of convex functions of the ratio. So any mean-preserving spread of it, that is any larger law in convex
-order, gives a pair that dominates in both directions; and since sums of independent variables keep the order, X and
-every partial sum may be spread, too. Here laws live on finitely many points, and a value between two of them moves to
-both of them, in the shares that keep its mean ("connect the dots", Doroshenko et al. 2022). The far tails of X are
+are expectations of convex functions of the ratio. So any mean-preserving spread of the ratio, that is any larger law in
+convex order, gives a pair that dominates in both directions; and since sums of independent variables keep the order, X
+and every partial sum may be spread, too. Here laws live on finitely many points, and a value between two of them moves
+to both of them, in the shares that keep its mean ("connect the dots", Doroshenko et al. 2022). The far tails of X are
 spread to 0 and to infinity. M_t is built by doubling, M_2k = (M_k + M_k')/2, and by single steps where t has a bit.
 
 An error of a spread is averaged by later doublings: it stays a fixed share of the variance, whatever t is.
 
-Rounding. All terms are positive. A computed mass is right to a relative error eta, which adds up in products: eta_2k =
-2 eta_k + that of one merge. A computed value is right to theta, which is averaged. If values and masses are off by such
-factors, then P's masses by their product: both are handed on as the pair's ``rounding``. Products of masses that
-underflow lose at most e^430 2^-1022 of P's mass each, for values up to e^430 (LEAST_NOISE): far inside the relative
-1e-12, in float64, by which the mass at infinity is raised.
+Rounding. All terms are positive. A computed mass is right to a relative error eta, which adds up in products:
+eta_2k = 2 eta_k + that of one merge. A computed value is right to theta, which is averaged. If values and masses are
+off by such factors, then P's masses are off by their product: both are handed on as the pair's ``rounding``. Products
+of masses that underflow lose at most e^430 2^-1022 of P's mass each, for values up to e^430 (LEAST_NOISE): far inside
+the relative 1e-12, in float64, by which the mass at infinity is raised.
 
-*Rényi orders* are those of M itself, with E[X^k] = e^(k (k-1)/(2 s^2)). Removing an example, E[M^a] at a whole order a
-is a! t^-a times the coefficient of x^a in (f(x))^t, f(x) = sum of E[X^k] x^k / k!. With f = e^x + g the excess H_t =
-f^t - e^(tx) obeys
+*Rényi divergences* are those of M itself, not of its spread, with E[X^k] = e^(k (k-1)/(2 s^2)). Removing an example,
+E[M^a] at a whole order a is a! t^-a times the coefficient of x^a in (f(x))^t, f(x) = sum of E[X^k] x^k / k!. With
+f = e^x + g the excess H_t = f^t - e^(tx) obeys
 
     H_2k = (2 e^(kx) + H_k) H_k,        H_k+1 = (e^x + g) H_k + e^(kx) g,
 
@@ -30,12 +34,13 @@ sums of positive terms only, and E[M^a] - 1 is a! t^-a times its coefficient. Th
 between whole orders it is below its chord. Adding an example, E[M^-b], b = a - 1, is the expectation of a convex
 function: at most that over the spread law, but for the event that all t copies lie in the tails, which are spread to 0.
 As a mean of t terms M has M^-b <= mean of X_j^-b, so that this event adds at most e^(b (b+1)/(2 s^2)) times its
-probability for t - 1 of them. Both are at most that of the Gaussian mechanism, a/(2 s^2), by quasi-convexity.
+probability for t - 1 of them. Both divergences are at most that of the Gaussian mechanism, a/(2 s^2), by
+quasi-convexity.
 
-Source of the moments: Feldman and Shenfeld (2025), "Privacy amplification by random allocation", section 4.2. Of the
-pair: Chua et al. (2024), "Balls-and-bins sampling for DP-SGD"; Choquette-Choo et al. (2024), "Near-exact
-privacy amplification for matrix mechanisms". Sums of exponentiated losses on a grid: Feldman and Shenfeld (2026),
-"Efficient privacy loss accounting for subsampling and random allocation".
+Sources. The moments: Feldman and Shenfeld (2025), "Privacy amplification by random allocation", section 4.2. The pair:
+Chua et al. (2024), "Balls-and-bins sampling for DP-SGD"; Choquette-Choo et al. (2024), "Near-exact privacy
+amplification for matrix mechanisms". Sums of exponentiated losses on a grid: Feldman and Shenfeld (2026), "Efficient
+privacy loss accounting for subsampling and random allocation".
 """
 
 from __future__ import annotations
@@ -59,56 +64,88 @@ from jaxacct.numerics.precision import as_float64, is_concrete
 from jaxacct.numerics.pytrees import register_dataclass
 
 FINE = 2**13
-"""Points that sums fall on before some of them are chosen."""
+"""Points of the fine grid on which sums fall before some of them are chosen.
+
+The quadrature of X's law (:func:`_single`) counts on it: fewer would break FIRST_ERROR.
+"""
 
 REACH = 11.5
-"""Standard deviations of z, under Q and under P, beyond which values are spread to 0 and infinity: 7e-31 of mass."""
+"""Standard deviations of z, under Q and under P, beyond which values are spread to 0 and infinity: 7e-31 of mass.
+
+Sound for any value: a smaller one spreads more.
+"""
 
 LARGEST_REACH = 37.0
-"""Standard deviations under Q that float64 has masses for: e^(-37^2/2) = e^-685."""
+"""Largest number of standard deviations under Q at which float64 holds the masses: e^(-37^2/2) = e^-685."""
 
 LEAST_NOISE = 0.05
-"""Noise multipliers below would need values beyond e^-650 or masses beyond LARGEST_REACH; they count as invalid."""
+"""Smallest valid noise multiplier: below it values beyond e^-650 or masses beyond LARGEST_REACH would be needed."""
 
 MOST_BATCHES = 2**30
+"""Largest valid number of batches, so that counts and :data:`POWERS` fit int32."""
 
 POWERS = 2 ** np.arange(1, 31, dtype=np.int32)
-"""Of 2, up to the most batches."""
+"""Powers of 2 up to MOST_BATCHES, by which the bits of a number of batches are counted."""
 
 TILTS = np.array([-16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 9.0, 17.0])
-"""Powers of the ratio whose expectations are to be kept well: where the tilted laws lie, points are chosen. Negative
-ones serve the Rényi divergence of adding an example."""
+"""Powers of the ratio whose expectations are to be kept well: points are chosen where the tilted laws lie.
+
+Negative ones serve the Rényi divergence of adding an example. Sound for any values: any choice of points is a spread.
+"""
 
 SPREADS = np.array([-6.0, -4.5, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.5, 6.0])
-"""The same over the standard deviation of the ratio's logarithm, around the powers 0 and 1: the tails of Q and P."""
+"""More such powers, over the standard deviation of the ratio's logarithm, around 0 and 1: the tails of Q and P.
+
+Sound for any values.
+"""
 
 RELEVANT = 1e-18
-"""Masses, of P and of Q, below which points are not sought: a thousandth of roundoff."""
+"""Mass, of P and of Q, below which no points are sought: a hundredth of a unit of roundoff. Sound for any value."""
 
 JUMPS = 0.25
-"""Share of the points spaced evenly in log(1 + k/t M_k), which is about the loss of the epoch if all but these k terms
-are as expected: a far tail of the loss comes from a single large term, whose shape has to be kept to the end."""
+"""Share of the points spaced evenly in log(1 + k/t M_k). Sound for any value.
+
+That is about the loss of the epoch if all but these k terms are as expected: a far tail of the loss comes from a single
+large term, whose shape has to be kept to the end.
+"""
 
 EVEN = 0.1
-"""Share of the points that are spaced evenly on the fine grid: for the far tails, on which high moments of 1/M rest."""
+"""Share of the points that are spaced evenly on the fine grid. Sound for any value.
+
+They are for the far tails, on which high moments of 1/M rest.
+"""
 
 VALUE_ERROR = 2e-14
-"""Error of a value by one merge in float64, relative and over 2 + its largest logarithm: the functions that find its
-cell, the shares in it. A value beyond its cell counts as its end."""
+"""Error of a value by one merge in float64, relative and over 2 + the largest logarithm of a value.
+
+It covers the functions that find the value's cell, and the shares in it; a value beyond its cell counts as its end. A
+smaller one would break the bound theta.
+"""
 
 FIRST_ERROR = 4e-13
-"""Relative error of the masses of X in float64: the density's, (37^2/2 + 37/s) roundings, and the quadrature's."""
+"""Relative error of the masses of X in float64: the density's, (37^2/2 + 37/s) roundings, and the quadrature's.
+
+A smaller one would break the bound eta.
+"""
 
 LARGEST_ORDER = 256
-"""Rényi orders above cost that of the Gaussian mechanism."""
+"""Largest Rényi order computed for the removal of an example; above it the Gaussian mechanism's bound stands."""
 
 LOG_FACTORIALS = np.array([math.lgamma(k + 1) for k in range(LARGEST_ORDER + 1)])
+"""Logs of k!, for k from 0 to LARGEST_ORDER."""
 
 GAUSS = np.polynomial.legendre.leggauss(4)
+"""Nodes and weights of the Gauss-Legendre rule on [-1, 1] that integrates over a cell of z; see :func:`_single`."""
 
 
 class RatioLaw(NamedTuple):
-    """The law of a likelihood ratio under Q: masses at increasing values, of which the first is 0; eta as above."""
+    """The law of a likelihood ratio under Q.
+
+    Attributes:
+        values (n,): increasing, the first of them 0.
+        masses (n,): Q's masses at the values.
+        eta (): bound on the relative error of the masses.
+    """
 
     values: Float[Array, " n"]
     masses: Float[Array, " n"]
@@ -116,7 +153,14 @@ class RatioLaw(NamedTuple):
 
 
 class Allocated(NamedTuple):
-    """The law of M_t, P's mass at infinity, Q's mass in X's tails, and theta."""
+    """The law of M_t after its spread, and the masses that the spread has moved.
+
+    Attributes:
+        law: the law of M_t under Q.
+        infinite (): P's mass at infinity.
+        in_tails (): Q's mass in X's tails.
+        theta (): bound on the relative error of the law's values.
+    """
 
     law: RatioLaw
     infinite: Array
@@ -127,11 +171,13 @@ class Allocated(NamedTuple):
 @register_dataclass
 @dataclass(frozen=True)
 class RandomAllocationPair(FinitePair):
-    """A pair of finitely many outcomes whose losses lie on no lattice, and what Rényi orders are bounded by apart.
+    """The spread pair of one step out of t: finitely many outcomes, whose losses lie on no lattice.
+
+    Its Rényi divergences are bounds on those of the mechanism itself.
 
     Attributes:
         noise_multiplier (), batches (): s and t, 1 for both where they are not valid.
-        eta (), theta (): relative errors of masses and values, as above.
+        eta (), theta (): bounds on the relative errors of masses and values.
         in_tails (): Q's mass in X's tails.
         removes (): whether P is the mixture of shifts; data, so that both directions are one program.
     """
@@ -147,7 +193,7 @@ class RandomAllocationPair(FinitePair):
         return DominatingPair.anchors(self)
 
     def largest_loss(self) -> Array:
-        # The tails are cut off here, and not in the mechanism.
+        # The pair's finite losses end where the tails are cut off; the mechanism's do not end.
         return jnp.full((), jnp.inf)
 
     def divergence(self, orders: Array) -> Array:
@@ -155,6 +201,7 @@ class RandomAllocationPair(FinitePair):
         s, t = as_float64(self.noise_multiplier), as_float64(self.batches)
         gaussian = orders * (orders - 1) / (2 * s**2)
         ways = (lambda: _log_moments_removed(s, t, orders)), (lambda: self._log_moments_added(orders))
+        # A concrete direction compiles its own program alone.
         seen = is_concrete(self.removes)
         found = (ways[0] if self.removes else ways[1])() if seen else jax.lax.cond(self.removes, *ways)
         moment = jnp.where(t == 1, gaussian, jnp.fmin(found, gaussian))
@@ -164,8 +211,8 @@ class RandomAllocationPair(FinitePair):
         """Returns a bound on log E[M^-b]."""
         s, t, b = as_float64(self.noise_multiplier), as_float64(self.batches), orders - 1
         moment = self.cumulant(b)
-        # Masses are right to eta, which is one of the moment's distance from 1, a sum of positive terms. Values are
-        # right to theta: m^-b - 1 + b (m - 1), whose mean that is, changes by at most theta b |m - m^-b|.
+        # Masses are right to eta, and so is the moment's distance from 1, a sum of positive terms. Values are right to
+        # theta: m^-b - 1 + b (m - 1), whose mean the distance is, changes by at most theta b |m - m^-b|.
         y, q = -as_float64(self.losses)[1:-1], as_float64(self.p)[1:-1]
         distance = b[:, None] * jnp.abs(y)[None] + jnp.abs(y)[None]
         largest = jnp.maximum(y[None], -b[:, None] * y[None])
@@ -179,9 +226,9 @@ class RandomAllocationPair(FinitePair):
 def allocation_pairs(
     noise_multiplier: ArrayLike, batches: ArrayLike, points: int, removes: Sequence[bool]
 ) -> list[RandomAllocationPair]:
-    """Returns (P, Q) for each that ``removes``, (Q, P) for the others: both as spread. Invalid ones hold NaN.
+    """Returns the spread pair (P, Q) for each True of ``removes``, and (Q, P) for each False; invalid ones hold NaN.
 
-    For scalars, inside the float64 scope.
+    The parameters are scalars, inside the float64 scope.
     """
     s, t = as_float64(noise_multiplier), as_float64(batches)
     valid = (s >= LEAST_NOISE) & (s < jnp.inf) & (t >= 1) & (t <= MOST_BATCHES) & (t == jnp.floor(t))
@@ -211,6 +258,7 @@ def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated
         other = jax.tree.map(lambda a, b: jnp.where(adds, a, b), first, law)
         total = (count + weight).astype(jnp.float64)
         low, high = grid_ends
+        # The dense part of the grid narrows as the mean does, with the root of the number of terms.
         width = jnp.clip(deviation / jnp.sqrt(total) / 2, 1e-9, 1.0)
         grid = Grid(low - jnp.log(total), high, width)  # the least positive sum, so that none is spread to 0
         fine = summed(law, count / total, other, weight / total, grid)
@@ -220,13 +268,20 @@ def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated
 
     bits = jnp.sum(t >= POWERS).astype(jnp.int32)
     start = first, jnp.int32(1), bits, jnp.asarray(False)
+    # The state is the law of M_count, the bit of t that comes next, and whether a single term is due. Steps read the
+    # bits of t from the highest down: a doubling for each, and a single step after a bit that is set.
     law, *_ = jax.lax.while_loop(lambda carry: (carry[2] > 0) | carry[3], step, start)
     largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[jnp.array([1, -1])])))
     return Allocated(law, infinite, in_tails, 2 * (bits + 2) * largest * scaled(VALUE_ERROR))
 
 
 class Grid(NamedTuple):
-    """Values 0 and e^(width sinh(v)), v evenly spaced: close where M is near 1, spaced evenly in log far away."""
+    """A fine grid of values 0 and e^(width sinh(v)), v evenly spaced: dense near 1, evenly spaced in log far away.
+
+    Attributes:
+        low (), high (): logs of the least positive and of the largest value.
+        width (): width of the dense part, in the log of the value.
+    """
 
     low: Array
     high: Array
@@ -243,7 +298,7 @@ class Grid(NamedTuple):
         return logs.at[0].set(self.low).at[-1].set(self.high)
 
     def cell(self, logs: Array) -> Array:
-        """Returns which cell between values the logs fall into; a border may be taken for its neighbour."""
+        """Returns the cell between values into which each log falls; at a border it may be the neighbouring cell."""
         first, step = self._ends()
         x = logs / self.width
         v = jnp.sign(x) * jnp.log(jnp.abs(x) + jnp.sqrt(x**2 + 1))
@@ -254,8 +309,8 @@ class Grid(NamedTuple):
 def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
     """Returns the law of X, the logs of its least and largest value, P's mass at infinity and Q's mass at 0.
 
-    Four nodes of Gauss's rule integrate density and share over a cell: for a cell width of (37 + 1/s)/FINE the rest is
-    below 3e-14 of it.
+    Four nodes of Gauss's rule integrate density and share over a cell: for a cell width of (37 + 1/s)/FINE the rule
+    errs by less than 3e-14 of the integral.
     """
     start = jnp.maximum(-REACH, s * -650.0 + 0.5 / s)
     stop = jnp.minimum(1 / s + REACH, LARGEST_REACH)
@@ -268,6 +323,7 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     down = jnp.exp(nodes * h / s) * jnp.expm1((1 - nodes) * h / s) / jnp.expm1(h / s)
     zero = jnp.zeros(1)
     upward, downward = jnp.sum(density * up[None], axis=1), jnp.sum(density * down[None], axis=1)
+    # The tails of X are spread to 0 and to infinity: their Q-mass to 0, their P-mass to infinity.
     in_tails = ndtr(start) + ndtr(-stop)
     infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + scaled(1e-12))
     masses = jnp.concatenate([in_tails[None], jnp.concatenate([downward, zero]) + jnp.concatenate([zero, upward])])
@@ -277,7 +333,7 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
 
 
 def summed(one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: Array | float, grid: Grid) -> RatioLaw:
-    """Returns the law of a weighted sum of independent values on a grid of FINE points."""
+    """Returns the law of a weighted sum of independent values, spread onto a grid of FINE points."""
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(grid.logs())])
 
     def row(into: Array, entry: tuple[Array, Array]) -> tuple[Array, None]:
@@ -287,11 +343,12 @@ def summed(one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: 
         left, right = values[low], values[low + 1]
         share = jnp.clip((sums - left) / (right - left), 0.0, 1.0)
         both = mass * other.masses
-        # The third column counts the terms of the sums.
+        # The second column counts the terms of the sums, for the rounding.
         lower = jnp.stack([both * (1 - share), jnp.ones_like(both)], axis=1)
         upper = jnp.stack([both * share, jnp.ones_like(both)], axis=1)
         return into.at[low].add(lower).at[low + 1].add(upper), None
 
+    # One value of the first law a step, with all values of the other: memory is that of a row, not of all products.
     sums, _ = jax.lax.scan(row, jnp.zeros((FINE, 2)), (one.values, one.masses))
     masses, counts = sums.T
     eta = one.eta + other.eta + roundoff() * (jnp.max(counts) + 8)
@@ -301,8 +358,8 @@ def summed(one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: 
 def coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array | float, points: int) -> RatioLaw:
     """Returns a law spread from the values 0 and e^logs to so many of them, most where most is lost by wide gaps.
 
-    The loss of a gap is its width squared times the mass there: widths go like the inverse cube root of the density, of
-    all the tilted laws together.
+    A gap costs its width squared times the mass there: so widths go like the inverse cube root of the density of all
+    the tilted laws together. Any choice of points is a spread, and sound.
     """
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(logs)])
     positive = masses[1:]
@@ -313,16 +370,19 @@ def coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array | fl
     tilted = jnp.sum(tilted / jnp.sum(tilted, axis=1, keepdims=True), axis=0)
     relevance = jnp.minimum(1.0, positive * jnp.maximum(1.0, values[1:]) / RELEVANT)
     tilted = tilted * relevance
-    # Sums of a few values fall on a few points of the grid: look at neighbours together.
+    # Sums of a few values fall on a few points of the grid only: a moving mean looks at neighbours together.
     tilted = jnp.convolve(tilted, jnp.full(17, 1 / 17.0), mode="same")
     gaps = jnp.diff(logs, append=2 * logs[-1:] - logs[-2:-1])
     losses = jnp.log1p(share_of_terms * values[1:])
     jumps = jnp.diff(losses, append=losses[-1:]) * relevance
     needed, jumps = jnp.cumsum(tilted ** (1 / 3) * gaps ** (2 / 3)), jnp.cumsum(jumps)
     needed = needed / needed[-1] * (1 - JUMPS - EVEN) + jumps / jumps[-1] * JUMPS + jnp.linspace(0.0, EVEN, len(logs))
+    # Points are quantiles of ``needed``, the mixture of the three shares; 0, the least positive and the largest value
+    # are always among them.
     index = 1 + jnp.searchsorted(needed, jnp.linspace(0.0, 1.0, points - 2)[:-1])
     ends = jnp.array([0, 1], index.dtype), jnp.array([len(logs)], index.dtype)
     index = jnp.concatenate([ends[0], jnp.clip(index, 1, len(logs) - 1), ends[1]])
+    # Each mass moves to the two chosen points around its value, in the shares that keep the mean.
     segment = jnp.clip(jnp.searchsorted(index, jnp.arange(len(logs) + 1), side="right") - 1, 0, points - 2)
     left, right = values[index[segment]], values[index[segment + 1]]
     share = jnp.clip((values - left) / (right - left), 0.0, 1.0)
@@ -344,7 +404,7 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
         return k * jnp.log(count.astype(jnp.float64)) - factorials
 
     def roundings(*logs: Array) -> Array:
-        # Of logs, sums of two of them and one exponential; a sum of n terms rounds n times.
+        # Roundings of the logs, of sums of two of them and of one exponential; a sum of n terms rounds n times.
         sizes = [jnp.where(jnp.isfinite(log), jnp.abs(log), 0.0) for log in logs]
         return roundoff() * (k + 16 + 8 * jax.lax.cummax(sum(sizes, jnp.zeros_like(factorials))))
 
@@ -357,12 +417,14 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
         more_error = error + roundings(h, whole) + roundings(exponential(count), g)
         return jnp.where(odd, more, h), jnp.where(odd, more_error, error), count + odd, bit - 1
 
+    # The state is the log coefficients of H_count, their rounding, count, and the bits of t that are left. A step
+    # doubles count, and adds one where the bit is set, by the recursion that the module's docstring states.
     bits = jnp.sum(steps >= POWERS).astype(jnp.int32)
     start = g, roundings(g), jnp.int32(1), bits
     h, error, _, _ = jax.lax.while_loop(lambda carry: carry[3] > 0, advance, start)
     scale = factorials - k * jnp.log(t)
     excess = h + scale + error + roundings(h, factorials, k * jnp.log(t))
-    # log(1 + e^x): also where e^x overflows.
+    # log(1 + e^x), in the form that does not overflow.
     moments = jnp.where(k < 2, 0.0, jnp.logaddexp(excess, 0.0))
     below = jnp.clip(jnp.floor(orders), 1, LARGEST_ORDER - 1).astype(jnp.int32)
     share = orders - below
@@ -379,50 +441,63 @@ def _product(one: Array, other: Array) -> Array:
 # ----------------------------------------------------------------------------------------------------
 # The dominating pair of two steps out of n, drawn at random, by convex order in two dimensions.
 #
-# Q is N(0, s^2 I_n), P the mixture of its shifts by e_i + e_j over all pairs of steps. With X_i as in
-# :mod:`.allocation`, the likelihood ratio is the mean of X_i X_j. It is affine in every X_i, and these are independent
-# under Q. So its mean of a convex function grows where an X_i is spread, the others being as they are; and so does it
-# where any statistic of some of them is, in which it is affine.
+# Q is N(0, s^2 I_n), P the mixture of its shifts by e_i + e_j over all pairs of steps. With X_i = e^(z_i/s - 1/(2 s^2))
+# as above, the likelihood ratio is the mean of X_i X_j. It is affine in every X_i, and these are independent under Q.
+# So the mean of a convex function of the ratio grows where an X_i is spread and the others stay; and it grows where any
+# statistic of some of them is spread, in which the ratio is affine.
 #
 # *Parts.* Let the steps be divided, at random, into PARTS parts of equal sizes or sizes that differ by one, and let the
-# two steps be any two of different parts, all such pairs equally likely. The two steps so drawn are any two. Not to say
-# what the parts were is to average over them, P over P's and Q over the same Q: divergences are jointly convex, and by
-# symmetry the same for all divisions, so that of the pair given the parts is larger. With M_a the sum of part a, whose
-# law :func:`.allocation.allocated` spreads, the ratio is the sum of M_a M_b over a < b, over the number of pairs.
+# two steps be any two of different parts, all such pairs equally likely. The two steps so drawn are any two. To
+# withhold the division is to average over divisions, P over their P's and Q over the same Q: divergences are jointly
+# convex, and by symmetry the same for all divisions, so the divergence of the pair given the division is larger. With
+# M_a the sum of part a, whose law :func:`allocated` spreads, the ratio is the sum of M_a M_b over a < b, over the
+# number of pairs.
 #
 # *The law.* S = M_1 + ... + M_a and T, the sum of products of two of these, are built up part by part: with M the next,
 # S + M and T + S M. The ratio is affine in (S, T), given all other parts: a spread of (S, T) that keeps its mean makes
-# it
-# larger in convex order. Points are those with S on chosen columns and 2 T/S^2 on rows, between 0 and 1 - 1/a, which is
-# the most there is, with equal M. A point (x, y) goes to both columns beside x, in the shares that keep its mean, at
-# the
-# one value of 2 T/S^2 that keeps y, not above the ratio 2 y/x^2; and from there, along each column, to both rows beside
-# it, which keeps T. The last part is put on values of the ratio. Below its most 2 T/S^2 is by the square of what M
-# deviates by: so rows get closer towards it, the more the less that is, and what they spread remains far below.
+# the ratio larger in convex order. Points are those with S on chosen columns and 2 T/S^2 on rows, between 0 and
+# 1 - 1/a, which is its maximum, attained with equal M. A point (x, y) goes to both columns beside x, in the shares that
+# keep its mean, at the one value of 2 T/S^2 that keeps y, not above the ratio 2 y/x^2; and from there, along each
+# column, to both rows beside it, which keeps T. The last part is put on values of the ratio. 2 T/S^2 lies below its
+# maximum by about the squared deviation of M: so rows get closer towards the maximum, the more so the smaller the
+# deviation is, and the spread between rows remains far smaller than it.
 #
-# Rounding is counted as in :mod:`.allocation`: eta for masses, theta for values.
+# Rounding is counted as above: eta for masses, theta for values.
 #
-# Source: convex order as there; division at random, Feldman and Shenfeld (2025), "Privacy amplification by random
+# Sources: convex order as above; division at random, Feldman and Shenfeld (2025), "Privacy amplification by random
 # allocation", where every part has one of the steps.
 # ----------------------------------------------------------------------------------------------------
 
 PARTS = 4
-"""Two would give what two epochs of half the steps do; each further one takes a step of two dimensions. With 4, 5 and 8
-the epsilon of a (100, 5) allocation with s = 0.6 was 7.86, 7.83 and 7.80; 8.09 with 2."""
+"""Number of parts. Sound for any value from 2 on; more parts cost time and tighten the bound.
+
+Two would give the epsilon of two epochs of half the steps; each further one takes a step of two dimensions. With 4, 5
+and 8 the epsilon of a (100, 5) allocation with s = 0.6 was 7.86, 7.83 and 7.80; 8.09 with 2.
+"""
 
 ROWS, LEAST_ROW = 64, 1e-4
-"""Values of 2 T/S^2 over its most: 0, and e^-u, u evenly in log(1 + u/width). Below the least one T hardly tells beside
-S times what comes."""
+"""Number of rows, and the least positive one: values of 2 T/S^2 over its maximum. Sound for any values.
+
+The rows are 0, and e^-u, u evenly in log(1 + u/width). Below the least one T hardly tells beside S times the sum of the
+parts to come.
+"""
 
 FLATTEST = 2.0
-"""Largest width of rows; what parts deviate by, squared, where that is less."""
+"""Largest width of rows; the width is the squared deviation of the parts where that is less. Sound for any value."""
 
 LEAST_NOISE_OF_TWO = 0.085
-"""As there, for products of two values, which are then below e^430, too."""
+"""Smallest valid noise multiplier for two steps: products of two values are then below e^430, too."""
 
 
 class _Spread(NamedTuple):
-    """The law of (S, T): masses (columns, ROWS) at columns of S and rows of 2 T/S^2; eta."""
+    """The law of (S, T), on columns of S and rows of 2 T/S^2.
+
+    Attributes:
+        columns (columns,): values of S.
+        rows (ROWS,): values of 2 T/S^2.
+        masses (columns, ROWS): Q's masses.
+        eta (): bound on the relative error of the masses.
+    """
 
     columns: Float[Array, " columns"]
     rows: Float[Array, " ROWS"]
@@ -434,21 +509,21 @@ class _Spread(NamedTuple):
         return RatioLaw(self.columns, jnp.sum(self.masses, axis=1), self.eta + ROWS * roundoff())
 
     def products(self) -> Array:
-        """Returns T, (columns, ROWS)."""
+        """Returns the values (columns, ROWS) of T."""
         return self.rows[None] * self.columns[:, None] ** 2 / 2
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class PairedAllocationPair(RandomAllocationPair):
-    """As :class:`.RandomAllocationPair`, for two steps out of ``batches``.
+    """The spread pair of two steps out of ``batches``, with the attributes of :class:`.RandomAllocationPair`.
 
-    ``in_tails`` is 0, or NaN where the parameters are not valid: all that divergences ask of the pair as spread, which
-    a program that asks for no more need not compute.
+    ``in_tails`` is 0, or NaN where the parameters are not valid. Divergences ask nothing else of the spread pair, so a
+    program that asks for them alone need not compute it.
     """
 
     def divergence(self, orders: Array) -> Array:
-        """Returns an upper bound on the mechanism's: that of one step of each half of them."""
+        """Returns an upper bound on the mechanism's own divergence: that of one step out of each half of the steps."""
         n = as_float64(self.batches)
         halves = (jnp.floor(n / 2), jnp.ceil(n / 2))
         alone = [allocation_pairs(self.noise_multiplier, half, 512, [False])[0] for half in halves]
@@ -459,7 +534,7 @@ class PairedAllocationPair(RandomAllocationPair):
 def paired_allocation_pairs(
     noise_multiplier: ArrayLike, batches: ArrayLike, points: int, removes: Sequence[bool]
 ) -> list[PairedAllocationPair]:
-    """Returns what :func:`.allocation_pairs` does, for two steps of so many batches, 2 at least."""
+    """Returns the spread pairs of two steps out of so many batches, 2 at least, as :func:`allocation_pairs` does."""
     s, n = as_float64(noise_multiplier), as_float64(batches)
     valid = (s >= LEAST_NOISE_OF_TWO) & (s < jnp.inf) & (n >= 2) & (n <= MOST_BATCHES) & (n == jnp.floor(n))
     s, n = jnp.where(valid, s, 1.0), jnp.where(valid, n, 2.0)
@@ -483,9 +558,10 @@ def _paired(few: RatioLaw, many: RatioLaw, n: Array, square: Array, points: int)
     """Returns the law of the ratio from those of the parts' means, of sizes floor(n/PARTS) and one more; and theta."""
     width = jnp.clip(jnp.sqrt(square) / 2, 1e-9, 0.5)
     less, longer = jnp.floor(n / PARTS), jnp.mod(n, PARTS)
-    # Sums over the size of a part as it would be: near 1.
+    # Sums over the size n/PARTS of an even part: near 1.
     few = few._replace(values=few.values * (less * PARTS / n))
     many = many._replace(values=many.values * ((less + 1) * PARTS / n))
+    # With fewer steps than parts, a part of no steps has the sum 0 for sure.
     nobody = many._replace(masses=jnp.zeros_like(many.masses).at[0].set(1.0))
     few = jax.tree.map(lambda some, none: jnp.where(n < PARTS, none, some), few, nobody)
     parts = jax.tree.map(lambda a, b: jnp.stack([jnp.where(i < longer, b, a) for i in range(PARTS)]), few, many)
@@ -493,15 +569,16 @@ def _paired(few: RatioLaw, many: RatioLaw, n: Array, square: Array, points: int)
     start = jnp.zeros((len(first.values), ROWS)).at[:, 0].set(first.masses)
     law = _Spread(first.values, jnp.zeros(ROWS), start, first.eta)
     numbers = jnp.arange(2.0, PARTS)
+    # The state is the law of (S, T); each step adds one part. The last part goes straight to the ratio.
     law, _ = jax.lax.scan(lambda law, part: (_with_part(law, *part, width, square), None), law, (middle, numbers))
-    # Of all pairs, over that size twice, those within parts do not count.
+    # The number of pairs, in units of an even part's size squared, without the pairs within parts.
     within = (PARTS - longer) * less**2 + longer * (less + 1) ** 2
     return _ratio(law, last, (n**2 - within) / 2 * (PARTS / n) ** 2, width, points)
 
 
 def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square: Array) -> _Spread:
     """Returns the law of (S + M, T + S M), of so many parts."""
-    # As a mean: near 1, where the grid is close.
+    # The sum is put on the grid as a mean: near 1, where the grid is dense.
     least = jnp.log(jnp.minimum(law.columns[1], part.values[1]) / number)
     grid = Grid(least, jnp.log((law.columns[-1] + part.values[-1]) / number), width)
     fine = summed(law.sums(), 1 / number, part, 1 / number, grid)
@@ -521,6 +598,7 @@ def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square
         square = ((1 - right) * squares[i] + right * squares[i + 1])[:, None]
         row = jnp.where(square > 0, y / jnp.where(square > 0, square, 1.0), 0.0)
         fall = jnp.maximum(-jnp.log(jnp.maximum(row, 1e-300) / most), 0.0)
+        # The row just below, by the inverse of the formula for rows.
         place = ROWS - 1 - jnp.log1p(fall / bend) / largest * (ROWS - 2)
         j = jnp.clip(jnp.floor(place), 0, ROWS - 2).astype(jnp.int32)
         up = jnp.clip((row - rows[j]) / (rows[j + 1] - rows[j]), 0.0, 1.0)
@@ -530,6 +608,7 @@ def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square
             into = into.at[column, j].add(lower).at[column, j + 1].add(upper)
         return into, None
 
+    # One value of the part a step, with all points of (S, T), each of which goes to four points.
     sums, _ = jax.lax.scan(point, jnp.zeros((len(columns), ROWS, 2)), (part.values, part.masses))
     masses, counts = sums[..., 0], sums[..., 1]
     eta = law.eta + part.eta + roundoff() * (jnp.max(counts) + 16 + len(columns) * ROWS)
@@ -537,7 +616,7 @@ def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square
 
 
 def _ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int) -> tuple[RatioLaw, Array]:
-    """Returns the law of (T + S M)/pairs, and theta."""
+    """Returns the law of the ratio (T + S M)/pairs, and theta."""
     products = law.products()
     least = jnp.minimum(law.rows[1] * law.columns[1] ** 2 / 2, law.columns[1] * last.values[1])
     most = products[-1, -1] + law.columns[-1] * last.values[-1]

@@ -1,22 +1,26 @@
-"""Shifts by a number of units that is a sum of independent choices: the pair of a group of examples, and its law.
+"""The pair of a group of examples, whose noise shifts by a sum of independent choices, and the law of its loss.
 
-Each of g examples takes part or not, and the noise's centre moves by K units, K their number. Its generating function
-is a product, f(z) = p_0 + p_1 z + ... = prod_j (1 - r_j + r_j z), of real roots alone; that is all that is asked of K.
-With normal noise of deviation s and z = e^(x d/s^2), d the unit, the density over that of the noise around the lowest
-location is the sum of p_k e^(-c k^2) z^k, c = d^2/(2 s^2). Its roots are real as well (Laguerre): e^(-c k^2) is the
-limit of ((1 - b k) (1 + b k))^n, b^2 = c/n, and to multiply the coefficients by 1 +- b k is to pass from f to f +- b z
-f', the derivative of z^(+-1/b) f but for a power of z. By Rolle's theorem that has a root between any two negative ones
-of f; for b < 1/g its coefficients are positive, so the last root, which must be real, is negative, too. The density is
-so
+Each of g examples takes part or not, and the noise's centre moves by K units, K their number. The generating function
+of K is a product, f(z) = p_0 + p_1 z + ... = prod_j (1 - r_j + r_j z), of real roots alone; nothing else is asked of K.
+
+*The density has real roots.* With normal noise of deviation s and z = e^(x d/s^2), d the unit, the density over that of
+the noise around the lowest location is the sum of p_k e^(-c k^2) z^k, c = d^2/(2 s^2). Its roots are real as well
+(Laguerre): e^(-c k^2) is the limit of ((1 - b k) (1 + b k))^n, b^2 = c/n, and to multiply the coefficients by 1 +- b k
+is to pass from f to f +- b z f', the derivative of z^(+-1/b) f but for a power of z. By Rolle's theorem that has a root
+between any two negative ones of f; for b < 1/g its coefficients are positive, so the last root, which must be real, is
+negative, too. So the density is
 
     c N(x) prod_j (1 + z/rho_j),  rho_j > 0,
 
-and vanishes on Im x = pi s^2/d, modulo its double, alone: the strip of a single example, however large the group is.
-The bounds of :mod:`.shifted_noise`, which has to take all locations' terms for independent, hold there factor by
-factor. At Im x = b, with theta = b d/s^2 and a_j = z/(z + rho_j) at Re x, a factor is (1 + z/rho_j) (1 - a_j + a_j e^(i
-theta)): its modulus is between cos(theta/2) and 1 times the one at Re x, to the square 1 - 4 a_j (1 - a_j)
-sin(theta/2)^2; its argument rises with theta below pi, and is at least a_j sin(theta) up to STEEPEST. And nobody need
-know the roots: the sum of the a_j is the mean of K under the posterior at Re x, that of the a_j (1 - a_j) its variance.
+and vanishes only where Im x is an odd multiple of pi s^2/d: the strip is that of a single example, however large the
+group is.
+
+*Bounds on lines.* The bounds of :mod:`.shifted_noise`, which has to take all locations' terms for independent, hold
+there factor by factor. At Im x = b, with theta = b d/s^2 and a_j = z/(z + rho_j) at Re x, a factor is (1 + z/rho_j) (1
+- a_j + a_j e^(i theta)): its modulus is between cos(theta/2) and 1 times the one at Re x, to the square 1 - 4 a_j (1 -
+a_j) sin(theta/2)^2; its argument rises with theta below pi, and is at least a_j sin(theta) up to STEEPEST. The roots
+need not be known: the sum of the a_j is the mean of K under the posterior at Re x, that of the a_j (1 - a_j) its
+variance.
 """
 
 from __future__ import annotations
@@ -49,20 +53,23 @@ from jaxacct.numerics.precision import TINY, as_float64, is_concrete
 from jaxacct.numerics.pytrees import register_dataclass
 
 SCAN = 4 * RULE
-"""Nodes of the scan: a group's law is wide, and the strip of little noise narrow."""
+"""Nodes of the scan: a group's law is wide, and the strip of little noise is narrow. Sound for any value."""
 
 STEEPEST = 1.5
-"""Largest theta of the decay's bound: :data:`jaxacct.dominating_pairs.subsampled_gaussian.STEEPEST` says why."""
+"""Largest theta, in radians, of the decay's bound, which needs arg(1 - p + p e^(i theta)) >= p sin(theta).
+
+:data:`jaxacct.dominating_pairs.subsampled_gaussian.STEEPEST` has the proof for this value; a larger one needs another.
+"""
 
 ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
-"""Values of theta, below pi, of the lines that the quadrature's bounds may use."""
+"""Values of theta, in radians, of the lines that the quadrature's bounds may use. Sound for any values below pi."""
 
 
 def binomial_masses(trials: int, probability: Any) -> tuple[Any, Any]:
     """Returns the probabilities (..., trials + 1) of a binomial law, and by how many units of roundoff each may err.
 
-    None that is above 0 is below TINY, which no delta can show: the law is never stochastically smaller.
-    Concrete ones are rounded once. Traced ones are products of ``3 trials + 4`` roundings.
+    A positive probability is raised to TINY at least, which no delta can show: the law is never stochastically smaller.
+    Probabilities of a concrete law are rounded once. Those of a traced law are products of ``3 trials + 4`` roundings.
     """
     k = np.arange(trials + 1)
     if is_concrete(probability):
@@ -72,6 +79,7 @@ def binomial_masses(trials: int, probability: Any) -> tuple[Any, Any]:
         return np.maximum(masses, np.where((k > 0) & (p > 0) & (p < 1), TINY, 0.0)), np.ones(p.shape[:-1])
     p = probability[..., None]
     k = k.reshape((1,) * probability.ndim + (-1,))
+    # C(n, k) p^k rises from one side, (1 - p)^(n - k) from the other: products of positive numbers, and no difference.
     rising = _running_products(((trials - k[..., 1:] + 1) / k[..., 1:]) * p)
     falling = _running_products(jnp.broadcast_to(1 - p, rising.shape))[..., ::-1]
     one = jnp.ones_like(p)
@@ -81,7 +89,7 @@ def binomial_masses(trials: int, probability: Any) -> tuple[Any, Any]:
 
 
 def _rounded_masses(trials: int, probability: float) -> np.ndarray:
-    """Returns a binomial law's probabilities, exact but for one rounding each, which whole numbers give."""
+    """Returns a binomial law's probabilities, computed in whole numbers and rounded once each."""
     success, whole = probability.as_integer_ratio()
     masses = (math.comb(trials, k) * success**k * (whole - success) ** (trials - k) for k in range(trials + 1))
     return np.array([mass / whole**trials for mass in masses])
@@ -89,6 +97,7 @@ def _rounded_masses(trials: int, probability: float) -> np.ndarray:
 
 def _running_products(factors: Array) -> Array:
     """Returns the products (..., n) of the first factors, each of as many roundings as multiplications, by doubling."""
+    # After a step each entry is the product of the last ``2 apart`` factors up to it, so log2(n) steps are enough.
     apart = 1
     while apart < factors.shape[-1]:
         before = jnp.concatenate([jnp.ones_like(factors[..., :apart]), factors[..., :-apart]], axis=-1)
@@ -99,12 +108,12 @@ def _running_products(factors: Array) -> Array:
 @register_dataclass
 @dataclass(frozen=True)
 class CountedShiftsPair(ShiftedNoisePair):
-    """A :class:`ShiftedNoisePair` whose locations are whole numbers of units, the numbers as the module has it.
+    """A :class:`ShiftedNoisePair` of whole numbers of units, whose weights are those of sums of independent choices.
 
     Attributes:
-        scale, locations, p_weights, q_weights, noise: as of :class:`ShiftedNoisePair`.
-        weight_units (): units of roundoff by which each weight may err relative to itself. All that is said of the pair
-            holds for the one of the true weights.
+        scale, locations, p_weights, q_weights, noise: those of :class:`ShiftedNoisePair`.
+        weight_units (): units of roundoff by which each weight may err relative to itself. Every bound of the pair
+            holds for the pair of the true weights.
 
     >>> pair = CountedShiftsPair(2.0, [0.0, 1.0, 2.0], p_weights=[0.25, 0.5, 0.25], q_weights=[1.0, 0.0, 0.0])
     >>> with jax.enable_x64(True):
@@ -134,7 +143,10 @@ class CountedShiftsPair(ShiftedNoisePair):
 
 @dataclass(frozen=True)
 class LawOfCountedShifts(LawOfShiftedGaussians):
-    """See the module; where it says nothing, :mod:`.shifted_noise`. The unit is the distance of the locations."""
+    """The law of a group's loss, by a trapezoid rule in the noise; the unit is the distance of the locations.
+
+    The module's docstring derives its bounds; all others are those of :class:`LawOfShiftedGaussians`.
+    """
 
     pair: CountedShiftsPair
 
@@ -155,8 +167,9 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
 
     def largest_order(self) -> Array:
         _, _, p, q = self.pair._fields()
-        # With weights that were raised to what can be held the roots need not be real: the mesh answers then.
+        # Weights that were raised to TINY need not belong to a polynomial of real roots: the mesh answers then.
         held = jnp.all(((p == 0) | (p > 2 * TINY)) & ((q == 0) | (q > 2 * TINY)))
+        # An order moves the tilted law by the extent of the locations at most: the scan has room for so many.
         return jnp.where(held, jnp.maximum(self._room() / self._extents()[3], 0.0), 0.0)
 
     def scan(self) -> Nodes:
@@ -175,7 +188,7 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
         return Nodes(losses, log_p + jnp.log(step), log_q + jnp.log(step), nothing, nothing, x)
 
     def _secants(self, order: Array, theta: Array) -> Array:
-        """Returns what a line at ``theta`` costs a negative power of Q at most."""
+        """Returns an upper bound, in nats, on what a line at ``theta`` costs a negative power of Q."""
         factors = self._extents()[1] / self._unit()
         return jnp.maximum(order, 0.0) * factors * -jnp.log(jnp.cos(theta / 2))
 
@@ -196,10 +209,11 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
         slopes = jnp.sqrt(jnp.sum(weights * slope**2)), jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0))
         step, positive = nodes.places[1] - nodes.places[0], jnp.maximum(order, 0.0)
 
+        # Every height up to STEEPEST gives a bound. The best one is near w times the deviation of the loss.
         def bound(slope: Array) -> Array:
             theta = jnp.minimum(w * slope * (unit / s) ** 2, STEEPEST)
             square, b = jnp.sin(theta / 2) ** 2, theta * s**2 / unit
-            # log(1 - x)/2 <= -x/2, and >= -x/2/(1 - x); each 4 a (1 - a) is at most 1.
+            # Logs of moduli: log(1 - x)/2 <= -x/2, and >= -x/2/(1 - x); each 4 a (1 - a) is at most 1.
             moduli = -2 * square * ((order + 1) * variances[0] - positive * variances[1] / (1 - square))
             least = w * theta * apart / unit
             exponents = moduli - w * turned * jnp.sin(theta)

@@ -1,7 +1,15 @@
-"""Dominating pairs of finitely many outcomes, whose privacy losses are atoms.
+"""Dominating pairs whose privacy losses are atoms, or are known by masses alone, and mixtures of pairs by a coin.
 
-No density is integrated: every mass is a sum of given numbers. What the pair claims of its rounding is therefore a
-count of the additions, and of what the caller says of the numbers themselves.
+No density is integrated here: every mass is a sum, or a difference, of given numbers. So a bound on its rounding is a
+count of the operations, besides what the caller claims of the numbers themselves. In reading order:
+
+1. :class:`FinitePair`, of finitely many outcomes, and its law :class:`LawOfAtoms`;
+2. :class:`LossDistributionPair`, of a loss whose distribution functions the user gives;
+3. :class:`DiscreteGaussianPair`, of discrete Gaussian noise;
+4. :class:`BoundedRangePair`, of every mechanism whose losses span no more than a range;
+5. :class:`PublicCoinPair`, of one of several pairs, drawn by a coin that is given away.
+
+Source: Doroshenko et al. (2022), "Connect the dots", for the upper discretization of the second.
 """
 
 from __future__ import annotations
@@ -20,16 +28,26 @@ from jaxacct.numerics.arithmetic import FLOAT64, arithmetic, roundoff, scaled
 from jaxacct.numerics.precision import TINY, as_float64, as_real, first_index, log_complement
 from jaxacct.numerics.pytrees import register_dataclass
 
+# ----------------------------------------------------------------------------------------------------
+# The pair of finitely many outcomes.
+# ----------------------------------------------------------------------------------------------------
+
 LOSS_UNITS = 8
-"""Units of roundoff by which a computed loss errs relative to itself: that of a quotient, which tells 3.9-fold in a
-logarithm above 0.26, or of a difference and a quotient, which tell 1.2-fold in a log1p from -1/4 up; and that of log or
-log1p. tests/dominating_pairs/test_finite.py asks for three quarters of it."""
+"""Units of roundoff by which a computed loss errs relative to itself; a smaller one would break bounds.
+
+Two errors add up. The one is that of a quotient, which tells 3.9-fold in a logarithm above 0.26, or of a difference and
+a quotient, which tell 1.2-fold in a log1p from -1/4 up. The other is that of log or log1p.
+tests/dominating_pairs/test_finite.py asks for three quarters of it.
+"""
 
 SUM_TOLERANCE = 1e-12
-"""By how much masses may miss a sum of one in float64, besides two roundings for each of them."""
+"""Distance from one that the sum of masses may have in float64, besides two roundings for each of them.
+
+A pair that misses it is not valid, and its epsilon is infinite.
+"""
 
 LARGEST_LOG = 709.0
-"""Largest |log p| of a normal float64 p <= 1."""
+"""Largest |log p| of a normal float64 p <= 1, in nats."""
 
 
 @register_dataclass
@@ -38,8 +56,7 @@ class FinitePair(DominatingPair):
     """P- and Q-probabilities of m outcomes, in any order.
 
     An outcome with q = 0 < p has an infinite loss and belongs to no cell; neither does one with p = 0. In float64 the
-    numbers given are the truth, up to ``rounding``. Where they miss a sum of one by rounding, cumulants take that for
-    the rounding of a sum of one.
+    numbers given are the truth, up to ``rounding``. Where their sum misses one by rounding, cumulants take it for one.
 
     Attributes:
         p (m,), q (m,): probabilities; normal float64 numbers or 0, since XLA takes subnormal ones for 0.
@@ -69,9 +86,9 @@ class FinitePair(DominatingPair):
             return as_real(self.losses)
         shared = (p > 0) & (q > 0)
         above, below = jnp.where(shared, p, 1.0), jnp.where(shared, q, 1.0)
-        # Near one the quotient's rounding would be all of its logarithm; a difference rounds relative to itself.
-        # No lower: XLA's log1p was measured off by 240 units near -0.41. From 0.3 on 3.9 units of a quotient's and four
-        # of the logarithm's are no more than LOSS_UNITS.
+        # Near one the quotient's rounding would be all of its logarithm; a difference rounds relative to itself. The
+        # lower limit is -1/4, for XLA's log1p was measured off by 240 units near -0.41. From 0.3 on, 3.9 units of the
+        # quotient and four of the logarithm are no more than LOSS_UNITS.
         excess = (above - below) / below
         log_ratio = jnp.where((excess > -0.25) & (excess < 0.3), jnp.log1p(excess), jnp.log(above / below))
         return jnp.where(shared, log_ratio, jnp.where(p > 0, jnp.inf, -jnp.inf))
@@ -86,7 +103,7 @@ class FinitePair(DominatingPair):
         p, _, losses, _ = self._atoms()
         infimum = jnp.min(jnp.where(p > 0, losses, jnp.inf))
         supremum = jnp.max(jnp.where(p > 0, losses, -jnp.inf))
-        # Nothing finite: any range will do, and 0 keeps NaN out of what is computed from it.
+        # Where no loss is finite any range will do, and 0 keeps NaN out of what is computed from it.
         some = infimum <= supremum
         return jnp.where(some, infimum, 0.0), jnp.where(some, supremum, 0.0)
 
@@ -125,7 +142,7 @@ class FinitePair(DominatingPair):
         value, rounding = surplus(p, q, epsilon)
         u, shared = roundoff(), finite & (p > 0)
         rounding = rounding + as_real(self.rounding) * (p + jnp.exp(epsilon) * q) * (1 + 16 * u)
-        # Where e^eps q is 0 times infinity nothing is known of what Q takes off.
+        # Where e^eps q is infinity times 0 it is not known: the bounds are p and 0.
         known = ~jnp.isnan(value + rounding)
         most = jnp.where(known, value + rounding * (1 + 4 * u), p)
         least = jnp.where(known, value - rounding * (1 + 4 * u), 0.0)
@@ -137,20 +154,20 @@ class FinitePair(DominatingPair):
         return jnp.minimum(jnp.sum(jnp.where(self._losses() == jnp.inf, as_real(self.p), 0.0)), 1.0)
 
     def missing_mass(self) -> Array:
-        """Returns Q's mass where P has none."""
+        """Returns Q(Y = -inf), Q's mass where P has none."""
         return jnp.sum(jnp.where(self._losses() == -jnp.inf, as_real(self.q), 0.0))
 
     def infinite_mass_error(self) -> Array:
         infinite = (self._losses() == jnp.inf) & (as_real(self.p) > 0)
         given = jnp.max(jnp.where(infinite, as_real(self.rounding), 0.0))
-        # A sum of n terms rounds n - 1 times; one that is given is itself.
+        # A sum of n terms rounds n - 1 times; a single term is given, and does not round.
         return given + 2 * roundoff() * jnp.maximum(jnp.sum(jnp.where(infinite, 1.0, 0.0)) - 1, 0.0)
 
     def anchors(self) -> tuple[Array, Array]:
         """Returns P's heaviest loss and the heavier of its two neighbours, the lower one first.
 
-        So both losses of a pair with two, and two neighbours of an arithmetic progression. The upper one is NaN where
-        there is a single loss, both where there is none.
+        They are both losses of a pair with two, and two neighbours of an arithmetic progression. The upper one is NaN
+        where there is a single loss, and both are where there is none.
         """
         p, _, losses, _ = self._atoms()
         has_mass = p > 0
@@ -178,13 +195,14 @@ class FinitePair(DominatingPair):
     def log_tail(self, order: Array, loss: Array) -> Array:
         p, _, losses, finite = self._atoms()
         error = jnp.max(jnp.broadcast_to(as_real(self.rounding), p.shape))
-        # Upwards, where an arithmetic has room for less than float64's smallest number.
+        # Raised, in an arithmetic that holds smaller numbers than float64 does: the bound on rounding counts on it.
         log_p = jnp.where(p > 0, jnp.maximum(jnp.log(p), -LARGEST_LOG), -jnp.inf)
         largest = jnp.max(jnp.abs(losses))
 
         def bound(order: Array, loss: Array) -> Array:
             beyond = finite & (losses > loss - LOSS_UNITS * roundoff() * jnp.abs(loss))
-            # Without the order as well: the tilted mass is the smaller one where the finite losses are negative.
+            # The order-0 tail is bounded as well: the tilted mass is the smaller one where the finite losses are
+            # negative.
             of_both = [jnp.where(beyond, logs, -jnp.inf) for logs in (log_p + order * losses, log_p)]
             log_mass = jnp.max(jax.nn.logsumexp(jnp.stack(of_both), axis=1))
             # Each log p is at most 709; the losses, the products, the exponentials and the sum round a few times each.
@@ -211,10 +229,10 @@ class FinitePair(DominatingPair):
 
 @dataclass(frozen=True)
 class LawOfAtoms(Law):
-    """Every moment is a finite sum.
+    """The law of finitely many outcomes, whose moments are finite sums.
 
-    Alone its characteristic function does not fade, for a lattice of losses not at all; together with a smooth law it
-    does.
+    Its characteristic function alone does not fade; for a lattice of losses it comes back to one. The product with a
+    smooth law's does fade.
     """
 
     recurring: ClassVar[float] = 1.0
@@ -231,43 +249,49 @@ class LawOfAtoms(Law):
         return Nodes(losses, jnp.log(p), jnp.log(q), self.pair.infinite_mass(), self.pair.missing_mass(), nothing)
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        # The probabilities themselves are right to this.
+        # No quadrature is needed: the error is that of the probabilities.
         error = jnp.max(jnp.asarray(self.pair.rounding, order.dtype)) + arithmetic().roundoff
         return jnp.log(2 * error) + jnp.zeros_like(w)
 
 
 # ----------------------------------------------------------------------------------------------------
-# A dominating pair known by the distribution functions of its privacy loss, which the user gives as callables.
+# A pair known by the distribution functions of its privacy loss, which the user gives as callables.
 #
-# Nothing is known of the laws between two losses but the masses there. Moments are therefore bounded from above by
-# moving each piece's mass to its two ends so that P- and Q-mass stay: r^a is convex in r = p/q for a >= 1, and lies
-# below its chord. That is the discretization of Doroshenko et al. (2022), "Connect the dots", on a mesh of this
-# module's own.
+# Between two losses only the masses of the laws are known. Moments are therefore bounded from above by moving each
+# piece's mass to its two ends so that P- and Q-mass stay: r^a is convex in r = p/q for a >= 1, and lies below its
+# chord. That is the discretization of Doroshenko et al. (2022), "Connect the dots", on a mesh of its own:
+# :data:`PIECES`.
 # ----------------------------------------------------------------------------------------------------
 
 Distribution = Callable[[Array, Any], Array]
-"""A function of (losses, parameters) that returns a probability for each of the losses, in float64."""
+"""Type of a function of (losses, parameters) that returns a probability for each of the losses, in float64."""
 
 VALUE_ERROR = 8 * FLOAT64.roundoff
-"""Default error of the callables' values, computed in float64: four ulps of one."""
+"""Default absolute error of the callables' values, computed in float64: four ulps of one."""
 
 JUMP_UNITS = 8
-"""Units of roundoff that are allowed, relatively, for the losses at which the callables jump."""
+"""Units of roundoff, relative, that are allowed for the losses at which the callables jump.
+
+It is part of the contract with the user's callables: a bound fails where they jump farther off.
+"""
 
 PIECES = 2048
-"""Pieces of a moment's mesh. Those at a fraction x of its length are 3 x^(2/3) / PIECES of it wide."""
+"""Pieces of a moment's mesh. Those at a fraction x of its length are 3 x^(2/3) / PIECES of it wide.
+
+Sound for any value: fewer pieces loosen the bound.
+"""
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class LossDistributionPair(DominatingPair):
-    """A pair (P, Q) by the laws of its privacy loss under P and under Q.
+    """A pair (P, Q) given by the distribution functions of its privacy loss under P and under Q.
 
     Attributes:
         cdf_p, cdf_q: P(Y <= y) and Q(Y <= y), asked at finite losses up to ``highest`` only. Q's mass at -inf counts.
         survival_p, survival_q: P(y < Y < inf) and Q(y < Y < inf) at the same losses, or None.
         parameters: any pytree of numbers and arrays, handed to the callables as float64.
-        lowest (): loss below which hardly any mass lies; moments count what does as if it lay there.
+        lowest (): loss below which hardly any mass lies; moments count the mass below it as if it lay there.
         highest (): supremum of the finite losses.
         infinite_mass_p (): P(Y = inf).
         value_error (): bound on the absolute error of the values of ``cdf_p`` and ``cdf_q``, and on that of a survival
@@ -304,6 +328,7 @@ class LossDistributionPair(DominatingPair):
 
     def _at(self, distribution: Distribution, losses: Array) -> Array:
         highest = as_float64(self.highest)
+        # The callables see no infinite loss, and none above ``highest``; the callers replace the results there.
         inside = jnp.where(losses == -jnp.inf, highest, jnp.minimum(losses, highest))
         return as_float64(distribution(inside, self._parameters()))
 
@@ -312,7 +337,7 @@ class LossDistributionPair(DominatingPair):
         error = self._value_error()
         ordered = (low < high) & jnp.isfinite(low) & jnp.isfinite(high)
         some = (infinite >= 0) & (infinite <= 1) & (error >= 0)
-        # What lies above ``highest`` must have been counted as infinite; else it would be lost.
+        # All mass above ``highest`` must have been counted as infinite; else it would be lost.
         counted = jnp.abs(self._at(self.cdf_p, high) + infinite - 1) <= 2 * error + 8 * roundoff()
         return ordered & some & counted & (self._at(self.cdf_q, high) <= 1 + error)
 
@@ -334,6 +359,7 @@ class LossDistributionPair(DominatingPair):
             below = self._at(self.cdf_p, middle) >= half
             return jnp.where(below, low, middle), jnp.where(below, middle, high)
 
+        # The state is a bracket of the median, halved in each step. It only steers: its rounding breaks no bound.
         return jax.lax.fori_loop(0, 64, halve, (as_float64(self.lowest), as_float64(self.highest)))[1]
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
@@ -342,13 +368,15 @@ class LossDistributionPair(DominatingPair):
         return CellMasses(p, q, p_error, q_error)
 
     def _differences(self, cdf: Distribution, survival: Distribution | None, boundaries: Array) -> tuple[Array, Array]:
-        """Returns the masses between the boundaries, and their errors, from whichever function knows them better."""
+        """Returns the masses between the boundaries, and their errors, from the function that knows them better."""
         error = self._value_error()
         below = jnp.where(boundaries == -jnp.inf, 0.0, self._at(cdf, boundaries))
         mass = jnp.maximum(below[1:] - below[:-1], 0.0)
         mass_error = 2 * error + 2 * roundoff() * mass
         if survival is None:
             return mass, mass_error
+        # Where the distribution function is close to 1 its absolute error swamps a tail, which the survival function
+        # keeps.
         above = jnp.where(boundaries >= self.highest, 0.0, self._at(survival, boundaries))
         logs = jnp.abs(jnp.log(jnp.maximum(above, TINY)))
         above_error = error * above * (1 + logs) + 2 * TINY
@@ -382,8 +410,8 @@ class LossDistributionPair(DominatingPair):
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns an upper bound on ``log E_P[exp(order Y); Y < inf]`` for orders from 0 up.
 
-        Relative error about (range / (deviation PIECES))^2, and some thousand ulps of one. Between -1 and 0 the value
-        is fit for planning only.
+        Its relative error is about (range / (deviation PIECES))^2, and some thousand ulps of one. For orders between -1
+        and 0 the value is fit for planning only.
         """
         low, high, center = as_float64(self.lowest), as_float64(self.highest), self.central_loss()
         fractions = jnp.linspace(0.0, 1.0, PIECES + 1) ** 3
@@ -394,18 +422,23 @@ class LossDistributionPair(DominatingPair):
     def _raised(self, start: Array, mesh: Float[Array, " n"]) -> tuple[Array, Array]:
         """Returns losses and P-masses whose moments bound those of the losses above ``start``.
 
-        What lies between ``start`` and the mesh moves up to its first point. The upper end's share of a piece,
-        (P - e^y Q)/(1 - e^-h), is rounded up by its own error, the whole mass by its own.
+        The mass between ``start`` and the mesh moves up to the mesh's first point. The upper end's share of a piece
+        from y to y + h, (P - e^y Q)/(1 - e^-h), is rounded up by its own error, the whole mass by its own.
         """
         cells = self.cell_masses(jnp.concatenate([start[None], mesh]))
         mass = cells.p + cells.p_error
         p, q, q_error = cells.p[1:], cells.q[1:], cells.q_error[1:]
         lower, width = mesh[:-1], mesh[1:] - mesh[:-1]
         value, rounding = surplus(p, q, lower)
-        # The losses at which the callables jump are off by LOSS_UNITS, on either side.
-        error = cells.p_error[1:] + jnp.exp(lower) * q_error + roundoff() * (4 + 32 * jnp.abs(lower)) * p + rounding
+        # The losses at which the callables jump are off by JUMP_UNITS, on either side.
+        error = (
+            cells.p_error[1:]
+            + jnp.exp(lower) * q_error
+            + roundoff() * (4 + 4 * JUMP_UNITS * jnp.abs(lower)) * p
+            + rounding
+        )
         upward = (value + error) / -jnp.expm1(-width) * (1 + 16 * roundoff())
-        # Where the share is 0/0 or inf - inf nothing is known of it: all of the mass moves up.
+        # Where the share is 0/0 or inf - inf it is not known: all of the mass moves up.
         upward = jnp.clip(jnp.where(jnp.isnan(upward), mass[1:], upward), 0.0, mass[1:])
         stays = mass[1:] - upward
         return mesh, jnp.concatenate([mass[:1], upward]) + jnp.concatenate([stays, jnp.zeros(1)])
@@ -420,31 +453,34 @@ def _log_moment(raised: tuple[Array, Array], order: Array) -> Array:
     """Returns the log of the sum of ``e^(order y) p`` over the points, rounded up."""
     losses, masses = raised
     largest = jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1]))
-    # The sum rounds once a point; logarithms are below 709; the losses at jumps are off by LOSS_UNITS.
-    rounds = losses.shape[0] + 8 * 709 + 32 * jnp.abs(order) * largest
+    # The sum rounds once a point; logarithms are below 709; the losses at jumps are off by JUMP_UNITS.
+    rounds = losses.shape[0] + 8 * LARGEST_LOG + 4 * JUMP_UNITS * jnp.abs(order) * largest
     return jax.nn.logsumexp(jnp.log(masses) + order * losses) + roundoff() * rounds
 
 
 # ----------------------------------------------------------------------------------------------------
-# The dominating pair of discrete Gaussian noise.
+# The pair of discrete Gaussian noise.
 #
-# P is the discrete Gaussian on the integers moved by D, Q the one at 0: masses proportional to e^(-(n-D)^2/(2 s^2)) and
-# e^(-n^2/(2 s^2)), loss D (2n - D)/(2 s^2). Cell masses are sums over the integers within a static reach, beyond which
-# neither has a mass that float64 could hold. Tails and cumulants are closed forms over all integers: there the weight
-# e^(order Y) makes those far away count.
+# P is the discrete Gaussian on the integers moved by D, Q the one at 0: their masses are proportional to e^(-(n-D)^2/(2
+# s^2)) and e^(-n^2/(2 s^2)), and the loss is D (2n - D)/(2 s^2). Cell masses are sums over the integers within a static
+# reach, beyond which neither has a mass that float64 could hold. Tails and cumulants are closed forms over all
+# integers: there the weight e^(order Y) makes those far away count.
 #
 # Sums over the integers, theta functions, are taken as they stand for s below 1/sqrt(2 pi) and by Poisson's formula
 # above: then the k-th term is at most e^(-pi k^2) of the first, and the fifth is below the rounding.
 # ----------------------------------------------------------------------------------------------------
 
 SELF_DUAL = 1 / math.sqrt(2 * math.pi)
-"""The scale at which Poisson's formula leaves the sum as it is."""
+"""Scale s at which Poisson's formula leaves the sum as it is."""
 
 TERMS = 4
-"""Terms of a theta function on either side of the first; of the one off the integers, one more."""
+"""Terms of a theta function on either side of the first; off the integers the sum takes one more.
+
+Fewer would leave out more than the rounding that is allowed for.
+"""
 
 SMALLEST_SCALE = 1e-140
-"""Below it the square of a loss's denominator leaves float64; the pair is taken to have no noise."""
+"""Scale s below which the square of a loss's denominator leaves float64; the pair is taken to have no noise."""
 
 
 @register_dataclass
@@ -452,12 +488,12 @@ SMALLEST_SCALE = 1e-140
 class DiscreteGaussianPair(DominatingPair):
     """The discrete Gaussian moved by ``sensitivity`` against the one at 0; the reverse is its mirror image.
 
-    Valid where what lies more than ``reach`` from the centre has a mass below the smallest normal float64, as it has
-    for a reach of 38 scales: the accountants allow for masses that float64 flushes to zero.
+    It is valid where the mass farther than ``reach`` from the centre is below the smallest normal float64, as it is for
+    a reach of 38 scales: the accountants allow for masses that float64 flushes to zero.
 
     Attributes:
         scale (): sigma of the law proportional to e^(-n^2/(2 sigma^2)) on the integers.
-        sensitivity: how far one example moves the result, a whole number; static.
+        sensitivity: distance by which one example moves the result, a whole number; static.
         reach: integers on either side of a centre that are looked at one by one; static.
 
     >>> import jax
@@ -524,8 +560,9 @@ class DiscreteGaussianPair(DominatingPair):
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y)]`` in closed form.
 
-        The Gaussian's, ``order (order + 1) D^2/(2 s^2)``, and the logarithm of the sum of the bell over the integers
-        moved by (order + 1) D, relative to the sum over the integers themselves: at most 0, and 0 for whole orders.
+        It is the Gaussian's, ``order (order + 1) D^2/(2 s^2)``, plus the logarithm of the sum of the bell over the
+        integers moved by (order + 1) D, relative to the sum over the integers themselves. That logarithm is at most 0,
+        and it is 0 where (order + 1) D is whole.
         """
         t, s = as_float64(order), as_float64(self.scale)
         return t * (t + 1) * (self.sensitivity**2 / (2 * s**2)) + _log_off_center(s, t * self.sensitivity)
@@ -544,14 +581,14 @@ def _log_off_center(s: Array, center: Array) -> Array:
     """Returns ``log sum of e^(-(n - center)^2/(2 s^2))`` less that of center 0, to a few ulps of 1; it is never > 0."""
     s, center = jnp.broadcast_arrays(s, center)
     offset = center - jnp.round(center)
-    # Wide: the difference of the sums as sines, of one sign.
+    # A wide bell: by Poisson's formula the difference of the sums is one of sines squared, of one sign.
     rate = 2 * math.pi**2 * jnp.maximum(s, SELF_DUAL) ** 2
     spread, total = jnp.zeros_like(rate), jnp.ones_like(rate)
     for k in range(1, TERMS + 1):
         term = jnp.exp(-(k**2) * rate)
         spread, total = spread + 4 * term * jnp.sin(math.pi * k * offset) ** 2, total + 2 * term
     wide = log_complement(spread / total)
-    # Narrow: each sum with its largest term taken out.
+    # A narrow bell: each sum with its largest term taken out.
     narrow_s = jnp.minimum(s, SELF_DUAL)
     terms = jnp.zeros_like(rate)
     for n in range(1, TERMS + 2):
@@ -564,8 +601,8 @@ def _log_off_center(s: Array, center: Array) -> Array:
 def _log_upper_tail(s: Array, distance: Array) -> Array:
     """Returns an upper bound on the log of the bell's sum over distance, distance + 1, ..., relative to the integers'.
 
-    Where the first is above the centre the ratios of neighbours fall, so that a geometric series bounds the sum. No
-    sum, on or off the integers, exceeds the one over the integers.
+    Where the first term is above the centre the ratios of neighbours fall, so that a geometric series bounds the sum.
+    No sum, on or off the integers, exceeds the one over the integers.
     """
     d = jnp.maximum(distance, 0.0)
     bounded = jnp.minimum(d, 1e150)
@@ -576,11 +613,16 @@ def _log_upper_tail(s: Array, distance: Array) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The pair of everything whose privacy losses span no more than a range.
+# The pair of every mechanism whose privacy losses span no more than a range e.
+#
+# Its profile and its Rényi divergences are derived in :class:`BoundedRangePair`.
 # ----------------------------------------------------------------------------------------------------
 
 RANGE_ERROR = 2.0**-50
-"""Bound on the CDFs' errors: quotients of two expm1, of an argument that is rounded once; 8 ulps of at most one."""
+"""Bound on the errors of the distribution functions: 8 ulps of one.
+
+They are quotients of two expm1, of an argument that is rounded once, and at most one.
+"""
 
 
 def cdf_p(loss: Array, epsilon: Array) -> Array:
@@ -604,7 +646,7 @@ def survival_q(loss: Array, epsilon: Array) -> Array:
 
 
 def _share(above: Array, epsilon: Array) -> Array:
-    # For a large range both are divided by e^epsilon.
+    # Numerator and denominator are divided by e^epsilon, which may overflow.
     x = jnp.clip(above, 0.0, 2 * epsilon)
     return jnp.exp((x - 2 * epsilon) / 2) * jnp.expm1(-x / 2) / jnp.expm1(-epsilon)
 
@@ -618,18 +660,19 @@ def _rest(below: Array, epsilon: Array) -> Array:
 class BoundedRangePair(LossDistributionPair):
     """The law of the loss whose hockey-stick divergence is the supremum of those of all losses with values in a range.
 
-    Let the losses of a mechanism, for two given neighbours, lie in [t - e, t]. Of these laws the one with two values is
-    the largest in convex order, t with the P-mass (1 - e^(t-e))/(1 - e^-e), so that both sum to one; t is in [0, e].
-    The divergence at a threshold y, (P - e^y Q)(t) for t - e <= y <= t, is largest at t = (e + y)/2:
+    Let the losses of a mechanism, for two given neighbours, lie in [t - e, t]. The largest of these laws in convex
+    order has two values, t with the P-mass (1 - e^(t-e))/(1 - e^-e), so that both laws sum to one; t is in [0, e]. The
+    divergence at a threshold y, (P - e^y Q)(t) for t - e <= y <= t, is largest at t = (e + y)/2:
 
         delta(y) = (1 - e^((y-e)/2))^2 / (1 - e^-e) for |y| <= e.
 
-    A supremum of profiles is one (it is convex in e^y), and this one's loss has in [-e, e] the P-density
-    e^(y/2) / (4 sinh(e/2)), and e^(-y/2) / (4 sinh(e/2)) under Q: it is its own mirror image.
+    A supremum of profiles is a profile (it is convex in e^y). The loss that has this one has in [-e, e] the density
+    e^(y/2) / (4 sinh(e/2)) under P, and e^(-y/2) / (4 sinh(e/2)) under Q: the pair is its own mirror image.
 
-    Rényi divergences are bounded apart from it, as the worst t may be chosen for each order: with b = a - 1,
+    Rényi divergences are bounded apart from this law, as the worst t may be chosen for each order: with b = a - 1,
     A = 1 - e^(-a e) and B = e^-e (1 - e^(-b e)) the moment is (A e^(b t) - B e^(a t)) / (1 - e^-e), largest at
-    e^t = b A / (a B), where it is A e^(b t) / (a (1 - e^-e)). It is also at most that of Hoeffding's lemma, a e^2/8.
+    e^t = b A / (a B), where it is A e^(b t) / (a (1 - e^-e)). The divergence is also at most a e^2/8, by Hoeffding's
+    lemma.
     """
 
     def divergence(self, orders: Array) -> Array:
@@ -640,12 +683,13 @@ class BoundedRangePair(LossDistributionPair):
         sizes = 4 + e + (jnp.abs(log_a) + jnp.log(orders) + jnp.abs(jnp.log(-jnp.expm1(-e)))) * (1 + 1 / b)
         sizes = sizes + jnp.abs(jnp.log(b)) + jnp.abs(jnp.log(-jnp.expm1(-b * e)))
         exact = sum(terms, 16 * arithmetic().function * sizes)
+        # NaN of the exact form, at extreme e, leaves the bounds by Hoeffding's lemma and by e.
         bound = jnp.minimum(jnp.fmin(exact, orders * e**2 / 8), e)
         return jnp.where((e > 0) & (e < jnp.inf), bound, jnp.nan)
 
 
 def bounded_range_pair(epsilon: ArrayLike) -> BoundedRangePair:
-    """Returns the pair of a range; batch axes stay in front."""
+    """Returns the pair of a range of ``epsilon`` (...); batch axes stay in front."""
     e = as_float64(epsilon)
     free = jnp.full_like(e, jnp.nan)
     zero = jnp.zeros_like(e)
@@ -654,20 +698,20 @@ def bounded_range_pair(epsilon: ArrayLike) -> BoundedRangePair:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A dominating pair that is one of several, by a coin that neither data set moves and that is given away.
+# The pair that is one of several, drawn by a coin that neither data set moves and that is given away.
 # ----------------------------------------------------------------------------------------------------
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class PublicCoinPair(DominatingPair):
-    """Each of the pairs with its probability; the loss is that of the pair that was drawn.
+    """A mixture of pairs, each drawn with its probability; the loss is that of the pair that was drawn.
 
     Its law is the mixture of their laws, so every expectation is a weighted sum. One loop runs over the pairs, so that
     their code is compiled once.
 
     Attributes:
-        pairs: of one class, every leaf with the leading axis (m,); without infinite losses.
+        pairs: pairs of one class, every leaf with the leading axis (m,); without infinite losses.
         weights (m,): their probabilities, each right to fourteen roundings.
     """
 
@@ -678,7 +722,7 @@ class PublicCoinPair(DominatingPair):
         return as_float64(self.weights)
 
     def _rounding(self) -> float:
-        """Returns a bound on the relative error of a weighted sum: the weights', one for each product, the sum's."""
+        """Returns a bound on the relative error of a weighted sum: of weights, products and additions."""
         return (16 + len(self._weights())) * roundoff()
 
     def is_valid(self) -> Array:
@@ -687,6 +731,7 @@ class PublicCoinPair(DominatingPair):
         return proper & jnp.all(jax.vmap(lambda pair: pair.is_valid())(self.pairs))
 
     def loss_range(self) -> tuple[Array, Array]:
+        # A pair of weight 0 is never drawn: its losses do not count.
         lowest, highest = jax.vmap(lambda pair: pair.loss_range())(self.pairs)
         drawn = self._weights() > 0
         return jnp.min(jnp.where(drawn, lowest, jnp.inf)), jnp.max(jnp.where(drawn, highest, -jnp.inf))
@@ -698,6 +743,7 @@ class PublicCoinPair(DominatingPair):
 
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
         w = self._weights()
+        # One pair a step, so that its code is compiled once, however many pairs there are.
         lower, upper = jax.lax.map(lambda pair: pair.one_run(epsilon), self.pairs)
         rounding = self._rounding()
         return jnp.sum(w * lower) * (1 - rounding), jnp.sum(w * upper) * (1 + rounding)
@@ -723,12 +769,12 @@ class PublicCoinPair(DominatingPair):
         return self._mixed(jax.lax.map(lambda pair: pair.log_tail(order, loss), self.pairs)) + scaled(1e-14)
 
     def _mixed(self, logs: Array) -> Array:
-        """Returns the log of the weighted sum of exponentials (m, ...); what is never drawn does not count."""
+        """Returns the log of the weighted sum of exponentials (m, ...); a pair that is never drawn does not count."""
         w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
         return jax.nn.logsumexp(jnp.where(w > 0, jnp.log(w) + logs, -jnp.inf), axis=0)
 
     def cumulant(self, order: ArrayLike) -> Array:
-        """Returns ``log E_P[exp(order Y)]``; small ones are the weighted sum of what the moments have beyond one."""
+        """Returns ``log E_P[exp(order Y)]``; a small one comes from the moments' distances from 1."""
         logs = jax.lax.map(lambda pair: pair.cumulant(order), self.pairs)
         w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
         excess = jnp.sum(jnp.where(w > 0, w * jnp.expm1(jnp.minimum(logs, 1.0)), 0.0), axis=0)

@@ -1,7 +1,11 @@
-"""The profile of two normal laws a distance mu apart: delta from epsilon and mu, and both ways back.
+"""The privacy profile of two normal laws a distance mu apart: delta from epsilon and mu, and both ways back.
 
 A mu-GDP mechanism is as private as telling N(0, 1) from N(mu, 1), whose privacy loss at a point x drawn from the latter
-is mu x - mu^2/2. With t = eps/mu - mu/2 the loss exceeds eps for noise above t, by mu for each unit, so that
+is mu x - mu^2/2. :func:`log_delta_at` gives delta, :func:`epsilon_bounds` and :func:`mu_bounds` invert it, and
+:func:`sampled_delta` and :func:`sampled_epsilon` do the same for a Poisson sample; every result has a bound on its
+error. :func:`quantile` is the normal quantile, by the same rule.
+
+*The integral.* With t = eps/mu - mu/2 the loss exceeds eps for noise above t, by mu for each unit, so that
 
     delta = integral over s > 0 of phi(t + s) F(mu s),   F(z) = 1 - e^(-z).
 
@@ -9,19 +13,19 @@ The integrand has one sign, so nothing cancels however small mu or delta is; the
 Phi(-t - mu), is the difference of two numbers that may agree in all their digits. For t > 0 phi(t) is taken out.
 
 *The rule.* With s = log(1 + e^x) it is an integral over the whole line, taken by the trapezoidal rule of step h. Near 0
-s is e^x, so that a step resolves e^(-mu s) and e^(-t s) however fast they fall; far out it is x, as phi asks. At x + i
+s is e^x, so that a step resolves e^(-mu s) and e^(-t s) however fast they fall; far out s is x, as phi asks. At x + i
 a, 0 < a < pi/2, let r > 0 be the real part of s. Then s has an angle below a, an imaginary part below a, and |ds| <= dr
 / cos a. From |F(z)| <= F(|z|) / cos(arg z), F(c z) <= c F(z) for c >= 1, and Re s^2 >= r^2 - a^2, the integral of the
 integrand's modulus there is at most e^(a^2/2) / cos^3 a times that over the real line, whatever t and mu are. So the
 rule errs by at most 2 e^(a^2/2) / (cos^3 a (e^(2 pi a/h) - 1)) of the integral (Trefethen and Weideman 2014, "The
-exponentially convergent trapezoidal rule", Theorem 5.1): 1.8e-16 for h = 13/64 and a = 1.4. The nodes end where what
-lies beyond is below 1e-17 of it, for t in [LOWEST, HIGHEST].
+exponentially convergent trapezoidal rule", Theorem 5.1): 1.8e-16 for h = 13/64 and a = 1.4. The nodes end where less
+than 1e-17 of the integral lies beyond, for t in [LOWEST, HIGHEST].
 
-*Rounding*, in units of roundoff; 8 of them are what exp, expm1 and log are off by (:attr:`.Arithmetic.function`). Nodes
+*Rounding* is counted in units of roundoff; exp, expm1 and log err by 8 of them (:attr:`.Arithmetic.function`). Nodes
 are right to 4 and weights to 6. The exponent z = p (p/2 + t), with p = s, or its like for t < 0, moves by 4 t s + 4 s^2
 for the nodes and 3 z for rounding: on the weighted average, where t s + s^2 is 2 at most, 14; where t < 0, up to 5 |t|
-more. F moves by 5 with its argument. With functions, products and what was cut that is below 90 beside the sum's own
-(:meth:`.Arithmetic.of_sum`). The logarithm of the sum and t^2/2 are no larger than log delta, of which 10 more go.
+more. F moves by 5 with its argument. With functions, products and the cut that is below 90, besides the sum's own
+(:meth:`.Arithmetic.of_sum`). The logarithm of the sum and t^2/2 are no larger than log delta, and add 10 units of it.
 """
 
 from __future__ import annotations
@@ -39,34 +43,44 @@ from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY
 
 STEP = 13 / 64
-"""Step of the trapezoidal rule, of which multiples are exact; the first lines say how the error depends on it."""
+"""Step of the trapezoidal rule, whose multiples are exact. A larger one breaks the bound that the module derives."""
 
 _X = STEP * np.arange(-201, 85)
 NODES, WEIGHTS = np.log1p(np.exp(_X)), STEP / (1 + np.exp(-_X)) / np.sqrt(2 * np.pi)
-"""Values of s, and the weights of what is integrated there but for sqrt(2 pi) phi."""
+"""Values of s at the nodes, in standard deviations, and their weights, which include phi's factor 1/sqrt(2 pi).
+
+The module's bounds on the rule and on its rounding are for these.
+"""
 
 LOWEST, HIGHEST = -8.5, 1e3
-"""Ends of t. Below, delta is 1 to all digits; above, it is less than any float64."""
+"""Ends of t, in standard deviations. Below, delta is 1 to all digits; above, it is less than any float64."""
 
 FARTHEST = 1e25
-"""Most of t that upper bounds are taken at: there its rounding is nothing yet beside t^2 / 2."""
+"""Largest t, in standard deviations, at which an upper bound is taken: there its rounding is nothing yet beside t^2/2.
+
+Delta falls in t, so that an upper bound at a smaller t is one.
+"""
 
 LEAST = 1e-20
-"""Mu below which 1 - e^(-mu s) is mu s to all digits of float64, for s up to the last node."""
+"""Smallest mu at which the rule is asked: below it 1 - e^(-mu s) is mu s to all digits of float64, for all nodes."""
 
 SURE = 2.0**-29
 """Move of Newton's last step, over which a slope changes by less than is allowed for. Larger is sound, and wider."""
 
 FEW, LARGEST = 30.0, 700.0
-"""Epsilons from which e^eps - 1 is e^eps, and up to which that is a number."""
+"""Epsilons, in nats, from which e^eps - 1 is e^eps, and up to which e^eps is a number."""
 
 MOST = 1 - 2.0**-20
-"""Most of a plain delta that a sampled one is looked up at; above it epsilon is bounded by that there, and 0."""
+"""Largest plain delta at which a sampled one is looked up.
+
+Above it, epsilon is at most the epsilon at it, and at least 0. Sound for any value below 1.
+"""
 
 LOG_NORMAL = 0.5 * float(np.log(2 * np.pi))
+"""Log of sqrt(2 pi): minus the log of the normal density at 0."""
 
 SIDES = np.array([-1.0, 1.0])
-"""The axis of a bracket's two ends: from below, and from above."""
+"""Signs of a bracket's two ends along its axis: from below, and from above."""
 
 
 class Point(NamedTuple):
@@ -74,15 +88,16 @@ class Point(NamedTuple):
 
     log_delta: Array
     falls: Array
-    """How fast log delta falls in t, above 0."""
+    """Rate at which log delta falls in t, above 0."""
     kept: Array
-    """Delta over e^(-t^2/2), the square that of max(t, 0)."""
+    """Delta over e^(-max(t, 0)^2/2)."""
 
 
 def point(mu: Array, t: Array) -> Point:
-    """Returns log delta at t = eps/mu - mu/2 in [LOWEST, HIGHEST], and how it falls, for mu in [LEAST, inf)."""
+    """Returns log delta at t = eps/mu - mu/2 in [LOWEST, HIGHEST], and how fast it falls, for mu in [LEAST, inf)."""
     mu, t = (jnp.expand_dims(x, -1) if jnp.ndim(x) else x for x in (mu, t))
     nodes, weights = (np.reshape(row, (1,) * (jnp.ndim(t) - 1) + (-1,)) for row in (NODES, WEIGHTS))
+    # Of phi(t + s) the factor phi(max(t, 0)) is taken out, so that no term underflows before delta does.
     above = jnp.maximum(t, 0.0)
     place = nodes + jnp.minimum(t, 0.0)
     mass = jnp.asarray(-weights * jnp.exp(place * (-0.5 * place - above)) * jnp.expm1(mu * -nodes))
@@ -93,18 +108,18 @@ def point(mu: Array, t: Array) -> Point:
 
 
 def _sum(terms: Array) -> Array:
-    """Returns the sum of as many terms as there are nodes, in pairs first: in any order it errs by half as much."""
+    """Returns the sum of one term for each node, in pairs first, which halves the bound on its rounding."""
     middle = NODES.size // 2
     return jnp.sum(terms[..., :middle] + terms[..., middle:], axis=-1)
 
 
 def allowance(log_delta: Array, more: float = 0.0) -> Array:
-    """Returns a bound on the error of log delta at a given t, :func:`raised`'s share in it, from a number near it."""
+    """Returns a bound on the error of log delta at a given t, with that of :func:`raised`, from a number near it."""
     return (more + roundoff() * (90 + arithmetic().of_sum(NODES.size / 2))) - 10 * roundoff() * log_delta
 
 
 def raised(mu: Array) -> tuple[Array, Array]:
-    """Returns mu, but at least LEAST, and the logarithm by which delta is less: terms of its sum are no subnormals."""
+    """Returns mu, but at least LEAST, and the logarithm by which delta is less: so no term of the sum is subnormal."""
     kept = jnp.maximum(mu, LEAST)
     return kept, jnp.log(mu / kept)
 
@@ -112,10 +127,10 @@ def raised(mu: Array) -> tuple[Array, Array]:
 def log_delta_at(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     """Returns log delta, elementwise, for mu in (0, inf) and epsilon in [0, inf), and a bound on its error.
 
-    Beyond HIGHEST, where phi(t) alone is below float64's range, it is what is above log delta alone: delta / phi(t)
-    falls in t.
+    Beyond HIGHEST, where phi(t) alone is below float64's range, the value is only an upper bound on log delta: delta /
+    phi(t) falls in t.
     """
-    # Delta falls in t, so an upper bound at less of it is one.
+    # Delta falls in t, so an upper bound at a smaller t is one.
     t = jnp.minimum(epsilon / mu - mu / 2, FARTHEST)
     kept, less = raised(mu)
     here = point(kept, jnp.clip(t, LOWEST, HIGHEST))
@@ -136,7 +151,7 @@ def slopes_of_log_delta(mu: Array, epsilon: Array) -> tuple[Array, Array]:
 
 
 def shifted(off: Array, falls: Array, error: Array) -> Array:
-    """Returns how far log delta may move where t does by ``off``, within which it falls by as much faster at most."""
+    """Returns a bound on the move of log delta where t moves by ``off``, in which its rate rises by ``off`` at most."""
     return off * (falls + 4 * error + off)
 
 
@@ -144,20 +159,21 @@ def bounds_of_log_delta(mu: Array, epsilon: Array) -> Array:
     """Returns bounds (..., 2) on log delta, from below and from above, of mu and epsilon (..., 2) on each side."""
     value, error = log_delta_at(mu, epsilon)
     bounds = jnp.where((SIDES < 0) & (value < -0.5 * HIGHEST**2), -jnp.inf, value + SIDES * error)
-    # Of what is no number nothing is known.
+    # A value that is no number bounds nothing: log delta lies between -inf and 0.
     return jnp.where(jnp.isnan(bounds), np.array([-np.inf, 0.0]), jnp.minimum(bounds, 0.0))
 
 
 def epsilon_bounds(mu: Array, delta: Array, of_mu: float = 0.0) -> tuple[Array, Array]:
     """Returns bounds, below and above, on epsilon at delta () in (0, 1), of mu () in (0, inf) and its relative error.
 
-    In t log delta falls, is concave, and delta is less than e^(-t^2/2): so Newton's steps from there run monotonically
-    into the root. Its second derivative is at most 10 times the first: delta is a mixture of Phi(-t - v) over v > 0,
-    whose hazards l at t + v, on the average the first derivative, have slopes l (l - t - v) <= l (l(t) - t) <= 10 l.
+    In t log delta falls and is concave, and delta is less than e^(-t^2/2). So Newton's steps from the t at which that
+    is ``delta`` run monotonically into the root. Its second derivative is at most 10 times the first: delta is a
+    mixture of Phi(-t - v) over v > 0, whose hazards l at t + v, on the average the first derivative, have slopes l
+    (l - t - v) <= l (l(t) - t) <= 10 l.
     """
     target = jnp.log(delta)
     kept, less = raised(mu)
-    # Of log delta, of its target, and of mu, along which log delta rises by at most as much as log mu does.
+    # The error of log delta, of its target, and of mu: log delta rises by at most as much as log mu does.
     error, half = allowance(1.8 * target, of_mu), mu / 2
 
     def at(t: Array) -> tuple[Any, ...]:
@@ -166,7 +182,7 @@ def epsilon_bounds(mu: Array, delta: Array, of_mu: float = 0.0) -> tuple[Array, 
 
     # Where epsilon is 0 Newton's steps end.
     t, above, below = newton(at, lambda t: jnp.maximum(t, -half), jnp.add, target - less, jnp.sqrt(-2 * target))
-    # epsilon = mu (t + mu/2), with what mu and these operations are off by.
+    # epsilon = mu (t + mu/2), with the errors of mu and of these operations.
     off = (4 * roundoff() + of_mu) * (jnp.abs(t) + mu)
     t = t + half
     return jnp.maximum(mu * (t - (below + off)), 0.0), jnp.maximum(mu * (t + (above + off)), 0.0)
@@ -175,9 +191,9 @@ def epsilon_bounds(mu: Array, delta: Array, of_mu: float = 0.0) -> tuple[Array, 
 def mu_bounds(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     """Returns bounds, below and above, on mu of scalars, epsilon in [0, inf) and delta in (0, 1).
 
-    As :func:`epsilon_bounds`, in log mu, in which log delta rises and is concave: from below. Two starts lie below: mu
-    where e^(-t^2/2) is delta, and mu at epsilon = 0, which is at least sqrt(2 pi) delta. The first derivative is
-    g = mu phi(t) / delta, the second g (1 + t (t + mu) - g).
+    Newton's steps run as in :func:`epsilon_bounds`, but in log mu, in which log delta rises and is concave, and from
+    below. Two starts lie below: mu where e^(-t^2/2) is delta, and mu at epsilon = 0, which is at least sqrt(2 pi)
+    delta. The first derivative is g = mu phi(t) / delta, the second g (1 + t (t + mu) - g).
     """
     target = jnp.log(delta)
     z = jnp.sqrt(-2 * target)
@@ -213,14 +229,14 @@ def newton(
 
     Log delta is concave in the variable in which steps are made. So it lies below its tangent: with e its error, the
     root is not farther than e / slope beyond the end of Newton's step, on the side of smaller delta. On the other side
-    it is not farther than that and b d^2 / 2, with d the step and b a bound on the second derivative over the first; a
-    16th more is for the slope's and b's own growth, where b times all of that is below 1/64. Elsewhere that side is
-    inf.
+    it is not farther than e / slope plus b d^2 / 2, with d the step and b a bound on the second derivative over the
+    first; a 16th more is for the slope's and b's own growth, where b times all of that is below 1/64. Elsewhere that
+    side is inf.
 
     Args:
-        at: place -> log delta; its slope; b; e, of log delta and of the target.
-        inside: the place nearest to one at which log delta is known.
-        moved: place, step -> place.
+        at: place -> log delta; its slope; b; e, the error of log delta and of the target.
+        inside: place -> the nearest place at which log delta is known.
+        moved: place, step -> the place that the step leads to.
         target (): log delta.
         start (): place from which Newton's steps run monotonically.
     """
@@ -238,28 +254,30 @@ def newton(
         is_open = (jnp.abs(miss) > jnp.maximum(2 * error, SURE * steep)) & (following != place)
         return following, near, far, is_open
 
+    # The state is a place, how far the root may lie from it on either side, and whether to go on. Steps run
+    # monotonically into the root, so they end: where the miss is within its error, or where a step moves nothing.
     first = start, jnp.inf, jnp.inf, True
     found: Any = jax.lax.while_loop(lambda state: state[3], advance, tuple(map(jnp.asarray, first)))
     return found[:3]
 
 
 def solve_mu(epsilon: Array, delta: Array) -> tuple[Array, Array]:
-    """Returns the middle of :func:`mu_bounds`, and how far they are from it at most."""
+    """Returns the middle of :func:`mu_bounds`, and a bound on their distance from it."""
     lower, upper = mu_bounds(epsilon, delta)
     half = (upper - lower) / 2
     return lower + half, half + 4 * roundoff() * upper
 
 
 def mills(t: Array) -> Array:
-    """Returns R(t) = Phi(-t)/phi(t) for a scalar t in [0, HIGHEST]: the rule without F, whose bounds hold so, too."""
+    """Returns R(t) = Phi(-t)/phi(t) for a scalar t in [0, HIGHEST], by the rule without F: its bounds hold too."""
     return _sum(np.sqrt(2 * np.pi) * WEIGHTS * jnp.exp(-NODES * (0.5 * NODES + t)))
 
 
 def quantile(probability: Array) -> tuple[Array, Array]:
     """Returns the normal quantile of a scalar in (0, 1), and a bound on its error. Inside the float64 scope.
 
-    Nothing is asked of the library's quantile -t but to be near. At t the error r of log Phi(-t) = log(phi(t) R(t)) is
-    known from R, and its slope there is -1/R(t), with R falling: so it moves the quantile by r R(t), to first order.
+    The library's quantile -t need only be near. At t the error r of log Phi(-t) = log(phi(t) R(t)) is known from R, and
+    the slope of log Phi(-t) there is -1/R(t), with R falling: so r moves the quantile by r R(t), to first order.
     """
     tail = jnp.minimum(probability, 1 - probability)  # right to u, which is among the 128 below
     t = jnp.maximum(-ndtri(tail), 0.0)
@@ -294,10 +312,10 @@ def delta_bounds(mu: Array, epsilon: Array) -> tuple[Array, Array]:
 def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any = True) -> tuple[Array, Array]:
     """Returns bounds on delta of (1-q) N(0, 1) + q N(mu, 1) against N(0, 1), or the reverse; scalars, epsilon >= 0.
 
-    Either way P - e^eps Q is a share of the plain difference at eps', e^eps' = 1 + (e^eps - 1)/share, so delta is the
-    share of the plain one there. The share is q where the mixture is P. Where it is Q the share is 1 - (1-q) e^eps =
-    q - (1-q) (e^eps - 1), and delta 0 where that is not above 0; like P - e^eps Q it rises with the share, of which a
-    bound therefore makes a bound. ``mu`` is right to two units of roundoff.
+    Either way P - e^eps Q is a share of the plain difference at eps', e^eps' = 1 + (e^eps - 1)/share, so delta is that
+    share of the plain delta at eps'. The share is q where the mixture is P. Where it is Q, the share is 1 - (1-q)
+    e^eps = q - (1-q) (e^eps - 1), and delta is 0 where that is not above 0. Like P - e^eps Q, delta rises with the
+    share, so a bound on the share gives a bound on delta. ``mu`` is right to two units of roundoff.
     """
     u, q = roundoff(), sampling_rate
     if isinstance(removes, bool) and removes:
@@ -316,17 +334,17 @@ def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any 
 
 
 def sampled_epsilon(mu: Array, sampling_rate: Array, delta: Array) -> tuple[Array, Array]:
-    """Returns bounds on epsilon at delta of (1-q) N(0, 1) + q N(mu, 1) against N(0, 1); scalars, as above.
+    """Returns bounds on epsilon at delta of (1-q) N(0, 1) + q N(mu, 1) against N(0, 1); scalars.
 
     The plain epsilon' at delta / q is known, and epsilon = log(1 + q (e^eps' - 1)), which moves less than epsilon'.
     """
     level = delta / sampling_rate
     inner = jnp.stack(epsilon_bounds(mu, jnp.minimum(level, MOST), 4 * roundoff()))
-    # Beyond, e^eps' is all there is of e^eps' - 1, if that is far above 1/q.
+    # Beyond LARGEST e^eps' - 1 is e^eps', and the excess adds up, if e^LARGEST is far above 1/q.
     most = jnp.minimum(inner, LARGEST)
     lower, upper = (jnp.log1p(sampling_rate * jnp.expm1(most)) + (inner - most)) * (
         1 + 4 * arithmetic().function * SIDES
     )
-    # At most q is delta, whatever epsilon is.
+    # Delta is at most q, whatever epsilon is.
     upper = jnp.where(level > 1 + 4 * roundoff(), 0.0, upper)
     return jnp.where((level < MOST) & (sampling_rate > 1e-280), lower, 0.0), upper

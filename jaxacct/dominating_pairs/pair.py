@@ -1,17 +1,20 @@
-"""Moments of a likelihood ratio close to 1, without cancellation: the integrand, and an integral of its logarithm.
+"""The interface of a dominating pair (P, Q): all that an accountant may ask of a privacy loss, and its moments.
 
-With L = log P/Q and phi(x) = e^x - 1 - x, and since E_P[e^-L] = 1,
+A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's, at every epsilon. An accountant
+sees a pair through the privacy loss Y = log P/Q alone: through the masses of cells of the loss (the mesh), its
+cumulants at real orders (the Rényi curve), or its characteristic function along a contour (the exact accountant). One
+abstract class states these questions, and every kind of loss answers them in a class of its own.
 
-    E_P[e^(t L)] - 1 = E_P[phi(t L) + t phi(-L)],
+The parts, in reading order:
 
-a sum of terms of one sign for t >= 0. Nothing cancels, however close to 1 the moment is. For t in (-1/2, 0) the terms
-differ in sign, but their sum has one sign and loses no more than a few bits; for smaller t exchange P and Q:
-E_P[e^(t L)] = E_Q[e^(-(t+1) (-L))].
+1. moments of a likelihood ratio close to 1, without cancellation: :func:`log_excess`, :func:`log_integral`;
+2. the difference P - e^y Q of a cell, and its rounding: :func:`surplus`;
+3. the law of a privacy loss, as weighted nodes with bounds on what these miss: :class:`Nodes`, :class:`Law`,
+   :class:`TrapezoidLaw`, :func:`moments`, :func:`rungs`;
+4. the pair itself: :class:`DominatingPair`.
 
-What rests on it: the windows of the integral are found by looking, and the rule's error is not bounded here. No bound
-of the mesh uses a cumulant: its own windows come from Chernoff bounds on the lattice's weights, its tails from
-``log_tail``. Rényi divergences of shifted noise do, as the exact value that :data:`jaxacct.rdp.accountant.ALLOWANCE`
-rounds up: an allowance that was measured against quadrature at high precision, not proved.
+Sources: Zhu, Dong and Wang (2022), Theorem 10, for composition; Trefethen and Weideman (2014), Theorem 5.1, for the
+trapezoid rule.
 """
 
 from __future__ import annotations
@@ -30,38 +33,60 @@ from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled, with_pair_
 from jaxacct.numerics.float_pairs import few_digits
 from jaxacct.numerics.precision import TINY, log_complement
 
+# ----------------------------------------------------------------------------------------------------
+# Moments of a likelihood ratio close to 1, without cancellation: the integrand, and an integral of its logarithm.
+#
+# With L = log P/Q and phi(x) = e^x - 1 - x, and since E_P[e^-L] = 1,
+#
+#     E_P[e^(t L)] - 1 = E_P[phi(t L) + t phi(-L)],
+#
+# a sum of terms of one sign for t >= 0. Nothing cancels, however close to 1 the moment is. For t in (-1/2, 0) the terms
+# differ in sign, but their sum has one sign and loses no more than a few bits; for smaller t exchange P and Q:
+# E_P[e^(t L)] = E_Q[e^(-(t+1) (-L))].
+#
+# The windows of the integral are found by looking, and the rule's error is not bounded here. No bound of the mesh uses
+# a cumulant: the mesh takes its windows from Chernoff bounds on the lattice's weights, and its tails from ``log_tail``.
+# The Rényi divergences of shifted noise do use cumulants, as the exact value that
+# :data:`jaxacct.rdp.accountant.ALLOWANCE` rounds up. That allowance was measured against quadrature at high precision;
+# it is not proved.
+# ----------------------------------------------------------------------------------------------------
+
 LARGEST_EXPONENT = 600.0
-"""Above it e^x is kept as its exponent (float64 overflows at e^709); what stands beside it is below e^-500 of it."""
+"""Exponent, in nats, above which e^x is kept as its exponent: float64 overflows at e^709.
+
+A term that stands beside so large a one is below e^-500 of it.
+"""
 
 CUT = 60.0
-"""Log of the ratio of an integrand's maximum to what may be left out: e^-60 is 1e-26."""
+"""Log of the ratio of an integrand's maximum to what may be left out, in nats: e^-60 is 1e-26."""
 
 SCAN, ROUNDS = 128, 4
-"""Points at which an integrand's logarithm is looked at, and how often the window is narrowed."""
+"""Points at which an integrand's logarithm is looked at in one round, and rounds in which the window is narrowed."""
 
 FEWEST_PANELS, MOST_PANELS = 32, 8192
-"""Panels of 16 Gauss-Legendre nodes over a window.
+"""Fewest and most panels of 16 Gauss-Legendre nodes over a window.
 
 32 leave an exponential four e-foldings a panel where it falls by CUT on both sides; the rule then errs by 1e-30.
 """
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 NODES, WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
-"""Nodes and weights on [0, 1]."""
+"""Nodes and weights of the Gauss-Legendre rule of a panel, on [0, 1]."""
 
 
 @with_pair_form
 def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
     """Returns ``e^x - 1 - x`` given ``e^x - 1``, of which only the absolute accuracy counts.
 
-    By a ratio of polynomials where |x| < 1/2: there the difference would cancel, outside it costs less than four bits.
-    With w = x^2 and Lambert's fraction h coth h = 1 + v/(3 + v/(5 + v/(7 + v/(9 + v/(11 + ...))))), v = h^2 = w/4,
+    Where |x| < 1/2 the difference would cancel, so a ratio of polynomials replaces it; outside, the difference costs
+    less than four bits. With w = x^2 and Lambert's fraction h coth h = 1 + v/(3 + v/(5 + v/(7 + v/(9 +
+    v/(11 + ...))))), v = h^2 = w/4,
 
         e^x - 1 - x = x (h - g)/(1 + g - h),   h = x/2,   g = h coth h - 1,
 
     and g, cut after 11, is w n/(2 d) of the polynomials n and d below. All of the fraction's terms are positive, so g
-    lies between this and the same cut after 13, which is 2.1e-15 of it away where |x| = 1/2; of the result that is
-    2.4e-16, two and a half units of roundoff. Forming it adds 20 units at most: x n < d/11, so no difference loses a
+    lies between this and the same cut after 13, which is 2.1e-15 of it away where |x| = 1/2. That is 2.4e-16 of the
+    result, two and a half units of roundoff. Forming it adds 20 units at most: x n < d/11, so no difference loses a
     tenth.
     """
     is_small, ratio = _small_remainder(x)
@@ -103,6 +128,7 @@ def log_excess(loss: Array, order: Array) -> Array:
 
 def log_moment(log_excess_moment: Array, order: Array) -> Array:
     """Returns ``log E[e^(t L)]`` given the log of its distance from 1."""
+    # Strictly between orders -1 and 0 a moment is below 1; at both it is 1.
     below = log_complement(jnp.exp(jnp.minimum(log_excess_moment, 0.0)))
     moment = jnp.where((order > -1) & (order < 0), below, jnp.logaddexp(0.0, log_excess_moment))
     return jnp.where((order == 0) | (order == -1), 0.0, moment)
@@ -115,7 +141,7 @@ def reflected(order: Array) -> tuple[Array, Array]:
 
 
 def log_integral(height: Callable[[Array], Array], low: Array, high: Array, panel: Array, scale: Array) -> Array:
-    """Returns the log of the integral of ``e^height`` over [low, high], all scalars.
+    """Returns the log of the integral of ``e^height`` over [low, high], all scalars; the error is not bounded.
 
     Args:
         height: the log integrand, elementwise; smooth inside (low, high).
@@ -124,7 +150,7 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
         panel: longest panel that the rule resolves: a few tenths of the distance of the nearest complex singularity.
         scale: width of the noise, in which the integrand falls by some e-foldings.
 
-    Where the integrand is above e^-CUT of its maximum is found by looking: on a grid over the window, then on finer
+    The window in which the integrand is above e^-CUT of its maximum is found by looking, on a grid and then on finer
     ones. A peak between two points of the grid may rise above them by as much as a Gaussian of the given width that is
     CUT e-foldings down the flank; such points are kept. Narrower peaks stand alone, next to the highest point.
     """
@@ -135,6 +161,7 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
         x = left + (jnp.arange(SCAN) + 0.5) * step
         heights = height(x)
         top = jnp.max(heights)
+        # A Gaussian CUT e-foldings down its flank rises by no more between two points: 11 is sqrt(2 CUT).
         apart = step / (2 * scale)
         kept = heights > top - CUT - (11 * apart + apart**2 / 2)
         first = jnp.min(jnp.where(kept, x, jnp.inf))
@@ -146,6 +173,8 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
             top,
         )
 
+    # The state is the window and the highest log integrand seen. Each round looks at SCAN points of the window and
+    # drops the ends at which the integrand is negligible; the window never grows.
     left, right, top = jax.lax.fori_loop(0, ROUNDS, narrow, (low, high, jnp.zeros_like(low)))
     top = jnp.where(jnp.isfinite(top), top, 0.0)
     count = jnp.fmin(jnp.fmax(jnp.ceil((right - left) / panel), FEWEST_PANELS), MOST_PANELS)
@@ -155,29 +184,34 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
         values = height(left + width * (i + NODES)) - top
         return total + jnp.sum(jnp.asarray(WEIGHTS) * jnp.exp(values))
 
+    # One panel a step, relative to the top, so that nothing overflows. The count is data and not a shape: narrow
+    # windows cost little, and one program serves all.
     total = jax.lax.fori_loop(0, count.astype(jnp.int32), add, jnp.zeros_like(low))
     return top + jnp.log(total * width)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a cell's P-mass has beyond e^y times its Q-mass, and the rounding of that.
+# The difference P - e^y Q of a cell, and its rounding.
 #
-# Every splitting of a cell between mesh points, from above and from below, is a question of this difference, and where
-# P and Q are close it is all that counts.
+# The mesh splits a cell's mass between two mesh points, from above and from below, by this difference. Where P and Q
+# are close it is all that counts.
 # ----------------------------------------------------------------------------------------------------
 
 NEAR = 0.25
-"""Losses below which P - e^y Q is formed without e^y, which rounds by a unit of one, however near to 1 it is."""
+"""Size of losses, in nats, below which P - e^y Q is formed without e^y. Sound for any value.
+
+However near to 1 e^y is, it rounds by a unit of one.
+"""
 
 
 def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     """Returns P - e^y Q, elementwise, and a bound on its rounding; NaN where e^y Q is infinity times 0.
 
-    Near y = 0 as (P - Q) - (e^y - 1) Q: the first difference rounds by u of itself, and by IEEE 754 not at all where P
-    and Q are within a factor of two of one another (Sterbenz); each further rounding is relative to a part of the size
-    of y. So the result keeps its digits however small the losses are. exp errs by 4u and expm1 by 8u
-    (:data:`jaxacct.numerics.elementary.ASSUMED`), the product by u, a difference by u of itself; what is flushed to
-    zero is below the smallest normal float64 each time.
+    Near y = 0 it is formed as (P - Q) - (e^y - 1) Q. The first difference rounds by u of itself, and by IEEE 754 not at
+    all where P and Q are within a factor of two of one another (Sterbenz); each further rounding is relative to a part
+    of the size of y. So the result keeps its digits however small the losses are. exp errs by 4u and expm1 by 8u
+    (:data:`jaxacct.numerics.elementary.ASSUMED`), the product by u, a difference by u of itself. Each number flushed to
+    zero is below the smallest normal float64.
     """
     is_near = jnp.abs(loss) < NEAR
     difference = p - q
@@ -185,6 +219,7 @@ def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     whole = jnp.exp(loss) * q
     value = jnp.where(is_near, difference - grown, p - whole)
     size = jnp.abs(difference)
+    # Sterbenz: an exact difference in float64. Pairs of float32 promise less there, as ``of_close`` says.
     rounded = jnp.where((q <= 2 * p) & (p <= 2 * q), arithmetic().of_close * size, size)
     near = rounded + 12 * jnp.abs(grown)
     rounding = roundoff() * (jnp.where(is_near, near, 6 * whole) + 2 * jnp.abs(value))
@@ -192,21 +227,32 @@ def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the contour integral needs of one privacy loss: nodes for its moments, and bounds on what they miss.
+# The law of a privacy loss for the contour integral: nodes for its moments, and bounds on what they miss.
 #
-# A pair whose moments of complex order are sums of few terms has one: :meth:`.DominatingPair.law`. Everything here is
-# written for the ambient precision: float64 inside the scope, float32 outside.
+# A pair has a law (:meth:`DominatingPair.law`) where its moments of complex order t + iw are sums of few terms. The
+# *scan* is the row of nodes that serves all real orders; *pieces* are the finer rows for complex orders, which must
+# resolve the oscillation at frequency w. A law tilted by t has the density of P times e^(t Y) over its moment.
+# Everything here is written for the ambient precision: float64 inside the scope, float32 outside.
 # ----------------------------------------------------------------------------------------------------
 
 RULE = 256
-"""Nodes of a trapezoid rule: of the scan, and of each piece for complex orders."""
+"""Nodes of a trapezoid rule: of the scan, and of each piece for complex orders.
+
+Sound for any value: a law bounds its rule's error from the spacing. More nodes serve larger orders, and cost time.
+"""
 
 BEYOND = 14.0
-"""Nats below the cut at which nodes end, and the quadrature's error is wanted: what k steps leave out is k times it."""
+"""Nats below the cut at which nodes end, and to which the quadrature's error is brought: k steps leave out k times it.
+
+:func:`log_left_out`, which enters every bound, follows from it.
+"""
 
 
 LOG_UNITS = 16
-"""Units of roundoff by which logs of masses and losses may err relative to themselves where a law ``is_close``."""
+"""Units of roundoff by which logs of masses and losses may err relative to themselves where a law ``is_close``.
+
+A claim of such laws, on which the bounds on moments rest: a smaller one would have to be proved for each of them.
+"""
 
 
 def log_left_out() -> float:
@@ -215,23 +261,23 @@ def log_left_out() -> float:
 
 
 def modulus_rounding() -> float:
-    """Returns what the rounding of a bound on the modulus of a characteristic function may come to.
+    """Returns a bound on the rounding of a bound on the modulus of a characteristic function.
 
-    In float64 1e-13: sums of some hundred terms, below one together, each right to some 200 units. To the power of very
-    many steps that counts. What proves nothing is not held up by it.
+    It is 1e-13 in float64: sums of some hundred terms, below one together, each right to some 200 units. To the power
+    of very many steps that counts. It is 0 in arithmetic that proves nothing, where it would only be in the way.
     """
     return scaled(1e-13) if arithmetic().is_certified else 0.0
 
 
 class Nodes(NamedTuple):
-    """A law of the loss as finitely many weighted values.
+    """A law of the privacy loss as finitely many weighted values.
 
     Attributes:
-        losses (J,): finite.
+        losses (J,): privacy losses, in nats, all finite.
         log_p (J,), log_q (J,): logs of the masses under P and Q; -inf for a node that does not count.
         infinite (): P's mass where the loss is +inf.
         missing (): Q's mass where the loss is -inf.
-        places (J,): where the nodes lie in the law's own coordinate.
+        places (J,): positions of the nodes in the law's own coordinate.
     """
 
     losses: Float[Array, " J"]
@@ -246,10 +292,10 @@ class Marked(NamedTuple):
     """The losses of one run beyond a place, which a law leaves out (:mod:`jaxacct.saddlepoint.contour`).
 
     Attributes:
-        place (): in the law's own coordinate; inf where there are none.
-        p (), q (): masses of P and Q.
-        error (): bound on their relative errors.
-        loss (): bound on their losses, from below where these ``are_large``, else from above.
+        place (): the place, in the law's own coordinate; inf where no loss is left out.
+        p (), q (): masses of P and Q beyond it.
+        error (): bound on the relative errors of these masses.
+        loss (): bound on the losses beyond it, from below where these ``are_large``, else from above.
         are_large (): whether losses rise with the place.
     """
 
@@ -275,25 +321,26 @@ class Moments(NamedTuple):
 
 
 class Law(ABC):
-    """One loss, in the form that the contour integral takes it.
+    """The law of one privacy loss, in the form in which the contour integral takes it.
 
-    Nodes for complex orders come in pieces, for they must resolve the oscillation. By default the scan's will do for
-    every frequency, and nothing is known of how the characteristic function fades: a sum of atoms.
+    Nodes for complex orders come in pieces, for they must resolve the oscillation. By default the scan's nodes will do
+    for every frequency, and nothing is known of how the characteristic function fades: so it is for a sum of atoms.
     """
 
     has_marks: ClassVar[bool] = False
     """Whether losses beyond a place may be left out: :meth:`mark_from`, :meth:`marked`, :meth:`kept`."""
 
     recurring: ClassVar[float] = 0.0
-    """About the modulus to which a characteristic function comes back however far out: the share of atoms.
+    """Approximate modulus to which the characteristic function comes back however far out: the share of atoms.
 
-    Where that of a sum cannot fall no integral along a line ends. Sound for any value: one too large costs convergence.
+    Where the characteristic function of a sum cannot fall, no integral along a line ends. Sound for any value: one too
+    large costs convergence.
     """
 
     is_close: ClassVar[bool] = False
     """Whether logs of masses and losses are right to LOG_UNITS of themselves, as :func:`moments_and_errors` asks.
 
-    Not where a loss is the difference of two logarithms that may be far larger.
+    They are not where a loss is the difference of two logarithms that may be far larger.
     """
 
     @abstractmethod
@@ -304,14 +351,14 @@ class Law(ABC):
     def scan(self) -> Nodes:
         """Returns nodes for the moments of every real order from -1, whose moment is Q's mass, up to the largest.
 
-        Close to 1 moments are formed from what they differ from it by, which rests on Q's mass being 1.
+        A moment close to 1 is formed from its distance from 1, which rests on Q's mass being 1.
         """
 
     def mark_from(self, large: Array, small: Array, log_mass: Array) -> Array:
-        """Returns the place beyond which losses are left out; inf where that is not worth it.
+        """Returns the place beyond which losses are left out, in the law's own coordinate; inf where none are.
 
-        All of them are at least ``large``, if they are large, or at most ``small``, if they are not; or they have about
-        ``log_mass`` of P. In the law's own coordinate, the lower of the two places.
+        It is the lower of two places. Beyond the one all losses are at least ``large``, if losses rise with the place,
+        or at most ``small``, if they fall; beyond the other lies about e^``log_mass`` of P.
         """
         return jnp.full_like(large, jnp.inf)
 
@@ -320,7 +367,7 @@ class Law(ABC):
         raise NotImplementedError
 
     def kept(self, marked: Marked) -> Law:
-        """Returns the law without them."""
+        """Returns the law without the losses that are marked."""
         raise NotImplementedError
 
     @abstractmethod
@@ -331,7 +378,7 @@ class Law(ABC):
         """
 
     def log_scan_errors(self, orders: Array, step: Array) -> Array:
-        """Returns the same at frequency 0 for several orders (n,)."""
+        """Returns :meth:`log_quadrature_error` at frequency 0 for several orders (n,)."""
         return jax.vmap(lambda order: self.log_quadrature_error(order, jnp.zeros_like(order), step))(orders)
 
     def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
@@ -363,23 +410,24 @@ class Law(ABC):
 
 
 FINEST, COARSEST = 0.3, 0.5
-"""Largest spacing of a scan, ``min(FINEST s^2/spread, COARSEST s)`` for locations that spread so far.
+"""Largest spacing of a scan's nodes: ``min(FINEST s^2/spread, COARSEST s)``, for noise s and locations of that spread.
 
-It errs by e^(-2 pi pi/0.3) = 3e-29; where nothing spreads all is a normal density, and the rule errs by 2 e^(-2 pi^2 /
-0.25), 1e-34.
+The rule then errs by e^(-2 pi pi/0.3) = 3e-29. Where nothing spreads, all is a normal density, and the rule errs by
+2 e^(-2 pi^2 / 0.25), 1e-34.
 """
 
 
 class Lines(NamedTuple):
     """Lines beside the real one on which a law's integrand is analytic, and bounds on its size there.
 
-    That is the log of the integral of its modulus, for orders t >= 0 and frequencies up to w, over the moment of the
-    order: ``constant + t of_order + w of_frequency``. A trapezoid rule of spacing h then errs by at most 2/(e^x - 1)
-    times that integral on the line at height b, x = 2 pi b/h (Trefethen and Weideman 2014, "The exponentially
-    convergent trapezoidal rule", Theorem 5.1).
+    The size is the log of the integral of the integrand's modulus over the moment of the order, for orders t >= 0 and
+    frequencies up to w: at most ``constant + t of_order + w of_frequency``. A trapezoid rule of spacing h then errs by
+    at most 2/(e^x - 1) times that integral on the line at height b, x = 2 pi b/h (Trefethen and Weideman 2014, "The
+    exponentially convergent trapezoidal rule", Theorem 5.1).
 
     Attributes:
-        heights (J,), constant (J,), of_order (J,), of_frequency (J,): inf where there is no bound.
+        heights (J,): heights b of the lines above the real one, in the law's own coordinate.
+        constant (J,), of_order (J,), of_frequency (J,): terms of the bound, in nats; inf where there is none.
     """
 
     heights: Array
@@ -398,17 +446,17 @@ class Lines(NamedTuple):
 
 
 class TrapezoidLaw(Law):
-    """A trapezoid rule in the noise, of which all weights are alike; it converges geometrically."""
+    """A law whose nodes are those of a trapezoid rule in the noise: equal weights, and geometric convergence."""
 
     most_pieces: ClassVar[int]
-    """The most pieces that nodes for complex orders come in."""
+    """Most pieces that nodes for complex orders come in."""
 
     @abstractmethod
     def nodes(self, low: Array, step: Array) -> Nodes:
         """Returns RULE nodes in the middles of steps that start at ``low``."""
 
     def lines(self) -> Lines:
-        """Returns what bounds the rule's error. A law that knows better replaces what follows from it."""
+        """Returns the lines that bound the rule's error; a law with better bounds replaces the methods below."""
         raise NotImplementedError
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
@@ -428,7 +476,7 @@ class TrapezoidLaw(Law):
         return jnp.min(jnp.where(counts, x, jnp.inf)) - apart, jnp.max(jnp.where(counts, x, -jnp.inf)) + apart
 
     def pieces_needed(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
-        """Returns how many pieces it takes, however many that are; one where that is not known."""
+        """Returns how many pieces it takes, not capped by ``most_pieces``; one where that is not known."""
         needed = jnp.ceil((window[1] - window[0]) / (self.widest_step(order, w) * RULE))
         return jnp.clip(needed, 1, 2.0**20).astype(jnp.int32)
 
@@ -436,10 +484,11 @@ class TrapezoidLaw(Law):
         return jnp.minimum(self.pieces_needed(order, w, window), self.most_pieces)
 
     def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
-        # The rule's error is an analytic function of the order. By Cauchy's formula its slope at t is at most what it
-        # is within r of t over r, and there it is at most that of order t + r and frequency r: it grows with the order,
-        # as moments do, or they are at most 1. What the nodes leave out counts with the losses there, not far beyond
-        # the scan's. Any r will do; within one of t, moments are not of another size where large losses are rare.
+        # The rule's error is an analytic function of the order. By Cauchy's formula its slope at t is at most its
+        # largest value within r of t, over r. There the error is at most that of order t + r and frequency r: it grows
+        # with the order, as moments do, or they are at most 1. What the nodes leave out counts with the losses there,
+        # not far beyond the scan's. Any r will do; within one of t, moments are not of another size where large losses
+        # are rare.
         r = jnp.minimum(jnp.minimum(0.25 * order, 1.0), self.largest_order() - order)
         largest = jnp.exp(jnp.maximum(cumulant_above(scan, order + r), 0.0) - value)
         error = jnp.exp(self.log_quadrature_error(order + r, r, step))
@@ -456,7 +505,7 @@ class TrapezoidLaw(Law):
 
 
 class HasLaw(Protocol):
-    """A pair, or what is left of one."""
+    """A pair, or a part of one, that may have a law."""
 
     def law(self) -> Law | None:
         """Returns the law, or None."""
@@ -474,7 +523,7 @@ def law_of(pair: HasLaw) -> Law:
 
 
 def in_float64_only(law: Law) -> Law | None:
-    """Returns the law within the float64 scope, and None outside: for those that are written for it alone."""
+    """Returns the law within the float64 scope, and None outside: for laws that are written for float64 alone."""
     return law if arithmetic().is_certified else None
 
 
@@ -482,16 +531,17 @@ def moments(nodes: Nodes, orders: Array) -> Moments:
     """Returns the moments at real orders t >= -1/2, () or (n,), without cancellation however close to 1 a moment is.
 
     With phi(x) = e^x - 1 - x and E_P[e^-Y; Y finite] known, the moment's distance from 1 is the sum of p (phi(t Y) + t
-    phi(-Y)), of one sign, and what infinite losses take; likewise its derivative, sum of p (Y (e^(tY) - 1) + phi(-Y)).
-    For t in (-1/2, 0) the terms of the first differ in sign, but their sum loses no more than a few bits.
+    phi(-Y)), whose terms have one sign, plus t ``missing`` less (t + 1) ``infinite``. Its derivative is likewise the
+    sum of p (Y (e^(tY) - 1) + phi(-Y)). For t in (-1/2, 0) the terms of the first differ in sign, but their sum loses
+    no more than a few bits.
     """
     return moments_and_errors(nodes, orders)[0]
 
 
 def moments_and_errors(nodes: Nodes, orders: Array) -> tuple[Moments, Array | None, Array | None]:
-    """Returns the moments, and bounds on what rounding does to value and slope; inf where they are taken directly.
+    """Returns the moments, and bounds on the rounding of value and slope; inf where these are formed directly.
 
-    None where a share of the value will do, for digits are many.
+    The bounds are None in arithmetic of many digits, where a share of the value bounds its rounding well enough.
     """
     if jnp.ndim(orders) == 0:
         return _moments(nodes, orders)
@@ -500,7 +550,7 @@ def moments_and_errors(nodes: Nodes, orders: Array) -> tuple[Moments, Array | No
 
 @jax.jit
 def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | None]:
-    """Returns the same at one order."""
+    """Returns :func:`moments_and_errors` at one order."""
     y, log_p, limit = nodes.losses, nodes.log_p, arithmetic().largest_exponent
     p, power = jnp.exp(log_p), t * y
     logs = log_p + power
@@ -508,13 +558,14 @@ def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | Non
     weights = jnp.exp(logs - top)
     total = jnp.sum(weights)
     direct = top + jnp.log(total)
+    # Near 1 the logarithm of a sum would have the sum's rounding for all of its digits.
     near = jnp.abs(direct) < 0.25
-    # Those of the order, and of -1, at once.
+    # Remainders phi of the order, and of order -1, in one call.
     capped = jnp.minimum(jnp.stack([power, -y]), limit)
     ahead, back = exp_remainder(capped, jnp.exp(capped) - 1)
-    # Far out p e^-Y is q, and p alone nothing beside it.
+    # Far out p e^-Y is q, beside which p alone is nothing.
     back = jnp.where(y < -30.0, jnp.exp(nodes.log_q), p * back)
-    # Where e^(tY) overflows it is all there is, and p e^(tY) what counts.
+    # Where e^(tY) overflows it dwarfs the rest of phi, and p e^(tY) is formed from its logarithm.
     huge = power > limit
     up = jnp.where(huge, jnp.exp(jnp.where(huge & near, logs, -jnp.inf)), p * ahead)
     lean = up + jnp.where(huge, 0.0, p * power)
@@ -530,16 +581,16 @@ def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | Non
 
 @with_pair_form(traced=few_digits.rounding_of_moments)
 def _rounding_of_moments(*_: Any) -> tuple[Array | None, Array | None]:
-    """Returns that nothing is said of value and slope."""
+    """Returns None twice: in float64 no bound on the rounding of value and slope is formed."""
     return None, None
 
 
 class Rungs(NamedTuple):
-    """What nodes say at real orders t (n,): moments without care for their last digits.
+    """Moments that nodes give at real orders t (n,), without care for their last digits.
 
     Attributes:
-        value (n,): ``log E_P[e^(t Y); Y < inf]``, as nodes have it.
-        off (n,): bounds on the rounding of these.
+        value (n,): ``log E_P[e^(t Y); Y < inf]``, as summed over the nodes.
+        off (n,): bounds on the rounding of the values.
         slope (n,), curvature (n,): derivatives in t.
     """
 
@@ -550,22 +601,24 @@ class Rungs(NamedTuple):
 
     @property
     def above(self) -> Array:
-        """Upper bounds (n,) on what the nodes say."""
+        """Upper bounds (n,) on the sums over the nodes."""
         return self.value + self.off
 
 
 def rungs(nodes: Nodes, orders: Array) -> Rungs:
     """Returns moments at real orders (n,), by one product of matrices.
 
-    Cheaper than :func:`moments`, and not made for what is raised to the power of the steps and wanted to the last
-    digit: the error is absolute. With logs l = log p + t y, each off by a few units of |log p| and of |t y|, sixteen
-    here, the sum of e^l is off relative to itself by their mean under its own weights, and by the roundings of a sum.
+    It is cheaper than :func:`moments`, but its error is absolute: it is not made for a moment that is raised to the
+    power of the steps and wanted to the last digit. With logs l = log p + t y, each off by a few units of |log p| and
+    of |t y|, sixteen here, the sum of e^l is off relative to itself by their mean under its own weights, and by the
+    roundings of a sum.
     """
     y, u = nodes.losses, arithmetic().roundoff
     logs = nodes.log_p[None] + orders[:, None] * y[None]
     top = jnp.maximum(jnp.max(logs, axis=1), -1e30)
     weights = jnp.exp(logs - top[:, None])
     sizes = jnp.where(nodes.log_p > -jnp.inf, jnp.abs(nodes.log_p), 0.0)
+    # One product sums the weights, their first and second moments, and the sizes from which the rounding is counted.
     columns = jnp.stack([jnp.ones_like(y), y, y * y, sizes, jnp.abs(y)])
     total, slope, square, *off = jnp.matmul(columns, weights.T, precision="highest")
     slope = slope / total
@@ -575,20 +628,20 @@ def rungs(nodes: Nodes, orders: Array) -> Rungs:
 
 
 def cumulant_above(nodes: Nodes, orders: Array) -> Array:
-    """Returns upper bounds on ``log E_P[e^(t Y); Y < inf]``, t () or (n,), as nodes have it; see :func:`rungs`."""
+    """Returns upper bounds on ``log E_P[e^(t Y); Y < inf]``, t () or (n,), summed over nodes; see :func:`rungs`."""
     return jnp.reshape(rungs(nodes, jnp.reshape(orders, -1)).above, jnp.shape(orders))
 
 
 # ----------------------------------------------------------------------------------------------------
-# Dominating pairs: everything an accountant may ask of a pair (P, Q).
+# The dominating pair: everything an accountant may ask of (P, Q).
 #
 # A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's for every epsilon and every
 # two neighbouring data sets; adaptive composition of mechanisms is then dominated by the product of their pairs (Zhu,
 # Dong and Wang 2022, Theorem 10). The privacy loss is ``Y = log P/Q``, drawn under P.
 #
-# A kind of loss is one class, in one file: a frozen dataclass registered as a pytree that derives from
-# :class:`DominatingPair`. What is abstract here makes the mesh work, and :meth:`~DominatingPair.cumulant` the Rényi
-# curve; a :meth:`~DominatingPair.law` adds the exact accountant. The rest has defaults, which a kind of loss replaces
+# A kind of loss is one class: a frozen dataclass, registered as a pytree, that derives from :class:`DominatingPair`.
+# The abstract methods serve the mesh, and :meth:`~DominatingPair.cumulant` the Rényi curve; a
+# :meth:`~DominatingPair.law` adds the exact accountant. The other methods have defaults, which a kind of loss replaces
 # where it knows better. All methods are called inside the float64 scope; they take and return arrays and never raise.
 # ----------------------------------------------------------------------------------------------------
 
@@ -599,8 +652,8 @@ class CellMasses(NamedTuple):
     Attributes:
         p (cells,): P's masses.
         q (cells,): Q's masses.
-        p_error (cells,): at most so far are the masses of P from the true ones.
-        q_error (cells,): likewise of Q.
+        p_error (cells,): bounds on the distance of P's masses from the true ones.
+        q_error (cells,): bounds on the distance of Q's masses from the true ones.
     """
 
     p: Float[Array, " cells"]
@@ -648,14 +701,14 @@ class DominatingPair(ABC):
     def supremum(self) -> tuple[Array, Array]:
         """Returns bounds (lower, upper) on the supremum of the finite losses; the upper one is 0 only if that is.
 
-        By default that of :meth:`loss_range`, taken to be right to the error of a boundary there.
+        By default they are those of :meth:`loss_range`, taken to be right to the error of a boundary there.
         """
         _, highest = self.loss_range()
         error = jnp.where(jnp.isfinite(highest), self.boundary_error(jnp.abs(highest)), 0.0)
         return highest - error, highest + error
 
     def infinite_mass(self) -> Array:
-        """Returns P(Y = inf): P's mass where Q has none. It belongs to no cell. 0 by default."""
+        """Returns P(Y = inf), P's mass where Q has none, which belongs to no cell; 0 by default."""
         return jnp.zeros(())
 
     def infinite_mass_error(self) -> Array:
@@ -665,22 +718,23 @@ class DominatingPair(ABC):
     def anchors(self) -> tuple[Array, Array]:
         """Returns two losses at which a mesh should have points, the lower one first; NaN where any will do.
 
-        For losses with atoms, which lose least where they are mesh points. Losses in arithmetic progression have all
-        their atoms on the mesh if two neighbouring ones are. A single atom, or the one that matters most, comes as the
-        lower loss with NaN for the upper. By default any mesh will do.
+        They matter for losses with atoms, which lose least where they are mesh points. Losses in arithmetic progression
+        have all their atoms on the mesh if two neighbouring ones are. A single atom, or the one that matters most,
+        comes as the lower loss with NaN for the upper. By default any mesh will do.
         """
         return jnp.full((), jnp.nan), jnp.full((), jnp.nan)
 
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
         """Returns bounds (lower, upper) on ``E_P[(1 - e^(epsilon - Y))+; Y < inf]`` of one run, for epsilon () >= 0.
 
-        By default from the masses of losses above and about epsilon. For every event A the difference P(A) - e^eps Q(A)
-        is at most delta(eps), and for A = {Y > eps} it is that. The masses that a pair gives to the losses above eps
-        are those of an A whose edge e' lies within b of eps, b the boundary's error. What is missed is P - e^eps Q =
+        By default they come from the masses of losses above and about epsilon. For every event A the difference P(A) -
+        e^eps Q(A) is at most delta(eps), and A = {Y > eps} attains it. The masses that a pair gives to the losses above
+        eps are those of an A whose edge e' lies within b of eps, b the boundary's error. Such an A misses P - e^eps Q =
         P (1 - e^(eps - Y)) over losses between eps and e': at most e^b - 1 of P's mass within b of eps. So delta is
         known to the error of the masses, and to a second order in b.
         """
         wrong = self.boundary_error(jnp.abs(epsilon)) + 4 * roundoff() * epsilon + TINY
+        # The cells on either side of epsilon hold all mass that may lie on its wrong side.
         apart = 4 * wrong
         cells = self.cell_masses(
             jnp.stack([epsilon - apart, epsilon, epsilon + apart, jnp.full_like(epsilon, jnp.inf)])
@@ -695,29 +749,29 @@ class DominatingPair(ABC):
         found, rounding = surplus(p, q, epsilon)
         rounding = (rounding + p_error + scale * q_error + 4 * u * summed) * (1 + 16 * u)
         upper = found + rounding + near
-        # Where e^eps overflows nothing is known of what Q takes off.
+        # Where e^eps overflows, e^eps Q is not known: the bounds are P's mass and 0.
         upper = jnp.where(jnp.isnan(upper), (p + p_error) * (1 + 4 * u) + near, upper)
         lower = jnp.where(jnp.isnan(found - rounding), 0.0, found - rounding)
         return jnp.maximum(lower, 0.0), jnp.clip(upper, 0.0, 1.0)
 
     def law(self) -> Law | None:
-        """Returns the loss as the exact accountant integrates it, or None where it cannot in the ambient precision.
+        """Returns the law that the exact accountant integrates, or None where there is none in the ambient precision.
 
-        Which of them is for the class and its static fields to say. None by default: the mesh answers then.
+        The class and its static fields alone decide which of the two. By default it is None, and the mesh answers.
         """
         return None
 
     def divergence(self, orders: Array) -> Array:
         """Returns the Rényi divergence at ``orders`` (n,), each above 1: NaN where it is not known, or infinite.
 
-        By default from :meth:`cumulant`.
+        By default it comes from :meth:`cumulant`.
         """
         known = self.is_valid() & (self.infinite_mass() == 0)
         return jnp.where(known, self.cumulant(orders - 1) / (orders - 1), jnp.nan)
 
     def largest_loss(self) -> Array:
         """Returns an upper bound on the loss, which is the divergence of order infinity: at least 0, or NaN."""
-        # A supremum below 0 is one of rounding: P and Q both sum to one.
+        # Only rounding makes a supremum negative: P and Q both sum to one.
         largest = jnp.maximum(self.supremum()[1], 0.0)
         return jnp.where(self.infinite_mass() > 0, jnp.inf, largest)
 

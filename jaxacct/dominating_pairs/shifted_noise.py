@@ -1,4 +1,20 @@
-"""Inverse of an increasing function, by Newton steps that keep a bracket."""
+"""Pairs (P, Q) of mixtures of shifted Gaussian or Laplace noise, and the laws of their privacy losses.
+
+Noise of one scale lies around finitely many locations, with weights that differ between P and Q. So it is for Gaussian
+and Laplace mechanisms, subsampled Laplace noise, replacement of an example, and mixtures of Gaussians. Where the loss
+log P/Q is nondecreasing in the noise x, cells of the loss are cells of x, whose ends a monotone inversion finds. The
+characteristic function is an integral over x of P^(1+t+iw) Q^-(t+iw), analytic beside the real line. In reading order:
+
+1. :func:`invert`: the inverse of a nondecreasing function, with a bracket;
+2. :class:`Noise`: all that a pair needs of its noise, and sums over mixtures;
+3. :class:`PanelLaw`, :func:`log_decay`: laws with atoms, their quadrature, and a bound on the characteristic function;
+4. :class:`GaussianNoise`, and its law by a trapezoid rule;
+5. :class:`LaplaceNoise`, and its law by panels;
+6. :class:`ShiftedNoisePair`: the pair itself.
+
+Sources: Trefethen (2013), Theorem 19.3, and Trefethen and Weideman (2014), Theorem 5.1, for quadrature; Mironov (2017),
+Corollary 3 and Table II, for Rényi divergences of plain shifts.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +56,15 @@ from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.numerics.precision import as_float64, first_index, is_concrete, log_complement
 from jaxacct.numerics.pytrees import register_dataclass
 
+# ----------------------------------------------------------------------------------------------------
+# The inverse of a nondecreasing function, by Newton's steps that keep a bracket.
+# ----------------------------------------------------------------------------------------------------
+
 MOST_STEPS = 600
-"""Every ninth step halves, so that this many narrow any bracket by 2^-66; Newton's steps need about ten."""
+"""Most steps of an inversion: every ninth halves the bracket, so that they narrow it by 2^-66.
+
+Newton's steps need about ten. Fewer than 64 halvings would break the bound on the distance that :func:`invert` states.
+"""
 
 
 def invert(
@@ -57,8 +80,8 @@ def invert(
         gap (): how far the function may be off.
 
     At the result the function as computed is at most the value. Either it is above ``value - gap`` there, or a point
-    where it is above the value lies within ``4u |x| + 2^-64 (high - low)``. So a bracket is kept. Newton's steps start
-    from the end whose value is nearest and are lengthened a little, lest all of them land on the same side.
+    where it is above the value lies within ``4u |x| + 2^-64 (high - low)``. For this a bracket is kept. Newton's steps
+    start from the end whose value is nearest, and are lengthened a little, lest all of them land on the same side.
     """
     span = high - low
 
@@ -89,6 +112,9 @@ def invert(
         following = jnp.where(is_open((step, x, below, above)), following, below[0])
         return step + 1, following, below, above
 
+    # The state is the step's number, the next x, and the two ends of the bracket, each with its miss and its slope. A
+    # step moves one end to x. It ends where all brackets are as narrow as doubles allow, or all values are within the
+    # gap.
     like = jnp.zeros_like(values)
     start = (
         jnp.int32(0),
@@ -101,14 +127,14 @@ def invert(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Additive noise: what a pair of shifted noises needs of it, and sums over mixtures of it.
+# The interface of additive noise, as a pair of shifted noises needs it, and sums over mixtures.
 # ----------------------------------------------------------------------------------------------------
 
 
 class Noise(ABC):
-    """Noise with a log-concave density, symmetric about 0. Arguments are scalars, but for x.
+    """Noise with a log-concave density, symmetric about 0; arguments are scalars, but for x.
 
-    One class, in one file: what a pair asks of the density, and what the pair's own methods come to for this noise.
+    A class holds all that depends on the noise: its density and masses, and those methods of the pair that differ.
     """
 
     has_atoms: bool
@@ -132,7 +158,7 @@ class Noise(ABC):
 
     @abstractmethod
     def reach(self, scale: Array) -> Array:
-        """Returns how far beyond the outermost locations a finite loss may be attained, masses of e^-800 apart."""
+        """Returns how far beyond the outermost locations a finite loss may be attained, but for masses of e^-800."""
 
     @abstractmethod
     def cells(self, x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
@@ -146,7 +172,7 @@ class Noise(ABC):
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
     ) -> Array:
-        """Returns what :meth:`.ShiftedNoisePair.log_integral` does."""
+        """Returns :meth:`.ShiftedNoisePair.log_integral` of the pair."""
 
     @abstractmethod
     def divergence_of_shift(self, t: Array, orders: Array) -> Array:
@@ -166,7 +192,7 @@ class Noise(ABC):
 
 
 def weighted(weights: Array, values: Array) -> Array:
-    """Returns each row of ``values`` times its weight; 0 where the weight is."""
+    """Returns each row of ``values`` times its weight; 0 where the weight is 0, whatever the value."""
     return jax.vmap(lambda w, v: jnp.where(w == 0, 0.0, w * v))(weights, values)
 
 
@@ -184,7 +210,7 @@ def mean(weights: Array, exponents: Array, log_total: Array, values: Array) -> A
 
 
 # ----------------------------------------------------------------------------------------------------
-# Losses with atoms, and a density between two ends: a rule of quadrature, and a bound on the characteristic function.
+# Laws with atoms, and a density between two ends: a rule of quadrature, and a bound on the characteristic function.
 #
 # *Quadrature.* On a panel of half-width H a Gauss-Legendre rule of n nodes errs by at most (64/15) H M rho^(2-2n)/(1 -
 # rho^-2), M the largest modulus on the ellipse around the panel whose half-axes are H (rho +- 1/rho)/2, for any rho > 1
@@ -193,71 +219,81 @@ def mean(weights: Array, exponents: Array, log_total: Array, values: Array) -> A
 #
 # *Decay.* Atoms do not fade, so neither does the characteristic function: only many steps make it small. Where the
 # density of the loss is at least m on a stretch of length l, a uniform law of mass m l is part of the law. Let nu be
-# the
-# part of atoms and stretches near the heaviest of them. The other stretches are a density of total variation V and mass
-# M, and of modulus at most V/w' at w' (by parts), or M. So
+# the part of atoms and stretches near the heaviest of them. The other stretches are a density of total variation V and
+# mass M, whose transform at w' is of modulus at most V/w' (by parts), or M. So
 #
 #     |phi(w')| <= |nu^(w')| + min(M, V/w) + everything else,    w' >= w,
 #
 # nu^ the transform of nu. |nu^|^2 has a second derivative of at least -V', V' the integral of (x - x')^2 over nu and
 # nu; so on an interval of length d it is at most the larger of its values at the ends plus V' d^2/8. Intervals from w
-# to 2^LEVELS w make a bound for all w' up to there; beyond, and wherever it is smaller, that without nu stands.
+# to 2^LEVELS w make a bound for all w' up to there; beyond, and wherever it is smaller, the bound without nu stands.
 # ----------------------------------------------------------------------------------------------------
 
 DEGREE = 32
-"""Nodes of a panel."""
+"""Nodes of a panel. Sound for any value: the bound on the rule's error follows from it."""
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(DEGREE)
 POINTS, WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
+"""Nodes and weights of the Gauss-Legendre rule of a panel, on [0, 1]."""
+
 LOG_WEIGHTS = np.log(WEIGHTS)
-"""Nodes, weights and their logs, on [0, 1]."""
+"""Logs of the weights."""
 
 PIECES = 8
-"""Most pieces that the nodes for complex orders come in."""
+"""Most pieces that the nodes for complex orders come in. Sound for any value: more reach higher frequencies."""
 
 HIGHEST_TURN = 0.95 * np.pi
-"""Largest imaginary part of a log likelihood ratio that is used; at pi a mixture may vanish."""
+"""Largest imaginary part, in radians, of a log likelihood ratio. Sound below pi, where a mixture may vanish."""
 
 LARGEST_POWER = 40.0
-"""Largest order times loss, and largest loss, where losses are bounded: so that the logarithms of weights, of which
-differences that large are taken, keep the digits that are counted on."""
+"""Largest order times loss, and largest loss, in nats, where losses are bounded.
+
+Logarithms of weights are subtracted that differ by so much; up to this they keep the digits that are counted on.
+"""
 
 THETAS = np.concatenate([np.geomspace(0.02, 2.0, 24), np.linspace(2.2, HIGHEST_TURN, 4)])
-"""Turns of a log likelihood ratio at the top of the ellipses that the bound may use."""
+"""Turns of a log likelihood ratio, in radians, at the top of the ellipses that the bound may use. Sound below pi."""
 
 CELLS = 64
-"""Stretches of a density."""
+"""Number of stretches that a density is divided into. Sound for any value: more tighten the bound."""
 
 LEVELS, POINTS_OF_LEVEL = 12, 6
-"""Octaves of frequencies from w on, and intervals of each."""
+"""Octaves of frequencies from w on, and intervals in each. Sound for any values: more tighten the bound."""
 
 OCTAVES, OCTAVE = 2.0 ** np.arange(LEVELS + 1), 2.0 ** (np.arange(POINTS_OF_LEVEL + 1) / POINTS_OF_LEVEL)
 """The octaves' beginnings over w, and the ends of the intervals over the beginning of theirs: the last one is 2."""
 
 NEAR = 6.0
-"""What lies within NEAR/w of the heaviest part makes nu: phases up to 12 in an octave, of which an interval has 1.5."""
+"""Distance from the heaviest part, in units of 1/w, within which atoms and stretches make nu. Sound for any value.
+
+Phases are then up to 12 in an octave, of which an interval has 1.5.
+"""
 
 SHARE_ROUNDING = 1e-9
-"""Relative error allowed for the masses of stretches in float64: for differences of shares, and of losses, of 1e-6 and
-above."""
+"""Relative error allowed for the masses of stretches in float64.
+
+It covers differences of shares, and of losses, of 1e-6 and above.
+"""
 
 
 def panels(low: Array, width: Array, index: Array | int, count: int) -> tuple[Array, Array]:
-    """Returns nodes, and the logs of their weights, on so many panels: the ``index``-th such row from ``low`` on."""
+    """Returns nodes and the logs of their weights on ``count`` panels: the ``index``-th such row from ``low`` on."""
     grid = (np.arange(count)[:, None] + POINTS[None]).reshape(-1)
     log_weights = np.tile(LOG_WEIGHTS, count)
     return low + width * (count * index + grid), jnp.log(width) + log_weights
 
 
 class Ellipses(NamedTuple):
-    """What bounds the rule's error, for each of THETAS; see the law's module.
+    """Ellipses around a law's panels, one for each of THETAS, and bounds on the integrand in them.
+
+    The comments on each law derive the bounds; :meth:`log_error` makes a bound on the rule's error of them.
 
     Attributes:
-        unit (): of the variable that it is said in, over that of the law's steps.
-        heights (J,): of ellipses.
-        costs (J,), turns (J,): logs of how much larger the modulus may be at that height than on the real line, and
-            what a unit of frequency adds.
-        fall () or (J,): by how much the log of the modulus may rise a unit beyond a panel's ends.
+        unit (): unit of the variable in which they are stated, over the unit of the law's steps.
+        heights (J,): heights of the ellipses.
+        costs (J,), turns (J,): the log of the modulus at that height over the one on the real line, at most, in nats;
+            and the nats that a unit of frequency adds.
+        fall () or (J,): largest rise of the log of the modulus in a unit of length beyond a panel's ends.
         log_size (): log of the largest density over the moment, times half of the length.
     """
 
@@ -274,27 +310,27 @@ class Ellipses(NamedTuple):
         ratio = self.heights / half
         root = jnp.sqrt(1 + ratio**2)
         rho = root + ratio
-        # The ellipse reaches beyond the panel by half (root - 1).
+        # The ellipse reaches beyond the panel by half (root - 1). Every ellipse bounds the error: the best one counts.
         gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log(1 - rho**-2.0)
         least = jnp.min(self.costs + w * self.turns + self.fall * half * (root - 1) - gain)
         return jnp.log(64 / 15 * jnp.exp(self.log_size + least) + math.exp(log_left_out()))
 
 
 class PanelLaw(Law):
-    """A law of panels, as many to a piece as its class says; a step is half of a panel's width."""
+    """A law by Gauss-Legendre panels, a fixed number of them to a piece; a step is half a panel's width."""
 
     @abstractmethod
     def ellipses(self, order: Array) -> Ellipses:
-        """Returns what bounds the rule's error."""
+        """Returns the ellipses whose bounds bound the rule's error."""
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         return self.ellipses(order).log_error(w, step)
 
     def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
-        """Returns the least number of pieces that make the error as small as it is wanted, PIECES if none does."""
+        """Returns the least number of pieces whose error is about that of the left-out tails, PIECES if none's is."""
         around, counts = self.ellipses(order), np.arange(1.0, PIECES + 1)
         errors = jax.vmap(lambda step: around.log_error(w, step))(self.step(window, 1) / counts)
-        # Next to what ends the nodes it then does not tell.
+        # An error of the size of what the nodes leave out hardly tells beside it.
         short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
         return jnp.minimum(short + 1, PIECES).astype(jnp.int32)
 
@@ -310,17 +346,17 @@ def argument(share: Array, theta: Array) -> Array:
 
 
 def log_shrinkage(low: Array, high: Array, theta: Array) -> Array:
-    """Returns the least log |1 - share + share e^(i theta)| for shares between two."""
+    """Returns the least log |1 - share + share e^(i theta)| for shares in [low, high]."""
     evenly = jnp.clip(0.5, low, high)
     return 0.5 * log_complement(4 * evenly * (1 - evenly) * jnp.sin(theta / 2) ** 2)
 
 
 class Stretches(NamedTuple):
-    """Parts of a law in which the density of the loss is bounded from below, each a row of CELLS neighbours.
+    """Stretches of the loss on which its density is bounded from below, each row of them CELLS neighbours.
 
     Attributes:
-        low (rows, CELLS), high (rows, CELLS): ends of the losses.
-        density (rows, CELLS): lower bound on the density.
+        low (rows, CELLS), high (rows, CELLS): ends of the stretches, in nats of the loss.
+        density (rows, CELLS): lower bounds on the density of the loss there.
     """
 
     low: Float[Array, "rows cells"]
@@ -329,16 +365,16 @@ class Stretches(NamedTuple):
 
 
 def stretches(losses: Array, log_density: Array, steepest: Array, flattest: Array, width: Array) -> Stretches:
-    """Returns the stretches of densities, from what is known at the CELLS + 1 ends of their cells in x.
+    """Returns the stretches of densities, from values at the CELLS + 1 ends of cells in x and slopes inside.
 
     Args:
-        losses (rows, CELLS + 1): monotone.
-        log_density (rows, CELLS + 1): log of the density of the loss.
+        losses (rows, CELLS + 1): losses at the ends, monotone.
+        log_density (rows, CELLS + 1): log of the density of the loss at the ends.
         steepest (rows, CELLS): upper bound on its slope in x.
-        flattest (rows, CELLS): lower bound.
+        flattest (rows, CELLS): lower bound on its slope in x.
         width (rows, 1) or (rows, CELLS): width of the cells in x.
     """
-    # From an end inwards the density of the loss falls no faster than at its steepest.
+    # From an end inwards the density falls no faster than at its extreme slope: both ends give a lower bound.
     down, up = jnp.minimum(flattest, 0.0) * width, jnp.maximum(steepest, 0.0) * width
     least = jnp.exp(jnp.maximum(log_density[:, :-1] + down, log_density[:, 1:] - up))
     low, high = jnp.minimum(losses[:, :-1], losses[:, 1:]), jnp.maximum(losses[:, :-1], losses[:, 1:])
@@ -347,17 +383,19 @@ def stretches(losses: Array, log_density: Array, steepest: Array, flattest: Arra
 
 
 def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Array) -> Array:
-    """Returns a bound, for all frequencies from w on, on log |phi|; see the module.
+    """Returns a bound on log |phi|, phi the characteristic function, for all frequencies from w on.
+
+    The comments at the head of this part derive it.
 
     Args:
         w (): frequency.
         atoms: losses (n,) and masses (n,).
-        parts: of the same law, of mass 1.
+        parts: stretches of the same law, whose whole mass is 1.
         error (): relative error of the masses.
     """
     places, masses = atoms
     density, widths = parts.density * (1 - jnp.minimum(error, 1.0)), parts.high - parts.low
-    # All as stretches; an atom is one of no length.
+    # Atoms and stretches in one list, an atom as a stretch of no length.
     lengths = jnp.concatenate([jnp.zeros_like(places), widths.reshape(-1)])
     middles = jnp.concatenate([places, (parts.low + parts.high).reshape(-1) / 2])
     masses = jnp.concatenate([masses * (1 - jnp.minimum(error, 1.0)), (density * widths).reshape(-1)])
@@ -365,7 +403,7 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
     atoms_first = len(places)
 
     def others(far: Array, start: Array) -> Array:
-        """Returns by how much less than their masses stretches come to from a frequency on."""
+        """Returns how far the transform of the other stretches is below their mass, from a frequency on."""
         apart = jnp.abs(jnp.diff(far, axis=1, prepend=0.0, append=0.0))
         mass = jnp.sum(far * widths)
         return mass - jnp.minimum(mass, jnp.sum(apart) / start)
@@ -375,11 +413,13 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
         near = jnp.abs(offsets) + lengths / 2 <= NEAR / start
         mass = jnp.where(near, masses, 0.0)
         first = jnp.sum(mass * offsets)
+        # V' of the bound above: twice the mass times the second moment, less the first moment squared.
         variation = 2 * (jnp.sum(mass) * jnp.sum(mass * (offsets**2 + lengths**2 / 12)) - first**2)
         frequencies = start * OCTAVE
 
         def transform(w: Array) -> Array:
             half = w * lengths / 2
+            # The squared modulus of nu's transform, from cos - 1 so that nothing cancels where phases are small.
             cosines, sines = turned(jnp.stack([w * offsets, half]))
             heights = mass * jnp.where(half < 1e-4, 1 - half**2 / 6, sines[1] / jnp.maximum(half, 1e-4))
             return (jnp.sum(heights) + jnp.sum(heights * cosines[0])) ** 2 + jnp.sum(heights * sines[0]) ** 2
@@ -390,6 +430,8 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
         far = jnp.where(near[atoms_first:].reshape(density.shape), 0.0, density)
         return 1 - jnp.sum(mass) - others(far, start) + here
 
+    # Beyond the last octave, and where an octave's bound is worse, atoms and near stretches count with their whole
+    # mass.
     starts = w * OCTAVES
     without = 1 - others(density, starts)
     bound = jnp.maximum(jnp.max(jnp.fmin(jax.vmap(level)(starts[:-1]), without[:-1])), without[-1])
@@ -400,8 +442,8 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
 # ----------------------------------------------------------------------------------------------------
 # Gaussian noise for mixtures of shifts: densities, tails, and the law of the loss for the contour.
 #
-# The law is the trapezoid rule of :mod:`.subsampled_gaussian`, generalized. P and Q are sums of Gaussians around
-# locations, Q's at or left of P's (:class:`ShiftedNoisePair`), and a moment of order t + iw is the integral of
+# The law is a trapezoid rule in x, which generalizes that of :mod:`.subsampled_gaussian`. P and Q are sums of Gaussians
+# around locations, Q's at or left of P's (:class:`ShiftedNoisePair`), and a moment of order t + iw is the integral of
 # P^(1+t+iw) Q^-(t+iw). On the line Im x = b the term of P around m is turned by m b/s^2 and all are scaled by the same
 # e^(b^2/(2 s^2)). While the turns of P's terms spread over less than pi, and Q's as well, neither vanishes: the
 # integrand is analytic for |Im x| < pi s^2/spread, spread the larger extent of the two. There |P| is at most P(Re x)
@@ -409,30 +451,32 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
 # extent that of all locations. Two bounds follow.
 #
 # *Quadrature.* A trapezoid rule of spacing h errs by at most 2/(e^(2 pi b/h) - 1) times the integral of the modulus
-#  over
-# the lines Im x = +-b (Trefethen and Weideman 2014, "The exponentially convergent trapezoidal rule", Theorem 5.1),
-# which
-# is at most e^(b^2/(2 s^2) + w b extent/s^2) cos(b spread_Q/(2 s^2))^-t times the moment of order t.
+# over the lines Im x = +-b (Trefethen and Weideman 2014, "The exponentially convergent trapezoidal rule", Theorem 5.1),
+# which is at most e^(b^2/(2 s^2) + w b extent/s^2) cos(b spread_Q/(2 s^2))^-t times the moment of order t.
 #
-# *Decay.* Moved to Im x = b > 0 the integral of order t + iw is at most that of the modulus, in which only
-# e^(-w (arg P - arg Q)) depends on w, and falls. The integral of the modulus is a trapezoid rule as well. Its integrand
-# is analytic too: in x + ic each log |P(x + ib)| becomes half of log P(x + i(c+b)) + log P(x + i(c-b)), and arg P
-# likewise a difference. So by the theorem it errs by 2/(e^(2 pi c/h) - 1) e^((b^2+c^2)/(2 s^2) - w least) 2^(t/2) of
-# the
-# moment, where b + c is at most (pi/2) s^2/spread. Up to there all angles between terms are at most a right one: the
-# mean
+# *Decay.* Moved to Im x = b > 0 the integral of order t + iw is at most that of the modulus, in which only e^(-w (arg
+# P - arg Q)) depends on w, and falls. The integral of the modulus is a trapezoid rule as well. Its integrand is
+# analytic too: in x + ic each log |P(x + ib)| becomes half of log P(x + i(c+b)) + log P(x + i(c-b)), and arg P likewise
+# a difference. So by the theorem it errs by 2/(e^(2 pi c/h) - 1) e^((b^2+c^2)/(2 s^2) - w least) 2^(t/2) of the moment,
+# where b + c is at most (pi/2) s^2/spread. Up to there all angles between terms are at most a right one: the mean
 # location Re(sum of m_k c_k)/(sum of c_k) over the turned terms c_k is at least the lowest, hence arg P - arg Q rises
 # with the height, to ``least`` = b (lowest of P - highest of Q)/s^2 at least, and |Q| loses no more than cos(pi/4).
 # ----------------------------------------------------------------------------------------------------
 
 HEIGHTS = np.geomspace(0.02, 40.0, 24)
-"""Heights b of the lines that the quadrature's bound may use, in standard deviations, below HIGHEST of the strip."""
+"""Heights b of the lines that the quadrature's bound may use, in standard deviations.
+
+Lines that leave the strip are lowered to WIDEST_TURNS, so that any values are sound.
+"""
 
 WIDEST_TURNS = 0.95 * np.pi
-"""Largest spread of the turns of P's, or of Q's, terms that is used."""
+"""Largest spread, in radians, of the turns of P's, or of Q's, terms that is used. Sound below pi."""
 
 STEEPEST = 1.0
-"""Largest spread of the turns for the decay's bound; what is left of pi/2 is for the rule that it is summed by."""
+"""Largest spread, in radians, of the turns for the decay's bound. Sound below pi/2.
+
+The remainder up to pi/2 is for the rule that sums the bound.
+"""
 
 
 class GaussianNoise(Noise):
@@ -462,7 +506,8 @@ class GaussianNoise(Noise):
         return log_upper_tail(z)
 
     def edge(self, pair: ShiftedNoisePair, loss: Array, x: Array) -> Array:
-        # Beyond the reach of the inversion the loss grows no faster than along its last tangent, made steepest.
+        # The inversion ends at its reach. Beyond, the loss grows no faster than a line of the steepest slope from
+        # there.
         s, _, _, _ = pair._fields()
         last = pair._ends()[1] + self.reach(s)
         farther = (loss - pair._log_ratio(last)) * s**2 / (_highest(pair) - _least_center(pair, last))
@@ -489,7 +534,7 @@ class GaussianNoise(Noise):
 
 
 def _tail_by_posterior(pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) -> Array:
-    """Bounds the tilted mass above x as E_Q[r^a], a = order + 1, given that the loss at x is at most ``loss``.
+    """Returns a bound on the log of the tilted mass above x, as E_Q[r^a], a = order + 1; the loss there <= ``loss``.
 
     Let b be the mean location under Q's posterior at x, and v_k(y) = e^((m_k - b)(y - x)/s^2). The log of Q(y) over any
     one component is convex, so it lies above its tangent at x; hence r(y) <= r(x) sum_k w_k v_k(y), w_k the posterior
@@ -512,7 +557,7 @@ def _tail_by_posterior(pair: ShiftedNoisePair, order: Array, loss: Array, x: Arr
 
 
 def _tail_by_slope(pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) -> Array:
-    """Bounds the tilted mass above x as E_P[e^(order Y)], Y growing at its largest slope there."""
+    """Returns a bound on the log of the tilted mass above x, as E_P[e^(order Y)], Y growing at its largest slope."""
     s, locations, p, _ = pair._fields()
     rate = order * (_highest(pair) - _least_center(pair, x)) / s**2
     parts = jax.vmap(lambda w, m: jnp.log(w) + _tilted_tail(rate, x, m, s))(p, locations)
@@ -520,7 +565,7 @@ def _tail_by_slope(pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) 
 
 
 def _least_center(pair: ShiftedNoisePair, x: Array) -> Array:
-    """Returns the mean location under Q's posterior at x, which grows with x, less what covers its rounding."""
+    """Returns the mean location under Q's posterior at x, which grows with x, less a margin for its rounding."""
     _, locations, _, q = pair._fields()
     exponents = pair._exponents(x)
     values = jax.vmap(lambda location: jnp.full_like(x, location))(locations)
@@ -541,13 +586,16 @@ def _tilted_tail(rate: Array, x: Array, center: Array, scale: Array) -> Array:
 
 
 def _margin(value: Array) -> Array:
-    """Returns what covers the rounding of sums of logarithms of about this size."""
+    """Returns a margin that covers the rounding of sums of logarithms of about this size."""
     return scaled(1e-13) + 64 * roundoff() * jnp.abs(value)
 
 
 @dataclass(frozen=True)
 class LawOfShiftedGaussians(TrapezoidLaw):
-    """See the module."""
+    """The law of a loss between mixtures of Gaussians, by a trapezoid rule in x.
+
+    The comments at the head of this part derive its bounds.
+    """
 
     pair: ShiftedNoisePair
 
@@ -566,6 +614,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
     def largest_order(self) -> Array:
         s = self.pair._fields()[0]
         extent = self._extents()[3]
+        # An order moves the peaks of the tilted law by the extent at most: the scan has room for so many.
         room = RULE * self._spacing() - 2 * arithmetic().reach * s - self.pair._spread()
         return jnp.maximum(room / extent, 0.0)
 
@@ -603,6 +652,8 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         (lowest, _), (_, highest) = self.pair._ends_of_each()
         references = lowest, highest
 
+        # Every height b up to STEEPEST gives a bound; about w times the deviation of the loss is best. The integral of
+        # the modulus on the line is summed over the nodes at hand, and the error of that rule, ``missed``, is added.
         def bound(slope: Array) -> Array:
             b = jnp.minimum(w * slope * s**2, STEEPEST * s**2 / spread)
             moduli, turns = [], []
@@ -616,7 +667,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
             height = jnp.minimum(jnp.minimum((jnp.pi / 2) * s**2 / spread - b, 2 * jnp.pi * s**2 / step), 12 * s)
             gain = 2 * jnp.pi * height / step - 0.5 * (height / s) ** 2
             secant = jnp.where(q_spread > 0, 0.5 * jnp.log(2.0) * order, 0.0)
-            # What the nodes leave out beyond the window is as small as e^-(cut + BEYOND), turned or not.
+            # The part of the integral beyond the window is as small as e^-(cut + BEYOND), turned or not.
             missed = jnp.logaddexp(jnp.log(4.0) - gain, log_left_out()) + secant
             return 0.5 * (b / s) ** 2 - least + jnp.logaddexp(jnp.log(jnp.sum(weights * jnp.exp(exponents))), missed)
 
@@ -633,25 +684,24 @@ def _shares(weights: Array, exponents: Array) -> Array:
 # ----------------------------------------------------------------------------------------------------
 # Laplace noise for mixtures of shifts: masses, and the law of the loss for the contour.
 #
-# The law has two atoms, and a density between the outermost locations. Between two neighbouring locations, with u =
-# 2x/scale, both densities are e^(-u/2) (A e^u + B), A from the locations to the right and B from those to the left. So
-# the loss is log (A e^u + B)/(C e^u + D), analytic for |Im u| < pi, and the density tilted by t + iw is e^(-u/2) (A e^u
-# + B)^(1+t+iw) (C e^u + D)^-(t+iw) there. With a = A e^u/(A e^u + B) and c likewise the shares of what lies to the
-# right, at Im u = theta:
+# The law has two atoms, and a density between the outermost locations. Between two neighbouring locations, with
+# u = 2x/scale, both densities are e^(-u/2) (A e^u + B), A from the locations to the right and B from those to the left.
+# So the loss is log (A e^u + B)/(C e^u + D), analytic for |Im u| < pi, and the density tilted by t + iw is e^(-u/2) (A
+# e^u + B)^(1+t+iw) (C e^u + D)^-(t+iw) there. With a = A e^u/(A e^u + B) and c likewise the shares of the locations to
+# the right, at Im u = theta:
 #
 # * |A e^u + B| is at most its value at Re u, and |C e^u + D|^2 is 1 - 4 c (1-c) sin(theta/2)^2 times that;
 # * the arguments are those of 1 - a + a e^(i theta) and 1 - c + c e^(i theta), which grow with a and c;
-# * on the real line the tilted density's logarithm has slopes (1+t) (a - 1/2) - t (c - 1/2), at most k = 1/2 + t |a -
-#   c|,
-#   the largest difference.
+# * on the real line the tilted density's logarithm has slopes (1+t) (a - 1/2) - t (c - 1/2), at most k = 1/2 + t
+#   |a - c| in size, with the largest difference |a - c|.
 #
 # Beyond the ends lie atoms, each twice the density in u there. So the whole moment is at least the largest density
-# times min(2, 1/k): going from there to the nearest end it loses no more than e^-k a unit. With the rule of
-# :mod:`.shifted_noise` that bounds the error of quadrature.
+# times min(2, 1/k): from there to the nearest end the density falls no faster than e^-k a unit. By the rule of panels
+# above (:class:`Ellipses`) that bounds the error of quadrature.
 # ----------------------------------------------------------------------------------------------------
 
 PANELS = 8
-"""Panels of a piece, and of the scan, shared by the intervals between locations."""
+"""Panels of a piece, and of the scan, shared by the intervals between locations. Sound for any value."""
 
 
 class LaplaceNoise(Noise):
@@ -716,7 +766,7 @@ class LaplaceNoise(Noise):
         return jax.nn.logsumexp(jnp.stack(parts))
 
     def divergence_of_shift(self, t: Array, orders: Array) -> Array:
-        """Mironov (2017), Table II.
+        """Returns the Rényi divergence of the noise from itself moved by t scales: Mironov (2017), Table II.
 
         With b = order - 1 the moment is
 
@@ -745,7 +795,10 @@ def _intervals(pair: ShiftedNoisePair, start: Array | None = None) -> tuple[Arra
 
 @dataclass(frozen=True)
 class LawOfShiftedLaplace(PanelLaw):
-    """See the module."""
+    """The law of a loss between mixtures of Laplace noise: two atoms, and panels between neighbouring locations.
+
+    The comments at the head of this part derive its bounds.
+    """
 
     # Half of the noise about an end lies beyond it, where the loss no longer changes.
     recurring: ClassVar[float] = 0.5
@@ -793,7 +846,8 @@ class LawOfShiftedLaplace(PanelLaw):
         length, above, below = self._sides()
         log_total, error = self.log_total(order, nodes)
         u = length[:, None] * np.linspace(0.0, 1.0, CELLS + 1)[None]
-        # Log densities in u, and shares of what lies to the right; near one their complements know a difference better.
+        # Log densities in u, and the shares of locations to the right; near one, their complements are subtracted
+        # instead, which loses no digits.
         log_p, log_q = (
             jnp.logaddexp(up + u / 2, down - u / 2)
             for up, down in zip(*(v[..., None] for v in (above, below)), strict=True)
@@ -803,7 +857,7 @@ class LawOfShiftedLaplace(PanelLaw):
         share = jnp.maximum(jnp.where(c > 0.5, over_c - over_a, a - c), 0.0)
         losses = log_p - log_q
         at = log_p - jnp.log(4.0) + order * losses - log_total - jnp.log(share)
-        # The slope of the tilted density, less that of the share, 1 - a - c.
+        # The slope of the tilted density's logarithm, less that of the log of the share, 1 - a - c.
         (a, next_a), (c, next_c) = ((v[:, :-1], v[:, 1:]) for v in (a, c))
         steepest = (2 + order) * next_a - order * c + next_c - 1.5
         flattest = (2 + order) * a - order * next_c + c - 1.5
@@ -813,12 +867,12 @@ class LawOfShiftedLaplace(PanelLaw):
 
 
 class _Sides(NamedTuple):
-    """Of the intervals between neighbouring locations, some of them empty.
+    """Intervals between neighbouring locations, some of them empty, and the densities from either side of them.
 
     Attributes:
-        length (I,): in u.
-        above (2, I), below (2, I): at its left end, the logs of P's and of Q's density times twice the scale, those of
-            locations to the right and to the left.
+        length (I,): length of each interval, in u.
+        above (2, I), below (2, I): logs of P's and of Q's density at the left end, times twice the scale: the parts of
+            the locations to the right, and of those to the left.
     """
 
     length: Array
@@ -838,14 +892,15 @@ def _sides(s: Array, locations: Array, p: Array, q: Array) -> _Sides:
 
 @jax.jit
 def _ellipses(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Array, Array, Array]:
-    """Returns the length of all in u, after what for each of THETAS a unit of the order costs, and one of frequency.
+    """Returns the numbers of :class:`Ellipses`: for each of THETAS three, and the length of all intervals in u.
 
-    Third, by how much a unit of the order raises the steepest slope of the tilted density, 1/2 without it.
+    The three are the nats that a unit of the order costs, those that a unit of frequency costs, and the rise of the
+    steepest slope of the tilted density, 1/2 at order 0, with a unit of the order.
     """
     length, above, below = _sides(s, locations, p, q)
     theta = jnp.asarray(THETAS)[:, None]
-    # Shares of what lies to the right, at an interval's ends and as far beyond as an ellipse may reach: the most of
-    # P's, the least and the most of Q's.
+    # Shares of the locations to the right, at an interval's ends and as far beyond as an ellipse may reach: the least
+    # and the most of P's, the least and the most of Q's.
     (a, c), ends = (above - below)[:, None], length[None] + theta
     least, most, low, high = (jax.nn.sigmoid(logit) for logit in (a - theta, a + ends, c - theta, c + ends))
     turns = jnp.max(argument(most, theta) - argument(low, theta), axis=1)
@@ -876,23 +931,24 @@ def _nodes(s: Array, locations: Array, p: Array, q: Array, index: Array, pieces:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Pairs of mixtures of shifted noise: Laplace, subsampled Laplace, replacement, mixtures of Gaussians.
+# The pair of two mixtures of shifted noise.
 # ----------------------------------------------------------------------------------------------------
 
 NOISES: dict[str, Noise] = {"gaussian": GaussianNoise(), "laplace": LaplaceNoise()}
+"""The kinds of noise, by the name that a pair has in its field ``noise``."""
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class ShiftedNoisePair(DominatingPair):
-    """P = sum_k p_k noise around ``locations[k]`` against Q = sum_k q_k noise around the same locations.
+    """The mixture P = sum_k p_k noise around ``locations[k]`` against Q = sum_k q_k noise around the same locations.
 
     The loss log P/Q must be nondecreasing in x. It is where locations with weight in Q alone lie left of the one with
     weight in both, and that lies left of those with weight in P alone. (A decreasing one is the mirror image.)
 
     Attributes:
         scale (): width of the noise: standard deviation, or Laplace scale.
-        locations (m,): where the noise may be centred. The first is the reference: cancellation is avoided for it.
+        locations (m,): centres of the noise. The first is the reference: cancellation is avoided for it.
         p_weights (m,): weights in P, sum 1. Those of P and Q that differ by little must belong to the first location,
             whose difference is never formed.
         q_weights (m,): weights in Q, sum 1.
@@ -991,7 +1047,7 @@ class ShiftedNoisePair(DominatingPair):
             return self._log_ratio(x), slope
 
         infimum, amid, supremum = self._log_ratio(jnp.stack([first, first + (last - first) / 2, last]))
-        # Losses that are not attained get one that is, lest they keep the others waiting.
+        # A loss that is not attained is replaced by one that is, lest it keep the others waiting.
         attained = (loss >= infimum) & (loss < supremum)
         some_loss = jnp.where(attained, loss, amid)
         x = invert(loss_and_slope, some_loss, first, last, roundoff() * self._rounding()[1])
@@ -1013,9 +1069,10 @@ class ShiftedNoisePair(DominatingPair):
         return self.masses_between(self._threshold(boundaries))
 
     def boundary_error(self, largest: Array) -> Array:
-        # The loss as computed errs by e. An edge has a computed loss of at most the one asked for, and either above it
-        # less the gap, or with a point above it within 4u |x| (:func:`invert`), over which it rises by slope times
-        # that: off by e plus the larger of both. A flat loss has no slope: there an error in x costs nothing.
+        # The loss as computed errs by e. At an edge the computed loss is at most the one asked for. Either it is above
+        # that less the gap, or a point with a larger loss lies within 4u |x| (:func:`invert`), over which the loss
+        # rises by the slope times that: so it is off by e plus the larger of both. A flat loss has no slope: there an
+        # error in x costs nothing.
         s, _, _, _ = self._fields()
         low, high = self._ends()
         error, gap = self._rounding()
@@ -1025,9 +1082,10 @@ class ShiftedNoisePair(DominatingPair):
 
     def _rounding(self) -> tuple[Array, Array]:
         """Returns a bound on the error of :meth:`_log_ratio`, and the gap for its inversion, in units of roundoff."""
-        # An exponent is a product of rounded factors, at most slope times the distance from the locations, and right to
-        # 5u of that; it counts in P and in Q. The mean of two locations errs by u of itself. Logarithms and sums: 8u
-        # and 2u a term, and the logarithm's own size, at most that of the least weight.
+        # Each term of the sum below has one cause. An exponent is a product of rounded factors, at most slope times the
+        # distance from the locations, and right to 5u of that; it counts in P and in Q. The mean of two locations errs
+        # by u of itself. Logarithms and sums: 8u and 2u a term, and the logarithm's own size, at most that of the least
+        # weight.
         s, locations, p, q = self._fields()
         low, high = self._ends()
         slope = self._noise.slope(high, low, s)
@@ -1038,13 +1096,13 @@ class ShiftedNoisePair(DominatingPair):
 
     def log_tail(self, order: Array, loss: Array) -> Array:
         s, locations, p, _ = self._fields()
-        # An edge whose own loss is at most ``loss``, by the bound on its error.
+        # The edge of a lowered loss: by the bound on its error, its own loss is at most ``loss``.
         lowered = loss - self.boundary_error(jnp.abs(loss))
         x = self._noise.edge(self, lowered, self._threshold(lowered))
         _, supremum = self.loss_range()
         upper = jax.vmap(lambda w, location: jnp.log(w) + self._noise.log_upper_tail((x - location) / s))(p, locations)
         log_above = jnp.minimum(jax.nn.logsumexp(upper, axis=0), 0.0)
-        # With a finite supremum: everything above as if it were there.
+        # Where the supremum is finite, all mass above counts as if it lay there.
         bound = jnp.where(order == 0, 0.0, order * jnp.maximum(supremum, -1e300)) + log_above + scaled(1e-14)
         bound = jnp.fmin(bound, self._noise.log_tilted_tail(self, order, loss, x))
         return jnp.where(loss >= supremum, -jnp.inf, jnp.where(jnp.isnan(bound), jnp.inf, bound))
@@ -1057,6 +1115,7 @@ class ShiftedNoisePair(DominatingPair):
     def _cumulant(self, order: Array) -> Array:
         exchange, order_used = reflected(order)
         s, locations, p, q = self._fields()
+        # Where P and Q are exchanged x is reflected, so that the loss still rises in it.
         mirrored = ShiftedNoisePair(
             s,
             jnp.where(exchange, -locations, locations),
@@ -1090,7 +1149,7 @@ class ShiftedNoisePair(DominatingPair):
         return super().divergence(orders)
 
     def _is_plain_shift(self) -> bool:
-        """Returns whether it can be seen that P is the noise around the second location, and Q around the first."""
+        """Returns whether P is known to be the noise around the second location, and Q that around the first."""
         if not is_concrete(self.p_weights, self.q_weights):
             return False
         return np.asarray(self.p_weights).tolist() == [0.0, 1.0] and np.asarray(self.q_weights).tolist() == [1.0, 0.0]
@@ -1113,7 +1172,7 @@ def _log_densities(
 ) -> tuple[Array, Array, Array]:
     """Returns the loss at x, and the log densities of P and Q.
 
-    Where the loss is small it is made of P - Q, whose first term is not formed.
+    A small loss is formed from P - Q, in which the first location's terms cancel and are not formed.
     """
     exponents = jax.vmap(lambda location: noise.log_ratio(x, location, locations[0], s))(locations)
     logs = jax.vmap(lambda log_w, e: jax.vmap(lambda log_w: log_w + e)(log_w))(jnp.log(jnp.stack([p, q], 1)), exponents)
@@ -1121,7 +1180,7 @@ def _log_densities(
     log_p, log_q = top + jnp.log(jnp.sum(jnp.exp(logs - top[None]), axis=0))
     rises = jnp.sum(jax.vmap(jnp.multiply)(p - q, jnp.expm1(jnp.minimum(exponents, 700.0))), axis=0)
     excess = rises * jnp.exp(-log_q)
-    # No lower: log1p is only known to be right from -1/4 up.
+    # The lower limit is -1/4: log1p is only known to be right from there up.
     near = (excess > -0.25) & (excess < 0.5) & (jnp.max(exponents, axis=0) < 700.0)
     loss = jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), log_p - log_q)
     base = noise.log_density(x, locations[0], s)

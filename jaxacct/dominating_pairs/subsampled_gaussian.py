@@ -1,8 +1,16 @@
-"""Moments of the subsampled Gaussian's likelihood ratio: without cancellation or overflow, one by one or together.
+"""The pair of a Gaussian mechanism on a Poisson sample, the moments of its likelihood ratio, and the law of its loss.
 
-With r = e^L the moment ``E[r^a]`` of x ~ N(0, s^2) lies near 1 where the privacy is good, and its distance from 1 is
-what counts. Since E[r - 1] = 0 that distance is ``E[r^a - 1 - a (r - 1)]``, whose integrand has one sign. With
-phi(x) = e^x - 1 - x it is a sum of two terms of the same sign for every a outside [0, 1]:
+An example takes part with probability q, and the noise has deviation s. So the mixture (1-q) N(0, s^2) + q N(1, s^2) is
+told from N(0, s^2), and r is their likelihood ratio. In reading order:
+
+1. moments of r, one by one or together (:func:`log_moment_of_ratio`, :func:`log_moments`), for the Rényi curve;
+2. the pair (:class:`SubsampledGaussianPair`), with the tails and masses that the mesh asks, and the law of its loss
+   (:class:`LawOfSubsampledGaussian`), for the contour.
+
+*Moments, without cancellation or overflow.* With r = e^L the moment ``E[r^a]`` of x ~ N(0, s^2) lies near 1 where the
+privacy is good, and its distance from 1 is what counts. Since E[r - 1] = 0 that distance is ``E[r^a - 1 - a (r - 1)]``,
+whose integrand has one sign. With phi(x) = e^x - 1 - x it is a sum of two terms of the same sign for every a outside
+[0, 1]:
 
     r^a - 1 - a (r - 1) = r (phi(m L) + m phi(-L)),   m = a - 1,   and also   = phi(-m L) + m phi(L),   m = -a,
 
@@ -10,8 +18,8 @@ the first for a > 1, the second for a < 0. So nothing cancels, however close to 
 The integral is a trapezoid rule on all of R, which converges geometrically in the number of nodes; the nodes cover the
 places where the integrand exceeds e^-CUT of its maximum, which are found first, for each order.
 
-Of many orders above 1 together (:func:`log_moments`) the places are known in closed form, and all orders are summed at
-once, node by node. The finite sum of Mironov, Talwar and Zhang (2019), "Rényi differential privacy of the sampled
+For many orders above 1 together (:func:`log_moments`) the places are known in closed form, and all orders are summed
+at once, node by node. The finite sum of Mironov, Talwar and Zhang (2019), "Rényi differential privacy of the sampled
 Gaussian mechanism", section 3.3, is no faster for whole orders.
 """
 
@@ -51,37 +59,44 @@ from jaxacct.numerics.by_work import one_by_one
 from jaxacct.numerics.precision import as_float64, as_real, in_float64_by_programs, is_concrete, log_complement
 from jaxacct.numerics.pytrees import register_dataclass
 
+# ----------------------------------------------------------------------------------------------------
+# Moments of the likelihood ratio, one by one and together.
+#
+# The errors of these rules are measured, and not proved: the Rényi accountant rounds up by an allowance for them.
+# ----------------------------------------------------------------------------------------------------
+
 QUADRATURE_NODES = 512
 """Most nodes of the trapezoid rule; enough for s >= 0.1, and below that for all but vanishing terms."""
 
 FEWEST_NODES = 64
-"""Fewest nodes, for integrands narrower than the Gaussian's."""
+"""Fewest nodes of the trapezoid rule, for integrands narrower than the Gaussian's."""
 
 FINEST_SAMPLED, COARSEST_SAMPLED = 0.3, 0.5
-"""Spacing of the nodes, in standard deviations, is ``min(FINEST s, COARSEST)``.
+"""Spacing of the nodes, in standard deviations: ``min(FINEST_SAMPLED s, COARSEST_SAMPLED)``.
 
 r vanishes at imaginary part pi s, so the rule errs by e^(-2 pi pi s / h), 3e-29 of the integrand there for 0.3 s; the
-Gaussian alone would leave e^(-2 pi^2 / h^2). Both chosen by measuring: the error stays below 2e-13 of the cumulant.
+Gaussian alone would leave e^(-2 pi^2 / h^2). Both values are chosen by measuring: the error stays below 2e-13 of the
+cumulant.
 """
 
 CUT = 60.0
-"""Log of the ratio of the integrand's maximum to what the nodes may leave out: e^-60 is 1e-26."""
+"""Log of the ratio of the integrand's maximum to what the nodes may leave out, in nats: e^-60 is 1e-26."""
 
 FARTHEST = 50.0
-"""Standard deviations from a peak within which the integrand falls by CUT, for every order up to 4096.
+"""Standard deviations from a peak within which the integrand falls by CUT nats, for every order up to 4096.
 
 Where the peak of r^a and its valley merge, the log integrand is quartic, -z^4/(24 s^2), which takes
 (24 CUT s^2)^(1/4) < 40 for s <= 32; they merge for a >= 4 s^2 only, and elsewhere the curvature is at least 1/2.
 """
 
 MAXIMUM_SPAN = 100.0
-"""Longest range, in standard deviations, that one trapezoid rule covers; beyond, each end gets half of it."""
+"""Longest range, in standard deviations, that one trapezoid rule covers; of a longer one each end gets half of it."""
 
 LARGEST_EXPONENT_OF_SINGLE = 75.0
-"""LARGEST_EXPONENT in float32, which overflows at e^88."""
+"""Exponent, in nats, that stands for LARGEST_EXPONENT in float32, which overflows at e^88."""
 
 SPACING, WIDEST = 0.6, 0.7
-"""Distance of the nodes of many orders, in standard deviations: SPACING s, and at most WIDEST.
+"""Distance of the nodes for many orders, in standard deviations: SPACING s, and at most WIDEST.
 
 r vanishes at imaginary part pi s and |r| is largest on the real line, so the rule errs by e^(-2 pi y/h + y^2/2) for
 spacing h and every y up to pi s: 7e-13 for s = 1, 5e-12 at most, where s = 1.17.
@@ -90,17 +105,21 @@ spacing h and every y up to pi s: 7e-13 for s = 1, 5e-12 at most, where s = 1.17
 REACH, PLATEAU = 7.5, 1.7
 """Standard deviations beyond a peak, where e^-28 of it is left, and width of the place of a peak, in units of s.
 
-What is left out was below 5e-12 of the whole in 12,000 settings, half of them with merging peaks, that were integrated
-without windows: ALLOWANCE of the Rényi accountant is 1e-10.
+Chosen by measuring: less than 5e-12 of the whole was left out in 12,000 settings, half of them with merging peaks, that
+were integrated without windows. ALLOWANCE of the Rényi accountant is 1e-10.
 """
 
 LEAST_NOISE = 0.01
-"""Noise below which moments are bounded in closed form, for the nodes are as many as 80/s."""
+"""Noise multiplier below which moments are bounded in closed form, for the rule would take 80/s nodes.
+
+The closed form is a bound for any noise.
+"""
 
 CHUNK = 16
-"""Nodes taken at once. Speed only."""
+"""Number of nodes that one step of the loop takes. Speed only."""
 
 STEPS = (np.arange(CHUNK)[None] + 0.5) / CHUNK
+"""Middles of the nodes of a chunk, in units of the chunk's width."""
 
 
 def log_moment_of_ratio(
@@ -108,9 +127,9 @@ def log_moment_of_ratio(
 ) -> Array:
     """Returns ``log E[r(x)^a]`` for x ~ N(0, s^2) and r(x) = 1 + q (e^((2x-1)/(2 s^2)) - 1), for any real a.
 
-    The arguments broadcast; ``nodes``, static, is the most that are used. To be called inside the float64 scope. The
-    relative error is measured in tests/test_cumulants.py. Parameters out of range give garbage: the callers look at
-    them first.
+    The arguments broadcast; ``nodes``, static, is the largest number of nodes used. It is called inside the float64
+    scope. The relative error is measured in tests/rdp/test_cumulants.py. Parameters out of range give garbage: the
+    callers check them first.
     """
     s, q, a = jnp.broadcast_arrays(*(as_float64(v) for v in (noise_multiplier, sampling_rate, exponent)))
     left, right, top = _window(s, q, a)
@@ -132,7 +151,7 @@ def log_moment_of_ratio(
     log_excess = top + jnp.log(total * spacing) - 0.5 * jnp.log(2 * jnp.pi)
     falls = (a > 0) & (a < 1)
     subsampled = jnp.where(falls, log_complement(jnp.exp(jnp.minimum(log_excess, 0.0))), jnp.logaddexp(0.0, log_excess))
-    # The exponents are differences of terms as large as 1/s^2, whose rounding tells for s below 0.01: upwards.
+    # The exponents are differences of terms as large as 1/s^2, whose rounding tells for s below 0.01: round up.
     subsampled = subsampled + 4 * roundoff() / s**2 * jnp.abs(subsampled)
     closed = a * (a - 1) / (2 * s**2)
     return jnp.where(q == 1, closed, jnp.where((a == 0) | (a == 1), 0.0, subsampled))
@@ -155,13 +174,13 @@ def _integrand(s: Array, q: Array, a: Array, z: Array) -> tuple[Array, Array]:
 def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     """Returns ``log r``, ``r - 1`` and ``1/r - 1`` at x = s z, or inf where r overflows.
 
-    log r keeps its relative accuracy: r is formed as 1 + (r - 1) where it is near 1, with the rounding of that sum put
-    back after the logarithm (what it is made of is right to units of itself), and as (1 - q) + q e^u below 1/2, where
-    that sum has lost digits when q is near 1.
+    log r keeps its relative accuracy. Near 1, r is formed as 1 + (r - 1), whose parts are right to units of themselves,
+    and the rounding of that sum is put back after the logarithm. Below 1/2, where that sum has lost digits when q is
+    near 1, it is formed as (1 - q) + q e^u.
     """
     limit = LARGEST_EXPONENT if z.dtype == jnp.float64 else LARGEST_EXPONENT_OF_SINGLE
     u = (z - 0.5 / s) / s
-    # q e^u, by its exponent where e^u alone would overflow.
+    # q e^u is formed by its exponent where e^u alone would overflow.
     beyond = u > limit
     growth = jnp.minimum(u + jnp.log(q), 1.1 * limit)
     scaled = jnp.where(beyond, 1.0, q) * jnp.exp(jnp.where(beyond, growth, u))
@@ -174,7 +193,7 @@ def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
 
 
 def _window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
-    """Returns the ends, in standard deviations, of what the nodes must cover, and the integrand's maximal log, roughly.
+    """Returns the ends, in standard deviations, of the range for the nodes, and about the integrand's largest log.
 
     The integrand is made of r^a, 1 and a (r - 1): it peaks near the stationary points of r^a, near 0 and near 1. Those
     that count are within e^-CUT of the highest; from the outermost of them the flanks fall, and bisection finds where
@@ -198,7 +217,8 @@ def _window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
         fallen = jax.vmap(lambda z: height(z) < top - CUT)(jnp.stack([left - shorter[0], right + shorter[1]]))
         return jnp.where(fallen, shorter, reach)
 
-    # Eight halvings leave 0.2 standard deviations too much.
+    # The state is how far the window reaches beyond the outermost peaks. Step i shortens it by FARTHEST/2^i where the
+    # integrand has fallen enough by then: eight halvings leave 0.2 standard deviations too much.
     reach = jax.lax.fori_loop(1, 9, narrow, jnp.full((2, *left.shape), FARTHEST, jnp.float64))
     return left - reach[0], right + reach[1], top
 
@@ -206,10 +226,11 @@ def _window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
 def _stationary_points(s: Array, q: Array, a: Array) -> tuple[Array, Array]:
     """Returns the lowest and the highest x where ``a log r(x) - x^2/(2 s^2)`` is stationary.
 
-    That is x = a sigmoid((x - 1/2)/s^2 + logit q). The sigmoid is convex below its inflection and concave above, so
-    Newton's iterates from 0 (or below) and from a run monotonically into the outermost roots and never past
-    them; one that leaves its side of the inflection has no root there, and takes the other's. For a < 0 there is one
-    root, and Newton from the inflection, or from 0 if that is nearer, runs monotonically into it.
+    These are the roots of x = a sigmoid((x - 1/2)/s^2 + logit q). The sigmoid is convex below its inflection and
+    concave above, so Newton's iterates from 0 (or below) and from a run monotonically into the outermost roots and
+    never past them. An iterate that leaves its side of the inflection has no root there, and takes the other's. For
+    a < 0 there is one root, and Newton's iterates from the inflection, or from 0 if that is nearer, run monotonically
+    into it.
     """
     inflection = 0.5 - s**2 * (jnp.log(q) - log_complement(q))
 
@@ -222,6 +243,7 @@ def _stationary_points(s: Array, q: Array, a: Array) -> tuple[Array, Array]:
         low, high = (newton(end) for end in ends)
         return jnp.where(a > 0, jnp.minimum(low, inflection), low), jnp.where(a > 0, jnp.maximum(high, inflection), low)
 
+    # The state is the two iterates. Thirty steps are enough for peaks that need only be found roughly.
     start = jnp.where(a > 0, jnp.minimum(inflection, 0.0), jnp.clip(inflection, a, 0.0))
     low, high = jax.lax.fori_loop(0, 30, advance, (start, jnp.where(a > 0, jnp.maximum(a, inflection), start)))
     return low, high
@@ -230,8 +252,8 @@ def _stationary_points(s: Array, q: Array, a: Array) -> tuple[Array, Array]:
 def log_moments(noise_multiplier: Array, sampling_rate: Array, orders: Array) -> Array:
     """Returns ``log E[r^a]`` for each of the orders a (n,), above 1; scalars s and q, inside the float64 scope.
 
-    The relative error is measured in tests/test_cumulants.py. For noise below LEAST_NOISE it is an upper bound, equal
-    to the moment to rounding but for orders next to 1. Invalid parameters give garbage.
+    The relative error is measured in tests/rdp/test_cumulants.py. For noise below LEAST_NOISE it is an upper bound,
+    equal to the moment to rounding but for orders next to 1. Invalid parameters give garbage.
     """
     return one_by_one(_log_moments)(noise_multiplier, sampling_rate, orders)
 
@@ -246,9 +268,9 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
 
     * near 0, where 1 and a (r - 1) are subtracted, and, where r - 1 is small, near 2/s, the peak of (r - 1)^2, or at
       the bend, if that comes first;
-    * in [0, 2 s], or in [a/s - 2 s, a/s]: at the valley between two peaks p (1 - p) = s^2/a, so that the lower one has
-      p <= 2 s^2/a, and the higher one as much left of 1; where there is no valley a/s is at most 4 s. Those that lie
-      farthest from the ends are the narrowest, so that PLATEAU s and REACH do.
+    * in [0, 2 s], or in [a/s - 2 s, a/s]: at the valley between two peaks p (1 - p) = s^2/a, so that the lower peak has
+      p <= 2 s^2/a, and the higher one 1 - p <= 2 s^2/a; where there is no valley a/s is at most 4 s. Peaks that lie
+      farthest from the ends are the narrowest, so that PLATEAU s and REACH are enough.
 
     By Minkowski's inequality E[r^a]^(1/a) <= 1 - q + q E[e^(a u)]^(1/a), which is the moment where q = 1, and to
     rounding where s is tiny.
@@ -262,7 +284,9 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     bend = center + s * (jnp.log1p(-rate) - log_q)
     farthest = jnp.max(a) * tilt
     middle, plateau = jnp.minimum(jnp.maximum(bend, 0.0), 2.0 * tilt), jnp.minimum(PLATEAU * s, farthest)
-    # The second window goes on where the first one ends, or begins at some distance; and so does each order's third.
+    # There are three windows: around 0, around the middle, and, for each order, around its upper peak. A window goes on
+    # where the one before it ends, or begins at some distance, which is jumped over: ``shift``, and ``gap`` of each
+    # order.
     shift, end = jnp.maximum(middle - 2.0 * REACH, 0.0), jnp.maximum(middle, plateau) + REACH
     gap = jnp.maximum(a * tilt - (plateau + REACH) - end, 0.0)[:, None]
     second = end - shift + REACH
@@ -271,7 +295,8 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     top = jnp.maximum(a * (m * half + log_q), 0.0)
     power, scale = m[:, None], top[:, None]
 
-    # The integrand is r (phi(m L) + m phi(-L)) e^(-z^2/2 - top).
+    # The integrand is r (phi(m L) + m phi(-L)) e^(-z^2/2 - top). Each step takes CHUNK nodes of every order, in a place
+    # x along the windows without their gaps; z is where that lies. The loop ends with the longest order's windows.
     def add(i: Array, total: Array) -> Array:
         x = (jnp.asarray(STEPS) + i) * spacing
         z = jnp.where(x > 2.0 * REACH, x + shift, x) - REACH
@@ -300,85 +325,92 @@ def _log_ratio_and_excess(q: Array, u: Array) -> tuple[Array, Array]:
 # A Gaussian mechanism on a Poisson sample, an example added or removed: the pair, and its law for the contour.
 #
 # *The law* is a trapezoid rule in the noise. With z = x/s standard normal, r = 1 - q + q e^u and u = (z - 1/(2s))/s,
-#  the
-# loss is log r ("remove") or -log r ("add"), and a moment of order t + iw is the integral of the normal density times
-# r^a, a = t + 1 + iw or -(t + iw). In the strip |Im z| < pi s this is analytic, for r vanishes on its edge only. On the
-# line Im z = b the argument of r lies between 0 and theta = b/s, and |r| between r(Re z) cos(theta/2) and r(Re z). Two
-# bounds follow.
+# the loss is log r ("remove") or -log r ("add"), and a moment of order t + iw is the integral of the normal density
+# times r^a, a = t + 1 + iw or -(t + iw). In the strip |Im z| < pi s this is analytic, for r vanishes on its edge only.
+# On the line Im z = b the argument of r lies between 0 and theta = b/s, and |r| between r(Re z) cos(theta/2) and r(Re
+# z). Two bounds follow.
 #
-# *Quadrature.* A trapezoid rule errs by what the integral of the modulus over the lines Im z = +-b is
-# (:class:`.Lines`): at most e^(b^2/2 + w theta) times the moment of order t, and for "add" times
-# cos(theta/2)^-t more, or (1 - 4 a (1 - a) sin(theta/2)^2)^(-t/2) where the share a of q e^u in r is at most so, below
-# 1/2.
+# *Quadrature.* The integral of the modulus over the lines Im z = +-b bounds the error of a trapezoid rule
+# (:class:`.Lines`). It is at most e^(b^2/2 + w theta) times the moment of order t. For "add" a factor of
+# cos(theta/2)^-t comes in, or of (1 - 4 a (1 - a) sin(theta/2)^2)^(-t/2) where the share of q e^u in r is at most a,
+# below 1/2.
 #
 # *Decay.* Moved to Im z = b the integral of order t + iw is at most the sum of |r(z + ib)|^a-weights with e^(-w arg r)
 # and e^(b^2/2): a bound that falls with w, so it holds from w on. b = w times the deviation of the loss is about best;
-# a
-# linear loss then gives the Gaussian's own e^(-w^2 sigma^2/2). Sines lie between x - x^3/6 and x.
+# a linear loss then gives the Gaussian's own e^(-w^2 sigma^2/2). Sines lie between x - x^3/6 and x.
 #
-# *Without rare large losses* the integral ends at a place z*. In x, with z = z* + c (log s + a + a^2/2 + a^3/3), s and
-#  a
-# = 1 - s the logistic functions of +-y, y = (x - z*)/c - 11/6, it is one over the whole line again: dz/dx = a^4 falls
-# from 1, where z = x, to 0 like e^(-4y), and where nothing ends z is x. So there is one rule, and one bound of its
-# error.
-# On Im x = b = beta c, beta < pi, |1 + e^(y + i beta)| >= (1 + e^y) cos(beta/2), so |dz/dx| is at most cos(beta/2)^-4
-# times its value at Re x. There z has a height of at most c h above the real line, and a real part ahead of z(Re x) by
-# at
-# most c f or behind it by c g; h, f and g depend on beta alone, and are found by looking closely (``_ending``): between
-# points 1/512 apart nothing changes by more than the 1024th part of the slope, at most cos(beta/2)^-4 + 1, and beyond
-# the
-# last ones all of it falls. Hence the density is at most e^((c h)^2/2 + z* c g + c^2 d) times its own there, d the
-# largest (z* - z) (Re z - z)/c^2 where z < 0; a step ahead multiplies r by at most e^(share c f/s), share that at z* +
-# c
-# f; and arg r is at most theta times the share where that is below 1/2, for then it is convex in the share, and theta
-# everywhere.
+# *Without rare large losses* the integral ends at a place z*. In x, with z = z* + c (log s + a + a^2/2 + a^3/3), where
+# s and a = 1 - s are the logistic functions of +-y, y = (x - z*)/c - 11/6, it is one over the whole line again:
+# dz/dx = a^4 falls from 1, where z = x, to 0 like e^(-4y); and where no losses are left out z is x. So there is one
+# rule, and one bound of its error. On Im x = b = beta c, beta < pi, |1 + e^(y + i beta)| >= (1 + e^y) cos(beta/2), so
+# |dz/dx| is at most cos(beta/2)^-4 times its value at Re x. There z has a height of at most c h above the real line,
+# and a real part ahead of z(Re x) by at most c f or behind it by c g; h, f and g depend on beta alone, and are found on
+# a fine grid (``_ending``): between points 1/512 apart nothing changes by more than the 1024th part of the slope, which
+# is at most cos(beta/2)^-4 + 1, and beyond the last points all of it falls. Hence the density is at most e^((c
+# h)^2/2 + z* c g + c^2 d) times its own there, d the largest (z* - z) (Re z - z)/c^2 where z < 0. A step ahead
+# multiplies r by at most e^(share c f/s), with the share at z* + c f. And arg r is at most theta times the share where
+# that is below 1/2, for then it is convex in the share, and at most theta everywhere.
 #
 # The envelope takes another path, from z at each node straight up to the height b (1 - e^((z - z*)/b)): its length is
 # at most the root of 1 + e^(2 (z - z*)/b) times that of the real line's.
 # ----------------------------------------------------------------------------------------------------
 
 PIECES = 24
-"""Chords below which the tilted density beyond a loss is put; they leave the bound within a factor of e."""
+"""Number of chords that bound the tilted density beyond a loss from above. Sound for any value.
+
+They leave the bound within a factor of e.
+"""
 
 LEAST_ADD = 0.09
-"""For "add" the spacing of the scan is half as much, as high orders cost more there, but not below this, which leaves
-room for some of them."""
+"""Least spacing of the scan for "add", in standard deviations, which leaves room for some orders. Sound for any value.
+
+For "add" the spacing is half as wide as for "remove", as high orders cost more there.
+"""
 
 STEEPEST = 1.5
-"""Largest theta of the decay's bound: beyond a right angle the argument of r gains nothing where r is near 1.
+"""Largest theta, in radians, of the decay's bound: beyond a right angle arg r gains nothing where r is near 1.
 
 Up to there arg(1 - p + p e^(i theta)) >= p sin(theta): with x = p (1 - cos(theta)) and y = p sin(theta) it is the arc
 tangent of y/(1-x). At p = 1 that is theta >= sin(theta); tests/saddlepoint/test_laws.py asks for it on a grid.
 """
 
 ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
-"""Values of theta that the quadrature's bound may use."""
+"""Values of theta, in radians, of the lines that the quadrature's bound may use. Sound for any values below pi."""
 
 HIGHEST = 3.1
-"""Largest theta of a line; at pi r may vanish."""
+"""Largest theta, in radians, of a line that is used. Sound below pi, where r may vanish."""
 
 WIDER = 4.0
-"""The same for q = 1 are so many times as high: r is an exponential then, and vanishes nowhere."""
+"""Factor by which the lines are higher where q = 1. Sound for any value: r is an exponential, and vanishes nowhere."""
 
 WIDEST_END, FLAT_BY = 0.8, 11 / 6
-"""Scale c of the end of the losses, or s if that is less; and what the place is moved by, in scales: 1 + 1/2 + 1/3.
-Any scale is sound up to which ENDING holds; this one takes few nodes."""
+"""Largest scale c of the end of the losses, in standard deviations, and the shift of its place, in scales.
+
+The scale is s where that is less. Any scale is sound up to which ENDING holds; this one takes few nodes. The shift is
+1 + 1/2 + 1/3.
+"""
 
 LENGTH_OF_END = 12.5 + FLAT_BY
-"""Scales beyond the place at which the nodes end: there dz/dx is e^-50."""
+"""Scales c beyond the place at which the nodes end: there dz/dx is e^-50."""
 
 LONGEST = 46.0
-"""For places beyond so many scales less the reach of the noise the scan's nodes are too far apart. Speed only."""
+"""Farthest place z*, in scales c and less the reach of the noise, at which losses are left out. Speed only.
+
+For places beyond it the scan's nodes are too far apart.
+"""
 
 FAR_AT_END = 2.0
-"""Deviations by which an order may move a law that ends away from its end."""
+"""Standard deviations by which an order may move a law that ends, away from its end. Sound for any value."""
 
 MOST_PIECES = 32
-"""Most pieces where the losses end: there oscillations are fast, and rare."""
+"""Most pieces where the losses end: there oscillations are fast, and rare. Sound for any value."""
 
 
 def _ending() -> tuple[np.ndarray, np.ndarray]:
-    """Returns what lines at heights b = beta c come to where the losses end, for each beta; see the module."""
+    """Returns the rows of ENDING, and HEIGHTS and FRONTS: bounds on lines at heights b = beta c where the losses end.
+
+    The comments at the head of this part derive them.
+    """
     apart = 1 / 512
     y, beta = np.arange(-8.0, 3.0, apart), 0.87 * ANGLES[:, None]
 
@@ -399,13 +431,18 @@ def _ending() -> tuple[np.ndarray, np.ndarray]:
 
 
 CELLS = np.array([-8.0, -5.0, -4.0, -3.25, -2.75, -2.25, -1.75, -1.25, -0.75, -0.25, 0.5, 2.0])
-"""Where cells begin in which a line's height and its real part are bounded apart, in scales about the end."""
+"""Beginnings of the cells in which a line's height and its real part are bounded apart, in scales about the end."""
 
 PLAIN = np.stack([ANGLES, ANGLES, *np.zeros((3, len(ANGLES)))])
+"""The five rows of ENDING where no losses are left out, in units of s: there z is x."""
+
 ENDING, (HEIGHTS, FRONTS) = _ending()
-"""For each line, in units of s or of c: its height in x, that of its highest point in z, how far it lies ahead of and
-behind the real z of the same x at most, and the log of what it grows by. For each of its cells, its highest point and
-how far it reaches beyond the place, both in z."""
+"""Bounds on the lines where the losses end, in units of c.
+
+ENDING has five numbers for each line: its height in x, that of its highest point in z, how far it lies at most ahead of
+the real z of the same x, and behind it, and the log of the factor by which the integrand grows. HEIGHTS and FRONTS
+have, for each cell of each line, its highest point and how far it reaches beyond the place, both in z.
+"""
 
 
 @register_dataclass
@@ -457,7 +494,8 @@ class SubsampledGaussianPair(DominatingPair):
 
     def central_loss(self) -> Array:
         s, q, removes = self._fields()
-        # The loss at the median of the base, where half of P's bulk lies on either side; of a Gaussian, its own mean.
+        # The loss at the median of the base, where half of P's bulk lies on either side; for q = 1, the Gaussian's mean
+        # loss.
         center = jnp.log1p(q * jnp.expm1(-0.5 / s**2))
         return jnp.where(q == 1, 0.5 / s**2, jnp.where(removes, center, -center))
 
@@ -465,7 +503,7 @@ class SubsampledGaussianPair(DominatingPair):
         """Returns x with log r(x) = log_ratio; -inf where log_ratio is at most log(1 - q)."""
         s, q, _ = self._fields()
         y = log_ratio
-        # r - (1-q) in the form that loses nothing, above 0 with e^y pulled out: two terms of one sign.
+        # r - (1-q), in the form that loses no digits; above 0 e^y is pulled out, which leaves two terms of one sign.
         decay = -jnp.abs(y)
         power, less = jnp.exp(decay), jnp.expm1(decay)
         excess = jnp.where(y > 0, q * power - less, jnp.where(y < -0.5, power - (1 - q), less + q))
@@ -494,8 +532,8 @@ class SubsampledGaussianPair(DominatingPair):
         # log r is convex in u = (2x-1)/(2 s^2) with slope in [0, 1]. Remove: beyond x0, whose loss is at most ``loss``,
         # r^a is at most r(x0)^a e^(a (u - u0)) with a = order + 1, whose Gaussian integral is closed. Add: likewise
         # r^-t for x below x0, and also r^-t <= (1-q)^-t. Below the infimum of the loss the tail is everything: no bound
-        # is given. x0 is that of a loss lowered by the error of an edge, so that its own is at most ``loss``, and none
-        # of the tail's lies on its other side.
+        # is given. x0 belongs to a loss lowered by the error of an edge: so the loss at x0 is at most ``loss``, and no
+        # part of the tail lies on its other side.
         s, q, removes = self._fields()
         infimum, supremum = self.loss_range()
         lowered = loss - self.boundary_error(jnp.abs(loss))
@@ -515,9 +553,9 @@ class SubsampledGaussianPair(DominatingPair):
     def _tail_by_chords(self, a: Array, x: Array) -> Array:
         """Returns an upper bound on the log of the integral of r^a over the base beyond ``x``; nan for x = -inf.
 
-        Where the loss is small its slope is far below the steepest, by which the bound may be e^28 too large. Between
-        two points the convex log r lies below its chord, whose exponential has a closed integral; beyond the last
-        point, which lies where even e^(a u) falls off, the steepest slope does.
+        Where the loss is small its slope is far below the steepest one, with which the bound may be e^28 too large.
+        Between two points the convex log r lies below its chord, whose exponential has a closed integral. Beyond the
+        last point, which lies where even e^(a u) falls off, it lies below a line of the steepest slope.
         """
         s, q, _ = self._fields()
         near, far = jnp.minimum(s, s**2) / 8, jnp.maximum(a - x, 0.0) + 8 * s
@@ -525,7 +563,8 @@ class SubsampledGaussianPair(DominatingPair):
         points = x + jnp.concatenate([jnp.zeros(1), distances])
         log_r = jnp.logaddexp(log_complement(q), jnp.log(q) + (points - 0.5) / s**2)
         slopes = jnp.concatenate([jnp.diff(log_r) / jnp.diff(points), (1 / s**2)[None]])
-        # The tilted normal's mass between the two ends: below that on either side, and width times greatest density.
+        # The tilted normal's mass between the two ends is at most the mass beyond either end, and width times the
+        # largest density.
         left = points / s - a * s * slopes
         right = jnp.concatenate([points[1:] / s, jnp.full(1, jnp.inf)]) - a * s * slopes
         nearest = jnp.maximum(jnp.maximum(left, -right), 0.0)
@@ -534,8 +573,8 @@ class SubsampledGaussianPair(DominatingPair):
         mass = jnp.minimum(jnp.min(log_upper_tail(jnp.stack([left, -right])), axis=0), filled)
         terms = a * (log_r - slopes * points) + (a * s * slopes) ** 2 / 2 + mass
         # Each part errs by a few units of its own magnitude. A slope as computed is that of some line through the left
-        # end: it passes the right one at a distance of some units of log r at both, and integrates exactly. log r errs
-        # by units of itself, of log q and, x - 1/2 being rounded, of the slope.
+        # end, which integrates exactly; it passes the right end at a distance of some units of log r at both. log r
+        # errs by units of itself, of log q and, x - 1/2 being rounded, of the slope.
         ends = jnp.abs(log_r) + jnp.concatenate([jnp.abs(log_r[1:]), jnp.zeros(1)]) + slopes * (jnp.abs(points) + 1)
         magnitude = a * (ends + jnp.abs(jnp.log(q)) + 1) + (a * s * slopes) ** 2 + (points / s) ** 2
         return jax.nn.logsumexp(terms + 16 * roundoff() * magnitude) + scaled(1e-14)
@@ -556,11 +595,11 @@ class SubsampledGaussianPair(DominatingPair):
         return jnp.where(valid, moments, jnp.nan) / (orders - 1)
 
     def _takes_everyone(self) -> bool:
-        """Returns whether it can be seen that this is the Gaussian mechanism."""
+        """Returns whether the sampling rate is known to be 1: the Gaussian mechanism."""
         return is_concrete(self.sampling_rate) and bool(np.all(np.asarray(self.sampling_rate) == 1))
 
     def outcosts(self, other: DominatingPair) -> bool:
-        """Of removing and adding the same example the former: Mironov, Talwar and Zhang (2019), Theorem 5."""
+        """Returns True for removing against adding the same example: Mironov, Talwar and Zhang (2019), Theorem 5."""
         if not isinstance(other, SubsampledGaussianPair) or not is_concrete(self.removes, other.removes):
             return False
         same = self.noise_multiplier is other.noise_multiplier and self.sampling_rate is other.sampling_rate
@@ -572,7 +611,14 @@ class SubsampledGaussianPair(DominatingPair):
 
 @dataclass(frozen=True)
 class LawOfSubsampledGaussian(TrapezoidLaw):
-    """See the module."""
+    """The law of a subsampled Gaussian's loss, by a trapezoid rule in the noise, with or without its rare large losses.
+
+    The comments at the head of this part derive its bounds.
+
+    Attributes:
+        pair: the pair.
+        left_out: the losses beyond a place, if they are left out.
+    """
 
     pair: SubsampledGaussianPair
     left_out: Marked | None = None
@@ -589,7 +635,8 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         s, q, removes = self.pair._fields()
         known = jnp.where(removes, large, -small)
         z = s * jnp.log(jnp.maximum(jnp.expm1(known) / q + 1, 0.0)) + 0.5 / s
-        # About where no more of P lies beyond: of the base, and for "remove" of q times the law around 1/s.
+        # The places beyond which about ``log_mass`` of P lies: of the base, and for "remove" of q times the law around
+        # 1/s.
         logs = jnp.stack([log_mass, jnp.where(removes, log_mass - jnp.log(q), 0.0)])
         a = jnp.maximum(-2 * logs - 1.84, 1.0)
         roots = jnp.sqrt(a - jnp.log(a)) + jnp.stack([0.0, jnp.where(removes, 1 / s, 0.0)])
@@ -607,7 +654,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         # A tail at v errs by 8 (1 + v^2) units, and by |v| + 1 times what v does, two of |v| and of m = z + 1/s >= |v|.
         units = jnp.where(there, 32 + 12 * (z + 1 / s) ** 2, 0.0)
         log_r = jnp.log((1 - q) + q * jnp.exp(u))
-        # It is right to some units of 1, of itself and of u.
+        # log r is right to some units of 1, of itself and of u: the loss is rounded towards the safe side.
         loss = sign * log_r - 16 * roundoff() * (1 + jnp.abs(log_r) + jnp.abs(u)) * sign
         p, of_q = jnp.where(removes, mixture, base), jnp.where(removes, base, mixture)
         return Marked(place, p, of_q, units * roundoff(), loss, jnp.where(removes, 1.0, 0.0))
@@ -622,7 +669,8 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         (_, step, largest), place = self._span(), self._place()
         if place is None:
             return largest
-        # Where the losses end, that up to which the bound on the scan's error is small enough for very many steps.
+        # Where the losses end, the largest order is the one up to which the bound on the scan's error is small enough
+        # for very many steps.
         lines = self.lines()
         most = jnp.max((lines.heights * (2 * jnp.pi / step) - lines.constant - (arithmetic().cut + 4)) / lines.of_order)
         return jnp.where(place < jnp.inf, jnp.minimum(largest, most), largest)
@@ -654,20 +702,21 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         s, q, removes = self.pair._fields()
         weights = tilted(nodes, order)
         share = 1 - (1 - q) * jnp.exp(jnp.where(removes, -nodes.losses, nodes.losses))
-        # The loss rises by share/s in z; its mean square counts the bulk, and not the rare jumps, as a deviation would.
+        # The loss rises by share/s in z. Its mean square counts the bulk, and not the rare jumps, as a deviation would.
         mode = jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0))
         slopes = jnp.stack([jnp.sqrt(jnp.sum(weights * share**2)), mode])
         is_mixed = jnp.where(q < 1, 1.0, 0.0)
         place = self._place()
         z = nodes.places if place is None else _places(s, place, nodes.places)[0]
 
+        # Every height up to STEEPEST gives a bound; about w times the deviation of the loss is best.
         def bound(slope: Array) -> Array:
             # The height over s, up to a steepest one unless r is an exponential.
             highest = jnp.minimum(w * slope / s**2, STEEPEST / is_mixed)
             theta: Array = highest
             longer: Array | float = 0.0
             if place is not None:
-                # Down to the real line where the losses end; the way there is longer by the root of 1 + fade^2.
+                # The path comes down to the real line where the losses end, and is longer by the root of 1 + fade^2.
                 fade = jnp.exp((z - place) / (s * theta))
                 theta, longer = theta - theta * fade, 0.5 * fade**2
             square = theta**2
@@ -676,9 +725,10 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             shrink = share * (1 - share) * square
             less = jnp.where(removes, (order + 1) * shrink * (1 - square / 12), order * shrink / (shrink - 1))
             terms = weights * jnp.exp(0.5 * (s**2 * square - less) + longer - w * turn)
-            # The path begins and ends on the real line, where the nodes do, and what lies beyond is left out. On the
-            # ways up and down the integrand is below what it is at their feet, or at their tops: its logarithm is
-            # a - b x + c x^2 + d x^3 + e x^4 in the height x, with b, d and e not negative, which first falls.
+            # The path begins and ends on the real line, at the first and the last node; the integral beyond is left
+            # out. On the ways up and down the integrand is at most the larger of its values at their feet and at their
+            # tops: its logarithm is a - b x + c x^2 + d x^3 + e x^4 in the height x, with b, d and e not negative,
+            # which first falls.
             height = s * highest
             tops = height / (nodes.places[1] - nodes.places[0]) * (terms[0] + terms[-1])
             return jnp.log(jnp.sum(terms) + tops + (1 + height) * math.exp(log_left_out()))
@@ -701,12 +751,13 @@ def _places(s: Array, place: Array, x: Array) -> tuple[Array, Array]:
 
 @jax.jit
 def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Array, Array, Array]:
-    """Returns where the scan begins, the distance of its nodes, and up to which order it covers the law.
+    """Returns where the scan begins, the distance of its nodes, and the largest order whose tilted law it covers.
 
-    A tilted law lies between normal ones around 0 and (order + 1)/s for "remove".
+    For "remove" a tilted law lies between normal ones around 0 and (order + 1)/s.
 
-    For "add" its density, log-concave, is steepest by order/s times the share of q e^u in r, which is at most q where z
-    < 0. The order moves it by so much, and so far the scan is longer than the reach of the noise.
+    For "add" its density is log-concave, and the order adds to the slope of its logarithm at most order/s times the
+    share of q e^u in r, which is at most q where z < 0. So the order moves the law by at most that, and the scan is
+    longer than the reach of the noise by as much.
     """
     reach = arithmetic().reach
     spacing = jnp.minimum(FINEST * s, jnp.where(removes, COARSEST, jnp.clip(FINEST / 2 * s, LEAST_ADD, COARSEST / 2)))
@@ -733,9 +784,10 @@ def _nodes(
 
 
 def _log_ratio(s: Array, q: Array, z: Array) -> Array:
-    """Returns log r, right to LOG_UNITS of itself, by the logarithm of 1 + (r - 1) down to r = 3/4.
+    """Returns log r, right to LOG_UNITS of itself.
 
-    Below that of (1 - q) + q e^u, for r - 1 has lost digits when q is near 1; that of q e^u where e^u would overflow.
+    Down to r = 3/4 it is the logarithm of 1 + (r - 1); below, that of (1 - q) + q e^u, for r - 1 has lost digits there
+    when q is near 1; and where e^u would overflow, that of q e^u.
     """
     u = (z - 0.5 / s) / s
     capped = jnp.minimum(u, arithmetic().largest_exponent)

@@ -1,19 +1,23 @@
-"""A mechanism on a batch of fixed size, sampled without replacement: the pair, and its law for the contour.
+"""The dominating pair of a batch of fixed size, sampled without replacement, and the law of its privacy loss.
+
+A is the noise around 2, B that around 0, and q the sampling rate. :class:`WithoutReplacementPair` derives the pair,
+from Theorem 11 of Zhu, Dong and Wang (2022). :class:`LawWithoutReplacement` gives its characteristic function by panels
+of a Gauss-Legendre rule, whose error is bounded here.
 
 With M = (1-q) B + q A the loss is L = log M/B above 0, of density M in x > 1, and -L below, of density B there
-(:class:`WithoutReplacementPair`). log A/B = u grows linearly in x, so that M/B = 1 - q + q e^u is analytic for |Im u| <
-pi. Tilted by t + iw the halves are B (M/B)^(1+t+iw) and B (M/B)^-(t+iw). With a = q e^u B/M, at Im u = theta, |M/B| is
-at most its value at Re u, and 1 - 4 a (1-a) sin(theta/2)^2 times that, squared; its argument is that of 1 - a + a e^(i
-theta), which grows with a.
+(:class:`WithoutReplacementPair`). log A/B = u grows linearly in x, so that M/B = 1 - q + q e^u is analytic for |Im
+u| < pi. Tilted by t + iw the two halves are B (M/B)^(1+t+iw) and B (M/B)^-(t+iw). With a = q e^u B/M, at Im u = theta,
+|M/B| is at most its value at Re u, and 1 - 4 a (1-a) sin(theta/2)^2 times that, squared; its argument is that of 1 - a
++ a e^(i theta), which grows with a.
 
 The rule of :mod:`.shifted_noise` errs relative to a half's largest density, which its own moment bounds: it does not
 fall too fast to the right.
 
-* Laplace noise, which ends at x = 2 with atoms of twice the density in u: the logarithm's slopes are at most k = t a +
-  1/2 in u, so that the moment is at least the largest density times min(2, 1/k), and an ellipse around a panel meets
-  densities larger by that slope where it reaches beyond the ends.
-* Gaussian noise, in z = x/s: at x = 1, where a = q, and left of it, the logarithm falls at most at k = (1 + 2tq)/s, the
-  rate at which densities may be larger there. Its second derivative is at least -c^2 = -(1 + t/s^2). So the moment is
+* Laplace noise: the density ends at x = 2 with atoms of twice the density in u. The logarithm's slopes are at most
+  k = t a + 1/2 in u, so that the moment is at least the largest density times min(2, 1/k), and an ellipse around a
+  panel meets densities larger by that slope where it reaches beyond the ends.
+* Gaussian noise, in z = x/s: at x = 1, where a = q, and left of it, the logarithm falls at most at k = (1 + 2tq)/s; at
+  that rate densities may be larger there. Its second derivative is at least -c^2 = -(1 + t/s^2). So the moment is
   at least the largest density times the integral of e^(-k z - c^2 z^2/2), which is at least 1/(k + c) (Mills' ratio).
   At Im z = y the modulus of B is e^(y^2/2) times larger.
 """
@@ -58,19 +62,22 @@ from jaxacct.numerics.precision import as_float64, log_complement
 from jaxacct.numerics.pytrees import register_dataclass
 
 SHIFT = 2.0
-"""Distance of A and B: replacing an example changes a sum of contributions of norm 1 by up to 2."""
+"""Distance of A and B, in clipping norms: replacing an example changes a sum of contributions of norm 1 by up to 2."""
 
 MIDDLE = SHIFT / 2
-"""Where the loss is 0."""
+"""Place x at which the loss is 0."""
 
 PANELS = 4
-"""Panels of a piece, on either side."""
+"""Panels of a piece, on either side. Sound for any value, as the rule's error is bounded from their width."""
 
 SCAN = 20
-"""Panels of the scan, on either side."""
+"""Panels of the scan, on either side. Sound for any value: more serve larger orders."""
 
 WIDEST, WIDEST_TURN = 4.0, 4.5
-"""Largest width of the scan's panels, in z and in u: for small rates the rule then errs by less than e^-46."""
+"""Largest width of the scan's panels, in z and in u, which decides the largest order.
+
+For small sampling rates the rule then errs by less than e^-46.
+"""
 
 
 @register_dataclass
@@ -81,8 +88,9 @@ class WithoutReplacementPair(DominatingPair):
     With A and B the noise around 2 and around 0, and M = (1-q) B + q A, the mechanism is dominated by H(M || B) above
     epsilon = 0 and by H(A || (1-q) A + q B) below (Zhu, Dong and Wang 2022, Theorem 11). The part of a loss's law above
     0 determines the one curve, the part below 0 the other. So the law is that of log M/B under M above 0, that of the
-    second pair below 0, and an atom at 0 of what remains. Reflecting x -> 2 - x turns the second pair into (B, M):
-    below 0 the law is that of -log M/B under B, with the Q-mass of M. What remains is the same for P and for Q,
+    second pair below 0, and an atom at 0 of the remaining mass. Reflecting x -> 2 - x turns the second pair into (B,
+    M): below 0 the law is that of -log M/B under B, with the Q-mass of M. The remaining mass is the same for P and for
+    Q,
 
         1 - M(x > 1) - B(x > 1) = (1-q) (1 - 2 B(x > 1)),
 
@@ -113,7 +121,7 @@ class WithoutReplacementPair(DominatingPair):
         return ShiftedNoisePair(s, jnp.array([0.0, SHIFT]), *weights, noise=self.noise)
 
     def _atom(self) -> Array:
-        """Returns the mass at 0, right to some ulps: of the noise within 1 of its centre, times 1 - q."""
+        """Returns the mass at 0, right to some ulps: that of the noise within 1 of its centre, times 1 - q."""
         s, q = self._fields()
         within = -jnp.expm1(-1 / s) if self.noise == "laplace" else jax.scipy.special.erf(1 / (s * jnp.sqrt(2.0)))
         return (1 - q) * within
@@ -190,7 +198,10 @@ class WithoutReplacementPair(DominatingPair):
 
 @dataclass(frozen=True)
 class LawWithoutReplacement(PanelLaw):
-    """See the module."""
+    """The law of the loss by Gauss-Legendre panels in x > 1, each node of which stands for a loss L and for -L.
+
+    The module's docstring derives its bounds.
+    """
 
     pair: WithoutReplacementPair
 
@@ -207,11 +218,12 @@ class LawWithoutReplacement(PanelLaw):
         if self._is_laplace():
             largest = self.pair.loss_range()[1]
             return jnp.where(largest < LARGEST_POWER, LARGEST_POWER / largest, 0.0)
+        # SCAN panels of the largest width cover the middle, the noise's reach, and SHIFT for each unit of the order.
         room = SCAN * jnp.minimum(WIDEST * s, WIDEST_TURN / self._rate()) - arithmetic().reach * s - MIDDLE
         return jnp.maximum(room / SHIFT, 0.0)
 
     def _end(self, order: Array) -> Array:
-        """Returns where the density ends, or where those tilted by up to this order are e^-(cut + BEYOND) of theirs."""
+        """Returns the x where nodes end: densities tilted up to this order are negligible, or 0, beyond."""
         s, _ = self.pair._fields()
         # Beyond 2 (1 + t) the logarithm falls as that of a Gaussian there.
         return jnp.full_like(s, SHIFT) if self._is_laplace() else SHIFT * (1 + order) + arithmetic().reach * s
@@ -248,14 +260,14 @@ class LawWithoutReplacement(PanelLaw):
         (s, q), end, is_laplace = self.pair._fields(), self._end(order), self._is_laplace()
         # The unit is that of u for Laplace noise, that of z for Gaussian.
         unit, turn = (self._rate(), 1.0) if is_laplace else (1 / s, SHIFT / s)
-        # Shares of what lies to the right, at the ends and as far beyond as an ellipse may reach.
+        # Shares of A in M, at the ends and as far beyond as an ellipse may reach.
         theta, logit = jnp.asarray(THETAS), self._logit()
         low, high = jax.nn.sigmoid(logit - theta), jax.nn.sigmoid(logit + self._rate() * (end - MIDDLE) + theta)
         fall = 0.5 + order * high if is_laplace else (1 + 2 * order * q) / s
         peak = fall[0] if is_laplace else fall + jnp.sqrt(1 + order / s**2)
         heights, costs = theta / turn, -order * log_shrinkage(low, high, theta)
         costs = costs if is_laplace else costs + 0.5 * heights**2
-        # Half-widths add up to half of the length.
+        # The panels' half-widths add up to half of the length.
         return Ellipses(unit, heights, costs, argument(high, theta), fall, jnp.log(unit * (end - MIDDLE) / 2 * peak))
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
@@ -267,16 +279,16 @@ class LawWithoutReplacement(PanelLaw):
         u = rate * (x - MIDDLE)
         share, loss = jax.nn.sigmoid(self._logit() + u), jnp.logaddexp(log_complement(q), jnp.log(q) + u)
         log_b = self.pair._above()._noise.log_density(x, jnp.zeros_like(s), s)
-        # The halves: of the mixture, where losses are large, and of the base, with the mirror image of the losses.
+        # Two rows: the mixture's half, where losses are positive, and the base's, with the mirror image of the losses.
         side, powers = jnp.asarray([[1.0], [-1.0]]), jnp.stack([1 + order, -order])[:, None]
         at = log_b[None] + powers * loss[None] - (log_total + jnp.log(share * rate))[None]
-        # Slopes of the logarithms: of B, which falls ever faster; of M/B, share; of the rate, 1 - share.
+        # Slopes of the logarithms: that of B, which falls ever faster; of M/B, the share; of the rate, 1 - share.
         base = jnp.full_like(x, -1 / s) if is_laplace else -x / s**2
         first, last = (powers + 1) * share[None, :-1], (powers + 1) * share[None, 1:]
         steepest = base[None, :-1] + rate * (jnp.maximum(first, last) - 1)
         flattest = base[None, 1:] + rate * (jnp.minimum(first, last) - 1)
         parts = stretches(side * loss[None], at, steepest, flattest, jnp.diff(x)[None])
-        # The last node of each side, where it is one, and of all.
+        # Atoms are the last node of each side, for Laplace noise, and the last of all, at 0.
         half = len(nodes.losses) // 2
         atoms = np.array([half - 1, 2 * half - 1, 2 * half] if is_laplace else [2 * half])
         return log_decay(w, (nodes.losses[atoms], tilted(nodes, order)[atoms]), parts, error)
@@ -303,6 +315,7 @@ def _nodes(
         x
     )
     log_m, log_b, at_zero = log_m + log_weight, log_b + log_weight, (jnp.log(atom) + first)[None]
+    # The nodes above 0, their mirror images with P and Q exchanged, and the atom at 0.
     return (
         jnp.concatenate([losses, -losses, jnp.zeros(1)]),
         jnp.concatenate([log_m, log_b, at_zero]),

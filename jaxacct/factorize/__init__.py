@@ -1,7 +1,7 @@
-"""From a workload, a participation and a budget to the correlated noise of least error.
+"""Matrix factorization: from a workload, a participation and a budget to the correlated noise of least error.
 
-* :mod:`.optimize`: strategies, by L-BFGS (Optax, of the extra "train"); their error at equal budgets.
-* :mod:`.optimize`: the noise for a budget, and the number of bands under amplification.
+* :mod:`.optimize`: strategies, by L-BFGS (Optax, of the extra "train"); their error at equal budgets; the noise for a
+  budget, and the number of bands under amplification.
 """
 
 from jaxacct.factorize.optimize import Bands, banded_toeplitz, best_bands, buffered_toeplitz, error, noise_multiplier

@@ -1,4 +1,10 @@
-"""Noise for a budget, and how many bands it is best spent on."""
+"""Correlated noise of least error: strategies by L-BFGS, the noise multiplier for a budget, and the number of bands.
+
+A strategy C correlates the noise of steps, so that it cancels in the workload; its sensitivity decides the noise that a
+budget asks for. :func:`noise_multiplier` and :func:`best_bands` calibrate the noise of a strategy; then come the
+searches, :func:`banded_toeplitz` (McKenna 2024) and :func:`buffered_toeplitz` (McMahan, Xu and Zhang 2024), and
+:func:`error`, by which strategies are compared.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +38,8 @@ from jaxacct.strategies.strategy import (
 )
 
 SLACK = 2.0**-49
-"""What is added to the noise, relatively, for the roundings of it that :class:`.MatrixMechanism` takes off."""
+"""Relative addition to the noise, for the roundings that :class:`.MatrixMechanism` takes off: less would break the
+bound."""
 
 
 def noise_multiplier(
@@ -52,8 +59,8 @@ def noise_multiplier(
         delta (): budget.
         relation: neighbouring relation.
 
-    Returns, guarantee, errors as of :func:`jaxacct.calibrate.noise_multiplier`, which is asked for the noise over the
-    sensitivity: that of a Gaussian mechanism, or of DP-SGD of as many steps as groups have turns.
+    Returns, guarantee, errors as of :func:`jaxacct.calibrate.noise_multiplier`. That function finds the noise over the
+    sensitivity: for a Gaussian mechanism, or for DP-SGD of as many steps as groups have turns.
 
     >>> from jaxacct.strategies import SinglePass, square_root
     >>> found = noise_multiplier(square_root(16), SinglePass(steps=16), epsilon=1.0, delta=1e-5)
@@ -64,14 +71,14 @@ def noise_multiplier(
     if mechanism.equal_groups and relation != "replace":
         raise ValueError(f"relation = {relation!r} is not supported by groups of equal size: give 'replace'.")
     found = calibrate.noise_multiplier(epsilon, delta, mechanism.sampling_rate, mechanism.cycles, relation=relation)
-    # The little that is added may take something from epsilon.
+    # The little that is added to the noise may take a little from epsilon.
     reached = replace(found.reached, lower=found.reached.lower * (1 - 1e-9))
     value = np.asarray(found.value) * np.asarray(mechanism.sensitivity) * (1 + SLACK)
     return replace(found, value=value[()], reached=reached)
 
 
 class Bands(NamedTuple):
-    """What a number of bands makes of a budget.
+    """Result of a number of bands for a budget.
 
     Attributes:
         strategy: of about the least error.
@@ -96,7 +103,7 @@ def best_bands(
     workload: Workload = PREFIX_SUMS,
     relation: Relation = "add_or_remove",
 ) -> list[Bands]:
-    """Returns what each number of bands makes of a budget, the best first: correlation is paid for by amplification.
+    """Returns the results of each number of bands for a budget, the best first: correlation costs amplification.
 
     Args:
         steps: number of steps.
@@ -105,7 +112,7 @@ def best_bands(
         epsilon: budget.
         delta: budget.
         bands: numbers that are tried. One band is DP-SGD.
-        workload: what becomes of noisy gradients.
+        workload: the sums that noisy gradients enter.
         relation: neighbouring relation.
 
     Raises as :func:`banded_toeplitz` and :func:`noise_multiplier` do.
@@ -132,15 +139,16 @@ def best_bands(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Strategies of least error, by L-BFGS on their few numbers.
+# Strategies of least error: L-BFGS on their few numbers.
 # ----------------------------------------------------------------------------------------------------
 
 ITERATIONS, TOLERANCE = 200, 1e-6
 """Most iterations of L-BFGS, and the gradient of the error's logarithm at which it ends. From there the error may fall
-by a share of some 1e-9 yet."""
+by a share of some 1e-9 yet. Sound for any value: any strategy is private at its own sensitivity."""
 
 SPREADS = (1.0, 0.7)
-"""How far from each other the buffers' lifetimes are at first: from one start two of them may come to be the same."""
+"""Relative distances between the buffers' lifetimes at first, one start each: from a single start two of the lifetimes
+may come to be the same. Sound for any values."""
 
 
 def banded_toeplitz(
@@ -156,13 +164,13 @@ def banded_toeplitz(
     Args:
         bands: number of diagonals; as many copies of the noise are remembered, less one.
         participation: steps, and how examples come to them. Sampled, the sensitivity of one turn is what counts.
-        workload: what becomes of the noisy gradients; prefix sums by default.
+        workload: the sums that noisy gradients enter; prefix sums by default.
         worst: whether the largest error over steps is made small, rather than the mean.
         iterations: most steps of L-BFGS.
 
     Returns:
-        The strategy, an estimate of the best: its error and its sensitivity are those of its own numbers
-        (:func:`.squared_errors`, :meth:`.Strategy.sensitivity`), wherever the search ended.
+        The strategy, an estimate of the best. Wherever the search ended, its error and its sensitivity are those of its
+        own numbers (:func:`.squared_errors`, :meth:`.Strategy.sensitivity`).
 
     Raises:
         ModuleNotFoundError: without Optax, which the extra "train" brings.
@@ -216,6 +224,7 @@ def buffered_toeplitz(
     pattern = participation.pattern
     validation.check_whole(buffers, "buffers", 1, 64, "the number of copies of the noise")
     found = []
+    # Each start is searched, and the strategy of less error is kept.
     for spread in SPREADS:
         width = spread * math.log(4 * pattern.steps + 4) / 2 / buffers
         roots = np.exp(-width * (np.arange(buffers) + 0.5))  # s, of r = 1 - s^2
@@ -240,7 +249,7 @@ def _scaled(column: np.ndarray, pattern: Pattern) -> BandedToeplitz:
 
 
 def _squared_sensitivity(strategy: Toeplitz, pattern: Pattern) -> Array:
-    """Returns what :func:`.strategy.of_toeplitz` finds for coefficients that do not increase; differentiable."""
+    """Returns the value of :func:`.strategy.of_toeplitz` for coefficients that do not increase; differentiable."""
     impulse = jnp.eye(pattern.steps, 1)[:, 0]
     column = jnp.abs(strategy.multiply(impulse))
     starts = range(0, pattern.most * pattern.separation, pattern.separation)
@@ -258,7 +267,7 @@ def _least(
     start: Array,
     workload: Workload,
 ) -> Array:
-    """Returns the numbers of the strategy with the least product of squared sensitivity and squared error found."""
+    """Returns the numbers of the strategy with the least product found of squared sensitivity and squared error."""
     try:
         import optax
     except ModuleNotFoundError as missing:
@@ -277,6 +286,8 @@ def _least(
     search = optax.lbfgs()
     look = optax.value_and_grad_from_state(loss)
 
+    # One step is one of L-BFGS. It ends at a small gradient, after the most iterations, or where a step would leave the
+    # finite numbers: then the slope is set to 0, and the numbers before it are kept.
     def goes_on(carry: Any) -> Array:
         _, _, count, slope = carry
         return (count < iterations) & (slope > TOLERANCE)
@@ -297,7 +308,7 @@ def _least(
 def error(strategy: Strategy, participation: Participation, workload: Workload = PREFIX_SUMS) -> tuple[float, float]:
     """Returns the mean and the largest squared error of a workload at sensitivity 1: comparable at equal budgets.
 
-    Times the squared noise multiplier of a Gaussian mechanism of sensitivity 1 they are variances of each coordinate.
+    The squared noise multiplier of a Gaussian mechanism of sensitivity 1 times them is the variance of each coordinate.
 
     >>> from jaxacct.strategies import SinglePass, identity
     >>> error(identity(), SinglePass(steps=3))[1] < 3 * (1 + 1e-12)

@@ -3,9 +3,9 @@
 What is released may be chosen from earlier results (noise, batch size, when to stop); composing the realized
 mechanisms as if they had been fixed in advance would not cover that. Each filter is a pytree: ``granted, new =
 filter.spend(mechanism, steps)`` leaves it unchanged where it refuses, inside ``jit``, ``vmap`` and ``lax.scan``. Its
-leaves are float32; a budget or delta that is traced and out of range grants nothing that costs anything. Those of
-:class:`MenuFilter` are whole numbers: it knows the worst adaptive use of a finite menu, and pays for that nearly what a
-plan does.
+leaves are float32; a budget or delta that is traced and out of range grants nothing that costs anything. The leaves of
+:class:`MenuFilter` are whole numbers: it knows the worst adaptive use of a finite menu, and charges for it nearly what
+a plan costs.
 """
 
 from jaxacct.filters.concentrated import ApproximateDPFilter, ZCDPFilter

@@ -1,7 +1,8 @@
-"""Filters that add up one number for each mechanism: zCDP's rho, or the square of GDP's mu, and a failure probability.
+"""Additive filters: they add up one number for each mechanism, zCDP's rho or the square of GDP's mu, and a delta.
 
-Their budget is a number fixed in advance, so that the sum stays within it on every path and the theorem of one number
-applies to the whole, whatever was chosen adaptively: no order is selected, nothing is paid for adaptivity.
+The budget is a number fixed in advance, so the sum stays within it on every path, and the theorem about one number
+applies to the whole, whatever was chosen adaptively: no order is selected, nothing is paid for adaptivity. The second
+sum is that of the mechanisms' own failure probabilities.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, rounding, runs_within
 
 Cost = tuple[Array, ...]
-"""The numbers that one run of a mechanism adds; the last is its failure probability."""
+"""Type of the numbers that one run of a mechanism adds; the last is its failure probability."""
 
 
 def squared(number: Array) -> Array:
-    """Returns the square of what is at least 0, rounded up; above 0 unless the number is 0. In the float64 scope."""
+    """Returns the square of a number of at least 0, rounded up, and above 0 unless it is 0. In the float64 scope."""
     return jnp.where(is_zero(number), 0.0, jnp.maximum(number**2 * (1 + rounding()), LEAST_COST))
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class AdditiveState:
-    """What an additive filter has been given and has spent; float32 leaves.
+    """State of an additive filter: its budgets, and the sums of what it has granted; float32 leaves.
 
     Attributes:
         budget (): the most that the numbers may sum to.
@@ -52,7 +53,7 @@ class AdditiveState:
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class AdditiveFilter(Ledger):
-    """What the additive filters share; a subclass says what a mechanism costs and what its epsilon is."""
+    """Base of the additive filters; a subclass says what a mechanism costs and what its epsilon is."""
 
     state: AdditiveState
 
@@ -71,8 +72,8 @@ class AdditiveFilter(Ledger):
     def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
 
-        On the safe side, never too large: of n runs, one or n^2 2^-46 fewer than would be granted at once (none of
-        1e6, 210 of 1e8), for one by one their sum is rounded up so often.
+        The number is on the safe side, never too large: of n runs, one or n^2 2^-46 fewer than would be granted at once
+        (none of 1e6, 210 of 1e8), since one by one their sum is rounded up so often.
         """
         if mechanism.composed:
             cost = total_cost(lambda part: self._cost(part, relation), mechanism, 1)
@@ -94,7 +95,7 @@ class AdditiveFilter(Ledger):
 def total_cost(cost: Callable[[Mechanism], Cost], mechanism: Mechanisms, steps: Steps) -> Cost:
     """Returns the numbers that a composition adds, rounded up; float64, of shape () each.
 
-    NaN, which every filter and odometer refuses, for traced steps that are no whole number.
+    The numbers are NaN, which every filter and odometer refuses, for traced steps that are no whole number.
     """
     parts = listed(mechanism, steps)
     if not parts:
@@ -140,11 +141,13 @@ def open_state(
 
 
 _value = in_float64(RoundedSum.value)
+"""The value of a sum that is kept in two float32, from outside the float64 scope."""
 
 
 @in_float64(by_programs=True)
 @compiled
 def _spend(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> tuple[Array, RoundedSum, RoundedSum]:
+    # Both sums have to fit; a release of no cost is granted whatever is left. NaN compares false, and is refused.
     cost, delta = as_float64(cost), as_float64(delta)
     new, new_delta = state.total.plus(cost), state.delta_total.plus(delta)
     budget = state.budget.value()
@@ -161,6 +164,7 @@ def _spend(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> tuple[Arr
 @in_float64(by_programs=True)
 @compiled
 def _remaining(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> Array:
+    # A cost that float64 may flush to 0 counts as the least one: as 0 it would be granted without end.
     cost, delta = (kept_positive(as_float64(each), LEAST_COST) for each in (cost, delta))
     budget = state.budget.value()
     left = jnp.minimum(

@@ -1,4 +1,4 @@
-"""Filters for concentrated and for approximate differential privacy.
+"""Filters of concentrated and of approximate differential privacy: they add up rho, and failure probabilities.
 
 Let rho_i bound, for every order a, the divergence of the i-th mechanism by rho_i a, given what came before. If the
 rho_i sum to at most rho on every path, Theorem 1 of Lécuyer (2021) says at *each* order a that the whole has a
@@ -31,10 +31,11 @@ from jaxacct.numerics.programs import compiled
 from jaxacct.rounded_sum import log_inverse_above, rounding
 
 NARROWEST, WIDEST, TRIED = 1 / 64, 4.0, 64
-"""Factors of Mironov's best order - 1 that are tried for the largest budget, and how many: the optimum is flat."""
+"""Factors of Mironov's best order - 1 that are tried for the largest budget, and how many: the optimum is flat. Sound
+for any value: each order tried is a proof."""
 
 LEAST = {"optimal": "optimal", "closed": "f", "improved": "g"}
-"""The lower bound on a divergence that belongs to each conversion; any of them is safe."""
+"""Lower bound on a divergence (:func:`.convert.least_rdp`) that belongs to each conversion; any of them is safe."""
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -56,8 +57,8 @@ class _ConcentratedFilter(AdditiveFilter):
     def epsilon(self) -> Float[Array, ""]:
         """Returns the epsilon of what has been granted so far, at the filter's delta; float64.
 
-        An upper bound for releases fixed in advance, 0 before the first. It is no guarantee to stop at when it looks
-        good: the budget is what holds then, or an odometer (:mod:`jaxacct.odometers`).
+        It is an upper bound for releases fixed in advance, 0 before the first. It is no guarantee at a moment chosen
+        because it looks good: then the budget is what holds, or an odometer (:mod:`jaxacct.odometers`).
         """
         return outside(_epsilon(self.state, self.conversion))
 
@@ -65,18 +66,18 @@ class _ConcentratedFilter(AdditiveFilter):
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class ZCDPFilter(_ConcentratedFilter):
-    """Grants releases, adaptively chosen, while their rho sum to a zCDP that is (epsilon, delta)-DP.
+    """Filter that grants releases, adaptively chosen, while their rho sum to a zCDP that is (epsilon, delta)-DP.
 
     Args:
         epsilon (): the budget, fixed before the first release.
         delta (): its failure probability, all included.
         mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities; above 0 only
             where some of them are (epsilon, delta)-DP with a delta of their own.
-        conversion: from zCDP to epsilon, one of :data:`.convert.METHODS`; static. The tightest is right here; another
-            one compares with a paper's.
+        conversion: from zCDP to epsilon, one of :data:`.convert.METHODS`; static. The tightest is the right one; the
+            others serve comparisons with papers.
 
-    Takes the mechanisms of :func:`.convert.mechanism_to_zcdp`: Gaussian noise without sampling, what is known to be
-    zCDP, and whatever has an epsilon of its own. :attr:`budget` and :attr:`spent` are in units of rho.
+    It takes the mechanisms of :func:`.convert.mechanism_to_zcdp`: Gaussian noise without sampling, mechanisms known to
+    be zCDP, and whatever has an epsilon of its own. :attr:`budget` and :attr:`spent` are in units of rho.
 
     Formal guarantee: however the mechanisms are chosen from earlier results, everything granted together is (epsilon,
     delta)-DP for the relation asked for (and, without failures, ``budget``-zCDP), rounding included.
@@ -103,7 +104,7 @@ class ZCDPFilter(_ConcentratedFilter):
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class ApproximateDPFilter(_ConcentratedFilter):
-    """Grants (epsilon_n, delta_n)-DP releases, all adaptively chosen, while together they are (epsilon, delta)-DP.
+    """Filter of (epsilon_n, delta_n)-DP releases, adaptively chosen: together they stay (epsilon, delta)-DP.
 
     Args:
         epsilon (): the budget, fixed before the first release.
@@ -111,10 +112,10 @@ class ApproximateDPFilter(_ConcentratedFilter):
         mechanism_delta (): delta'', the most that the delta_n may sum to. Half of delta by default; 0 for pure
             mechanisms.
         conversion: "mironov" is the theorem, ``sqrt(2 log(1/delta') sum epsilon_n^2) + sum epsilon_n^2 / 2``; the
-            tighter ones of :data:`.convert.METHODS` hold as well (see the module); static.
+            tighter ones of :data:`.convert.METHODS` hold as well (see the module's docstring); static.
 
-    Takes the mechanisms of :func:`.convert.mechanism_to_dp`. :attr:`budget` and :attr:`spent` are in units of
-    ``sum epsilon_n^2 / 2``. :class:`ZCDPFilter` takes them too and grants a little more, for it charges epsilon_n
+    It takes the mechanisms of :func:`.convert.mechanism_to_dp`. :attr:`budget` and :attr:`spent` are in units of
+    ``sum epsilon_n^2 / 2``. :class:`ZCDPFilter` takes them too and grants a little more, as it charges epsilon_n
     tanh(epsilon_n / 2).
 
     Formal guarantee: everything granted together is (epsilon, delta)-DP for the relation asked for, rounding included.
@@ -172,10 +173,10 @@ def _open(epsilon: Array, delta: Array, own: Array, conversion: str) -> Additive
 
 
 def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
-    """Returns a rho such that rho-zCDP is (epsilon, delta)-DP by ``conversion``; the largest, nearly. In the scope.
+    """Returns nearly the largest rho such that rho-zCDP is (epsilon, delta)-DP by ``conversion``. In the scope.
 
-    At one order a, a divergence below the least one that any mechanism beyond (epsilon, delta) has is enough; rho is
-    that over a. Every order tried is a proof; the best of a grid around Mironov's counts.
+    At one order a it is enough that the divergence is below the least one that any mechanism beyond (epsilon, delta)
+    has; rho is that over a. Every order tried is a proof; the best of a grid around Mironov's counts.
     """
     log_inverse = log_inverse_above(delta)
     # (sqrt(l + eps) - sqrt(l))^2, without its cancellation.
@@ -186,7 +187,7 @@ def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
     factors = jnp.exp(jnp.linspace(jnp.log(NARROWEST), jnp.log(WIDEST), TRIED))
     orders = 1 + power * factors
     each = as_float64(convert.least_rdp(epsilon, delta, orders, LEAST[conversion])) / orders
-    # A NaN is no proof.
+    # A NaN proves nothing, and counts as a budget of 0.
     return jnp.maximum(jnp.max(jnp.where(each >= 0, each, 0.0)) * (1 - 8 * roundoff()), mironov)
 
 

@@ -1,4 +1,4 @@
-"""The filter for Gaussian differential privacy, tight for Gaussian noise.
+"""The filter of Gaussian differential privacy: it adds up mu^2, and is tight for Gaussian noise.
 
 Why adaptivity costs nothing. Fix two neighbours. A mu_i-GDP mechanism is a post-processing of one draw of N(b mu_i, 1),
 b in {0, 1} telling the neighbours apart (Dong, Roth and Su 2022, Theorem 2, by Blackwell), which scaled by mu_i is the
@@ -27,14 +27,14 @@ from jaxacct.rounded_sum import rounding
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class GDPFilter(AdditiveFilter):
-    """Grants releases, adaptively chosen, while their mu^2 sum to a Gaussian mechanism that is (epsilon, delta)-DP.
+    """Filter of releases, adaptively chosen: their mu^2 sum to a Gaussian mechanism that is (epsilon, delta)-DP.
 
     Args:
         epsilon (): the budget, fixed before the first release.
         delta (): its failure probability, likewise.
 
-    Takes the mechanisms of :func:`.convert.mechanism_to_gdp`: Gaussian noise without sampling, and whatever has a pure
-    epsilon. :attr:`budget` and :attr:`spent` are in units of mu^2.
+    It takes the mechanisms of :func:`.convert.mechanism_to_gdp`: Gaussian noise without sampling, and whatever has a
+    pure epsilon. :attr:`budget` and :attr:`spent` are in units of mu^2.
 
     Formal guarantee: however the mechanisms are chosen from earlier results, everything granted together is
     sqrt(:attr:`budget`)-GDP and (epsilon, delta)-DP for the relation asked for, rounding included. For Gaussian noise
@@ -62,7 +62,7 @@ class GDPFilter(AdditiveFilter):
     def epsilon(self) -> Float[Array, ""]:
         """Returns the epsilon of what has been granted so far, at the filter's delta; float64.
 
-        An upper bound for releases fixed in advance, 0 before the first; not one to stop at when it looks good.
+        It is an upper bound for releases fixed in advance, 0 before the first; not one to stop at when it looks good.
         """
         return outside(_epsilon(self.state))
 

@@ -27,7 +27,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 @register_dataclass
 @dataclass(frozen=True)
 class IndividualRenyiFilter:
-    """Grants each example's contributions while its own budget of (epsilon, delta) lasts.
+    """Filter that grants each example's contributions while its own budget of (epsilon, delta) lasts.
 
     Made by :meth:`create`. Attributes:
         filters: a :class:`.RenyiFilter` whose leaves have a leading axis (examples,).
@@ -76,10 +76,10 @@ class IndividualRenyiFilter:
         *,
         relation: Relation = "add_or_remove",
     ) -> tuple[Bool[Array, " examples"], IndividualRenyiFilter]:
-        """Returns which examples may take part in ``steps`` runs, and the filter after them.
+        """Returns whether each example may take part in ``steps`` runs, and the filter after them.
 
         Args:
-            mechanism: fields with the leading axis (examples,): what each one's contribution amounts to.
+            mechanism: fields with the leading axis (examples,): the mechanism that each one's contribution amounts to.
             steps (examples,): or one number for all.
             relation: neighbouring relation, one that the mechanism supports.
 
@@ -107,7 +107,7 @@ class IndividualRenyiFilter:
     def would_grant(
         self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: Relation = "add_or_remove"
     ) -> Bool[Array, " examples"]:
-        """Returns which examples :meth:`spend` would grant, spending nothing."""
+        """Returns whether :meth:`spend` would grant each example, spending nothing."""
         return self.spend(mechanism, steps, relation=relation)[0]
 
     @in_float64
@@ -147,7 +147,7 @@ def _spread(mechanism: Mechanism, shape: tuple[int, ...]) -> Mechanism:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(exact_float64(leaf), shape), mechanism)
 
 
-@in_float64  # a vmap outside it would make float32 of the runs, and int32 of integers
+@in_float64  # outside the scope vmap would make float32 of the runs, and int32 of integers
 def _spend(filters: RenyiFilter, curves: ArrayLike, runs: ArrayLike) -> tuple[Array, RenyiFilter]:
     each = jnp.broadcast_to(as_float64(runs), jnp.shape(curves)[:1])
     return jax.vmap(lambda one, curve, count: one.spend_curve(curve, count))(filters, curves, each)

@@ -1,18 +1,21 @@
 """The Rényi privacy filter: it grants a release while a budget fixed in advance still covers it, and refuses it after.
 
-The orders, and why a filter has few of them
---------------------------------------------
+The divergences of the releases are added up at a few orders, each with a budget of its own.
+
+Orders, and the reason that a filter has few of them
+----------------------------------------------------
 Theorem 1 of Lécuyer (2021) holds at one order fixed in advance. Corollary 1, the filter over a set of orders, grants
 while *some* order is within its budget. Which order that is may depend on the results, and the corollary's proof takes
-it as fixed. What holds on every path: let L be the privacy loss so far, S(a) the sum of the divergences of order a and
-b(a) the budget. Stop the process of each order where S(a) would pass b(a). By Theorem 1 the stopped process has a
-divergence of order a of at most b(a), so any conversion that holds at that one order bounds its hockey-stick divergence
-E[(1 - e^(eps - L))+] by some delta(a). At the end S(a) <= b(a) for one order at least, whose stopped process is the
-process itself there, and the hockey-stick divergence of the whole is at most the sum of the delta(a) over all orders.
+it as fixed. The following holds on every path. Let L be the privacy loss so far, S(a) the sum of the divergences of
+order a and b(a) the budget. Stop the process of each order where S(a) would pass b(a). By Theorem 1 the stopped process
+has a divergence of order a of at most b(a), so any conversion that holds at that one order bounds its hockey-stick
+divergence E[(1 - e^(eps - L))+] by some delta(a). At the end S(a) <= b(a) for one order at least, whose stopped process
+is the process itself there, and the hockey-stick divergence of the whole is at most the sum of the delta(a) over all
+orders.
 
 * "optimal" and "improved" choose b(a) so that delta(a) = delta/number of orders: their sum is delta. Any conversion at
-  one fixed order is valid here, the optimal one of Asoodeh et al. included; to take the best order after the fact
-  without paying for the choice is not.
+  one fixed order is valid here, the optimal one of Asoodeh et al. included. It would not be valid to take the best
+  order after the fact without paying for the choice.
 * "mironov" keeps the paper's budgets, b(a) = eps - log(1/delta)/(a - 1). With ``c(a) = (1 - 1/a)^(a - 1) / a``,
   ``(1 - e^(eps - L))+ <= c(a) e^((a - 1) (L - eps))`` gives delta(a) = c(a) delta: the filter is (eps, delta)-DP on
   every path as soon as its orders are so few that the c(a) sum to at most 1, and FILTER_ORDERS is such a set.
@@ -43,13 +46,15 @@ from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise, rounding
 FILTER_ORDERS: tuple[float, ...] = tuple(round(1 + 1.4 * 1.3**j, 3) for j in range(26))
 """Orders of a filter unless others are given: 2.4 to 988, few enough for the sum of c(a) to stay below 1.
 
-Against a dense set they cost a Gaussian at most 1.7 % of its steps for epsilon in [0.1, 10] at delta = 1e-5, 8 % at 40.
+Any orders are sound, as ``proven_delta`` counts them. Against a dense set these cost a Gaussian at most 1.7 % of its
+steps for epsilon in [0.1, 10] at delta = 1e-5, 8 % at 40.
 """
 
 CONVERSIONS = ("mironov", "improved", "optimal")
+"""Names of the ways to divide delta over the orders."""
 
 LEAST = {"improved": "g", "optimal": "optimal"}
-"""The lower bound on a divergence (:func:`.convert.least_rdp`) that is the inverse of each conversion."""
+"""Lower bound on a divergence (:func:`.convert.least_rdp`) that is the inverse of each conversion."""
 
 
 def log_share(order: float) -> float:
@@ -68,17 +73,17 @@ class _State:
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class RenyiFilter(RenyiLedger):
-    """Grants releases, adaptively chosen, while they stay within (epsilon, delta)-DP; counts them in Rényi divergence.
+    """Filter of releases, adaptively chosen, that counts Rényi divergences and keeps the whole (epsilon, delta)-DP.
 
     Args:
         epsilon (): the budget, fixed before the first release.
         delta (): its failure probability, likewise.
-        orders: the Rényi orders tracked, each above 1; static. The one alone that is best for the plan of a run, where
-            there is one: but for "mironov", all of them share delta.
+        orders: the Rényi orders tracked, each above 1; static. A run with a plan does best with the one order that is
+            best for it; but for "mironov", all of them share delta.
         conversion: "mironov", budget ``epsilon - log(1/delta)/(order - 1)`` at each order, as in the paper; or
             "optimal" or the older "improved", which split delta over the orders and use the tighter conversion at
-            each: of the default orders these favour the large ones, that is, a small epsilon; static. Of a *single*
-            order, known from the plan of a run, "optimal" is the tightest filter.
+            each: among the default orders these favour the large ones, that is, a small epsilon; static. With a
+            *single* order, known from the plan of a run, "optimal" is the tightest filter.
 
     A pytree whose leaves are float32, so that it passes through ``jit``, ``vmap``, ``lax.scan`` and ``jnp.where`` of a
     float32 program unchanged. Sums are pairs of float32 (48 bits), rounded up. Batches are ``jax.vmap``.
@@ -86,7 +91,7 @@ class RenyiFilter(RenyiLedger):
     Formal guarantee: however the mechanisms are chosen from earlier results, everything granted together is
     (epsilon, :attr:`proven_delta`)-DP, for the neighbouring relation asked for. ``proven_delta`` is ``delta`` for the
     default orders, for a single order, and for "improved" and "optimal"; many orders with "mironov" cost a factor (see
-    the module). If nothing is chosen from results, it is ``delta`` for any orders.
+    the module's docstring). If nothing is chosen from results, it is ``delta`` for any orders.
 
     Raises ValueError where a concrete epsilon, delta or order is out of range.
 
@@ -148,8 +153,8 @@ class RenyiFilter(RenyiLedger):
     def epsilon(self) -> Float[Array, ""]:
         """Returns the epsilon of what has been granted so far, at the filter's delta and by its conversion; float64.
 
-        An upper bound for releases fixed in advance, 0 before the first. It is no guarantee to stop at when it looks
-        good: the budget is what holds then, or an odometer (:mod:`jaxacct.odometers`).
+        It is an upper bound for releases fixed in advance, 0 before the first. It is no guarantee at a moment chosen
+        because it looks good: then the budget is what holds, or an odometer (:mod:`jaxacct.odometers`).
         """
         return outside(_epsilon(self.state, self.orders, self.conversion))
 
@@ -157,8 +162,8 @@ class RenyiFilter(RenyiLedger):
     def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
 
-        On the safe side, never too large: of n runs, one or n^2 2^-46 fewer than would be granted at once (none of
-        1e6, 210 of 1e8), for one by one their sum is rounded up so often.
+        The number is on the safe side, never too large: of n runs, one or n^2 2^-46 fewer than would be granted at once
+        (none of 1e6, 210 of 1e8), since one by one their sum is rounded up so often.
         """
         return outside(_remaining(self.state, self.curve(mechanism, relation=relation)))
 
@@ -214,6 +219,7 @@ def _state(budget: Array, delta: Array) -> _State:
 @in_float64(by_programs=True)
 @compiled
 def _spend(state: _State, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, RoundedSum]:
+    # One order within its budget is enough, as delta was divided over all of them. A release of no cost is granted.
     new, changed, valid = with_runs(state.total, curve, steps)
     budget = state.budget.value()
     granted = valid & (jnp.any((new <= budget) & (budget > 0) & (new < jnp.inf)) | ~jnp.any(changed))
@@ -252,6 +258,6 @@ def _remaining(state: _State, curve: ArrayLike) -> Array:
 @in_float64(by_programs=True)
 @compiled
 def _proven_delta(log_inverse_delta: RoundedSum, total: ArrayLike) -> Array:
-    # What is kept has been rounded up, by 2^-47 where it was stored.
+    # The logarithm that is kept was rounded up, by 2^-47 where it was stored.
     least = log_inverse_delta.value() * (1 - 2.0**-46 - 2 * arithmetic().function)
     return jnp.minimum(jnp.exp(-least) * as_float64(total) * (1 + 8 * rounding()), 1.0)

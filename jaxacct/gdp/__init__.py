@@ -1,9 +1,9 @@
 """Gaussian differential privacy: the central-limit estimate of a composition's mu, and a certified one.
 
 * :mod:`jaxacct.convert.gaussian`: delta, epsilon and mu of a Gaussian trade-off function, rounded to the safe side.
-* :mod:`.clt`: the central-limit *estimate*, which can under-report; :mod:`.clt`, the moments it is made of.
-* :mod:`.certified`: the least mu that is proved to lie below a composition's trade-off curve, and its regret;
-  :mod:`.certified`, the proof.
+* :mod:`.clt`: the central-limit *estimate*, which can under-report, and the moments it is made of.
+* :mod:`.certified`: the least mu that is proved to lie below a composition's trade-off curve, its regret, and the
+  proof.
 """
 
 from jaxacct.convert.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu

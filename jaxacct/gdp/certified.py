@@ -1,4 +1,12 @@
-"""The certified mu of a composition: where the profile is asked for, until :mod:`.certified` proves enough."""
+"""The certified mu of a composition: the least Gaussian trade-off function G_mu below its own, and the regret of it.
+
+The privacy profile is bounded at a grid of epsilons, and :func:`summarize` proves from these finitely many deltas a mu
+whose Gaussian trade-off curve lies below the composition's, and how far below (the regret). Outside a trace the grid is
+refined where the proof is worst, until both gaps are small. Gomez, Kulynych et al. (2025); Kaissis et al. (2024).
+
+In reading order: :func:`certified_mu`, with the choice of the grid; its refinement; then the statement, its proof and
+the arithmetic of it, from :class:`GaussianSummary` on.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +36,24 @@ LEAST_RATE = 1e-10
 """Default of the least error rate that mu covers."""
 
 LARGEST_RATE = 0.1
-"""Largest error rate from which on mu may be asked to cover."""
+"""Largest value that may be given for the least error rate that mu covers."""
 
 TOLERANCES = 5e-6, 2e-6
-"""Gaps of mu, relative, and of the regret at which the grid is fine enough."""
+"""Gaps of mu, relative, and of the regret at which the grid is fine enough. Sound for any value."""
 
 FIRST, ROUNDS = 2 * BATCH, 4
-"""Points of the first grid, and how often BATCH more are put where they are worth most."""
+"""Points of the first grid, and number of times that BATCH more are put where they are worth most. Sound for any value.
+"""
 
 POINTS = FIRST + ROUNDS * BATCH
 """Points of the last grid; all of the grid's arrays have this size."""
 
 FARTHER = 1.1
-"""How much farther the grid goes than a Gaussian trade-off curve would ask for; and each step beyond, if need be."""
+"""Factor by which the grid goes farther than a Gaussian trade-off curve would ask for; each step beyond, if need be, is
+by this factor too. Sound for any value."""
 
 SHORTEST = 1e-6
-"""Least end of a grid of epsilons."""
+"""Least end of a grid of epsilons (nats). Sound for any value."""
 
 
 @in_float64
@@ -80,9 +90,9 @@ def certified_mu(
     For :class:`~jaxacct.Gaussian` mechanisms mu is exact, ``delta`` and the regret are 0. Where nothing is known (no
     noise, hardly any finite losses, invalid traced values; inside a trace, any infinite losses) ``mu.upper`` is
     ``inf``, ``delta`` and the regret are 1. Inside a trace the grid is not refined, and an exact accountant that does
-    not converge is not replaced: if ``mu.upper`` is ``inf`` there, accountant="prv" will do.
+    not converge is not replaced: if ``mu.upper`` is ``inf`` there, accountant="prv" can help.
 
-    Formal guarantee: the above, rounding included; proofs in :mod:`jaxacct.gdp.certified`.
+    Formal guarantee: the above, rounding included; the proofs are in the comments above :class:`GaussianSummary`.
 
     Source: Gomez, Kulynych et al. (2025), "Gaussian DP for reporting differential privacy guarantees in machine
     learning" (arXiv 2503.10945); regret, Kaissis et al. (2024), "Beyond the calibration point".
@@ -108,6 +118,7 @@ def certified_mu(
     share = float(infinite_share(mechanism, steps, relation))
     grid = (float(end) if known else 1.0) * _grid(FIRST)
     profile = certified(mechanism, steps, grid, relation, accountant) if known else _unknown(grid)
+    # Each round proves what it can from the places so far, and asks BATCH more where the proof loses most.
     for spent in range(ROUNDS + 1):
         summary, gains = summarize(_padded(profile, share), rate, known)
         gaps = float(summary.mu.gap), float(summary.regret.upper - summary.regret.lower)
@@ -142,14 +153,14 @@ def _exact_summary(squares: list[Array]) -> GaussianSummary:
     known = mu < jnp.inf
     error = jnp.where(known, (len(terms) + 8) * roundoff() * mu, jnp.inf)
     bounds = Bounds(lower=jnp.where(known, mu - error, 0.0), estimate=mu, upper=mu + error, converged=known)
-    # delta_mu rises by less than 0.4 for each unit of mu.
+    # delta_mu rises by less than 0.4 for each unit of mu, so an error of mu is more than the regret it makes.
     above = jnp.minimum(error, 1.0)
     regret = Bounds(lower=jnp.zeros_like(mu), estimate=above, upper=above, converged=known)
     return GaussianSummary(bounds, regret, jnp.where(known, 0.0, 1.0))
 
 
 def _grid(points: int) -> np.ndarray:
-    """Returns places in [0, 1], denser at both ends: mu is mostly asked for at the one, the regret at the other."""
+    """Returns places in [0, 1], denser at both ends: one end mostly decides mu, the other the regret."""
     return (1 - np.cos(np.pi * np.linspace(0, 1, points))) / 2
 
 
@@ -157,7 +168,7 @@ def _grid(points: int) -> np.ndarray:
 def _end(last: Array, rate: Array) -> Array:
     """Returns about the epsilon at which the trade-off curve has the least rate, given epsilon at that delta.
 
-    For the Gaussian curve through that point; there G_mu has slope -e^eps at a = Phi(-eps/mu - mu/2).
+    The Gaussian curve through that point stands for it: G_mu has slope -e^eps at a = Phi(-eps/mu - mu/2).
     """
     mu, _ = solve_mu(jnp.where(jnp.isfinite(last), last, 1.0), jnp.clip(rate, TINY, LARGEST_RATE))
     return jnp.maximum(jnp.maximum(FARTHER * mu * (-ndtri(rate) - mu / 2), last / 16), SHORTEST)
@@ -174,9 +185,9 @@ def _unknown(grid: np.ndarray) -> Profile:
 
 
 def _padded(profile: Profile, share: float) -> Profile:
-    """Returns the profile with POINTS places: beyond the last one delta falls, to ``share`` at least."""
+    """Returns the profile with POINTS places: beyond the last one delta falls, though not below ``share``."""
     missing = POINTS - len(profile.epsilon)
-    # In NumPy: JAX would compile each operation for each number of places.
+    # NumPy does this, as JAX would compile each operation for each number of places.
     epsilon, lower, upper = (np.asarray(values) for values in profile)
     more = epsilon[-1] + np.arange(1.0, missing + 1), np.full(missing, share), np.full(missing, upper[-1])
     every = zip((epsilon, lower, upper), more, strict=True)
@@ -184,14 +195,14 @@ def _padded(profile: Profile, share: float) -> Profile:
 
 
 MOST_PIECES = 6
-"""Most pieces of one segment in one round: where it ends up is known better after it."""
+"""Most pieces of one segment in one round: the next round knows better where the segment is loose. Speed only."""
 
 
 def _between(epsilon: np.ndarray, gain: Gain, enough: float, tolerance: float, count: int) -> list[float]:
     """Returns about ``count`` new places in the segments that keep a bound above ``enough``, worst first.
 
-    What a segment adds falls with the square of its width, so it gets as many pieces as bring it below ``enough``, or
-    in proportion to them.
+    The share of a segment falls with the square of its width, so it gets as many pieces as bring it below ``enough``,
+    or in proportion to them.
     """
     bound, local = (np.asarray(values)[: len(epsilon) - 1] for values in gain)
     allowed = np.maximum(enough - local, tolerance / 2)
@@ -228,7 +239,7 @@ def _refined(
     for_mu = _between(old, gains[0], mu, TOLERANCES[0] * mu, BATCH)
     for_regret = _between(old, gains[1], regret, TOLERANCES[1], BATCH)
     for_mu = [_touching(profile, rate), *for_mu]
-    # Half of them for each, or more where the other needs less.
+    # Half of the places are for each of the two, or more where the other needs less.
     places = dict.fromkeys([*for_mu[: BATCH // 2], *for_regret[: BATCH // 2], *for_mu, *for_regret])
     if float(summary.delta) <= float(profile.upper[-1]):  # the last place decides: the curve is steeper than foreseen
         places = dict.fromkeys([*(old[-1] * FARTHER ** np.arange(1, 5)), *places])
@@ -245,18 +256,17 @@ def _refined(
 
 
 # ----------------------------------------------------------------------------------------------------
-# What finitely many certified deltas prove: a mu whose Gaussian trade-off curve lies below, and its regret.
+# The proof: from finitely many certified deltas to a mu whose Gaussian trade-off curve lies below, and its regret.
 #
 # Let f be the trade-off function and delta the privacy profile, a convex function of x = e^eps known within bounds at
-# x_0 = 1 < ... < x_n. G_mu is the Gaussian trade-off function, delta_mu its profile, the supremum of all lines 1 -
-# G_mu(a) - a x. The mu found has two properties, for an i that is chosen for a0, the least error rate to be covered.
+# x_0 = 1 < ... < x_n. G_mu is the Gaussian trade-off function, delta_mu its profile, the supremum of all lines
+# 1 - G_mu(a) - a x. The mu found has two properties, for an i that is chosen for a0, the least error rate to be
+# covered.
 #
 # 1. delta <= delta_mu on [x_0, x_i]. Between neighbours delta is at most its chord 1 - b - a x, a > 0, and delta_mu is
-#    at
-#    least that if G_mu(a) <= b, that is if mu >= Phi^-1(1 - b) - Phi^-1(a). Any a does, with b such that the line is
-#    not
-#    below the chord at either end: the rounding of a does not matter. Where delta hardly falls (the chord says nothing
-#    then) a mu with delta_mu(x_1) >= delta(x_0) will do.
+#    at least that if G_mu(a) <= b, that is if mu >= Phi^-1(1 - b) - Phi^-1(a). Any a does, with b such that the line is
+#    not below the chord at either end: the rounding of a does not matter. Where delta hardly falls (the chord says
+#    nothing then) a mu with delta_mu(x_1) >= delta(x_0) will do.
 # 2. The line l(a) = 1 - u - x_i a, u the bound on delta(x_i), which is below f, has l(a0) >= G_mu(a0).
 #
 # Let a* be where G_mu has slope -x_i. For a in [a*, 1/2], say, G_mu(a) is the supremum of 1 - delta_mu(x) - x a over x
@@ -268,15 +278,14 @@ def _refined(
 # *Regret.* f(a + r) - r <= G_mu(a) for all a in [0, 1] exactly if delta_mu - delta <= r (1 + e^eps) for all real eps,
 # for shifting f's graph by (-r, -r) adds r (1 + e^eps) to its profile. For a symmetric f this is the same for eps and
 # -eps, so eps >= 0 will do. Between neighbours delta_mu is at most its chord and delta at least the larger of two
-#  lines:
-# their difference over 1 + x is largest at an end, or where the two cross.
+# lines: their difference over 1 + x is largest at an end, or where the two cross.
 # ----------------------------------------------------------------------------------------------------
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class GaussianSummary:
-    """What one mu says of a composition.
+    """Gaussian summary of a composition: one mu, its regret, and the delta that it leaves uncovered.
 
     Attributes:
         mu: bounds on the least mu that covers the trade-off curve, (); report ``upper``.
@@ -290,7 +299,7 @@ class GaussianSummary:
 
 
 class Gain(NamedTuple):
-    """What each segment leaves of an upper bound, (segments,): as it stands, and if its width were 0."""
+    """Share of each segment in an upper bound, (segments,): as the bound stands, and if the segment had no width."""
 
     bound: Array
     local: Array
@@ -298,7 +307,7 @@ class Gain(NamedTuple):
 
 @compiled
 def summarize(profile: Profile, rate: Array, known: Array) -> tuple[GaussianSummary, tuple[Gain, Gain]]:
-    """Returns the summary, and what each segment asks of mu and adds to the regret."""
+    """Returns the summary, and each segment's demand on mu and its share in the regret."""
     lines = lines_below(profile)
     of_mu, most, least, missed = _needed(profile, lines, rate)
     most = jnp.where(known, jnp.where(profile.upper[0] > 0, most, 0.0), jnp.inf)
@@ -318,9 +327,9 @@ def summarize(profile: Profile, rate: Array, known: Array) -> tuple[GaussianSumm
 
 
 def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, Array, Array]:
-    """Returns what each segment asks of mu, a mu that is enough, one that is not too much, and what is not covered.
+    """Returns each segment's demand on mu, a mu that is enough, one that is not too much, and the delta not covered.
 
-    Segments beyond the place i of the module ask for nothing.
+    Segments beyond the place i of the proof ask for nothing.
     """
     epsilon, lower, upper = profile
     x, length = jnp.exp(epsilon), jnp.diff(epsilon)
@@ -341,7 +350,7 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
         mu, error = jax.vmap(solve_mu)(epsilon, jnp.where(inside, delta, 0.5))
         return jnp.where(inside, mu, jnp.where(delta >= 1, jnp.inf, 0.0)), jnp.where(inside, error, 0.0)
 
-    # One call for both: half the code to compile. What is below TINY asks for no more than 2 TINY.
+    # One call for both: half the code to compile. A delta below TINY asks for no more than one of 2 TINY.
     mus, errors = solved(jnp.concatenate([epsilon[1:], epsilon]), jnp.concatenate([jnp.maximum(left, 2 * TINY), lower]))
     count = len(left)
     needed = jnp.where(covered, jnp.minimum(by_chord, mus[:count] + errors[:count]), -jnp.inf)
@@ -360,9 +369,9 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
         ]
     )
     reached = jnp.min(below) * (1 - wide)
-    # Where G_mu(a0) < a0 there is nothing left to cover.
+    # Where G_mu(a0) < a0 there is nothing left to cover: ``least`` is capped at the mu with G_mu(a0) = a0.
     least = jnp.minimum(jnp.maximum(attained, _distance(reached, rate, -1.0)), -2 * sum(quantile(rate)))
-    # Where the last segment decides a0, so does its refinement.
+    # The segments beside the place i decide the bound at a0, so their refinement is worth its gap.
     beside = jnp.abs(jnp.arange(len(length)) + 0.5 - last) < 1
     local = jnp.where(beside, _distance(reached, rate, -1.0), jnp.maximum(mus[count:-1], mus[count + 1 :]))
     return Gain(jnp.where(beside, jnp.maximum(needed, at_rate), needed), local), most, least, upper[last]
@@ -378,15 +387,17 @@ def _distance(high: Array, low: Array, side: float) -> Array:
 
 
 def _lengths_rounding(length: Array) -> Array:
-    """Returns the rounding of a few products, e^length and e^length - 1 among them: a length rounds relative to itself,
-    which counts in those as many times as it is long.
+    """Returns the relative rounding of a few products, e^length and e^length - 1 among them.
+
+    A length rounds relative to itself, and the exponential multiplies that by the length.
     """
     return 4 * arithmetic().function + 4 * roundoff() * jnp.max(length)
 
 
 def _excess(mu: Array, profile: Profile, lines: Lines) -> tuple[Array, Array]:
-    """Returns how far G_mu's profile is above the true one over 1 + e^eps: at most, by segment, and at least, by
-    place.
+    """Returns how far G_mu's profile exceeds the true one, over 1 + e^eps.
+
+    The first is an upper bound by segment, the second a lower bound by place.
     """
     epsilon, _, upper = profile
     low, high = jax.vmap(delta_bounds, in_axes=(None, 0))(mu, epsilon)

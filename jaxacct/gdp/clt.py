@@ -1,4 +1,10 @@
-"""What the central limit theorem asks of a trade-off function: moments of the privacy loss under both distributions.
+"""The central-limit estimate of a composition's mu, and the moments of the privacy loss that it is made of.
+
+Sums of many privacy losses are nearly normal, so a composition's trade-off function tends to a Gaussian one, whose mu
+needs only the first moments of the losses under both distributions of the dominating pair. Nothing here is a bound.
+
+The moments come first (:class:`Functionals`, :func:`functionals_of`), then :func:`mu`, :func:`epsilon`, :func:`delta`
+and :func:`clt_error`.
 
 For f = T(P, Q) the slope at a uniform point is distributed like dQ/dP under P, so with Y = log P/Q the functionals of
 Theorem 7 in Bu, Dong, Long and Su (2020), "Deep learning with Gaussian differential privacy", are
@@ -37,10 +43,10 @@ from jaxacct.numerics.precision import as_float64, in_float64, outside
 from jaxacct.numerics.programs import compiled
 
 CELLS = 24
-"""Cells for each halving of the distance from the bulk, on either side."""
+"""Cells for each halving of the distance from the bulk, on either side. More make the estimate more accurate."""
 
 DISTANCES = np.exp2(np.arange(-60 * CELLS, 20 * CELLS + 1) / CELLS)
-"""Distances of the cells' edges from the bulk: from below any loss that counts to above it."""
+"""Distances of the cells' edges from the bulk (nats): from below any loss that counts to above it."""
 
 
 class Functionals(NamedTuple):
@@ -64,15 +70,16 @@ def functionals_of(pair: Any) -> Functionals:
     cells = pair.cell_masses(edges)
     low, high = edges[:-1], edges[1:]
     ratio = jnp.log(cells.p) - jnp.log(cells.q)
-    # A cell that one of the two does not fill, or the rounding of whose masses tells, stays within its ends.
+    # A cell that only one of the two fills, or whose masses are mostly rounding, keeps its loss between its ends.
     middle = jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, (low + high) / 2), low, high)
     width = high - low
     upward = jnp.clip(-jnp.expm1(low - middle) / -jnp.expm1(-jnp.where(width > 0, width, 1.0)), 0.0, 1.0)
     share = jnp.where(width > 0, upward, 0.0)
     losses = jnp.concatenate([middle, low, high])
     p, q = cells.p / 3, cells.q / 3
-    # At the upper end P has the share ``upward`` of p, and Q as much over e^(high - middle) of q.
+    # The upper end gets the share ``upward`` of p, and a share of q that is smaller by e^(high - middle).
     share_q = jnp.clip(share * jnp.exp(middle - high), 0.0, 1.0)
+    # Simpson's weights: two thirds of the mass at the middle, one third at the two ends.
     p_masses = jnp.concatenate([2 * p, p * (1 - share), p * share])
     q_masses = jnp.concatenate([2 * q, q * (1 - share_q), q * share_q])
     return _of_points(pair, p_masses, q_masses, losses)
@@ -98,7 +105,7 @@ def _of_points(pair: DominatingPair, p: Array, q: Array, losses: Array) -> Funct
         return jnp.sum(jnp.where(masses > 0, masses * values, 0.0))
 
     def divergence(masses: Array, loss: Array, opposite: Array) -> Array:
-        # masses e^-loss is the other's mass: where e^-loss overflows it is all there is.
+        # masses e^-loss is the other's mass; where e^-loss would overflow it is taken from there.
         back = jnp.minimum(-loss, LARGEST_EXPONENT)
         values = jnp.where(-loss > 30.0, opposite - masses * (1 - loss), masses * exp_remainder(back, jnp.expm1(back)))
         return jnp.sum(jnp.where((masses > 0) | (opposite > 0), values, 0.0))
@@ -129,6 +136,7 @@ def _edges(pair: DominatingPair) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 METHODS = ("small_rate", "functionals")
+"""Names of the two ways to mu: a closed form to leading order in the sampling rate, and quadrature over the loss."""
 
 BERRY_ESSEEN = 0.56
 """Constant of the theorem of Berry and Esseen for summands that differ.
@@ -143,7 +151,7 @@ def mu(
 ) -> Float[Array, ""]:
     """Returns the mu of the Gaussian trade-off function that a composition tends to: an *estimate*, not a bound.
 
-    Formal guarantee: none; it can under-report at any number of steps. What is certified is
+    Formal guarantee: none; it can under-report at any number of steps. The certified counterpart is
     :func:`~jaxacct.gdp.certified_mu`, or :func:`jaxacct.epsilon`.
 
     Args:
@@ -270,9 +278,9 @@ class Sums(NamedTuple):
     """Sums over a composition, for each direction, (directions,)."""
 
     mean: Array
-    """K, of kl + kl~."""
+    """K, the sum of kl + kl~."""
     variance: Array
-    """Of kappa_2 - kl^2."""
+    """Sum of kappa_2 - kl^2."""
     reverse_variance: Array
     """The same under Q."""
     third: Array
@@ -295,6 +303,7 @@ def _compiled(mechanism: Mechanisms, steps: Steps, relation: Relation, method: s
         for third, v in ((sums.third, sums.variance), (sums.reverse_third, sums.reverse_variance))
     ]
     error = jnp.where(sums.mean == 0, 0.0, BERRY_ESSEEN * jnp.maximum(*errors))
+    # The worse direction counts; a NaN, as of inf - inf, counts as inf.
     largest, farthest = (jnp.max(jnp.where(jnp.isnan(value), jnp.inf, value)) for value in (mus, error))
     return largest, farthest
 
@@ -302,7 +311,7 @@ def _compiled(mechanism: Mechanisms, steps: Steps, relation: Relation, method: s
 def _composed(mechanism: Mechanisms, steps: Steps, relation: Relation, method: str | None) -> Sums:
     parts = [_of_one(part, count, relation, method) for part, count in listed(mechanism, steps)]
     directions = max(len(part.mean) for part in parts)
-    # A symmetric mechanism has one direction for all.
+    # A symmetric mechanism has one direction, which stands for both.
     wide = [Sums(*(jnp.broadcast_to(row, (directions,)) for row in part)) for part in parts]
     return _added(wide)
 
@@ -314,7 +323,7 @@ def _of_one(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: 
             f'method = "small_rate" has no closed form for {type(mechanism).__name__} under "{relation}": give '
             '"functionals".'
         )
-    # Runs that release nothing are none.
+    # Runs that release nothing count as no runs.
     counted = as_float64(steps)
     steps = jnp.where(mechanism.releases_nothing() & (counted >= 0), 0.0, counted)
     if closed is not None:
@@ -332,6 +341,7 @@ def _added(sums: list[Sums]) -> Sums:
 
 
 def _sums_of(pairs: Any, number: Array) -> Sums:
+    # One pair at a time: each takes some 4,000 cells, and a batch would hold them for all pairs.
     found = jax.lax.map(functionals_of, pairs)
     return Sums(*(jnp.sum(jnp.where(number == 0, 0.0, _counts(number) * x)) for x in _moments(found)))
 
@@ -344,7 +354,7 @@ def _moments(of: Functionals) -> Sums:
 
 
 def _counts(steps: Array) -> Array:
-    """Returns the counts, ``inf`` where they are none."""
+    """Returns the counts, ``inf`` where a count is no whole number of at least 0."""
     return jnp.where((steps >= 0) & (steps == jnp.floor(steps)), steps, jnp.inf)
 
 
@@ -356,7 +366,7 @@ def _closed_form(mechanism: Any, relation: Relation) -> Array | None:
     elif isinstance(mechanism, GaussianWithoutReplacement):
         s, q = jnp.broadcast_arrays(as_float64(mechanism.noise_multiplier), as_float64(mechanism.sampling_rate))
         x = SHIFT / s
-        # e^(x^2) Phi(3x/2) + 3 Phi(-x/2) - 2 by its distance from x = 0, where it vanishes.
+        # e^(x^2) Phi(3x/2) + 3 Phi(-x/2) - 2, written so that it does not cancel near x = 0, where it vanishes.
         bend = jax.lax.erf(1.5 * x * math.sqrt(0.5)) / 2 - 1.5 * jax.lax.erf(0.5 * x * math.sqrt(0.5))
         square = 2 * q**2 * (jnp.expm1(x**2) * ndtr(1.5 * x) + bend)
     else:

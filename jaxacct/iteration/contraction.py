@@ -1,4 +1,8 @@
-"""The contraction coefficient of Gaussian noise under the hockey-stick divergence, and what it makes of a delta.
+"""Hidden noisy iterations: the contraction of hockey-stick divergences, and amplification by iteration.
+
+An iteration whose result stays hidden can only blur what earlier ones told. The first part bounds how much Gaussian
+noise contracts a hockey-stick divergence (:func:`theta`, :func:`contracted_delta`), for any update with bounded images.
+The second bounds what iterations with contractive updates cost in all (:func:`amplified_mu`, :func:`amplified_rdp`).
 
 E_eps(P || Q) = sup over events A of P(A) - e^eps Q(A) is the delta of a pair at eps. Two Gaussians of variance s^2
 whose means are D apart have E_eps = theta_eps(D / s),
@@ -36,9 +40,10 @@ from jaxacct.numerics.precision import TINY, as_float64, in_float64, outside
 from jaxacct.numerics.programs import outward
 
 LEAST_LOG = -1e300
-"""Stands in for a logarithm that float64 cannot hold: rounding up never makes a positive delta vanish."""
+"""Floor that stands in for a logarithm that float64 cannot hold: it is the larger number, so a bound stays one."""
 
 METHODS = ("recursive", "linear")
+"""Names of the rules by which further iterations contract a delta."""
 
 
 def kernel(function: Callable[..., Any] | None = None, *, safe: Callable[[Any], Any] = outward) -> Callable[..., Any]:
@@ -130,7 +135,8 @@ def contracted_delta(
     in all has contracted T - 1 times. Traced values out of range give 1.
 
     Source: Asoodeh, Diaz and Calmon (2020), arXiv:2012.11035; "recursive": Balle, Barthe, Gaboardi and Geumlek (2019),
-    "Privacy amplification by mixing and diffusion mechanisms", Theorem 1 (2), iterated. Proof in the module's comment.
+    "Privacy amplification by mixing and diffusion mechanisms", Theorem 1 (2), iterated. Proof in the module's
+    docstring.
 
     >>> contracted_delta(1.0, delta=0.01, ratio=2.0, steps=3, method="linear").round(8).tolist()
     0.00132543
@@ -158,7 +164,7 @@ def as_array(value: Any) -> Any:
 
 
 def from_log(log_delta: Array, *, log: bool) -> Array:
-    """Returns a bound on delta, or its logarithm; what would be flushed to zero is kept at the least normal float."""
+    """Returns a bound on delta, or its logarithm; a positive bound is at least the smallest normal float, never 0."""
     bounded = jnp.minimum(jnp.where(jnp.isnan(log_delta), 0.0, log_delta), 0.0)
     if log:
         return bounded
@@ -170,7 +176,7 @@ def log_theta(epsilon: Array, ratio: Array) -> Array:
     """Returns ``log theta`` rounded up, for arrays of one shape inside the scope; 0 for values out of range."""
     inside = (ratio > 0) & (ratio < jnp.inf) & (epsilon >= 0) & (epsilon < jnp.inf)
     r = jnp.where(inside, ratio, 1.0)
-    # Cut where the square of epsilon / r would overflow.
+    # Capped where the square of epsilon / r would overflow: the divergence falls in epsilon, so a bound stays one.
     finite = jnp.minimum(jnp.where(inside, epsilon, 0.0), 1e150 * r)
     log_delta, allowance = log_delta_at(r, finite)
     value = jnp.clip(log_delta + allowance, LEAST_LOG, 0.0)
@@ -180,7 +186,7 @@ def log_theta(epsilon: Array, ratio: Array) -> Array:
 
 
 def raised_epsilon(epsilon: Array, log_delta: Array) -> Array:
-    """Returns log(1 + (e^eps - 1) / delta) rounded down: where the next hidden iteration may be looked up."""
+    """Returns log(1 + (e^eps - 1) / delta) rounded down: the epsilon at which the next hidden iteration contracts."""
     log_rest = jnp.log(-jnp.expm1(-epsilon))
     log_excess = epsilon + log_rest  # log(e^eps - 1), -inf at eps = 0
     raised = jnp.logaddexp(0.0, log_excess - jnp.maximum(log_delta, LEAST_LOG))
@@ -223,13 +229,15 @@ def _contracted(epsilon: Array, delta: Array, ratio: Array, steps: Array, *, met
             done, current = state
             return done + 1, jnp.where(done < steps, contract(current), current)
 
+        # One step is one hidden iteration of every lane, at the raised epsilon that what is left of its delta allows.
+        # Lanes that are done keep their delta; the loop ends with the longest.
         most = jnp.max(jnp.where(valid & (steps < jnp.inf), steps, 0.0))
         _, result = jax.lax.while_loop(lambda state: state[0] < most, body, (jnp.zeros(()), start))
     return from_log(jnp.where(valid, result, 0.0), log=log)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Amplification by iteration: what hidden iterations with contractive updates cost, for given shifts and noise.
+# Amplification by iteration: the cost of hidden iterations with contractive updates, for given shifts and noise.
 #
 # Two processes X_t = psi_t(X_{t-1}) + Z_t and X'_t = psi'_t(X'_{t-1}) + Z'_t with all psi 1-Lipschitz, Z_t and Z'_t ~
 # N(0, s_t^2 I), the same start, and sup |psi_t - psi'_t| <= c_t. Choose a_t >= 0 whose partial sums stay at or below
@@ -244,13 +252,11 @@ def _contracted(epsilon: Array, delta: Array, ratio: Array, steps: Array, *, met
 # psi'_t(Y_{t-1}) to psi_t(X_{t-1}) and covers as much of the way as a_t allows. The distance |X_t - Y_t| <= c_1 + ... +
 # c_t - (a_1 + ... + a_t) by the Lipschitz property, so it ends at 0 and Y_T = X_T. Given the past, Y_t is
 # N(psi'_t(Y_{t-1}) + v, s_t^2) averaged over v of norm at most a_t, against N(psi'_t(Y'), s_t^2): a Gaussian mechanism
-# of
-# ratio a_t / s_t. Adaptive composition over t adds the squares.
+# of ratio a_t / s_t. Adaptive composition over t adds the squares.
 #
 # *The best a.* Over v_t = s_1^2 + ... + s_t^2 the partial sums of a form a path from 0 to the total, below the points
-#  of
-# c's; the path of least energy is their greatest convex minorant, and its slopes are the isotonic regression of c_t /
-# s_t^2 with weights s_t^2, which has a closed form in minima and maxima of averages.
+# of c's; the path of least energy is their greatest convex minorant, and its slopes are the isotonic regression of c_t
+# / s_t^2 with weights s_t^2, which has a closed form in minima and maxima of averages.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -273,7 +279,7 @@ def amplified_mu(shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: Ar
 
     Source: Bok, Su and Altschuler (2024), "Shifted interpolation for differential privacy", arXiv:2403.00278; in Rényi
     divergence Feldman, Mironov, Talwar and Thakurta (2018), "Privacy amplification by iteration", Theorem 22. The proof
-    and the choice of the a_t are in this module's comment.
+    and the choice of the a_t are in the comments above this function.
 
     >>> amplified_mu([1.0, 0.0, 0.0, 0.0], noise=2.0).round(6).tolist()  # 1 / (2 sqrt(4))
     0.25
@@ -312,10 +318,11 @@ def _amplified_mu(shifts: Array, noise: Array) -> Array:
     ordered = jnp.arange(count)[:, None] <= jnp.arange(count)[None, :]
 
     def sums_from_each_to_each(terms: Array) -> Array:
-        # Not differences of partial sums, in which a small term behind large ones would vanish.
+        # Summed from each start anew: in differences of partial sums a small term behind large ones would vanish.
         return jnp.cumsum(jnp.where(ordered, terms[None, :], 0.0), axis=1)
 
     variance = noise**2
+    # The isotonic regression by its closed form: the largest over starts of the least average over ends.
     averages = jnp.where(ordered, sums_from_each_to_each(shifts) / sums_from_each_to_each(variance), jnp.inf)
     least_after = jax.lax.cummin(averages, axis=1, reverse=True)
     slopes = jnp.max(jnp.where(ordered, least_after, 0.0), axis=0)

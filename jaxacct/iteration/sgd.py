@@ -1,4 +1,9 @@
-"""Projected noisy SGD in one pass, of which only one iterate is released, and what the last one costs."""
+"""Projected noisy SGD in one pass, of which only the last iterate is released: its delta and its Rényi divergence.
+
+Each record is read once, in one iteration; the noise of all later iterations hides it. The bounds are the contraction
+of the hockey-stick divergence (Asoodeh, Diaz and Calmon 2020) and amplification by iteration (Feldman et al. 2018;
+Bok, Su and Altschuler 2024), both of :mod:`jaxacct.iteration.contraction`.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +31,13 @@ from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.pytrees import register_dataclass
 
 NEEDS_CONVEXITY = ("renyi", "shifted")
+"""Names of the methods that need convex smooth losses."""
 METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")
+"""Names of the methods of :func:`last_iterate_delta`."""
 
 HIGHEST_ORDER, ORDERS = 4096.0, 128
-"""The Rényi methods try this many orders, geometric in order - 1, up to the highest one that the bound admits."""
+"""Highest order of the Rényi methods, and number of orders that they try, geometric in order - 1, up to the highest one
+that the bound admits. Sound for any value."""
 
 
 def rounded_up() -> float:
@@ -129,8 +137,8 @@ def last_iterate_delta(
     learning rate of at most 2 / smoothness, and they are not given.
 
     Source: Asoodeh, Diaz and Calmon (2020), arXiv:2012.11035; Feldman et al. (2018), from their Theorem 22; Bok, Su and
-    Altschuler (2024). Proofs in :mod:`jaxacct.iteration.contraction` and :mod:`jaxacct.iteration.contraction`: at its
-    position the record moves the iterate by at most 2 learning_rate L, under noise of learning_rate * noise.
+    Altschuler (2024). Proofs in :mod:`jaxacct.iteration.contraction`: at its position the record moves the iterate by
+    at most 2 learning_rate L, under noise of learning_rate * noise.
 
     >>> sgd = ProjectedNoisySGD(learning_rate=0.05, lipschitz=1.0, noise=5.0, steps=100)
     >>> last_iterate_delta(sgd, 0.1, method="contraction").round(6).tolist()
@@ -216,7 +224,7 @@ def image_ratio(sgd: Any, *, use_convexity: bool) -> Array:
 
 
 def next_log_delta(sgd: Any, epsilon: Array, before: Array, count: Array, method: str) -> Array:
-    """Returns log delta after ``count`` iterations from the record's own on, given what it was after one fewer."""
+    """Returns log delta after ``count`` iterations from the record's own on, given log delta after one fewer."""
     own = epsilon, first_ratio(sgd) / jnp.sqrt(count) * rounded_up()
     if method == "shifted":
         return log_theta(*own)
@@ -226,6 +234,7 @@ def next_log_delta(sgd: Any, epsilon: Array, before: Array, count: Array, method
     hidden = extended(before, factor)
     if method == "best":
         hidden = jnp.where(is_contractive(sgd), jnp.minimum(hidden, shifted), hidden)
+    # At count 1 nothing came before: the record's own noise alone decides, and both bounds are theta(r0).
     return jnp.where(count == 1, shifted, hidden)
 
 
@@ -237,7 +246,7 @@ def by_order(sgd: Any) -> Any:
 def log_delta_of_rdp(divergence: Array, orders: Array, epsilon: Array) -> Array:
     """Returns the least log delta over the orders (orders, ...) that Rényi divergences imply at epsilon (...).
 
-    By Asoodeh et al.'s rule in two branches: their corollary, and close to the optimum at a fraction of its cost.
+    The rule is that of Asoodeh et al.'s corollary, in two branches: close to the optimum at a fraction of its cost.
     """
     known = divergence < jnp.inf
     divergence, epsilon = jnp.where(known, divergence, 1.0), jnp.broadcast_to(epsilon, divergence.shape)
@@ -267,7 +276,8 @@ def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, *, method: st
         orders = order_grid(jnp.full_like(epsilon, HIGHEST_ORDER))
         result = log_delta_of_rdp(_divergence(by_order(sgd), orders, after[None] + 1), orders, epsilon)
     else:
-
+        # One step adds one hidden iteration to every lane; ``before`` is log delta after the iterations so far, and
+        # stays as it is in lanes that are done. The loop ends with the longest.
         def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
             count, before = state
             later = next_log_delta(sgd, epsilon, before, count, method)

@@ -1,9 +1,9 @@
 """Randomly stopped projected noisy SGD: the number of iterations is drawn uniformly from 1 to T, the last is released.
 
-For every record the worst position is the first: a run that stops before the record is read says nothing of it, and the
-runs that read it are hidden by 1 to T noises rather than by fewer. If stopping after k iterations costs delta_k, then
-by joint convexity of E_eps all of it costs at most (delta_1 + ... + delta_T) / T, whether or not the stopping time is
-seen.
+A run that stops before a record is read says nothing of it, and a run that reads it is hidden by the noise of the
+iterations from there on. For every record the worst position is the first: no run then stops before it is read, and
+the runs that read it are hidden by 1 to T noises. If stopping after k iterations costs delta_k, then by joint
+convexity of E_eps all of it costs at most (delta_1 + ... + delta_T) / T, whether or not the stopping time is seen.
 
 Asoodeh et al.'s corollary takes delta_k = theta(r0) c^(k-1), r0 = 2 L / noise, c = theta((diameter + 2 rate L) / (rate
 noise)), and sums the geometric series to infinity. Rényi divergence is not jointly convex, but its moment e^((a-1) D)
@@ -49,14 +49,18 @@ from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.programs import lowered
 
 NEEDS_CONVEXITY = ("feldman", "renyi", "shifted")
+"""Names of the methods that need convex smooth losses."""
 METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")
+"""Names of the methods of :func:`stopped_delta`."""
 RENYI_METHODS = ("renyi", "feldman")
+"""Names of the methods of :func:`stopped_rdp`."""
 
 FEWEST_STEPS = 3
-"""Below it Feldman et al.'s display is not proved, or wrong: see the module's comment."""
+"""Least T at which Feldman et al.'s display is proved, in the module's docstring: below, it is not proved, or wrong. A
+smaller value breaks the bound."""
 
 BISECTIONS = 52
-"""Halvings of the interval of epsilon: they leave 2^-52 of where it began."""
+"""Halvings of the interval of epsilon: they leave 2^-52 of where it began. Sound for any value."""
 
 
 def stopped_delta(
@@ -135,7 +139,7 @@ def stopped_rdp(sgd: ProjectedNoisySGD, orders: Orders, *, method: str = "renyi"
 
     Raises ValueError where a concrete argument is out of range or a precondition of ``method`` does not hold.
 
-    Source: Feldman et al. (2018), theorem on random stopping; proofs in this module's comment.
+    Source: Feldman et al. (2018), theorem on random stopping; proofs in the module's docstring.
 
     >>> sgd = ProjectedNoisySGD(learning_rate=0.05, lipschitz=1.0, noise=5.0, steps=100, smoothness=1.0)
     >>> stopped_rdp(sgd, [2.0, 4.0], method="feldman").round(6).tolist()
@@ -214,6 +218,7 @@ def _moments(sgd: Any, orders: Array) -> Array:
     """
     first = 2 * orders * (orders - 1) * (sgd.lipschitz / sgd.noise) ** 2 * (1 + 16 * roundoff())
 
+    # One step adds one term to the mean's sum, in every lane that has that many iterations; it ends with the longest.
     def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
         count, total = state
         exponent = first / count
@@ -233,6 +238,8 @@ def _moments(sgd: Any, orders: Array) -> Array:
 def _mean_log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
     """Returns log of the mean of the T deltas, each from the one before."""
 
+    # One step adds one more hidden iteration: ``before`` is log delta when stopped one earlier, ``total`` the sum of
+    # the deltas so far over the first. It ends with the lane of the most iterations.
     def body(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         count, before, largest, total = state
         current = next_log_delta(sgd, epsilon, before, count, method)
@@ -253,9 +260,10 @@ def _log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
         known &= is_contractive(sgd)
     if method == "contraction":
         ratios = first_ratio(sgd), image_ratio(sgd, use_convexity=False)
+        # The geometric series: theta(r0) / T times the sum of c^(k - 1), at most 1 / (1 - c), with c = theta(r).
         start, factor = log_theta(jnp.stack([epsilon, epsilon]), jnp.stack(ratios))
         rest = -jnp.log(sgd.steps) - jnp.log(-jnp.expm1(factor))
-        # Where c rounds to 1 the series is infinite; its first T terms never exceed T of the first.
+        # Where c rounds to 1 the series is infinite; its first T terms never exceed T times the first.
         bound = start + jnp.where(jnp.isfinite(rest), jnp.minimum(rest, 0.0), 0.0)
         terms = 8 + jnp.log(sgd.steps) + jnp.where(jnp.isfinite(bound), jnp.abs(bound), 0.0)
         result = bound + arithmetic().function * (terms + jnp.where(jnp.isfinite(rest), jnp.abs(rest), 0.0))
@@ -277,17 +285,19 @@ def _stopped_delta(sgd: Any, epsilon: Array, *, method: str, log: bool) -> Array
 
 @kernel
 def _stopped_epsilon(sgd: Any, delta: Array, *, method: str) -> Array:
-    # Rounded down, by what the way back from the logarithm may round up as well.
+    # Rounded down by what the way back from the logarithm may round up as well.
     target = jnp.log(delta) - arithmetic().function * (4 + 2 * jnp.abs(jnp.log(delta)))
     valid = is_valid(sgd) & (delta > 0) & (delta < 1)
-    # Where theta(r0) alone has fallen to delta; Feldman's highest order gives at most (1 + log 1/delta) / (order - 1).
+    # At ``highest`` theta(r0) alone has fallen to delta; Feldman's highest order gives at most (1 + log 1/delta) /
+    # (order - 1).
     ratio = first_ratio(sgd)
     highest = ratio * (ratio + jnp.sqrt(-2 * target)) + 1e-9
     if method == "feldman":
         highest = (2 - target) / (_order_limit(sgd.lipschitz, sgd.noise) - 1)
 
     def narrow(index: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        # First 0, then the highest, then halves: one evaluation in the program. What was never enough stays infinite.
+        # The first query is 0, the second the highest, then halves follow: so the program holds one evaluation. The
+        # high end is always one that was enough; where none was it stays infinite.
         low, high = state
         query = jnp.where(index == 0, 0.0, jnp.where(index == 1, highest, (low + high) / 2))
         enough = _log_delta(sgd, query, method) <= target

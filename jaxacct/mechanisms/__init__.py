@@ -1,6 +1,6 @@
-"""What is released: mechanisms as pytrees, each knowing the pairs of distributions that dominate it.
+"""The mechanisms: pytrees of numbers, each of which knows the pairs of distributions that dominate one run of it.
 
-A mechanism says nothing about accountants. They ask it for its dominating pairs under a neighbouring relation
+A mechanism knows nothing of accountants. They ask it for its dominating pairs under a neighbouring relation
 (:mod:`jaxacct.dominating_pairs`) and work on those.
 """
 

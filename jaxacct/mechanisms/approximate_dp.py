@@ -1,4 +1,12 @@
-"""Mechanisms of which no more is known than that they are (epsilon, delta)-DP."""
+"""Mechanisms with an (epsilon, delta) guarantee: nothing else is known of them, or their guarantee decides their pair.
+
+The dominating pair of each is that of its worst case, a law on few losses. In reading order:
+
+- pure and approximate guarantees,
+- randomized response,
+- the exponential mechanism,
+- a guarantee amplified by sampling.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +29,14 @@ from jaxacct.numerics.precision import as_float64, exact_float64, kept_positive,
 from jaxacct.numerics.pytrees import register_dataclass
 
 ROUNDING_UNITS = 16
-"""Units of roundoff by which a binary probability errs, relatively: exp twice, two products, a sum and a quotient."""
+"""Bound on the relative error of a binary probability, in units of roundoff: exp twice, two products, a sum and a
+quotient. The accountants' bounds rest on it: it must not be lowered."""
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class PureDP(Mechanism):
-    """Any mechanism that is epsilon-DP: as private as binary randomized response, at worst.
+    """Any mechanism that is epsilon-DP: at worst it is as private as binary randomized response.
 
     Attributes:
         epsilon (...): the guarantee, at least 0. 0 means that nothing is released; inf, that nothing is guaranteed.
@@ -72,17 +81,17 @@ class PureDP(Mechanism):
 class ApproximateDP(Mechanism):
     """Any mechanism that is (epsilon, delta)-DP.
 
-    At worst, it says everything with probability delta and is binary randomized response otherwise.
+    At worst, it tells everything with probability delta and is binary randomized response otherwise.
 
     Attributes:
         epsilon (...): at least 0.
         delta (...): in [0, 1]; shapes broadcast.
 
     Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". The guarantee is stated for the
-    relation asked for, as it is by :class:`PureDP`.
+    relation asked for, as that of :class:`PureDP` is.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead. The Rényi
-    accountant counts delta apart from the divergences, of which any delta above 0 makes all infinite.
+    accountant counts delta apart from the divergences, since any delta above 0 makes all of them infinite.
 
     Source: Kairouz, Oh and Viswanath (2015), "The composition theorem for differential privacy", where this is the
     dominating mechanism in the proof of the composition theorem; Murtagh and Vadhan (2016), "The complexity of
@@ -114,7 +123,7 @@ class ApproximateDP(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: infinite losses of mass delta, and binary randomized response."""
         directions(self, relation)
-        # A delta that is flushed to zero would take the infinite losses with it.
+        # Were delta flushed to zero, the infinite losses would be lost with it.
         epsilon, delta = jnp.broadcast_arrays(
             *(kept_positive(exact_float64(value)) for value in (self.epsilon, self.delta))
         )
@@ -122,7 +131,7 @@ class ApproximateDP(Mechanism):
         p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
         infinite = jnp.full_like(epsilon, jnp.inf)
         losses = jnp.stack([infinite, epsilon, -epsilon, -infinite], axis=-1)
-        # delta is as it is given.
+        # The mass delta is exact, as it is given.
         units = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS, 0.0])
         rounding = jnp.broadcast_to(units * roundoff(), p.shape)
         return (outside(FinitePair(p, p[..., ::-1], losses, rounding)),)
@@ -130,20 +139,20 @@ class ApproximateDP(Mechanism):
 
 @functools.partial(jax.jit, inline=True)
 def binary_probabilities(epsilon: Array) -> tuple[Array, Array]:
-    """Returns the probabilities of the true and of the false answer; NaN, which no pair is valid with, below 0."""
+    """Returns the probabilities of the true and of the false answer; below 0 NaN, with which no pair is valid."""
     ratio = jnp.exp(jnp.where(epsilon >= 0, -epsilon, jnp.nan))
     return 1 / (1 + ratio), ratio / (1 + ratio)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Randomized response.
+# Randomized response: the reports of local privacy
 # ----------------------------------------------------------------------------------------------------
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class RandomizedResponse(Mechanism):
-    """Randomized response: one person's value, or with some probability another of the possible ones.
+    """Randomized response: one person's value, or with some probability another one of the possible values.
 
     The true one of k values is released with probability e^epsilon / (e^epsilon + k - 1), each other one with
     1 / (e^epsilon + k - 1). The loss is epsilon, -epsilon or, for k > 2, 0.
@@ -155,8 +164,8 @@ class RandomizedResponse(Mechanism):
     Relations: "replace", and with the same pair "add_or_remove" (default), "remove" and "add". What is released is one
     person's report, and neighbours differ in the value behind it. Adding and removing are taken in that sense too: a
     person who is absent still sends a report, of some fixed value. Where absence means that *no report is sent*, the
-    number of reports gives it away, and no epsilon holds. The pair is its own mirror image. "zero_out": the one of two
-    neighbours sends a value drawn uniformly, whatever happens; the losses are those of the report against that, and
+    number of reports gives it away, and no epsilon holds. The pair is its own mirror image. Under "zero_out" one of the
+    two neighbours sends a value drawn uniformly, whatever happens; the losses are those of the report against that, and
     back, log(k p) and log(k p') with p and p' the probabilities above.
 
     Source: Kairouz, Bonawitz and Ramage (2016), "Discrete distribution estimation under local privacy", equation (2).
@@ -180,15 +189,16 @@ class RandomizedResponse(Mechanism):
         return is_none(self.epsilon)
 
     def of_group(self, size: int) -> PureDP:
-        """Returns the pure size epsilon, of which the reports of a group are."""
+        """Returns the mechanism with the pure guarantee size epsilon, which the reports of a group have."""
         return PureDP(more_of_a_group(self.epsilon, 0.0, size)[0])
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the one pair: the law of the report for two different true values; of "zero_out", both directions."""
+        """Returns the one pair: the report's laws for two true values; for "zero_out" the pairs of both directions."""
         asked = directions(self, relation)
         epsilon = kept_positive(exact_float64(self.epsilon))
         ratio = jnp.exp(jnp.where(epsilon >= 0, -epsilon, jnp.nan))
+        # All probabilities over that of the true value, 1: nothing overflows for a large epsilon.
         total = 1 + (self.outcomes - 1) * ratio
         if relation == "zero_out":
             return tuple(self._against_uniform(epsilon, ratio, total, direction) for direction in asked)
@@ -201,11 +211,11 @@ class RandomizedResponse(Mechanism):
         return (outside(pair),)
 
     def _against_uniform(self, epsilon: Array, ratio: Array, total: Array, direction: str) -> DominatingPair:
-        """Returns the true value against all others, of the report and of a uniform one, or the reverse."""
+        """Returns the pair of the true value and all others, under the report and a uniform one, or the reverse."""
         k = self.outcomes
         report = jnp.stack([1 / total, (k - 1) * ratio / total], axis=-1)
         uniform = jnp.broadcast_to(jnp.array([1 / k, (k - 1) / k]), report.shape)
-        # log(k/total), and -log(total/(k ratio)): each of 1 and what is positive.
+        # log(k/total) and -log(total/(k ratio)), each as a log1p of a positive number, so that nothing cancels.
         high = jnp.log1p((k - 1) * -jnp.expm1(-epsilon) / total)
         low = jnp.where(epsilon < 700, -jnp.log1p(jnp.expm1(jnp.minimum(epsilon, 700.0)) / k), math.log(k) - epsilon)
         losses, rounding = jnp.stack([high, low], axis=-1), jnp.full_like(report, ROUNDING_UNITS * roundoff())
@@ -215,7 +225,7 @@ class RandomizedResponse(Mechanism):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The exponential mechanism, and all else whose privacy losses span a bounded range.
+# The exponential mechanism, and every mechanism whose privacy losses span a bounded range
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -225,18 +235,19 @@ class ExponentialMechanism(Mechanism):
     """Exponential mechanism: outcome y with probability proportional to ``e^(epsilon q(y) / (2 S))``.
 
     q(y) is the score of an outcome, S the most that a neighbour may change a score by. Where all scores change in one
-    direction ``e^(epsilon q(y) / S)`` is this mechanism as well. So is whatever is epsilon-bounded range: for any two
-    neighbours all its privacy losses lie within some interval of length epsilon.
+    direction, ``e^(epsilon q(y) / S)`` is this mechanism as well. So is every mechanism that is epsilon-bounded range:
+    for any two neighbours all its privacy losses lie within some interval of length epsilon.
 
     Attributes:
-        epsilon (...): the range, above 0 in what is run. The mechanism is also epsilon-DP; as one of bounded range it
-            costs about half of that when composed: a :class:`.PureDP` may have losses from -epsilon to epsilon.
+        epsilon (...): the range; above 0 if anything is released. The mechanism is also epsilon-DP; as one of bounded
+            range it costs about half of that when composed: a :class:`.PureDP` may have losses from -epsilon to
+            epsilon.
 
-    Relations: "add_or_remove" (default), "remove", "add", "replace". The range is taken to be that of the relation
-    asked for.
+    Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". The range is taken to be that of the
+    relation asked for.
 
-    Formal guarantee: the pair dominates one run, tightly, and so dominates adaptive compositions; of many runs it is
-    not tight (:class:`.BoundedRangePair`), by a factor of up to (4/3)^(1/2) in epsilon. Many runs of one such
+    Formal guarantee: the pair dominates one run, tightly, and so dominates adaptive compositions. Of many runs it is
+    not tight (:class:`.BoundedRangePair`), by a factor of up to (4/3)^(1/2) in epsilon. For many runs of one such
     mechanism, alone, :func:`jaxacct.epsilon` answers by their optimal composition
     (:func:`jaxacct.convert.bounded_range_to_epsilon`), within less than a per cent. :mod:`jaxacct.rdp` uses the
     mechanism's own divergences, and is asked as well where one is composed with others.
@@ -261,7 +272,7 @@ class ExponentialMechanism(Mechanism):
         return is_none(self.epsilon)
 
     def of_group(self, size: int) -> ExponentialMechanism:
-        """Returns that of size epsilon: the losses of so many changes, one after another, lie in so many intervals."""
+        """Returns that of size epsilon: the losses of one change after another lie in intervals whose lengths add."""
         return ExponentialMechanism(more_of_a_group(self.epsilon, 0.0, size)[0])
 
     @within_scope
@@ -272,13 +283,13 @@ class ExponentialMechanism(Mechanism):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Mechanisms of which no more is known than that they are (epsilon, delta)-DP, on a sample.
+# Sampling of any (epsilon, delta)-DP mechanism
 # ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Sampled(Mechanism):
-    """What both kinds of sampling share: a mechanism on a sample is (log(1 + q (e^epsilon - 1)), q delta)-DP."""
+    """The base of both kinds of sampling: a mechanism on a sample is (log(1 + q (e^epsilon - 1)), q delta)-DP."""
 
     epsilon: ArrayLike
     delta: ArrayLike
@@ -296,19 +307,21 @@ class _Sampled(Mechanism):
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the one pair of what the mechanism on the sample is known to be."""
+        """Returns the one pair of the guarantee that the mechanism has on the sample."""
         directions(self, relation)
         fields = self.epsilon, self.delta, self.sampling_rate
         epsilon, delta, q = (kept_positive(exact_float64(value)) for value in fields)
+        # Both are raised for the rounding of a few functions; delta never exceeds that without sampling.
         raised = 1 + 16 * arithmetic().function
         delta = jnp.minimum(q * delta * raised, delta)
         return outside(ApproximateDP(log_of_sampled(epsilon, q) * raised, delta).dominating_pairs(relation))
 
 
 def log_of_sampled(epsilon: Array, q: Array) -> Array:
-    """Returns log(1 + q (e^epsilon - 1)), of which nothing is lost to a large epsilon; NaN where q is not in (0, 1].
+    """Returns log(1 + q (e^epsilon - 1)), without loss of digits for a large epsilon; NaN where q is not in (0, 1].
 
-    The largest ratio of (1 - q) Q + q P to Q, or of its inverse, where P's to Q is at most e^epsilon.
+    It is the largest log-ratio of (1 - q) Q + q P to Q, or of its inverse, where the ratio of P to Q is at most
+    e^epsilon.
     """
     epsilon, q = as_float64(epsilon), as_float64(q)
     small = jnp.log1p(q * jnp.expm1(jnp.minimum(epsilon, 1.0)))
@@ -320,7 +333,7 @@ def log_of_sampled(epsilon: Array, q: Array) -> Array:
 @register_dataclass
 @dataclass(frozen=True)
 class PoissonSubsampledDP(_Sampled):
-    """Any (epsilon, delta)-DP mechanism on a Poisson sample.
+    """Any (epsilon, delta)-DP mechanism, run on a Poisson sample.
 
     Attributes:
         epsilon (...): at least 0.
@@ -342,7 +355,7 @@ class PoissonSubsampledDP(_Sampled):
 @register_dataclass
 @dataclass(frozen=True)
 class DPWithoutReplacement(_Sampled):
-    """Any (epsilon, delta)-DP mechanism on a sample of fixed size, drawn without replacement.
+    """Any (epsilon, delta)-DP mechanism, run on a sample of fixed size that is drawn without replacement.
 
     Attributes:
         epsilon (...): at least 0.

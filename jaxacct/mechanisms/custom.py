@@ -1,4 +1,7 @@
-"""A user's own mechanism: by the probabilities of its outcomes, or by the law of its privacy loss."""
+"""A user's own mechanisms, given by the probabilities of the outcomes or by the law of the privacy loss.
+
+The pair is taken as given: that it dominates the mechanism is for the user to prove.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ from jaxacct.numerics.pytrees import register_dataclass
 @register_dataclass
 @dataclass(frozen=True)
 class DiscretePair(Mechanism):
-    """A mechanism dominated by a pair of distributions on m outcomes, which the caller has to know.
+    """A mechanism dominated by a pair of distributions on m outcomes, which the caller has to know and to prove.
 
     Attributes:
         p (..., m), q (..., m): probabilities of the outcomes without and with the change, in float64; each sums to one.
             A list is taken for an array. An outcome with q = 0 < p is an infinite loss of probability p. The numbers
             given are taken for exact.
 
-    Relations: "remove" is (p, q) and "add" is (q, p); "add_or_remove" (default) and "replace" take both. Whether the
-    pair dominates the mechanism under the relation asked for is the caller's to prove.
+    Relations: "remove" is (p, q) and "add" is (q, p); "add_or_remove" (default), "replace" and "zero_out" take both.
+    Whether the pair dominates the mechanism under the relation asked for is the caller's to prove.
 
     Raises ValueError where concrete probabilities are out of range, of different shapes or do not sum to one; traced
     ones cannot raise and cost inf instead. JAX arrays made with ``jax_enable_x64`` off are float32, and hardly ever sum
@@ -55,6 +58,7 @@ class DiscretePair(Mechanism):
 
     def __post_init__(self) -> None:
         for name in ("p", "q"):
+            # A list would be a pytree with a leaf for each number.
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, np.asarray(getattr(self, name), np.float64))
         self.validate()
@@ -77,6 +81,7 @@ class DiscretePair(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         if is_concrete(self.p, self.q):
             return np.all(np.asarray(self.p, np.float64) == np.asarray(self.q, np.float64), axis=-1)
+        # A traced law that is no law at all costs inf, so it has to be valid before it counts as releasing nothing.
         p, q = as_float64(self.p), as_float64(self.q)
         valid = jnp.vectorize(lambda p, q: FinitePair(p, q).is_valid(), signature="(m),(m)->()")(p, q)
         return valid & jnp.all(p == q, axis=-1)
@@ -96,26 +101,25 @@ class PrivacyLoss(Mechanism):
 
     The callables take an array of losses and ``parameters``, and return probabilities in float64. They are part of the
     structure and the parameters are data: write them as functions at module level, and one compilation serves all
-    parameters. They are asked at finite losses up to ``highest``, where they are to be right, 0 below the infimum.
+    parameters. They are called at finite losses up to ``highest``, and have to be right there, 0 below the infimum.
 
     Attributes:
         cdf_p, cdf_q: P(Y <= y) and Q(Y <= y), the latter with Q's mass at -inf.
-        lowest (...), highest (...): finite losses. Hardly any mass of P is to lie below ``lowest``; none of what is
-            finite above ``highest``: if the loss is unbounded, choose a highest one and count P(Y > highest) as
-            infinite.
+        lowest (...), highest (...): finite losses. Hardly any mass of P may lie below ``lowest``, and no finite loss
+            above ``highest``: if the loss is unbounded, choose a highest one and count P(Y > highest) as infinite.
         parameters: pytree of numbers and arrays; in a sequence of mechanisms each array has its leading axis.
         infinite_mass (...): P(Y = inf), with what was cut off above ``highest``. Default 0.
-        survival_p, survival_q: P(y < Y < inf) and Q(y < Y < inf). Optional, and recommended, both: the callables' error
-            is relative to small values, and 1 - cdf says nothing of a tail below 1e-15, which a delta of 1e-10 needs.
+        survival_p, survival_q: P(y < Y < inf) and Q(y < Y < inf). Optional; giving both is recommended, for their error
+            is relative to small values, while 1 - cdf says nothing of a tail below 1e-15, which a delta of 1e-10 needs.
         value_error (...): bound on the absolute error of the CDFs' values, and on a survival value S's over
             S (1 + |log S|). Default: four ulps of one. The bounds of the accountants rest on it: raise it for a CDF
             that comes of a quadrature or a series.
         atoms: two neighbouring losses of positive probability, the lower first, which meshes then contain; NaN if any
-            mesh will do (default). A jump is to be within 8 rounding errors of its loss.
+            mesh will do (default). A jump has to be within 8 rounding errors of its loss.
         reverse: the same for (Q, P), if that is another law; None where the pair is its own mirror image.
 
-    Relations: "remove" is this law and "add" the reverse; "add_or_remove" (default) and "replace" take both. Whether
-    the pair dominates the mechanism under the relation asked for is the caller's to prove.
+    Relations: "remove" is this law and "add" the reverse; "add_or_remove" (default), "replace" and "zero_out" take
+    both. Whether the pair dominates the mechanism under the relation asked for is the caller's to prove.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf, as does a ``cdf_p``
     that does not come to 1 - infinite_mass at ``highest``. The Rényi divergence is an upper bound, by a fixed mesh of
@@ -175,7 +179,7 @@ class PrivacyLoss(Mechanism):
         return np.broadcast_shapes(np.shape(self.lowest), np.shape(self.highest))
 
     def check_numbers(self) -> None:
-        """Asks nothing: the parameters are the callables' own, and the fields after them optional."""
+        """Checks nothing: the parameters are the callables' own, and the fields after them are optional."""
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pair for "remove", its reverse for "add", and both, if they differ, for the other relations."""

@@ -1,4 +1,15 @@
-"""Pairs of shifted noise, as the mechanisms of this package need them. Batch axes stay in front."""
+"""Mechanisms with Gaussian noise, alone or on sampled batches, and the pairs of shifted noise that dominate them.
+
+A dominating pair is here the law of the noise moved by a random shift against that of the noise. Batch axes stand in
+front of the axis of shifts. In reading order:
+
+- pairs of shifted noise (:func:`shifted_pair`, :func:`subsampled_pair`, :func:`mixture_pair`), for Laplace noise, too,
+- the Gaussian mechanism, alone and on Poisson samples,
+- a random sensitivity (:class:`GaussianMixture`),
+- batches of fixed size, without replacement, with Gaussian or Laplace noise,
+- batches drawn with replacement,
+- Poisson samples that are cut at a largest batch size.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +43,13 @@ from jaxacct.rounded_sum import binomial_tail
 
 def shifted_pair(scale: ArrayLike, shift: float, noise: str) -> ShiftedNoisePair:
     """Returns noise around ``shift`` against noise around 0."""
-    if is_concrete(scale):  # by NumPy: operations outside of programs are compiled one by one
+    if is_concrete(scale):  # by NumPy: JAX compiles operations outside of programs one by one
         s: Any = np.asarray(scale, np.float64)
     else:
         with scope():
             s = as_float64(scale)
-    p, q = (np.broadcast_to(weights, (*s.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))  # seen within a trace, too
+    # Made by NumPy, the weights are concrete within a trace, too.
+    p, q = (np.broadcast_to(weights, (*s.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))
     return ShiftedNoisePair(s, shift * p, p, q, noise)
 
 
@@ -70,12 +82,12 @@ def mixture_pair(
 ) -> ShiftedNoisePair:
     """Returns the Gaussian pair of a random sensitivity against none ("remove"), or mirrored ("add").
 
-    The base stands first, apart from a sensitivity of 0: so P - Q is formed from the probabilities of the others.
+    The base stands first, apart from a sensitivity of 0, so that P - Q is formed from the probabilities of the others.
     """
     s, shifts, weights = as_float64(scale), as_float64(sensitivities), as_float64(probabilities)
     batch = jnp.broadcast_shapes(s.shape, shifts.shape[:-1], weights.shape[:-1])
     shifts, weights = (jnp.broadcast_to(v, (*batch, v.shape[-1])) for v in (shifts, weights))
-    # Given in float32, say, they sum to one only nearly.
+    # Probabilities given in float32, say, sum to one only nearly.
     weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
     first = jnp.zeros((*batch, 1))
     locations = jnp.concatenate([first, shifts], axis=-1)
@@ -88,7 +100,7 @@ def mixture_pair(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Mechanisms with Gaussian noise.
+# The Gaussian mechanism, and one step of DP-SGD
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +114,7 @@ class Gaussian(Mechanism):
             every accountant answers with an infinite epsilon.
 
     Relations: "add_or_remove" (default), "remove", "add", "zero_out", one pair for all of them by symmetry; "replace",
-    where the query moves by up to 2, which is as half the noise multiplier.
+    under which the query moves by up to 2, so that the pair is that of half the noise multiplier.
 
     >>> Gaussian(noise_multiplier=2.0).relations
     ('add_or_remove', 'remove', 'add', 'replace', 'zero_out')
@@ -126,7 +138,7 @@ class Gaussian(Mechanism):
         """Returns the one pair ``N(1, s^2)`` against ``N(0, s^2)``; the opposite direction is its mirror image."""
         noise = self.noise_multiplier
         if "replace" in directions(self, relation):
-            with scope():  # halving is exact, were it not for the type
+            with scope():  # halving is exact in float64, but not in the type that it may have come in
                 noise = as_float64(noise) / 2
         return (SubsampledGaussianPair(noise, 1.0, removes=True),)
 
@@ -145,7 +157,7 @@ class PoissonSubsampledGaussian(Mechanism):
 
     Relations: "add_or_remove" (default), "remove", "add", "replace", and "zero_out", whose pairs are those of adding
     and removing: an example that contributes nothing is as good as none, and the others are sampled independently of
-    it. Fixed-size or shuffled batches are *not* this mechanism.
+    it. Batches of fixed size, and shuffled ones, are *not* this mechanism.
 
     Source: dominating pairs, Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via
     characteristic function", Theorem 11. Replacement: the pair (1-q) N(0, s^2) + q N(1, s^2) against
@@ -190,11 +202,12 @@ class PoissonSubsampledGaussian(Mechanism):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Gaussian noise on a random sensitivity.
+# Gaussian noise on a random sensitivity
 # ----------------------------------------------------------------------------------------------------
 
 SUM_TOLERANCE = 1e-6
-"""How far from 1 concrete probabilities may sum: what float32 leaves of them. They are normalized."""
+"""Largest distance from 1 of the sum of concrete probabilities: as much as float32 may cause. They are normalized, so
+it is sound for any value."""
 
 
 @register_dataclass
@@ -234,7 +247,7 @@ class GaussianMixture(Mechanism):
     def __post_init__(self) -> None:
         for name in ("sensitivities", "probabilities"):
             value = getattr(self, name)
-            if isinstance(value, (list, tuple)):  # a pytree of its own, were it left as it is
+            if isinstance(value, (list, tuple)):  # which as a pytree would have a leaf for each number
                 object.__setattr__(self, name, np.asarray(value, np.float64))
         self.validate()
 
@@ -243,7 +256,7 @@ class GaussianMixture(Mechanism):
         validation.check_sensitivities(self.sensitivities)
         validation.check_probabilities(self.probabilities, "probabilities", SUM_TOLERANCE)
         if not all(hasattr(value, "shape") for value in (self.sensitivities, self.probabilities)):
-            return  # a pytree of something else
+            return  # JAX has put other things into the fields
         shape, other, noise = (
             np.shape(value) for value in (self.sensitivities, self.probabilities, self.noise_multiplier)
         )
@@ -275,7 +288,7 @@ class GaussianMixture(Mechanism):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Noise on a batch of fixed size, sampled without replacement.
+# Batches of fixed size, sampled without replacement
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -286,12 +299,12 @@ class GaussianWithoutReplacement(Mechanism):
 
     Attributes:
         noise_multiplier (...): standard deviation of the noise over the clipping norm. (Replacing an example changes
-            the sum of a batch by up to twice that norm: counted here.)
+            the sum of a batch by up to twice that norm: the pair counts this.)
         sampling_rate (...): batch size over the number of examples, in (0, 1]; shapes broadcast.
 
-    Relations: "replace" (default), under which the number of examples is public; "zero_out", a case of it, of the same
-    pair, which is larger than need be: a record of zeros still takes a place in the batch from another. Batches from
-    one shuffle of the data are *not* this mechanism.
+    Relations: "replace" (default), under which the number of examples is public; "zero_out", which is a case of it and
+    has the same pair, larger than need be: a record of zeros still takes another's place in the batch. Batches from one
+    shuffle of the data are *not* this mechanism.
 
     Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function",
     Theorem 11; Balle, Barthe and Gaboardi (2018), "Privacy amplification by subsampling", Theorem 9.
@@ -325,7 +338,7 @@ class LaplaceWithoutReplacement(Mechanism):
 
     Attributes:
         scale (...): scale of the Laplace noise over the L1 norm of one example's contribution. (Replacing an example
-            changes the sum by up to twice that norm: counted here.)
+            changes the sum by up to twice that norm: the pair counts this.)
         sampling_rate (...): batch size over the number of examples, in (0, 1]; shapes broadcast.
 
     Relations: "replace" (default), under which the number of examples is public; "zero_out" as a case of it.
@@ -355,26 +368,38 @@ class LaplaceWithoutReplacement(Mechanism):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Gaussian noise on batches drawn with replacement, in which an example may be several times.
+# Batches drawn with replacement, in which an example may be several times
+#
+# The pair is found on the host, once for each mechanism: the law of an example's number of copies, a bound on the
+# privacy profile at finitely many c, and the masses of a pair with a profile that is nowhere less.
 # ----------------------------------------------------------------------------------------------------
 
 NEGLIGIBLE = 1e-30
-"""Probability, given that an example is drawn, of so many copies or so large a loss that all is counted as known."""
+"""Probability, given that an example is drawn, of the numbers of copies, and of the losses, that are not told apart:
+they count as infinite losses. Sound for any value."""
 
 DIGITS, MOST_COPIES = 60, 512
+"""Decimal digits of the copies' law, and most copies that are counted. Fewer digits would make the law inexact; the
+second is a limit of work alone."""
+
 LEAST_NOISE = 0.1
-"""Least noise multiplier; with less, losses are too large to be told apart."""
+"""Smallest noise multiplier; with less, losses are too large to be told apart."""
 
 POINTS = 1024
-"""Losses above 0 that the pair has: twice as many cost twice as much."""
+"""Number of points above c = 1 at which the profile is bounded, and so of the pair's losses above 0. Sound for any
+value; twice as many cost twice as much."""
 
 LARGEST_LOSS = 600.0
+"""Largest loss of the pair that is finite, in nats: its exponential has to be a float64 number. Larger losses count as
+infinite, so it is sound for any value below that."""
 
 ROUNDING = 1e-13
-"""Relative error of a normal tail, and of sums of such: erfc's few units, its argument's, some hundred terms."""
+"""Bound on the relative error of a normal tail, and of sums of them: a few units of erfc, the error of its argument,
+and some hundred terms. The proof rests on it: it must not be lowered."""
 
 SLACK = 1e-11
-"""By how much the profile is raised, relatively, for the rounding of masses that are made of it: seen to be enough."""
+"""Relative amount by which the profile is raised, for the rounding of the masses made of it. Chosen by measuring;
+:func:`_masses` checks that it was enough, and raises otherwise."""
 
 
 @register_dataclass
@@ -385,33 +410,34 @@ class GaussianWithReplacement(Mechanism):
     :meth:`for_batches` makes one from n and B; noise is relative to the norm of one example's contribution.
 
     Attributes:
-        losses (..., m): privacy losses of the pair; infinite ones too.
+        losses (..., m): privacy losses of the pair, including the infinite ones.
         p (..., m): their probabilities under P.
-        q (..., m): and under Q.
+        q (..., m): their probabilities under Q.
 
     Relations: "replace" (default), under which n is public.
 
-    Formal guarantee: the pair dominates. It is above the worst data sets' by the little that the proof gives away (not
-    :attr:`~.Mechanism.tight`).
+    Formal guarantee: the pair dominates. It is above that of the worst data sets by the little that the proof gives
+    away (it is not :attr:`~.Mechanism.tight`).
 
     Proof. Let x be replaced by x', c >= 1, and H_c the hockey-stick divergence. Each of the B draws is the example with
     probability 1/n, independently, and else another, y_j: given all y_j, the sum is that of the y_j, moved by x - y_j,
-    or x' - y_j, for each draw that is the example. It is none with probability 1 - p = (1 - 1/n)^B; then the law is R
-    either way, and else P' or Q'. By advanced joint convexity, with a = 1 + (c-1)/p and b = c/a = (1-p)/a + p,
+    or x' - y_j, for each draw that is the example. With probability 1 - p = (1 - 1/n)^B no draw is the example; then
+    the law is R either way, and else P' or Q'. By advanced joint convexity, with a = 1 + (c-1)/p and b = c/a =
+    (1-p)/a + p,
 
         H_c((1-p) R + p P', (1-p) R + p Q') = p H_a(P', (1-b) R + b Q') <= p ((1-b) H_a(P', R) + b H_a(P', Q')).
 
-    P' is a mixture, and moved from R by vectors of norm 2K at most, K the number of copies given that there is one. Of
-    all events of one probability under R a half-space has the most under each part of it, by Neyman and Pearson: so
+    P' is a mixture of R moved by vectors of norm 2K at most, K the number of copies given that there is one. Of all
+    events of one probability under R a half-space has the most under each part of it, by Neyman and Pearson: so
     H_a(P', R) is at most S(a), that of the mixture of N(2K, s^2) against N(0, s^2) on a line. Given which draws are the
     example, P' and Q' are K |x - x'| apart: H_a(P', Q') is at most V(a), the mean of H_a(N(2K, s^2), N(0, s^2)).
-    Therefore H_c <= p ((1-p) (S + (V - S)/a) + p V). The divergence is convex in c, and for c < 1 that of x and x'
-    exchanged. So it is at most the greatest convex function below this bound at finitely many c, which is the profile
-    of a pair of as many losses and their mirror images.
+    Therefore H_c <= p ((1-p) (S + (V - S)/a) + p V). The divergence is convex in c, and for c < 1 it is that of x and
+    x' exchanged. So it is at most the greatest convex function below this bound at finitely many c, which is the
+    profile of a pair of as many losses and their mirror images.
 
-    Source: advanced joint convexity, Balle, Barthe and Gaboardi (2018), "Privacy amplification by subsampling", Theorem
-    2, and Theorem 10 for p V, in place of which this is; mixtures of vectors, Choquette-Choo, Ganesh, Steinke and
-    Thakurta (2024), "Privacy amplification for matrix mechanisms"; finitely many losses, Doroshenko et al. (2022),
+    Source: advanced joint convexity, Balle, Barthe and Gaboardi (2018), "Privacy amplification by subsampling",
+    Theorem 2, and Theorem 10 for p V, which this bound replaces; mixtures of vectors, Choquette-Choo, Ganesh, Steinke
+    and Thakurta (2024), "Privacy amplification for matrix mechanisms"; finitely many losses, Doroshenko et al. (2022),
     "Connect the dots".
 
     >>> from jaxacct import epsilon
@@ -433,7 +459,7 @@ class GaussianWithReplacement(Mechanism):
 
         Args:
             noise_multiplier: standard deviation s of the noise over the norm of one example's contribution, a number of
-                at least 0.1. (A draw that is replaced by another changes the sum by up to twice that norm: counted.)
+                at least 0.1. (Replacing a draw changes the sum by up to twice that norm: the pair counts this.)
             num_examples: n, at least 2.
             batch_size: B, at least 1.
 
@@ -459,7 +485,7 @@ class GaussianWithReplacement(Mechanism):
 
     def __post_init__(self) -> None:
         for name in ("losses", "p", "q"):
-            if isinstance(getattr(self, name), (list, tuple)):  # a pytree of its own, were it left as it is
+            if isinstance(getattr(self, name), (list, tuple)):  # which as a pytree would have a leaf for each number
                 object.__setattr__(self, name, np.asarray(getattr(self, name), np.float64))
         self.validate()
 
@@ -480,16 +506,18 @@ class GaussianWithReplacement(Mechanism):
 
 
 def _copies(n: int, draws: int) -> tuple[float, np.ndarray, float]:
-    """Returns p, rounded up; the law of K from 1 up, given that it is above 0; and a bound on what that leaves out."""
+    """Returns p, rounded up; the law of K from 1 up, given that it is above 0; and a bound on the mass left out."""
     validation.check_whole(n, "num_examples", 2, 2**53, "the number of examples, of which one is replaced")
     validation.check_whole(draws, "batch_size", 1, 2**53, "the number of draws")
     with decimal.localcontext(prec=DIGITS):
         size, chance = decimal.Decimal(draws), 1 / decimal.Decimal(n)
         law = [(size * (1 - chance).ln()).exp()]
         some = 1 - law[0]
+        # Binomial masses, each from the one before, until the rest is negligible or no draws are left.
         for k in range(draws):
             law.append(law[-1] * (size - k) / ((k + 1) * (n - 1)))
-            # From four times the mean on each is at most half of the one before, and all that follow at most one.
+            # From four times the mean on each mass is at most half of the one before, so all that follow sum to at most
+            # the last one.
             if k > 4 * size * chance and law[-1] < decimal.Decimal(NEGLIGIBLE) * some:
                 break
             if k > MOST_COPIES:
@@ -509,7 +537,7 @@ def _tail(z: np.ndarray) -> np.ndarray:
 def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns c - 1, log c and an upper bound on the profile there, at c = 1 and at POINTS c above it.
 
-    Each belongs to a point x of the line, at which the mixture's density is a times that of N(0, s^2).
+    Each c belongs to a point x of the line, at which the mixture's density is a times that of N(0, s^2).
     """
     k = np.arange(1.0, len(copies) + 1)[:, None]
     weights = copies[:, None]
@@ -518,6 +546,7 @@ def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[
         return np.logaddexp.reduce(np.log(np.maximum(weights, 1e-300)) + (2 * k * x - 2 * k**2) / s**2, axis=0)
 
     def where(falls: bool, target: float, low: float, high: float) -> float:
+        # Bisection, to the last bit, for the x at which the mixture's tail falls, or log a rises, to the target.
         for _ in range(200):
             middle = (low + high) / 2
             x = np.array([middle])
@@ -526,7 +555,7 @@ def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[
         return (low + high) / 2
 
     first = where(False, 0.0, 0.0, 2.0 * len(copies))
-    # Where c is as large as is counted, if that comes first.
+    # The last point is where the tail is negligible, or where c is as large as is counted, whichever comes first.
     last = min(
         where(True, NEGLIGIBLE, first, first + 2.0 * len(copies) + 40 * s),
         where(False, LARGEST_LOSS - math.log(rate), first, first + LARGEST_LOSS * s**2 + 2.0 * len(copies)),
@@ -535,6 +564,7 @@ def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[
     log_ratio = log_a(x)
     log_ratio[0] = 0.0
     a = np.exp(log_ratio)
+    # S(a), of the half-line from x on, and V(a), of the best half-line for each number of copies; both rounded up.
     own, base = weights * _tail((x - 2 * k) / s), _tail(x / s)
     secret = np.sum(own, axis=0) * (1 + ROUNDING) - a * base * (1 - ROUNDING)
     edges = (s**2 * log_ratio + 2 * k**2) / (2 * k)
@@ -549,12 +579,15 @@ def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[
 def _masses(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
     """Returns Q's masses at c > 1, and the infinite loss's, of a pair whose profile is no less than ``bound`` at all c.
 
-    Of the greatest convex function below the points, its slopes' increases; where the slope at c = 1 is too steep for a
-    mass at loss 0 to be left beside the mirror images, of the larger of it and the steepest line that may be.
+    The masses are the increases of the slopes of the greatest convex function below the points. Where its slope at
+    c = 1 is too steep for a mass at loss 0 to be left beside the mirror images, the points are first raised to the
+    steepest line that leaves one.
     """
     bound = np.maximum.accumulate(bound[::-1])[::-1]
     bound = np.maximum(bound, bound[0] - above * (1 - bound[0]) / 2 * (1 - SLACK))
     kept = [0]
+    # The lower convex hull, from left to right: a point leaves when it is above the chord from the one before to a new
+    # one.
     for i in range(1, len(above)):
         while len(kept) > 1 and (bound[kept[-1]] - bound[kept[-2]]) * (above[i] - above[kept[-2]]) >= (
             bound[i] - bound[kept[-2]]
@@ -566,7 +599,7 @@ def _masses(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
     q[kept[1:]] = np.maximum(np.diff(slopes), 0.0)
     q[q < 1e-300] = 0.0
     infinite = float(bound[-1])
-    # sum over j > i of q_j (c_j - c_i), with what is infinite.
+    # The profile that is found: the sum over j > i of q_j (c_j - c_i), with the infinite mass.
     mass, moment = (np.cumsum(values[::-1])[::-1] for values in (q, q * above))
     found = moment - above * mass + infinite
     if not np.all(found >= bound * (1 - SLACK / 2)):
@@ -575,14 +608,14 @@ def _masses(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Gaussian noise on Poisson samples that are cut at a largest batch size.
+# Poisson samples that are cut at a largest batch size
 # ----------------------------------------------------------------------------------------------------
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class TruncatedPoissonGaussian(Mechanism):
-    """Gaussian mechanism on a Poisson sample, of which, if it exceeds B examples, B at random are used.
+    """Gaussian mechanism on a Poisson sample that is cut: if it exceeds B examples, B of them at random are used.
 
     Attributes:
         noise_multiplier (...): s, standard deviation of the noise over the clipping norm.
@@ -591,11 +624,12 @@ class TruncatedPoissonGaussian(Mechanism):
             example of any of the data sets; shapes broadcast. :class:`.TruncatedPoissonSampler` knows it.
         least_overflow_probability (...): v, lower bound on the same, at most w.
         overflow_rate (...): r, in (0, 1], and
-        overflow_slack (...): e, in [0, 1]: with p the probability that B or more others are sampled, and t the one that
-            moreover the example is in the batch, t <= v r + q min(e, p - v) for all data sets at issue.
+        overflow_slack (...): e, in [0, 1]: with p the probability that B or more others are sampled, and t the
+            probability that moreover the example is in the batch, t <= v r + q min(e, p - v) for all data sets at
+            issue.
 
-    With the defaults the last three say nothing: a full batch counts at the rate q. :meth:`for_batches` makes one from
-    the number of examples and B.
+    With the defaults of the last three a full batch counts at the rate q. :meth:`for_batches` makes one from the number
+    of examples and B.
 
     Relations: "add_or_remove" (default), "remove", "add".
 
@@ -604,9 +638,9 @@ class TruncatedPoissonGaussian(Mechanism):
     D(s/2, q) with probability e' and D(s, q) with the rest; which of the three is known, and costs nothing by itself.
 
     Proof. Let S be the sampled others. Its law does not depend on the example at issue; give away whether its size K
-    is at least B. If not, also S: the batch is S, or with probability q S and the example, so the sum moves by a vector
-    of norm at most 1: D(s, q). If K >= B, let T be a uniform B-subset of S, the batch without the example, and z
-    uniform in T. With the example at hand, given K, the batch is T with z exchanged for it with probability
+    is at least B. If not, give away S, too: the batch is S, or with probability q S and the example, so the sum moves
+    by a vector of norm at most 1: D(s, q). If K >= B, let T be a uniform B-subset of S, the batch without the example,
+    and z uniform in T. With the example at hand, given K, the batch is T with z exchanged for it with probability
     q B / (K + 1), else T: a uniform B-subset of S and the example holds it with probability B / (K + 1), and then a
     uniform (B - 1)-subset of S. Given K >= B, the law of T and z is that of a uniform B-subset of the others and one of
     its members, whatever K is; so it is independent of K and of the exchange. Give T and z away, but not K: the sum
@@ -640,7 +674,7 @@ class TruncatedPoissonGaussian(Mechanism):
         """Returns the mechanism of data sets of a known size and batches of at most ``capacity``.
 
         Args:
-            noise_multiplier (...): as of the class; may be traced.
+            noise_multiplier (...): as that of the class; may be traced.
             sampling_rate: a number in (0, 1], before the cut.
             num_examples: n, of the larger of two neighbouring data sets; taken as public. Several numbers where it may
                 be any of them: (n, n + 1) for all neighbours of a data set of n.
@@ -648,10 +682,10 @@ class TruncatedPoissonGaussian(Mechanism):
 
         Formal guarantee: that of the class. With m = n - 1 others K is binomial, and p_m and t_m are sums over its law
         (:func:`jaxacct.rounded_sum.binomial_tail`), rounded to their safe sides. For one n, v and w bound p_m,
-        r is t_m over v and e is 0. For several, v and r are those of the least, m; and e is what the largest t has
-        more, over q. Then t <= v r + q e for each; and t_k <= v r + q (p_k - v) for a k above m, as one more example
-        that is sampled adds to t at most where it fills the batch, so at most q (p_(m + 1) - p_m). Where t_m / v is
-        above q, r is q, and v r + q (p_m - v) is p_m q, which is not below t_m either.
+        r is t_m over v and e is 0. For several, v and r are those of the least m, and e is the amount by which the
+        largest t exceeds t_m, over q. Then t <= v r + q e for each; and t_k <= v r + q (p_k - v) for a k above m, since
+        one more sampled example adds to t at most where it fills the batch, so at most q (p_(m + 1) - p_m). Where
+        t_m / v is above q, r is q, and v r + q (p_m - v) is p_m q, which is not below t_m either.
 
         Raises ValueError or TypeError where an argument is out of range.
 
@@ -713,8 +747,8 @@ class TruncatedPoissonGaussian(Mechanism):
 def remaining_weight(least: Array, slack: Array) -> Array:
     """Returns 1 - least - slack: in float64 right to a few roundings however near to 0 it is.
 
-    Elsewhere to fourteen, or not above the truth by any, and below it by ten of slack at most: the pair in which slack
-    takes what is missing is the larger one.
+    In other arithmetic it is right to fourteen, or not above the truth by any, and below it by ten of slack at most:
+    the pair in which slack takes what is missing is the larger one.
     """
     rest = 1 - least
     return (rest - slack) + ((1 - rest) - least)

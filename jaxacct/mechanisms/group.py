@@ -1,4 +1,11 @@
-"""Groups of examples: everything that one person owns, say."""
+"""Groups of examples: mechanisms for neighbours that differ in several examples, as in all that one person owns.
+
+:func:`group` turns a mechanism for one example into one for g. In reading order:
+
+- :func:`group`, and sums over Poisson samples (:class:`PoissonSubsampledGroup`),
+- less noise, and more epsilon and delta, of a group, rounded to the safe side,
+- batches of fixed size (:class:`WithoutReplacementGroup`).
+"""
 
 from __future__ import annotations
 
@@ -33,11 +40,12 @@ from jaxacct.numerics.programs import lowered
 from jaxacct.numerics.pytrees import register_dataclass
 
 MOST_EXAMPLES = 512
-"""Largest group whose number of sampled examples is taken by its exact law: each has a place on the noise's axis."""
+"""Largest group on Poisson samples. Its number of sampled examples is taken by its exact law, each with a place on the
+noise's axis; a limit of work alone."""
 
 LEAST_PLACES = 16
-"""Groups up to this size have as many places, all but theirs without weight, and larger ones up to twice, four times as
-many: one program serves all of them."""
+"""Fewest places on the noise's axis. Smaller groups have as many places, all but theirs without weight, and larger ones
+twice, four times as many and so on: one program serves all groups of so many places. Speed only."""
 
 
 def group(mechanism: Mechanism, size: int) -> Mechanism:
@@ -51,20 +59,21 @@ def group(mechanism: Mechanism, size: int) -> Mechanism:
 
     Returns:
         A mechanism for every accountant, of the same relations, which then speak of g examples: added, removed, zeroed
-        out, or replaced by g others. For g = 1 ``mechanism`` itself. Sums of Gaussian and Laplace noise move by g: the
-        same with 1/g of the noise. On Poisson samples a :class:`PoissonSubsampledGroup`. An epsilon becomes g epsilon,
-        with its delta times 1 + e^epsilon + ... + e^((g - 1) epsilon).
+        out, or replaced by g others. For g = 1 it is ``mechanism`` itself. Sums with Gaussian and Laplace noise move by
+        g, which is the same as 1/g of the noise. On Poisson samples it is a :class:`PoissonSubsampledGroup`. An epsilon
+        becomes g epsilon, with its delta times 1 + e^epsilon + ... + e^((g - 1) epsilon).
 
-    Formal guarantee: the pairs dominate all neighbours that differ in at most g examples; of sums they are tight, those
-    of g examples whose gradients are one vector. What is known by its epsilon and delta alone becomes all that is known
-    to be so for g examples: a ``lower`` is theirs, and not that of such a group. Divisions and products are rounded to
-    the safe side.
+    Formal guarantee: the pairs dominate all neighbours that differ in at most g examples; for sums they are tight, as g
+    examples whose gradients are one vector attain them. A mechanism known by its epsilon and delta alone becomes every
+    mechanism with the guarantee of g examples: a ``lower`` is that of the worst of these, and not that of such a group.
+    Divisions and products are rounded to the safe side.
 
-    Raises ValueError for mechanisms without a proof: batches of fixed size have :class:`WithoutReplacementGroup`, which
-    asks for the number of examples. TypeError or ValueError where an argument is wrong.
+    Raises ValueError for mechanisms without a proof: for batches of fixed size there is
+    :class:`WithoutReplacementGroup`, which asks for the number of examples. TypeError or ValueError where an argument
+    is wrong.
 
-    Source: Dwork and Roth (2014), "The algorithmic foundations of differential privacy", Theorem 2.2, for what is known
-    by its epsilon and delta alone; :class:`PoissonSubsampledGroup`.
+    Source: Dwork and Roth (2014), "The algorithmic foundations of differential privacy", Theorem 2.2, for mechanisms
+    known by epsilon and delta alone; :class:`PoissonSubsampledGroup`.
 
     >>> from jaxacct import Gaussian, PoissonSubsampledGaussian
     >>> group(PoissonSubsampledGaussian(noise_multiplier=1.0, sampling_rate=0.01), 8).size
@@ -83,7 +92,7 @@ def group(mechanism: Mechanism, size: int) -> Mechanism:
 @register_dataclass
 @dataclass(frozen=True)
 class PoissonSubsampledGroup(Mechanism):
-    """A noisy sum over a Poisson sample, for groups of examples; what :func:`group` makes of one for single examples.
+    """A noisy sum over a Poisson sample, for groups of examples: the result of :func:`group` for such a sum.
 
     Attributes:
         scale (...): s, the noise multiplier of Gaussian noise, or the scale of Laplace noise over an example's L1 norm.
@@ -96,18 +105,18 @@ class PoissonSubsampledGroup(Mechanism):
     Formal guarantee: with K binomial, of g trials at the rate q, and B the noise, the pair is (B + K, B) for "remove",
     its reverse for "add", and (B + K, B - K) for "replace". They dominate, and g equal gradients of norm 1 attain them.
 
-    Proof. Fix who of all others is sampled, and let a set S of the group be. The sum then moves by v_S, of norm at most
-    |S|, or in the other data set by w_S. With mu_v the noise moved by v and f_k(a) the greatest mu_v-probability of an
-    event of mu_0-probability a, |v| <= k, which by Neyman and Pearson is that of a half-line moved by k,
+    Proof. Fix which of all others are sampled, and let a set S of the group be. The sum then moves by v_S, of norm at
+    most |S|, or in the other data set by w_S. With mu_v the noise moved by v and f_k(a) the greatest mu_v-probability
+    of an event of mu_0-probability a, |v| <= k, which by Neyman and Pearson is that of a half-line moved by k,
 
         P(A) - c Q(A) = sum_S P(S) (mu_(v_S)(A) - c mu_(w_S)(A)) <= sum_k P(K = k) (f_k(a) - c (1 - f_k(1 - a))),
 
     or with a in the place of the one that does not move. One half-line attains all k at once, so the right side is the
-    pair's at it. Fewer than g examples are a smaller K, and f_k rises with k. In several dimensions f_k is that of one:
-    for normal noise by its symmetry, for Laplace noise in the L1 norm as for :class:`.Laplace`.
+    pair's at it. Fewer than g examples give a smaller K, and f_k rises with k. In several dimensions f_k is that of
+    one: for normal noise by its symmetry, for Laplace noise in the L1 norm as for :class:`.Laplace`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead. The exact
-    accountant takes Gaussian noise only; Laplace noise is for the mesh.
+    accountant takes Gaussian noise only; Laplace noise has to go to the mesh.
 
     Source: Ganesh (2024), "Tight group-level DP guarantees for DP-SGD with sampling via mixture of Gaussians
     mechanisms"; Charles et al. (2024), "Fine-tuning large language models with user-level differential privacy".
@@ -150,6 +159,7 @@ class PoissonSubsampledGroup(Mechanism):
             return self._pairs(jnp, as_float64(self.scale), as_float64(self.sampling_rate), asked)
 
     def _pairs(self, xp: Any, scale: Any, rate: Any, asked: tuple[str, ...]) -> tuple[DominatingPair, ...]:
+        # Places beyond the group's size have no weight: they make shapes equal, and so programs few.
         s, q = xp.broadcast_arrays(scale, rate)
         most = LEAST_PLACES << max(0, math.ceil(math.log2(self.size / LEAST_PLACES)))
         drawn, units = binomial_masses(self.size, q)
@@ -170,10 +180,11 @@ class PoissonSubsampledGroup(Mechanism):
 
 
 def less_noise(scale: ArrayLike, size: int) -> Any:
-    """Returns noise divided by the size of a group, not above the quotient."""
+    """Returns noise divided by the size of a group, rounded down."""
     if not is_concrete(scale):
         return _less_noise(scale, size)
     quotient = np.asarray(scale, np.float64) / size
+    # Division by a power of two is exact; every other quotient goes one float down, to the side of less noise.
     is_exact = np.isinf(quotient) | (size & (size - 1) == 0)
     return np.where(is_exact, quotient, np.nextafter(quotient, 0.0))[()]
 
@@ -186,8 +197,10 @@ def _less_noise(scale: ArrayLike, size: int) -> Array:
 
 @in_float64
 def more_of_a_group(epsilon: ArrayLike, delta: ArrayLike, size: int) -> tuple[Array, Array]:
-    """Returns (g epsilon, delta (e^(g epsilon) - 1)/(e^epsilon - 1)), not below; see :func:`group`."""
+    """Returns (g epsilon, delta (e^(g epsilon) - 1)/(e^epsilon - 1)), rounded up; see :func:`group`."""
     each, once = exact_float64(epsilon), exact_float64(delta)
+    # The factor (e^(g epsilon) - 1)/(e^epsilon - 1) tends to g as epsilon falls to 0, so g is its floor; an overflow
+    # counts as a delta of 1.
     total = each * size * (1 + 4 * roundoff())
     least = jnp.maximum(each, TINY)
     factor = jnp.maximum(jnp.expm1(total) / jnp.expm1(least), size) * (1 + 64 * roundoff() * (1 + total))
@@ -196,20 +209,22 @@ def more_of_a_group(epsilon: ArrayLike, delta: ArrayLike, size: int) -> tuple[Ar
 
 
 # ----------------------------------------------------------------------------------------------------
-# Groups of examples in batches of fixed size, drawn without replacement.
+# Groups of examples in batches of fixed size, drawn without replacement
 # ----------------------------------------------------------------------------------------------------
 
 MOST_OF_GROUP = 512
-"""Largest group."""
+"""Largest group in batches of fixed size; a limit of work alone."""
 
 FARTHEST = 14.0
-"""Deviations beyond which a loss counts as infinite: 1e-44 of its mass."""
+"""Standard deviations beyond which a loss counts as infinite: 1e-44 of its mass. Sound for any value."""
 
 HALVINGS = 64
-"""Of the search for an event's edge."""
+"""Number of halvings in the search for an event's edge: enough for all digits of float64. With fewer the edge, and so
+the loss's law, would be inexact."""
 
 VALUE_UNITS = 256
-"""Units of roundoff by which sums of normal tails err, relative to their parts times their logarithms."""
+"""Error of sums of normal tails, relative to their parts times their logarithms, in units of roundoff. The accountants'
+bounds rest on it: it must not be lowered."""
 
 
 @register_dataclass
@@ -232,8 +247,8 @@ class WithoutReplacementGroup(Mechanism):
 
     and is its own mirror image. For g = 1 it is that of :class:`.GaussianWithoutReplacement`. The pair of the mixture
     of N(2k, s^2) against N(0, s^2) is not enough: for c near 1 its optimal event lies left of most places, where it
-    costs less to let the other data set move, too; and for c < 1 neighbours the other way round exceed it. U may be
-    above what is attained, where the best places for several k do not go together: by a third for few examples.
+    costs less to let the other data set move, too; and for c < 1 neighbours in the reverse order exceed it. U may be
+    above the attained divergence, where the best places for several k do not go together: by a third for few examples.
 
     Proof. Draw a batch R of others, in random order, and put the first K of the group, in random order, in the place of
     the first K of R. Given R and the orders, the sum moves by v_k if K = k, and in the other data set by w_k; v_k, w_k
@@ -247,7 +262,7 @@ class WithoutReplacementGroup(Mechanism):
 
         sum_k h_k ((e^(2k(t-k)/s^2)/c - 1)+ - (e^(-2k(t+k)/s^2) - 1/c)+) = (1 - 1/c) h_0.
 
-    The events' probabilities are those of losses above log(c). The mesh answers (:mod:`jaxacct.prv`). Losses of less
+    The events' probabilities are those of losses above log(c). The mesh (:mod:`jaxacct.prv`) answers. Losses of less
     than 1e-44 of the mass count as infinite.
 
     Raises ValueError where a field is out of range; traced noise cannot raise and costs inf instead.
@@ -286,9 +301,11 @@ class WithoutReplacementGroup(Mechanism):
         return WithoutReplacementGroup(self.noise_multiplier, self.num_examples, self.batch_size, self.size * size)
 
     def masses(self) -> np.ndarray:
-        """Returns the probabilities (size + 1,) of how many of the group are in a batch, rounded once each."""
+        """Returns the probabilities (size + 1,) of the numbers of the group in a batch, rounded once each."""
         n, b, g = self.num_examples, self.batch_size, self.size
         mass = Fraction(1)
+        # In exact fractions: the mass of none in the batch, one factor for each member of the group; then each mass
+        # from the one before.
         for i in range(g):
             mass *= Fraction(n - b - i, n - i)
         found = [mass]
@@ -302,6 +319,8 @@ class WithoutReplacementGroup(Mechanism):
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
         s, masses = as_float64(self.noise_multiplier), self.masses()
+        # The loss of the largest shift, 2 g, at FARTHEST deviations. The atom at 0 is the jump of the slopes of U at c
+        # = 1.
         highest = 2 * self.size * (self.size + FARTHEST * s) / s**2
         parameters = s, jnp.broadcast_to(masses, (*s.shape, len(masses)))
         free = jnp.full_like(s, jnp.nan)
@@ -324,10 +343,12 @@ class WithoutReplacementGroup(Mechanism):
 
 
 def _edge(loss: Array, s: Array, masses: Array) -> Array:
-    """Returns t for losses log(c) (n,) >= 0, by bisection."""
+    """Returns t for losses log(c) (n,) >= 0, by bisection of the equation that rises in t."""
     k, h = jnp.arange(1.0, masses.shape[0])[:, None], masses[1:, None]
 
     def is_high(t: Array) -> Array:
+        # The two sums of the equation in the docstring, each term cut at 0; the first is cut above as well, before it
+        # overflows.
         rising = jnp.expm1(jnp.clip(2 * k * (t[None] - k) / s**2 - loss[None], 0.0, 700.0))
         falling = jnp.maximum(jnp.exp(-2 * k * (t[None] + k) / s**2) - jnp.exp(-loss)[None], 0.0)
         return jnp.sum(h * (rising - falling), axis=0) >= -jnp.expm1(-loss) * masses[0]
@@ -337,7 +358,7 @@ def _edge(loss: Array, s: Array, masses: Array) -> Array:
         high = is_high(middle)
         return jnp.where(high, ends[0], middle), jnp.where(high, middle, ends[1])
 
-    # Where the term of one k alone is 1 the sum is high enough.
+    # The upper end: where the term of one k alone is 1, the sum is high enough. Each step keeps the edge between ends.
     alone = k + s**2 * (loss[None] + jnp.log1p(1 / jnp.maximum(h, 1e-290))) / (2 * k)
     return jax.lax.fori_loop(0, HALVINGS, halved, (jnp.zeros_like(loss), jnp.min(alone, axis=0)))[1]
 
@@ -345,6 +366,7 @@ def _edge(loss: Array, s: Array, masses: Array) -> Array:
 def _above(loss: Array, parameters: tuple[Array, Array]) -> tuple[Array, Array]:
     """Returns the probabilities under P and under Q of losses above ``loss``, at least 0, elementwise."""
     s, masses = parameters
+    # The optimal events at each loss: z = -t/s where nothing moves, and u for k of the group, as in the proof.
     flat = loss.reshape(-1)
     z = -_edge(flat, s, masses)[None] / s
     k, h = jnp.arange(1.0, masses.shape[0])[:, None], masses[1:, None]
@@ -358,7 +380,7 @@ def _normal(z: Array) -> Array:
     return 0.5 * jax.scipy.special.erfc(-z * np.sqrt(0.5))
 
 
-# Below 0 the law is the mirror image: what P has up to -y is what Q has from y on.
+# Below 0 the law is the mirror image: the mass that P has up to -y is that of Q from y on.
 def _cdf_p(loss: Array, parameters: Any) -> Array:
     p, q = _above(jnp.abs(loss), parameters)
     return jnp.where(loss < 0, q, 1 - p)

@@ -1,4 +1,8 @@
-"""Mechanisms with Laplace noise."""
+"""Mechanisms with Laplace noise, alone and on Poisson samples, and mechanisms with noise on the integers.
+
+Laplace noise moved by a shift has bounded losses. Integer noise, discrete Laplace or discrete Gaussian, has finitely
+many losses that count, and its pair lists them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ class Laplace(Mechanism):
             accountant answers with an infinite epsilon.
 
     Relations: "add_or_remove" (default), "remove", "add", "zero_out", one pair for all of them by symmetry; "replace",
-    where the query moves by up to 2.
+    under which the query moves by up to 2.
 
     Source: Dwork, McSherry, Nissim and Smith (2006), "Calibrating noise to sensitivity in private data analysis". Many
     coordinates are dominated by one that moves by the sum of their shifts: the hockey-stick divergence of two
@@ -100,7 +104,7 @@ class PoissonSubsampledLaplace(Mechanism):
         return PoissonSubsampledGroup(self.scale, self.sampling_rate, size, noise="laplace")
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns one pair for each direction: (mixture, base), (base, mixture), or of two mixtures."""
+        """Returns one pair for each direction: (mixture, base), (base, mixture), or one of two mixtures."""
         return tuple(
             subsampled_pair(self.scale, self.sampling_rate, direction, "laplace")
             for direction in directions(self, relation)
@@ -108,20 +112,24 @@ class PoissonSubsampledLaplace(Mechanism):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Noise on the integers.
+# Noise on the integers: discrete Laplace and discrete Gaussian
 # ----------------------------------------------------------------------------------------------------
 
 LARGEST_SENSITIVITY = 2**16
-"""Most that a query's value may change: discrete Laplace noise has an atom for each unit of it."""
+"""Largest change of a query's integer value: discrete Laplace noise has an atom for each unit of it. A limit of memory
+alone."""
 
 LARGEST_REACH = 2**16
-"""Most integers on either side of discrete Gaussian noise that are summed over; enough for a scale of 1700."""
+"""Most integers on either side of discrete Gaussian noise that are summed over by default; enough for a scale of 1700.
+A limit of memory and time alone."""
 
 DEFAULT_REACH = 2**11
-"""Reach for a traced scale, which Python cannot look at; enough for a scale of 54."""
+"""Integers on either side for a traced scale, which Python cannot look at; enough for a scale of 54. Beyond it epsilon
+is inf."""
 
 SCALES_OF_REACH = 38
-"""Scales beyond which the discrete Gaussian's mass, e^(-38^2/2) = e^-722, is below the smallest float64, e^-708."""
+"""Number of scales beyond which the discrete Gaussian's mass, e^(-38^2/2) = e^-722, is below the smallest float64,
+e^-708."""
 
 
 @register_dataclass
@@ -191,10 +199,10 @@ class DiscreteGaussian(Mechanism):
     Attributes:
         scale (...): above 0; close to the standard deviation of the noise where it exceeds 1.
         sensitivity: largest change of the query's value, a whole number of at least 1; static.
-        reach: integers on either side of the centre that masses are kept for, static. By default enough for a concrete
-            scale up to 1700, rounded up to a power of two; 2048, enough for a scale of 54, for a traced one. Beyond it
-            neither noise may have a mass that float64 can hold; epsilon is inf where that fails. Give it where a large
-            scale is traced.
+        reach: integers on either side of the centre that masses are kept for, static. By default it is enough for a
+            concrete scale up to 1700, rounded up to a power of two, and 2048, enough for a scale of 54, for a traced
+            one. Beyond it neither noise may have a mass that float64 can hold; epsilon is inf where that fails. Give it
+            where a large scale is traced.
 
     Relations: "add_or_remove" (default), "remove", "add", "zero_out". All are the same pair by symmetry, and the pair
     of the largest shift dominates those of smaller ones, since the likelihood ratio is monotone. For replace-one
@@ -244,7 +252,7 @@ class DiscreteGaussian(Mechanism):
 
 
 def check_sensitivity(value: int) -> None:
-    """Raises where a sensitivity is not a whole number from 1 on."""
+    """Raises where a sensitivity is not a whole number in range."""
     validation.check_whole(value, "sensitivity", 1, LARGEST_SENSITIVITY, "the largest change of the query's value")
 
 
@@ -252,6 +260,7 @@ def _enough(scale: np.ndarray | None) -> int:
     """Returns a power of two that reaches far enough for each of the scales."""
     if scale is None or not np.any(np.isfinite(scale)):
         return DEFAULT_REACH
+    # At least 64 integers, and a power of two: few programs serve all scales.
     largest = float(np.max(scale, where=np.isfinite(scale), initial=0.0))
     needed = 2 ** math.ceil(math.log2(max(SCALES_OF_REACH * largest + 1, 64)))
     if needed > LARGEST_REACH:

@@ -1,4 +1,8 @@
-"""Gaussian noise that is correlated over steps: DP-FTRL, the matrix mechanism."""
+"""Mechanisms of a whole training with Gaussian noise that is correlated over steps: DP-FTRL, the matrix mechanism.
+
+Without sampling such a training is one Gaussian mechanism; under cyclic Poisson sampling it is a composition of
+Poisson-subsampled Gaussian mechanisms, one for each cycle. Binary trees of noisy sums stand last.
+"""
 
 from __future__ import annotations
 
@@ -20,53 +24,54 @@ from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies.strategy import CyclicPoisson, Participation, Strategy, Unsampled
 
 LARGEST = np.finfo(np.float64).max
+"""Largest finite float64 number, to which a ratio that overflows is lowered: only infinite noise costs nothing."""
 
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False)
 class MatrixMechanism(Mechanism):
-    """A whole training with correlated noise: every step of it, told as it goes, is one run of this mechanism.
+    """A whole training with correlated noise: one run of it is every step of the training, each released as it comes.
 
     Args:
         strategy: C, concrete: step t gets the row t of C^-1 z (:class:`.Strategy`).
-        noise_multiplier (): standard deviation of z over the clipping norm. What a budget is spent on is its ratio to
-            the sensitivity, so scaling C and this by one number changes nothing.
+        noise_multiplier (): standard deviation of z over the clipping norm. The cost depends only on its ratio to the
+            sensitivity, so scaling C and this by one number changes nothing.
         participation: :class:`.SinglePass`, :class:`.MinSeparation`, :class:`.FixedEpochs` or :class:`.CyclicPoisson`.
 
     Attributes:
         noise_multiplier: as given.
-        sensitivity: of the strategy, float64, an upper bound: of all steps that an example takes part in, or under
-            cyclic Poisson sampling of one turn.
-        sampling_rate: of :class:`.CyclicPoisson`; 1 without.
-        cycles: most turns that a group has; 1 without.
+        sensitivity: the strategy's, float64, an upper bound: that of all steps that an example takes part in, or under
+            cyclic Poisson sampling that of one turn.
+        sampling_rate: that of :class:`.CyclicPoisson`; 1 without.
+        cycles: most turns that a group has; 1 without cyclic sampling.
 
     Formal guarantee, for steps whose inputs depend on everything released before, and for clipped contributions:
 
-    *Unsampled.* Released are the rows of C x + z one after the other. Given those before, row t moves by
+    *Unsampled.* The rows of C x + z are released one after the other. Given those before, row t moves by
     d_t = sum over s of C[t, s] g_s, where g_s is what the example adds to step s, fixed by then. Along every course of
     events the squares of the |d_t| sum to at most the squared sensitivity, by its definition. Gaussian mechanisms
     chosen adaptively with such a sum are, together, one Gaussian mechanism of that sensitivity (Denisov et al. (2022),
-    Theorem 2.1; Smith and Thakurta (2022), "Fully adaptive composition for Gaussian differential privacy"). Which
-    steps the example takes part in may depend on what was released, too. Under "replace" the example's steps stay, and
+    Theorem 2.1; Smith and Thakurta (2022), "Fully adaptive composition for Gaussian differential privacy"). The steps
+    that the example takes part in may depend on earlier releases, too. Under "replace" the example's steps stay, and
     contributions move by up to 2.
 
     *Cyclic Poisson.* C has at most b bands, and groups take turns every b steps. So the columns of the steps of a group
     have no row in common: the rows from one of its turns to before the next one hold one sampled contribution, along
     C[:, t], and, given the past and the other examples' coins, which may be told, noise. Projected on that direction
-    these rows are the Poisson-subsampled Gaussian mechanism of sensitivity |C[:, t]|, the rest of them is noise that
-    depends on nothing: at most as much as that of the largest column. Turns are composed adaptively, at most
-    ceil(n / b) of them (Choquette-Choo et al. (2023), Theorem 4). Whichever the group is, divergences of a mixture over
-    groups drawn apart are at most the largest. Settings (rate, noise, strategy) are fixed for the whole training; only
-    its end may be chosen, between cycles: a filter is asked for :attr:`cycle`, once for each.
+    these rows are the Poisson-subsampled Gaussian mechanism of sensitivity |C[:, t]|, and the rest of them is noise
+    that depends on nothing: they cost at most as much as those of the largest column. Turns are composed adaptively, at
+    most ceil(n / b) of them (Choquette-Choo et al. (2023), Theorem 4). Whichever the group is, divergences of a mixture
+    over groups drawn apart are at most the largest. Settings (rate, noise, strategy) are fixed for the whole training;
+    only its end may be chosen, between cycles: a filter is asked for :attr:`cycle`, once for each.
 
-    Relations: those of :class:`.PoissonSubsampledGaussian`; with ``equal_groups`` "replace" alone. What
-    :mod:`jaxacct.strategies.strategy` says of examples added and removed is assumed.
+    Relations: those of :class:`.PoissonSubsampledGaussian`; with ``equal_groups`` "replace" alone. The assumptions of
+    :mod:`jaxacct.strategies.strategy` about examples added and removed are made here, too.
 
     Raises:
         TypeError: a strategy or a participation that is none, or strategies that are traced.
         ValueError: a concrete argument out of range, or more bands than groups.
 
-    Of sampling and noise that may be neither, b-min-sep and balls-in-bins, only estimates are known; they are refused.
+    Sampling schemes that are neither of these, b-min-sep and balls-in-bins, have only estimates; they are refused.
 
     >>> from jaxacct import epsilon, strategies
     >>> noise = strategies.square_root(bands=4).normalized()
@@ -119,7 +124,7 @@ class MatrixMechanism(Mechanism):
 
     @property
     def cycle(self) -> Mechanism:
-        """One turn of every group: what a filter is asked for before each cycle of b steps.
+        """The mechanism of one turn of every group, which a filter is asked for before each cycle of b steps.
 
         Raises ValueError where the steps have no cycles that could be accounted for one by one.
         """
@@ -131,7 +136,7 @@ class MatrixMechanism(Mechanism):
         return (_OfEqualGroups if self.equal_groups else PoissonSubsampledGaussian)(self._noise(), self.sampling_rate)
 
     def with_noise(self, noise_multiplier: ArrayLike) -> MatrixMechanism:
-        """Returns the same training at another noise multiplier; the sensitivity is not bounded again."""
+        """Returns the same training at another noise multiplier, without bounding the sensitivity again."""
         numbers = noise_multiplier, self.sensitivity, self.sampling_rate, self.cycles
         made = self.tree_unflatten((self.is_sampled, self.equal_groups), numbers)
         made.validate()
@@ -159,7 +164,7 @@ class MatrixMechanism(Mechanism):
         return [(self.cycle, exact_real(steps) * exact_real(self.cycles))]
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns those of the whole training; raises ValueError where it is a composition, as that of cycles is."""
+        """Returns the pairs of the whole training; raises ValueError where it is a composition of cycles."""
         if not self.is_sampled:
             return Gaussian(self._noise()).dominating_pairs(relation)
         raise ValueError(
@@ -168,7 +173,7 @@ class MatrixMechanism(Mechanism):
         )
 
     def _noise(self) -> Any:
-        """Returns the noise over the sensitivity, rounded down; infinite, which costs nothing, only where it was."""
+        """Returns the noise over the sensitivity, rounded down; infinite, which costs nothing, only where it was so."""
         if is_concrete(self.noise_multiplier, self.sensitivity):
             noise: Any = np.asarray(self.noise_multiplier, np.float64)
             with np.errstate(over="ignore"):
@@ -190,6 +195,7 @@ class MatrixMechanism(Mechanism):
         self,
     ) -> tuple[tuple[tuple[jax.tree_util.GetAttrKey, ArrayLike], ...], tuple[bool, bool]]:
         """Returns the numbers, and what is static: for JAX."""
+        # The first four fields are numbers, the other two static.
         names = [entry.name for entry in fields(self)[:4]]
         children = tuple((jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names)
         return children, (self.is_sampled, self.equal_groups)
@@ -203,35 +209,35 @@ class MatrixMechanism(Mechanism):
 @register_dataclass
 @dataclass(frozen=True)
 class _OfEqualGroups(PoissonSubsampledGaussian):
-    """The same mechanism where examples were divided into groups of one size."""
+    """The mechanism of one cycle where examples were divided into groups of one size: "replace" alone."""
 
     relations: ClassVar[tuple[Relation, ...]] = ("replace",)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Sums of a stream by noisy binary trees, each example in it once.
+# Binary trees: prefix sums of a stream that holds each example once
 # ----------------------------------------------------------------------------------------------------
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class TreeAggregation(Mechanism):
-    """The mechanism of binary trees with Gaussian noise at the nodes, each example at most once in all of them.
+    """Binary trees with Gaussian noise at the nodes, each example at most once in all of them.
 
-    An account alone, of prefix sums of a stream whose nodes are all told. What makes noise of that kind for training
-    is the strategy :class:`jaxacct.strategies.TreeAggregation`, in a :class:`.MatrixMechanism`, whose online estimate
-    tells less and costs less.
+    This is an account alone, of prefix sums of a stream, all of whose nodes are released. To make noise of that kind
+    for training take the strategy :class:`jaxacct.strategies.TreeAggregation` in a :class:`.MatrixMechanism`; its
+    online estimate releases less and costs less.
 
     Attributes:
         noise_multiplier (...): standard deviation of a node's noise over the norm of one example's contribution.
-        depth (...): most nodes that one example is in: levels of the largest tree, ceil(log2(steps + 1)) of them.
+        depth (...): most nodes that one example is in: the levels of the largest tree, ceil(log2(steps + 1)).
 
-    Relations: "replace" (default), and "zero_out" where :class:`.Gaussian` knows it. Not "add_or_remove": without an
-    example the others would move up in the stream.
+    Relations: "replace" (default), and "zero_out" where :class:`.Gaussian` knows it. "add_or_remove" is none of them:
+    without an example the others would move up in the stream.
 
     Formal guarantee: the pair is that of the Gaussian of noise_multiplier / sqrt(depth), and is attained. The nodes'
     sums are one vector query of the stream with independent noise; an example in d nodes moves it by the norm of its
-    contribution times sqrt(d). That later examples depend on what came out is adaptivity, which Gaussian noise allows.
+    contribution times sqrt(d). Later examples may depend on earlier releases, since Gaussian noise allows adaptivity.
 
     Source: Kairouz et al. (2021), "Practical and private (deep) learning without sampling or shuffling", Theorem 4.1
     and appendix D; adaptivity: Denisov et al. (2022), "Improved differential privacy for SGD via optimal private linear
@@ -258,9 +264,10 @@ class TreeAggregation(Mechanism):
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
-        """Returns those of the Gaussian that it is."""
+        """Returns the pairs of the Gaussian mechanism that it is."""
         directions(self, relation)
         xp: Any = np if is_concrete(self.noise_multiplier, self.depth) else jnp
         noise, depth = as_float64(self.noise_multiplier), as_float64(self.depth)
+        # Rounded down, for less noise costs more; a depth of 1 needs no division.
         lowered = xp.where(depth >= 1, noise / xp.sqrt(depth), 0.0) * (1 - 4 * roundoff())
         return outside(Gaussian(xp.where(depth == 1, noise, lowered)).dominating_pairs(relation))

@@ -1,4 +1,13 @@
-"""What an accountant needs of a mechanism, and the neighbouring relations."""
+"""The base class of mechanisms, the neighbouring relations, and the checks that accountants make of both.
+
+A mechanism is a dataclass of numbers that gives a dominating pair for each direction of a neighbouring relation. In
+reading order:
+
+- the relations and their directions,
+- :class:`Mechanism`, and the types of a composition,
+- runs that release nothing (:func:`without_noops`),
+- a composition as a list of runs, and its checks.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +26,15 @@ from jaxacct.numerics.precision import as_float64, as_real, exact_float64, exact
 from jaxacct.numerics.pytrees import check_told_apart
 
 Relation: TypeAlias = Literal["add_or_remove", "remove", "add", "replace", "zero_out"]
-"""Which data sets are neighbours: one example more or less, one less, one more, one replaced by another, or by one that
-contributes nothing ("zero_out", also called replace-special: a record of its own, whose clipped gradients are all 0).
+"""Neighbouring relations: neighbours differ by one example more or less, one less, one more, one replaced by another,
+or one replaced by an example that contributes nothing ("zero_out", also called replace-special: a record of its own,
+whose clipped gradients are all 0).
 
-Under "replace" and "zero_out" neighbours have equally many examples: their number is told, and may be used. Under the
-others it is protected as well, by sums, but what a sum is divided by must not depend on it."""
+Under "replace" and "zero_out" neighbours have equally many examples: their number is public and may be used. Under the
+others it is protected as well. Sums protect it, but what a sum is divided by must not depend on it."""
 
 Direction: TypeAlias = Literal["remove", "add", "replace"]
-"""One of the ways a relation is walked: from the data set with the example to the one without, or back."""
+"""A direction of a relation: from the data set with the example to the one without, back, or by a replacement."""
 
 DIRECTIONS: dict[Relation, tuple[Direction, ...]] = {
     "add_or_remove": ("remove", "add"),
@@ -33,11 +43,11 @@ DIRECTIONS: dict[Relation, tuple[Direction, ...]] = {
     "replace": ("replace",),
     "zero_out": ("remove", "add"),
 }
-"""Which directed pairs a neighbouring relation asks for; the larger privacy loss of them counts."""
+"""Directed pairs that each neighbouring relation asks for; the largest privacy loss of them counts."""
 
 
 class Fields:
-    """A dataclass of numbers, or of arrays that broadcast: it is checked when it is made."""
+    """The base of dataclasses whose fields are numbers, or arrays that broadcast; they are checked when one is made."""
 
     def __post_init__(self) -> None:
         self.validate()
@@ -59,7 +69,10 @@ class Fields:
             ) from None
 
     def check_numbers(self) -> None:
-        """Raises TypeError where a field is no number; only what is called asks, for JAX puts what it likes there."""
+        """Raises TypeError where a field is no number.
+
+        Only accountants ask this: when JAX rebuilds a pytree it puts whatever it likes into the fields.
+        """
         if jax.tree_util.all_leaves([self]):
             name = type(self).__name__
             raise TypeError(f"{name} is no pytree: put @jaxacct.register_dataclass above its @dataclass.")
@@ -69,22 +82,23 @@ class Fields:
 
 
 class Mechanism(Fields, abc.ABC):
-    """What is released, one run of it: the base of all mechanisms, and of your own.
+    """The base class of all mechanisms, and of a user's own: it describes one run, and what that releases.
 
-    A class and not a protocol: what is no mechanism is refused by name, by a type checker and at run time, and most of
-    one is inherited. Write a frozen dataclass, registered by :func:`jaxacct.register_dataclass`, whose fields are
-    numbers or arrays, with :attr:`relations`, :meth:`validate` and :meth:`dominating_pairs`; override the rest where
-    fields are vectors or a run can release nothing. Every accountant, filter and trainer then takes it.
+    It is a class and not a protocol, so that a type checker and a check at run time refuse by name what is no
+    mechanism, and so that most methods are inherited. Write a frozen dataclass, registered by
+    :func:`jaxacct.register_dataclass`, whose fields are numbers or arrays, with :attr:`relations`, :meth:`validate` and
+    :meth:`dominating_pairs`; override the rest where fields are vectors or a run can release nothing. Every accountant,
+    filter and trainer then takes it.
 
     Making one raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead.
 
     Attributes:
         relations: the neighbouring relations that :meth:`dominating_pairs` knows pairs for, the default one first.
-        may_fail: whether pairs may have infinite losses of a probability below one, which Rényi accountants then count
-            apart; they answer inf otherwise.
+        may_fail: whether pairs may have infinite losses of a probability below one. Rényi accountants then count these
+            apart; otherwise they answer inf.
         tight: whether two data sets attain the pairs, under every relation of these: then a ``lower`` of accountants is
-            below the mechanism's own epsilon. Else, and by default, it is below that of the pairs alone, which may be
-            the larger one. An ``upper`` holds either way.
+            below the mechanism's own epsilon. Otherwise, and by default, it is below that of the pairs alone, which may
+            be larger than the mechanism's. An ``upper`` holds either way.
 
     A noisy count in which one person may count several times:
 
@@ -128,7 +142,8 @@ class Mechanism(Fields, abc.ABC):
         return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) > scalars else choose(nothing, 1.0, leaf), self)
 
     def of_group(self, size: int) -> Mechanism:
-        """Returns the mechanism that dominates this one where ``size`` examples change at once: :func:`jaxacct.group`.
+        """Returns the mechanism that dominates this one where ``size`` examples change at once: see
+        :func:`jaxacct.group`.
 
         Raises ValueError by default: nothing is known of a mechanism's groups unless its class says so.
         """
@@ -139,67 +154,70 @@ class Mechanism(Fields, abc.ABC):
 
     @property
     def composed(self) -> bool:
-        """Whether a run of it is always accounted for as the mechanisms of :meth:`apart`, by all accountants.
+        """Whether all accountants treat a run of it as the mechanisms of :meth:`apart`.
 
-        So it is where a class has written that; one whose runs are sometimes its own says here when they are not.
+        This is so where a class overrides :meth:`apart`. A class some of whose runs stay whole overrides this as well.
         """
         return type(self).apart is not Mechanism.apart
 
     def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
-        """Returns mechanisms and numbers of runs that come to ``steps`` runs of this one; by default itself, so often.
+        """Returns mechanisms and numbers of runs that come to ``steps`` runs of this one; by default just itself.
 
-        A class that gives itself among others overrides :attr:`composed`, too.
+        A class that lists itself among others overrides :attr:`composed`, too.
         """
         return [(self, steps)]
 
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
-"""What accountants compose: one mechanism (whose fields may have a leading axis), or several."""
+"""Mechanisms that an accountant composes: one (whose fields may have a leading axis), or several."""
 
 Steps: TypeAlias = ArrayLike | Sequence[ArrayLike]
-"""How often each is run: one number, an array of them beside a leading axis, or one entry for each mechanism."""
+"""Numbers of runs: one number, an array of them beside a leading axis, or one entry for each mechanism."""
 
 
 def without_noops(mechanism: Any, steps: Any) -> tuple[Any, Any]:
     """Returns the mechanism and its steps with 0 runs of an ordinary one in place of runs that release nothing.
 
-    Noise without end, or a sampling rate of 0: the privacy loss is 0 whatever comes out, so any number of runs costs
-    nothing, exactly. Accountants leave out what has 0 runs.
+    With infinite noise, or a sampling rate of 0, the privacy loss is 0 whatever comes out, so any number of runs costs
+    exactly nothing. Accountants leave out mechanisms with 0 runs.
     """
-    # In the scope's own precision first: a batch of float64 numbers may have come in from outside.
+    # A batch of float64 numbers may have come in from outside: first into the scope's own precision.
     mechanism = jax.tree.map(lambda leaf: leaf if is_concrete(leaf) else exact_real(leaf), mechanism)
     nothing = mechanism.releases_nothing()
     if is_concrete(nothing) and not np.any(nothing):
         return mechanism, steps
-    # What is no number of runs stays what it is.
+    # A value that is no valid number of runs stays as it is, so that the accountant can refuse it.
     return mechanism.ordinary(nothing), choose(nothing & is_count(steps), 0.0, steps)
 
 
 def is_count(steps: Any) -> Any:
-    """Returns where a number is one of runs: whole, at least 0, and at most what float64 holds every one of."""
+    """Returns where a number can count runs: whole, at least 0, and so small that float64 holds all whole numbers up to
+    it.
+    """
     floor = np.floor(steps) if is_concrete(steps) else jnp.floor(steps)
     return (steps >= 0) & (steps == floor) & (steps <= float(validation.MOST_STEPS))
 
 
 def choose(condition: Any, first: Any, second: Any) -> Any:
-    """Returns ``where``, of what Python can see by NumPy: so that it stays visible, and float64 outside the scope."""
+    """Returns ``where``, by NumPy if all values are concrete: so they stay concrete, and float64 outside the scope."""
     if is_concrete(condition, first, second):
         return np.where(condition, first, second)
     return jnp.where(condition, first, second if jnp.result_type(second) == jnp.bool_ else as_real(second))
 
 
 def is_none(value: Any) -> Any:
-    """Returns where a number is 0 to the bit; as numbers XLA takes subnormal ones for 0, and they are some."""
+    """Returns where a number is 0 to the bit. XLA takes subnormal numbers for 0, but they are above it."""
     return np.asarray(value, np.float64) == 0 if is_concrete(value) else is_zero(exact_float64(value))
 
 
 def is_endless(value: Any) -> Any:
-    """Returns where a number is infinite: noise in which everything drowns."""
+    """Returns where a number is infinite, as that of noise under which nothing can be seen."""
     return np.asarray(value, np.float64) == np.inf if is_concrete(value) else as_float64(value) == jnp.inf
 
 
 def nothing_sampled(noise: Any, sampling_rate: Any) -> Any:
-    """Returns where noise without end, or a sampling rate of 0, leaves nothing of an example, the other being valid."""
+    """Returns where infinite noise, or a sampling rate of 0, leaves nothing of an example, the other being valid."""
+    # With proper rates that are concrete the noise alone decides, and the answer stays concrete where the noise is.
     if is_concrete(sampling_rate) and np.all((np.asarray(sampling_rate) > 0) & (np.asarray(sampling_rate) <= 1)):
         return is_endless(noise)
     proper = (noise >= 0) & (sampling_rate >= 0) & (sampling_rate <= 1)
@@ -226,7 +244,7 @@ def check_mechanism(mechanism: object) -> None:
 def listed(mechanism: Mechanisms, steps: Steps) -> list[tuple[Mechanism, ArrayLike]]:
     """Returns each mechanism of a composition with its steps; raises ValueError where they are not as many.
 
-    What is composed of others comes as those.
+    A mechanism that is composed of others is listed as those.
     """
     if isinstance(mechanism, Mechanism) and mechanism.composed:
         return mechanism.apart(cast(ArrayLike, steps))
@@ -250,9 +268,10 @@ def check_count(mechanism: Mechanism, steps: ArrayLike) -> None:
 
 
 def check_parts(mechanism: Mechanisms, steps: Steps, *, made: bool = False) -> None:
-    """Raises where what another mechanism is made of is no composition.
+    """Raises where the parts of a mechanism that is made of others are no composition.
 
-    ``made``: when one is made, which JAX does as well, with whatever it likes for numbers: those are left alone.
+    ``made`` says that this is the check on making it. JAX also makes mechanisms, with whatever it likes for numbers:
+    those are left alone.
     """
     numbers = (bool, int, float, np.ndarray, np.generic, jax.Array)
     if made and not all(isinstance(leaf, numbers) for leaf in jax.tree.leaves((mechanism, steps))):

@@ -1,4 +1,8 @@
-"""Gaussian noise on batches by random allocation: each example in exactly so many batches of an epoch."""
+"""Random allocation with Gaussian noise: each example is in a fixed number of an epoch's batches, drawn at random.
+
+One epoch is one run. Its dominating pair is a spread of the mixture over the places of one example
+(:mod:`jaxacct.dominating_pairs.allocation`); more than two participations are a composition of blocks.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +37,10 @@ class RandomAllocation(Mechanism):
     Attributes:
         noise_multiplier (...): standard deviation of the noise of one step over the clipping norm.
         batches (...): t, the number of batches, and steps, of the epoch; whole, from 1 to 2**30. Shapes broadcast.
-        points: points of the law that the pair is made of, static; from 64 to 4096. More where an epoch has very many
-            batches. With 512, the default, delta of an epoch was 0.02 % to 1.5 % too large for t = 2 and delta above
-            1e-8, and up to 8 % for t = 1000, which is 0.6 % of epsilon; twice as many divide the excess by about four,
-            and take about three times as long: 0.43 s for t = 1000.
+        points: number of points of the law that the pair is made of, static; from 64 to 4096. Take more where an epoch
+            has very many batches. With 512, the default, delta of an epoch was 0.02 % to 1.5 % too large for t = 2 and
+            delta above 1e-8, and up to 8 % for t = 1000, which is 0.6 % of epsilon; twice as many divide the excess by
+            about four, and take about three times as long: 0.43 s for t = 1000.
         participations: k, the batches that an example is in, static; from 1 to t. Epsilons at a delta of 1e-4, for
             removing an example, with the exact ones by sampling, and those of Poisson samples of the same size:
 
@@ -51,10 +55,10 @@ class RandomAllocation(Mechanism):
     Relations: "add_or_remove" (default), "remove", "add", "zero_out". Batches of equal size, from one shuffle of the
     data, are *not* this mechanism: there the others' places tell of an example's own, and no tight bound is known.
 
-    Formal guarantee: the pair dominates, so what accountants call upper bounds are. A single batch is accounted for as
-    the :class:`.Gaussian` that it is, exactly. Of several the pair is larger in convex order than the tight one
-    (not :attr:`~.Mechanism.tight`): a lower bound on the epsilon of an epoch itself is that of :meth:`summed`. Rényi
-    orders are bounded apart from it: :mod:`jaxacct.dominating_pairs.allocation`.
+    Formal guarantee: the pair dominates, so the upper bounds of accountants hold. A single batch is accounted for as
+    the :class:`.Gaussian` that it is, exactly. For several the pair is larger in convex order than the tight one
+    (it is not :attr:`~.Mechanism.tight`): a lower bound on the epsilon of an epoch itself is that of :meth:`summed`.
+    Rényi orders are bounded apart from the pair: :mod:`jaxacct.dominating_pairs.allocation`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead, as does
     noise below 0.05, or 0.085 with several participations.
@@ -62,9 +66,9 @@ class RandomAllocation(Mechanism):
     *Several participations.* Let the steps be divided at random into blocks, and the example be in two steps of each
     block, any two, or in one of a last block where k is odd: these are any k steps. A mixture over divisions diverges
     no more than its worst part, for divergences are jointly convex and Q is the same for all; and given the division
-    the epoch is a composition of the blocks. So it is accounted for as that, of blocks as long as others or longer by
-    one step, each by the pair of :mod:`.dominating_pairs.paired_allocation`. Blocks with one step each are the
-    reduction of Feldman and Shenfeld (2026), "k epochs" above; Rényi orders are its.
+    the epoch is a composition of the blocks. So it is accounted for as that composition, of blocks of one length or
+    longer by one step, each by the pair :class:`~.allocation.PairedAllocationPair`. Blocks with one step each are the
+    reduction of Feldman and Shenfeld (2026), "k epochs" above, which also gives the Rényi orders.
 
     Source: Chua et al. (2024), "Balls-and-bins sampling for DP-SGD"; Feldman and Shenfeld (2025), "Privacy
     amplification by random allocation". That the pair P = sum over j of N(e_j, s^2 I)/t, Q = N(0, s^2 I) dominates all
@@ -75,7 +79,7 @@ class RandomAllocation(Mechanism):
         m + (|v| y_i + (1 - |v|^2)^(1/2) Z) u + N',
 
     for y_i is N(0, s^2), or N(1, s^2) where i is the example's own step, and |v| <= 1. The places of the other examples
-    are independent of it and may be given away. How the pair is computed: :mod:`.dominating_pairs.random_allocation`.
+    are independent of it and may be given away. :mod:`jaxacct.dominating_pairs.allocation` computes the pair.
 
     >>> from jaxacct import PoissonSubsampledGaussian, prv
     >>> epochs = RandomAllocation(noise_multiplier=1.0, batches=100)
@@ -116,9 +120,9 @@ class RandomAllocation(Mechanism):
     def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns mechanisms and numbers of runs that together are ``steps`` runs of this one, or dominate them.
 
-        Of a single batch, or of all, they are the Gaussian mechanism's, whose own pair is tight; of more than two
-        participations blocks with two, or one. Traced numbers, and several with a leading axis, may be of either kind:
-        all are there, with 0 runs in place of the others'.
+        For a single batch, or an example in all batches, they are runs of the Gaussian mechanism, whose own pair is
+        tight; for more than two participations they are blocks with two, or one. Traced numbers, and several with a
+        leading axis, may be of either kind: then all mechanisms are listed, with 0 runs of those that do not apply.
         """
         k = self.participations
         full = self.batches == k
@@ -130,10 +134,11 @@ class RandomAllocation(Mechanism):
         else:
             pairs, t = k // 2, choose(full, k + 1, self.batches)
             if not is_concrete(t) and jnp.issubdtype(t.dtype, jnp.inexact):
-                t = jnp.where(t == jnp.floor(t), t, jnp.nan)  # parts of no whole number could be whole
+                t = jnp.where(t == jnp.floor(t), t, jnp.nan)  # the parts of a fraction could be whole
             alone = t // k if k % 2 else 0
             block, longer = (t - alone) // pairs, (t - alone) % pairs
             sizes = (block, 2, pairs - longer), (block + 1, 2, longer), (alone, 1, 1)
+            # One part for each size of block; a size that occurs nowhere gets 0 runs.
             for size, number, count in sizes[: 2 + k % 2]:
                 part = replace(self, batches=size, participations=number)
                 runs += part.apart(choose(full | (count == 0), 0, count * steps))
@@ -142,18 +147,18 @@ class RandomAllocation(Mechanism):
         return [(part, count) for part, count in runs if np.any(count)] or runs[:1]
 
     def summed(self, levels: int = 64) -> DiscretePair:
-        """Returns a mechanism that tells no more than one epoch: its ``lower`` is a lower bound on the epoch's, too.
+        """Returns a mechanism that releases no more than one epoch: its ``lower`` is a lower bound for the epoch, too.
 
         It releases a sum over steps of the rounded loss that a Poisson sample's result y would have, log(1 - k/t + k/t
         e^((2y - 1)/(2 s^2))): a function of the results of two data sets for which the pair of the epoch is tight.
 
         Args:
-            levels: values of a rounded loss besides the least; more lose less, up to 2^15 for all steps together.
+            levels: values of a rounded loss besides the least; more lose less. At most 2^15 for all steps together.
 
-        Formal guarantee: a lower bound, up to a relative 1e-10 of probabilities, which are products of normal ones. At
-        a delta of 1e-4 those of the table above were 7.14, 2.37 and 4.22 with 64 levels. Concrete scalars only.
+        Formal guarantee: a lower bound, up to a relative 1e-10 of probabilities, which are products of normal masses.
+        At a delta of 1e-4 those of the table above were 7.14, 2.37 and 4.22 with 64 levels. Concrete scalars only.
 
-        Raises ValueError where the fields are no numbers, or so many levels are out of range.
+        Raises ValueError where the fields are no numbers, or ``levels`` is out of range.
 
         >>> told = RandomAllocation(noise_multiplier=1.0, batches=10, participations=2).summed()
         >>> round(float(np.maximum(told.p - np.exp(2) * told.q, 0).sum()), 4)  # delta(2), 0.0032 by sampling
@@ -168,15 +173,17 @@ class RandomAllocation(Mechanism):
             raise ValueError(
                 f"noise_multiplier = {s}: a lower bound is made from {LEAST_NOISE} on, and of finite noise."
             )
+        # The loss of a Poisson sample with the example's rate, rounded to one of ``levels`` values or the least: any
+        # function of an epoch's results gives a lower bound.
         rate = min(k / t, 0.5)
         most = np.logaddexp(np.log1p(-rate), 4 / s + 0.5 / s**2 + np.log(rate))
         losses = np.linspace(np.log1p(-rate), most, levels + 1)[1:]
-        # The loss's inverse: log of (e^loss - 1 + rate)/rate.
+        # The loss's inverse is the logarithm of (e^loss - 1 + rate)/rate.
         ends = s**2 * (losses + np.log1p(-(1 - rate) * np.exp(-losses)) - np.log(rate)) + 0.5
         without, within = _normal_masses(ends / s), _normal_masses((ends - 1) / s)
         q = _power(without, t)
         p = np.convolve(_power(within, k), _power(without, t - k))
-        # What float64 hardly holds joins the likeliest outcome, by which nothing more is told.
+        # Outcomes that float64 hardly holds join the likeliest one. This is post-processing and reveals nothing more.
         least = (p < 1e-290) | (q < 1e-290)
         for masses in (p, q):
             masses[np.argmax(q)] += np.sum(masses[least])
@@ -187,7 +194,7 @@ class RandomAllocation(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (P, Q) for "remove" and (Q, P) for "add", both spread over finitely many losses.
 
-        Raises ValueError for more than two participations: what composes takes them apart.
+        Raises ValueError for more than two participations, which accountants take apart.
         """
         asked = directions(self, relation)
         if self.composed:
@@ -210,6 +217,7 @@ def _normal_masses(ends: np.ndarray) -> np.ndarray:
 def _power(masses: np.ndarray, count: int) -> np.ndarray:
     """Returns the law of a sum of independent values, by direct products: small masses are as right as large ones."""
     result = np.ones(1)
+    # Binary powers: ``masses`` is the law of 2^i values at bit i of the count, and ``result`` that of the bits so far.
     while count:
         if count & 1:
             result = np.convolve(result, masses)

@@ -1,4 +1,4 @@
-"""Mechanisms as JSON objects, and back: a class's name as ``type``, and its fields."""
+"""Mechanisms as JSON objects, and back: an object holds the class's name as ``type``, and its fields."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ KINDS: dict[str, type[Mechanism]] = {
     if isinstance(vars(mechanisms)[name], type)
     and name not in ("Mechanism", "RenyiOnly", "PrivacyLoss", "MatrixMechanism")
 }
+"""Mechanism classes that JSON can hold, by their names."""
 
 LAWS: dict[str, type[Trials]] = {name: vars(selection)[name] for name in selection.__all__ if name != "Trials"}
-"""Of how often a search tries, which are fields of mechanisms."""
+"""Laws of the number of runs of a search, by their names: the ``trials`` of mechanisms."""
 
 ALIASES = {"dpsgd": "PoissonSubsampledGaussian", "subsampledgaussian": "PoissonSubsampledGaussian"}
+"""Further names of mechanisms, in lower case and without anything between their words."""
 
 
 def kind_of(name: object, kinds: dict[str, Any] = KINDS) -> Any:
-    """Returns the class of a name, in whatever case and with whatever between its words; raises ValueError.
+    """Returns the class of a name, in any case and with any signs between its words; raises ValueError for others.
 
     >>> kind_of("poisson-subsampled-gaussian").__name__, kind_of("dp-sgd").__name__
     ('PoissonSubsampledGaussian', 'PoissonSubsampledGaussian')
@@ -70,7 +72,7 @@ def _plain(value: Any) -> Any:
 
 
 def mechanism_of(record: Any) -> Any:
-    """Returns the mechanism that an object describes, of a list of such a tuple.
+    """Returns the mechanism that an object describes, or for a list of objects a tuple of mechanisms.
 
     Raises ValueError where it describes none, and what the class raises where a field is out of range.
 
@@ -101,7 +103,7 @@ def _made(record: dict[str, Any], kinds: dict[str, Any]) -> Any:
 
 def _field(field: dataclasses.Field[Any], value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and field.metadata.get("static", False):
-        return int(value)  # shapes and counts, of readers that know no integers
+        return int(value)  # shapes and counts, from readers that know no integers
     if isinstance(value, dict) and field.name == "trials":
         return _made(value, LAWS)
     if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):

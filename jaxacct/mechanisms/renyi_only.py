@@ -1,7 +1,8 @@
-"""Mechanisms of which Rényi divergences are known and no dominating pair.
+"""Mechanisms known by their Rényi divergences alone, without a dominating pair.
 
 Accountants that compose privacy losses refuse them. :mod:`jaxacct.rdp` adds their curves up, and
-:func:`jaxacct.epsilon` goes that way where one of them is composed.
+:func:`jaxacct.epsilon` takes that route where one of them is composed. In reading order: the base class
+:class:`RenyiOnly`, concentrated privacy, and any composition run on one sample.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 
 
 class Curves(Protocol):
-    """What a curve may ask about mechanisms within its own: the accountant's, under the relation that it was asked."""
+    """Questions that a curve may ask about the mechanisms within its own, under the relation that it was asked for."""
 
     def of(self, mechanism: Mechanisms, steps: Steps, orders: ArrayLike) -> Array:
         """Returns an upper bound on the divergence of a composition at ``orders`` (n,)."""
@@ -43,11 +44,11 @@ class Curves(Protocol):
 
 
 class RenyiOnly(Mechanism):
-    """A mechanism that is known by its Rényi curve alone: the base of those here, and of your own.
+    """The base class of mechanisms known by their Rényi curve alone: those here, and a user's own.
 
     Write a frozen dataclass as for :class:`.Mechanism`, with :meth:`divergence` in place of the pairs.
     :func:`jaxacct.epsilon`, :func:`jaxacct.delta` and :mod:`jaxacct.rdp` take it, alone and composed with any others;
-    so do filters and odometers of Rényi divergences. What needs a privacy loss raises ValueError.
+    so do filters and odometers of Rényi divergences. Accountants that need a privacy loss raise ValueError.
 
     >>> import dataclasses
     >>> import jaxacct as ja
@@ -68,7 +69,8 @@ class RenyiOnly(Mechanism):
     def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:
         """Returns an upper bound on the divergence of one run at ``orders``, each above 1 and finite.
 
-        Right to a relative 1e-10, by which accountants round up. NaN where it is not known; inside the float64 scope.
+        It has to be right to a relative 1e-10, by which accountants round up; NaN where it is not known. It is called
+        inside the float64 scope.
         """
 
     def largest_loss(self) -> Array:
@@ -76,7 +78,7 @@ class RenyiOnly(Mechanism):
         return jnp.full((), jnp.inf)
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> NoReturn:
-        """Raises ValueError: there is none."""
+        """Raises ValueError: there is no pair."""
         directions(self, relation)
         raise ValueError(
             f"{type(self).__name__} is known by its Rényi curve alone, and has no dominating pair: use "
@@ -86,7 +88,7 @@ class RenyiOnly(Mechanism):
 
 @dataclass(frozen=True)
 class OfOthers(RenyiOnly):
-    """What is made of one composition of other mechanisms, and known by what their curves imply."""
+    """The base class of mechanisms made of one composition of others, and known by what their curves imply."""
 
     mechanism: Mechanisms
     steps: Steps
@@ -100,7 +102,7 @@ class OfOthers(RenyiOnly):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Always (): a sequence is what is composed within."""
+        """The empty shape, always: a sequence is what is composed within."""
         return ()
 
 
@@ -120,8 +122,8 @@ class ZeroConcentratedDP(RenyiOnly):
         rho (...): at least 0.
         xi (...): at least 0; shapes broadcast.
 
-    Relations: "add_or_remove" (default), "remove", "add", "replace". The guarantee is taken to be stated for the
-    relation asked for.
+    Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". The guarantee is taken to be stated
+    for the relation asked for.
 
     Formal guarantee: what accountants conclude holds for every mechanism with that guarantee. :func:`jaxacct.epsilon`
     gives no lower bound, for there is none: a mechanism that releases nothing is one of them.
@@ -156,25 +158,26 @@ class ZeroConcentratedDP(RenyiOnly):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Any composition on one sample: what is known of its divergences from those without sampling.
+# One sample for a whole composition: a bound on its Rényi divergences from those without sampling
 #
-# With M run on a sample that holds the example with probability q, the divergence of a whole order a is a sum over how
-# often the likelihood ratio counts: with p_l = C(a, l) q^l (1-q)^(a-l) and moments m_l = e^((l-1) D_l), which is at
-# least 1, the a-th moment is at most sum_l c_l p_l m_l, c_0 = c_1 = c_2 = 1. As the p_l sum to one it is
+# Let M run on a sample that holds the example with probability q. The divergence of a whole order a is a sum over the
+# number l of factors of the likelihood ratio: with p_l = C(a, l) q^l (1-q)^(a-l) and moments m_l = e^((l-1) D_l), which
+# are at least 1, the a-th moment is at most sum_l c_l p_l m_l, c_0 = c_1 = c_2 = 1. As the p_l sum to one it is
 #
 #     1 + sum_(l >= 2) p_l (c_l m_l - 1) = 1 + X,
 #
-# and so it is formed: no term is negative, and nothing cancels. (a - 1) D_a is a convex function of a that vanishes at
+# and it is formed so: no term is negative, and nothing cancels. (a - 1) D_a is a convex function of a that vanishes at
 # 1, so that between whole orders the chord bounds it. Sampling never costs more than its absence, by joint convexity.
 # ----------------------------------------------------------------------------------------------------
 
 LARGEST = 128
-"""Largest whole order whose sum is formed. Above it the divergence is bounded by that without sampling."""
+"""Largest whole order whose sum is formed. Above it the divergence is bounded by that without sampling, so it is sound
+for any value."""
 
 
 @dataclass(frozen=True)
 class _OnOneSample(OfOthers):
-    """What both kinds of sampling share."""
+    """The base of both kinds of sampling: a composition on one sample, with the sum that bounds its moments."""
 
     sampling_rate: ArrayLike
 
@@ -189,7 +192,7 @@ class _OnOneSample(OfOthers):
         rate = as_float64(self.sampling_rate)
         valid = (rate >= 0) & (rate <= 1)
         q = jnp.where(valid & (rate < 1), rate, 0.5)
-        # Cumulants at the orders 1 to LARGEST, at a - 1 = 0, 1, ...
+        # (a - 1) D_a at the whole orders a from 1 to LARGEST, of which the chord between two neighbours is taken.
         cumulants = jnp.concatenate([jnp.zeros(1), jnp.log1p(jnp.exp(self._log_excess(jnp.asarray(moments), q)))])
         first = jnp.clip(jnp.floor(orders - 1), 0, LARGEST - 2).astype(jnp.int32)
         share = jnp.clip(orders - 1 - first, 0.0, 1.0)
@@ -208,18 +211,19 @@ class _OnOneSample(OfOthers):
 class PoissonSubsampled(_OnOneSample):
     """Any composition, run on one Poisson sample: known by its Rényi curve alone.
 
-    For what has no dominating pair on a sample: concentrated privacy, several releases of one sample. (A Gaussian or
-    Laplace release has one: :class:`.PoissonSubsampledGaussian`, :class:`.PoissonSubsampledLaplace`.)
+    This is for compositions without a dominating pair on a sample: concentrated privacy, several releases of one
+    sample. (A Gaussian or Laplace release has one: :class:`.PoissonSubsampledGaussian`,
+    :class:`.PoissonSubsampledLaplace`.)
 
     Attributes:
         mechanism: what is composed on the sample: a mechanism, or a tuple of them.
-        steps: how often each of them runs there.
+        steps: number of runs of each of them there.
         sampling_rate (): q, probability of each example to be in the sample, in [0, 1].
 
-    Relations: "add_or_remove". All that is within has to be known under it.
+    Relations: "add_or_remove". All mechanisms within have to be known under it.
 
     Formal guarantee: an upper bound on the divergences, both ways, given upper bounds on those of the composition, both
-    ways: c_l = 3 from l = 3 on, in the notation of :mod:`.renyi_only`.
+    ways: c_l = 3 from l = 3 on, in the notation above.
 
     Source: Zhu and Wang (2019), "Poisson subsampled Rényi differential privacy", Theorem 6.
 
@@ -245,10 +249,10 @@ class SubsampledWithoutReplacement(_OnOneSample):
 
     Attributes:
         mechanism: what is composed on the sample: a mechanism, or a tuple of them.
-        steps: how often each of them runs there.
+        steps: number of runs of each of them there.
         sampling_rate (): q, size of the sample over that of the data, in [0, 1].
 
-    Relations: "replace", under which the number of examples is public. All that is within has to be known under it.
+    Relations: "replace", under which the number of examples is public. All mechanisms within have to be known under it.
 
     Formal guarantee: an upper bound on the divergences, given upper bounds on those of the composition under "replace":
     the moment is at most 1 + q^2 C(a, 2) min(4 (m_2 - 1), 2 m_2) + 2 sum_(l >= 3) q^l C(a, l) m_l.

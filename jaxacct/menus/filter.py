@@ -1,4 +1,9 @@
-"""The filter of a menu: whole numbers in the loop, for all that costs was certified before."""
+"""The filter and the odometer of a menu: whole numbers in the loop, as all costs were certified before.
+
+:func:`.certify` finds the budget of a menu whose worst adaptive use is (epsilon, delta)-DP. What remains to be done
+release by release is to subtract units: :class:`MenuFilter` grants a release while they last. :class:`MenuOdometer`
+also reads an epsilon that holds wherever the releases stop; its program and its proof come with it, below.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +33,10 @@ from jaxacct.numerics.pytrees import register_dataclass
 @register_dataclass
 @dataclass(frozen=True)
 class MenuState:
-    """What is left of a menu's budget.
+    """Rest of a menu's budget.
 
     Attributes:
-        left (): units.
+        left (): units that are not yet spent.
         paid (items,): runs of each item that are paid for and not yet made.
     """
 
@@ -42,7 +47,7 @@ class MenuState:
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class MenuFilter(Ledger):
-    """Grants releases from a finite menu, adaptively chosen, at nearly the price of a plan.
+    """Filter that grants releases from a finite menu, adaptively chosen, at nearly the price of a plan.
 
     Args:
         epsilon: the budget, fixed before the first release; concrete, as all arguments.
@@ -106,8 +111,9 @@ class MenuFilter(Ledger):
             steps: number of runs.
             relation: the menu's, which is meant by default.
 
-        All of them or none. What releases nothing is granted always. Traced mechanisms that no item dominates are
-        refused; concrete ones raise ValueError, as do other relations, and several mechanisms at once.
+        All of them are granted or none. A mechanism that releases nothing is granted always. Traced mechanisms that no
+        item dominates are refused; concrete ones raise ValueError, as do other relations, and several mechanisms at
+        once.
         """
         counts: Any = steps
         return self.spend_curve(self.curve(item, relation=relation), counts)
@@ -119,7 +125,7 @@ class MenuFilter(Ledger):
 
     @in_float64
     def curve(self, item: Mechanisms | ArrayLike, *, relation: Relation | None = None) -> Int32[Array, ""]:
-        """Returns the index of what is paid for, for :meth:`spend_curve`: -1 for nothing on the menu, int32."""
+        """Returns the index of the item that is paid for, for :meth:`spend_curve`: -1 if none dominates, int32."""
         if relation not in (None, self.menu.relation):
             raise ValueError(
                 f"relation = {relation!r}, and the menu was certified for {self.menu.relation!r}: make a filter for it."
@@ -140,6 +146,7 @@ class MenuFilter(Ledger):
         item.check_numbers()
         if item.batch_shape:
             raise ValueError(f"item = {item} are several mechanisms: spend them one by one.")
+        # An item that dominates a mechanism costs at least as much loss after any history, so it may be paid in place.
         covers = [dominates(entry.mechanism, item) for entry in self.menu.items]
         if is_concrete(item) and not any(bool(cover) for cover in covers):
             listed = ", ".join(str(entry.mechanism) for entry in self.menu.items)
@@ -150,7 +157,7 @@ class MenuFilter(Ledger):
 
     @in_float64
     def spend_curve(self, index: Int32[Array, ""], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
-        """Returns :meth:`spend` of what :meth:`curve` has found: a few operations on whole numbers."""
+        """Returns :meth:`spend` of the item that :meth:`curve` has found: a few operations on whole numbers."""
         if np.shape(steps):
             raise ValueError(f"steps = {steps} are several numbers of runs: spend them one by one.")
         self._check_single()
@@ -160,7 +167,7 @@ class MenuFilter(Ledger):
 
     @in_float64
     def remaining(self, item: Mechanism | ArrayLike, *, relation: Relation | None = None) -> Int32[Array, ""]:
-        """Returns how many more runs of an item would be granted, nothing else in between; at most 2^31 - 1."""
+        """Returns how many more runs of an item would be granted if nothing else comes between; at most 2^31 - 1."""
         self._check_single()
         index = self.curve(item, relation=relation)
         return _remaining(self.state, index, self._counts(), self._costs())
@@ -187,7 +194,7 @@ def opened(menu: Menu) -> MenuState:
 
 
 def _whole(runs: Any) -> Int32[Array, ""]:
-    """Returns a number of runs as int32, -1 where it is none or exceeds what is counted. In the scope."""
+    """Returns a number of runs as int32, -1 where it is no number of runs or exceeds the largest. In the scope."""
     runs = jnp.asarray(runs)
     return jnp.where((runs >= 0) & (runs <= validation.MOST_COUNT), runs, -1.0).astype(jnp.int32)
 
@@ -201,7 +208,7 @@ def _spent(
     count, cost, paid = counts[place], costs[place], state.paid[place]
     lacking = jnp.maximum(wanted - paid, 0)
     blocks = lacking // count + jnp.where(lacking % count > 0, 1, 0)
-    # No product overflows: as many blocks are affordable. A budget may exceed NEVER.
+    # Blocks are compared, not costs, as a product could overflow. NEVER is tested by itself: a budget may exceed it.
     affordable = blocks <= jnp.where(cost < NEVER, state.left // jnp.maximum(cost, 1), 0)
     granted = valid & (affordable | (cost == 0))
     bought = jnp.where(granted & (cost > 0), blocks, 0)
@@ -225,38 +232,40 @@ def _reading(state: MenuState, budget: int, epsilon: float) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The odometer of a menu: a reading for every number of units spent, to stop at whenever it looks good.
+# The odometer: a reading for every number of units spent, such that it is safe to stop whenever it looks good.
 #
 # Judge a path that stops by the reading e(s) there, s the units spent, in place of one epsilon: with U_s(L) = max((1 -
 # e^(e(s) - L))+, max over j of E[U_(s + c_j)(L + Y_j)]) the program and the proof are those of :mod:`.game`, the
 # maximum over times to stop at being part of it. So E[(1 - e^(e(s) - L))+] <= U_0(0) at every stopping time at once,
-# and no union over epsilons is paid for. Any rising e will do. Here it is the curve of a Gaussian mechanism at a
-# smaller delta, whose units are squares of mu: what most compositions come near to; begun a little above 0, for there
-# are as many chances to stop between a hundredth of the budget and a tenth as between that and all of it; and as long
-# as U_0(0) allows.
+# and no union over epsilons is paid for. Any rising e will do. The one chosen here is the curve of a Gaussian mechanism
+# at a smaller delta, whose units are squares of mu, for most compositions come near to it. It begins a little above 0,
+# as there are as many chances to stop between a hundredth of the budget and a tenth as between that and all of it. The
+# budget is as long as U_0(0) allows.
 # ----------------------------------------------------------------------------------------------------
 
 READINGS = 128
-"""Steps of the reading."""
+"""Steps of the reading. Sound for any value; more make it finer."""
 
 SHARE = 0.1
-"""Of delta, at which the curve's shape is taken."""
+"""Share of delta at which the curve's shape is taken. Sound for any value."""
 
 EARLY = 0.1
-"""Part of the budget whose reading is read at once: that of the very first releases would cost all later ones more."""
+"""Part of the budget whose reading is read at once: to read less for the very first releases would cost all later ones
+more. Sound for any value."""
 
 ROUNDS, CLOSE, SLOPE = 8, 2e-3, -8.0
-"""Of the search for the longest budget: most solutions, the distance in log delta at which it ends, and by about how
-much that falls for each unit of minus the budget's logarithm."""
+"""Parameters of the search for the longest budget: most solutions, the distance in log delta at which it ends, and
+about the slope of log delta in minus the budget's logarithm. Sound for any value."""
 
 MOST_BLOCKS = 1024
-"""Blocks of the only item on a menu, at most: a plan needs none, and a level is solved for each."""
+"""Most blocks of the only item on a menu: a plan needs none, and the odometer solves a level for each. Sound for any
+value."""
 
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class MenuOdometer(MenuFilter):
-    """Counts releases from a finite menu, adaptively chosen, and reads an epsilon that holds wherever they stop.
+    """Odometer of a finite menu: it counts releases, adaptively chosen, and its epsilon holds wherever they stop.
 
     Args:
         epsilon: the largest reading, where the budget ends; concrete, as all arguments. Less is read before.
@@ -265,7 +274,7 @@ class MenuOdometer(MenuFilter):
         costs: likewise.
         relation: likewise.
 
-    A pytree, as :class:`.MenuFilter` is, which it is too: what exceeds its last reading is refused.
+    It is a pytree, and a :class:`.MenuFilter` as well: what exceeds its last reading is refused.
 
     Formal guarantee: let T be any rule that stops by what was released, and e its reading there. Then P(A) <= E_Q[e^e;
     A] + delta for every event A of what was released up to T, for neighbours of ``relation``, P and Q its laws under
@@ -313,6 +322,7 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
             judged = readings[-(-spent * READINGS // budget)]
             return float(game.solved(costs, budget, epsilons=judged).values[budget])
 
+        # Only a budget whose value was found to be at most delta is returned: the search chooses, and proves nothing.
         most = min(menu.budget, MOST_LEVELS)
         found = least(
             lambda u: value(_units(u, most)) / menu.delta, -math.log(0.9 * most), close=CLOSE, rounds=ROUNDS,
@@ -328,7 +338,7 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
 
 
 def _in_blocks(menu: Menu) -> Menu:
-    """Returns the menu; where nothing but one item is paid for, with that in blocks of which there are not too many."""
+    """Returns the menu, an only item that is paid for being divided into blocks of which there are not too many."""
     paid = [item for item in menu.items if 0 < item.cost < NEVER]
     if len(paid) > 1:
         return menu
@@ -345,5 +355,6 @@ def _units(u: float, most: int) -> int:
 
 @in_float64
 def _odometer_reading(state: MenuState, budget: int, readings: Any) -> Array:
+    # Rounded up to the next step of the reading, in int64: spent * READINGS would overflow int32.
     spent = (budget - state.left).astype(jnp.int64)
     return jnp.asarray(readings)[jnp.clip(-(-spent * READINGS // max(budget, 1)), 0, READINGS)]

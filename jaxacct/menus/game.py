@@ -1,4 +1,13 @@
-"""What the worst adaptive use of a finite menu comes to: a dynamic program over the privacy loss.
+"""The menu game: a dynamic program over the privacy loss for the worst adaptive use of a finite menu of mechanisms.
+
+An adversary chooses the next mechanism in view of all results so far. Its choices matter only through the privacy loss
+so far and the budget left, so the worst of them is found by dynamic programming on a lattice of losses, with every
+error rounded to one side. The statement and the proof follow; the parts of the file are:
+
+* :func:`solve`: the program itself, from :class:`Losses` on a :class:`Window` to the value of every budget;
+* :func:`whole_costs` and :func:`sizes_and_costs`: the whole costs of items;
+* :func:`blocks_of`, :func:`window_for` and :func:`losses_on`: the losses of items on the lattice, above and below;
+* :func:`dominates`: the mechanisms that an item pays for.
 
 The game. An adversary has a budget of R units and a menu of mechanisms, the j-th at a whole cost c_j. Round by round
 it chooses an item that it can pay for, in view of all results so far, or stops. With L the privacy loss so far, drawn
@@ -10,8 +19,8 @@ under P, and Y that of an item's dominating pair (P_j, Q_j), let
 F_r(x) = x V_r(log x). F_0 = (x - e^eps)+ is convex, and F_r is the maximum of F_0 and of the expectations of F(x e^Y)
 under the Q_j (and of x P_j(Y = inf)): convex again, by induction. The likelihood ratio of a mechanism that (P_j, Q_j)
 dominates is below e^Y in the convex order under Q (Blackwell), so that playing the pair in its place only raises the
-expectation, after every history. What is left depends on the history through L and r alone. For a menu of one item the
-maximum is that of composition.
+expectation, after every history. The rest of the game depends on the history through L and r alone. For a menu of one
+item the maximum is that of composition.
 
 *Blocks.* An item may be a block of n runs of one mechanism. All draws of a block's pairs may be thought of as revealed
 when it is paid for: later decisions then know more, and each run, whenever it is made and in whatever order with runs
@@ -19,7 +28,8 @@ of other blocks, is a function of its draw and of independent randomness (Blackw
 before). So the runs of a block that has been paid for can be made at any later time, and the bound stands.
 
 On a lattice. Each item is a measure above its loss (or below it, for a lower bound on the game) on the multiples of h,
-in the order of :mod:`jaxacct.prv`, so the program above is exact there, and bounds the game on its side. What remains:
+in the order of :mod:`jaxacct.prv`, so the program above is exact there, and bounds the game on its side. These errors
+remain:
 
 * Infinite losses, and mass counted as such, are added up apart: at most I_R over all paths (union bound). From here on
   V is that of the finite losses. From below they are put at the last point of the lattice.
@@ -68,7 +78,7 @@ from jaxacct.prv.compose import balanced_edges, lowered, transform_error
 
 
 class Losses(NamedTuple):
-    """The losses of a menu's items on the lattice, for each direction (rows), above or below."""
+    """Losses of a menu's items on the lattice, for each direction (rows), above or below."""
 
     weights: Float[Array, "rows items n"]
     """Tilted masses; the loss k h is at index k, and at n + k for k < 0."""
@@ -77,11 +87,11 @@ class Losses(NamedTuple):
     slack: Float[Array, "rows items"]
     """Tilted mass that the weights may be wrong by."""
     infinite: Float[Array, "rows items"]
-    """Mass of infinite losses, and of what counts as such."""
+    """Mass of infinite losses, and of finite ones that count as such."""
 
 
 class Window(NamedTuple):
-    """The losses L that the program holds, on a circle of n points."""
+    """Window of the losses L that the program holds, on a circle of n points."""
 
     mesh: Float[Array, ""]
     """h, of so few digits that its multiples are exact."""
@@ -90,13 +100,13 @@ class Window(NamedTuple):
     first: Int[Array, ""]
     """Index where the window begins; before it lies what the items' least losses reach down to."""
     last: Int[Array, ""]
-    """Index where it ends."""
+    """Index where the window ends; after it lies what the items' largest losses reach up to."""
     order: Float[Array, " rows"]
     """The tilt t of each direction."""
 
 
 class Solved(NamedTuple):
-    """A game's value for every budget, as far as it was asked for."""
+    """Values of a game for every budget, as far as it was asked for."""
 
     budget: Int[Array, ""]
     """The largest budget whose value is at most delta, or the largest asked about."""
@@ -105,21 +115,25 @@ class Solved(NamedTuple):
 
 
 class _Past(NamedTuple):
-    """The levels so far, of each direction."""
+    """Levels solved so far, of each direction."""
 
     spectra: Complex[Array, "rows ring half"]
+    """Transforms of the last ``ring`` levels, at the level modulo ``ring``."""
     norms: Float[Array, "rows levels"]
+    """Upper bounds on the levels' L2 norms."""
     bounds: Float[Array, "rows levels"]
-    """G."""
+    """G of each level: an upper bound on the true W."""
     infinite: Float[Array, "rows levels"]
-    """I."""
+    """I of each level: the infinite mass over all paths, at most."""
 
 
 class _State(NamedTuple):
+    """State of the loop over levels: the next level, whether it is to be solved, and all that was found before."""
+
     level: Array
     goes_on: Array
     stopped: Float[Array, "rows n"]
-    """What stopping is worth, tilted, at the epsilon of the level before."""
+    """Value of stopping, tilted, at the epsilon of the level before."""
     values: Float[Array, " levels"]
     past: _Past
 
@@ -143,7 +157,7 @@ def solve(
         costs (items,): whole, at least 1.
         epsilons (levels,): the epsilon at which a path is judged that has this much of its budget left. The same for
             all is the filter's game.
-        window: see there.
+        window: the losses that are held.
         delta: where to end.
         most: the largest budget asked about, below ``levels``.
         is_upper: whether the values are upper bounds, of losses above, or lower bounds.
@@ -157,14 +171,14 @@ def solve(
     low, high = (window.start + window.first) * window.mesh, (window.start + window.last) * window.mesh
     beyond = jnp.maximum(at - high, 0.0)
     flushed = 8 * n * TINY
-    # exp of an exponent that rounds, and a few products.
+    # The relative error of exp of an exponent that rounds, and of a few products.
     relative = 4 * FUNCTION + 4 * u * t * jnp.max(jnp.abs(at))
     up = 1 + relative
     safe, sign = jnp.where(is_upper, up, 1 - relative), jnp.where(is_upper, 1.0, -1.0)
     masses = jnp.sum(losses.weights, axis=-1) * (1 + 2 * n * u)
     wrong = masses * (3 * transform_error(n) + 16 * u) * (1 + 1e-9)
-    # What every level needs is made here: a loop that was compiled fast would make it again each time. From below there
-    # is no ceiling, and nothing beyond the window but stopping.
+    # What every level needs is made here: inside the loop the compiler might make it again at each level. From below
+    # there is no ceiling, and nothing beyond the window but stopping.
     transforms = jnp.conj(jnp.fft.rfft(losses.weights)) * safe[..., None]
     decay = jnp.exp(-t * at)
     ceiling, raised = jnp.where(is_upper, decay * up, jnp.inf), jnp.where(is_upper, flushed, 0.0)
@@ -176,6 +190,9 @@ def solve(
     def stopped_at(epsilon: Array) -> Array:
         return jnp.maximum(-jnp.expm1(epsilon - at), 0.0) * decay * safe
 
+    # One step solves one level r, a budget of r units, from the levels r - c_j, whose transforms the ring still holds.
+    # The invariant: at every point of the window ``whole`` bounds W_r on the side asked for, all errors included. It
+    # ends at the first level whose value exceeds delta, or at ``most``.
     def advance(state: _State) -> _State:
         r, past = state.level, state.past
         epsilon, index, can = epsilons[r], jnp.maximum(r - costs, 0), (costs <= r)[None, :]
@@ -189,18 +206,20 @@ def solve(
         error = jnp.where(can, sign * error * (1 + 4 * u), -jnp.inf)
         spectra = [past.spectra[:, index[j] % ring] * transforms[:, j] for j in range(items)]
         played = jnp.fft.irfft(jnp.stack(spectra), n)
+        # Stopping and every item compete; where an item costs more than r its error is -inf, and it never wins.
         best = stopped
         for j in range(items):  # one after the other, for loops over short axes are slow
             best = jnp.maximum(best, played[j] + error[:, j : j + 1])
         highest = jnp.where(is_upper, bound, jnp.inf)
         best = jnp.minimum(best, jnp.minimum(ceiling, highest)) + raised
+        # Outside the window, tilted: above it V(L) <= 1 - e^(b - L) (1 - V(b)), below it V(L) <= V(a).
         edge = jnp.minimum(best[:, window.last] / decay[:, window.last] * up[:, 0], 1.0)[:, None]
         above = jnp.maximum(stopped, higher + higher_by * edge)
         below = jnp.minimum(best[:, window.first][:, None] * steeper, highest)
         whole = jnp.where(before, below, jnp.where(after, above, best))
         value = jnp.max(whole[:, -window.start] + infinite) * (1 + sign * 4 * u)
         value = jnp.where(jnp.isnan(value), jnp.where(is_upper, jnp.inf, 0.0), value)
-        # In units of about the largest entry, and with what is flushed of the squares.
+        # The norm is taken in units of about the largest entry, plus what may be flushed of the squares.
         unit = jnp.maximum(bound, TINY)
         squares = jnp.sum((whole * (1 / unit)) ** 2, axis=1, keepdims=True) + n * TINY
         norms = unit * jnp.sqrt(squares) * (1 + 4 * n * u) + TINY
@@ -221,29 +240,31 @@ def solve(
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the items of a menu cost: whole numbers, so that the game's budget is one.
+# Whole costs: units that a block of each item costs, so that the game's budget is a whole number.
+#
+# Every choice here is sound for any value: costs decide how much of a budget is wasted, and how long the game takes.
 # ----------------------------------------------------------------------------------------------------
 
 UNITS = 4096
-"""The largest budget that costs are chosen for: a level of the game for each unit."""
+"""Largest budget (units) that costs are chosen for: the game has a level for each unit."""
 
 LEAST = 3
-"""Units that a block costs on average at least, where there are more blocks than units: one each would waste most."""
+"""Least average cost of a block (units), where there are more blocks than units: one each would waste most."""
 
 SCALES = 4
-"""Scales tried for each unit."""
+"""Number of scales tried for each unit."""
 
 UNITS_CHOSEN, COSTS = 2000, range(4, 41)
-"""The budget, about, where sizes are chosen, and the costs tried for a block."""
+"""Budget (units), about, for which sizes of blocks are chosen, and the costs tried for a block."""
 
 BLOCKS = 200
-"""Blocks by which it is told how often a budget pays for an item alone, about."""
+"""Number of blocks, about, into which a budget's runs of an item alone are divided to count them."""
 
 DEAREST = 512
-"""Units that a single run costs at most, about, where a budget pays for few."""
+"""Largest cost of a single run (units), about, where a budget pays for few."""
 
 CLOSE = 5e-4
-"""Share of the budget that fewer units may cost."""
+"""Share of the budget that may be wasted more, for the sake of fewer units."""
 
 
 def whole_costs(plays: Sequence[float], units: int = UNITS) -> tuple[int, ...]:
@@ -263,6 +284,7 @@ def whole_costs(plays: Sequence[float], units: int = UNITS) -> tuple[int, ...]:
     costs = np.maximum(np.rint(scales[:, None] / numbers), 1.0)
     products = costs * numbers
     budgets = products.min(axis=1)
+    # How unequal the S_j are after rounding: the budget is the least of them, and the excess of the others is wasted.
     wasted = products.max(axis=1) / budgets - 1
     wasted = np.where(budgets <= units, wasted, np.inf)
     chosen = int(np.argmax(wasted <= wasted.min() + CLOSE))
@@ -289,10 +311,10 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
     found = []
     for number, size, cost in zip(runs, sizes, known, strict=True):
         if size is None or cost is None:
-            # As many runs as so many units pay for, or what a single one of few costs.
+            # For each cost as many runs as it pays for are tried; and a single run at its own cost, where few are paid.
             tried = [(int(c * number / units), c) for c in COSTS if c * number >= units]
             tried += [(1, max(round(units / number), 1))]
-            # What rounding wastes, and about what is left of the last block at the end.
+            # The sum of what rounding wastes, and about what is left of the last block at the end.
             size, cost = min(
                 tried, key=lambda pair: abs(pair[1] * number / (pair[0] * units) - 1) + pair[1] / units / 4
             )
@@ -301,55 +323,65 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
 
 
 # ----------------------------------------------------------------------------------------------------
-# The losses of a menu's items as measures on the multiples of one h, above and below the true ones.
+# Losses on the lattice: those of a menu's items as measures on the multiples of one h, above and below the true ones.
+#
+# :func:`window_for` chooses the lattice, and nothing about its choice can break a bound, but for the exactness of the
+# multiples of h (``DIGITS``); :func:`gridded` moves masses to the lattice, in the order that the side asked for needs.
 # ----------------------------------------------------------------------------------------------------
 
 POINTS = 2**12
 """Points of each loss that blocks are composed of; their sums have some times as many. Tightness and speed only."""
 
 ORDERS = np.exp2(np.linspace(-8.0, 24.0, 81))
-"""Orders of the tilt that choices are made among."""
+"""Orders of the tilt that choices are made among. Sound for any values."""
 
 ROUNDING = 1e-14
-"""Share of the largest weight below which a transform's rounding is what there is. For choices alone."""
+"""Share of the largest weight below which a transform's rounding is all there is. It serves choices alone."""
 
 FEW_POINTS = 2**9
-"""Points of a loss by which runs are guessed."""
+"""Points of a loss by which runs are guessed. Speed only."""
 
 RESOLUTION = 12.0
 """Points of the lattice to a standard deviation of the narrowest item: splitting a loss between two points adds h^2/6
-to its variance, a thousandth of it here, and so takes about a thousandth of the runs."""
+to its variance, a thousandth of it here, and so takes about a thousandth of the runs. Sound for any value."""
 
 MANY, COARSE = 1000, 6.0
-"""Plays from which on the lattice is coarser, and its points to a standard deviation: each takes a level's time."""
+"""Number of plays above which the lattice is coarser, and its points to a standard deviation then: each play takes a
+level's time. Sound for any value."""
 
 MOST_POINTS = 2**17
-"""Of the circle; beyond that the lattice is made coarser."""
+"""Most points of the circle; the lattice is made coarser rather than have more. Multiples of h with ``DIGITS`` digits
+are exact up to twice as many."""
 
 FITTED = 1.04
-"""By how much the lattice may be coarser for a cheaper number of points."""
+"""Factor by which the lattice may be coarser for a cheaper number of points. Sound for any value."""
 
 NEGLIGIBLE = 1e-6
-"""Share of delta that may be lost by cutting all blocks' losses, and by the window."""
+"""Share of delta that may be lost by cutting all blocks' losses, and by the window. Sound for any value: mass that is
+cut counts as infinite, or is raised."""
 
 SPREAD = 30.0
-"""By how much a Rényi bound of delta typically lies above it."""
+"""Factor by which a Rényi bound of delta typically lies above it. It serves choices alone."""
 
 BEYOND, DEVIATIONS = 0.9, 6.0
-"""Losses above epsilon that the window holds, at most, and in standard deviations of all that the budget pays for."""
+"""Most losses above epsilon that the window holds, in nats and in standard deviations of all that the budget pays for;
+the smaller counts. Sound for any value."""
 
 MOST_TILT = 500.0
-"""Of order times loss in the window: e^700 is about where float64 ends."""
+"""Largest product of the order and a loss in the window: float64 ends at about e^700. Sound for any value: a tilt that
+is too high makes values infinite."""
 
 DIGITS = 35
-"""Binary digits of h."""
+"""Binary digits of h. The multiples of h are exact while its digits and those of the multiple, at most 18, are 53 or
+fewer in sum: a larger value breaks bounds."""
 
 ATOM, FEW = 0.01, 20
-"""Mass of a single loss from which it is taken for an atom, where hardly any is left beside so few of them."""
+"""Mass of a single loss above which it is taken for an atom, where no more than FEW are, and hardly any mass is left
+beside them. Sound for any value."""
 
 
 class Guarantee(NamedTuple):
-    """What a menu promises."""
+    """Guarantee that a menu gives: (epsilon, delta)-DP for a relation."""
 
     epsilon: float
     delta: float
@@ -371,8 +403,8 @@ def blocks_of(
 ) -> list[list[LossLattice]]:
     """Returns the losses of items (a mechanism and how often it is run) for each direction of ``relation``.
 
-    Tilted alike in a direction, as suits a run in which each occurs as often as ``shares`` say. In the scope of
-    programs.
+    The losses of a direction are tilted alike, as suits a run in which each item occurs as often as ``shares`` say. In
+    the scope of programs.
     """
     every = [directed_parts(mechanism, count, relation) for mechanism, count in items]
     rows = []
@@ -386,11 +418,12 @@ def blocks_of(
 def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
     """Returns about how many runs a budget pays for: by Chernoff bounds of the masses of a mesh.
 
-    In the scope of programs. Cumulants are those of q phi, phi = e^((1 + t) y) - 1 - (1 + t)(e^y - 1) >= 0: what the
-    small losses of most mechanisms sum to is of the order of their squares, and would drown in 1.
+    In the scope of programs. The cumulants are those of q phi, phi = e^((1 + t) y) - 1 - (1 + t)(e^y - 1) >= 0: the sum
+    over the small losses of most mechanisms is of the order of their squares, and would drown in 1.
     """
     fewest = float(validation.MOST_COUNT)
     spread = math.log(SPREAD * guarantee.delta)
+    # The direction in which the budget pays for fewest runs decides; so does the mass of infinite losses.
     for parts in directed_parts(mechanism, 1, guarantee.relation):
         losses, masses, facts = outside(masses_above(FEW_POINTS, parts, ForDelta(np.float64(guarantee.epsilon))))
         cumulants, infinite = np.zeros(ORDERS.size), 0.0 if facts.masses is None else float(facts.masses[0])
@@ -415,6 +448,8 @@ def window_for(
     """
     number = max(plays)
     deviations, lows, highs, orders, atoms = [], [], [], [], []
+    # For each item in each direction: the deviation that h has to resolve, the losses between which hardly any mass
+    # is cut, the order that bounds delta best, and the atoms that a multiple of h should meet.
     for row in rows:
         for block, times in zip(row, plays, strict=True):
             losses, masses = masses_of(block)
@@ -438,7 +473,7 @@ def window_for(
         min(filter(None, deviations), default=length) / (COARSE if number > MANY else RESOLUTION),
         length / (MOST_POINTS - 8),
     )
-    # Where a size that is hardly less is a cheaper one, the lattice is a little coarser for it.
+    # Where a number of points that is hardly smaller is cheaper, the lattice is a little coarser for it.
     points = length_class(max(int(length / mesh / FITTED), 1))
     mesh = _through(np.asarray(atoms), max(mesh, length / max(points - 8, 1)))
     least, most = math.floor(low / mesh) - 1, math.ceil(high / mesh) + 1
@@ -450,10 +485,10 @@ def window_for(
 
 
 SKIPPED = 3
-"""One order in so many is tried for a window."""
+"""Stride by which orders are tried for a window. Sound for any value."""
 
 _PEAKS = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
-"""Log of the most that (1 - e^(eps - L))+ is of e^(t (L - eps)), for each order."""
+"""Logarithms of the greatest ratio of (1 - e^(eps - L))+ to e^(t (L - eps)), for each order t."""
 
 
 def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: float) -> float:
@@ -472,6 +507,7 @@ def losses_on(rows: Sequence[Sequence[LossLattice]], window: Window, points: int
     """Returns the blocks' losses on the lattice, above (``side`` 0) or below (1)."""
     least, most = -window.first, np.int32(points - 1 - window.last)
     found = [
+        # Each block in each direction is put on the lattice by itself: one compiled program for all.
         [gridded(points, not side, block, window.mesh, least, most, order) for block in row]
         for row, order in zip(rows, window.order, strict=True)
     ]
@@ -491,9 +527,9 @@ def gridded(
 ) -> tuple[Array, Array, Array, Array]:
     """Returns one item's weights (points,) on the multiples of ``mesh``, total, slack and infinite mass: ``Losses``.
 
-    Above, each atom is first raised by what it may be off, then split between its two neighbours so that P- and Q-mass
-    stay; what lies above the last point is infinite, what lies below the first is raised to it. Below, bins of atoms
-    are balanced on the points as those of a pair are (:func:`jaxacct.prv.compose.lowered`).
+    Above, each atom is first raised by the error that its place may have, then split between its two neighbours so that
+    P- and Q-mass stay; mass above the last point is infinite, mass below the first is raised to it. Below, bins of
+    atoms are balanced on the points as those of a pair are (:func:`jaxacct.prv.compose.lowered`).
     """
     u, h, side = UNIT_ROUNDOFF, mesh, int(not is_upper)
     own, log_mass, log_total = lattice.weights[side], lattice.log_mass[side], lattice.log_total[side]
@@ -504,6 +540,7 @@ def gridded(
     off = lattice.shift[side] + 16 * u * (largest + h)
     exponents = log_mass - lattice.order * at
     rounding = 2 * lattice.rounding + u * (32 + 8 * jnp.abs(log_mass) + 8 * jnp.abs(lattice.order * at))
+    # The tilt is taken off in two halves: the whole factor may overflow where its product with a weight does not.
     half = jnp.exp(jnp.minimum(exponents / 2, 350.0))
     masses = jnp.where(own > 0, own * half * half, 0.0)
     places = least + jnp.arange(points)
@@ -515,6 +552,7 @@ def gridded(
         p = jnp.where(own > 0, masses * (1 + rounding) + TINY, 0.0)
         y = at + off
         cell = jnp.clip(jnp.floor(y / h), least - 1, most)
+        # The share s of the upper neighbour keeps both masses: 1 - s (1 - e^-h) = e^-(y - cell h).
         share = -jnp.expm1(-(y - cell * h)) / -jnp.expm1(-h) * (1 + 4 * FUNCTION)
         share = jnp.where(cell < least, 1.0, jnp.clip(share, 0.0, 1.0))
         share = jnp.where(cell < most, share, 1.0)
@@ -531,7 +569,7 @@ def gridded(
         edges = balanced_edges(jnp.zeros(points).at[cell].add(p)[:-1], grid, h)
         edges = jnp.where(jnp.arange(points - 1) < most - least, edges, jnp.inf)
         index = jnp.searchsorted(edges, y)
-        # Q of an atom as it stands: exp errs by its exponent, too.
+        # The Q-mass of an atom as it stands: exp errs by its exponent, too.
         q = p * jnp.exp(-y) * (1 + FUNCTION + 4 * u * jnp.abs(y))
         of_p, of_q = jnp.zeros(points).at[index].add(p), jnp.zeros(points).at[index].add(q)
         of_p = of_p.at[most - least].add(infinite)
@@ -546,7 +584,7 @@ def gridded(
     slack = lattice.slack[side] * jnp.exp(log_mass) * rounding
     # The lattice's losses may be off by its shift.
     total = jnp.exp(log_total + order * off) * rounding
-    # What float64 flushes to zero, of each atom and point.
+    # The mass that float64 may flush to zero, at each atom and point.
     flushed = 4 * (n + points) * TINY * jnp.exp(jnp.maximum(order * most * h, 0.0))
     counted = (infinite + cut) * (1 + 4 * u) if is_upper else jnp.zeros(())
     return weights, total, slack + flushed, counted
@@ -555,8 +593,8 @@ def gridded(
 def _through(atoms: np.ndarray, mesh: float) -> float:
     """Returns a number of few digits, about a mesh or less, with a multiple just below the least of the ``atoms``.
 
-    Sums of an atom that lies between two points would spread over as many points as there are summands, and some come
-    to lie above epsilon where none does. Where there is room, its odd halves are met as well.
+    Sums of an atom that lies between two points would spread over as many points as there are summands, and some would
+    lie above epsilon where none does. Where there is room, odd halves of the atom are met as well.
     """
     far = atoms[atoms >= 4 * mesh]
     if not far.size:
@@ -572,7 +610,7 @@ def _rounded(mesh: float) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which runs cost no more than an item's: those that its pair dominates, for every epsilon and both directions.
+# Dominance: the runs that cost no more than an item's, as its pair dominates theirs at every epsilon, both directions.
 #
 # * Gaussian noise of a Poisson sample: more noise is the same and further noise. A smaller rate: with q' = a q the
 #   mixture (1 - q') N_0 + q' N_1 is (1 - a) N_0 + a ((1 - q) N_0 + q N_1), and hockey-stick divergences are jointly
@@ -585,7 +623,7 @@ def _rounded(mesh: float) -> float:
 
 
 class _Noise(NamedTuple):
-    """A mechanism of additive noise on a Poisson sample."""
+    """Mechanism of additive noise on a Poisson sample."""
 
     kind: type[Mechanism]
     scale: ArrayLike
@@ -595,8 +633,8 @@ class _Noise(NamedTuple):
 def dominates(item: Mechanism, other: Mechanism) -> Bool[ArrayLike, ""]:
     """Returns whether a run of ``other`` is known to be dominated by one of ``item``, which is concrete.
 
-    ``other`` may be traced; NaN and what is out of range is dominated by nothing. It is decided in float64, by
-    ``item`` as :func:`costlier` gives it.
+    ``other`` may be traced; nothing dominates a mechanism with NaN or a parameter out of range. It is decided in
+    float64, by ``item`` as :func:`costlier` gives it.
 
     >>> dominates(Gaussian(1.3), PoissonSubsampledGaussian(np.float32(1.3), 0.5))
     True
@@ -604,7 +642,7 @@ def dominates(item: Mechanism, other: Mechanism) -> Bool[ArrayLike, ""]:
     item = costlier(item)
     mine, theirs = _noise_of(item), _noise_of(other)
     if mine is None or theirs is None:
-        # JAX's == overlooks the class of a registered dataclass, its hash does not: a set asks for both.
+        # The == of a registered dataclass's tree overlooks its class, but the hash does not: a set asks for both.
         if type(item) is not type(other) or len({jax.tree.structure(item), jax.tree.structure(other)}) > 1:
             return False
         pairs = list(zip(jax.tree.leaves(item), jax.tree.leaves(other), strict=True))
@@ -619,7 +657,7 @@ def dominates(item: Mechanism, other: Mechanism) -> Bool[ArrayLike, ""]:
 def costlier(mechanism: Mechanism) -> Mechanism:
     """Returns the mechanism with float32 parameters that dominates a concrete one and is nearest to it.
 
-    What a loop computes in float32 is then dominated by the item that it was meant to be.
+    A mechanism that a loop computes in float32 is then dominated by the item that it was meant to be.
     """
     noise = _noise_of(mechanism)
     if noise is None:

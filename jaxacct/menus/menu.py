@@ -1,4 +1,9 @@
-"""A menu's game on a lattice that suits it: what budgets of it are worth, and how long an item lasts alone."""
+"""Certified menus of mechanisms: the game on a lattice that suits it, and the largest budget whose worst use is safe.
+
+:class:`Game` puts the losses of items on a lattice and solves the program of :mod:`jaxacct.menus.game`; it also tells
+how long an item lasts alone. :func:`certify` chooses blocks and costs, and searches the largest budget of a menu;
+:func:`limit` gives one that no certificate can exceed.
+"""
 
 from __future__ import annotations
 
@@ -33,35 +38,39 @@ from jaxacct.menus.game import (
     window_for,
 )
 from jaxacct.numerics.elementary import By
-from jaxacct.numerics.precision import is_concrete, outside, rounded_up, scope
+from jaxacct.numerics.precision import is_concrete, outside, scope
 from jaxacct.numerics.programs import Program
+from jaxacct.outward import rounded_up
 from jaxacct.prv.accountant import LossLattice
 
 RING, WIDE, LEVELS = 64, 2**14, 4096
-"""Least sizes of the compiled program, so that few are compiled: levels kept, for up to so many points, and values."""
+"""Least sizes of the compiled program, so that few are compiled: levels kept in the ring, for up to WIDE points, and
+values. Speed only."""
 
 MOST_BYTES = 2**33
-"""Memory of the levels that are kept, about twice what is taken."""
+"""Largest memory (bytes) of the levels that are kept, as estimated, about twice what is taken: above it a game is
+refused."""
 
 MOST_LEVELS = 2**20
-"""The largest budget that is looked at."""
+"""Largest budget (units) that is looked at."""
 
 LONG = 2e8
-"""Points of all levels, items and directions from which the program is compiled as JAX does by default: that takes half
-a second more, and five nanoseconds less for each of them. Speed only."""
+"""Points of all levels, items and directions above which the program is compiled as JAX does by default: that takes
+half a second more, and five nanoseconds less for each of them. Speed only."""
 
 MOST_WORK = 1e12
-"""The same beyond which a game is refused, about two hours of a core."""
+"""Points of all levels, items and directions above which a game is refused: about two hours of a core."""
 
 solve_well = Program(solve.function, ("ring",), by=By.XLA)
+"""The program :func:`.solve` as JAX compiles it by default."""
 
 FAR = 10.0
-"""Standard deviations of a sum that are looked at on either side."""
+"""Standard deviations of a sum that are looked at on either side. It serves choices alone."""
 
 
 @dataclass(frozen=True)
 class Game:
-    """Blocks' losses, and the lattice that they are played on."""
+    """Game of blocks: their losses, and the lattice that they are played on."""
 
     guarantee: Guarantee
     rows: list[list[LossLattice]]
@@ -70,16 +79,17 @@ class Game:
 
     @classmethod
     def of(cls, items: Sequence[tuple[Mechanism, int]], plays: Sequence[float], guarantee: Guarantee) -> Game:
-        """Returns the game of blocks, of which the budget pays for about so many alone."""
+        """Returns the game of blocks, for a budget that pays for about ``plays`` of each alone."""
         blocks = [(costlier(mechanism), count) for mechanism, count in items]
         shares = [number / len(items) for number in plays]
+        # Tilts are made for more and more runs until one fits the window; every pass multiplies the shares, so it ends.
         while True:
             rows = blocks_of(blocks, shares, guarantee.relation, guarantee.epsilon)
             window, points = window_for(rows, plays, guarantee.epsilon, guarantee.delta)
             reach = max(guarantee.epsilon, -float(window.start * window.mesh))
             if np.max(window.order) * reach <= MOST_TILT or min(shares) > validation.MOST_COUNT:
                 return cls(guarantee, rows, window, points)
-            # So few runs never come near epsilon, which asks for a tilt without bound.
+            # So few runs never come near epsilon, and the tilt that would bring them there has no bound.
             shares = [1.5 * share for share in shares]
 
     @functools.cached_property
@@ -90,8 +100,8 @@ class Game:
     def solved(self, costs: Sequence[int], most: int, *, side: int = 0, epsilons: np.ndarray | None = None) -> Solved:
         """Returns the values of budgets up to ``most``, from above (``side`` 0) or from below (1).
 
-        Up to the first beyond delta; or, where a path is judged by other ``epsilons`` (most + 1,) than the game's
-        according to what is left, up to ``most``.
+        The values end at the first beyond delta. Where a path is judged by other ``epsilons`` (most + 1,) than the
+        game's, according to the budget left, they go up to ``most``.
         """
         ring = max(_power_of_two(max(cost for cost in costs if cost <= most)), RING if self.points <= WIDE else 1)
         levels = max(_power_of_two(most + 1), LEVELS)
@@ -135,6 +145,7 @@ class Game:
         def delta_of(number: int) -> float:
             return max(self._delta_of(row, index, number) for row in range(len(self.rows)))
 
+        # Doubling until the budget is exceeded, then bisection: ``low`` is within the budget, ``high`` beyond it.
         low, high = 0, max(math.ceil(guess), 1)
         while delta_of(high) <= self.guarantee.delta and high < MOST_LEVELS:
             low, high = high, min(2 * high, MOST_LEVELS)
@@ -149,7 +160,7 @@ class Game:
         return low + (math.log(self.guarantee.delta) - math.log(delta_of(low))) / rise
 
     def _delta_of(self, row: int, index: int, number: int) -> float:
-        """Returns delta of so many blocks of an item in a direction: a power of a transform, and no bound."""
+        """Returns delta of a number of blocks of an item in a direction: a power of a transform, and no bound."""
         order, mesh = float(self.window.order[row]), float(self.window.mesh)
         weights = self.above.weights[row, index]
         places = np.arange(self.points)
@@ -158,6 +169,7 @@ class Game:
         mean = float(np.sum(weights * places)) / total
         deviation = math.sqrt(float(np.sum(weights * (places - mean) ** 2)) / total)
         reach = FAR * math.sqrt(number) * deviation + max(self.window.first, self.points - self.window.last)
+        # The sum of the tilted losses is folded on a circle that holds FAR deviations about its mean, then untilted.
         size = _power_of_two(int(2 * reach) + 2)
         if size > 2**22:
             return math.inf
@@ -170,7 +182,7 @@ class Game:
         with np.errstate(over="ignore"):
             exponents = number * math.log(total) - order * losses[over]
             values = -np.expm1(epsilon - losses[over]) * np.exp(np.minimum(exponents, 700.0))
-        # What a transform cannot see counts as there.
+        # Mass too small for a transform to show counts as present.
         return (
             delta + float(np.sum(values * np.maximum(summed[over], 0.0))) + 1e-15 * float(np.max(values, initial=0.0))
         )
@@ -181,24 +193,26 @@ def _power_of_two(number: int) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A finite menu of mechanisms with a budget that holds however they are chosen: certified before the first release.
+# Certification: a finite menu with a budget that holds however its mechanisms are chosen, before the first release.
 # ----------------------------------------------------------------------------------------------------
 
 ROUNDS, NEAR = 5, 1.5
-"""Attempts at a tilt, which suits a number of runs to within such a factor."""
+"""Attempts at a tilt, and the factor within which a number of runs suits one. Sound for any value."""
 
 LESS = 0.1
-"""Blocks that a budget is taken to pay for next where it paid for none: smaller ones are then tried."""
+"""Number of blocks that a budget is taken to pay for next where it paid for none: smaller ones are then tried. Sound
+for any value."""
 
 NEVER = 2**30
-"""Marks an item that is refused, however many units a budget has."""
+"""Cost that marks an item as refused, however many units a budget has: above any cost that may be given."""
 
 Items = Sequence[Mechanism | tuple[Mechanism, int]]
+"""Type of a menu as it is given: mechanisms, or pairs of one and the runs of a block."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A mechanism on a menu.
+    """Item on a menu: a mechanism, sold in blocks.
 
     Attributes:
         mechanism: one run of it, of plain numbers.
@@ -220,7 +234,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Menu:
-    """Mechanisms, what they cost, and the budget: hashable, and printed as a table.
+    """Menu of mechanisms with their costs and the budget: hashable, and printed as a table.
 
     Attributes:
         epsilon: see :func:`certify`.
@@ -228,7 +242,7 @@ class Menu:
         relation: likewise.
         items: in the order given.
         budget: units.
-        value: what the worst use of the budget comes to, at most: an upper bound on delta at ``epsilon``.
+        value: an upper bound on delta at ``epsilon`` for the worst use of the budget.
 
     >>> from jaxacct import Gaussian
     >>> menu = certify(1.0, 1e-5, [Gaussian(20.0), Gaussian(30.0)])
@@ -244,7 +258,7 @@ class Menu:
     value: float
 
     def share(self, index: int) -> float:
-        """Returns what part of a plan's runs of an item is granted of it alone: 1 less the price of the choice."""
+        """Returns the part of a plan's runs of an item that is granted of it alone: 1 less the price of the choice."""
         item = self.items[index]
         return self.budget / (item.cost * item.alone) if 0 < item.cost < NEVER else float(not item.cost)
 
@@ -307,16 +321,16 @@ def certify(
         delta: budget, in (0, 1).
         items: mechanisms of plain numbers, or pairs of one and the runs of a block of it. Without a number it is
             chosen so that the budget pays for some 50 to 500 blocks. Smaller blocks waste less at the end of a run,
-            where one of each item may be left unused; they take longer to certify, and their finer choices cost a
-            little more.
+            where a part of a block of each item may be left unused; they take longer to certify, and their finer
+            choices cost a little more.
         costs: units of a block of each item, whose sizes are 1 unless given. By default the best for whatever item
             fares worst.
         relation: one that all mechanisms support.
 
-    Formal guarantee: whatever is chosen from earlier results, when the runs of a block are made, and wherever it ends,
-    blocks whose costs sum to at most ``budget`` are together (epsilon, delta)-DP for ``relation``: :mod:`.game`.
+    Formal guarantee: blocks whose costs sum to at most ``budget`` are together (epsilon, delta)-DP for ``relation``,
+    whatever is chosen from earlier results, whenever the runs of a block are made, and wherever it ends: :mod:`.game`.
 
-    An item of which a single block costs more than the budget is never granted, and costs the others nothing.
+    An item whose single block costs more than the budget is never granted, and costs the others nothing.
 
     Raises ValueError where an argument is out of range, or no item is ever granted.
 
@@ -343,7 +357,7 @@ def certify(
 
 @dataclass(frozen=True)
 class Offer:
-    """An item as it is asked for: what is None is to be chosen."""
+    """Item as it is asked for: None stands for what is to be chosen."""
 
     mechanism: Mechanism
     count: int | None
@@ -351,7 +365,7 @@ class Offer:
 
 
 class Found(NamedTuple):
-    """Items in the order of their offers, the largest budget, and an upper bound on its value."""
+    """Result for offers: items in their order, the largest budget, and an upper bound on its value."""
 
     items: list[Item]
     budget: int
@@ -370,7 +384,7 @@ def _certified(guarantee: Guarantee, offers: tuple[Offer, ...]) -> Menu:
 
 
 def limit(menu: Menu) -> int:
-    """Returns a budget that no certificate of the same costs can exceed: an adversary that is played beats the next.
+    """Returns a budget that no certificate of the same costs can exceed: some adversary breaks any larger one.
 
     Formal guarantee: with one unit more some adaptive choice from the menu is not (epsilon, delta)-DP, where each
     mechanism's dominating pair is attained: a lower bound on the value of the same game.
@@ -389,20 +403,21 @@ def limit(menu: Menu) -> int:
 
 
 def _with_others(guarantee: Guarantee, offers: Sequence[Offer], known: dict[int, Item]) -> Found:
-    """Returns what is found of the offers whose items are not ``known`` by their place, and all items."""
+    """Returns the result for the offers whose places are not in ``known``, put together with the known items."""
     found = _found(guarantee, [offer for i, offer in enumerate(offers) if i not in known])
     others = iter(found.items)
     return found._replace(items=[known[i] if i in known else next(others) for i in range(len(offers))])
 
 
 def _found(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
-    """Returns offers with what is chosen for them; what is never granted is not played."""
+    """Returns offers with all choices made; an item that is never granted is not played."""
     if len(offers) == 1:
         return _of_one(guarantee, offers[0])
     with scope(by_programs=True):
         # A tilt for less than a block leaves nothing of the block's likely losses.
         guesses = [max(guessed_runs(offer.mechanism, guarantee), offer.count or 1) for offer in offers]
-        # What each is alone is told by blocks that are not too many: it takes a level for each.
+        # Each item alone is measured by blocks that are not too many, as each takes a level. The tilt suits a number of
+        # runs within a factor, so it is made anew until the number found is near the number it was made for.
         for _ in range(ROUNDS):
             sizes = [max(offer.count or 1, round(guess / BLOCKS)) for offer, guess in zip(offers, guesses, strict=True)]
             game = _game(guarantee, offers, sizes, guesses)
@@ -441,7 +456,7 @@ def _game(guarantee: Guarantee, offers: Sequence[Offer], counts: Sequence[int], 
 
 
 def _of_one(guarantee: Guarantee, offer: Offer) -> Found:
-    """Returns a menu without a choice: a plan that is stopped anywhere, by the certified accountant."""
+    """Returns a menu without a choice: a plan that may be stopped anywhere, by the certified accountant."""
     epsilon, delta, relation = guarantee
     mechanism, cost = costlier(offer.mechanism), offer.cost or 1
     runs = most_runs(mechanism, epsilon, delta, relation=relation)
@@ -452,7 +467,7 @@ def _of_one(guarantee: Guarantee, offer: Offer) -> Found:
 
 
 def _without(guarantee: Guarantee, offers: Sequence[Offer], never: Sequence[bool]) -> Found:
-    """Returns what is found of the others, and for the items that are ``never`` granted a cost that no budget pays."""
+    """Returns the result for the others; items that are ``never`` granted get a cost that no budget pays."""
     if all(never):
         raise ValueError(
             f"menu = {[offer.mechanism for offer in offers]}: a block of each alone costs more than (epsilon = "

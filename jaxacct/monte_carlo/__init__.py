@@ -1,8 +1,9 @@
-"""Monte Carlo estimates of delta, with intervals that may fail: for what no accountant has a tight bound of.
+"""Monte Carlo estimates of delta, with intervals that may fail, for mechanisms without a tight bound by an accountant.
 
-Neither a bracket nor certified. A :class:`Interval` holds the truth except with a probability that it carries: over the
-draws, which are fresh from the operating system, and as far as the generator's bits pass for random ones. Draws are
-made, in float64 and in blocks, on JAX's device: what rounding does to them, a relative 1e-10 or so, is not counted.
+The result is neither a bracket nor certified. An :class:`Interval` holds the truth except with a probability that it
+carries: over the draws, which are fresh from the operating system, and as far as the generator's bits pass for random
+ones. Draws are made in float64, in blocks, on JAX's device: what rounding does to them, a relative 1e-10 or so, is not
+counted.
 
 *What may be released.* Fix epsilon and delta. Draw once, and train if the upper end is at most delta, else release
 nothing. All of it is (epsilon, max(delta, eta))-DP, eta the failure probability: the draws know nothing of the data, so

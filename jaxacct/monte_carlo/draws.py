@@ -1,10 +1,11 @@
-"""Draws of privacy losses, in blocks.
+"""Monte Carlo intervals of delta: draws of privacy losses, in blocks, and the interval that their mean gives.
 
 For a dominating pair (P, Q) with the likelihood ratio L, delta(epsilon) is the mean of (1 - e^epsilon / L)+ under P,
-and for adding an example that of (1 - e^epsilon L)+ under Q. Both lie in [0, 1]. Of such
-a variable's mean mu, that of n draws is m or further off with a probability of at most e^(-n kl(m, mu)) on either side,
-kl the divergence of two coins (Hoeffding 1963, "Probability inequalities for sums of bounded random variables", Theorem
-1). An end of an interval is where this is the probability to miss it: for rare events nearly Clopper and Pearson's.
+and for adding an example that of (1 - e^epsilon L)+ under Q. Both variables lie in [0, 1]. If such a variable has the
+mean mu, the mean of n draws is as far from it as m or farther with a probability of at most e^(-n kl(m, mu)) on either
+side, kl the divergence of two coins (Hoeffding 1963, "Probability inequalities for sums of bounded random variables",
+Theorem 1). An end of an interval is where this is the probability to miss it: for rare events nearly that of Clopper
+and Pearson.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from jaxacct.numerics.precision import as_float64, scope
 from jaxacct.strategies import Strategy
 
 Kind: TypeAlias = tuple[int, int, int]
-"""How many runs, batches, and participations; none of these of :class:`BallsInBins`."""
+"""Type of the static numbers of a program: runs, batches, and participations, 0 of these for :class:`BallsInBins`."""
 
 BLOCK = 2**21
-"""Numbers of a block of draws."""
+"""Numbers that a block of draws holds. Memory and speed only."""
 
 LARGEST_SPREAD = 600.0
-"""Logarithms that sums of products of an epoch's likelihood ratios may have in float64."""
+"""Largest logarithm (nats) that sums of products of an epoch's likelihood ratios may have: float64 ends at e^709. Draws
+that are not finite count as 1, so that a larger value could break the lower end."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval of delta: an estimate, and not a bound.
+    """Confidence interval of delta: an estimate, and not a bound.
 
     Attributes:
         lower, upper: hold the truth except with the failure probability.
@@ -68,7 +70,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class BallsInBins:
-    """A training with correlated noise, and each example in one of so many batches, the same in all epochs.
+    """Training with correlated noise, and each example in one of so many batches, the same in all epochs.
 
     Attributes:
         strategy: C, concrete (:mod:`jaxacct.strategies`).
@@ -129,14 +131,14 @@ def delta(
         mechanism: one epoch by random allocation, whatever its participations, or a whole training.
         steps: how many of it are composed, drawn apart: epochs, or trainings.
         epsilon: at least 0.
-        draws: how many, rounded up to whole blocks; to be 100 over delta or more. 10^6 of 100 batches take some 10 s
-            of one CPU core for each direction.
+        draws: how many, rounded up to whole blocks; it should be 100 over delta or more. 10^6 of 100 batches take some
+            10 s of one CPU core for each direction.
         failure_probability: eta, in (0, 1). Put it inside the delta that is promised: :meth:`Interval.verifies`.
         relation: "add_or_remove", "remove", "add" or "zero_out".
         key: a typed key, for tests; by default one from the operating system, without which nothing is promised.
 
     Guarantee: an estimate with an interval that misses the truth with at most the failure probability, and never a
-    :class:`~jaxacct.bounds.Bounds`: :mod:`jaxacct.monte_carlo` says how it may be released by.
+    :class:`~jaxacct.bounds.Bounds`: :mod:`jaxacct.monte_carlo` says how a release may rest on it.
 
     Raises TypeError or ValueError where an argument is out of range, or products of likelihood ratios are too large.
 
@@ -165,7 +167,8 @@ def delta(
             key, own = jax.random.split(key)
             total = _total(own, blocks, noise, shifts, float(epsilon), rows, kind, direction == "remove")
             means.append(float(total) / (rows * blocks))
-    # The larger delta is at most the larger end, and at least any: one upper end may fail, and any of the lower ones.
+    # The larger delta is at most the larger upper end, and at least every lower end. So only one upper end may fail,
+    # that of the larger delta, but any of the lower ones: these share their half of the probability.
     lower = max(end(mean, rows * blocks, failure_probability / 2 / len(means), up=False) for mean in means)
     upper = max(end(mean, rows * blocks, failure_probability / 2, up=True) for mean in means)
     return Interval(lower, max(means), upper, failure_probability, rows * blocks)
@@ -205,6 +208,8 @@ def _total(
             return _of_places(key, noise, shifts, rows, removed)
         return _of_allocation(key, noise, t, k, rows, removed)
 
+    # A block's key is folded from its number: no draw depends on how many blocks there are. Losses of one draw are
+    # added up over the composed steps, and the values of a block enter the sum.
     def block(i: Array, total: Array) -> Array:
         keys = jax.random.split(jax.random.fold_in(key, i), steps)
         loss, _ = jax.lax.scan(lambda loss, own: (loss + losses(own), None), jnp.zeros(rows), keys)
@@ -221,6 +226,8 @@ def _of_allocation(key: Array, s: Array, t: int, k: int, rows: int, removed: boo
     """
     scale = 0.5 / s**2 if removed else 3 / s - 0.5 / s**2
 
+    # Elementary symmetric sums: after i factors ``sums[j]`` is e_j of them. One factor is drawn at a time, so that only
+    # k + 1 rows are held, whatever t is.
     def step(sums: Array, i: Array) -> tuple[Array, None]:
         z = jax.random.normal(jax.random.fold_in(key, i), (rows,), jnp.float64)
         moved = jnp.where(removed & (i < k), 1 / s**2, 0.0)
@@ -232,7 +239,7 @@ def _of_allocation(key: Array, s: Array, t: int, k: int, rows: int, removed: boo
 
 
 def _of_places(key: Array, s: Array, shifts: Array, rows: int, removed: bool) -> Array:
-    """Returns draws of the loss of the mixture over places."""
+    """Returns draws of the loss of the mixture over places: log of the mean likelihood ratio."""
     of_place, of_noise = jax.random.split(key)
     z = jax.random.normal(of_noise, (rows, shifts.shape[1]), jnp.float64) * s
     if removed:
@@ -250,6 +257,7 @@ def end(mean: float, draws: int, probability: float, *, up: bool) -> float:
         return one + ((1 - m) * math.log((1 - m) / (1 - u)) if m < 1 else 0.0)
 
     inside, outside = m, 1.0 if up else 0.0
+    # ``outside`` stays where the divergence is beyond the level, ``inside`` within: the end returned is the wider one.
     for _ in range(200):
         middle = (inside + outside) / 2
         if middle in (inside, outside):

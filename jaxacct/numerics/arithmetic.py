@@ -1,10 +1,10 @@
-"""The arithmetic that a program is traced for: what certificates may take for granted of its operations.
+"""The arithmetics that programs are traced for, and what certificates may assume of their operations.
 
-A bound here counts roundings, in units of the relative error of one operation. How large a unit is depends on the
-device: float64 as IEEE 754 has it; pairs of float32 where there is none (:mod:`jaxacct.numerics.float_pairs`, on a
-TPU); float32 alone, for estimates. Everything else in a certificate is the same for all of them, so the unit is asked
-for where a program is traced, and a program that was traced for one arithmetic is never taken for another: what it was
-is part of the key of JAX's caches.
+A bound counts roundings, in units of the relative error of one operation. The size of a unit depends on the device:
+float64 as IEEE 754 has it; pairs of float32 where there is none (:mod:`jaxacct.numerics.float_pairs`, on a TPU);
+float32 alone, for estimates. Everything else in a certificate is the same for all of them. So a program asks for the
+unit where it is traced, and a program traced for one arithmetic is never taken for another: the arithmetic is part of
+the key of JAX's caches.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 Result = TypeVar("Result")
 Name = Literal["float64", "pair", "float32"]
+"""Names of the arithmetics."""
 
 
 class UnsoundBackendError(RuntimeError):
@@ -27,27 +28,31 @@ class UnsoundBackendError(RuntimeError):
 
 
 Chosen = Literal["auto", "float64", "pair", "float32"]
-"""What may be asked for: "auto" is float64, and pairs on platforms that lack it."""
+"""Arithmetics that a caller may ask for: "auto" is float64, and pairs on platforms that lack it."""
 
 CERTIFIED: tuple[Chosen, ...] = ("auto", "float64", "pair")
+"""Choices that give bounds."""
+
 CHOICES: tuple[Chosen, ...] = (*CERTIFIED, "float32")
+"""All choices; float32 gives estimates."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What may be taken for granted of real numbers.
+    """One arithmetic of real numbers, by the errors that certificates assume of it.
 
     Attributes:
-        name: what it is called.
+        name: its name.
         roundoff: bound on the relative error of ``+ - * /`` and sqrt.
-        cut: log of what a truncation may leave out, relative to what is there.
+        cut: nats; a truncation may leave out a share of e^-cut.
         reach: standard deviations beyond which a normal law has less than e^-cut of its mass, and some to spare.
-        largest_exponent: exponentials beyond are kept as their exponents.
-        of_close: units of roundoff by which a difference errs of numbers within a factor of two of one another: none
-            by IEEE 754 (Sterbenz). A bound that takes 0 for another number is none.
-        of_level: units of roundoff by which each of the log2(n) levels of a Fourier transform errs, relative to the sum
+        largest_exponent: exponent beyond which an exponential is kept as its exponent.
+        of_close: error, in units of roundoff, of a difference of numbers within a factor of two of one another: none
+            by IEEE 754 (Sterbenz). A value below the true one breaks bounds.
+        of_level: error, in units of roundoff, of each of the log2(n) levels of a Fourier transform, relative to the sum
             of magnitudes (:func:`jaxacct.prv.compose.transform_error`). Too few would break a bound.
-        is_certified: whether functions are known to be as right as is said, so that there are bounds and not estimates.
+        is_certified: whether the errors of functions are known to be as stated, so that there are bounds and not
+            estimates.
         leaves_out_rare: whether an integral leaves out rare losses, which makes programs twice as long. No bound
             depends on it.
     """
@@ -64,14 +69,14 @@ class Arithmetic:
 
     @property
     def function(self) -> float:
-        """Bound on the relative error of exp, expm1, log, tanh, and of log1p from -1/4 up.
+        """The bound on the relative error of exp, expm1, log, tanh, and of log1p from -1/4 up.
 
         Where a result is below the smallest normal float64, it may be 0.
         """
         return 8 * self.roundoff
 
     def of_sum(self, count: Any) -> Any:
-        """Units of roundoff by which a sum of so many terms errs, over the sum of their sizes.
+        """The error of a sum of so many terms, in units of roundoff, over the sum of their sizes.
 
         Pairs are summed in whole numbers: n by n 2^-52, n/256 units (:mod:`jaxacct.numerics.float_pairs.sums`).
         """
@@ -79,20 +84,22 @@ class Arithmetic:
 
 
 FLOAT64 = Arithmetic("float64", 2.0**-53, 36.0, 10.0, 600.0, leaves_out_rare=True)
-"""IEEE 754's double, and functions as :mod:`jaxacct.numerics.elementary` asks for them: four units in the last
-place."""
+"""IEEE 754's double, with the functions' errors that :mod:`jaxacct.numerics.elementary` asks for: four units in the
+last place. Bounds rest on its numbers."""
 
 PAIR = Arithmetic("pair", 2.0**-44, 36.0, 10.0, 600.0, of_close=1.0, of_level=2.5)
-"""Sums of two float32 numbers with an exponent of their own beside them, so with a wider range than float64's."""
+"""Pairs of float32: sums of two float32 numbers with an exponent of their own beside them, so with a wider range than
+float64's. Bounds rest on its numbers."""
 
 FLOAT32 = Arithmetic("float32", 2.0**-24, 16.0, 6.5, 80.0, is_certified=False)
-"""For estimates only."""
+"""Float32 alone, for estimates only."""
 
 _traced_for: Any = jax.make_user_context(default_value=None)
+"""Arithmetic that is traced for, a part of the key of JAX's caches; None while nothing has decided it."""
 
 
 def arithmetic() -> Arithmetic:
-    """Returns the arithmetic that is traced for here: float32 outside the float64 scope, whatever else is said."""
+    """Returns the arithmetic that is traced for here; outside the float64 scope it is float32, whatever was chosen."""
     if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
         return FLOAT32
     return PAIR if _traced_for.value == "pair" else FLOAT64
@@ -104,9 +111,9 @@ def roundoff() -> float:
 
 
 def scaled(error: float) -> float:
-    """Returns in the arithmetic traced for what an error that rounding makes comes to, given what float64 makes of it.
+    """Returns an error of rounding in the arithmetic that is traced for, given the same error in float64.
 
-    Errors of rounding are proportional to the unit of roundoff; those of truncation are not, and are no case for this.
+    Errors of rounding are proportional to the unit of roundoff; those of truncation are not, and may not be given here.
 
     >>> scaled(1e-14) >= 1e-14
     True
@@ -120,12 +127,12 @@ def in_pairs() -> contextlib.AbstractContextManager[Any]:
 
 
 def float64_elsewhere() -> contextlib.AbstractContextManager[Any]:
-    """Says that what is traced within for float64 is run on a device that has it, or not at all."""
+    """Returns the context in which programs are traced for float64, for a device that has it or for none."""
     return _traced_for("float64")
 
 
 def is_decided() -> bool:
-    """Returns whether it is settled here which arithmetic is traced for: not float64 on a device that has none."""
+    """Returns whether the arithmetic is settled here; if so, it is not float64 on a device that has none."""
     return _traced_for.value is not None
 
 
@@ -142,17 +149,17 @@ def with_pair_form(
 
 
 def with_pair_form(function: Any = None, *, traced: Callable[..., Any] | None = None) -> Any:
-    """Returns ``function``, of which pairs have a form of their own. For float64 it is as if nothing were said.
+    """Returns ``function`` with another form for pairs. For float64 nothing changes.
 
-    By default it is of arrays, and pairs know it by its name (:mod:`jaxacct.numerics.float_pairs.tiles`). A
-    derivative has another form, and no name: of a jitted function JAX would give it the same. The form for pairs is
-    told shapes of what goes in alone: so an axis of a batch has to come out where it goes in, which it does unless
-    arrays without it, as ``jnp.zeros_like`` makes, meet it first.
+    By default the function is of arrays, and pairs know it by its name (:mod:`jaxacct.numerics.float_pairs.tiles`). A
+    derivative has another form, and no name: JAX would give the derivative of a jitted function the same name. The form
+    for pairs knows nothing but the shapes of its arguments: so an axis of a batch has to come out where it goes in,
+    which it does unless arrays without it, as ``jnp.zeros_like`` makes, meet it first.
 
     Args:
         function: any.
-        traced: the form for pairs, of the same arguments, where it is traced as everything else is: not numbers have
-            another form, but what is done with them.
+        traced: the form for pairs, of the same arguments, which is traced as everything else is. It is for functions
+            whose steps differ in pairs, and not their numbers.
     """
     if function is None:
         return functools.partial(with_pair_form, traced=traced)
@@ -168,10 +175,10 @@ def with_pair_form(function: Any = None, *, traced: Callable[..., Any] | None = 
 
 
 def roughly(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns ``function`` of pytrees of arrays such that pairs need not do it in pairs: six digits will do.
+    """Returns ``function`` of pytrees of arrays such that pairs need not compute it in pairs: six digits will do.
 
-    For guesses: what decides where, or how finely, something is computed of which a bound holds wherever that is. Not a
-    number, or a wrong one, may only make a bracket wide. For float64 it is as if nothing were said.
+    It is for guesses that decide where, or how finely, something is computed that is a bound wherever it is computed. A
+    NaN, or a wrong number, may only make a bracket wide. For float64 nothing changes.
     """
 
     def roughly_done(*args: Any) -> Result:
@@ -181,7 +188,7 @@ def roughly(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _where_pairs(named: Callable[..., Result], function: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns ``function``, in whose place ``named`` is called where a program is traced for pairs."""
+    """Returns ``function``, with ``named`` called in its place where a program is traced for pairs."""
 
     @functools.wraps(function)
     def called(*args: Any) -> Result:

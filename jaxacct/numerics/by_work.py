@@ -1,4 +1,12 @@
-"""Batches for ``jax.vmap``: pytrees of one structure as one, and how the entries of one are run."""
+"""Batches for ``jax.vmap``: stacked pytrees, entries run one by one, and loops that cost the sum of the lanes' work.
+
+In reading order:
+
+- :func:`stack` and :func:`rows`,
+- :func:`one_by_one`, which runs a batch's entries one after the other on a CPU,
+- queues for loops whose lanes take different numbers of steps (:func:`while_loop`, :func:`map_rows`,
+  :func:`where_needed`).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +40,7 @@ def stack(*trees: Stacked) -> Stacked:
 
 
 def rows(values: Any, size: int) -> list[Any]:
-    """Returns numbers (n,) in rows of one size, the last of them repeated; traced ones, of a known number, in one.
+    """Returns numbers (n,) in rows of one size, the last number repeated; traced ones, of a known number, in one row.
 
     >>> [row.tolist() for row in rows([1.0, 2.0, 3.0], 2)]
     [[1.0, 2.0], [3.0, 3.0]]
@@ -44,7 +52,7 @@ def rows(values: Any, size: int) -> list[Any]:
 
 
 MANY = 4096
-"""Entries from which on a batch's program is compiled as JAX does by default. Cheap code generation, below, takes a
+"""Number of entries from which on a batch's program is compiled as JAX does by default. Cheap code generation takes a
 third of the time and makes entries up to three times slower. Speed only."""
 
 
@@ -53,18 +61,18 @@ def one_by_one(
 ) -> Callable[..., Result]:
     """Returns ``function`` of ``static`` and more, whose batches a CPU works off one entry after the other.
 
-    Other devices do so side by side. So the arrays of an entry stay in the cache, its loops end when it is done and not
-    when the slowest is, and only the branch that it takes is run. Batches may be traced after a scope is left: a
-    function that needs one enters it.
+    Other devices work them off side by side. On a CPU the arrays of an entry so stay in the cache, its loops end when
+    it is done and not when the slowest is, and only the branch that it takes is run. Batches may be traced after a
+    scope is left: a function that needs one enters it.
 
     Args:
-        function: defined in a module, not in a function: a batch that nobody else traces is a program of its own.
+        function: defined in a module, not in a function: a batch outside of any trace is a program of its own.
         static: hashable.
-        settled: of the further arguments, whether the first of them is the result as it stands. It is asked of batches
-            that nobody else traces; where it holds for all entries, nothing is run or compiled.
-        result: of what shapes and types the result is, if that is known. Where a batch is all that there is, one entry
-            is then not traced for nothing.
+        settled: function of the further arguments that tells whether the first of them is the result already. It is
+            called for batches outside of any trace; where it holds for all entries, nothing is run or compiled.
+        result: the result's shapes and types, if they are known. Then no entry has to be traced to find them out.
     """
+    # The type of numbers is remembered here, for JAX may trace a batch after the scope is left.
     call = functools.partial(function, *static)
     wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64  # here, and where a batch is traced later
 
@@ -86,7 +94,7 @@ def one_by_one(
                 found = (_by_platform if concrete else _side_by_side)(function, static, which, args)
         return found, jax.tree.map(lambda _: True, found)
 
-    # What is traced for pairs is part of one of these programs already.
+    # A program that is traced for pairs is part of one of these programs already.
     return with_pair_form(single, traced=call)
 
 
@@ -100,6 +108,7 @@ def _side_by_side(function: Callable[..., Any], static: tuple[Any, ...], which: 
 
 
 _by_platform = jax.jit(_side_by_side, static_argnames=("function", "static", "which"))
+"""Compiled :func:`_side_by_side`, for batches outside of any trace on devices other than CPUs."""
 
 
 def _map(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[bool, ...], args: Any) -> Any:
@@ -117,36 +126,41 @@ def _map(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[boo
         found = _map(function, static, tuple(jax.tree.leaves(is_batched)), args)
         return found, jax.tree.map(lambda _: True, found)
 
+    # One entry at a time: each ends with its own loops.
     return jax.lax.map(entry, [leaf for leaf, is_batched in zip(leaves, which, strict=True) if is_batched])
 
 
 _run_few = Program(_map, static=("function", "static", "which"))
+"""Program of a batch below :data:`MANY`, compiled fast."""
+
 _run_many = Program(_map, static=("function", "static", "which"), by=By.XLA)
+"""Program of a batch from :data:`MANY` on, compiled as JAX does by default."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# Loops whose batches cost the sum of their lanes' work, not their number times the longest.
+# Loops whose batches cost the sum of their lanes' work, not their number times the longest
 #
 # Under ``jax.vmap`` a loop of ``jax.lax`` goes on for every lane until the last one is done, and ``jax.lax.cond`` takes
 # both branches. Here a batch is a queue. A loop has a fixed number of slots; a lane that is done leaves its slot to the
-# next in the queue. What only some lanes need is done for these, gathered into dense blocks. Alone, each is what
-# ``jax.lax`` has; nested batches are one queue.
+# next in the queue. A branch that only some lanes need is run for these, gathered into dense blocks. Without a batch,
+# each function is that of ``jax.lax``; nested batches are one queue.
 #
-# Functions given to these loops see their arguments alone: a batch is of what is handed over, not of what is closed
-# over.
+# Functions given to these loops must take all that differs between lanes as arguments: values that they close over are
+# not batched.
 # ----------------------------------------------------------------------------------------------------
 
 Tree = TypeVar("Tree")
 
 LANES = 32768
-"""Most lanes of a block, which memory is that of; enough for a device to be busy with a share of a share of them."""
+"""Most lanes of a block, which bounds the memory; a share of a share of them still keeps a device busy. Only speed and
+memory depend on it."""
 
 FEWEST, SHARE = 16, 8
-"""Slots of a queue: one for so many lanes (SHARE), and not fewer than so many. More fill a device better, but the last
-lanes to be done keep all of them busy: for a lane's most steps, at most."""
+"""Fewest slots of a queue, and lanes for each slot. More slots fill a device better, but the last lanes to be done keep
+all of them busy, at most for the longest lane's steps. Chosen by measuring; speed only."""
 
 OF_QUEUES = 4
-"""Lanes for each slot of a queue whose steps are queues themselves."""
+"""Lanes for each slot of a queue whose steps are queues themselves. Speed only."""
 
 
 def while_loop(
@@ -160,13 +174,13 @@ def while_loop(
     """Returns ``state`` after ``step(state, given)`` for as long as ``condition(state, given)`` holds.
 
     Args:
-        condition: of one lane; by one on a single number, a constant at first, XLA would look for a count of steps in
-            all of a step, and often.
-        step: likewise.
+        condition: function of one lane. For a condition on a single number that is a constant at first, XLA would look
+            for a count of steps in all of a step, and often.
+        step: function of one lane, too.
         state: pytree of arrays.
         given: pytree of arrays, the same at every step.
-        longest_first (): lanes for which it is larger come first in the queue: steps that they may take, if known.
-        share: lanes for each slot, SHARE by default. OF_QUEUES where a step is of loops that are queues themselves.
+        longest_first (): a larger number puts a lane earlier in the queue: the steps that it may take, if known.
+        share: lanes for each slot, SHARE by default. OF_QUEUES where a step is made of loops that are queues.
     """
 
     def alone(state: Tree, given: Any, _: Any) -> Tree:
@@ -185,13 +199,14 @@ def map_rows(count: Array, entry: Callable[[Array, Any, Any], Tree], rows: Any, 
             return jax.tree.map(lambda old, new: _with_row(old, i, new), found, entry(i, row, given))
 
         row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
+        # The state is the stack of results; rows from ``count`` on stay zero.
         return jax.lax.fori_loop(0, count, put, _nothing(entry, (len(jax.tree.leaves(rows)[0]),), row, given))
 
     return _in_lanes(alone, functools.partial(_mapped, entry))(jnp.asarray(count, jnp.int32), rows, given)
 
 
 def _row(leaf: Array, i: Array) -> Array:
-    """Returns row ``i``, which is not below 0: so the index is taken as it is."""
+    """Returns row ``i``, which is at least 0: so the index needs no correction for negative ones."""
     found: Array = jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False, allow_negative_indices=False)
     return found
 
@@ -203,7 +218,7 @@ def _with_row(leaf: Array, i: Array, row: Array) -> Array:
 
 
 def _nothing(entry: Callable[..., Tree], shape: tuple[int, ...], row: Any, given: Any) -> Tree:
-    """Returns zeros for so many entries."""
+    """Returns zeros in the shapes of so many entries."""
     shapes = jax.eval_shape(entry, jnp.int32(0), row, given)
     return jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), shapes)
 
@@ -221,7 +236,7 @@ def where_needed(is_needed: Array, function: Callable[..., Tree], otherwise: Tre
 
 
 def as_lanes(function: Callable[..., Tree]) -> Callable[..., Tree]:
-    """Returns a function of one lane made of one of several, with a leading axis for them at every leaf."""
+    """Returns a function of one lane, made of a function of several with a leading axis for them at every leaf."""
 
     def alone(*args: Any) -> Tree:
         found = function(*jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], args))
@@ -234,20 +249,20 @@ def as_lanes(function: Callable[..., Tree]) -> Callable[..., Tree]:
 
 
 def of_all_lanes(count: Array) -> Array:
-    """Returns the largest of the lanes' counts, for all alike: loops up to it need not tell the lanes apart."""
+    """Returns the largest of the lanes' counts, the same for all: loops up to it need not tell the lanes apart."""
     largest = custom_vmap(lambda count: count)
     largest.def_vmap(lambda size, is_batched, count: (jnp.max(count), False))
     return largest(count)
 
 
 def _in_lanes(alone: Callable[..., Any], together: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns ``alone(*args)``, of which a batch is ``together(size, is_batched, *args)``."""
+    """Returns ``alone(*args)``, for which a batch is ``together(size, is_batched, *args)``."""
     single: Any = custom_vmap(alone)
     wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64
 
     @single.def_vmap
     def batch(size: int, is_batched: Any, *args: Any) -> tuple[Any, Any]:
-        with jax.enable_x64(wide):  # which may have been left since
+        with jax.enable_x64(wide):  # the scope may have been left since
             found = _merging(together, size, tuple(is_batched))(*args)
         return found, jax.tree.map(lambda _: True, found)
 
@@ -260,9 +275,9 @@ def in_lanes(function: Callable[..., Tree]) -> Callable[..., Tree]:
 
 
 def in_blocks(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any) -> Tree:
-    """Returns ``function(*args)`` of each of so many lanes: at most LANES of them side by side, so memory is bounded.
+    """Returns ``function(*args)`` for each of so many lanes: at most LANES of them side by side, so memory is bounded.
 
-    ``is_batched``: for each leaf of each argument, whether its leading axis is that of the lanes.
+    ``is_batched`` says for each leaf of each argument whether its leading axis is that of the lanes.
     """
     found: Tree = _merging(functools.partial(_block_by_block, function), size, is_batched)(*args)
     return found
@@ -276,7 +291,7 @@ def _block_by_block(function: Callable[..., Tree], size: int, is_batched: Any, *
         return found
     blocks = -(-size // LANES)
     block = -(-size // blocks)
-    # The last lane once more where the last block is not full.
+    # The last lane is repeated where the last block is not full.
     every = jnp.minimum(jnp.arange(blocks * block), size - 1).reshape(blocks, block)
     found = jax.lax.map(lambda some: side_by_side(*lanes.at(some)), every)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:size], found)
@@ -306,7 +321,7 @@ def _merging(together: Callable[..., Any], size: int, is_batched: Any) -> Callab
 
 
 def slots_for(size: int, share: int) -> int:
-    """Returns how many of so many lanes are worked on side by side."""
+    """Returns the number of lanes, out of so many, that are worked on side by side."""
     return min(size, max(FEWEST, size // share))
 
 
@@ -318,13 +333,14 @@ def _every(size: int, tree: Tree, is_batched: Any) -> Tree:
 
 
 _told: list[Callable[[str, int, int], None]] = []
+"""Functions that :func:`counted` batches report to."""
 
 
 @contextlib.contextmanager
 def counted(tell: Callable[[str, int, int], None]) -> Iterator[None]:
-    """While it lasts batches are traced so that they tell, each time they are run, how much work they were.
+    """While it lasts, batches are traced so that each run reports the amount of its work.
 
-    ``tell(name of the step, steps done for all slots, steps that lanes were in need of)``.
+    The report is ``tell(name of the step, steps done for all slots, steps that lanes needed)``.
     """
     _told.append(tell)
     try:
@@ -339,14 +355,14 @@ def _report(function: Callable[..., Any], done: Array, own: Array) -> None:
 
 
 class _Lanes:
-    """What lanes are given; what they share is kept once."""
+    """Arguments of the lanes; those that all lanes share are kept once."""
 
     def __init__(self, given: Any, is_batched: Any) -> None:
         self.given, self.is_batched = given, is_batched
         self.axes = jax.tree.map(lambda batched: 0 if batched else None, is_batched)
 
     def at(self, lanes: Array | int) -> Any:
-        """Returns what some of them are given."""
+        """Returns the arguments of some lanes."""
         return jax.tree.map(lambda leaf, batched: leaf[lanes] if batched else leaf, self.given, self.is_batched)
 
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -365,6 +381,9 @@ def _queued(
     work: Array,
 ) -> Tree:
     """Returns the states of all lanes after their loops."""
+    # A queue of lanes and a fixed number of slots. The carry is, for each slot, its lane, whether that is still going,
+    # its state and its arguments; the number of lanes that were begun; the final states so far; and a count of the
+    # work. Each step advances every slot, stores the lanes that are done, and gives their slots to the next lanes.
     lanes, state = _Lanes(given, is_batched[1]), _every(size, state, is_batched[0])
     goes_on, advanced = lanes.each(condition), lanes.each(step)
     begins, slots = goes_on(state, given), slots_for(size, share)
@@ -400,20 +419,22 @@ def _queued(
     first = jax.tree.map(lambda leaf: leaf[lane], state)
     carry = lane, busy, jnp.int32(slots), first, lanes.at(lane), state, (jnp.int32(0), jnp.int32(0))
     found: Tree
-    # Until as many are done as there are: not by the busy slots alone, as above.
+    # ``begun`` counts a place for each slot and one more for each lane that is done, so the loop ends when as many are
+    # done as there are. The condition does not look at the busy slots alone (:func:`while_loop` says why).
     *_, found, worked = jax.lax.while_loop(lambda carry: carry[2] < slots + last, go, carry)
     _report(step, *worked)
     return found
 
 
 def _mapped(entry: Callable[..., Tree], size: int, is_batched: Any, count: Array, rows: Any, given: Any) -> Tree:
-    """Returns the rows of all lanes: those of all lanes are one list, worked off a block at a time."""
+    """Returns the rows of all lanes, which form one list that is worked off a block at a time."""
     lanes, width = _Lanes(given, is_batched[2]), slots_for(size, SHARE)
     count, rows = _every(size, count, is_batched[0]), _every(size, rows, is_batched[1])
     most = jax.tree.leaves(rows)[0].shape[1]
     ends = jnp.cumsum(count, dtype=jnp.int32)
     entries = jax.vmap(entry, in_axes=(0, 0, lanes.axes))
 
+    # The state is the number of entries begun, and the results; each step does a block of entries, of whichever lanes.
     def go(state: tuple[Array, Tree]) -> tuple[Array, Tree]:
         begun, found = state
         item = begun + jnp.arange(width, dtype=jnp.int32)
@@ -439,17 +460,18 @@ def _gathered(
     otherwise: Tree,
     given: Any,
 ) -> Tree:
-    """Returns what lanes need of a function, and otherwise what they have."""
+    """Returns the function's results for the lanes that need them, and ``otherwise`` for the others."""
     lanes, width = _Lanes(given, is_batched[2]), min(width, size)
     is_needed = _every(size, is_needed, is_batched[0])
     queue = jnp.argsort(~is_needed).astype(jnp.int32)
     last = jnp.sum(is_needed, dtype=jnp.int32)
     compute = jax.vmap(function, in_axes=lanes.axes, axis_size=width)
 
+    # The state is the number of lanes begun, and the results; each step does a block of those that need the function.
     def go(state: tuple[Array, Tree]) -> tuple[Array, Tree]:
         begun, found = state
         places = begun + jnp.arange(width, dtype=jnp.int32)
-        # Where none is left, the last of the block once more.
+        # Where no lane is left, the last one is done again.
         lane = queue[jnp.minimum(places, last - 1)]
         new = compute(*lanes.at(lane))
         return begun + width, jax.tree.map(lambda old, row: old.at[lane].set(row), found, new)

@@ -1,12 +1,13 @@
-"""What certificates assume of float64 arithmetic and of elementary functions, and whether a backend keeps to it.
+"""The assumptions on float64 arithmetic and on elementary functions, and a check that a backend meets them.
 
-A bound here counts roundings. It takes +, -, *, / and sqrt to be rounded to nearest, and each of :data:`ASSUMED` to be
-within so many units of roundoff of the truth. No standard promises that of the functions, and they are others on other
-devices: so when the library is first used on a backend, one small program computes a fixed table of arguments there,
-and the result is compared with references from Python's own integers and decimals, which share nothing with any
-device's library. A backend that fails is refused: nothing that it computes would be a bound. A table proves nothing of
-the arguments between its entries; it does find another algorithm, less than float64, and flags that trade accuracy for
-speed. The assumptions have a margin of about two over what was measured on 10^4 arguments each (XLA on x86-64).
+A bound counts roundings. It takes +, -, *, / and sqrt to be rounded to nearest, and each of :data:`ASSUMED` to be
+within so many units of roundoff of the truth. No standard promises that of the functions, and devices differ in them.
+So when the library is first used on a backend, one small program computes a fixed table of arguments there, and the
+result is compared with references from Python's own integers and decimals, which share nothing with any device's
+library. A backend that fails is refused: nothing that it computes would be a bound. A table proves nothing for the
+arguments between its entries; it does detect another algorithm, an arithmetic of less than float64, and flags that
+trade accuracy for speed. The assumptions have a margin of about two over the errors measured on 10^4 arguments each
+(XLA on x86-64).
 
 Subnormal numbers may be flushed to zero, and the bounds allow for it.
 """
@@ -32,16 +33,16 @@ from jaxacct.numerics.arithmetic import UnsoundBackendError, is_decided, platfor
 
 
 class By(enum.Enum):
-    """The ways in which a program is compiled; each is asked of the same table."""
+    """The ways in which a program is compiled; each is checked by the same table."""
 
     XLA = "XLA"
-    """As JAX compiles by default."""
+    """JAX's default."""
     XLA_FAST = "XLA, compiling fast"
-    """Told :data:`FAST`: another code generator, which makes machine code of loops without LLVM's passes."""
+    """The options :data:`FAST`: another code generator, which makes machine code of loops without LLVM's passes."""
 
     @property
     def options(self) -> dict[str, str | bool] | None:
-        """Those that XLA is told."""
+        """The options that XLA is given."""
         return FAST if self is By.XLA_FAST else None
 
 
@@ -50,22 +51,22 @@ FAST: dict[str, str | bool] = {
     "xla_backend_optimization_level": "0",
     "xla_disable_hlo_passes": "while-loop-invariant-code-motion,while-loop-trip-count-annotator,simplify-while-loops",
 }
-"""What XLA is told on a CPU where compiling would take longer than running: a third of the time, for programs that take
-two or three times as long. The passes left out copy the body of a loop again and again to look at it, and move, note
-and drop what it carries in vain, but change no operation. No option relaxes floating point."""
+"""Options of XLA on a CPU for programs that take longer to compile than to run: compiling takes a third of the time,
+running two or three times as long. The passes left out copy the body of a loop again and again to look at it, and move,
+note and drop what it carries in vain, but change no operation. No option relaxes floating point. Speed only."""
 
 DIGITS = 60
-"""Decimal digits of the references."""
+"""Decimal digits of the references. Any number well above float64's 16 will do."""
 
 
 class Assumption(NamedTuple):
-    """A function, and how far it may be off.
+    """A function, and a bound on its error.
 
     Attributes:
-        function: of float64 arrays.
-        truth: the same of a decimal, to about ``DIGITS`` digits.
-        arguments: those of the table.
-        units: bound on the relative error, in units of roundoff u = 2^-53; of ndtr at z over 1 + z^2.
+        function: function of float64 arrays.
+        truth: the same function of a decimal, to about ``DIGITS`` digits.
+        arguments: the table's arguments.
+        units: bound on the relative error, in units of roundoff u = 2^-53; for ndtr at z it is times 1 + z^2.
     """
 
     function: Callable[[Array], Array]
@@ -81,7 +82,7 @@ def _spread(*ends: tuple[float, float]) -> tuple[float, ...]:
 
 
 def _series(x: Decimal, first: Decimal, sign: int, step: Callable[[int], int]) -> Decimal:
-    """Returns the sum of terms of which the n-th is the one before times ``sign x^2 / step(n)``."""
+    """Returns a sum of terms, each the one before times ``sign x^2 / step(n)``, until the terms are negligible."""
     total, term, n = first, first, 0
     while abs(term) > abs(total) * Decimal(10) ** -DIGITS:
         n += 1
@@ -100,11 +101,13 @@ def _cosine(x: Decimal) -> Decimal:
 
 @functools.cache
 def _pi() -> Decimal:
-    """Machin: pi = 16 arctan(1/5) - 4 arctan(1/239), in whole numbers."""
+    """Returns pi by Machin's formula, 16 arctan(1/5) - 4 arctan(1/239), in whole numbers."""
+    # Whole numbers over 10^(DIGITS + 20): the 20 further digits take the rounding of each term.
     one = 10 ** (DIGITS + 20)
 
     def arctan_of_inverse(n: int) -> int:
         total, power, k = 0, one // n, 1
+        # Gregory's series: the next power of 1/n^2 at each step, until it is below a unit of the last digit.
         while power:
             total, power, k = total + (power // k if k % 4 == 1 else -(power // k)), power // (n * n), k + 2
         return total
@@ -122,6 +125,7 @@ def _normal_tail(z: Decimal) -> Decimal:
     if z > -3:
         return Decimal("0.5") + _normal_center(z)
     ratio = -z
+    # The continued fraction, from its far end inward: as many terms as reach the digits at this z.
     for n in range(int(8000 / z**2) + 40, 0, -1):
         ratio = -z + n / ratio
     return (-z * z / 2).exp() / (2 * _pi()).sqrt() / ratio
@@ -137,6 +141,7 @@ def _tanh(x: Decimal) -> Decimal:
 
 
 SIGNED = (1e-17, 1e-9), (1e-5, 0.24), (-1e-17, -1e-9), (-0.24, -1e-5)
+"""Intervals on either side of 0."""
 
 ASSUMED: dict[str, Assumption] = {
     "exp": Assumption(jnp.exp, Decimal.exp, _spread((-708.0, 709.0), (-1.0, 1.0), (1e-17, 1e-3)), 4.0),
@@ -152,30 +157,31 @@ ASSUMED: dict[str, Assumption] = {
     "erf": Assumption(erf, _error_function, _spread((1e-9, 0.5), (0.5, 5.0)), 6.0),
     "ndtr": Assumption(ndtr, _normal_tail, _spread((-37.5, -8.0), (-8.0, -1.2), (-1.5, -1e-3)), 8.0),
 }
-"""log1p: from -1/4 up only. XLA's on a CPU is 240 units off near -0.41
-(:func:`~jaxacct.numerics.precision.log_complement`)."""
+"""Functions that certificates use, with the bounds that they assume. No bound may be lowered. log1p is assumed from
+-1/4 up only: XLA's on a CPU is 240 units off near -0.41 (:func:`~jaxacct.numerics.precision.log_complement`)."""
 
 OPERANDS = tuple(
     (float(a), float(b))
     for a in (1.0, 1 / 3, 0.1, 2.0**-300 / 3, 1e100 / 7, 1 + 2.0**-52)
     for b in (2.0**-53 * 1.5, 3.0, 1 - 2.0**-53, -1 / 3, 2.0**-30 / 7)
 )
-"""Pairs of numbers whose sum, difference, product and quotient tell rounding to nearest from any other."""
+"""Pairs of numbers whose sum, difference, product and quotient tell rounding to nearest from any other rounding."""
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "x + y": lambda x, y: x + y,
     "x - y": lambda x, y: x - y,
     "x * y": lambda x, y: x * y,
     "x / y": lambda x, y: x / y,
-    # What is rewritten as in exact arithmetic, or as if nothing were infinite, gives y, and 0.
+    # A compiler that rewrites as in exact arithmetic, or as if nothing were infinite, gives y for the first, 0 for the
+    # second.
     "(x + y) - x": lambda x, y: (x + y) - x,
     "isnan(x inf - y inf)": lambda x, y: 1.0 * jnp.isnan(abs(x) * jnp.inf - abs(y) * jnp.inf),
 }
-"""Each gives of :data:`OPERANDS` what IEEE 754 says, to the bit."""
+"""Operations whose results for :data:`OPERANDS` have to be those of IEEE 754, to the bit."""
 
 
 class Table(NamedTuple):
-    """Arguments and what they should give; all finite and normal."""
+    """The arguments of the table and the results that they should give; all finite and normal."""
 
     arguments: dict[str, np.ndarray]
     references: dict[str, list[Fraction]]
@@ -186,7 +192,7 @@ class Table(NamedTuple):
 
 @functools.cache
 def table() -> Table:
-    """Returns the table, from Python's whole numbers and decimals alone; once a process, in some 50 ms."""
+    """Returns the table, made of Python's whole numbers and decimals alone; once a process, in some 50 ms."""
     with localcontext(Context(prec=DIGITS + 20, Emin=-999999, Emax=999999)):
         references = {
             name: [Fraction(a.truth(Decimal(x))) for x in a.arguments] for name, a in ASSUMED.items()
@@ -203,15 +209,15 @@ def table() -> Table:
 
 
 WIDTH = 4
-"""Operands that one turn of the loop computes at once: a vector of most machines, as in any program; of one operand XLA
-makes other code for the normal law. Rows are filled up by their last operands."""
+"""Number of operands that one turn of the loop computes at once: a vector of most machines, as in any program; for one
+operand XLA makes other code for the normal law. Rows are filled up by their last operands."""
 
 
 def _together(which: Array, x: Array, y: Array) -> Array:
-    """Returns in each row what the ``which``-th function is of x; beyond them, the operations of x and y.
+    """Returns in each row the ``which``-th function of x; beyond the functions, the operations of x and y.
 
-    One row after the other, of which each runs one function: so a compiler makes short code of each, once. All of them
-    of all operands in one loop, which it unrolls, took it four times as long.
+    The rows run one after the other, one function each: so a compiler makes short code for each function, once. A loop
+    over all functions of all operands, which the compiler unrolls, took it four times as long.
     """
     functions: list[Callable[..., Any]] = [lambda x, _, a=a: a.function(x) for a in ASSUMED.values()]
     functions += OPERATIONS.values()
@@ -220,7 +226,7 @@ def _together(which: Array, x: Array, y: Array) -> Array:
 
 
 def _given() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns which function is asked of which operands, (n,), (n, WIDTH) and (n, WIDTH)."""
+    """Returns the numbers of the functions (n,), and their operands (n, WIDTH) and (n, WIDTH)."""
     arguments, _, left, right, _ = table()
     rows = [(x, x) for x in arguments.values()] + [(left, right)] * len(OPERATIONS)
     filled = [[np.pad(x, (0, -len(x) % WIDTH), mode="edge").reshape(-1, WIDTH) for x in row] for row in rows]
@@ -229,7 +235,7 @@ def _given() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def computed(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns what the device in use makes of :func:`table`'s arguments, in a program that is compiled for that."""
+    """Returns the results of the device in use for :func:`table`'s arguments, by a program compiled for this."""
     given = _given()
     with (
         jax.enable_x64(True),
@@ -240,7 +246,7 @@ def computed(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
         jax.disable_jit(False),
         jax.core.eval_context(),
     ):
-        # A function of its own, lest it be what was traced when the table was another.
+        # A new function object: JAX must not reuse a program that was traced for another table.
         found = np.asarray(jax.jit(functools.partial(_together), compiler_options=by.options)(*given))
     arguments, _, left, *_ = table()
     rows = [found[given[0] == i].ravel() for i in range(len(arguments) + len(OPERATIONS))]
@@ -249,12 +255,13 @@ def computed(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]:
-    """Returns a line for each assumption that the values of :func:`table`'s arguments break."""
+    """Returns a line for each assumption that the values for :func:`table`'s arguments break."""
     expected = table()
     found = []
     for name, assumption in ASSUMED.items():
         worst, at = 0.0, 0.0
         for x, value, truth in zip(assumption.arguments, values[name], expected.references[name], strict=True):
+            # Differences from exact fractions: no rounding of the comparison itself.
             scale = 1 + x**2 if name == "ndtr" else 1.0
             off = float(abs(Fraction(float(value)) / truth - 1)) * 2.0**53 / scale if np.isfinite(value) else np.inf
             worst, at = max((worst, at), (off, x))
@@ -271,17 +278,18 @@ def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]
 
 
 class _Within(threading.local):
-    """How many programs of the library this thread is running, one within the other."""
+    """The number of the library's programs that this thread is running, one within the other."""
 
     programs = 0
 
 
 _within = _Within()
+"""The count of this thread."""
 
 
 @contextlib.contextmanager
 def running() -> Iterator[None]:
-    """Within it a program of the library is run whose compiler has been checked, which compiles all that it traces."""
+    """While it lasts, a program of the library runs whose compiler was checked, and which compiles all it traces."""
     _within.programs += 1
     try:
         yield
@@ -296,11 +304,13 @@ _sound: set[tuple[str, By]] = set()
 def check(by: By = By.XLA) -> None:
     """Computes the table on the backend in use, once a process for each way of compiling, and raises where it fails.
 
-    Inside somebody's trace, too. What is traced here and compiled for another backend elsewhere is not seen.
+    It does so inside a caller's trace, too. It does not see a trace that is compiled for another backend elsewhere.
 
     Raises:
         UnsoundBackendError: the backend breaks an assumption.
     """
+    # A TPU needs no check where the arithmetic is decided: it then computes in pairs, which have a check of their own,
+    # or not at all. Within a running program the compiler has been checked.
     name = platform()
     if (name == "tpu" and is_decided()) or (name, by) in _sound or (by is By.XLA and _within.programs):
         return

@@ -1,14 +1,16 @@
-"""Bounds as text: an upper bound is rounded up, a lower bound down, to however few digits. Needs no JAX."""
+"""Precision: float64 by scope, and functions of float64 that keep every digit.
+
+In reading order:
+
+- :func:`scope` and :func:`in_float64`, in which everything is computed whatever JAX's settings are,
+- casts that lose nothing (:func:`exact_float64`), and logarithms that lose no digits.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import decimal
 import functools
-import math
-import re
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
@@ -22,81 +24,24 @@ from jaxacct.numerics.programs import by_platform, outward
 from jaxacct.numerics.pytrees import is_concrete as is_concrete
 from jaxacct.processes import note_computing
 
-
-def rounded_up(value: float | Decimal, spec: str = ".6g") -> str:
-    """Returns ``value`` formatted by ``spec``, rounded up.
-
-    Args:
-        value: a float counts as it is written, as the shortest text that is read as it: 1e-5 is shown as that. The
-            text is then read as no smaller float. ``Decimal(value)`` counts to its last binary digit, and is shown with
-            zeros at the end, as many digits as are asked for.
-        spec: of a float, with ``e``, ``f``, ``g``, ``n`` or ``%``, or a width alone.
-
-    >>> rounded_up(1 / 3), rounded_up(1e-5), rounded_up(Decimal(1e-5)), rounded_up(2.00001, ".2f")
-    ('0.333334', '1e-05', '0.0000100001', '2.01')
-    """
-    return _formatted(value, spec, decimal.ROUND_CEILING)
-
-
-def rounded_down(value: float | Decimal, spec: str = ".6g") -> str:
-    """Returns ``value`` formatted by ``spec``, rounded down; its arguments are those of :func:`rounded_up`.
-
-    >>> rounded_down(1 / 3), rounded_down(2.99999, ".2f"), rounded_down(0.0)
-    ('0.333333', '2.99', '0')
-    """
-    return _formatted(value, spec, decimal.ROUND_FLOOR)
-
-
-def _formatted(value: float | Decimal, spec: str, rounding: str) -> str:
-    if not math.isfinite(value) or value == 0:
-        return format(float(value) + 0.0, spec)  # without the sign of a zero
-    digits, kind = re.fullmatch(r".*?(\.\d+)?([eEfFgGn%]?)", spec, re.DOTALL).groups()  # type: ignore[union-attr]
-    if not digits and not kind:
-        return format(float(value), spec)  # the shortest text that is read as this number
-    if not digits:  # six, as of any float
-        spec = f"{spec[:-1]}.6{kind}"
-    exact = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
-    with decimal.localcontext(rounding=rounding, prec=1000):
-        # Decimals know neither underscores between thousands nor the alternate form.
-        safe = format(exact, spec.replace("_", ",").replace("#", ""))
-        if kind != "n" and not isinstance(value, Decimal):
-            # Floats are written shorter, without zeros at the end: so, where that is on the safe side as well.
-            for close in (exact, _number(safe)):
-                text = format(float(close), spec)
-                if "inf" not in text and _is_outward(_number(text), exact, rounding):
-                    return text
-    return safe.replace(",", "_") if "_" in spec else safe
-
-
-def _is_outward(shown: Decimal, exact: Decimal, rounding: str) -> bool:
-    return shown >= exact if rounding == decimal.ROUND_CEILING else shown <= exact
-
-
-def _number(text: str) -> Decimal:
-    """Returns the number that a formatted one says."""
-    digits = re.search(r"-?[\d.,_]+([eE][-+]?\d+)?", text)[0].replace(",", "").replace("_", "")  # type: ignore[index]
-    return Decimal(digits) / (100 if "%" in text else 1)
-
-
 # ----------------------------------------------------------------------------------------------------
-# Float64 by scope, and the constants of directed rounding.
+# Float64 by scope, and the constants of directed rounding
 #
-# The kernel computes in float64 whatever the ambient JAX setting is, by entering ``jax.enable_x64`` around its own
-# trace. Nothing global changes. Concrete results leave it as NumPy values, so that whatever is done with them keeps
+# The library computes in float64 whatever the ambient JAX setting is, by entering ``jax.enable_x64`` around its own
+# trace. Nothing global changes. Concrete results leave it as NumPy values, so that later operations on them keep
 # float64. Traced ones stay float64 arrays; arithmetic done on them outside the scope follows the ambient setting, that
 # is float32 by default.
 #
-# The scope also shields the kernel from settings that its user debugs a program with: strict promotion of types, guards
-# of transfers, checks for NaN and inf (which here are answers), and the running of programs operation by operation.
-# They are entered only where they differ from JAX's defaults, so that nothing is compiled anew for them.
-# ----------------------------------------------------------------------------------------------------
+# The scope also shields the library from settings that its user debugs a program with: strict promotion of types,
+# guards of transfers, checks for NaN and inf (which here are answers), and the running of programs operation by
+# operation. They are changed only where they differ from JAX's defaults, so that nothing is compiled anew for them.
 
 UNIT_ROUNDOFF = FLOAT64.roundoff
-"""Half the distance from 1 to the next float64: the relative error of one operation on the host. What is traced asks
-:func:`~jaxacct.numerics.arithmetic.roundoff`."""
+"""Half the distance from 1 to the next float64: the relative error of one operation on the host. Traced code asks
+:func:`~jaxacct.numerics.arithmetic.roundoff` instead."""
 
 FUNCTION = FLOAT64.function
-"""The same of its functions."""
+"""Bound on the relative error of an elementary function in float64 (:attr:`.Arithmetic.function`)."""
 
 TINY = 2.0**-1022
 """Smallest normal float64. XLA flushes subnormals to zero, so a positive number that must not vanish is kept above."""
@@ -107,18 +52,18 @@ Tree = TypeVar("Tree")
 
 
 AT_REST = ("standard", False, False, False, None, None, None)
-"""The settings that :func:`scope` reads, as they are by default."""
+"""Default values of the settings that :func:`scope` reads."""
 
 SHIELDED = (*AT_REST[:4], "allow", "allow", "allow")
-"""The same within a scope that has been entered for others."""
+"""Values of the same settings within a scope that was entered because they differed."""
 
 
 def scope(*, x64: bool = True, by_programs: bool = False) -> contextlib.AbstractContextManager[None]:
     """Returns the context that everything is computed in: float64 enabled or not, debugging settings at rest.
 
     The first time on a backend its arithmetic is checked (:mod:`jaxacct.numerics.elementary`), and refused where it
-    fails; not so where all that is computed in it is comparisons, + and -, and programs of
-    :mod:`jaxacct.numerics.programs`: those check what compiles them, and mostly that is another compiler.
+    fails. The check is left out ``by_programs``, where nothing is computed in the scope but comparisons, + and -, and
+    programs of :mod:`jaxacct.numerics.programs`: those check their own compiler, which is mostly another one.
 
     Raises RuntimeError in a process that was forked from one that had computed: JAX's threads are not forked with it,
     and its first computation would wait for them for ever.
@@ -127,6 +72,7 @@ def scope(*, x64: bool = True, by_programs: bool = False) -> contextlib.Abstract
     if x64 and not by_programs:
         elementary.check()
     config: Any = jax.config
+    # Entering contexts that change nothing would make JAX compile anew, for settings are part of its keys.
     settings = (
         config.jax_numpy_dtype_promotion,
         config.jax_debug_nans,
@@ -165,13 +111,13 @@ def in_float64(
 def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callable[[Any], Any] = outward) -> Any:
     """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent.
 
-    What is traced is made for the platform that it is lowered for (:func:`.programs.by_platform`), once for all that
-    is called within. Numbers on a device without float64 are left to the CPU beside it.
+    A traced call is made for the platform that it is lowered for (:func:`.programs.by_platform`), once for all that is
+    called within. For concrete arguments on a device without float64, the CPU beside it computes.
 
     Args:
-        function: of pytrees and of what is static, to a pytree of arrays.
-        by_programs: as of :func:`scope`.
-        safe: as of :func:`.programs.by_platform`.
+        function: function of pytrees and of static arguments, to a pytree of arrays.
+        by_programs: as in :func:`scope`.
+        safe: as in :func:`.programs.by_platform`.
     """
     if function is None:
         return functools.partial(in_float64, by_programs=by_programs, safe=safe)
@@ -186,7 +132,8 @@ def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callabl
         leaves, structure = jax.tree.flatten((args, kwargs))
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         known = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)
-        # Out here, where numbers of Python and NumPy that JAX maps or differentiates become what their tracers say.
+        # Converted outside the scope, where numbers of Python and NumPy that JAX maps or differentiates take the type
+        # of their tracers.
         moving = [jnp.array(leaf, copy=True) for leaf, move in zip(leaves, moves, strict=True) if move]
         with float64_elsewhere():
             context = scope(by_programs=by_programs)
@@ -197,10 +144,11 @@ def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callabl
 
 
 class _Known:
-    """A value that a program is made for: two of one type, shape and bits are the same."""
+    """A value that a program is made for; two of one type, shape and bits are equal."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
+        # By bits, so that 0.0 and -0.0, and numbers of one value and two types, are told apart.
         if isinstance(getattr(value, "dtype", None), np.dtype):  # not a key's
             bits = np.asarray(value)
             self.key: Any = type(value), bits.shape, bits.dtype, bits.tobytes()
@@ -220,7 +168,7 @@ class _Known:
 
 
 class _Call(NamedTuple):
-    """A call, but for those of its numbers that are traced."""
+    """A call without its traced numbers."""
 
     function: Callable[..., Any]
     structure: Any
@@ -229,7 +177,7 @@ class _Call(NamedTuple):
     safe: Callable[[Any], Any]
 
     def run(self, moving: list[Any]) -> Any:
-        """Returns what the function gives."""
+        """Returns the function's result."""
         traced, known = iter(moving), iter(self.known)
         leaves = [next(traced) if move else next(known).value for move in self.moves]
         args, kwargs = jax.tree.unflatten(self.structure, leaves)
@@ -243,7 +191,7 @@ def _called(call: _Call, moving: list[Any]) -> Any:
 
 
 def _on_host(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Returns what the CPU beside a device makes of numbers, wherever those are."""
+    """Returns the function's result for numbers, computed by the CPU beside a device, wherever the numbers are."""
     cpu = jax.local_devices(backend="cpu")[0]
 
     def brought(leaf: Any) -> Any:
@@ -257,7 +205,7 @@ def _on_host(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def within_scope(function: Callable[Params, Result], *, by_programs: bool = False) -> Callable[Params, Result]:
-    """Returns ``function`` in the :func:`scope` where it is called: what it is a part of sees to platforms."""
+    """Returns ``function`` run in the :func:`scope`; the function that calls it takes care of platforms."""
 
     @functools.wraps(function)
     def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
@@ -268,19 +216,19 @@ def within_scope(function: Callable[Params, Result], *, by_programs: bool = Fals
 
 
 def in_float64_by_programs(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Returns the same for a function that computes ``by_programs``, as :func:`scope` has it."""
+    """Returns :func:`within_scope` of a function that computes ``by_programs``, as in :func:`scope`."""
     return within_scope(function, by_programs=True)
 
 
 def as_float64(value) -> jax.Array:
-    """Returns ``value`` as a float64 array. To be called inside the scope only."""
+    """Returns ``value`` as a float64 array. It may be called inside the scope only."""
     return jnp.asarray(value, dtype=jnp.float64)
 
 
 def exact_float64(value) -> jax.Array:
-    """Returns ``value``, an argument and no tangent of one, as a float64 array, subnormals included. In the scope.
+    """Returns ``value``, an argument and no tangent of one, as a float64 array, subnormals included, in the scope.
 
-    The cast of a narrower type flushes them to zero: a small cost would vanish.
+    A plain cast from a narrower type flushes them to zero, so that a small cost would vanish.
     """
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize < 8:
         return _widened(value)
@@ -296,6 +244,8 @@ def exact_real(value: ArrayLike) -> jax.Array:
 @functools.partial(jax.jit, inline=True)
 def _widened(value: jax.Array) -> jax.Array:
     limits, bits = jnp.finfo(value.dtype), _bits(value)
+    # A subnormal number is its bits, as a whole number, times the smallest one: no operation meets it as a float of the
+    # narrow type.
     magnitude = jnp.right_shift(jnp.left_shift(bits, 1), 1)
     units = magnitude.astype(jnp.float64) * float(limits.smallest_subnormal)
     signed = jnp.where(bits == magnitude, units, -units)
@@ -314,7 +264,7 @@ def _bits(value: jax.Array) -> jax.Array:
 def is_zero(value: jax.Array) -> jax.Array:
     """Returns where floats are 0 to the bit: compared as numbers, XLA takes subnormals for 0.
 
-    A pair has no bits of a float64, and room for all of those numbers.
+    A pair has no bits of a float64, but its range holds all of those numbers.
     """
     if value.dtype == jnp.float64 and arithmetic() == PAIR:
         return value == 0
@@ -323,17 +273,18 @@ def is_zero(value: jax.Array) -> jax.Array:
 
 def kept_positive(value: jax.Array, least: float = TINY) -> jax.Array:
     """Returns ``value`` with every number in (0, least) raised to ``least``, subnormals included; 0 stays 0."""
+    # As numbers subnormals may count as 0, so they are at least 0 and below ``least``; their bits tell them from 0.
     small = (value >= 0) & (value < least) & ~is_zero(value)
     return jnp.where(small, jnp.asarray(least, value.dtype), value)
 
 
 def as_real(value: ArrayLike) -> jax.Array:
-    """Returns ``value`` as an array of the widest real type at hand: float64 inside the scope, else float32."""
+    """Returns ``value`` as an array of the widest real type at hand: float64 inside the scope, float32 outside."""
     return jnp.asarray(value, dtype=jax.dtypes.canonicalize_dtype(jnp.float64))
 
 
 def outside(tree: Tree) -> Tree:
-    """Returns ``tree`` fit to leave the scope: concrete arrays as NumPy ones, tracers as they are.
+    """Returns ``tree`` ready to leave the scope: concrete arrays as NumPy arrays, tracers as they are.
 
     NumPy compares and adds float64 as float64 whatever JAX is set to; a JAX array would be rounded to the nearest
     float32 first, to the wrong side half the time.
@@ -342,12 +293,12 @@ def outside(tree: Tree) -> Tree:
 
 
 def representable(value: jax.Array) -> jax.Array:
-    """Returns numbers near those given that leave the scope as they are: of float32 where float64 is made of pairs."""
+    """Returns numbers near those given that leave the scope unchanged: float32 ones where float64 is made of pairs."""
     return value if arithmetic() == FLOAT64 else jax.lax.reduce_precision(value, 8, 23)
 
 
 def representable_below(value: jax.Array) -> jax.Array:
-    """Returns such numbers that are not above the positive ones given."""
+    """Returns such numbers that are not above the given ones, which are positive."""
     return value if arithmetic() == FLOAT64 else representable(value * (1 - 2.0**-23))
 
 
@@ -363,15 +314,15 @@ def log_complement(probability: jax.Array) -> jax.Array:
 def log_peak(order: jax.Array) -> jax.Array:
     """Returns log(t^t / (1+t)^(1+t)), t the order, to a few units of 1 + log(1 + t).
 
-    It is the log of the most of e^(-tx) (1 - e^-x) over x > 0, met at x = log(1 + 1/t).
+    It is the log of the maximum of e^(-tx) (1 - e^-x) over x > 0, which is at x = log(1 + 1/t).
     """
     return -order * jnp.log1p(1 / order) - jnp.log1p(order)
 
 
 def first_index(condition: jax.Array) -> jax.Array:
-    """Returns the first index where a vector of booleans holds, its length where none does.
+    """Returns the first index where a vector of booleans is true, its length where none is.
 
-    In place of argmin and argmax: within somebody else's trace those are lowered after the scope is left, and then mix
+    It stands in for argmin and argmax: within a caller's trace those are lowered after the scope is left, and then mix
     float64 operands with float32 constants.
     """
     size = condition.shape[-1]

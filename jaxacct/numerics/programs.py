@@ -1,13 +1,18 @@
-"""The library's own programs: what an eager call runs is one jitted function, compiled with cheap code generation.
+"""Programs: compiled functions for eager calls, and the choice of arithmetic where a program is lowered.
 
-A first answer is mostly compilation. On a CPU cheap code generation (:data:`jaxacct.numerics.elementary.FAST`) takes a
-third of the time of JAX's default, for a program that runs up to three times as long: the right trade for single
-answers, which take a millisecond. Programs stay in memory; across processes JAX's persistent compilation cache keeps
-them, which the command ``jaxacct`` switches on and Python programs may (``jax_compilation_cache_dir``). Inside somebody
-else's trace a program is traced into what calls it, and compiled as that is.
+The first answer takes mostly compilation. On a CPU cheap code generation (:data:`jaxacct.numerics.elementary.FAST`)
+takes a third of the time of JAX's default, for a program that runs up to three times as long: the right trade for
+single answers, which take a millisecond. Programs stay in memory; across processes JAX's persistent compilation cache
+keeps them, which the command ``jaxacct`` switches on and Python programs may (``jax_compilation_cache_dir``). Inside a
+caller's trace a program becomes part of the caller's, and is compiled as that is.
 
 Bounds hold for either: they assume of arithmetic and of elementary functions only what
-:mod:`jaxacct.numerics.elementary` asks of a compiler before the first program that it made is run.
+:mod:`jaxacct.numerics.elementary` checks of a compiler before the first program that it made is run. In reading order:
+
+- :class:`Program`, a function compiled for eager calls,
+- :func:`later`, a function that is traced where it is lowered,
+- :func:`by_platform`, which gives each platform its arithmetic,
+- numbers moved to their safe side where they leave a program of pairs (:func:`raised`, :func:`lowered`).
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from jaxacct.numerics.pytrees import is_concrete
 Result = TypeVar("Result")
 
 _programs: WeakSet[Program[Any]] = WeakSet()
+"""All programs in use, for :func:`forget`."""
 
 
 @overload
@@ -45,24 +51,24 @@ def compiled(
 
 
 def compiled(function: Any = None, *, static: tuple[str, ...] = (), by: By = By.XLA_FAST) -> Any:
-    """Returns ``function`` as a :class:`Program`; to be used where ``jax.jit`` would be, as a decorator.
+    """Returns ``function`` as a :class:`Program`; a decorator, to be used in place of ``jax.jit``.
 
     Args:
-        function: of arrays and of what is static.
+        function: function of arrays and of static arguments.
         static: names of the arguments that are part of the program, hashable.
-        by: how eager calls on a CPU are compiled; By.XLA, as JAX does by default, where running outweighs compiling.
+        by: the way that eager calls on a CPU are compiled; By.XLA, JAX's default, where running outweighs compiling.
     """
     return functools.partial(Program, static=static, by=by) if function is None else Program(function, static, by)
 
 
 def forget() -> None:
-    """Drops every program from memory, as ``jax.clear_caches`` does those of JAX."""
+    """Drops every program from memory, as ``jax.clear_caches`` drops those of JAX."""
     for program in _programs:
         program.forget()
 
 
 class Program(Generic[Result]):
-    """A function that is one program for arguments of a shape; inside a trace it is part of what is traced."""
+    """A function that is one program for all arguments of a shape; inside a trace it becomes part of the trace."""
 
     def __init__(self, function: Callable[..., Result], static: tuple[str, ...] = (), by: By = By.XLA_FAST) -> None:
         functools.update_wrapper(self, function)
@@ -73,20 +79,21 @@ class Program(Generic[Result]):
         _programs.add(self)
 
     def forget(self) -> None:
-        """Drops what is in memory."""
+        """Drops its compiled programs from memory."""
         for jitted in (self._default, self._fast):
             jitted.clear_cache()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Result:
         found: Result
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        # Within a trace the program is compiled by whoever traces, which is JAX's default way.
         fast = not traced and self._by is By.XLA_FAST and platform() == "cpu" and knows_fast()
         if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
             elementary.check(By.XLA_FAST if fast else By.XLA)
         if traced:
             found = self._default(*args, **kwargs)
             return found
-        # Of numbers within somebody else's trace, too: they are constants there.
+        # Concrete arguments are computed with inside a caller's trace, too: they are constants there.
         with jax.core.eval_context(), elementary.running():
             found = (self._fast if fast else self._default)(*args, **kwargs)
         return found
@@ -103,24 +110,26 @@ def knows_fast() -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A function that is traced where it is lowered, and not at all for platforms that nobody asked for.
+# Lowering: a function that is traced where it is lowered, and not at all for platforms that nobody asked for
 #
-# What such a program is made of is decided there: in pairs of float32 a function is traced anew, with certificates of
-# their roundings. A batch, a derivative and its transpose are functions in their turn, made before the change to pairs:
-# so they are those of the formula and not of its roundings.
+# The arithmetic of such a program is decided there: for pairs of float32 a function is traced anew, with certificates
+# of their roundings. A batch, a derivative and its transpose are functions in their turn, made before the change to
+# pairs: so they are those of the formula and not of its roundings.
 # ----------------------------------------------------------------------------------------------------
 
 Function = Callable[..., tuple[Any, ...]]
-"""Of arrays, to some."""
+"""A function of arrays, to a tuple of arrays."""
 
 _later_p = Primitive("later")
+"""Primitive of :func:`later`: its parameters are the function, the results' types and the arithmetic."""
+
 _later_p.multiple_results = True
 
 
 def later(function: Function, results: tuple[Any, ...], *args: Any, pairs: bool = False) -> list[Any]:
     """Returns the arrays that ``function`` gives of arrays, of known types; it is traced where it is lowered.
 
-    With float64 enabled, which in ``pairs`` is made of these.
+    It is traced with float64 enabled, which with ``pairs`` is made of pairs.
     """
     found: list[Any] = _later_p.bind(*args, function=function, results=results, pairs=pairs)
     return found
@@ -132,6 +141,7 @@ def _run(*args: Any, function: Function, results: Any, pairs: bool) -> list[Any]
 
 
 def _batched(args: Any, dims: Any, *, function: Function, results: Any, pairs: bool) -> tuple[Any, Any]:
+    # A batch is the vmapped function, traced later in its turn: so a form for pairs is made of the batch as a whole.
     axes = tuple(dim if dim is None else int(dim) for dim in dims)
     (size, *_) = {arg.shape[axis] for arg, axis in zip(args, axes, strict=True) if axis is not None}
     wider = tuple(unmapped_aval(size, 0, result) for result in results)
@@ -143,7 +153,7 @@ def _is_real(kind: Any) -> bool:
 
 
 def _tangents(function: Function, moves: tuple[bool, ...], *args: Any) -> tuple[Any, ...]:
-    """Returns the derivatives of the real results; ``args`` are those of ``function``, and how some of them move."""
+    """Returns the derivatives of the real results; ``args`` are those of ``function``, and the tangents of some."""
     count = len(moves)
     given = iter(args[count:])
     every = tuple(
@@ -155,7 +165,7 @@ def _tangents(function: Function, moves: tuple[bool, ...], *args: Any) -> tuple[
 
 
 def _derived(primals: Any, tangents: Any, *, function: Function, results: Any, pairs: bool) -> tuple[Any, Any]:
-    # Apart from the values, so that what is linear in the tangents is an operation by itself.
+    # Values and derivatives are apart, so that the part that is linear in the tangents is an operation by itself.
     values = later(function, results, *primals, pairs=pairs)
     moves = tuple(not isinstance(tangent, ad.Zero) for tangent in tangents)
     given = [tangent for tangent in tangents if not isinstance(tangent, ad.Zero)]
@@ -198,13 +208,12 @@ mlir.register_lowering(_later_p, mlir.lower_fun(_run, multiple_results=True))
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which arithmetic a program is made of, decided where it is lowered: for the platform that it will run on.
+# Platforms: the arithmetic of a program, decided where it is lowered, for the platform that it will run on
 #
-# A TPU has no float64, though it takes programs of it: XLA makes them of pairs of float32, of which it promises
-# nothing. There a function is traced once more, for pairs of which the roundings are counted
+# A TPU has no float64, though it takes programs of it: XLA makes them of pairs of float32, for which it promises no
+# error bound. There a function is traced once more, for pairs whose roundings are counted
 # (:mod:`jaxacct.numerics.float_pairs`). Neither the host that traces nor its devices are asked, so an export made on a
-# CPU for a TPU is what a TPU would have made. What no platform asked for is never traced; and single answers of a host
-# need none of the modules that are imported late.
+# CPU for a TPU is the program that a TPU would have made. A platform's program that nobody asks for is never traced.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -215,16 +224,17 @@ def by_platform(
     safe: Callable[[Any], Any] | None = None,
     result: Any = None,
 ) -> Any:
-    """Returns ``function(*args)``, in pairs of float32 on a TPU and in float64 elsewhere. Inside the float64 scope.
+    """Returns ``function(*args)``, in pairs of float32 on a TPU and in float64 elsewhere; inside the float64 scope.
 
-    Where a program is traced for another arithmetic already, it is that.
+    Where a program is traced for another arithmetic already, that one is kept.
 
     Args:
-        function: of pytrees of arrays, to one.
-        args: those.
+        function: function of pytrees of arrays, to one.
+        args: its arguments.
         at_once: the same function in another form, for devices other than CPUs.
-        safe: moves results to their safe side where they leave as a float64 that is none; :func:`outward` by default.
-        result: of what shapes and types the result is. Where that is said nothing is traced before it is lowered.
+        safe: moves results to their safe side where they leave as a device's imitation of float64; :func:`outward` by
+            default.
+        result: the result's shapes and types. If it is given, nothing is traced before it is lowered.
     """
     if arithmetic() != FLOAT64 or (is_decided() and at_once is None):
         return (at_once or function)(*args)
@@ -252,6 +262,7 @@ def by_platform(
 
         return tuple(later(_flat(moved, args), types, *leaves, pairs=True))
 
+    # Other forms are traced only where they are lowered for their platform; the native one may be a finished trace.
     forms = {} if is_decided() else {"tpu": pairs}
     if at_once is not None:
         forms["cpu"] = lambda *leaves: tuple(native(*leaves))
@@ -260,17 +271,18 @@ def by_platform(
 
 
 def needs_pairs(chosen: Chosen, *args: Any) -> bool:
-    """Returns whether pairs are asked for by name, or a number on a device that has no float64.
+    """Returns whether pairs are asked for by name, or a number is asked of a device that has no float64.
 
-    A program that is traced needs no look at the device: :func:`by_platform`.
+    A traced program does not depend on the device: :func:`by_platform`.
     """
     return chosen == "pair" or (platform() == "tpu" and is_concrete(args) and not is_decided())
 
 
 def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
-    """Returns ``function(*args)`` in pairs of float32, on whatever device. Inside the float64 scope.
+    """Returns ``function(*args)`` in pairs of float32, on whatever device; inside the float64 scope.
 
-    Concrete arguments are worked off operation by operation; a trace is traced anew where it is lowered.
+    Concrete arguments are computed with operation by operation; traced ones make a program that is traced anew where it
+    is lowered.
     """
     from jaxacct.numerics.float_pairs.interpret import as_pairs
 
@@ -283,26 +295,28 @@ def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _flat(function: Callable[..., Any], args: Any) -> Callable[..., tuple[Any, ...]]:
-    """Returns ``function`` as one of the leaves of such arguments, to the leaves of its result."""
+    """Returns ``function`` as a function from the leaves of such arguments to the leaves of its result."""
     structure = jax.tree.structure(args)
     return lambda *leaves: tuple(jax.tree.leaves(function(*jax.tree.unflatten(structure, leaves))))
 
 
 LEAST, LARGEST = 2.0**-100, 2.0**120
-"""What float64 holds for certain where a device makes it of two float32 numbers."""
+"""Range of numbers that float64 holds for certain where a device makes it of two float32 numbers. :func:`raised` rests
+on it."""
 
 OUTWARD: dict[type, Callable[[Any], Any]] = {}
-"""Nodes whose numbers have a side of their own, and what moves each to its side."""
+"""Classes of nodes whose numbers have a safe side of their own, with the function that moves each to its side."""
 
 
 def raised(value: Any) -> Any:
-    """Returns upper bounds that stay some when they leave a program as such a float64, of 48 bits and little range.
+    """Returns upper bounds that stay bounds when they leave a program as such a float64, of 48 bits and little range.
 
-    Inside the float64 scope. Reading and writing them errs by less than 4 units of roundoff of a pair, 2^-42, and by
-    2^-126, below which the second of the two numbers is 0.
+    It is called inside the float64 scope. Reading and writing errs by less than 4 units of roundoff of a pair, 2^-42,
+    and by 2^-126, below which the second of the two numbers is 0.
     """
     if value.dtype != jnp.float64:
         return value
+    # Numbers that such a float64 may flush or overflow are moved up to where it holds: to LEAST, 0, inf or -LARGEST.
     margin = 4 * roundoff() * jnp.abs(value) + jnp.where(value == 0, 0.0, 2.0**-125)
     moved = jnp.where(jnp.isinf(value), value, value + margin)
     moved = jnp.where((value > 0) & (moved < LEAST), LEAST, jnp.where(moved > LARGEST, jnp.inf, moved))
@@ -311,17 +325,17 @@ def raised(value: Any) -> Any:
 
 
 def lowered(value: Any) -> Any:
-    """Returns lower bounds likewise."""
+    """Returns lower bounds that stay bounds when they leave a program, as :func:`raised` does for upper ones."""
     return -raised(-value) if value.dtype == jnp.float64 else value
 
 
 def as_it_is(found: Any) -> Any:
-    """Returns results that are no bounds."""
+    """Returns results unchanged, for those that are no bounds."""
     return found
 
 
 def outward(found: Any) -> Any:
-    """Returns a tree of results with every number moved to its safe side: up, where its node does not say otherwise."""
+    """Returns a tree of results with every number moved to its safe side: up, unless its node says otherwise."""
 
     def moved(node: Any) -> Any:
         return OUTWARD[type(node)](node) if type(node) in OUTWARD else raised(jnp.asarray(node))

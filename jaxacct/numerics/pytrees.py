@@ -1,4 +1,4 @@
-"""What traced programs hold, as each version of JAX names it."""
+"""Pytrees: registered dataclasses that JAX tells apart, rows of stacked trees, and the counts of a traced scan."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax.tree_util import GetAttrKey
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
-    """Returns how many constants and how many carried values a traced ``lax.scan`` takes, before its rows.
+    """Returns the numbers of constants and of carried values that a traced ``lax.scan`` takes, before its rows.
 
     >>> import jax, jax.numpy as jnp
     >>> looped = lambda k, c, rows: jax.lax.scan(lambda c, row: (c + k * row, c), c, rows)
@@ -28,14 +28,14 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Dataclasses as pytrees that JAX tells apart.
+# Dataclasses as pytrees that JAX tells apart
 #
 # ``jax.tree_util.register_dataclass`` makes a node whose structure JAX (0.10.2) compares *without its class*: two
 # classes with as many fields have equal structures, of different hashes. JAX's own caches look for keys by a few bits
 # of the hash and compare then, so a compiled function of the one is now and then run on the other: about once in 64
-# pairs and processes. ``Gaussian(0.02)`` in the place of ``PureDP(0.02)``, or a bound on delta where one on epsilon was
-# asked for, is no number to report. Nodes registered by functions are compared by their class; so are those of
-# :func:`register_dataclass` here, and what is registered otherwise is refused where it is given
+# pairs and processes. ``Gaussian(0.02)`` in the place of ``PureDP(0.02)``, or a bound on delta in the place of one on
+# epsilon, would then be reported. Nodes registered by functions are compared by their class. So are those of
+# :func:`register_dataclass` here; accountants refuse dataclasses that are registered otherwise
 # (:func:`check_told_apart`).
 # ----------------------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def register_dataclass(cls: Class) -> Class:
     """Registers a dataclass as a pytree, and returns it: a decorator, to stand above ``@dataclass``.
 
     Fields are children, in their order; those declared as ``field(metadata={"static": True})`` are part of the
-    structure and must be hashable. As ``jax.tree_util.register_dataclass``, but for the module's first lines.
+    structure and must be hashable. It differs from ``jax.tree_util.register_dataclass`` as stated above.
 
     >>> @register_dataclass
     ... @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ def is_concrete(*trees) -> bool:
 
 
 def of_each(function: Callable[..., Any], in_axes: tuple[int | None, ...] = (0,)) -> Callable[..., Any]:
-    """Returns ``jax.vmap`` of a function, for axes that are mostly of length 1, where it calls the function itself.
+    """Returns ``jax.vmap`` of a function, except for axes of length 1, where it calls the function itself.
 
     Most compositions are of one loss, and tracing an operation under ``vmap`` takes three times as long.
 
@@ -132,7 +132,7 @@ def of_each(function: Callable[..., Any], in_axes: tuple[int | None, ...] = (0,)
 
 
 def each(part: tuple[Any, Any], function: Callable[..., Any], *args: Any) -> Any:
-    """Returns ``function(pair, *args)`` of a part: of each row, or of the one there is where counts have no axis.
+    """Returns ``function(pair, *args)`` for each row of a part, or for the part itself where its counts have no axis.
 
     >>> import jax.numpy as jnp
     >>> float(each((jnp.float32(2.0), jnp.float32(1.0)), lambda x, y: x + y, 3.0))
@@ -143,5 +143,5 @@ def each(part: tuple[Any, Any], function: Callable[..., Any], *args: Any) -> Any
 
 
 def without_axes(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns parts of which those of one row have no axis for it."""
+    """Returns the parts, with the row axis removed from those that have one row."""
     return tuple(jax.tree.map(lambda leaf: leaf[0], part) if np.shape(part[1]) == (1,) else part for part in parts)

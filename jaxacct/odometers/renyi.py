@@ -1,4 +1,9 @@
-"""How many steps an odometer's reading allows."""
+"""Odometers in Rényi divergence: bounds on the privacy loss that hold at every moment, for every mechanism.
+
+They add up the divergences of the releases at several orders, and read from the sums a loss that is ever exceeded with
+probability at most delta. :func:`most_steps`, which all odometers share, comes first: the steps that a reading allows.
+Then the proofs, :class:`RenyiOdometer` (Lécuyer 2021) and :class:`VilleOdometer` (a mixture over the orders).
+"""
 
 from __future__ import annotations
 
@@ -22,10 +27,11 @@ from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise, rounding_of_one
 
 BITS = 30
+"""Binary digits of a number of steps that is searched. Sound for any value up to 31, with which it fits int32."""
 
 
 def rounding_of_reading() -> float:
-    """Returns the relative rounding of a reading: some tens of operations, and the sums' own, rounded up apart."""
+    """Returns the relative rounding of a reading: some tens of operations; the sums' own is counted apart."""
     return 128 * roundoff()
 
 
@@ -33,37 +39,37 @@ def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> 
     """Returns the most steps, below 2^30, whose reading is at most ``epsilon``; int32, inside the float64 scope.
 
     Args:
-        reading: the largest one on the way to a number of steps, with a factor above 1 for what rounding adds when they
-            come one by one; it rises with both. NaN counts as too large.
+        reading: the largest reading on the way to a number of steps, given that number and a factor above 1 for what
+            rounding adds when they come one by one; it rises with both. NaN counts as too large.
         epsilon: traced or not.
     """
     epsilon = as_float64(epsilon)
 
     def fits(count: Array) -> Array:
-        # Two readings of sums that rise may differ the wrong way by what each is off.
+        # Two readings of sums that rise may differ the wrong way by the errors of both.
         return reading(count, 1 + count * rounding_of_one()) * (1 + 2 * rounding_of_reading()) <= epsilon
 
     def refine(index: Array, count: Array) -> Array:
         more = count + jnp.left_shift(1, BITS - 1 - index)  # exp2 would not be exact
         return jnp.where(fits(more), more, count)
 
+    # The largest number that fits, bit by bit from the highest: ``count`` fits after each.
     return jax.lax.fori_loop(0, BITS, refine, jnp.zeros(())).astype(jnp.int32)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Odometers in Rényi divergence: upper bounds on the privacy loss that hold at every moment, for every mechanism.
+# Readings and proofs: upper bounds on the privacy loss that hold at every moment.
 #
 # Let L_n be the privacy loss after n releases and S_n(a) the sum of their divergences of order a, each given its past.
 # ``exp((a - 1) (L_n - S_n(a)))`` is a nonnegative supermartingale started at 1, whatever is chosen adaptively.
 #
 # * :class:`RenyiOdometer`, Lécuyer's, keeps a row of filters of growing budgets and reads the first that has not
-#   refused.
-#   By Ville's inequality, applied to the process stopped by the f-th filter, the loss exceeds ``budget_f + log(2 f^2
-#   |orders|/delta)/(a - 1)`` before that filter refuses with probability at most delta/(2 f^2 |orders|); the sum over f
-#   and the orders is below delta. (The paper shows it for the end of the interaction; this is for all times at once.)
+#   refused. By Ville's inequality, applied to the process stopped by the f-th filter, the loss exceeds
+#   ``budget_f + log(2 f^2 |orders|/delta)/(a - 1)`` before that filter refuses with probability at most
+#   delta/(2 f^2 |orders|); the sum over f and the orders is below delta. (The paper shows it for the end of the
+#   interaction; this is for all times at once.)
 # * :class:`VilleOdometer` needs no row of filters. The mean of those supermartingales over the orders is one, too, so
-#   by
-#   Ville's inequality it ever reaches 1/delta with probability at most delta. The reading is the loss at which it
+#   by Ville's inequality it ever reaches 1/delta with probability at most delta. The reading is the loss at which it
 #   would:
 #
 #       mean over a of exp((a - 1) (reading - S_n(a))) = 1/delta.
@@ -72,23 +78,26 @@ def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> 
 # ----------------------------------------------------------------------------------------------------
 
 LECUYER_ORDERS: tuple[float, ...] = (*(1 + i / 4 for i in range(1, 37)), 16.0, 32.0)
-"""1.25 to 10 by 0.25, 16 and 32: section 4.5 of the paper. Its authors' code and figures start at 2.25."""
+"""Orders of :class:`RenyiOdometer` by default: 1.25 to 10 by 0.25, 16 and 32, as in section 4.5 of the paper. Its
+authors' code and figures start at 2.25. Sound for any orders above 1."""
 
 VILLE_ORDERS: tuple[float, ...] = tuple(1 + 0.05 * 2.0**j for j in range(16))
-"""1.05 to 1639: some near the best one for epsilon from 0.01 to 1000, for a cost of log(16) beside log(1/delta).
+"""Orders of :class:`VilleOdometer` by default: 1.05 to 1639, some near the best one for epsilon from 0.01 to 1000, for
+a cost of log(16) beside log(1/delta). Sound for any orders above 1.
 
-Ratios from 1.35 to 3.5 between neighbours were tried on Gaussian, subsampled and randomized-response runs: 2 was within
-a few per cent of the best of them for each.
+Chosen by measuring: ratios from 1.35 to 3.5 between neighbours were tried on Gaussian, subsampled and
+randomized-response runs, and 2 was within a few per cent of the best of them for each.
 """
 
 NEWTON = 12
-"""Steps of Newton's method from above; a test compares with a bisection."""
+"""Steps of Newton's method from above. Sound for any value, as the reading is checked; a test compares it with a
+bisection."""
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class RenyiTotals:
-    """What a Rényi odometer has counted; float32 leaves.
+    """Counts of a Rényi odometer; float32 leaves.
 
     Attributes:
         total (orders,): the divergences' sums, rounded up.
@@ -117,7 +126,7 @@ class _RenyiOdometer(RenyiLedger):
     ) -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, below 2^30.
 
-        For the default epsilon that is the most there is, for an odometer has no budget. 0 for what cannot be counted.
+        For the default epsilon that is the most there is, as an odometer has no budget. 0 if one run cannot be counted.
         """
         validation.check_epsilon(epsilon)
         return outside(_remaining(self, self.curve(mechanism, relation=relation), epsilon))
@@ -130,7 +139,7 @@ class _RenyiOdometer(RenyiLedger):
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class RenyiOdometer(_RenyiOdometer):
-    """Reads, at every moment, a bound on the privacy loss of all releases so far: Lécuyer's doubling odometer.
+    """Lécuyer's doubling odometer: its reading bounds, at every moment, the privacy loss of all releases so far.
 
     Args:
         delta (): failure probability; traced values out of range read inf.
@@ -139,8 +148,8 @@ class RenyiOdometer(_RenyiOdometer):
         base: the first filter's budget at order a is ``base/(a - 1)``; static. None for the paper's, log(2 |orders|/
             delta), which needs a concrete delta. A smaller one reads lower at first, and coarser steps later cost a
             larger f.
-        growth: ratio of each filter's budget to the one before it, above 1; static. Nearer to 1 for finer steps, of
-            which there are then more to pay for.
+        growth: ratio of each filter's budget to the one before it, above 1; static. Nearer to 1 the steps are finer,
+            and there are more of them to pay for.
 
     A pytree whose leaves are float32; sums are rounded up. Batches are ``jax.vmap``. :class:`VilleOdometer` reads less
     for the same mechanisms; this one is for comparison with the paper.
@@ -150,7 +159,7 @@ class RenyiOdometer(_RenyiOdometer):
     moment, itself chosen by looking at everything, at which it reads at most a fixed epsilon is (epsilon, delta)-DP.
 
     Source: Lécuyer (2021), "Practical privacy filters and odometers with Rényi differential privacy", Theorem 2,
-    equation 5 and section 4.5; for all times at once, the module.
+    equation 5 and section 4.5; for all times at once, the proof above.
 
     >>> import jaxacct as ja
     >>> odometer = RenyiOdometer(delta=1e-6)
@@ -190,8 +199,8 @@ class RenyiOdometer(_RenyiOdometer):
         def budget(f: Array) -> Array:
             return first * jnp.exp((f - 1) * grown)
 
-        # One lower and one higher, lest the logarithm's rounding pick a filter that has refused, or the next one; a
-        # growth next to 1 can be further off, and reads inf then.
+        # The logarithm's rounding could pick a filter that has refused, or the next one, so one lower and one higher
+        # are tried as well; a growth next to 1 can be further off, and reads inf then.
         guess = 1 + jnp.maximum(jnp.ceil(jnp.log(jnp.maximum(spent, first) / first) / grown), 0.0)
         first_open = jnp.full_like(spent, jnp.inf)
         for f in (guess + 1, guess, jnp.maximum(guess - 1, 1.0)):
@@ -203,7 +212,7 @@ class RenyiOdometer(_RenyiOdometer):
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class VilleOdometer(_RenyiOdometer):
-    """Reads, at every moment, a bound on the privacy loss of all releases so far, by one mixture over Rényi orders.
+    """Odometer by one mixture over Rényi orders: its reading bounds, at every moment, the privacy loss so far.
 
     Args:
         delta (): failure probability; traced values out of range read inf.
@@ -214,8 +223,8 @@ class VilleOdometer(_RenyiOdometer):
 
     Formal guarantee: that of :class:`RenyiOdometer`, whose readings it never exceeds at the same orders.
 
-    Source: the module; Ville's inequality, as in Howard, Ramdas, McAuliffe and Sekhon (2020), "Time-uniform Chernoff
-    bounds via nonnegative supermartingales", and the method of mixtures.
+    Source: the proof above; Ville's inequality, as in Howard, Ramdas, McAuliffe and Sekhon (2020), "Time-uniform
+    Chernoff bounds via nonnegative supermartingales", and the method of mixtures.
 
     >>> import jaxacct as ja
     >>> odometer = VilleOdometer(delta=1e-6)
@@ -249,9 +258,12 @@ class VilleOdometer(_RenyiOdometer):
             value, slope = log_mixture(loss)
             return loss - jnp.maximum(value - target, 0.0) / slope
 
+        # Each step leaves the loss above the root, or where rounding moved it: the check below decides. A fixed number
+        # of steps keeps the program short.
         found = jax.lax.fori_loop(0, NEWTON, advance, jnp.where(start < jnp.inf, start, 1.0))
         reading = found + rounding_of_reading() * (found + (1 + target) / powers[0])
-        # Of the mixture's log a weight's, a share's and the sum's logarithms, and exponents up to target's size.
+        # Rounding of the mixture's logarithm: a weight's, a share's and the sum's logarithms, and exponents up to
+        # the target's size.
         enough = log_mixture(reading)[0] >= target + 64 * roundoff() * (1 + target)
         return jnp.where(enough & (start < jnp.inf), jnp.minimum(reading, start), start)
 

@@ -28,11 +28,11 @@ The boundaries u, with P(M ever exceeds u(V)) <= delta', l = log(1/delta'):
   k = 1.503 m: an epoch costs e^(-1.503 m), all of them at most 0.6 delta' for n >= 4. The second lies above the mixture
   that costs e^(-m) <= delta'/4, for m >= 1.
 
-What these do as V grows. The line, the mixture (log(1 + x) and V + rho grow) and the stitched boundary (log log 2 +
-0.72 log 5.2 > 0, and both factors grow) rise. Rogers' does not: at V = 1/n^2 its square falls from (4 + 2 log 2) m/n^2
-to (2 + log 3) m/n^2. Within [1/n^2, 1] it rises, so does its second formula for every V, and at V = 1 that one is the
-larger, for 2 (1 + log(1 + n^2)/2) > 2 + log 3. So the largest value up to V is u(V), or, if V began below 1/n^2 and
-came to it, u(V) or that at 1/n^2 from below: what :meth:`_TimeUniformOdometer.remaining` goes by.
+Growth of the boundaries with V. The line, the mixture (log(1 + x) and V + rho grow) and the stitched boundary (log log
+2 + 0.72 log 5.2 > 0, and both factors grow) rise. Rogers' does not: at V = 1/n^2 its square falls from (4 + 2 log 2)
+m/n^2 to (2 + log 3) m/n^2. Within [1/n^2, 1] it rises, so does its second formula for every V, and at V = 1 that one is
+the larger, for 2 (1 + log(1 + n^2)/2) > 2 + log 3. So the largest value up to V is u(V), or, if V began below 1/n^2 and
+came to it, u(V) or that at 1/n^2 from below: :meth:`_TimeUniformOdometer.remaining` takes the larger.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, round
 @register_dataclass
 @dataclass(frozen=True)
 class TimeUniformState:
-    """What a time-uniform odometer has counted; float32 leaves.
+    """Counts of a time-uniform odometer; float32 leaves.
 
     Attributes:
         variance (): V, the sum of the v_i, rounded up.
-        drift (): what is added to the boundary, rounded up: V/2 or more.
+        drift (): the sum of the drifts, which is added to the boundary, rounded up: V/2 or more.
         delta_total (): the mechanisms' own failure probabilities, summed and rounded up.
-        delta_budget (): delta'', their most.
+        delta_budget (): delta'', the most that they may sum to.
         log_inverse_delta (): log(1/delta').
         start (): the v_i of the first mechanism that was not free, 0 before it.
     """
@@ -113,8 +113,8 @@ class _TimeUniformOdometer(Ledger):
     ) -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, below 2^30.
 
-        It is there after each of them, also if they come one by one. For the default epsilon that is the most there is,
-        for an odometer has no budget. 0 for what cannot be counted.
+        The reading is there after each of them, also if they come one by one. For the default epsilon that is the most
+        there is, as an odometer has no budget. 0 if one run cannot be counted.
         """
         validation.check_epsilon(epsilon)
         return outside(_remaining(self, self._cost(mechanism, relation), epsilon))
@@ -132,7 +132,7 @@ class _TimeUniformOdometer(Ledger):
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class FilterOdometer(_TimeUniformOdometer):
-    """Reads, at every moment, a bound on the privacy loss so far that is tightest where it reads ``epsilon``.
+    """Odometer whose reading bounds, at every moment, the privacy loss so far, and is tightest where it is ``epsilon``.
 
     Args:
         delta (): failure probability, all included; traced values out of range read inf.
@@ -140,15 +140,15 @@ class FilterOdometer(_TimeUniformOdometer):
         mechanism_delta (): the part of delta that is kept for the mechanisms' own failure probabilities; above 0 only
             where some of them are (epsilon, delta)-DP with a delta of their own.
 
-    Takes the mechanisms of :func:`.convert.mechanism_to_zcdp`. A pytree of float32 leaves; sums are rounded up.
+    It takes the mechanisms of :func:`.convert.mechanism_to_zcdp`. A pytree of float32 leaves; sums are rounded up.
 
     Formal guarantee: however mechanisms are chosen from earlier results, for any two neighbours of the relation asked
     for, the privacy loss *ever* exceeds :meth:`epsilon` with probability at most delta (where mechanisms fail with a
-    probability of their own, see the module). What is released up to a moment, itself chosen by looking at everything,
-    at which it reads at most a fixed epsilon is (epsilon, delta)-DP.
+    probability of their own, see the module's docstring). What is released up to a moment, itself chosen by looking at
+    everything, at which it reads at most a fixed epsilon is (epsilon, delta)-DP.
 
     Source: Whitehouse, Ramdas, Rogers and Wu (2023), "Fully-adaptive composition in differential privacy", filter
-    odometer; proof in the module.
+    odometer; proof in the module's docstring.
 
     >>> import jaxacct as ja
     >>> _, odometer = FilterOdometer(delta=1e-6, epsilon=6.0).spend(ja.PureDP(0.1), steps=100)
@@ -171,12 +171,12 @@ class FilterOdometer(_TimeUniformOdometer):
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class MixtureOdometer(_TimeUniformOdometer):
-    """Reads, at every moment, a bound on the privacy loss so far: the conjugate mixture.
+    """Odometer by the conjugate mixture: its reading bounds, at every moment, the privacy loss so far.
 
     Args:
         delta (): as of :class:`FilterOdometer`.
         rho: of the mixture, above 0; static. The reading is tightest near V = rho (2 log(1/delta) + log log(1/delta)).
-            By default 0.04, for V around 1.
+            The default of 0.04 suits V around 1.
         mechanism_delta (): likewise.
 
     Guarantee, mechanisms, errors and source are those of :class:`FilterOdometer`.
@@ -201,12 +201,13 @@ class MixtureOdometer(_TimeUniformOdometer):
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class StitchedOdometer(_TimeUniformOdometer):
-    """Reads, at every moment, a bound on the privacy loss so far that grows like sqrt(V log log V).
+    """Stitched odometer: its reading bounds the privacy loss so far at every moment, and grows like sqrt(V log log V).
 
     Args:
         delta (): as of :class:`FilterOdometer`.
-        start: v0, the variance from which on it is meant, above 0; static. By default the v of the first mechanism,
-            epsilon_1^2, as in the paper. That one was chosen before anything was released; so v0 is fixed in advance.
+        start: v0, the variance from which on the boundary is meant, above 0; static. By default the v of the first
+            mechanism, epsilon_1^2, as in the paper. That one was chosen before anything was released; so v0 is fixed in
+            advance.
         mechanism_delta (): likewise.
 
     Guarantee, mechanisms, errors and source are those of :class:`FilterOdometer`; boundary, Howard, Ramdas, McAuliffe
@@ -235,19 +236,19 @@ class StitchedOdometer(_TimeUniformOdometer):
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class RogersOdometer(_TimeUniformOdometer):
-    """Reads, at every moment, a bound on the privacy loss so far: the first odometer, for comparison.
+    """First odometer, for comparison: its reading bounds, at every moment, the privacy loss so far.
 
     Args:
         delta (): as of :class:`FilterOdometer`.
-        examples: n, the size of the data set, at least 4; it sets the range of V, 1/n^2 to 1, that it is meant for;
-            static.
+        examples: n, the size of the data set, at least 4; it sets the range of V, 1/n^2 to 1, that the boundary is
+            meant for; static.
         mechanism_delta (): likewise; half of delta in the paper.
 
-    Takes the mechanisms of :func:`.convert.mechanism_to_dp`; V is the sum of the epsilon_i^2 and the drift that of
+    It takes the mechanisms of :func:`.convert.mechanism_to_dp`; V is the sum of the epsilon_i^2 and the drift that of
     epsilon_i (e^epsilon_i - 1)/2. Guarantee and errors are those of :class:`FilterOdometer`.
 
     Source: Rogers, Roth, Ullman and Vadhan (2016), "Privacy odometers and filters: pay-as-you-go composition", Theorem
-    6.5; proof of the constants in the module.
+    6.5; proof of the constants in the module's docstring.
 
     >>> import jaxacct as ja
     >>> _, odometer = RogersOdometer(delta=1e-6, examples=1000).spend(ja.PureDP(0.1), steps=100)
@@ -281,12 +282,13 @@ class RogersOdometer(_TimeUniformOdometer):
     ) -> Float[Array, ""]:
         least = float(self.examples) ** -2
         came = (since < least) & (variance >= least)
-        # What the second formula rises to as V comes to 1/n^2 from below.
+        # The limit of the second formula as V comes to 1/n^2 from below.
         before = jnp.sqrt(2 * (2 * least) * (1 + math.log(2) / 2) * self._scale()) * (1 + rounding_of_reading())
         return jnp.maximum(self._boundary(variance, start), jnp.where(came, before, 0.0))
 
 
 _value = in_float64(RoundedSum.value)
+"""The value of a sum that is kept in two float32, from outside the float64 scope."""
 
 
 @in_float64(by_programs=True)
@@ -335,7 +337,8 @@ def _spend(state: TimeUniformState, cost: Cost, first: ArrayLike) -> tuple[Array
     for each, total in zip(added, new, strict=True):
         granted = granted & (each >= 0) & ((total < jnp.inf) | (each == 0))
     sums = [total.replaced(value, granted & (each != 0)) for total, value, each in zip(old, new, added, strict=True)]
-    # Of a sequence in one call the first free of cost cannot be told apart: its first entry counts, all at once.
+    # Within a sequence in one call the first mechanism that is not free cannot be told apart: the sequence's first
+    # entry counts, or, where that is free, all of it at once.
     step = jnp.ravel(as_float64(first))[0]
     opens = granted & (state.start == 0) & (added[0] > 0)
     chosen = jnp.where(step > 0, step, added[0]).astype(jnp.float32)
@@ -346,6 +349,7 @@ def _spend(state: TimeUniformState, cost: Cost, first: ArrayLike) -> tuple[Array
 def _read(odometer: _TimeUniformOdometer, boundary: Array, variance: Array, drift: Array, delta: Array) -> Array:
     state = odometer.state
     reading = (boundary + drift) * (1 + rounding_of_reading())
+    # Once the mechanisms' own failures may exceed their part of delta nothing is promised: the reading is inf.
     within = (delta <= state.delta_budget.value()) & (state.log_inverse_delta.value() < jnp.inf)
     known = within & (reading >= 0)
     return jnp.where(variance + drift + delta == 0, 0.0, jnp.where(known, reading, jnp.inf))

@@ -1,10 +1,11 @@
-"""Pictures of privacy, one call each: they return matplotlib's axes, labelled, or draw onto yours, ``axes``.
+"""Pictures of privacy, one call each: functions that return labelled axes of matplotlib, or draw onto given ``axes``.
 
-Brackets are bands with the end that protects as a line. Colours are told apart by all eyes, and by their dashes in
-grey. matplotlib (the extra ``[plot]``) is imported when something is drawn; :func:`page` needs none.
+A bracket is a band, with the end that protects as a line. Colours can be told apart by all eyes, and by their dashes in
+grey. matplotlib (the extra ``[plot]``) is imported when something is drawn; :func:`page` does without it.
 
-* :mod:`.curves`: one run; :mod:`.curves`: many; :mod:`.curves`: a trained one; :mod:`.explorer`: the interactive page.
-* :mod:`.chart`: how all of them look; :mod:`.chart`: charts with their numbers, for commands and exhibits.
+* :mod:`.curves`: pictures of one run, of many runs, and of a training.
+* :mod:`.explorer`: the interactive page.
+* :mod:`.chart`: the common style, and charts with their numbers, for commands and exhibits.
 """
 
 from jaxacct.plot.chart import Chart as Chart

@@ -1,6 +1,12 @@
-"""How pictures look: colours that are told apart by all eyes and in grey, brackets as bands, labels and rules.
+"""The common style of pictures, and charts of several columns that are written as pictures and as numbers.
 
-Colours are Okabe and Ito's (2008, "Color Universal Design"), each with a dash of its own.
+Colours can be told apart by all eyes: they are Okabe and Ito's (2008, "Color Universal Design"), each with a dash of
+its own for prints in grey. Brackets are bands.
+
+In reading order:
+
+- :func:`require_matplotlib` to :func:`described`: figures, lines with bands, labels.
+- :class:`Chart`, :func:`draw`, :func:`document`: charts as CSV, pictures and pages of PDF.
 """
 
 from __future__ import annotations
@@ -22,14 +28,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INK, FAINT, GREY = "#26323f", "#d9dee3", "#7a8794"
+"""Colours of text, of grids, and of reference lines."""
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"
+"""Colours of curves."""
 COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, INK)
+"""Colours of curves in the order of their use."""
 DASHES = ("-", "--", ":", "-.", (0, (7, 1.5)), (0, (1, 1)))
+"""Dashes of curves, one for each colour."""
 
 Values = ArrayLike | Sequence[float]
+"""Numbers along one axis."""
 
 CURVE = "jaxacct"
-"""Marks the lines that are counted when the next one's colour is chosen."""
+"""Mark of the lines that are counted when the next one's colour is chosen."""
 
 
 def require_matplotlib() -> tuple[Any, Any]:
@@ -48,7 +59,7 @@ def require_matplotlib() -> tuple[Any, Any]:
 
 
 def own_figure(width: float = 6.4, height: float = 4.8) -> Any:
-    """Returns a figure that pyplot does not know of: for files, where nothing global of matplotlib may change."""
+    """Returns a figure for files that pyplot does not know of, so that no global state of matplotlib changes."""
     new_figure, new_canvas = require_matplotlib()
     figure = new_figure(figsize=(width, height), dpi=150, layout="constrained")
     new_canvas(figure)
@@ -66,16 +77,16 @@ def axes_or_new(axes: Axes | None) -> Axes:
 
 
 def drawn(axes: Axes) -> int:
-    """Returns how many lines :func:`curve` has drawn there."""
+    """Returns the number of lines that :func:`curve` has drawn on some axes."""
     return sum(line.get_gid() == CURVE for line in axes.get_lines())
 
 
 def curve(
     axes: Axes, x: Values, y: Values, label: str, lower: Values | None = None, *, style: int | None = None
 ) -> None:
-    """Draws a line in the next style, or that of this number, and a band from it to ``lower``; not what is infinite.
+    """Draws a line in the next style, or the one of number ``style``, and a band to ``lower``, where they are finite.
 
-    Certified brackets are mostly narrower than the line: then the line is what is seen of them.
+    Certified brackets are mostly narrower than the line, which then hides the band.
     """
     index = (drawn(axes) if style is None else style) % len(COLORS)
     x, y = np.asarray(x), drawable(y)
@@ -88,12 +99,12 @@ def curve(
 
 
 def drawable(values: Values) -> np.ndarray:
-    """Returns the values with NaN, which draws nothing, for what is not finite."""
+    """Returns the values with NaN, which draws nothing, in place of those that are not finite."""
     return np.where(np.isfinite(values), values, np.nan)
 
 
 def dress(axes: Axes, title: str = "", x_label: str = "", y_label: str = "", *, legend: bool = True) -> None:
-    """Gives axes their title, labels, grid and legend; a title or label that is there stays."""
+    """Gives axes their title, labels, grid and legend; an existing title or label stays."""
     if title and not axes.get_title(loc="left"):
         axes.set_title(textwrap.fill(title, 72), loc="left", color=INK, fontsize=10)
     axes.set_xlabel(axes.get_xlabel() or x_label, color=INK)
@@ -107,7 +118,7 @@ def dress(axes: Axes, title: str = "", x_label: str = "", y_label: str = "", *, 
 
 
 def words(name: str) -> str:
-    """Returns a name of the library as a label says it."""
+    """Returns a name of the library in words, for a label."""
     return name.replace("_", " ")
 
 
@@ -131,10 +142,11 @@ def described(mechanism: Mechanisms, steps: Steps | None = None) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Charts of several columns, written as pictures and as numbers: what commands and exhibits of papers are made of.
+# Charts of several columns, written as pictures and as numbers, for commands and exhibits of papers.
 # ----------------------------------------------------------------------------------------------------
 
 LINES = {"bound": "-", "estimate": ":", "reference": "--"}
+"""Dashes by the kind of a chart's curve."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +155,8 @@ class Curve:
 
     Attributes:
         name: the column's name in the CSV.
-        label: what the legend calls it; it says whether it is a bound or an estimate.
-        values (points,): float64, NumPy's or JAX's; what is not finite is written, and left out of the picture.
+        label: its text in the legend, which has to say whether it is a bound or an estimate.
+        values (points,): float64, NumPy's or JAX's; values that are not finite are written, but not drawn.
         style: "bound" (solid), "estimate" (dotted), "reference" (dashed; a formula as printed elsewhere) or "band" (the
             lower edge of a band whose upper edge is the next curve).
     """
@@ -160,11 +172,11 @@ class Chart:
     """A figure: curves over one abscissa.
 
     Attributes:
-        title: what it shows, with its setting.
+        title: the subject, with its setting.
         x_name: the abscissa's column; ``x_label`` and ``y_label`` stand at the axes.
         x (points,): its values.
-        curves: what is drawn and written.
-        notes: sentences below the picture: what was chosen, what a curve is not.
+        curves: the columns that are drawn and written.
+        notes: sentences below the picture, on choices made and on limits of the curves.
         log_x: whether the abscissa is logarithmic; ``log_y`` likewise.
     """
 
@@ -191,7 +203,7 @@ class Chart:
 
 
 def write_csv(header: Sequence[str], rows: Iterable[Sequence[str | float | None]], path: pathlib.Path) -> None:
-    """Writes numbers under their names, floats so that they read back exactly."""
+    """Writes numbers under their names as CSV; floats read back exactly."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
@@ -200,7 +212,7 @@ def write_csv(header: Sequence[str], rows: Iterable[Sequence[str | float | None]
 
 
 def draw(chart: Chart, path: pathlib.Path | BinaryIO) -> None:
-    """Writes the chart to ``path``, whose suffix says the format, or to a file, as PNG."""
+    """Writes the chart to ``path``, in the format of its suffix, or to an open file, as PNG."""
     figure = own_figure()
     _draw(chart, figure.subplots())
     if chart.notes:
@@ -209,7 +221,7 @@ def draw(chart: Chart, path: pathlib.Path | BinaryIO) -> None:
 
 
 LINE = 0.0135
-"""A line of small print, of a page's height."""
+"""Height of a line of small print, as a share of the page's height."""
 
 
 def document(
@@ -220,6 +232,7 @@ def document(
     from matplotlib.backends.backend_pdf import PdfPages
 
     def new_page() -> Any:
+        """Returns an empty page."""
         figure = new_figure(figsize=(8.27, 11.69))
         new_canvas(figure)
         return figure
@@ -229,7 +242,8 @@ def document(
     figure.text(0.09, 0.915, textwrap.fill(text, 96), fontsize=10, color=INK, va="top", linespacing=1.4)
     _draw(chart, figure.add_axes((0.15, 0.42, 0.7, 0.23)))
     with PdfPages(file, metadata={"CreationDate": None, "Title": title}) as pages:
-        # Line by line, headings with the first line below them.
+        # Line by line from the top; ``place`` is the height of the next one. A page is full where a line, or a heading
+        # with the line below it, does not fit.
         for heading, texts in sections:
             lines = [line for each in texts for line in textwrap.wrap(each, 122, subsequent_indent="   ")]
             for weight, line in [("bold", heading), *(("normal", line) for line in lines)]:
@@ -243,6 +257,7 @@ def document(
 
 
 def _draw(chart: Chart, axes: Any) -> None:
+    """Draws a chart on axes, each curve or band in the next colour."""
     curves, index = list(chart.curves), 0
     for color in itertools.cycle(COLORS):
         if index >= len(curves):

@@ -1,4 +1,12 @@
-"""Pictures of one run: its privacy profile, its trade-off, its epsilon over the steps."""
+"""Pictures of one run, of many runs, and of a training, as functions that draw onto axes of matplotlib.
+
+In reading order:
+
+- :func:`profile`, :func:`tradeoff`, :func:`epsilon_over_steps`: one run's privacy profile, trade-off, and epsilon over
+  the steps.
+- :func:`least_noise`, :func:`what_if`, :func:`sweep`: noise over epochs and batch sizes, changes of a plan, sweeps.
+- :func:`training`: a training's metric and epsilon over its steps, from its report.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +22,7 @@ from jaxacct import calibrate, certified, gdp, rdp, validation
 from jaxacct import tradeoff as trade_offs
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
-from jaxacct.numerics.precision import rounded_down, rounded_up
+from jaxacct.outward import rounded_down, rounded_up, steps_of
 from jaxacct.plot.chart import (
     BLUE,
     GREY,
@@ -29,7 +37,6 @@ from jaxacct.plot.chart import (
     words,
 )
 from jaxacct.sweep import Sweep
-from jaxacct.validation import steps_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,14 +51,14 @@ SMALL = "small rates"
 """Label of the axes within the axes of a trade-off."""
 
 Accountant = Callable[..., Bounds | ArrayLike]
-"""Called as ``accountant(mechanism, steps, delta, relation=relation)``; returns a bracket, or one number."""
+"""A function ``accountant(mechanism, steps, delta, relation=relation)`` that returns a bracket, or one number."""
 
 ACCOUNTANTS: Mapping[str, Accountant] = {
     "certified bracket": certified.epsilon,
     "Rényi: an upper bound": rdp.epsilon,
     "central limit: an estimate, no bound": gdp.epsilon,
 }
-"""What :func:`epsilon_over_steps` draws unless told: legend to accountant."""
+"""Default accountants of :func:`epsilon_over_steps`, by their text in the legend."""
 
 
 def profile(
@@ -66,12 +73,12 @@ def profile(
     """Draws the privacy profile of a composition, delta over epsilon, and returns the axes.
 
     Args:
-        mechanism: as of :func:`jaxacct.epsilon`.
+        mechanism: as for :func:`jaxacct.epsilon`.
         steps: likewise.
         epsilons (n,): at least 0, ascending; by default up to where delta is 1e-10.
         relation: neighbouring relation.
-        label: what the legend calls it; by default the mechanism's numbers.
-        axes: where to draw, also onto another run's picture; by default a new figure.
+        label: its text in the legend; by default the mechanism's numbers.
+        axes: axes to draw on, which may hold another run's picture; by default a new figure.
 
     Guarantee: the line is :func:`jaxacct.curve`'s certified upper bound, the band below it reaches to the lower one.
 
@@ -94,7 +101,7 @@ def profile(
 
 
 def draw_profile(axes: Axes, epsilons: ArrayLike, lower: ArrayLike, upper: ArrayLike, label: str) -> Axes:
-    """Draws bounds on delta over epsilon."""
+    """Draws bounds on delta over epsilon, on a logarithmic scale where any is above 0."""
     positive = np.asarray(upper) > 0
     if np.any(positive):
         axes.set_yscale("log")
@@ -116,16 +123,16 @@ def tradeoff(
 ) -> Axes:
     """Draws the least false-negative rate of any attack over its false-positive rate, and returns the axes.
 
-    Beside the diagonal of guessing; in a corner true-positive over false-positive rates, both logarithmic, which shows
-    what attacks that hardly ever err can reach.
+    A diagonal shows guessing. Small axes in a corner show true-positive over false-positive rates, both logarithmic:
+    the reach of attacks that hardly ever err.
 
     Args:
-        mechanism: as of :func:`jaxacct.epsilon`.
+        mechanism: as for :func:`jaxacct.epsilon`.
         steps: likewise.
         fpr (n,): false-positive rates in [0, 1], ascending; by default from 1e-5 on.
-        relation: as of :func:`jaxacct.tradeoff.curve`.
-        label: what the legend calls it; by default the mechanism's numbers.
-        axes: where to draw, also onto another run's picture; by default a new figure.
+        relation: as for :func:`jaxacct.tradeoff.curve`.
+        label: its text in the legend; by default the mechanism's numbers.
+        axes: axes to draw on, which may hold another run's picture; by default a new figure.
 
     Guarantee: the line is :func:`jaxacct.tradeoff.curve`'s certified lower bound, which protects; the band above it
     reaches to the upper one. Errors are that function's; ModuleNotFoundError where matplotlib is missing.
@@ -141,7 +148,7 @@ def tradeoff(
 
 
 def draw_tradeoff(axes: Axes, rates: np.ndarray, lower: ArrayLike, upper: ArrayLike, label: str) -> Axes:
-    """Draws bounds on false-negative rates over false-positive ones."""
+    """Draws bounds on the least false-negative rate over the false-positive rate, with small rates in a corner."""
     lower, upper = np.asarray(lower), np.asarray(upper)
     inner = next((other for other in axes.child_axes if other.get_label() == SMALL), None)
     small = (rates > 0) & (rates <= 0.1) & (lower < 1)
@@ -176,19 +183,19 @@ def epsilon_over_steps(
     relation: Relation = "add_or_remove",
     axes: Axes | None = None,
 ) -> Axes:
-    """Draws epsilon over the number of steps as several accountants have it, and returns the axes.
+    """Draws epsilon over the number of steps by several accountants, and returns the axes.
 
     Args:
         mechanism: one mechanism.
         steps (n,): numbers of steps, whole, at least 1, ascending.
         delta: in (0, 1).
-        accountants: legend to what is called as :func:`jaxacct.epsilon` is, and returns a bracket or one number; by
-            default the certified bracket, Rényi divergences' upper bound and the central limit's estimate. Say in the
-            legend whether yours is a bound.
+        accountants: functions that are called as :func:`jaxacct.epsilon` is and return a bracket or one number, by
+            their text in the legend; by default the certified bracket, the upper bound of Rényi divergences and the
+            estimate of the central limit. Say in the legend whether yours is a bound.
         relation: neighbouring relation.
-        axes: where to draw; by default a new figure.
+        axes: axes to draw on; by default a new figure.
 
-    Guarantee: each line has its accountant's; of a bracket the line is the upper end, and the band reaches to the
+    Guarantee: each line has its accountant's; for a bracket the line is the upper end, and the band reaches to the
     lower one. Errors are the accountants'; ModuleNotFoundError where matplotlib is missing.
 
     >>> import jaxacct as ja
@@ -214,14 +221,14 @@ def epsilon_over_steps(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Pictures of many runs: the least noise over epochs and batches, what a changed plan asks for, and maps of sweeps.
+# Pictures of many runs: the least noise over epochs and batches, the noise for changed plans, and maps of sweeps.
 # ----------------------------------------------------------------------------------------------------
 
 PIXELS = 256
-"""Values of each axis of a sweep that a picture shows."""
+"""Largest number of values of a sweep's axis that a picture shows."""
 
 FACTORS = np.array([0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0])
-"""By what the settings of a plan are multiplied, unless told."""
+"""Default factors by which the settings of a plan are multiplied."""
 
 
 def least_noise(
@@ -239,13 +246,13 @@ def least_noise(
     Args:
         epsilon: budget, above 0.
         delta: in (0, 1).
-        num_examples: how many there are; a batch is a Poisson sample of rate batch size / examples.
+        num_examples: number of examples; a batch is a Poisson sample of rate batch size / examples.
         epochs (n,): positive, ascending; the steps are epochs / rate, rounded up.
-        batch_sizes (m,): expected ones, at most ``num_examples``, ascending.
+        batch_sizes (m,): expected batch sizes, at most ``num_examples``, ascending.
         relation: neighbouring relation.
-        axes: where to draw; by default a new figure.
+        axes: axes to draw on; by default a new figure.
 
-    Guarantee: every noise satisfies its budget, as of :func:`jaxacct.calibrate.noise_multiplier`; the contours between
+    Guarantee: every noise satisfies its budget, by :func:`jaxacct.calibrate.noise_multiplier`; the contours between
     are interpolated, so ask for the noise of the plan that you choose. Where nothing is certified the map is empty.
 
     Raises ValueError where a setting is out of range, ModuleNotFoundError where matplotlib is missing.
@@ -280,21 +287,22 @@ def what_if(
     relation: Relation = "add_or_remove",
     axes: Axes | None = None,
 ) -> Axes:
-    """Draws the least noise multiplier of a plan of DP-SGD when one thing of it is multiplied, and returns the axes.
+    """Draws the least noise multiplier of a plan of DP-SGD when one setting is multiplied, and returns the axes.
 
-    A line each for epsilon, delta, the sampling rate and the steps: what would a smaller budget, a longer run or a
-    larger batch ask for?
+    There is a line for each of epsilon, delta, the sampling rate and the steps. They answer what noise a smaller
+    budget, a longer run or a larger batch would need.
 
     Args:
         epsilon: the plan's budget, above 0.
         delta: in (0, 1).
         sampling_rate: of Poisson sampling, in (0, 1].
         steps: number of noisy updates.
-        factors (n,): positive, ascending; what takes a setting out of its range is left out, steps are rounded up.
+        factors (n,): positive, ascending; factors that take a setting out of its range are left out, and steps are
+            rounded up.
         relation: neighbouring relation.
-        axes: where to draw; by default a new figure.
+        axes: axes to draw on; by default a new figure.
 
-    Guarantee, errors: as of :func:`least_noise`; the markers are what is certified, the lines between them are not.
+    Guarantee and errors are those of :func:`least_noise`: the markers are certified, the lines between them are not.
 
     >>> axes = what_if(3.0, 1e-5, 0.01, 1000, factors=[0.5, 1.0])
     >>> [line.get_label() for line in axes.get_lines() if line.get_label()[0] != "_"]
@@ -317,7 +325,7 @@ def what_if(
 
 
 def _changed(plan: dict[str, float], name: str, factor: float, relation: Relation) -> float:
-    """Returns the noise of a plan with one thing multiplied, NaN where that is out of its range."""
+    """Returns the noise of a plan with one setting multiplied; NaN where that is out of its range."""
     changed = plan | {name: plan[name] * factor}
     changed["steps"] = float(steps_of(changed["steps"], 1.0))
     if changed["delta"] >= 1 or changed["sampling_rate"] > 1:
@@ -327,6 +335,7 @@ def _changed(plan: dict[str, float], name: str, factor: float, relation: Relatio
 
 
 def _least_noise(epsilon: float, delta: float, rate: float, steps: float, relation: Relation) -> float:
+    """Returns the least noise multiplier for a budget and a run."""
     return float(calibrate.noise_multiplier(epsilon, delta, rate, int(steps), relation=relation).value)
 
 
@@ -335,14 +344,15 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
 
     Args:
         found: a grid, in memory or in a folder, of which at most 256 values of each axis are drawn.
-        axes: where to draw; by default a new figure.
-        at: name of an axis to the value that it is fixed at, where there are more than two.
+        axes: axes to draw on; by default a new figure.
+        at: values that axes are fixed at, by the axis's name, where there are more than two.
 
-    Guarantee: what is drawn is the sweep's ``upper``, or its noise multiplier; between its settings, the eye's guess.
+    Guarantee: at the sweep's settings the picture shows its ``upper`` or its noise multiplier; between them it shows
+    nothing certified.
 
     Raises:
-        ValueError: rows; other than one or two axes of numbers; an axis or a value that there is not; entries that
-            are all alike or not finite.
+        ValueError: rows; other than one or two axes of numbers; an unknown axis, or a value that it lacks; entries
+            that are all alike or not finite.
         ModuleNotFoundError: matplotlib is missing.
 
     >>> import jaxacct as ja
@@ -380,7 +390,7 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
 
 
 def _fill(axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, label: str) -> None:
-    """Draws a map, a bar beside it, and lines with their numbers; its colours are in order in grey, too."""
+    """Draws a map, a colour bar, and contour lines with their numbers, in colours that keep their order in grey."""
     from matplotlib.patheffects import AbstractPathEffect, withStroke
     from matplotlib.ticker import LogLocator, MaxNLocator
 
@@ -398,21 +408,21 @@ def _fill(axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, label: s
         digits = (1, 2, 5) if high > 40 * low else (1, 1.5, 2, 3, 4, 6)
         found = (LogLocator(subs=digits) if is_log else MaxNLocator(7)).tick_values(low, high)
         levels = [level for level in found if low < level < high]
-        # Light lines with a dark rim are seen on either end of the colours.
+        # Light lines with a dark rim are visible on both ends of the colours.
         rim: list[AbstractPathEffect] = [withStroke(linewidth=2.5, foreground=INK)]
         lines = axes.contour(x, y, shown, levels=levels, colors="white", linewidths=1.0)
         lines.set_path_effects(rim)
         for text in axes.clabel(lines, fontsize=8, fmt="%g"):
             text.set_path_effects(rim)
             place = axes.transAxes.inverted().transform(axes.transData.transform(text.get_position()))
-            text.set_visible(bool(np.all(np.abs(place - 0.5) < 0.46)))  # else it would be cut
+            text.set_visible(bool(np.all(np.abs(place - 0.5) < 0.46)))  # a number at the rim would be cut
         bar.set_ticks(levels, labels=[f"{level:g}" for level in levels])
         bar.ax.minorticks_off()
     _plain_ticks(axes)
 
 
 def _plain_ticks(axes: Axes) -> None:
-    """Writes 0.5, 1, 2 at a logarithmic axis of few decades, in place of powers of ten."""
+    """Writes plain numbers such as 0.5, 1, 2 at logarithmic axes of few decades, in place of powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
@@ -423,11 +433,12 @@ def _plain_ticks(axes: Axes) -> None:
 
 
 def _scale(values: np.ndarray) -> str:
+    """Returns the scale of an axis: logarithmic where its positive values span more than a factor of 20."""
     return "log" if values.min() > 0 and values.max() > 20 * values.min() else "linear"
 
 
 # ----------------------------------------------------------------------------------------------------
-# The picture of a training run, of its report.
+# The picture of a training run, from its report.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -435,9 +446,9 @@ def training(report: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Writes a picture of a training run: its test metric and epsilon spent over the steps.
 
     Args:
-        report: as :func:`jaxacct.train.report.build_report` returns it; ``config["metric"]``, "accuracy" where it is
-            not there, says what ``accuracy`` in its history is.
-        path: the file to write; its suffix says the format (.png, .svg, .pdf). Missing folders are made.
+        report: as :func:`jaxacct.train.report.build_report` returns it; ``config["metric"]``, by default "accuracy",
+            names the metric that ``accuracy`` in its history holds.
+        path: the file to write; its suffix decides the format (.png, .svg, .pdf). Missing folders are made.
 
     Raises:
         ModuleNotFoundError: matplotlib is missing.

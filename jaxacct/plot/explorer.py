@@ -1,12 +1,12 @@
 """The interactive page: a certified sweep in one HTML file, which answers every setting by a cell of its grid.
 
-What it shows off the grid rests on this: epsilon of a Poisson-subsampled Gaussian falls in the noise and in delta, and
-grows in the rate and in the steps, each with the other three fixed.
+The answers between grid points rest on this theorem: epsilon of a Poisson-subsampled Gaussian falls in the noise and in
+delta, and grows in the sampling rate and in the steps, each with the other three fixed.
 
 * Noise: N(0, s'^2) is N(0, s^2) and independent noise on top for s' >= s: post-processing.
-* Rate: for q <= q' the pair at q is the mixture, q/q' to 1 - q/q', of that at q' and of (Q, Q), which tells nothing.
-  The hockey-stick divergence is convex in the pair, so that at q' dominates, and domination is kept by composition
-  (Zhu, Dong and Wang 2022, Theorem 10).
+* Rate: for q <= q' the pair at q is the mixture, q/q' to 1 - q/q', of the pair at q' and of (Q, Q), which reveals
+  nothing. The hockey-stick divergence is convex in the pair, so the pair at q' dominates, and composition keeps
+  domination (Zhu, Dong and Wang 2022, Theorem 10).
 * Steps: whoever sees more results may ignore some. Delta: by definition.
 
 At fixed *epochs* epsilon need not grow in the rate, since there are fewer steps; so cells are of steps, not of epochs.
@@ -23,20 +23,26 @@ from jaxtyping import ArrayLike
 
 from jaxacct import sweep, validation
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.validation import steps_of
+from jaxacct.outward import steps_of
 
 UNIT = 2000
-"""Of log10 of epsilon: the page has whole multiples of 1/2000, a tenth of a percent."""
+"""Parts of one unit of log10 epsilon: the page has whole multiples of 1/2000, a tenth of a percent.
+
+Upper bounds are rounded up to a multiple, so a coarser unit costs tightness alone.
+"""
 
 LEAST = 1e-4
-"""Epsilons below it are shown as it."""
+"""Least epsilon shown; smaller ones are shown as this one, which is an upper bound, too."""
 
 NOISE = np.geomspace(0.5, 8.0, 25).round(3)
+"""Default noise multipliers of the grid."""
 RATES, EPOCHS = (
     np.array([*(float(f"{digit}e{power}") for power in range(low, high) for digit in (1, 1.5, 2, 3, 5, 7)), 10.0**high])
     for low, high in ((-4, -1), (0, 2))
 )
+"""Default sampling rates and epochs of the grid."""
 DELTAS = np.array([1e-8, 1e-7, 1e-6, 1e-5, 1e-4])
+"""Default deltas of the grid."""
 
 
 def page(
@@ -58,7 +64,7 @@ def page(
         epochs (e,): positive; the steps are epochs / rate, rounded up.
         deltas (d,): in (0, 1).
         relation: neighbouring relation.
-        mode: as of :func:`jaxacct.sweep.epsilon`: "saddlepoint" leaves out what only a mesh can answer.
+        mode: as for :func:`jaxacct.sweep.epsilon`: "saddlepoint" leaves out entries that only the mesh can answer.
         show_progress: whether to show a bar on standard error.
 
     Formal guarantee: every epsilon that the page shows is an upper bound, and every bracket holds the truth. On the
@@ -87,7 +93,8 @@ def page(
     over: dict[str, Any] = {name: column.ravel() for name, column in zip(names, columns, strict=False)}
     settings = sweep.rows(**over)
     found = sweep.epsilon(settings, mode=mode, relation=relation, show_progress=show_progress)
-    # A millionth covers the rounding of the logarithm here, and of the power on the page.
+    # The millionth of a unit covers the rounding of the logarithm here, and of the power on the page. A lower bound is
+    # implied by the upper one where the bracket is within about a unit; other entries are listed as without one.
     upper = np.ceil(UNIT * np.log10(np.maximum(found.upper, LEAST)) + 1e-6)
     is_tight = (upper > UNIT * np.log10(LEAST) + 1) & (found.lower >= 10 ** ((upper - 1.01) / UNIT))
     data = {
@@ -102,10 +109,11 @@ def page(
 
 
 BEGIN, END = '<script type="application/json" id="data">', "</script><!-- data -->"
+"""Marks around the page's data."""
 
 
 def page_of(data: dict[str, Any]) -> str:
-    """Returns the page of the data."""
+    """Returns the page with the given data."""
     template = (importlib.resources.files("jaxacct.plot") / "explorer.html").read_text(encoding="utf-8")
     return template.replace(f"{BEGIN}{END}", f"{BEGIN}{json.dumps(data, separators=(',', ':'))}{END}")
 

@@ -1,4 +1,4 @@
-"""Policies: how a run chooses its noise and its sampling rate, step by step, and when it stops.
+"""Policies of a run: they choose its noise multiplier and its sampling rate step by step, and when it stops.
 
 A policy is a small pure program: :meth:`~Policy.start` gives its state, a pytree; :meth:`~Policy.setting` the setting
 of a step; every :attr:`~Policy.period` steps :meth:`~Policy.adapt` looks at the ledger and at a noisy answer to
@@ -6,6 +6,10 @@ of a step; every :attr:`~Policy.period` steps :meth:`~Policy.adapt` looks at the
 
 A policy with :attr:`~Policy.adaptive` false chooses nothing from results, and the run it makes may be accounted as if
 fixed in advance. One that is adaptive is covered by a filter or an odometer only.
+
+In reading order: the protocols :class:`Policy` and :class:`FinitePolicy`; :class:`Constant` and :class:`Schedule`,
+fixed in advance; :class:`SpendRemaining`; :class:`AdaptiveNoise` and :class:`AdaptiveBatchSize` (Lécuyer 2021);
+:class:`EarlyStopping`.
 """
 
 from __future__ import annotations
@@ -25,11 +29,19 @@ from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.numerics.precision import as_float64, in_float64
 from jaxacct.numerics.pytrees import register_dataclass
-from jaxacct.odometers import RenyiOdometer, VilleOdometer
+from jaxacct.odometers import (
+    FilterOdometer,
+    MenuOdometer,
+    MixtureOdometer,
+    RenyiOdometer,
+    RogersOdometer,
+    StitchedOdometer,
+    VilleOdometer,
+)
 
 
 class Setting(NamedTuple):
-    """What one step uses: ``noise_multiplier`` () and ``sampling_rate`` (), float32."""
+    """Setting of one step: ``noise_multiplier`` () and ``sampling_rate`` (), float32."""
 
     noise_multiplier: Float32[Array, ""]
     sampling_rate: Float32[Array, ""]
@@ -37,12 +49,12 @@ class Setting(NamedTuple):
 
 @runtime_checkable
 class Policy(Protocol):
-    """What the trainer asks of a policy.
+    """Interface of a policy, as the trainer asks for it.
 
     Attributes:
         adaptive: whether anything it chooses depends on results.
         period: steps between calls of :meth:`adapt`; 0 for never.
-        every_step: whether the setting may change at every step, and not after :meth:`adapt` alone.
+        every_step: whether the setting may change at every step, and not only after :meth:`adapt`.
         query: the mechanism of the answer that :meth:`adapt` gets, a count of sensitivity 1; None if it gets none.
         sampling_rates: the least and the largest sampling rate that it can choose, for static shapes.
     """
@@ -67,7 +79,7 @@ class Policy(Protocol):
         ...
 
     def setting(self, state: PyTree, step: ArrayLike) -> Setting:
-        """Returns what the step with this number, from 0, uses."""
+        """Returns the setting of the step with this number, from 0."""
         ...
 
     def adapt(self, state: PyTree, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> PyTree:
@@ -81,11 +93,11 @@ class Policy(Protocol):
 
 @runtime_checkable
 class FinitePolicy(Policy, Protocol):
-    """A policy that chooses among finitely many settings: a run may pay for it by a menu, nearly at a plan's price.
+    """Policy that chooses among finitely many settings: a run may pay for it by a menu, nearly at a plan's price.
 
     Attributes:
         choices: settings such that each that it chooses has at least the noise and at most the rate of one of them;
-            a dozen at most, for each makes the choice a little dearer. Empty where none are known.
+            a dozen at most, as each makes the choice a little dearer. Empty where none are known.
     """
 
     @property
@@ -93,13 +105,13 @@ class FinitePolicy(Policy, Protocol):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Policies that choose nothing from results.
+# Fixed policies: they choose nothing from results.
 # ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Fixed:
-    """What they share."""
+    """Base of the policies that are fixed in advance: they have no state, no query and no end of their own."""
 
     adaptive = False
     every_step = False
@@ -118,7 +130,7 @@ class _Fixed:
 
 @dataclass(frozen=True)
 class Constant(_Fixed):
-    """The same noise and rate at every step.
+    """Constant policy: the same noise and rate at every step.
 
     >>> Constant(1.1, 0.01).setting((), 5)
     Setting(noise_multiplier=Array(1.1, dtype=float32), sampling_rate=Array(0.01, dtype=float32))
@@ -137,7 +149,7 @@ class Constant(_Fixed):
 
     @property
     def choices(self) -> tuple[tuple[float, float], ...]:
-        """The one."""
+        """Only setting that it has."""
         return ((self.noise_multiplier, self.sampling_rate),)
 
     def setting(self, state: PyTree, step: ArrayLike) -> Setting:
@@ -146,10 +158,10 @@ class Constant(_Fixed):
 
 @dataclass(frozen=True)
 class Schedule(_Fixed):
-    """Noise as a function of the step, fixed in advance: an Optax schedule, or any traceable one.
+    """Noise that is a function of the step, fixed in advance: an Optax schedule, or any traceable one.
 
     Attributes:
-        noise_multiplier: ``noise_multiplier(step)``; what it returns is used in float32.
+        noise_multiplier: ``noise_multiplier(step)``; its value is used in float32.
         sampling_rate: of every step.
 
     >>> float(Schedule(lambda step: 2.0 - 0.01 * step, 0.01).setting((), 50).noise_multiplier)
@@ -174,13 +186,25 @@ class Schedule(_Fixed):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The policy that spends what is left of a budget over the steps that are left.
+# The remaining budget: a policy that spends it over the steps that are left.
 # ----------------------------------------------------------------------------------------------------
+
+
+ODOMETERS = (
+    FilterOdometer,
+    MenuOdometer,
+    MixtureOdometer,
+    RenyiOdometer,
+    RogersOdometer,
+    StitchedOdometer,
+    VilleOdometer,
+)
+"""Ledgers without a budget: nothing of it could remain."""
 
 
 @dataclass(frozen=True)
 class SpendRemaining:
-    """Spends what is left of the budget evenly over the steps that are left: it asks for the least noise that does.
+    """Policy that spends what is left of the budget evenly over the steps left: it asks for the least noise that does.
 
     Attributes:
         sampling_rate: of every step.
@@ -188,9 +212,9 @@ class SpendRemaining:
         period: steps between calibrations; 1 for every step, more to save their time.
         least, most: bounds of the noise multiplier that is searched; wider for budgets far from 1.
 
-    The noise of a period is the least, within 1e-4 of itself, of which the ledger grants all steps that are left. The
-    ledger has to be a filter: of an odometer nothing remains, and it raises ValueError. It looks at what has been spent
-    only; whether that depends on results it cannot know, and so it counts as adaptive.
+    The noise of a period is the least, within 1e-4 of itself, with which the ledger grants all steps that are left. The
+    ledger has to be a filter: an odometer has nothing that could remain, and it raises ValueError. The policy looks at
+    what has been spent only. It cannot know whether that depends on results, and so it counts as adaptive.
 
     >>> from jaxacct.filters import RenyiFilter
     >>> policy = SpendRemaining(sampling_rate=0.01, steps=1000, period=100)
@@ -223,7 +247,7 @@ class SpendRemaining:
         return self.sampling_rate, self.sampling_rate
 
     def start(self, ledger: Ledger) -> Float32[Array, ""]:
-        if isinstance(ledger, (RenyiOdometer, VilleOdometer)):
+        if isinstance(ledger, ODOMETERS):
             raise ValueError(
                 f"ledger is a {type(ledger).__name__}, an odometer: it has no budget of which something could remain. "
                 "Give SpendRemaining a filter."
@@ -245,7 +269,8 @@ class SpendRemaining:
             enough = granted(middle)
             return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
-        # A factor of 3e3 halved 17 times is 1 + 6e-5; ``high`` has always been granted, or is ``most``.
+        # Bisection in the logarithm: a factor of 3e3 halved 17 times is 1 + 6e-5. ``high`` has always been granted, or
+        # is ``most``.
         _, high = jax.lax.fori_loop(0, 17, halve, (jnp.float32(self.least), jnp.float32(self.most)))
         return high if state is None else jnp.where(left > 0, high, state)
 
@@ -254,15 +279,17 @@ class SpendRemaining:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Lécuyer's adaptive policies: more privacy while accuracy rises, less when it stalls.
+# Adaptive policies of Lécuyer: more privacy while accuracy rises, less when it stalls.
 # ----------------------------------------------------------------------------------------------------
 
 SIGNIFICANT = 3.0
-"""Standard deviations of the count's noise that make a rise: Lécuyer (2021), section 5.1."""
+"""Standard deviations of the count's noise by which an answer has to be higher to count as a rise: Lécuyer (2021),
+section 5.1. Sound for any value."""
 
 MOST_CHOICES, FARTHER = 12, 1.3
-"""Settings that a menu has, at most, and by how much farther each of the last ones is from the least than the one
-before: what lies between two is paid for as the costlier, and what lies beyond all as the last."""
+"""Most settings that a menu has, and the factor by which each of the last ones is farther from the least than the one
+before: a setting between two is paid for as the costlier, and all settings beyond the last as the last. Sound for any
+value."""
 
 
 @register_dataclass
@@ -281,10 +308,10 @@ class Levels:
 
 @dataclass(frozen=True, kw_only=True)
 class _Levelled:
-    """Lécuyer's policy: one level more private on a significant rise of a noisy count, one less without.
+    """Base of Lécuyer's policies: one level more private on a significant rise of a noisy count, one less without.
 
-    A rise is an answer more than three standard deviations of its noise above the one at the last rise. It moves up
-    only if the ledger would still grant ``lookahead`` expected passes over the data at the present setting.
+    A rise is an answer more than three standard deviations of its noise above the one at the last rise. The level moves
+    up only if the ledger would still grant ``lookahead`` expected passes over the data at the present setting.
     """
 
     increment: float
@@ -298,7 +325,7 @@ class _Levelled:
 
     @property
     def query(self) -> Gaussian:
-        """The number of correctly classified training examples, with Gaussian noise; its sensitivity is 1."""
+        """Number of correctly classified training examples, with Gaussian noise; its sensitivity is 1."""
         return Gaussian(self.query_noise)
 
     def start(self, ledger: Ledger) -> Levels:
@@ -309,9 +336,9 @@ class _Levelled:
 
     @property
     def choices(self) -> tuple[tuple[float, float], ...]:
-        """The settings of all levels; of many, some that the others cost no more than."""
+        """Settings of all levels; if these are many, some that cost no less than the others."""
         least, most = self._range()
-        # One by one from the least, then farther and farther apart.
+        # Levels one by one from the least, which is the costliest, then farther and farther apart.
         apart = np.maximum(np.arange(MOST_CHOICES), FARTHER ** np.arange(MOST_CHOICES) - 1).astype(int)
         levels = [least + int(step) for step in np.unique(apart) if step <= most - least]
         settings = [self.setting(Levels(jnp.int32(level), jnp.zeros(())), 0) for level in levels]
@@ -349,7 +376,7 @@ class AdaptiveNoise(_Levelled):
         query_noise: standard deviation of the noise on the count of correctly classified training examples, which each
             adaptation asks for and pays; more where it costs a visible part of the budget.
         lookahead: expected passes over the data that the ledger must still grant for the noise to rise; 0 for no such
-            condition. An odometer grants whatever is valid: with one the condition holds always.
+            condition. An odometer grants whatever is valid, so with one the condition always holds.
         up: whether it may rise at all. False for fine-tuning, as in the paper, which starts high and only goes down.
 
     Source: Lécuyer (2021), section 5.1 (``up``, every 10 epochs, 50 epochs of lookahead) and 5.2 (not ``up``, every
@@ -386,8 +413,8 @@ class AdaptiveNoise(_Levelled):
 
     @in_float64
     def _noise(self, level: Int32[Array, ""]) -> Float32[Array, ""]:
-        # In float64, so that the float32 is the same where a step is charged and where it is made: one of the two
-        # programs may contract the product and the sum into one rounding, which float32 would show.
+        # In float64, so that the float32 result is the same where a step is charged and where it is made: one of the
+        # two programs may contract the product and the sum into one rounding, which float32 would show.
         return jnp.clip(self.initial + self.increment * as_float64(level), self.least, self.most).astype(jnp.float32)
 
 
@@ -442,7 +469,7 @@ class AdaptiveBatchSize(_Levelled):
 
     @in_float64
     def _rate(self, level: Int32[Array, ""]) -> Float32[Array, ""]:
-        # In float64 as above.
+        # In float64 for the same reason as the noise of :class:`AdaptiveNoise`.
         size = jnp.clip(self.initial - self.increment * as_float64(level), self.least, self.most)
         return (size / self.num_examples).astype(jnp.float32)
 
@@ -455,7 +482,7 @@ def _levels(initial: float, least: float, most: float, increment: float) -> tupl
 
 
 # ----------------------------------------------------------------------------------------------------
-# The policy that ends training when a noisy count says so.
+# Early stopping: a policy that ends training when a noisy count says so.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -472,12 +499,12 @@ class Watched:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Ends training when a noisy count is good enough, or has not risen for some time; to be used with an odometer.
+    """Policy that ends training when a noisy count is good enough, or has stopped rising; to be used with an odometer.
 
     Attributes:
-        policy: what chooses noise and rate.
+        policy: the policy that chooses noise and rate.
         period: steps between answers; the policy's own, if it has one.
-        query_noise: standard deviation of the noise on the count; if the policy asks for answers it is its own.
+        query_noise: standard deviation of the noise on the count; a policy that asks for answers has its own instead.
         target: the answer at which to stop, where one is known to be good enough; None for none.
         patience: answers without a significant rise after which to stop; None for no limit.
 
@@ -525,7 +552,7 @@ class EarlyStopping:
 
     @property
     def choices(self) -> tuple[tuple[float, float], ...]:
-        """Those of the policy inside."""
+        """Settings of the policy inside."""
         return self.policy.choices if isinstance(self.policy, FinitePolicy) else ()
 
     def start(self, ledger: Ledger) -> Watched:

@@ -8,9 +8,13 @@ fix one summand, and eps shifts. So a composition of raised measures is an upper
 measures a lower bound, by construction. Floating-point errors are measures too, and are carried as one number
 (``slack``).
 
-Ghazi, Kamath, Kumar and Manurangsi (2022) let the mesh evolve: it doubles as squaring by squaring the window grows, so
-that a constant number of points does for any number of steps. Here it grows in one move, in the frequencies: of the sum
-as many are known as of a step, on a circle as long as the sum (:mod:`.compose`), and nothing is coarsened on the way.
+Ghazi, Kamath, Kumar and Manurangsi (2022) let the mesh evolve: it doubles as the window grows with every squaring, so
+that a constant number of points does for any number of steps. Here the mesh grows in one move, in the frequencies: as
+many are known for the sum as for a step, on a circle as long as the sum (:mod:`.compose`), and nothing is coarsened on
+the way.
+
+In reading order: :mod:`.plan` chooses the tilt, the windows and the points; :mod:`.compose` puts losses on them and
+composes; :mod:`.accountant` refines until the bracket is as tight as was asked.
 """
 
 from jaxacct.prv.accountant import Curve, Diagnostics, ToleranceWarning, curve, delta, epsilon

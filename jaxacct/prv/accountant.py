@@ -1,4 +1,17 @@
-"""Why a bound is what it is: the choices made and the size of each allowance."""
+"""The accountant by privacy random variables: certified brackets on epsilon, on delta and on the privacy profile.
+
+The privacy losses of the dominating pairs are put on lattices, as a measure above and one below, and composed through
+their characteristic functions (:mod:`.plan`, :mod:`.compose`); the order that makes the result a bound is described in
+:mod:`jaxacct.prv`. This file refines the lattices until the gap between the bounds is as small as was asked, and takes
+the largest delta over the directions of the relation. In reading order:
+
+- :class:`Diagnostics`, the record of the choices made and of the size of each allowance;
+- :func:`answers`, the compiled program from dominating pairs and a question to a bracket;
+- :func:`without_composing`, a bracket that needs no mesh;
+- :func:`at_points`, :func:`within` and :func:`answer_in_trace`, from the directions of a relation to one answer;
+- :class:`LossLattice`, a composition as two measures on an equidistant lattice, for adaptive uses;
+- :func:`epsilon` and :func:`delta`, the two verbs, and :func:`curve`, delta over epsilon.
+"""
 
 from __future__ import annotations
 
@@ -63,22 +76,24 @@ from jaxacct.prv.plan import Asked
 @register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class Diagnostics:
-    """How a bracket came about, for the direction of the relation that decides it. Scalars unless shapes are given.
+    """The record of how a bracket came about, for the direction of the relation that decides it.
+
+    Attributes are scalars unless shapes are given.
 
     Attributes:
-        points: points of the lattice of each loss.
+        points: number of points of the lattice of each loss.
         order: the tilt; truncation and rounding count relative to the mass tilted by exp(order * loss).
-        mesh: least distance between points.
+        mesh: least distance between points, in nats.
         start: the least loss of the sum's window.
         length: points of the circle on which the sum lives: it covers the losses ``[start, start + length * mesh]``.
         slack (2,): truncated and rounded mass above and below, relative to the tilted mass.
-        slack_delta (2,): what that mass adds to delta in the upper bound, and takes off it in the lower one, at most.
-        shift (2,): what rounding of the losses' positions adds to epsilon, and takes off it, at most.
+        slack_delta (2,): the most that this mass adds to delta in the upper bound, and takes off it in the lower one.
+        shift (2,): the most that rounding of the losses' positions adds to epsilon, and takes off it.
         infinite_mass: probability of an infinite loss, rounded up; a part of delta at every epsilon.
         lost: probability of losses beyond the lattices, which the upper bound counts as infinite.
-        converged: that of the bracket: whether it is as tight as was asked.
+        converged: the bracket's own flag: whether it is as tight as was asked.
 
-    What is left of the gap between the bounds is the loss of discretizing, which falls with the square of the mesh.
+    The rest of the gap between the bounds is the loss of discretizing, which falls with the square of the mesh.
     """
 
     points: int = field(metadata={"static": True})
@@ -95,20 +110,25 @@ class Diagnostics:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The compiled part: from dominating pairs and a question to a bracket, one program for each kind of pair and size.
+# The compiled part: from dominating pairs and a question to a bracket.
+#
+# There is one program for each combination of kinds of pairs, number of points and kind of question.
 # ----------------------------------------------------------------------------------------------------
 
 FARTHEST = 1e9
-"""Largest epsilon, of either sign, that a mesh is chosen for. Tightness only."""
+"""Largest size of an epsilon, in nats, that a mesh is chosen for. Sound for any value: tightness only."""
 
 Aim = tuple[Any, Any]
-"""The gap that a mesh is chosen for: relative to the answer, and beside it."""
+"""The gap that a mesh is chosen for: a part relative to the answer and an absolute part, which add."""
 
 LEAST = 2**9
-"""Points of each loss with which answers are looked for first. Speed only."""
+"""Number of points of each loss with which answers are looked for first. Sound for any value: speed only."""
 
 AIMED = 0.1
-"""Share of the default tolerance that lattices of :data:`LEAST` points are chosen for, where their size is given."""
+"""Share of the default tolerance that lattices of :data:`LEAST` points are chosen for, where their size is given.
+
+Sound for any value: tightness only.
+"""
 
 
 def aimed_at(kind: Kind, points: int) -> Aim:
@@ -117,7 +137,7 @@ def aimed_at(kind: Kind, points: int) -> Aim:
 
 
 def asked_of(facts: Facts, question: Question, goal: Aim) -> Asked:
-    """Returns what a composition is chosen for; at the ends of the range, which take none, for what is near by."""
+    """Returns the aim of a plan: question and gap, with questions at the ends of their range moved inside of it."""
     if isinstance(question, ForEpsilon):
         value = jnp.clip(question.value - facts.infinite[1], TINY, 1.0)
     else:
@@ -149,35 +169,35 @@ def answers(points: int, parts: Parts, questions: Question, goal: Aim) -> tuple[
 
 
 # ----------------------------------------------------------------------------------------------------
-# A bracket without composing, for where a mesh says nothing: few rare losses, or a delta next to 1.
+# The bracket without composing, for where a mesh says nothing: few rare losses, or a delta next to 1.
 #
-# *From above.* The total variation of a composition is at most one less the product of one less those of its runs (a
-#  run
-# that goes unnoticed in both data sets changes nothing), and delta falls: delta(eps) <= 1 - prod (1 - delta_i(0))^k_i.
+# *From above.* A run that goes unnoticed in both data sets changes nothing. So the total variation of a composition is
+# at most one less the product, over its runs, of one less their total variations. As delta falls with epsilon,
+# delta(eps) <= 1 - prod (1 - delta_i(0))^k_i. The delta of a single run is that of its own pair.
 #
-# A single run is what its pair says of it.
-#
-# *From below.* 1 - delta(eps) is the integral of min(P, e^eps Q), which for any 0 < a < 1 is at most that of P^a (e^eps
-# Q)^(1-a): of a product of laws, a product. By Hölder's inequality a cell contributes at most P(cell)^a Q(cell)^(1-a),
-# so
+# *From below.* 1 - delta(eps) is the integral of min(P, e^eps Q). For any 0 < a < 1 this is at most the integral of
+# P^a (e^eps Q)^(1-a), which for a product of laws is a product. By Hölder's inequality a cell contributes at most
+# P(cell)^a Q(cell)^(1-a), so
 #
 #     delta(eps) >= 1 - e^((1-a) eps) prod (sum over cells P^a Q^(1-a))^k_i.
 # ----------------------------------------------------------------------------------------------------
 
 POWERS = np.array([1e-3, 1e-2, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 0.99, 0.999])
-"""Values of a."""
+"""Exponents a of the bound from below. Sound for any values between 0 and 1: tightness only."""
 
 EDGES = np.concatenate([-np.exp2(np.arange(12.0, -40.0, -0.25)), np.exp2(np.arange(-40.0, 12.25, 0.25))])
-"""Losses between which cells lie, about a loss amid the bulk."""
+"""Edges of the cells, in nats from the pair's central loss. Sound for any values that increase: tightness only."""
 
 
 @compiled
 def logs_of(pairs: DominatingPair, epsilon: Array) -> tuple[Array, Array, Array]:
-    """Returns, of pairs (m,), upper bounds on -log(1 - delta(0)) of one run, (m,), and on the logs of the sums, (m, a).
+    """Returns bounds on one run of each of the pairs (m,), whatever it is composed with.
 
-    And bounds (m, 2) on delta of one run at ``epsilon``.
+    They are upper bounds (m,) on -log(1 - delta(0)), upper bounds (m, a) on the logs of the sums over cells of
+    P^a Q^(1-a), and bounds (m, 2) on delta at ``epsilon``.
 
-    A sum of n terms, each two functions of an exponent that is at most 750 in size, is right to 16 F (n + 750).
+    The log of a sum of n terms, each two functions of an exponent that is at most 750 in size, is right to
+    16 F (n + 750), where F is the error of a function in this arithmetic (``arithmetic().function``).
     """
 
     def of(pair: DominatingPair) -> tuple[Array, Array, Array]:
@@ -210,22 +230,24 @@ def _bracket(
         jnp.sum(jax.vmap(lambda r, k, row: jnp.where(r, k * row, 0.0))(r, k, logs), axis=0)
         for r, k, (_, logs, _) in zip(run, counts, every, strict=True)
     ]
-    # Sums and products, which round once a term, and the function.
+    # Relative allowance for sums and products, which round once for each term, and for the function applied to them.
     rounding = arithmetic().function * (4 + sum(map(len, counts)))
     most = jnp.minimum(-jnp.expm1(-sum(noticed, jnp.zeros(()))) * (1 + rounding), 1.0)
     log_overlap = sum(sums, jnp.zeros(len(POWERS)))
     log_overlap = log_overlap + rounding * jnp.abs(log_overlap)
     rest = 1 - POWERS
     if isinstance(question, ForEpsilon):
-        # delta exceeds its value as long as e^((1-a) eps) times the overlap is below one less it.
+        # The composition's delta at eps exceeds the given one as long as e^((1-a) eps) times the overlap is below one
+        # less the given delta: epsilon is above every such eps.
         lower = jnp.max((log_complement(question.delta) - log_overlap) / rest)
         lower, upper = lower - rounding * jnp.abs(lower), jnp.where(most <= question.delta, 0.0, jnp.inf)
     else:
         log_missed = jnp.min(rest * question.epsilon + log_overlap)
-        # What is missed may be less than a unit of 1.
+        # An overlap of less than a unit of roundoff would leave exactly 1, which need not be below delta.
         lower = -jnp.expm1(log_missed + rounding * (jnp.abs(log_missed) + question.epsilon))
         lower = lower * (1 - 2 * arithmetic().function)
-        # Of a single run, with all of the infinite mass or none.
+        # A single run's delta is the pair's own. Infinite losses take part with their least probability from below and
+        # their greatest from above.
         alone = [jnp.sum(jnp.where(r[:, None], own, 0.0), axis=0) for r, (*_, own) in zip(run, every, strict=True)]
         is_alone = sum(map(jnp.sum, counts), jnp.zeros(())) == 1
         least, greatest = sum(alone, jnp.zeros(2)) + jnp.stack(facts.infinite) * (1 + jnp.array([-rounding, rounding]))
@@ -236,22 +258,27 @@ def _bracket(
 
 
 # ----------------------------------------------------------------------------------------------------
-# From the directions of a relation to one answer, on lattices fine enough for the gap asked for.
+# The choice of lattices: from the directions of a relation to one answer, as tight as was asked.
+#
+# A relation such as add-or-remove has several directions, each with dominating pairs of its own; its delta, and its
+# epsilon, are the largest of theirs. Concrete arguments are answered on finer and finer lattices; inside a trace the
+# size of the lattices is fixed beforehand.
 # ----------------------------------------------------------------------------------------------------
 
 MOST = 2**17
-"""Most points of each loss where a tolerance is given, from :data:`.accountant.LEAST` on by powers of two."""
+"""Largest number of points of each loss where a tolerance is given. A power of two; bounds time and memory."""
 
 GROWTH = 16
-"""By how much the number of points grows at most before another look at the gap."""
+"""Largest factor by which the number of points grows before another look at the gap. Speed only."""
 
 SAFETY = 1.5
-"""By how much the gap foreseen for a lattice must lie below the tolerance for it to be chosen."""
+"""Factor by which the gap foreseen for a lattice must lie below the tolerance for it to be chosen. Speed only."""
 
 Answer = tuple[Bounds, Diagnostics]
+"""A bracket and its record."""
 
 Goal = float | tuple[float, float]
-"""What is wanted of an answer: a relative gap, or errors of epsilon and of delta."""
+"""The gap wanted of an answer: relative to its upper end, or as errors of epsilon and of delta."""
 
 
 class ToleranceWarning(UserWarning):
@@ -259,7 +286,11 @@ class ToleranceWarning(UserWarning):
 
 
 class _Found:
-    """The brackets of a relation's directions, as far as they have been needed; of concrete arguments."""
+    """The brackets of a relation's directions, as far as they have been needed; for concrete arguments only.
+
+    ``answers`` has, by direction, the bracket and its record; ``beside`` the brackets at an error below and above the
+    value asked at, where the goal is errors.
+    """
 
     def __init__(self, directions: list[Parts], question: Question, goal: Goal, aim: Aim):
         self.directions, self.question, self.goal, self.aim = directions, question, goal, aim
@@ -268,12 +299,13 @@ class _Found:
 
     def improve(self, points: int) -> None:
         """Narrows, by lattices of so many points, the brackets of those directions that may be the largest."""
+        # One direction at a time, so that the one solved last is skipped where the others' lower ends rule it out.
         for i in range(len(self.directions)):
             threshold = max((bounds.lower for bounds, _ in self.answers.values()), default=0.0)
             old = self.answers.get(i)
             if old is None or old[0].upper > threshold:
                 (new, *self.beside[i]), record = self.solved(i, points)
-                # The finer lattice has the estimate.
+                # Both brackets hold, so their intersection does; the finer lattice gives the estimate.
                 self.answers[i] = new if old is None else replace(old[0], converged=False).intersection(new), record
 
     def solved(self, which: int, points: int) -> tuple[list[Bounds], Diagnostics]:
@@ -284,7 +316,7 @@ class _Found:
         return [Bounds(*row) for row in zip(*ends, strict=True)], record
 
     def values(self) -> list[Any]:
-        """Returns what is asked at, and an error below and above it if the goal is errors."""
+        """Returns the value asked at and, if the goal is errors, the values an error below and above it."""
         value = self.question.value
         if not isinstance(self.goal, tuple):
             return [value]
@@ -292,11 +324,11 @@ class _Found:
         return [value, max(value - step, 0.0), value + step]
 
     def excess(self) -> float:
-        """Returns how many times the goal the brackets are apart.
+        """Returns the gap between the bounds over the goal: at most 1 where the goal is reached.
 
-        With errors (a, b), and e(d) for epsilon, at delta d: upper <= e(d - b) + a and lower >= e(d + b) - a if the
-        upper end is at most a above the lower one at d - b, and that at d + b likewise above the lower end. Of delta
-        alike.
+        With errors (a, b), and e(d) for epsilon at delta d: upper <= e(d - b) + a if the upper end is at most a above
+        the lower end at d - b, and lower >= e(d + b) - a if the upper end at d + b is at most a above the lower end.
+        The same holds for delta with the roles of a and b exchanged.
         """
         every = [bounds for bounds, _ in self.answers.values()]
         lower, upper = max(b.lower for b in every), max(b.upper for b in every)
@@ -310,16 +342,16 @@ class _Found:
         return float(apart) if np.isfinite(apart) else float("inf")
 
     def narrow(self) -> None:
-        """Adds what is known without a mesh, which is little but holds where a mesh says nothing."""
+        """Intersects each bracket with that of :func:`without_composing`, which is wide but needs no mesh."""
         for i, (bounds, record) in self.answers.items():
             lower, upper = without_composing(self.directions[i], self.question)
             rough = Bounds(lower=lower, estimate=bounds.estimate, upper=upper, converged=False)
             self.answers[i] = rough.intersection(bounds), record
 
     def largest(self) -> Answer:
-        """Returns the larger of the brackets, and the record of the one with the largest upper end.
+        """Returns the bracket of the largest direction, and the record of the one with the largest upper end.
 
-        It has converged where both ends are one number, be it infinite, or as near as was asked.
+        It has converged where both ends are one number, be it infinite, or are as near as was asked.
         """
         every = [bounds for bounds, _ in self.answers.values()]
         _, record = max(self.answers.values(), key=lambda answer: float(answer[0].upper))
@@ -341,7 +373,10 @@ def at_points(directions: list[Parts], question: Question, points: int) -> Answe
 
 
 def answer_in_trace(directions: list[Parts], question: Question, points: int) -> Answer:
-    """Returns the answer inside a trace; directions of one structure share their code, and lanes of a batch a block."""
+    """Returns the answer inside a trace.
+
+    Directions of one structure share their code, and the lanes of a batch under ``vmap`` share one block of work.
+    """
     return by_work.in_lanes(functools.partial(_traced, points=points))(directions, question)
 
 
@@ -370,7 +405,7 @@ def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
         upper=jnp.maximum(a.upper, b.upper),
         converged=a.converged & b.converged,
     )
-    # The direction that decides may be tight, and the other one need not be.
+    # It is enough that the direction that decides is tight.
     bounds = replace(bounds, converged=bounds.converged | (bounds.gap <= tolerance))
     return bounds, jax.tree.map(lambda x, y: jnp.where(decides, y, x), record, other)
 
@@ -378,26 +413,28 @@ def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
 def within(directions: list[Parts], question: Question, goal: Goal) -> Answer:
     """Returns the answer of concrete arguments by the smallest lattices found to reach a goal.
 
-    The first ones tell how far the gap has to fall; it falls with the square of the mesh as long as rounding and
-    truncation do not count. A direction whose upper end lies below the other's lower one needs no refinement.
+    The first lattices tell how far the gap has to fall; it falls with the square of the mesh as long as rounding and
+    truncation do not count. A direction whose upper end lies below another's lower end needs no refinement.
     """
     aim = (0.0, goal[not isinstance(question, ForEpsilon)]) if isinstance(goal, tuple) else (goal, 0.0)
     found, points = _Found(directions, question, goal, (np.float64(aim[0]), np.float64(aim[1]))), LEAST
     previous, stalls, is_narrowed = float("inf"), 0, False
+    # Each round intersects the brackets with those of finer lattices, so they only narrow. The number of points at
+    # least doubles from one round to the next, so the loop ends at MOST if not before.
     while True:
         found.improve(points)
         bounds, record = found.largest()
         if float(bounds.gap) >= 0.5 and not is_narrowed:
-            # What is known without a lattice may be all that is asked, or rule out a direction.
+            # The bracket that needs no lattice may be all that is asked, or rule out a direction.
             found.narrow()
             bounds, record = found.largest()
             is_narrowed = True
         gap, excess = float(bounds.gap), found.excess()
-        # A finer lattice cannot help where rounding or truncation is what is left: where it has twice not helped.
+        # Where only rounding or truncation is left of the gap a finer lattice does not help: two stalls tell.
         stalls += 0.8 * previous < gap
         if bounds.converged or stalls == 2 or points == MOST:
             break
-        # From afar the gap says little of where it will fall.
+        # A gap far above the goal is a poor guide to how it will fall with the mesh: 0.3 caps what is read from it.
         finer = points * (SAFETY * excess * min(0.3 / gap, 1.0)) ** 0.5 if np.isfinite(gap) else MOST
         least = min(max(finer, points + 1), GROWTH * points, MOST)
         points, previous = 1 << (int(np.ceil(least)) - 1).bit_length(), gap
@@ -407,7 +444,7 @@ def within(directions: list[Parts], question: Question, goal: Goal) -> Answer:
 
 
 def nothing_known(question: Question, goal: Goal | None) -> Bounds:
-    """Returns the bracket of pairs that are not valid, of which no mesh knows more; warns where a goal is given."""
+    """Returns the trivial bracket, for pairs that are not valid, which no mesh narrows; warns where a goal is given."""
     worst = np.float64(question.worst)
     if goal is not None:
         _warn(question, worst, goal)
@@ -425,15 +462,18 @@ def _warn(question: Question, gap: float, goal: Goal) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Compositions as measures on an equidistant lattice, tilted alike: what adaptive uses of them are computed from.
+# Loss lattices: compositions as measures on an equidistant lattice, all at one tilt, for adaptive uses.
 #
-# The spectrum of a sum (:mod:`.compose`) is taken whole and inverted. An error of its values of norm e in L2, over the
-# root of the number n of points, is one of the weights, so in L1 it is at most e (Cauchy and Schwarz); the inverse
-# transform adds its own.
+# The spectrum of a sum (:mod:`.compose`) is taken whole and inverted. An error of its values of L2 norm e is an error
+# of the weights of L2 norm e over the root of the number n of points, so in L1 at most e (Cauchy and Schwarz). The
+# inverse transform adds its own error.
 # ----------------------------------------------------------------------------------------------------
 
 NARROW = 1e-9
-"""The relative error that windows are chosen for: what they leave out comes back elsewhere, and is seen. Tightness."""
+"""Relative error that windows are chosen for. Sound for any value: tightness only.
+
+It is small because mass outside of a window wraps around the circle, and is seen elsewhere in the weights.
+"""
 
 
 @register_dataclass
@@ -441,17 +481,17 @@ NARROW = 1e-9
 class LossLattice:
     """A measure above a loss and one below it: masses ``weights exp(log_mass - order y)`` at ``y = start + i mesh``.
 
-    With T the measure that is stood for and E some positive measure of tilted mass at most ``slack exp(log_mass)``,
-    T is at most the masses and E above, in the order of :mod:`jaxacct.prv`; below, the masses are at most T and E.
+    Let T be the true measure and <= the order of :mod:`jaxacct.prv`. Above, T <= masses + E, and below,
+    masses <= T + E, each for some positive measure E of tilted mass at most ``slack exp(log_mass)``.
 
     Attributes:
         weights (2, n): tilted masses above and below, nonnegative, that sum to about 1.
         log_mass (2,), slack (2,): see above.
         log_total (2,): upper bound on the log of T's tilted mass.
         shift (2,): bound on how far the losses y are from those they stand for.
-        infinite (2,): probability of an infinite loss, at most and at least.
+        infinite (2,): probability of an infinite loss, from above and from below.
         rounding: bound on the errors of ``log_mass`` and ``log_total``.
-        start, mesh, order: scalars; the tilt is common to both.
+        start, mesh, order: scalars, the least loss, the distance between losses and the tilt, common to both measures.
     """
 
     weights: Float[Array, "2 n"]
@@ -468,7 +508,7 @@ class LossLattice:
 
 @compiled(static=("points",))
 def lattice(points: int, parts: Parts, question: Question, order: Array) -> LossLattice:
-    """Returns a composition, tilted by ``order``, as it suits ``question``; losses have ``points`` points each."""
+    """Returns a composition on a lattice chosen for ``question``, tilted by ``order``, of ``points`` points a loss."""
     facts = facts_of(parts)
     goal = np.float64(NARROW), np.float64(0.0)
     asked = asked_of(facts, question, goal)._replace(order=order, is_whole=True)
@@ -477,13 +517,13 @@ def lattice(points: int, parts: Parts, question: Question, order: Array) -> Loss
     size = 2 * (real.shape[1] - 1)
     weights = jnp.fft.irfft(real - 1j * imaginary, size)
     off = jnp.sqrt(2 * jnp.sum(found.off**2, axis=1))
-    # The inverse's own error is relative to the norm of what it should give: that of what it gives but for the error.
+    # The inverse's own error is relative to the norm of the exact result, at most that of the computed one / (1 - err).
     levels = transform_error(size)
     inverse = math.sqrt(size) * levels / (1 - levels) * jnp.sqrt(jnp.sum(weights**2, axis=1))
     allowed = off + inverse
     return LossLattice(
-        # Weights that an error may be anywhere are left to what is allowed for, which counts twice: far below they
-        # would be all the mass there is. The truth is not negative.
+        # Weights at or below the error that each may have become 0, and the slack counts the allowance twice: far out
+        # in the lower tail such weights would be all the mass there is. The true weights are not negative.
         weights=jnp.where(weights > (allowed / size)[:, None], weights, 0.0),
         log_mass=found.log_mass,
         slack=found.slack + 2 * allowed * (1 + 4 * size * roundoff()),
@@ -506,7 +546,7 @@ def tilt(points: int, parts: Parts, question: Question) -> Array:
 
 @compiled(static=("points",))
 def masses_above(points: int, parts: Parts, question: Question) -> tuple[Array, Array, Facts]:
-    """Returns losses (m, points), masses above on them, and what is known of all."""
+    """Returns the losses (m, points) of the lattices, the masses above on them, and the facts of the composition."""
     facts = facts_of(parts)
     chosen, _, masses = masses_of(parts, asked_of(facts, question, aimed_at(type(question), points)), points)
     return losses_of(chosen), masses.upper, facts
@@ -515,7 +555,7 @@ def masses_above(points: int, parts: Parts, question: Question) -> tuple[Array, 
 def lattices_apart(
     compositions: Sequence[Parts], shares: Sequence[float], epsilon: float, points: int
 ) -> list[LossLattice]:
-    """Returns several compositions, each by itself, tilted alike. Concrete arguments only.
+    """Returns the lattices of several compositions, each by itself, at one common tilt. Concrete arguments only.
 
     The tilt is chosen for delta at ``epsilon`` of a sum in which each occurs as often as ``shares`` say.
     """
@@ -528,11 +568,11 @@ def lattices_apart(
 
 
 # ----------------------------------------------------------------------------------------------------
-# The two verbs of the certified accountant.
+# The two verbs of the certified accountant, with the checks of their arguments.
 # ----------------------------------------------------------------------------------------------------
 
 DEFAULT_POINTS = 2**12
-"""Points of each loss inside a trace, where no gap can be looked at."""
+"""Number of points of each loss inside a trace, where no gap can be looked at. Tightness and speed only."""
 
 
 def epsilon(
@@ -551,7 +591,7 @@ def epsilon(
     """Returns certified bounds on epsilon of a composition, at ``delta``.
 
     Args:
-        mechanism: as of :func:`jaxacct.epsilon`.
+        mechanism: as in :func:`jaxacct.epsilon`.
         steps: likewise.
         delta (): likewise.
         relation: likewise.
@@ -562,13 +602,14 @@ def epsilon(
             a trace.
         method: has no effect, and goes with the next minor version: there is one composition.
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
-        arithmetic: as of :func:`jaxacct.epsilon`.
+        arithmetic: as in :func:`jaxacct.epsilon`.
         error: wanted errors ``(a, b)`` of epsilon and of delta, in place of ``tolerance``: with ``converged`` true,
-            ``upper`` is at most a above epsilon at ``delta`` - b, and ``lower`` at most a below that at ``delta`` + b.
+            ``upper`` is at most a above epsilon at ``delta`` - b, and ``lower`` at most a below epsilon at
+            ``delta`` + b.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace. With
-        ``return_diagnostics`` the pair of it and the record.
+        ``return_diagnostics`` a pair of the bounds and the record.
 
     Formal guarantee: that of :func:`jaxacct.epsilon`. Discretization, truncation and rounding are inside the bounds.
 
@@ -607,7 +648,7 @@ def delta(
 
     Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon`` (), at least 0, stands in for delta,
     ``inf`` asks for the mass of infinite losses, and ``tolerance`` is the relative gap of delta, 1e-2 by default. With
-    ``error`` (a, b) ``upper`` is at most b above delta at ``epsilon`` - a, or at 0, and ``lower`` at most b below that
+    ``error`` (a, b) ``upper`` is at most b above delta at ``epsilon`` - a, or at 0, and ``lower`` at most b below delta
     at ``epsilon`` + a. Where nothing is known ``upper`` is 1.
 
     >>> from jaxacct import Gaussian
@@ -622,11 +663,11 @@ def delta(
 
 
 METHODS = ("recursive", "two_stage", "fixed")
-"""What ``method`` could be."""
+"""The accepted values of ``method``, none of which has an effect."""
 
 
 def check_method(method: str | None) -> None:
-    """Warns where a method is asked for, of which there is one; raises where there never was such a one."""
+    """Warns where one of :data:`METHODS` is given, as there is a single composition; raises for any other."""
     if method is not None:
         validation.check_one_of(method, "method", METHODS)
         text = f"method = {method!r} has no effect: there is one composition. Leave it out."
@@ -634,17 +675,18 @@ def check_method(method: str | None) -> None:
 
 
 def check_points(points: int) -> None:
-    """Raises where ``points`` is no size of a mesh."""
+    """Raises where ``points`` is no mesh size: a power of two, or three times one, and a multiple of 128."""
     validation.check_whole(points, "points", 1, 2**40, "the number of mesh points, a power of two or three times one,")
     whole = points > 0 and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
-    if points < 2**7 or not whole:
+    if points % 2**7 or not whole:
         raise ValueError(
-            f"points = {points} is not a number of mesh points: give a power of two, or three times one, at least 128."
+            f"points = {points} is not a number of mesh points: give a power of two, or three times one, at least 128 "
+            "and a multiple of it."
         )
 
 
 def check_error(error: tuple[float, float], question: Question, *, concrete: bool) -> None:
-    """Raises where errors are none, or cannot be asked for."""
+    """Raises where ``error`` is not a pair of errors, or cannot be asked for."""
     if not concrete:
         raise ValueError(
             f"error = {error} cannot be used inside jit, vmap or scan, where the shapes are fixed before the gap is "
@@ -665,7 +707,7 @@ def check_error(error: tuple[float, float], question: Question, *, concrete: boo
 
 
 def check_options(tolerance: float | None, points: int | None, *, concrete: bool) -> None:
-    """Raises where the two do not go together, or are out of range, or need concrete arguments."""
+    """Raises where tolerance and points do not go together, or are out of range, or need concrete arguments."""
     if points is not None:
         if tolerance is not None:
             raise ValueError("tolerance and points are both given: give the gap wanted, or the size of the mesh.")
@@ -691,7 +733,7 @@ def answer(
     arithmetic: Chosen = "auto",
     error: tuple[float, float] | None = None,
 ) -> Any:
-    """Returns what :func:`epsilon` or :func:`delta` does."""
+    """Returns the result of :func:`epsilon` or :func:`delta`, by the question."""
     check_asked(mechanism, steps, question)
     validation.check_one_of(arithmetic, "arithmetic", CERTIFIED)
     if needs_pairs(arithmetic, mechanism, steps, question):
@@ -727,11 +769,14 @@ def answer(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Delta over epsilon of a composition: few compositions, each tilted for a part of the curve.
+# The privacy profile: delta over epsilon, from a few compositions, each tilted for a part of the curve.
 # ----------------------------------------------------------------------------------------------------
 
 REFERENCES = 4
-"""Compositions of which a curve is made, each tilted for another part of it; every one bounds the whole curve."""
+"""Number of compositions that make a curve, each tilted for another part of it. Tightness and speed only.
+
+Each of them bounds the whole curve, so the best of them does.
+"""
 
 
 @register_dataclass
@@ -743,7 +788,7 @@ class Curve:
     delta: Bounds
 
 
-# A bound holds at its epsilon, which leaves as it came.
+# Only delta is rounded outward: each bound holds at its epsilon as given.
 OUTWARD[Curve] = lambda found: replace(found, delta=outward(found.delta))
 
 
@@ -760,15 +805,15 @@ def curve(
     """Returns certified bounds on delta at many epsilons of a composition.
 
     Args:
-        mechanism: as of :func:`~jaxacct.prv.epsilon`.
+        mechanism: as in :func:`~jaxacct.prv.epsilon`.
         steps: likewise.
         epsilon (n,): where delta is wanted; negative ones too. By default 100 from 0 to where delta is 1e-12, for which
             the arguments must be concrete.
-        relation: as of :func:`~jaxacct.prv.epsilon`.
+        relation: as in :func:`~jaxacct.prv.epsilon`.
         points: likewise.
         method: likewise.
 
-    Formal guarantee: each entry as of :func:`~jaxacct.prv.delta`.
+    Formal guarantee: for each entry that of :func:`~jaxacct.prv.delta`.
 
     Raises:
         ValueError: a concrete argument out of range, or no epsilon inside a trace.
@@ -791,7 +836,7 @@ def curve(
         raise ValueError(f"epsilon of shape {at.shape} is not a list of epsilons: give one axis, at least one entry.")
     directions = directed_parts(mechanism, steps, relation)
     if says_nothing(directions):
-        # Nothing is known of them on any mesh.
+        # Pairs that are not valid stay unknown on every mesh: the bracket is [0, 1].
         nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
         return Curve(epsilon=at, delta=nothing)
     found = [_profile(points, parts, at) for parts in directions]
@@ -799,7 +844,7 @@ def curve(
 
 
 Profile = tuple[Array, Array, Facts]
-"""Lower and upper bounds on delta, (n,) each, of one direction, and what is known of it without a mesh."""
+"""Lower and upper bounds on delta, (n,) each, of one direction, and the facts known of it without a mesh."""
 
 
 @compiled(static=("points",))
@@ -811,9 +856,10 @@ def _profile(points: int, parts: Parts, epsilons: Array) -> Profile:
     def bounded(reference: Array) -> Array:
         found = composed(parts, asked_of(facts, ForDelta(reference), goal), points)
         infinite = infinite_share(facts, found.lost)
-        # One epsilon after the other: each is a sum over all frequencies.
+        # One epsilon after the other, to save memory: each is a sum over all frequencies.
         return jax.lax.map(lambda e: bounds_on_delta(found, infinite, e), epsilons)
 
+    # One composition after the other, each tilted for an epsilon in the middle of its part of the curve.
     every = jax.lax.map(bounded, jnp.sort(epsilons)[places])
     return jnp.max(every[..., 1], axis=0), jnp.min(every[..., 0], axis=0), facts
 
@@ -821,7 +867,7 @@ def _profile(points: int, parts: Parts, epsilons: Array) -> Profile:
 @compiled
 def _largest(directions: list[Profile], epsilons: Array) -> Bounds:
     """Returns the bounds on the largest delta of the directions."""
-    # No loss at all: delta is 1 - e^epsilon below 0.
+    # Where every loss is 0, delta is 1 - e^epsilon for epsilon below 0, and 0 otherwise.
     nothing = jnp.maximum(-jnp.expm1(epsilons), 0.0)
 
     def of_one(lower: Array, upper: Array, facts: Facts) -> tuple[Array, Array]:

@@ -1,8 +1,14 @@
-"""Choices made before anything is composed: the tilt, windows, where each loss's points lie. No bound depends on them.
+"""The plan of a composition: its tilt, its windows and where the points of each privacy loss lie.
 
-A loss is looked at twice. On a grid of half octaves about its centre it is seen how far it reaches; on a second one,
-narrow about the bulk and wide far out, its masses and mean losses are a sketch of it, of which sums, tilts and
-truncations cost next to nothing. What is made of a sketch no longer depends on the kind of pair.
+No bound depends on these choices; they decide how tight a bracket is and what it costs.
+
+A loss is looked at twice. A grid of half octaves about its centre shows how far it reaches. A second grid, narrow about
+the bulk and wide far out, gives its masses and mean losses: a sketch of it, from which sums, tilts and truncations cost
+next to nothing. Whatever is computed from a sketch is independent of the kind of pair.
+
+In reading order: the constants; :class:`Known`, :class:`Asked` and :class:`Plan`, the input and the output; the grids,
+:func:`first_edges` and :func:`second_edges`; :func:`choose`, which calls ``_guessed`` for the numbers of which six
+digits will do (``_apart`` and ``_scales`` choose the spacing of points), and ``_laid`` to lay out each loss's points.
 """
 
 from __future__ import annotations
@@ -19,116 +25,151 @@ from jaxacct.numerics.arithmetic import roughly
 from jaxacct.numerics.precision import TINY, first_index, log_peak
 
 FAR = np.exp2(np.arange(-70.0, 57.5, 0.5))
-"""Distances from the centre of the edges of the first grid. Any are sound."""
+"""Distances of the first grid's edges from the centre, in nats. Sound for any values that increase."""
 
 OCTAVE = 6
-"""Cells of a sketch for each halving of the distance from the bulk. Speed and tightness only."""
+"""Number of a sketch's cells for each halving of the distance from the bulk. Speed and tightness only."""
 
 DISTANCES = np.concatenate([[0.0], np.exp2(-np.arange(150)[::-1] / OCTAVE)])
-"""Edges of the sketch's cells on one side of the bulk, over the distance of its end: 25 octaves. Any are sound."""
+"""Distances of a sketch's edges below the bulk, over that of its lowest edge: 25 octaves.
+
+Sound for any values that increase from 0 to 1.
+"""
 
 EVEN = 160
-"""Most cells by which the distance upwards may be divided evenly, where the octaves' are wider. Tightness only.
+"""Number of even cells of the distance upwards, used where the octaves' cells are wider. Tightness only.
 
-A delta of 1e-300 is made of losses far out, within one over the order of the tilt, some 1/40 of a distance of about as
-much; in wider cells no order would see that any loss exceeds epsilon.
+A delta of 1e-300 is made of losses far out. They lie within one over the order of the tilt of one another, which is
+some 1/40 of a distance about as large as theirs; in wider cells no order would see that any loss exceeds epsilon.
 """
 
 CLOSE = DISTANCES[DISTANCES * (2 ** (1 / OCTAVE) - 1) < 1 / EVEN]
+"""Distances from which on the octaves' cells are narrower than the even ones."""
+
 UPWARD = np.concatenate([CLOSE, np.arange(np.floor(CLOSE[-1] * EVEN) + 1, EVEN + 1) / EVEN])
-"""Edges above the bulk, likewise."""
+"""Distances of a sketch's edges above the bulk, over that of its highest edge. Sound as :data:`DISTANCES` is."""
 
 CELLS = len(DISTANCES) + len(UPWARD) - 2
-"""Cells of a sketch."""
+"""Number of cells of a sketch."""
 
 BLOCKS = 128
-"""Blocks of the points of one loss; in each they are equally far apart."""
+"""Number of blocks of the points of one loss; within a block the points are equally far apart.
+
+The number of points has to be a multiple of it. Tightness and speed only.
+"""
 
 FREQUENCIES = 512
-"""Most frequencies at which the spectrum of a sum is known on a long circle, that at 0 included. Any number is sound.
+"""Largest number of frequencies at which the spectrum of a sum is known on a long circle, frequency 0 included.
 
-A hundred hold all that there is of the spectrum; but what is bounded beyond them falls slowly, and is nothing only
-where mesh points a step's deviation apart are far apart in phase.
+Sound for any number whose product with :data:`jaxacct.prv.compose.LARGEST` is at most 2^47. A hundred hold practically
+all of the spectrum; but the bound on the frequencies beyond falls slowly, and is negligible only where mesh points that
+are one standard deviation of a step apart differ much in phase.
 """
 
 CIRCLE = 4
-"""Points of a circle that is transformed whole, for each point of a loss. Tightness and speed only."""
+"""Number of points of a circle that is transformed whole, for each point of a loss. Tightness and speed only."""
 
 BEYOND = 1e-10
 """Probability that a sketch leaves out on either side, over delta and over the steps. Tightness only."""
 
 LOOKS = np.exp2([np.linspace(-8.0, 24.0, 21), *4 * [np.linspace(-3.0, 3.0, 21)], np.linspace(0.0, -6.0, 21)])
-"""The orders that are looked at first; those about the best of them, over it, while epsilon settles; and those below
-that, likewise, for smaller windows."""
+"""Orders of the successive looks, each row over the best order of the look before (the first row over 1).
+
+The first row covers the whole range, the next ones refine while epsilon settles, and the last one looks at lower
+orders, which have smaller windows. Tightness and speed only.
+"""
 
 SETTLED = 1e-3
 """Share of epsilon by which it falls from one look to the next where another one is not worth it. Tightness only."""
 
 ENOUGH = 0.5
-"""Nats by which an estimate of delta may be above the least of all orders' for its order to do. Tightness only."""
+"""Nats by which an order's estimate of delta may exceed the least of all for the order to do. Tightness only."""
 
 STEEPEST = 10.0
-"""Largest order over one over the error aimed at. Tightness only."""
+"""Largest order, in units of one over the error of epsilon aimed at. Tightness only."""
 
 LOOSENESS = 2.0
-"""Nats by which a Chernoff bound of delta typically lies above delta: small probabilities far out count for so much."""
+"""Nats by which a Chernoff bound on delta typically lies above delta. Tightness only.
+
+Small probabilities far out count for so much.
+"""
 
 SPARED = 0.01
 """Share of the error aimed at that truncation may make. Tightness only."""
 
 ROUNDING = 2e-14
-"""About what a step's spectrum errs by, relative to its tilted mass, in float64. Tightness only."""
+"""Approximate error of a step's spectrum, relative to its tilted mass, in float64. Tightness only."""
 
 NOISE = 2.0
 """Nats by which rounding may be larger than at the order where it is least, where it tells at all. Tightness only."""
 
 RATES = 2.0 ** np.arange(10)
-"""Rates s of Chernoff's bounds on where the sum lies, over the least. Any are sound."""
+"""Rates s of Chernoff's bounds on where the sum lies, in units of the least rate.
+
+Each has to be twice the one before, as :func:`jaxacct.prv.compose.log_moments` squares from one to the next. Any number
+of them is sound.
+"""
 
 GENTLE = 0.2
-"""The least rate over one over the sum's standard deviation, or over the longest window of a loss, if that is less."""
+"""Least rate, in units of one over the sum's standard deviation. Tightness only.
+
+It is capped at one over the longest window of a loss.
+"""
 
 WIDEST = 24
-"""Most doublings of the distance between points."""
+"""Largest number of doublings of the distance between points. Tightness only."""
 
 FURTHER = 3
-"""Most doublings of it beyond the window."""
+"""Largest number of doublings of the distance between points beyond the window. Tightness only."""
 
 STEEP = np.exp2(np.minimum(3.0 * np.abs(np.subtract.outer(np.arange(BLOCKS), np.arange(BLOCKS))), 60))
-"""How many times as far apart points may be in a block as in another: 8 from one to the next, for what a narrow bin
-leaves to a wide one beside it falls far."""
+"""Largest ratios of the distances between points of two blocks: 8 from one block to the next. Tightness only.
+
+The mass that a narrow bin leaves to a wide one beside it falls far.
+"""
 
 BULK = 0.05
-"""Least mass of a bin for the mesh to be laid such that it balances. Tightness only."""
+"""Least probability of a bin for the mesh to be laid such that the bin balances. Tightness only."""
 
 AWAY = 12
-"""Least distance from the bulk over that between points there."""
+"""Least ratio of the distance from the bulk to the distance between points there. Tightness only."""
 
 NEAR = 1.25
-"""How far from the median points are densest, over the width of half of the losses."""
+"""Distance from the median within which points are densest, over the width of half of the losses. Tightness only."""
 
 STEADY = 0.22
-"""Nats, with each step, by which what bounds frequencies beyond those that are known falls at the least. A guess."""
+"""Nats by which each step lowers the bound on frequencies beyond the known ones, at the least. A guess; speed only.
+
+The bound itself is computed from the masses. This estimate only decides whether the spectrum is taken whole.
+"""
 
 _DISTANCES = np.exp2(np.arange(WIDEST + 1.0))
+"""Distances between points, in units of the least one."""
+
 GAINS = np.tril(2 * np.sin(np.pi / 3 * _DISTANCES[None, :] / _DISTANCES[:, None]) ** 2)
-"""1 - cos(m w) at w = 2 pi / 3 n, n and m powers of two, m at most n: about the least there is near by."""
+"""Values of 1 - cos(m w) at w = 2 pi / 3 n, n (rows) and m powers of two, m at most n: about the least near by.
+
+An estimate, used with :data:`STEADY`.
+"""
 
 ALIKE, FINEST = 1.25, 128
-"""By how much the cost of all may rise so that the finest of the meshes is not much finer than the others; and the
-least number of steps on the finest one: nothing else makes a spectrum fall at its highest frequencies."""
+"""Limits on how much finer the finest mesh is than the others. Tightness only.
+
+The cost of all losses may rise by the factor ``ALIKE`` for the finest mesh to be less fine. At least ``FINEST`` steps
+are on the finest mesh, for nothing else makes a spectrum fall at its highest frequencies.
+"""
 
 MARGIN = 5 * AWAY + 4
-"""Points that blocks may waste, for they end where they must."""
+"""Number of points that blocks may waste, as a block may have to end inside of a window. Tightness only."""
 
 FINE = 1e-12
 """Least mesh over the largest loss. Tightness only."""
 
 SPARE = 1.2
-"""More points than a window takes, likewise."""
+"""Ratio of the points set aside for a window to those that its length takes. Tightness only."""
 
 WIDER = 1.04
-"""By how much a window is wider than its sketch's."""
+"""Factor by which a window is wider than its sketch's. Tightness only."""
 
 
 def frequencies_for(points: int) -> int:
@@ -137,7 +178,7 @@ def frequencies_for(points: int) -> int:
 
 
 POWERS = np.ldexp(1.0, np.arange(-1022, 1024))
-"""The powers of two: XLA's exp2 of a whole number need not be one."""
+"""The normal powers of two in float64. A table, because XLA's exp2 of a whole number need not be a power of two."""
 
 
 def power_of_two(exponent: Array) -> Array:
@@ -146,39 +187,43 @@ def power_of_two(exponent: Array) -> Array:
 
 
 def running(values: Array) -> Array:
-    """Returns sums of the entries up to each, along the last axis. By a loop: XLA's own is seven kernels on a CPU."""
+    """Returns cumulative sums along the last axis, each including its own entry.
+
+    A loop makes one kernel on a CPU, where XLA's own cumulative sum makes seven.
+    """
 
     def add(total: Array, entry: Array) -> tuple[Array, Array]:
         return total + entry, total + entry
 
+    # The state is the sum so far; entries are added in order.
     _, found = jax.lax.scan(add, jnp.zeros_like(values[..., 0]), jnp.moveaxis(values, -1, 0))
     return jnp.moveaxis(found, 0, -1)
 
 
 class Known(NamedTuple):
-    """What a pair says of itself, for each loss (m,)."""
+    """The facts that pairs state of themselves, for each loss (m,)."""
 
     center: Float[Array, " m"]
     infimum: Float[Array, " m"]
     supremum: Float[Array, " m"]
     anchors: Float[Array, "m 2"]
-    """Losses at which a mesh should have points, NaN where any will do."""
+    """Losses at which a mesh should have points, NaN where any will do. Two of them stand for an even progression."""
     wrong: Float[Array, "m 2"]
-    """How far an edge may be from where it was asked for, of losses up to 0 and up to 1."""
+    """Bounds on the distance of an edge from where it was asked for, if losses are up to 0, and up to 1, in size."""
     steps: Float[Array, " m"]
 
 
 class Asked(NamedTuple):
-    """What a composition is wanted for."""
+    """The aim of a plan: the question and the gap."""
 
     value: Float[Array, ""]
-    """The delta asked about, without what infinite losses take of it, or the epsilon."""
+    """The delta asked about, less the probability of infinite losses; or the epsilon asked about."""
     is_epsilon: Bool[Array, ""]
-    """Whether it is epsilon that is wanted."""
+    """Whether epsilon is wanted, so that ``value`` is a delta."""
     relative: Float[Array, ""]
-    """The gap aimed at, relative to the answer."""
+    """The part of the gap aimed at that is relative to the answer."""
     absolute: Float[Array, ""]
-    """And beside it."""
+    """The absolute part of the gap aimed at."""
     order: Float[Array, ""] | None = None
     """The tilt, where it is given."""
     is_whole: bool = False
@@ -186,30 +231,30 @@ class Asked(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is chosen for one composition of losses (m,)."""
+    """The choices made for one composition of losses (m,)."""
 
     order: Float[Array, ""]
     """The tilt, common to all."""
     mesh: Float[Array, ""]
-    """How far apart points are where they are densest."""
+    """The distance between points where they are densest, in nats."""
     is_whole: Bool[Array, ""]
-    """Whether the spectrum of the sum is taken whole, on a circle of so many points as are transformed."""
+    """Whether the spectrum of the sum is taken whole, on a circle of :data:`CIRCLE` times the points."""
     length: Float[Array, ""]
     """Mesh points of the circle."""
     below: Float[Array, ""]
     """Mesh points of the window below the mean of the sum."""
     rate: Float[Array, ""]
-    """The least rate of Chernoff's bounds, for each mesh point."""
+    """The least rate of Chernoff's bounds, per mesh point."""
     start: Float[Array, " m"]
-    """The first point."""
+    """The loss of the first point."""
     positions: Float[Array, "m points"]
-    """How far the points are from the first, in units of ``mesh``: whole numbers, apart by powers of two in blocks."""
+    """Distances of the points from the first, in units of ``mesh``: whole numbers, a power of two apart in a block."""
     kept: Array
     """Indices of the first and of the last point that is kept, (m, 2): the loss is cut there."""
     bulk: Float[Array, "m 2"]
     """Ends of the bin about the bulk, or at an end of the losses, if it has :data:`BULK`: it balances at ``center``."""
     center: Float[Array, " m"]
-    """That point, in mesh points from the first; below 0 where there is no such bin."""
+    """The point at which that bin balances, in mesh points from the first; below 0 where there is no such bin."""
 
 
 def boundaries_for(edges: Array, size: int) -> Array:
@@ -218,29 +263,29 @@ def boundaries_for(edges: Array, size: int) -> Array:
 
 
 def first_edges(center: Array) -> Array:
-    """Returns the edges of the first grid."""
+    """Returns the edges of the first grid, which reaches from the loss at the centre for :data:`FAR` to either side."""
     return center + jnp.asarray(np.concatenate([-FAR[::-1], [0.0], FAR]))
 
 
 def second_edges(p: Array, known: Known, copies: Array, asked: Asked) -> Array:
-    """Returns the edges of a sketch, up to where what lies beyond may count as infinite, by masses of the first grid.
+    """Returns the edges of one loss's sketch, from its masses ``p`` on the first grid.
 
-    All of one loss.
+    The sketch reaches to where the mass beyond it is so small that it may count as infinite.
     """
     half, center = len(FAR), known.center
     below, above = running(jnp.stack([p, p[::-1]]))
-    # For the sum's delta that of a single loss will do, and some more.
+    # A single loss's probability of exceeding epsilon, with three nats to spare, stands for the sum's delta.
     reached = jnp.sum(jnp.where(first_edges(center) >= asked.value, p[1 : 2 * half + 2], 0.0)) * np.exp(-3.0)
     cut = BEYOND * jnp.where(asked.is_epsilon, asked.value / jnp.maximum(copies, 1.0), reached)
     far = jnp.asarray(FAR)
     up = far[jnp.minimum(first_index(above[::-1][half + 2 : 2 * half + 2] <= cut), half - 1)]
-    # Tilting upwards only makes the lower tail smaller.
+    # The tilt favours large losses, so the lower tail's share only shrinks: next to nothing need be cut from it.
     down = far[jnp.minimum(first_index(below[half - 1 :: -1] <= jnp.minimum(cut, np.exp(-80.0))), half - 1)]
     # A loss of a single value still needs a window.
     up = jnp.maximum(jnp.minimum(up, known.supremum - center), 1e-30)
     down = jnp.maximum(jnp.minimum(down, center - known.infimum), 1e-30)
-    # The ends themselves belong to the outer cells, with whatever rounding left beyond them: next to a loss that is
-    # never passed that may be the bulk.
+    # The outermost edges move outwards by the error of an edge, so that the ends of the losses lie in the outer cells
+    # of the sketch: where there is a largest or a least loss the bulk may lie next to it.
     largest = jnp.abs(center) + jnp.maximum(down, up)
     wrong = 2 * (known.wrong[0] + (known.wrong[1] - known.wrong[0]) * largest)
     edges = jnp.concatenate([center - down * DISTANCES[::-1], center + up * UPWARD[1:]])
@@ -248,7 +293,7 @@ def second_edges(p: Array, known: Known, copies: Array, asked: Asked) -> Array:
 
 
 class _Guess(NamedTuple):
-    """Numbers of which six digits will do."""
+    """The numbers of a plan of which six digits will do."""
 
     order: Array
     mesh: Array
@@ -261,24 +306,26 @@ class _Guess(NamedTuple):
     middle: Array
     """Index of the edge next to the median, (m,)."""
     apart: Array
-    """How far apart points are to be in the cells of the sketch, in units of the mesh: powers of two, (m, cells)."""
+    """Distances between points in the cells of the sketch, in units of the mesh: powers of two, (m, cells)."""
 
 
 def choose(edges: Array, cells: CellMasses, known: Known, asked: Asked, points: int) -> Plan:
-    """Returns the plan for losses of which sketches (m, ...) are known: ``cells`` below, between and above the edges.
+    """Returns the plan for losses whose sketches (m, ...) are known: ``cells`` below, between and above the edges.
 
-    Any t > 0 is valid. What truncation and rounding cost is, relative to delta, their share of the tilted mass times
-    the exponential of sum k K(t) - t eps + t log t - (1 + t) log(1 + t) - log delta, so the t that makes this least
-    loses least by them; a smaller t has smaller windows where large losses are rare. A mesh h costs delta about k h^2
-    t (1 + t) / 12 of itself. Points are apart like the cube root of one over the tilted density: of all meshes of as
-    many points that costs least. Where large losses are rare delta is made of single ones beyond epsilon, which a
-    tilted density overrates, the more the larger they are: its weights end where they meet what they are a bound of.
+    Any order t > 0 is valid. The cost of truncation and rounding, relative to delta, is their share of the tilted mass
+    times the exponential of sum k K(t) - t eps + t log t - (1 + t) log(1 + t) - log delta. So the t that makes this
+    exponent least loses least by them; a smaller t has smaller windows where large losses are rare. A mesh h costs
+    delta about k h^2 t (1 + t) / 12 of itself. The distance between points is proportional to the cube root of one over
+    the tilted density: of all meshes of as many points that costs least. Where large losses are rare, delta is made of
+    single losses beyond epsilon. A tilted density overrates these, the more the larger they are, so its weights are
+    capped where they meet the quantity that they bound.
 
-    The circle is as long as the sum's window where that is found to have few frequencies, and the spectrum is taken
-    whole where it fits :data:`CIRCLE` times the points, or has to.
+    The circle is as long as the sum's window where the spectrum is found to have few frequencies. The spectrum is taken
+    whole where the window fits :data:`CIRCLE` times the points, or where it has to be.
     """
     guess = roughly(lambda *args: _guessed(points, *args))(edges, cells.p, cells.q, known, asked)
-    # To the last digit: atoms lie on the mesh, and the bulk of a rare loss at a point.
+    # From here on to the last digit: atoms have to lie on the mesh, and the bulk of a rare loss at a point. So the mesh
+    # is the distance between two atoms, if there is one, halved as often as is needed to be no coarser than guessed.
     distance = known.anchors[:, 1] - known.anchors[:, 0]
     first = first_index(jnp.isfinite(distance))
     distance = distance[jnp.minimum(first, len(distance) - 1)]
@@ -297,6 +344,7 @@ def choose(edges: Array, cells: CellMasses, known: Known, asked: Asked, points: 
 
 
 def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked: Asked) -> _Guess:
+    # The mean loss of a cell is log P/Q of it, and lies in the cell; rounding may move it out.
     k, beyond = known.steps, jnp.sum(p[:, CELLS + 1 :], axis=1, keepdims=True)
     p, q = p[:, 1 : CELLS + 1], q[:, 1 : CELLS + 1]
     runs, copies = k > 0, jnp.maximum(jnp.sum(k), 1.0)
@@ -312,8 +360,9 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     def weighed(orders: Array, epsilon: Array) -> Array:
         """Returns logs of the weights by which a single loss counts for delta, (m, n, cells), tilted by the orders.
 
-        They are e^(ty), as in Chernoff's bound, up to where that meets what it is a bound of, and from there on that.
-        Where large losses are rare the bound's best order would see nothing but losses far above epsilon.
+        A weight is e^(ty), as in Chernoff's bound, up to the loss at which the bound is met, and above it the bounded
+        quantity itself. Where large losses are rare the best order of the plain bound would see nothing but losses far
+        above epsilon.
         """
         t, y = orders[None, :, None], losses[:, None, :]
         met = jnp.log(-jnp.expm1(epsilon - y)) + t * epsilon - log_peak(t)
@@ -327,27 +376,29 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         return scaled, total, (top + jnp.log(total))[:, :, 0]
 
     def look(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
-        """Returns the order whose estimate of delta is the least, the epsilon at which it is looked at, and more.
+        """Returns the state after one more look at a row of :data:`LOOKS`.
 
-        Namely of all orders (n,), and the logs of the estimates.
+        The state is the number of the next look, the order whose estimate of delta is the least, the epsilon at which
+        that is, all orders (n,) looked at, and the logs of their estimates.
         """
         i, center, before, _, _ = state
         orders = center * jnp.asarray(LOOKS)[i]
         _, _, cumulants = sums_of(weighed(orders, before))
-        # Of a share of a run, as a menu may have, no root is taken.
+        # A share of a run, as a menu may have, counts as a whole one: the root of a moment would estimate nothing.
         exponents = of_sum(cumulants, jnp.maximum(k, 1.0)) + log_peak(orders)
         exponents = jnp.where(jnp.isfinite(exponents), exponents, jnp.inf)
         least = jnp.min((exponents - jnp.log(asked.value)) / orders)
         epsilon = jnp.where(asked.is_epsilon, jnp.maximum(least, 0.0), asked.value)
         estimates = exponents - orders * epsilon
-        # The lowest order that will do: a single run's estimates fall with the order up to infinity. Where delta is
-        # below what float64 can tell from 0 no more is to be won, and extreme orders see nothing.
+        # The lowest order that will do is taken, as a single run's estimates may fall with the order up to infinity.
+        # Where delta is below what float64 can tell from 0 a better estimate wins nothing, and extreme orders see
+        # nothing.
         is_good = estimates <= jnp.maximum(jnp.min(estimates) + ENOUGH, -710.0)
         best = orders[jnp.minimum(first_index(is_good), len(orders) - 1)]
-        # Next to the largest loss of all, more than what the goal can tell apart is not to be seen.
+        # Next to the largest loss of all the best order grows without end. One over the error aimed at is enough.
         most = STEEPEST / (asked.relative * jnp.maximum(epsilon, TINY) + asked.absolute)
         best = jnp.where(asked.is_epsilon, jnp.minimum(best, most), best) if asked.order is None else asked.order
-        # Once neither moves any more the last of the looks follows, after which there is none.
+        # Once neither the epsilon nor the order moves, the last of the looks follows at once.
         is_settled = (i > 0) & (epsilon >= (1 - SETTLED) * before) & (best >= 0.8 * center) & (best <= 1.25 * center)
         i = jnp.where(is_settled, jnp.maximum(i + 1, len(LOOKS) - 1), i + 1)
         return i, best, epsilon, orders, estimates
@@ -355,6 +406,7 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     nothing = jnp.zeros(LOOKS.shape[1], p.dtype)
     before = jnp.where(asked.is_epsilon, jnp.inf, asked.value)
     begin = jnp.zeros((), jnp.int32), jnp.ones_like(asked.value), before, nothing, nothing
+    # Each look raises its number by at least one, so there are at most as many as LOOKS has rows.
     _, _, epsilon, orders, estimates = jax.lax.while_loop(lambda state: state[0] < len(LOOKS), look, begin)
     # Chernoff's bounds at the orders of the last look, and the variances of the tilted sum.
     shares, total, cumulants = sums_of(logs[:, None, :] + orders[None, :, None] * losses[:, None, :])
@@ -371,8 +423,8 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         jnp.where(asked.is_epsilon, of_epsilon, asked.relative + asked.absolute / jnp.maximum(delta, TINY)), 1e-12, 1.0
     )
 
-    # The narrowest sum is chosen of those where rounding does not tell, if there are some. A tilt that is given suits a
-    # sum that this is a part of.
+    # Among the orders at which rounding does not tell, if there are any, the one with the narrowest sum is chosen. A
+    # tilt that is given was chosen for a larger sum, of which this one is a part: its excess here means nothing.
     excess = (loss - least if asked.order is None else jnp.zeros_like(loss)) + LOOSENESS
     tails = jnp.log(SPARED * aim) - excess
     is_noisy = excess > jnp.maximum(jnp.log(0.1 * aim) - jnp.log(ROUNDING * copies), jnp.min(excess) + NOISE)
@@ -381,12 +433,13 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     chosen = chosen if asked.order is None else jnp.zeros_like(chosen)
     order, tail, deviation = orders[chosen], tails[chosen], jnp.sqrt(variances[chosen])
     cumulant = cumulants[:, chosen][:, None]
-    # What lies below the window is moved up to it; what lies above counts as infinite.
+    # Each loss's window: mass below it is moved up to it, and mass above it counts as infinite. The first costs tilted
+    # mass, the second delta itself; each may take its share of the error.
     raised = jnp.log(below) + order * edges[:, 1:] - cumulant
     first = jnp.sum(raised <= tail - jnp.log(copies), axis=1)
     last = jnp.maximum(CELLS - jnp.sum(beyond + above <= SPARED * aim * delta / copies, axis=1), 1)
     low, high = (jnp.take_along_axis(edges, i[:, None], axis=1) for i in (jnp.minimum(first, last - 1), last))
-    # An atom on a point is as narrow as can be.
+    # The spacing of points follows the smooth part of the density: an atom on a point is exact on any mesh.
     atom = known.anchors[:, :1]
     holds_atom = (edges[:, :-1] <= atom) & (edges[:, 1:] >= atom)
     smooth = weighed(orders[:1], epsilon)[:, 0]
@@ -396,14 +449,16 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     is_even = jnp.isfinite(known.anchors[:, 1] - known.anchors[:, 0])
     spacing = jnp.where(is_even[:, None], 1.0, spacing)
     lengths = jnp.where(runs, jnp.where(is_even, (high - low)[:, 0], lengths), 0.0)
+    # With several losses, each has a mesh that is a power of two times the common one.
     if len(k) > 1:
         scale = _scales(jnp.where(runs, k * jnp.where(is_even, 1.0, costs), 0.0), lengths, k)
         lengths, spacing = lengths / scale, spacing * scale[:, None]
-    # A loss of a single value has a mesh, too.
+    # A loss of a single value needs a positive mesh, too.
     finest = FINE * jnp.max(jnp.where(runs[:, None], jnp.abs(jnp.concatenate([low, high], axis=1)), 0.0))
     mesh = jnp.maximum(SPARE * jnp.max(lengths) / (points - MARGIN), jnp.maximum(finest, 1e-30))
 
-    # Chernoff's bounds on where the sum lies.
+    # The sum's window: Chernoff's bounds, from the sketches, on where the tilted sum lies about its mean, the best of
+    # all rates on either side. Losses are taken from their means, as the exponentials would lose the differences.
     shares = jnp.exp(logs + order * losses - cumulant)
     mean = jnp.sum(shares * losses, axis=1, keepdims=True)
     apart = jnp.clip(losses, low, high) - mean
@@ -416,6 +471,8 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     above_mean, below_mean = jnp.min(ends, axis=1) * WIDER
     width = above_mean + below_mean + 8 * mesh
     room = 1.0 * CIRCLE * points - 16
+    # Whether the spectrum falls below the truncation error: first at the highest of the frequencies that would be
+    # known, from the characteristic functions of the sketches.
     turns = (
         np.array([0.7, 0.85, 1.0])[None, :, None]
         * (2 * np.pi * frequencies_for(points) / 4 / width)
@@ -423,41 +480,43 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     )
     cosine, sine = (jnp.sum(shares[:, None, :] * part, axis=2) for part in (jnp.cos(turns), jnp.sin(turns)))
     decay = jnp.max(of_sum(jnp.log(cosine**2 + sine**2 + TINY) / 2))
-    # What bounds frequencies beyond those that are known, up to pi over a distance, gains with each step whose points
-    # are as near to one another as that by what its law, if normal, has in common with itself so far off.
+    # Then beyond them. The bound on frequencies up to pi over a distance falls with each step whose points are at most
+    # that far apart, by the overlap of its law with its own shift by the distance, here that of a normal law.
     distances = mesh * _DISTANCES
     nearest = mesh * jnp.min(spacing, axis=1, keepdims=True)
     overlap = jnp.exp(-0.23 * (distances[None] / half) ** 2)
     steady = of_sum(jnp.where(nearest <= distances[None], STEADY * overlap, 0.0))
-    # At pi over a distance the best of what nearer ones say.
+    # At pi over a distance the best of the bounds by shorter distances counts.
     steady = jnp.max(GAINS * steady[None], axis=1)
     is_beyond = (distances < width / (2 * frequencies_for(points))) | (_DISTANCES == 1)
     steady = jnp.min(jnp.where(is_beyond, steady, jnp.inf))
     has_atoms = jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
     falls = (jnp.maximum(decay, -steady) <= tail - jnp.log(room)) & ~has_atoms
     is_whole = (width <= room * mesh) | ~falls | asked.is_whole
-    # On a coarser mesh the same distances are fewer of its points.
+    # On a circle that would be too short the mesh is coarser; the distances between points far out stay about the same.
     coarser = jnp.where(is_whole, jnp.maximum(width / room / mesh, 1.0), 1.0)
     mesh, spacing = mesh * coarser, jnp.maximum(spacing / power_of_two(jnp.floor(jnp.log2(coarser))), 1.0)
     return _Guess(order, mesh, is_whole, width, below_mean, rate, low[:, 0], high[:, 0], middle, spacing)
 
 
 def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array, ...]:
-    """Returns the edge of the median, the width of half of the losses (m, 1), how far apart points are to be (m,
-    cells), what it costs and how many they are.
+    """Returns the spacing of each loss's points, for ``shares`` (m, cells) of the tilted mass in the sketch's cells.
 
-    ``shares`` (m, cells): of the tilted mass. In units of the least distance between points: powers of two.
+    These are the index of the edge next to the median (m,), the width of half of the losses (m, 1), the distances
+    between points (m, cells) in units of the least, powers of two, their cost (m,) and the length (m,) of the window
+    in units of the spacing, which is the number of points times the mesh.
     """
     inside = jnp.clip(edges, low, high)
     lengths, widths = inside[:, 1:] - inside[:, :-1], edges[:, 1:] - edges[:, :-1]
-    # About that of the bulk: of half of the losses.
+    # The unit of spacing suits the bulk, the half of the losses between the quartiles.
     quarters = jnp.sum(running(shares)[:, None, :] < np.array([0.25, 0.5, 0.75])[None, :, None], axis=2)
     quarters = jnp.minimum(quarters, CELLS - 1) + np.array([[0, 0, 1]])
     begin, center, end = jnp.split(jnp.take_along_axis(edges, quarters, axis=1), 3, axis=1)
     half = end - begin
     wanted = jnp.floor(jnp.log2(0.5 / half * widths / shares) / 3)
     spacing = power_of_two(jnp.clip(jnp.nan_to_num(wanted), 0, WIDEST))
-    # Where a rare loss's bulk ends there is little, but it balances there. Beyond the window as at its ends.
+    # Points stay dense about the median: where the bulk of a rare loss ends there is little mass, but the bulk balances
+    # there. Beyond the window the spacing is that at the window's ends.
     is_near = jnp.minimum(jnp.abs(inside[:, 1:] - center), jnp.abs(inside[:, :-1] - center)) <= NEAR * half
     spacing = jnp.where(is_near, 1.0, spacing)
     first, last = jnp.sum(edges[:, 1:] <= low, axis=1), jnp.sum(edges[:, :-1] < high, axis=1) - 1
@@ -467,10 +526,12 @@ def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array,
 
 
 def _scales(costs: Array, lengths: Array, k: Array) -> Array:
-    """Returns by which powers of two the meshes of losses (m,) are wider, so that all take about as many points.
+    """Returns the powers of two by which the meshes of losses (m,) are wider, so that all take about as many points.
 
-    With the length of the finest one's window u the others cost as the squares of their own or of u.
+    With u the length of the window that has the finest mesh, each loss costs as the square of its own length or of u,
+    whichever is larger.
     """
+    # Each loss's length is tried for u: the total cost, and the number of runs that would be on the finest mesh.
     of_unit = jnp.sum(costs[None, :] * jnp.maximum(lengths[None, :], lengths[:, None]) ** 2, axis=1)
     copies = jnp.sum(jnp.where(lengths[None, :] <= lengths[:, None], k[None, :], 0.0), axis=1)
     fits = of_unit <= ALIKE * jnp.sum(costs * lengths**2)
@@ -484,22 +545,24 @@ def _laid(
     points: int, mesh: Array, edges: Array, p: Array, q: Array, known: Known, low: Array, high: Array, middle: Array,
     apart: Array,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """Returns the first point of one loss, the points' positions, the last that is kept, and the bin about the bulk.
+    """Returns the layout of one loss: ``start``, ``positions``, ``kept``, ``bulk`` and ``center`` of :class:`Plan`.
 
-    Blocks of points are counted from the median to either side; of the distances where a block begins and where it ends
-    it has the smaller one. So the outermost may fall short of the window, and some more follow, each twice as wide as
-    the last. Losses in arithmetic progression have points that are equally far apart.
+    Blocks of points are counted from the median to either side. The spacing wanted where a block begins and that where
+    it ends may differ: the block has the smaller one. So the outermost block may fall short of the window, and some
+    more follow, each twice as wide as the last. Losses in arithmetic progression have points equally far apart.
 
     With a small sampling rate much of the mass may lie within a cell, or next to an end. The lattice is laid such that
-    the bin about it balances by itself: a point is at log P/Q of that bin, and the mass is represented without
+    the bin about that mass balances by itself: a point is at log P/Q of the bin, and the mass is represented without
     first-order loss, from above as from below. Every other bin is balanced by flows.
     """
     size, center = points // BLOCKS, edges[middle]
     inside = jnp.clip(edges, low, high)
-    # Nor farther apart than a part of their distance from the bulk: about an infimum little mass would fall far.
+    # Points are no farther apart than a part of their distance from the bulk: next to an infimum, where a wide cell
+    # would have little mass of its own, some of it would fall far.
     away = jnp.minimum(jnp.abs(edges[1:] - center), jnp.abs(edges[:-1] - center)) / AWAY
     most = power_of_two(jnp.minimum(jnp.floor(jnp.log2(jnp.maximum(away / mesh, jnp.min(apart)))), WIDEST))
     apart = jnp.minimum(apart, most)
+    # The number of blocks from the first edge up to each. The median is at a whole number of blocks from the start.
     cells = jnp.concatenate([jnp.zeros(1), running((inside[1:] - inside[:-1]) / (mesh * size * apart))])
     at_middle = cells[middle]
     before = jnp.minimum(jnp.ceil(at_middle) + 2, BLOCKS - 2)
@@ -508,14 +571,15 @@ def _laid(
     beyond = jnp.maximum(jnp.maximum(-ends[1:], ends[:-1] - cells[-1]), 0.0)
     spacing = jnp.minimum(at[:-1], at[1:]) * power_of_two(jnp.clip(jnp.floor(beyond), 0, FURTHER))
     spacing = jnp.min(spacing[None] * STEEP, axis=1)
-    # Losses in arithmetic progression.
+    # Losses in arithmetic progression: one spacing for all, a power of two wide enough for the window.
     is_even, anchor = jnp.isfinite(known.anchors[1] - known.anchors[0]), known.anchors[0]
     even = power_of_two(jnp.maximum(jnp.ceil(jnp.log2((high - low) / (mesh * (points - 4)))), 0.0))
     spacing = jnp.where(is_even, even, spacing)
     ahead = jnp.where(np.arange(BLOCKS) < before, spacing, 0.0)
     start = jnp.where(is_even, low, center - mesh * size * jnp.sum(ahead))
 
-    # The bin about the bulk, or that at one end of the losses, if it has more: from one edge of the sketch to another.
+    # The bin about the bulk, or the one at an end of the losses, whichever has the most mass. It reaches from one edge
+    # of the sketch to another, as the masses between those are known.
     places = jnp.stack([center, known.infimum + mesh / 2, known.supremum - mesh / 2])
     lows = jnp.where(places - known.infimum < mesh, -1, jnp.sum(edges[None] <= places[:, None] - mesh / 2, axis=1) - 1)
     highs = jnp.sum(edges[None] < places[:, None] + mesh / 2, axis=1)
@@ -536,7 +600,7 @@ def _laid(
     bulk = jnp.stack([around[lowest + 1], around[highest + 1]])
     begins = size * (running(spacing) - spacing)
     positions = (begins[:, None] + spacing[:, None] * np.arange(size)[None, :]).reshape(points)
-    # One point more: an atom at the end may have been rounded to the other side of it.
+    # One point more at the upper end: an atom there may have been rounded to the other side of it.
     window = jnp.stack([jnp.floor((low - start) / mesh), jnp.ceil((high - start) / mesh) + 1])
     kept = jnp.sum(positions[None] < window[:, None], axis=1) - np.array([1, 0])
     kept = jnp.clip(kept, 0, points - 1).astype(jnp.int32)

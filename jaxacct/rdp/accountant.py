@@ -1,4 +1,17 @@
-"""Which Rényi orders are tried."""
+"""The Rényi accountant: Rényi curves of mechanisms and of their compositions, and the (epsilon, delta) they imply.
+
+The Rényi divergence of a mechanism at an order is that of its dominating pair, rounded up by an allowance for
+quadrature and rounding; composition adds the divergences; and each order implies an epsilon at delta, or a delta at
+epsilon; the least over the orders counts. In reading order:
+
+1. the orders that are tried: :data:`DEFAULT_ORDERS`;
+2. the divergence of one run and of compositions, at a vector of orders: :func:`single`, :func:`total`;
+3. compositions with infinite losses of some probability: :func:`least_beside_failures`;
+4. the accountant's functions: :func:`curve`, :func:`composed_curve`, :func:`epsilon`, :func:`delta`.
+
+Sources: Mironov (2017), "Rényi differential privacy", Propositions 1 and 3; Mironov, Talwar and Zhang (2019); Asoodeh
+et al. (2021), Theorem 1; Canonne, Kamath and Steinke (2020), Proposition 12.
+"""
 
 from __future__ import annotations
 
@@ -39,33 +52,41 @@ from jaxacct.numerics.arithmetic import roundoff, scaled
 from jaxacct.numerics.by_work import stack
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement
 
+# ----------------------------------------------------------------------------------------------------
+# The Rényi orders that are tried.
+# ----------------------------------------------------------------------------------------------------
+
 DEFAULT_ORDERS: tuple[float, ...] = (
     *(1.01, 1.02, 1.05),
     *(round(0.1 * i, 1) for i in range(11, 110)),
     *(float(i) for i in range(11, 65)),
     *(float(order) for order in np.round(np.geomspace(67, 1024, 56))),
 )
-"""Orders tried unless others are given: steps of 0.1 to 10.9, of 1 to 64, then of 5 % to 1024.
+"""Orders tried unless others are given: in steps of 0.1 up to 10.9, of 1 up to 64, then of 5 % up to 1024.
+
+Any orders above 1 are sound: they decide the tightness, and the time.
 
 Orders near 1 serve a large epsilon, high ones a small one. Between two neighbours the loss of epsilon is of second
-order: below 0.2 % for a Gaussian with epsilon in [0.05, 30] at delta = 1e-5 (tests/test_rdp.py). A subsampled Gaussian
-has a sharper best order, where its largest losses begin to count: of 1,000 settings (noise 0.5 to 8, rates 1e-4 to 0.2,
-up to 1e5 steps) epsilon was more than 0.2 % above that of a continuum of orders in 30 %, more than 1 % in 12 %, and
-3.2 % at most, all with epsilon below 0.1. ``orders="continuous"`` looks between them.
+order: below 0.2 % for a Gaussian with epsilon in [0.05, 30] at delta = 1e-5 (tests/rdp/test_rdp.py). A subsampled
+Gaussian has a sharper best order, where its largest losses begin to count: of 1,000 settings (noise 0.5 to 8, rates
+1e-4 to 0.2, up to 1e5 steps) epsilon was more than 0.2 % above that of a continuum of orders in 30 %, more than 1 % in
+12 %, and 3.2 % at most, all with epsilon below 0.1. ``orders="continuous"`` looks between them.
 """
 
 CONTINUOUS = "continuous"
+"""The value of ``orders`` that asks for a search between the default orders."""
 
 ABOVE_ONE = 1 + 2.0**-33
 """The order that stands for order 1, the Kullback-Leibler divergence.
 
-The divergence rises with its order, continuously where it is finite. So that of an order just above 1 bounds that of
-order 1 from above, at a relative cost of about the distance. Order infinity is the supremum of the privacy loss.
+The divergence rises with its order, continuously where it is finite. So the divergence of an order just above 1 bounds
+that of order 1 from above, at a relative cost of about the distance. Sound for any value above 1. (Order infinity is
+treated apart: its divergence is the supremum of the privacy loss.)
 """
 
 
 def tried_orders(orders: Any) -> Any:
-    """Returns the orders that are computed in the place of ``orders``: one above 1 for 1, any for infinity."""
+    """Returns the orders computed in the place of ``orders``: ABOVE_ONE for 1, and any order for infinity."""
     if isinstance(orders, np.ndarray):
         return np.where(np.isinf(orders), 2.0, np.where(orders == 1, ABOVE_ONE, orders))
     return orders
@@ -73,6 +94,9 @@ def tried_orders(orders: Any) -> Any:
 
 # ----------------------------------------------------------------------------------------------------
 # The Rényi divergence of one run of a mechanism and of compositions, at a vector of orders.
+#
+# A run's divergence is the largest of its dominating pairs', each rounded up once; that of a composition is the sum
+# over its runs; equal runs are multiplied and not repeated.
 # ----------------------------------------------------------------------------------------------------
 
 ALLOWANCE = 1e-10
@@ -80,22 +104,22 @@ ALLOWANCE = 1e-10
 
 The largest error in 150,000 random settings (s in [0.01, 1000], q in [1e-12, 1], orders to 1100, adding) was 7e-12,
 near s = 0.1 with q = 1e-12. Removing, it was 4e-12 in 45,000 (s in [0.02, 1000], q in [1e-60, 1]), near s = 1.15,
-where the spacing of nodes decides. tests/test_cumulants.py and tests/test_rdp.py measure it again.
+where the spacing of nodes decides. tests/rdp/test_cumulants.py and tests/rdp/test_rdp.py measure it again.
 """
 
 
 def allowance() -> float:
-    """Returns :data:`ALLOWANCE` in the arithmetic traced for: where it is coarser, all of the error may be rounding."""
+    """Returns :data:`ALLOWANCE` in the arithmetic that is traced for: in a coarser one all of it may be rounding."""
     return scaled(ALLOWANCE)
 
 
 FLOOR = 2.0**-960
-"""Smallest divergence reported for a run: below it (q under 1e-144) squares of q lose their digits to underflow."""
+"""Smallest divergence reported for a run, in nats: below it (q under 1e-144) squares of q lose digits to underflow."""
 
 
 @dataclass(frozen=True)
 class Within:
-    """The curves of mechanisms within a mechanism's own (:class:`.Curves`), under a relation."""
+    """The curves that a mechanism may ask of the mechanisms within it (:class:`.Curves`), under a relation."""
 
     relation: Relation
 
@@ -120,6 +144,7 @@ def single(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
 
 def _of_pairs(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
     pairs = mechanism.dominating_pairs(relation)
+    # A direction is left out where another one's divergence is known never to be smaller.
     pairs = tuple(pair for pair in pairs if not any(other.outcosts(pair) for other in pairs))
     if len(pairs) == 1 or len({jax.tree.structure(pair) for pair in pairs}) > 1:
         return functools.reduce(jnp.maximum, (_rounded_up(pair.divergence(orders)) for pair in pairs))
@@ -130,6 +155,7 @@ def _of_pairs(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
 
 def _rounded_up(divergence: Array) -> Array:
     """Returns the divergence with the allowance for its errors; ``inf`` for NaN."""
+    # A comparison with NaN is false: a divergence that is not known becomes infinite.
     return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance()), FLOOR), jnp.inf)
 
 
@@ -140,7 +166,9 @@ def total(mechanism: Any, steps: Any, orders: Array, relation: Relation) -> Arra
 
 
 def composed_by(one: Callable[[Mechanism], Array], mechanism: Any, steps: Any, nothing: Array) -> Array:
-    """Returns the sum of what ``one`` gives for each run; ``inf`` where a number of steps is none."""
+    """Returns the sum of ``one`` over all runs; ``inf`` where a number of steps is no whole number."""
+    # The kinds of composition, from the outside in: a tuple, a mechanism that is itself a composition, a batch of
+    # fields.
     if isinstance(mechanism, (tuple, list)):
         return sum(
             (composed_by(one, part, count, nothing) for part, count in zip(mechanism, steps, strict=True)), nothing
@@ -148,8 +176,10 @@ def composed_by(one: Callable[[Mechanism], Array], mechanism: Any, steps: Any, n
     if mechanism.composed:
         return sum((composed_by(one, part, count, nothing) for part, count in mechanism.apart(steps)), nothing)
     if np.ndim(steps):
+        # A batch of fields is one program for a row of it, and a sum over the rows.
         parts, steps = sequence(mechanism, len(steps)), as_float64(steps)
         return jnp.sum(jax.vmap(lambda m, k: composed_by(one, m, k, nothing))(parts, steps), axis=0)
+    # Concrete steps keep the operations for traced ones out of the program; no run has 0, even where one is infinite.
     if is_concrete(steps) and steps == 0:
         return nothing
     if is_concrete(steps) and 1 <= steps < np.inf and steps == np.floor(steps):
@@ -163,13 +193,13 @@ def composed_by(one: Callable[[Mechanism], Array], mechanism: Any, steps: Any, n
 def composed(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> Array:
     """Returns :func:`total`, compiled once for each shape and relation.
 
-    Orders 1 and infinity are for concrete ones only.
+    Only concrete orders may be 1 or infinity.
     """
     return _composed(mechanism, steps, orders, tried_orders(orders), has_infinity(orders), relation)
 
 
 def has_infinity(orders: Any) -> bool:
-    """Returns whether an order is seen to be infinite."""
+    """Returns whether some concrete order is infinite."""
     return is_concrete(orders) and bool(np.any(np.isinf(orders)))
 
 
@@ -179,7 +209,7 @@ def _composed(mechanism: Any, steps: Any, orders: Any, tried: Any, infinity: boo
 
 
 def of_all_orders(mechanism: Any, steps: Any, orders: Any, tried: Any, relation: Relation, *, infinity: bool) -> Array:
-    """Returns the divergence of a composition at ``orders``, for which ``tried`` are computed; inside the scope."""
+    """Returns the divergence of a composition at ``orders``, computed at ``tried``; inside the float64 scope."""
     curve = at_orders(lambda tried: total(mechanism, steps, tried, relation), tried)
     if not infinity:
         return curve
@@ -193,10 +223,11 @@ def largest_losses(mechanism: Any, steps: Any, relation: Relation) -> Array:
 
 
 def at_orders(curve: Callable[[Any], Array], orders: Any) -> Array:
-    """Returns what ``curve`` gives at orders, ``inf`` at traced ones that are none."""
+    """Returns ``curve`` at ``orders``, and ``inf`` at traced orders that are not above 1 and finite."""
     if is_concrete(orders):
         return curve(np.asarray(orders, np.float64))
     orders = as_float64(orders)
+    # A traced order cannot raise: one that is not valid is replaced before, and its result after.
     valid = (orders > 1) & (orders < jnp.inf)
     return jnp.where(valid, curve(jnp.where(valid, orders, 2.0)), jnp.inf)
 
@@ -218,10 +249,10 @@ def _largest_loss(mechanism: Mechanism, relation: Relation) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Compositions with infinite losses of some probability, by Rényi divergences of what remains.
+# Compositions with infinite losses of some probability, by Rényi divergences given that the losses are finite.
 #
 # Let P_i have infinite losses of mass m_i, and P_i' be P_i given that the loss is finite. For adaptive compositions let
-# 1 - m be the product of the 1 - m_i. An event is at best all outcomes of an infinite loss and an event A of the
+# 1 - m be the product of the 1 - m_i. The best event consists of all outcomes of an infinite loss and an event A of the
 # others, so that
 #
 #     delta(epsilon) = m + sup_A ((1 - m) P'(A) - e^epsilon Q(A)) <= m + (1 - m) delta'(epsilon),
@@ -231,11 +262,14 @@ def _largest_loss(mechanism: Mechanism, relation: Relation) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 ROUNDING = 1024
-"""Units of roundoff that are allowed for the failures' total, and for the rest's."""
+"""Units of roundoff allowed for the total mass of infinite losses, and for the mass that remains.
+
+Fewer than the operations take would break the bounds.
+"""
 
 
 def may_fail(mechanism: Any) -> bool:
-    """Returns whether a mechanism, or any of several, says that it may have infinite losses with some probability."""
+    """Returns whether a mechanism, or any of several, may have infinite losses with some probability."""
     if isinstance(mechanism, (tuple, list)):
         return any(map(may_fail, mechanism))
     return bool(mechanism.may_fail)
@@ -244,7 +278,10 @@ def may_fail(mechanism: Any) -> bool:
 def least_beside_failures(
     mechanism: Any, steps: Any, number: Any, orders: Any, relation: Relation, to: Conversion
 ) -> Array:
-    """Returns the least epsilon at a delta, or delta at an epsilon, that the curve of what remains implies."""
+    """Returns the least epsilon at a delta, or delta at an epsilon, where losses may be infinite.
+
+    The curve is that given finite losses; the mass m of infinite ones comes off delta first, or is added to it.
+    """
     curve, log_kept = _remaining(mechanism, steps, orders, relation)
     if isinstance(to, ToEpsilon):
         return least_implied(curve, orders, _left(number, log_kept), to)
@@ -253,7 +290,7 @@ def least_beside_failures(
 
 @kernel(static=1)
 def _remaining(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> tuple[Array, Array]:
-    """Returns the divergences of what remains, rounded up, and log(1 - m), rounded down."""
+    """Returns the divergences given finite losses, rounded up, and log(1 - m), rounded down."""
 
     def curve(orders: Array) -> Array:
         one = functools.partial(_finite, orders=orders, relation=relation)
@@ -265,23 +302,25 @@ def _remaining(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> t
 
 
 def _mass(pair: Any) -> Array:
+    """Returns the mass m_i of the pair's infinite losses, rounded up; 1 where the pair is not valid."""
     mass = pair.infinite_mass() * (1 + pair.infinite_mass_error() + ROUNDING * roundoff())
     return jnp.where(pair.is_valid(), jnp.minimum(mass, 1.0), 1.0)
 
 
 def _failure(mechanism: Mechanism, relation: Relation) -> Array:
-    """Returns -log(1 - m_i), the larger of the directions'."""
+    """Returns -log(1 - m_i), the largest over the directions."""
     if not mechanism.may_fail:
         return jnp.zeros(())
     return functools.reduce(jnp.maximum, (-log_complement(_mass(p)) for p in mechanism.dominating_pairs(relation)))
 
 
 def _finite(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
-    """Returns D(P_i' || Q_i), rounded up, the larger of the directions'."""
+    """Returns D(P_i' || Q_i), rounded up, the largest over the directions."""
     if not mechanism.may_fail:
         return single(mechanism, orders, relation)
 
     def divergence(pair: Any) -> Array:
+        # Both terms are rounded up by the allowance; only rounding makes their sum negative.
         moment, lost = pair.cumulant(orders - 1), orders * -log_complement(_mass(pair))
         raised = moment + lost + allowance() * (jnp.abs(moment) + lost)
         known = pair.is_valid() & (orders > 1) & ~jnp.isnan(raised)
@@ -293,7 +332,8 @@ def _finite(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
 
 @kernel
 def _left(delta: Array, log_kept: Array) -> Array:
-    """Returns what is left of delta for what remains, rounded down; NaN, which has no epsilon, where nothing."""
+    """Returns delta' at which m + (1 - m) delta' is delta, rounded down; NaN, which has no epsilon, where none is."""
+    # m is rounded up, so that less of delta is left.
     lost = -jnp.expm1(log_kept) * (1 + ROUNDING * roundoff())
     left = (delta - lost) / (1 - lost) * (1 - ROUNDING * roundoff())
     return jnp.where(left > 0, left, jnp.nan)
@@ -311,6 +351,7 @@ def _with_failures(delta: Array, log_kept: Array) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 CONVERSIONS = convert.METHODS
+"""Names of the methods that convert a Rényi curve to epsilon or delta."""
 
 
 @in_float64(by_programs=True)
@@ -327,9 +368,9 @@ def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_
     divergence is or nothing is known: no noise, invalid traced parameters, a traced order not above 1 and finite.
 
     Formal guarantee: an upper bound on D_order(M(x) || M(x')) for all neighbours x, x' under ``relation`` and under the
-    sampling that the mechanism names; above the dominating pair's divergence by a relative 2e-10 at most,
-    at order 1 by 1e-9 of it and of its slope, at order infinity by 64 roundings more. Of subsampled Gaussian noise with
-    a multiplier below 0.01 it is a closed form, 2 % above at orders next to 1 and equal to rounding farther out.
+    sampling that the mechanism names. It is above the dominating pair's divergence by a relative 2e-10 at most, at
+    order 1 by 1e-9 of it and of its slope, at order infinity by 64 roundings more. For subsampled Gaussian noise with a
+    multiplier below 0.01 it is a closed form, 2 % above at orders next to 1 and equal to rounding farther out.
 
     Raises ValueError where a concrete field, order or the relation is not valid.
 
@@ -359,7 +400,7 @@ def composed_curve(
         steps: number of runs, a whole number: (), or (n,), or a tuple that matches. Traced ones that are no whole
             number give ``inf``; no steps at all give 0.
         orders (orders,): as in :func:`curve`, whose guarantee and errors these are.
-        relation: likewise.
+        relation: neighbouring relation, as in :func:`curve`.
 
     Source: additivity, Mironov (2017), Proposition 1.
 
@@ -386,10 +427,10 @@ def epsilon(
     """Returns an upper bound on epsilon of a composition at ``delta``, by way of Rényi divergences; float64 ().
 
     Args:
-        mechanism: what is composed, as in :func:`composed_curve`. Batches are ``jax.vmap``.
-        steps: how many runs of it, likewise.
-        delta (): failure probability in (0, 1). May be traced. 0 asks for the pure epsilon, of order infinity; ``inf``
-            where there is none.
+        mechanism: mechanisms to compose, as in :func:`composed_curve`. Batches are ``jax.vmap``.
+        steps: numbers of runs, as in :func:`composed_curve`.
+        delta (): failure probability in (0, 1). May be traced. 0 asks for the pure epsilon, of order infinity, which is
+            ``inf`` where there is none.
         orders (orders,): Rényi orders above 1, infinity too; the best of them counts. "continuous" looks between the
             default ones as well, which takes a few times longer.
         relation: neighbouring relation, one that the mechanism supports.
@@ -415,6 +456,7 @@ def epsilon(
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
     tried, between = _search(orders)
+    # At delta = 0 only the divergence of order infinity implies anything.
     if is_concrete(delta) and not np.any(delta):
         return largest_losses(mechanism, steps, relation)
     return _least(mechanism, steps, delta, tried, relation, ToEpsilon(conversion), between)
@@ -471,7 +513,7 @@ def _least(
     to: Conversion,
     between: bool,
 ) -> Array:
-    """Returns the least that the composition's curve implies at ``number``, of the orders and, if asked, between."""
+    """Returns the least that the curve implies at ``number``, over the orders and, if ``between``, those between."""
     if may_fail(mechanism):
         return least_beside_failures(mechanism, steps, number, tried_orders(orders), relation, to)
     return _implied(mechanism, steps, number, orders, tried_orders(orders), has_infinity(orders), relation, to, between)
@@ -489,7 +531,7 @@ def _implied(
     to: Conversion,
     between: bool,
 ) -> Array:
-    """Returns the least, as one program."""
+    """Returns :func:`_least` without failures, as one program."""
     curve = of_all_orders(mechanism, steps, orders, tried, relation, infinity=infinity)
     least = least_of(curve, orders, number, to)
     if not between:
@@ -498,4 +540,5 @@ def _implied(
     def curve_of(orders: Array) -> Array:
         return total(mechanism, steps, orders, relation)
 
+    # The search between the orders may only lower the least; its NaN leaves that of the orders.
     return jnp.fmin(least, to.between(curve_of, curve, as_float64(orders), number))

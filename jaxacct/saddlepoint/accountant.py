@@ -1,4 +1,12 @@
-"""The exact accountant: delta and epsilon by an integral through the saddle point."""
+"""The exact accountant's verbs: delta and epsilon by an integral through the saddle point, with derivatives.
+
+An answer is one compiled program (:mod:`.solve`), or a closed form where there is one (:mod:`.one_run`); inside a trace
+it is a primitive with a derivative rule of its own. In reading order: :func:`epsilon` and :func:`delta`; :class:`Asked`
+and :func:`answer`, from arguments to a bracket; :func:`curve`, many questions of one composition; then the derivatives,
+by the implicit function theorem from those of log delta, which are central differences in the parameters.
+
+Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function".
+"""
 
 from __future__ import annotations
 
@@ -45,21 +53,29 @@ from jaxacct.saddlepoint import one_run, solve
 from jaxacct.saddlepoint.one_run import Closed, Sure, closed_forms
 
 DIFFERENCE = 3e-5
-"""Relative steps of central differences in float64: about the cube root of delta's relative error."""
+"""Relative step of central differences in float64: about the cube root of delta's relative error.
+
+Derivatives alone depend on it.
+"""
 
 WIDEST = 1e-2
-"""The largest, in any arithmetic."""
+"""Largest relative step of central differences in any arithmetic. Derivatives alone depend on it."""
 
 SHARE_OF_ROOM = 1 / 256
-"""Steps of differences over what is left up to the largest loss: of a logarithm they err by a third of their square,
-and magnify roundings by their inverse. Derivatives alone depend on it."""
+"""Largest step of differences, over the distance of epsilon from the largest loss. Derivatives alone depend on it.
+
+Differences of a logarithm err by a third of the square of this share, and magnify roundings by its inverse.
+"""
 
 FALLEN = -40.0
-"""Log of the modulus to which a characteristic function must fall for a line to end. Of 320 random compositions of
-Laplace noise with a larger one four converged. Sound for any value: one that is too small costs convergence."""
+"""Log of the modulus to which a characteristic function must fall for a line to end. Sound for any value.
+
+One that is too small costs convergence. Of 320 random compositions of Laplace noise with a larger modulus four
+converged.
+"""
 
 ROW = 32
-"""Questions of one call of :func:`curve`: one size, so one compilation."""
+"""Number of questions of one compiled call of :func:`curve`: one size, so one compilation. Speed only."""
 
 
 def epsilon(
@@ -73,12 +89,12 @@ def epsilon(
     """Returns epsilon of a composition at ``delta``, exact to about ten digits, with a certified bracket.
 
     Args:
-        mechanism: as of :func:`jaxacct.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
+        mechanism: as in :func:`jaxacct.epsilon`: one mechanism, a sequence by a leading axis, or a tuple.
         steps: likewise.
         delta (): likewise.
         relation: likewise.
-        arithmetic: "auto" or "float64": float64, and pairs of float32 on platforms without it (a TPU). "pair": these
-            anywhere. "float32" gives estimates right to about 1e-3 of delta, and no bracket, faster;
+        arithmetic: "auto" or "float64": float64, and pairs of float32 on platforms without it (a TPU). "pair": pairs of
+            float32 on every platform. "float32" gives estimates right to about 1e-3 of delta, and no bracket, faster;
             for Gaussian noise, sampled or not, and finite pairs.
 
     Returns:
@@ -125,16 +141,18 @@ def delta(
 
 
 class Asked(NamedTuple):
-    """What is static of a question to this accountant."""
+    """The static part of a question to this accountant: a key of compiled programs."""
 
     relation: Relation
+    """The relation of neighbouring data sets."""
     precision: str
+    """The floating-point type, "float64" or "float32"."""
     known: Once | None
-    """Whether all comes to one run of one pair, which traced counts do not tell."""
+    """The sign that all comes to one run of one pair, which traced counts do not tell; None where there is none."""
     plain: Sure | None
-    """What is seen of the numbers of plain Gaussian mechanisms; None of others."""
+    """The ranges that Python has seen the numbers of plain Gaussian mechanisms in; None for other mechanisms."""
     structure: Any
-    """Of mechanism, steps and question."""
+    """The pytree structure of mechanism, steps and question."""
 
     def arguments(self, leaves: Any) -> tuple[Any, Any, Question]:
         """Returns mechanism, steps and question."""
@@ -153,7 +171,8 @@ class Asked(NamedTuple):
             found.extend(closed_forms(directions, self.known))
 
         moving = [leaf for moves, leaf in zip(traced, leaves, strict=True) if moves]
-        if moving:  # traced, lest a tracer of concrete numbers (jax.grad, jax.vmap) compile every operation by itself
+        # Traced without computing: under jax.grad or jax.vmap of concrete numbers each operation would be compiled.
+        if moving:
             jax.eval_shape(look, moving)
         else:
             look(moving)
@@ -163,7 +182,7 @@ class Asked(NamedTuple):
 def answer(
     mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation, arithmetic: Chosen = "auto"
 ) -> Bounds:
-    """Returns what :func:`epsilon` or :func:`delta` does."""
+    """Returns the result of :func:`epsilon` or :func:`delta`, by the question."""
     check_asked(mechanism, steps, question)
     validation.check_one_of(arithmetic, "arithmetic", CHOICES)
     if arithmetic != "float32" and needs_pairs(arithmetic, mechanism, steps, question):
@@ -177,8 +196,8 @@ def answer(
 def asked(
     mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation, precision: str = "float64"
 ) -> tuple[Asked, tuple[Any, ...]]:
-    """Returns what is static of a question to this accountant, and its numbers."""
-    # Leaves, not mechanisms: tangents of a mechanism would be checked as one.
+    """Returns the static part of a question to this accountant, and its numbers."""
+    # Leaves, not mechanisms: JAX would build mechanisms of tangents, whose checks would fail.
     leaves, structure = jax.tree.flatten((mechanism, steps, question))
     is_wide = precision == "float64"
     plain = one_run.sure(steps, question) if is_wide and one_run.is_plain(mechanism) else None
@@ -188,7 +207,7 @@ def asked(
 
 def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the answer; where arguments are out of range the bracket says nothing."""
-    # Within the scope already here: float64 numbers of NumPy would be rounded to float32 on the way in.
+    # The scope begins outside of the primitive, which would round NumPy's float64 numbers to float32 on the way in.
     with scope(x64=asked.precision == "float64", by_programs=True):
         return outside(_decided(asked, leaves)[0] if is_concrete(leaves) else _answer(asked, leaves))
 
@@ -202,7 +221,7 @@ def _answer(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
 def _of_plain(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
-    """Returns a closed form: lanes of a batch are worked off side by side."""
+    """Returns the bracket by a closed form, which a batch evaluates side by side."""
     return by_platform(lambda leaves: _decided(asked, leaves)[0], leaves)
 
 
@@ -212,7 +231,7 @@ def _solved(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
 
 
 def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
-    """Returns the larger of the directions' brackets, and which direction decides."""
+    """Returns the largest of the directions' brackets, and the index of the direction that decides."""
     mechanism, steps, question = asked.arguments(leaves)
     if asked.plain:
         return one_run.of_plain(asked.relation, asked.plain, mechanism, steps, question), None
@@ -224,7 +243,7 @@ def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     value = question.value
     question = question.at(np.asarray(value, real) if is_concrete(value) else as_real(value))
     runs = closed_forms(directions, asked.known)
-    # Of pairs that are not valid a closed form would be looked for in vain, for seconds.
+    # Pairs that are not valid have no answer: a closed form would search in vain, for seconds.
     if says_nothing(directions) if runs else not _may_converge(directions):
         return unknown(question), jnp.asarray(0)
     if runs:
@@ -234,9 +253,10 @@ def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
 
 @in_float64_by_programs
 def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Relation) -> Bounds:
-    """Returns the brackets that answer questions of one kind, (n,), as :func:`epsilon` or :func:`delta` does each.
+    """Returns the brackets that answer questions of one kind, (n,), each as :func:`epsilon` or :func:`delta` would.
 
-    Nothing is checked. One program serves all mechanisms, relations and directions of a kind: they differ in numbers.
+    Arguments are not checked. One program serves all mechanisms, relations and directions of a kind, which differ in
+    numbers only.
     """
     known = once(mechanism, steps)
     directions = directed_parts(mechanism, steps, relation, known)
@@ -244,13 +264,15 @@ def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Re
     if says_nothing(directions) if runs else not _may_converge(directions):
         return outside(unknown(questions.at(as_float64(questions.value))))
     each = functools.partial(_each_run, runs) if runs else functools.partial(_each, tuple(directions))
+    # Rows of one length, the last one padded, so that one program serves any number of questions.
     pieces = [each(questions.at(as_float64(row))) for row in rows(questions.value, ROW)]
     found = outside(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces))
-    # Cut last, where concrete ones are NumPy's: all before is programs of whole rows.
+    # The padding is cut off last, where concrete arrays are NumPy's and the cut compiles nothing.
     return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], found)
 
 
 def _every(directions: tuple[Parts, ...], questions: Question) -> Bounds:
+    # One question after the other: each takes as many lines and nodes as it needs.
     return jax.lax.map(lambda question: solve.bounds_of(directions, question)[0], questions)
 
 
@@ -272,16 +294,17 @@ def _has_laws(directions: list[Parts]) -> bool:
 
 
 def _may_converge(directions: list[Parts]) -> bool:
-    """Returns whether it is worth a program to ask: all losses are known, and the characteristic function may fall."""
+    """Returns whether a program is worth its time: all laws are known, and the characteristic function may fall."""
     return _has_laws(directions) and all(_log_recurring(parts) < FALLEN for parts in directions)
 
 
 def _log_recurring(parts: Parts) -> float:
-    """Returns the log of about the modulus to which the characteristic function of a sum comes back.
+    """Returns about the log of the modulus to which the characteristic function of a sum recurs.
 
-    Numbers of runs that are traced may be any.
+    Numbers of runs that are traced count as infinitely many.
     """
     total = 0.0
+    # A law that does not recur, or is not known, adds nothing.
     for pairs, counts in parts:
         law = pairs.law()
         if law is not None and law.recurring < 1:
@@ -295,7 +318,7 @@ _larger = compiled(solve.larger)
 
 
 def _of_runs(runs: Sequence[Closed], question: Question) -> tuple[Bounds, Any]:
-    """Returns the larger of the closed forms' brackets, and which direction decides."""
+    """Returns the larger of the closed forms' brackets, and the index of the direction that decides."""
     found = one_run.bounds_of_each(list(runs), question)
     return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
 
@@ -310,8 +333,9 @@ def _answer_jvp(asked: Asked, primals: Any, tangents: Any) -> tuple[Bounds, Boun
         else:
             find = functools.partial(_with_slopes, asked)
             bounds, slopes = by_platform(find, leaves, safe=lambda found: (outward(found[0]), found[1]))
-        # A tangent may be a Python number; one of a whole number is nothing at all.
+        # A tangent may be a Python number; that of a whole number has the type float0, and is left out.
         known = [i for i, move in enumerate(moves) if getattr(move, "dtype", None) != jax.dtypes.float0]
+        # All three numbers of a bracket move by the derivative of the exact answer: a bound has none of its own.
         tangent = _moved([slopes[i] for i in known], [moves[i] for i in known])
         flat = np.zeros(np.shape(bounds.converged), jax.dtypes.float0)
     return bounds, Bounds(lower=tangent, estimate=tangent, upper=tangent, converged=flat)
@@ -324,7 +348,7 @@ def _with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[An
         return found
     mechanism, steps, question = asked.arguments(leaves)
     directions = directed_parts(mechanism, steps, asked.relation, asked.known)
-    # Concrete ones out here: a number that JAX differentiates would be a float32 within.
+    # Concrete numbers are converted outside of the program, within which JAX would take them as float32.
     real, concrete = jax.dtypes.canonicalize_dtype(jnp.float64), is_concrete(leaves)
     reals: list[Any] = [np.asarray(leaf, real) if concrete else _real(leaf) for leaf in leaves]
     *run, question = asked.arguments(reals)
@@ -340,7 +364,7 @@ def _with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[An
 
 
 def _real(leaf: Any) -> Array:
-    """Returns traced numbers as real ones; NaN for whole ones that those do not hold."""
+    """Returns traced numbers as real ones; NaN for whole numbers that are too large to be exact."""
     if jnp.issubdtype(leaf.dtype, jnp.inexact):
         return exact_real(leaf)
     return jnp.where(leaf > validation.MOST_STEPS, jnp.nan, as_real(leaf)) if leaf.dtype.itemsize > 4 else as_real(leaf)
@@ -357,6 +381,7 @@ def _plain_with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, l
         found = one_run.from_user(asked.relation, seen, *run)
         return jnp.log(found.mu), found
 
+    # By the chain rule through log mu, of which delta is a closed form.
     by_run, found = jax.grad(log_mu, has_aux=True)(run)
     epsilon: Any = bounds.estimate if isinstance(question, ForEpsilon) else question.epsilon
     by_mu, by_epsilon = slopes_of_log_delta(found.mu, epsilon)
@@ -366,16 +391,22 @@ def _plain_with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, l
 
 @jax.jit
 def _moved(slopes: list[Array], moves: list[Array]) -> Array:
-    """Returns the sum of slopes times moves, at once: operation by operation each, and its transpose, is compiled."""
+    """Returns the sum of slopes times moves.
+
+    One program, as otherwise every operation and its transpose would be compiled by itself.
+    """
     each = [jnp.sum(slope * move.astype(slope.dtype)) for slope, move in zip(slopes, moves, strict=True)]
     return jnp.sum(jnp.stack(each))
 
 
 def _slopes(question: Question, answer: Any, by_leaves: list[Any], by_epsilon: Any) -> list[Any]:
-    """Returns the derivative of the answer in each leaf of the arguments, by the implicit function.
+    """Returns the derivative of the answer in each leaf of the arguments, by the implicit function theorem.
 
-    Given are those of log delta in the leaves of mechanism and steps, and in epsilon.
+    ``by_leaves`` and ``by_epsilon`` are the derivatives of log delta in the leaves of mechanism and steps, and in
+    epsilon. Where the answer is at an end of its range the derivative is 0.
     """
+    # Epsilon solves log delta(epsilon, leaf) = log of the given delta, and the slopes of delta are delta times those of
+    # its log.
     with np.errstate(all="ignore"):
         if isinstance(question, ForEpsilon):
             slopes = [-slope / by_epsilon for slope in by_leaves] + [1 / (question.delta * by_epsilon)]
@@ -388,7 +419,7 @@ def _slopes(question: Question, answer: Any, by_leaves: list[Any], by_epsilon: A
 
 
 def _difference() -> float:
-    """Returns the relative step of differences, for the arithmetic that is traced for."""
+    """Returns the relative step of differences for the arithmetic in use."""
     return min(DIFFERENCE * math.cbrt(scaled(1.0)), WIDEST)
 
 
@@ -396,16 +427,17 @@ def _difference() -> float:
 def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, list[Array], Array]:
     """Returns the answer, and the derivatives of log delta there in each leaf of mechanism and steps, and in epsilon.
 
-    In epsilon it is differentiated under the integral. In the parameters it is a central difference of the integral,
-    which is exact enough for that: of relative step h it errs by about h^2, and by its own error over h. One program
-    does all, row by row: the answer first, and then log delta at it, as things stand and as each number that it
-    depends on is moved up and down.
+    The derivative in epsilon is taken under the integral. Those in the parameters are central differences of the
+    integral, which is exact enough for that: with a relative step h they err by about h^2, and by the integral's own
+    error over h. One program does all, row by row: the answer first, then log delta at the answer, and then log delta
+    with each number that it depends on moved up and moved down.
     """
     step = _difference()
     *_, question = asked.arguments(leaves)
     reals = list(leaves[:-1])
     sizes = [leaf.size for leaf in reals]
     each = np.eye(sum(sizes), dtype=question.value.dtype)
+    # Rows of moves: none for the answer, none for log delta at it, then each number up, and each number down.
     moves = np.concatenate([0 * each[:1], 0 * each[:1], each, -each])
 
     def row(found: Any, given: Any) -> Any:
@@ -418,6 +450,7 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
         return decided, (state.bounds, state.read)
 
     start = jnp.zeros_like(question.value), jnp.int32(0)
+    # The state is the epsilon and the direction of the answer, which the first row finds and all others read at.
     _, (bounds, read) = jax.lax.scan(row, start, (np.arange(len(moves)) > 0, moves))
     (value, by_epsilon), count = read[1], sum(sizes)
     up, down = read[2 : 2 + count, 0], read[2 + count :, 0]
@@ -428,7 +461,7 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
 def _scaled(reals: list[Any], sizes: list[int], shares: Array) -> list[Array]:
     """Returns the leaves with each number moved by a share (n,) of itself.
 
-    Where that is 0 it is as it stands, bit by bit: a product would lose a subnormal number of steps.
+    A number whose share is 0 stays the same bit by bit: a product would lose a subnormal number of steps.
     """
     parts = [part.reshape(x.shape) for x, part in zip(reals, jnp.split(shares, np.cumsum(sizes)[:-1]), strict=True)]
     return [jnp.where(part == 0, x, x * (1 + part)) for x, part in zip(reals, parts, strict=True)]
@@ -436,14 +469,14 @@ def _scaled(reals: list[Any], sizes: list[int], shares: Array) -> list[Array]:
 
 def _differences(reals: list[Any], sizes: list[int], value: Any, up: Any, down: Any, step: Any) -> list[Any]:
     """Returns derivatives in each leaf from values (n,) where each number is moved up and down by a share of itself."""
-    # At the end of a range only one side is there.
+    # At the end of a range only one side has a value: the difference is one-sided there.
     difference = jnp.where(jnp.isnan(up), 2 * (value - down), jnp.where(jnp.isnan(down), 2 * (up - value), up - down))
     pieces = jnp.split(difference / (2 * step), np.cumsum(sizes)[:-1])
     return [piece.reshape(x.shape) / jnp.where(x == 0, jnp.inf, x) for piece, x in zip(pieces, reals, strict=True)]
 
 
 def _chosen(decides: Array, *directions: Any) -> Any:
-    """Returns what belongs to the direction that decides."""
+    """Returns the one of ``directions`` that decides."""
     return jax.tree.map(
         lambda *both: both[0] if len(both) == 1 else choose(decides == 1, both[1], both[0]), *directions
     )
@@ -455,8 +488,8 @@ def _log_slopes(
 ) -> tuple[list[Array], Array]:
     """Returns the derivatives of log delta at ``epsilon`` in each leaf of mechanism and steps, and in epsilon.
 
-    Of closed forms, by central differences in the parameters. Next to the largest loss, beyond which delta is 0, they
-    are shorter than the way there: log delta falls as the logarithm of that does.
+    They are central differences of closed forms. Next to the largest loss, beyond which delta is 0, steps are short of
+    the distance to it: log delta falls there as the logarithm of the distance does.
     """
     reals, structure = jax.tree.flatten(run)
 
@@ -475,7 +508,7 @@ def _log_slopes(
         return _chosen(decides, *(one_run.log_delta_at(run, epsilon, step) for run in runs))
 
     sizes = [leaf.size for leaf in reals]
-    # One row for each number that the answer depends on, moved up and moved down; the first is as it stands.
+    # The first row is the point itself; then each number that the answer depends on is moved up, and then down.
     each = np.eye(sum(sizes), dtype=epsilon.dtype)
 
     moves = np.concatenate([0 * each[:1], each, -each])

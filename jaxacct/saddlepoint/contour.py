@@ -1,8 +1,21 @@
-"""Moments of the sum of all losses at real orders: those of each loss, times its runs; and their errors.
+"""The contour integral of the exact accountant: delta as an inverse transform along a line through a saddle point.
 
-What is composed is a list of parts: pairs of one class with their numbers of runs. Here most are of a single pair, and
-such a one is taken without its axis (:func:`jaxacct.numerics.pytrees.without_axes`): an operation on an axis of length
-1 is several.
+Delta of a composition is an integral of the exponential of its cumulant function along a line of complex orders. On the
+line through the saddle point the integrand falls fastest, and an equidistant rule gives about ten digits with a few
+dozen nodes, whatever the number of steps. Everything that the rule leaves out is bounded. In reading order:
+
+- the moments of the sum of all losses at real orders, and their errors (:func:`rungs_of`, :func:`total_and_error`);
+- rare losses, taken out of the integral (:class:`Rare`, :class:`Kept`);
+- the search for a line by looks at a ladder of orders (:func:`aimed`);
+- the characteristic function at the nodes of a line (:func:`transforms`, :func:`log_characteristic`);
+- the integral along the line and its error bounds (:func:`line_at`, :func:`read_at`).
+
+A composition is a list of parts: pairs of one class with their numbers of runs. Most parts here are a single pair, and
+such a pair is taken without its axis (:func:`jaxacct.numerics.pytrees.without_axes`), because an operation on an axis
+of length 1 compiles to several.
+
+Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function", for the
+inversion; the contour and its errors are derived here.
 """
 
 from __future__ import annotations
@@ -39,13 +52,14 @@ from jaxacct.numerics.precision import first_index, log_peak
 from jaxacct.numerics.pytrees import each, register_dataclass
 
 VALUE_ROUNDING = 700.0
-"""Units of roundoff by which a cumulant errs relative to itself.
+"""Bound on a cumulant's relative error, in units of roundoff. Lowering it can break a bound.
 
 Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments
-are sums of positive terms, taken directly where they are above 1/4 only.
+are sums of positive terms, taken directly only where they are above 1/4.
 """
 
 Tree = TypeVar("Tree")
+"""A pytree of arrays."""
 
 
 def scanned(parts: Parts) -> list[Nodes]:
@@ -54,12 +68,12 @@ def scanned(parts: Parts) -> list[Nodes]:
 
 
 def is_alone(parts: Parts) -> bool:
-    """Returns whether one pair is all there is: where that is not run, all is idle, whatever is said of it."""
+    """Returns whether a composition is a single pair, without an axis. If that has no runs nothing is run at all."""
     return len(parts) == 1 and jnp.ndim(parts[0][1]) == 0
 
 
 def summed(parts: Parts, found: list[Tree]) -> Tree:
-    """Returns the sum of what each run of each row comes to."""
+    """Returns the sum, over all runs of all rows, of the quantity ``found`` of each row."""
     if is_alone(parts):
         return jax.tree.map(lambda row: parts[0][1] * row, found[0])
 
@@ -76,15 +90,15 @@ def summed(parts: Parts, found: list[Tree]) -> Tree:
 
 
 def rungs_of(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Moments, list[Rungs]]:
-    """Returns about the moments of the sum at orders (n,), and those of each row."""
+    """Returns approximate moments of the sum at orders (n,), and those of each row."""
     rows = [each(part, lambda _, rows: rungs(rows, orders), rows) for part, rows in zip(parts, nodes, strict=True)]
     return summed(parts, [Moments(row.value, row.slope, row.curvature) for row in rows]), rows
 
 
 def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array]) -> tuple[Array, list[Array]]:
-    """Returns upper bounds on the sum's values at orders (n,), and what quadrature misses of each row's, (n,).
+    """Returns upper bounds on the sum's cumulants at orders (n,), and bounds on each row's quadrature error, (n,).
 
-    ``rows`` are upper bounds on what the nodes say of each row.
+    ``rows`` are upper bounds on the cumulants that the nodes give each row.
     """
 
     def missed(pair: Any, nodes: Nodes) -> Array:
@@ -96,7 +110,7 @@ def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array])
 
 
 class Row(NamedTuple):
-    """Moments of a row, and how far rounding may have moved the slope; only pairs ask for that."""
+    """The moments of a row, and a bound on the rounding of the slope, which only pairs of floats need."""
 
     moments: Moments
     slope_error: Array | None
@@ -105,9 +119,9 @@ class Row(NamedTuple):
 def total_and_error(
     parts: Parts, nodes: list[Nodes], missed: list[Array], order: Array
 ) -> tuple[Moments, Array, list[Row]]:
-    """Returns the moments of the sum, a bound on the error of its value, and the moments of each row.
+    """Returns the moments of the sum, a bound on the error of its cumulant, and the moments of each row.
 
-    The error is that of rounding, and of quadrature, which is given.
+    The error is that of rounding and that of quadrature, which is given as ``missed``.
     """
 
     def of_row(pair: Any, nodes: Nodes, missed: Array) -> tuple[Moments, Array, Array | None]:
@@ -118,7 +132,8 @@ def total_and_error(
             error = jnp.fmin(error, value_error) if law.is_close else error
             slope_error = slope_error if law.is_close else jnp.full_like(slope_error, jnp.inf)
         if isinstance(pair, Kept):
-            # Near 1 a moment is formed from sums of one sign, and these masses, by which the sums may exceed it.
+            # Near 1 a moment is formed from sums of one sign and from the marked masses, by which the sums may exceed
+            # it: the errors of these count.
             marked = pair.marked
             missed = missed + 1.3 * (order + 1) * (marked.p + marked.q) * (marked.error + 2 * VALUE_ROUNDING * u)
         return found, error + missed, slope_error
@@ -128,7 +143,7 @@ def total_and_error(
 
 
 def largest_order(parts: Parts) -> Array:
-    """Returns the largest order at which moments of all that is run are known."""
+    """Returns the largest order at which the moments of all losses that are run are known."""
     largest = [each(part, lambda pair: law_of(pair).largest_order()) for part in parts]
     if is_alone(parts):
         return largest[0]
@@ -137,35 +152,38 @@ def largest_order(parts: Parts) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Rare losses, taken out of the integral: where they are rare they cost it most of its nodes.
+# Rare losses, taken out of the integral because they would cost it most of its nodes.
 #
 # A run is marked where its noise lies beyond a place, where losses are large and rare, or small. With A the event that
 # a run is marked where losses are large, and B that none is so but one where they are small,
 #
-#     delta(eps) = E[(1 - e^(eps - S))+; no mark] + E[(1 - e^(eps - S))+; A] + E[(1 - e^(eps - S))+; B],
+#     delta(eps) = E[(1 - e^(eps - S))+; no mark] + E[(1 - e^(eps - S))+; A] + E[(1 - e^(eps - S))+; B].
 #
-# and the first is the integral of a law without those losses: it has moments of all orders, and no reach beyond the
-# losses that are kept. The second lies between P(A) - e^eps Q(A), for (x)+ >= x, and P(A), where of A only what P has
-# mass on counts for Q: other runs may lose -inf. Where marked losses are so large that S >= eps whatever the other runs
-# lose, which is at least their infimum, the lower of the two is exact. The third lies between 0 and P(B), and is 0
-# where marked losses are so small that S <= eps though the other runs lose their suprema. So marks begin where that is
-# so, or, where it comes first, where they are nothing beside delta.
+# The first term is the integral of a law without the marked losses: it has moments of all orders, and does not reach
+# beyond the losses that are kept. The second lies between P(A) - e^eps Q(A), as (x)+ >= x, and P(A); Q(A) counts only
+# the part of A on which P has mass, as other runs may lose -inf. If marked losses are so large that S >= eps whatever
+# the other runs lose, which is at least their infimum, the lower of the two is exact. The third lies between 0 and
+# P(B), and is 0 if marked losses are so small that S <= eps even where the other runs lose their suprema. So marks
+# begin where these conditions hold, or, if that comes first, where the marked mass is negligible beside delta.
 # ----------------------------------------------------------------------------------------------------
 
 UNITS = 1024
-"""Units of roundoff by which Q's mass where P has none may err, relative to itself: a sum of so many atoms."""
+"""Bound on the relative error, in units of roundoff, of Q's mass where P has none. Lowering it can break a bound.
+
+That mass is a sum of so many atoms.
+"""
 
 
 class Rare(NamedTuple):
-    """What is known of the marked losses of a composition.
+    """The probabilities of the marked losses of a composition, and the eps for which their share of delta is exact.
 
     Attributes:
-        p (), q (): probabilities that any run is marked where losses are large, all losses finite, those of -inf
-            being none that P has.
+        p (), q (): probabilities that any run is marked where losses are large and all losses are finite; losses of
+            -inf, which P does not have, are excluded from q.
         small (): P's probability that any run is marked where losses are small.
-        error (): bound on the relative errors of these.
+        error (): bound on the relative errors of these probabilities.
         above (): eps up to which the sum is at least eps wherever a run is marked where losses are large.
-        below (): eps from which on it is at most eps wherever one is marked where losses are small.
+        below (): eps from which on the sum is at most eps wherever a run is marked where losses are small.
     """
 
     p: Array
@@ -176,9 +194,10 @@ class Rare(NamedTuple):
     below: Array
 
     def shares(self, epsilon: Array) -> tuple[Array, Array, Array, Array]:
-        """Returns what marked losses add to delta(epsilon).
+        """Returns the share of delta(epsilon) of the marked losses.
 
-        At least; how much that falls with epsilon; how much more they add at most; and the rounding of these.
+        These are a lower bound, its rate of fall with epsilon, the amount by which an upper bound exceeds it, and the
+        rounding of these.
         """
         of_q = jnp.where(self.q > 0, jnp.exp(epsilon) * self.q, 0.0)
         least = jnp.maximum(self.p - of_q, 0.0)
@@ -187,15 +206,15 @@ class Rare(NamedTuple):
         return least, jnp.where(least > 0, of_q, 0.0), more, (self.error + 8 * roundoff()) * (self.p + of_q)
 
     def between(self, epsilon: Array) -> tuple[Array, Array, Array]:
-        """Returns what marked losses add to delta(epsilon): at least, how much more at most, and the rounding."""
+        """Returns the share of delta(epsilon) of the marked losses: a lower bound, the excess of an upper, rounding."""
         least, _, more, off = self.shares(epsilon)
         return least, more, off
 
 
 def with_rare(log_delta: Array, rare: Rare | None, epsilon: Array) -> Array:
-    """Returns an upper bound on log delta(eps) together with what is marked, given one on it without.
+    """Returns an upper bound on log delta(eps) with the marked losses, given one without them.
 
-    Both exponentials and the sum are right to 24 units; the logarithm is, to eight of itself.
+    Both exponentials and the sum are right to 24 units, and the logarithm to eight units of itself.
     """
     if rare is None:
         return log_delta
@@ -218,7 +237,7 @@ class Kept:
 
 
 def may_be_rare(parts: Parts) -> bool:
-    """Returns whether there are losses among them that can be marked, and programs that may be so long."""
+    """Returns whether any losses can be marked, in an arithmetic whose programs may be as long as that takes."""
     return any(map(_has_marks, parts))
 
 
@@ -227,11 +246,11 @@ def _has_marks(part: Part) -> bool:
 
 
 Marks = tuple[Marked | None, ...]
-"""For each part what is marked of its rows; None where its losses are never rare."""
+"""The marked losses of the rows of each part; None for a part whose losses are never rare."""
 
 
 def nowhere(parts: Parts) -> Marks:
-    """Returns that nothing is marked."""
+    """Returns marks that leave nothing out."""
     no = tuple(jnp.full_like(counts, 0.0) for _, counts in parts)
     return tuple(
         Marked(zero + jnp.inf, zero, zero, zero, zero, zero) if _has_marks(part) else None
@@ -240,7 +259,7 @@ def nowhere(parts: Parts) -> Marks:
 
 
 def kept(parts: Parts, marks: Marks) -> Parts:
-    """Returns what is composed without the runs that are marked."""
+    """Returns the composition without the losses that are marked."""
     return tuple(
         (pairs if marked is None else Kept(pairs, marked), counts)  # type: ignore[misc]
         for (pairs, counts), marked in zip(parts, marks, strict=True)
@@ -248,16 +267,18 @@ def kept(parts: Parts, marks: Marks) -> Parts:
 
 
 class Ends(NamedTuple):
-    """For each part the infima and the suprema of its losses, and what all the other runs' come to beside one of it."""
+    """The infima and suprema of losses, of each row and of all the other runs beside one run of the row."""
 
     rows: list[tuple[Array, Array]]
+    """Infimum and supremum of one run of each row, by part."""
     others: list[tuple[Array, Array]]
+    """Infimum and supremum of the sum of all the other runs, by part."""
 
 
 def ends_of(parts: Parts) -> Ends:
-    """Returns where losses end; where what others come to is not known, NaN."""
+    """Returns the ends of losses; an end of the other runs that is not known is NaN."""
     rows = [each(part, lambda pair: pair.loss_range()) for part in parts]
-    # Zero times infinity where nothing is run.
+    # Rows without runs are left out, as zero times infinity would be NaN.
     each_part = [
         jnp.stack([jnp.sum(jnp.where(counts > 0, counts * end, 0.0)) for end in ends])
         for (_, counts), ends in zip(parts, rows, strict=True)
@@ -267,9 +288,10 @@ def ends_of(parts: Parts) -> Ends:
 
 
 def marks_for(parts: Parts, ends: Ends, high: Array, low: Array, log_mass: Array) -> Marks:
-    """Returns what is marked for it to be known, or to have about that mass of P together, where that comes first.
+    """Returns marks beyond which the share of delta is known exactly, or P's mass is about exp(log_mass).
 
-    Known are large losses for eps up to ``high`` (if not inf), small ones for eps from ``low`` on (if not -inf).
+    The condition that is met first counts. The share of large losses has to be known for eps up to ``high`` (if not
+    inf), that of small ones for eps from ``low`` on (if not -inf).
     """
     runs = jnp.log(sum(jnp.sum(counts) for _, counts in parts))
 
@@ -292,10 +314,11 @@ def marks_for(parts: Parts, ends: Ends, high: Array, low: Array, log_mass: Array
 
 
 def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> Rare:
-    """Returns what the losses come to that are marked, and left out, of what is composed; ``scans`` are of the rest."""
+    """Returns the probabilities of the marked losses, which are left out; ``scans`` are the nodes of the rest."""
     u, worst, off = roundoff(), jnp.zeros(()), jnp.zeros(())
-    # Logs of probabilities: that no run is marked, where losses are large, under P and Q, and where they are small;
-    # that no loss is infinite, and that P can have made every run that is not of these parts.
+    # Logs of probabilities. ``none``: that no run is marked where losses are large, under P and under Q, and that none
+    # is marked where they are small. ``finite``: that no loss is infinite. ``present``: Q's, that all runs of parts
+    # without marks have outcomes on which P has mass.
     none, finite, present = jnp.zeros(3), jnp.zeros(()), jnp.zeros(())
     above, below = jnp.full((), jnp.inf), jnp.full((), -jnp.inf)
 
@@ -304,32 +327,33 @@ def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> R
         logs = jnp.log1p(-jnp.reshape(mass, (counts.shape[0], -1)))
         return jnp.sum(jnp.where(counts > 0, counts * logs, 0.0), axis=0)
 
+    # Part by part: each adds its logs of probabilities, and bounds the eps for which its marked losses are known.
     for part, marked, scan, (lowest, highest), (least, most) in zip(parts, marks, scans, *ends, strict=True):
         counts, infinite = part[1], None
         if type(part[0]).infinite_mass is not DominatingPair.infinite_mass:
             infinite = each(part, lambda pair: pair.infinite_mass())
             finite = finite + log_none(counts, infinite)[0]
         if marked is None:
-            # A run that P cannot have made has no share in what Q says of large losses beside it.
+            # Outcomes of a run on which P has no mass are excluded from Q's probability of large losses beside it.
             missing = jnp.clip(scan.missing, 0.0, 1 - u)
             present = present + log_none(counts, missing)[0]
             off = off + UNITS * u * jnp.sum(jnp.where(counts > 0, counts * missing / (1 - missing), 0.0))
             continue
-        # Of the finite losses, for the rest of a composition has finite ones, too.
+        # Conditional on a finite loss: the probability that all losses are finite is a factor of its own.
         p, q, large = marked.p if infinite is None else marked.p / (1 - infinite), marked.q, marked.are_large
         none = none + log_none(counts, jnp.stack([large * p, large * q, (1 - large) * p], axis=-1))
         there = (counts > 0) & jnp.isfinite(marked.place)
         worst = jnp.maximum(worst, jnp.max(jnp.where(counts > 0, marked.error, 0.0)))
-        # The sum of all is right to units of itself, and so is it less one's own.
+        # The sum of all ends is right to units of itself, and so is the difference to the row's own.
         size = jnp.abs(marked.loss)
         up = marked.loss + least - 64 * u * (size + jnp.abs(least) + jnp.abs(lowest))
         down = marked.loss + most + 64 * u * (size + jnp.abs(most) + jnp.abs(highest))
         is_large = large > 0
         above = jnp.minimum(above, jnp.min(jnp.where(there & is_large, up, jnp.inf)))
         below = jnp.maximum(below, jnp.max(jnp.where(there & ~is_large, down, -jnp.inf)))
-    # NaN, of infinite ends, is not known.
+    # NaN comes from infinite ends: then no eps is known.
     above, below = jnp.where(jnp.isnan(above), -jnp.inf, above), jnp.where(jnp.isnan(below), jnp.inf, below)
-    # Each is a sum of logarithms near 0, and its exponential's distance from 1, right to a few units of themselves.
+    # Each probability is one less the exponential of a sum of logarithms near 0, right to a few units of itself.
     p, q, small = -jnp.expm1(none)
     return Rare(p * jnp.exp(finite), q * jnp.exp(present), small, 2 * worst + 64 * u + off, above, below)
 
@@ -337,51 +361,63 @@ def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> R
 # ----------------------------------------------------------------------------------------------------
 # The search for a line: a saddle point, and the losses that are rare there, by looks at a ladder of orders.
 #
-# Each look is one product of matrices: the moments of the sum at nine orders around the one that is looked at, and what
-# Laplace's method makes of them. The saddle point lies between two of them, or beyond one end: the next look is there,
-# by Newton's step from the lower of the two, until the step is shorter than the ladder's own. Where large losses are
-# rare it begins again without them, twice: without what may come to a quarter of delta, which bounds eps roughly; and
-# without those that are known exactly up to this eps. All of this is guessed: brackets hold wherever a line is.
+# Each look is one product of matrices: it gives the moments of the sum at nine orders around the current one, and
+# Laplace's method gives eps and log delta at each. The saddle point lies between two of the orders, or beyond one end.
+# The next look is there, by Newton's step from the lower of the two, until the step is shorter than the ladder's own.
+# Where large losses are rare the search is repeated twice: without losses that may make up a quarter of delta, which
+# bounds eps roughly; and without those whose share is known exactly up to this eps. All of this is a guess: brackets
+# hold wherever a line is.
 # ----------------------------------------------------------------------------------------------------
 
 LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
-"""Orders that are looked at, over the saddle point: those of the lines to choose from, and of Chernoff's bounds on what
-the rule adds."""
+"""Orders of a look, over the one that is sought. Sound for any values that increase.
+
+They are the orders of the lines to choose from, and of Chernoff's bounds on the terms that the rule adds.
+"""
 
 HERE, HIGHER = -4, 3
-"""Where in them the saddle point's own order stands. The last so many of them, beyond the saddle point, are for bounds
-alone; all others may be lines.
+"""Index in the ladder of the sought order itself, and the number of orders beyond it, which are for bounds alone.
 
-Where large losses are rare they count for half of the law tilted by the saddle point, though hardly for delta; a lower
-line leaves them out and needs far fewer nodes.
+All orders up to the sought one may be lines. Where large losses are rare they make up half of the law tilted by the
+saddle point, though hardly any of delta; a lower line leaves them out and needs far fewer nodes.
 """
 
 LEAST = 4.0**-16
-"""Smallest order looked at, over the largest. Speed only: saddle points below are not found."""
+"""Smallest order of a look, over the largest. Speed and convergence only: saddle points below are not found."""
 
 LOOKS = 24
-"""Most looks for a saddle point. Three are usual. Speed only: what is not found by then has not converged."""
+"""Largest number of looks for a saddle point. Speed and convergence only.
+
+Three are usual. A search that has not ended by then has not converged.
+"""
 
 CLOSE = 0.15
-"""Share of the order that a step may come to for its look to be the last; log delta may move by one nat. Speed only:
-any line is sound, and Newton's method for eps corrects what Laplace's is off by."""
+"""Largest step, as a share of the order, after which a look is the last; log delta may move by one nat. Speed only.
+
+Any line is sound, and Newton's method for eps corrects the error of Laplace's.
+"""
 
 STAGES = 3
-"""Searches where large losses are rare: with them all; without what may come to a quarter of delta; and without those
-that are known exactly up to this eps. Speed only."""
+"""Number of searches where large losses are rare. Speed only.
+
+The first is with all losses, the second without those that may make up a quarter of delta, and the third without those
+whose share is known exactly up to the eps of the second.
+"""
 
 BEYOND_NEED = 0.01
-"""Share of the law tilted by 1.5 times the order that may lie beyond what a second search would leave out: above, large
-losses are rare. Speed only."""
+"""Share of the law tilted by 1.5 times the order above which large losses count as rare. Speed only.
+
+The share is that of the losses that a second search would leave out.
+"""
 
 NEXT_TO_NOTHING = 32.0
-"""Nats below delta of what is left out though it is not known. It is counted; speed only."""
+"""Nats below delta at which losses are left out though their share is not known. Speed only: bounds count them."""
 
 LOOSE = 6.0
-"""Nats by which the bound on a moment's quadrature may be above its floor. Speed only."""
+"""Nats by which the bound on a moment's quadrature error may be above its floor. Speed only."""
 
 FARTHER_ORDERS = 1.05
-"""Factor over a guess of eps up to which what is left out is known. Speed only."""
+"""Factor over a guess of eps up to which the share of the losses left out is to be known. Speed only."""
 
 
 class Wanted(NamedTuple):
@@ -391,46 +427,54 @@ class Wanted(NamedTuple):
     """
 
     epsilon: Any
+    """The eps that the line is for, unless ``by_delta``."""
     delta: Any
+    """The delta whose eps is sought; for a rough line, the delta to stay below."""
     by_delta: Any
+    """Whether the eps is sought."""
     order: Any
+    """The order of a rough line, or 0."""
 
 
 class Aim(NamedTuple):
-    """What a line is chosen for: where losses are left out as rare, and a saddle point of the rest."""
+    """The state of a search for a line: the losses left out as rare, and a saddle point of the rest."""
 
     stage: Array
-    """Of STAGES searches; the last is over at STAGES."""
+    """Number of the search, below :data:`STAGES`; equal to it when the last is over."""
     looks: Array
-    """Done in this stage."""
+    """Number of looks done in this search."""
     order: Array
-    """To be looked at next."""
+    """Order to look at next."""
     epsilon: Array
+    """The eps by Laplace's method."""
     log_delta: Array
-    """Eps and log delta as Laplace's method has them, with what is rare."""
+    """Log delta by Laplace's method, with the rare losses."""
     is_known: Array
     """Whether a saddle point was found."""
     orders: Array
+    """Orders of the ladder of the last look."""
     above: list[Array]
-    """Orders of the ladder that was looked at, and upper bounds on what the nodes of each row say of moments there."""
+    """Upper bounds on the cumulants that the nodes of each row give at these orders."""
     marks: Marks
-    """What is left out; of the rest are the nodes."""
+    """The losses left out."""
     scans: list[Nodes]
+    """The nodes of the losses kept."""
     largest: Array
-    """The largest order of the rest."""
+    """The largest order of the losses kept."""
     rare: Rare | None
+    """The probabilities of the losses left out; None where none can be."""
     inner: Array
-    """Log of what is asked for of the rest."""
+    """Log of the part of delta that is asked of the losses kept."""
 
 
 @with_pair_form(traced=few_digits.ladder)
 def ladder() -> np.ndarray:
-    """Returns the orders that are looked at, over the one that is sought."""
+    """Returns the orders of a look, over the one that is sought."""
     return LADDER
 
 
 def aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
-    """Returns what a line is chosen for; where it is not searched for, what one look at its order says."""
+    """Returns the end of the search for a line; if not ``searches``, the result of one look at the wanted order."""
     marks, zero = nowhere(parts), jnp.zeros_like(target)
     if may_be_rare(parts):
         shapes = jax.eval_shape(lambda parts, at: _left(parts, marks, ends_of(parts), at, at), parts, zero)
@@ -443,7 +487,8 @@ def aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
     aim = Aim(stage, jnp.int32(0), wanted.order, zero, target, zero > 0, row, rows, marks, scans, largest, rare, inner)
     if rare is not None:
         return _aim_found(parts, aim, wanted, target, searches)
-    # What is guessed is found roughly; what bounds rest on, nodes and what they say at the orders found, is not.
+    # The search is a guess and may be rough. The nodes, and the moments at the orders found, on which bounds rest, are
+    # computed again in full precision.
     found = roughly(_aim_found)(parts, aim, wanted, target, searches)
     orders = jnp.minimum(found.orders, largest)
     _, each_row = rungs_of(parts, scans, orders)
@@ -453,9 +498,9 @@ def aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
 def _left(
     parts: Parts, marks: Marks, ends: Ends, epsilon: Array, target: Array
 ) -> tuple[list[Nodes], Array, Rare, Array]:
-    """Returns the nodes of what is not marked, the largest order, what is known of the marked, and a share of delta.
+    """Returns the nodes and the largest order of the losses kept, the marked losses' ``Rare``, and a log of delta.
 
-    Rare losses take their share first: ``target`` is the log of all, and what is returned that of the rest.
+    Rare losses take their share of delta first: ``target`` is the log of all of it, and the result that of the rest.
     """
     rest = kept(parts, marks)
     scans = scanned(rest)
@@ -465,14 +510,16 @@ def _left(
 
 
 def _aim_found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: Array) -> Aim:
+    # One look for each step. A search is over after LOOKS looks at the latest, and there are at most STAGES of them.
     given = parts, wanted, target, searches
     return by_work.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _looked, aim, given)
 
 
 def _looked(aim: Aim, given: Any) -> Aim:
-    """Returns what is known after a look at the order that is next."""
+    """Returns the state after a look at the next order."""
     parts, wanted, target, searches = given
     scans, largest, rare, inner, ends = aim.scans, aim.largest, aim.rare, aim.inner, None
+    # The first look of a search makes the nodes of the losses that this search keeps.
     if rare is not None:
         ends = ends_of(parts)
         scans, largest, rare, inner = jax.lax.cond(
@@ -483,17 +530,18 @@ def _looked(aim: Aim, given: Any) -> Aim:
     order = jnp.maximum(aim.order, LEAST * largest)
     orders = jnp.minimum(order * jnp.asarray(ladder(), order.dtype), largest)
     found, rows = rungs_of(parts, scans, orders)
-    # Laplace's method at each: the eps whose saddle point it is, and log delta there.
+    # Laplace's method at each order: the eps whose saddle point it is, and log delta there.
     near = orders / (1 + orders)
     epsilons = found.slope - (1 + near) / orders
     bend = orders**2 * found.curvature + 1 + near**2
     reached = found.value - orders * epsilons - jnp.log1p(orders) - 0.5 * jnp.log(2 * jnp.pi * bend)
     is_sought, epsilon = wanted.by_delta, wanted.epsilon
     if rare is not None:
-        # The last search is for the eps of the one before, which leaves out more and errs upwards.
+        # The last search takes the eps of the one before, which leaves out more losses and errs upwards.
         epsilon = jnp.where(is_sought, jnp.maximum(aim.epsilon, 0.0), epsilon)
         is_sought &= aim.stage < STAGES - 1
-    # Nats, falling in the order, through 0 at the saddle point; of a Gaussian loss linear in the square of the order.
+    # A function of the order, in nats, that falls through 0 at the saddle point; for a Gaussian loss it is linear in
+    # the square of the order, so Newton's step is taken in that.
     value = jnp.where(is_sought, reached - inner, orders * (epsilon - epsilons))
     count = jnp.sum(value > 0, dtype=jnp.int32)
     rung = jnp.clip(count - 1, 0, len(ladder()) - 1)
@@ -520,7 +568,7 @@ def _looked(aim: Aim, given: Any) -> Aim:
         return aim._replace(stage=stage.astype(jnp.int32), looks=looks)
     aim = aim._replace(scans=scans, largest=largest, rare=rare, inner=inner)
     marks, is_rare = _ahead(parts, ends, aim, wanted)
-    # Without what is rare any order will do for a line.
+    # Once rare losses are left out any order will do for a line.
     is_known |= aim.stage > 0
     stage = jnp.where(is_over, jnp.where((aim.stage > 0) | is_rare, aim.stage + 1, STAGES), aim.stage)
     goes_on = is_over & (stage < STAGES)
@@ -529,12 +577,14 @@ def _looked(aim: Aim, given: Any) -> Aim:
 
 
 def _ahead(parts: Parts, ends: Ends, aim: Aim, wanted: Wanted) -> tuple[Marks, Array]:
-    """Returns what the next search leaves out, and whether that is rare enough for one."""
+    """Returns the marks of the next search, and whether large losses are so rare that it pays."""
     is_first = wanted.by_delta & (aim.stage == 0)
     guess, factor = jnp.maximum(aim.epsilon, 0.0), jnp.where(wanted.by_delta, FARTHER_ORDERS, 1 + 1e-6)
     high, low = jnp.where(is_first, jnp.inf, guess * factor), jnp.where(is_first, -jnp.inf, guess / factor)
     log_mass = aim.log_delta - jnp.where(is_first, np.log(4.0), NEXT_TO_NOTHING)
     ahead, is_rare = marks_for(parts, ends, high, low, log_mass), ~aim.is_known
+    # A further search pays if, for any row, the losses that it would leave out weigh on the present one: by their share
+    # of the tilted law, or by the quadrature error that they cause.
     for part, nodes, marked in zip(parts, aim.scans, ahead, strict=True):
         if marked is not None:
 
@@ -549,35 +599,36 @@ def _ahead(parts: Parts, ends: Ends, aim: Aim, wanted: Wanted) -> tuple[Marks, A
 
 
 # ----------------------------------------------------------------------------------------------------
-# The characteristic function of the tilted sum at the nodes of a line, less what is known of it in closed form.
+# The characteristic function of the tilted sum at the nodes of a line, without its mean's phase.
 #
 # With X = Y - E_t Y it is summed as E_t[e^(iwX) - 1], which is small where w is, and so keeps its digits when it is
-# raised to the power of the steps. Nodes come in pieces, as many as the highest frequency asks for. Frequencies come in
-# tiles: e^(i(a+b)) - 1 is made of e^(ia) - 1 and e^(ib) - 1, a the tile's first and b one of few offsets, in one
-# product.
+# raised to the power of the steps. The quadrature nodes of a loss come in pieces, as many as the highest frequency
+# needs. Frequencies come in tiles: e^(i(a+b)) - 1 is made of e^(ia) - 1 and e^(ib) - 1, with a the tile's first
+# frequency and b one of few offsets, in one product of matrices.
 # ----------------------------------------------------------------------------------------------------
 
 FREQUENCIES = 2048
-"""Most nodes on one half of the line."""
+"""Largest number of nodes on one half of the line; a multiple of the numbers below. Speed and convergence only."""
 
 TILE = 8
-"""Frequencies that share one turn of all nodes."""
+"""Number of frequencies that share one turn of all quadrature nodes. Speed only."""
 
 TILES_OF_STEP = 16
-"""Tiles for which nodes are made at a time where lanes are side by side."""
+"""Number of tiles for which quadrature nodes are made at a time where lanes are side by side. Speed only."""
 
 BLOCK = 64
-"""Frequencies that are worked on at a time."""
+"""Number of frequencies that are worked on at a time. Speed only."""
 
 NODE_ROUNDING = 150.0
-"""Units of roundoff by which the log of a characteristic function errs relative to the mean of |w X|.
+"""Bound on the error of the log of a characteristic function, in units of roundoff of the mean of |w X|.
 
-Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them, 130 in
-all; angles, of which two are put together, the one of a few products, err by up to eight units of themselves
-(tests/saddlepoint/test_tiles.py).
+Lowering it can break a bound. Weights are exponentials of logs as large as cut + 14, off by that many units and a few
+for the loss in them, 130 in all. Angles are put together from two, one of them of a few products, and err by up to
+eight units of themselves (tests/saddlepoint/test_tiles.py).
 """
 
 Sums = tuple[Array, ...]
+"""Arrays of sums over quadrature nodes."""
 
 
 def frequencies(spacing: Array) -> Array:
@@ -586,17 +637,17 @@ def frequencies(spacing: Array) -> Array:
 
 
 def blocks_of(tiles: Array) -> Array:
-    """Returns how many blocks of frequencies so many tiles fill, the last perhaps in part."""
+    """Returns the number of blocks of frequencies that so many tiles fill, the last perhaps in part."""
     return -(-tiles * TILE // BLOCK)
 
 
 class Transforms(NamedTuple):
-    """Of each row, if there are several with an axis for them, after that of the blocks.
+    """The characteristic functions of the rows, with an axis for the rows if there are several.
 
     Attributes:
         sums (blocks, [m,] 2, BLOCK): real and imaginary parts of E_t[e^(iwX) - 1] at the frequencies.
-        spread ([m,] n), missed ([m]): what bounds their errors.
-        steps ([m]): runs.
+        spread ([m,] n), missed ([m]): the quantities that bound their errors, by rounding and by quadrature.
+        steps ([m]): numbers of runs.
     """
 
     sums: Array
@@ -619,13 +670,14 @@ def transforms(
     ``known`` has the moments of each row at that order, and the errors of their slopes.
     """
     found: list[Transforms] = []
+    # Part by part, and row by row in a part, because each row takes as many pieces as it needs.
     for (pairs, steps), *more in zip(parts, scans, windows, known, strict=True):
         run = (pairs, *more, steps)
         if is_alone(parts):
             return _row(run, order, spacing, tiles)
         if jnp.ndim(steps) == 0:
             found.append(jax.tree.map(lambda leaf: leaf[None], _row(run, order, spacing, tiles)))
-        else:  # one after the other: each takes as many pieces as it needs
+        else:
             found.append(jax.lax.map(lambda row: _row(row, order, spacing, tiles), run))
     rows: Transforms = jax.tree.map(lambda *each: jnp.concatenate(each), *found)
     return rows._replace(sums=jnp.swapaxes(rows.sums, 0, 1))
@@ -637,13 +689,13 @@ def _row(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
     moments, _ = known
     law = law_of(pair)
     end = spacing * TILE * tiles
-    # What so many pieces miss is bounded below.
+    # The number of pieces may be a rough guess, as the quadrature error of that many is bounded below.
     pieces = roughly(lambda *args: law_of(args[0]).pieces(*args[1:]))(pair, order, end, window)
-    # What is not run takes no time.
+    # A row without runs takes no time.
     taken = jnp.where(steps > 0, pieces, 0)
     given = pair, window, pieces, (moments.value, moments.slope), order, spacing, tiles
     sums, spread = _all_pieces(given, taken)
-    # What is not run has no errors either.
+    # A row without runs has no errors either.
     missed = jnp.where(steps > 0, 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces))), 0.0)
     spread = _with_doubt(spread, law, order, scan, window, pieces, known)
     return Transforms(jnp.swapaxes(sums.reshape(2, -1, BLOCK), 0, 1), spread, missed, steps)
@@ -651,12 +703,15 @@ def _row(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
 
 @with_pair_form(traced=few_digits.with_doubt)
 def _with_doubt(spread: Array, *_: Any) -> Array:
-    """Returns spreads, with what else they are to be taken with."""
+    """Returns the spreads; for pairs of floats, together with the further quantities that their errors need."""
     return spread
 
 
 def _group_by_group(given: Any, taken: Array) -> Sums:
-    """Returns :func:`_all_pieces` some tiles at a time, those of all lanes in one list; lanes have few or hundreds."""
+    """Returns :func:`_all_pieces` some tiles at a time, the tiles of all lanes in one list.
+
+    Lanes of a batch may have few tiles or hundreds: side by side they would all wait for the longest.
+    """
     *_, tiles = given
     alone = by_work.as_lanes(turned_sums)
 
@@ -675,13 +730,13 @@ def _group_by_group(given: Any, taken: Array) -> Sums:
 
 @with_pair_form(traced=_group_by_group)
 def _all_pieces(given: Any, taken: Array) -> Sums:
-    """Returns the sums of so many pieces, and their spreads: of a lane by itself."""
+    """Returns the sums over all pieces, and their spreads, for a lane by itself."""
     *_, tiles = given
     return _pieces_added((*given[:-1], jnp.int32(0), tiles, taken), FREQUENCIES, _sums, longest_first=tiles)
 
 
 def _pieces_added(given: Any, frequencies: int, add: Callable[..., Array], **how: Any) -> Sums:
-    """Returns what ``add`` makes of the pieces at so many frequencies, (2, frequencies), and their spreads."""
+    """Returns the sums (2, frequencies) that ``add`` makes of all pieces, and their spreads."""
     *_, order, _, _, _, taken = given
 
     def piece(state: Sums, given: Any) -> Sums:
@@ -691,6 +746,7 @@ def _pieces_added(given: Any, frequencies: int, add: Callable[..., Array], **how
 
     one = jax.ShapeDtypeStruct((1,), order.dtype)
     none = jnp.zeros(jax.eval_shape(_spreads, one, one, one, one).shape, order.dtype)
+    # The state is the number of pieces done, the sums and the spreads; each step adds a piece, until all are taken.
     start: Sums = (jnp.zeros_like(taken), jnp.zeros((2, frequencies), order.dtype), none)
     return by_work.while_loop(lambda state, given: state[0] < given[-1], piece, start, given, **how)[1:]
 
@@ -708,15 +764,15 @@ def _of_piece(i: Array, pair: HasLaw, window: Any, pieces: Array, known: Any, or
 
 @with_pair_form(traced=few_digits.spreads)
 def _spreads(weights: Array, sizes: Array, deviations: Array, angles: Array) -> Array:
-    """Returns the spread of nodes (n,), by which what is made of their weights errs."""
+    """Returns the spread of nodes (n,), which bounds the rounding of sums with their weights."""
     return jnp.stack([jnp.sum(weights * sizes)])
 
 
 def log_characteristic(rows: Transforms, w: Array, spacing: Array) -> Sums:
-    """Returns log modulus, phase and error of E_t[e^(iw(S - E_t S))] at the frequencies of a block, of all that is run.
+    """Returns log modulus, phase and error of E_t[e^(iw(S - E_t S))] at the frequencies of a block, for all runs.
 
-    The error is a bound on that of both together: phi is off by at most |phi| (e^bound - 1), for if each factor b is
-    off by e |b|, e >= 0, a product of k of them is off by ((1 + e)^k - 1) |b|^k.
+    The error bounds that of modulus and phase together: phi is off by at most |phi| (e^bound - 1). If each factor b is
+    off by at most e |b|, e >= 0, a product of k of them is off by at most ((1 + e)^k - 1) |b|^k.
     """
     if jnp.ndim(rows.steps) == 0:
         return _to_the_steps(rows, w, spacing)
@@ -728,18 +784,19 @@ def _to_the_steps(row: Transforms, w: Array, spacing: Array) -> Sums:
     """Returns log modulus, phase and error of a block, of all the steps, from E_t[e^(iwX) - 1]."""
     ((x, y), spread, missed, steps), u = row, roundoff()
     y, off = _imaginary_and_error(y, w, spacing, spread, NODE_ROUNDING)
-    # The square of the modulus: less 1 where it is near 1, for that cancels, and itself where it is near 0.
+    # The log of the modulus comes from the square less 1, formed without cancellation, where that is near 0, and from
+    # the square itself elsewhere.
     real = 1 + x
     excess, square = x * (1 + real) + y * y, jnp.maximum(real * real + y * y, u**2)
     log_modulus = 0.5 * jnp.where(excess > -0.25, jnp.log1p(jnp.maximum(excess, -0.25)), jnp.log(square))
-    # At least 75 u where the square was raised to u^2: 1 - |phi| is at most w times the spread.
+    # Where the square was raised to u^2 ``off`` is at least 75 u, which covers that: 1 - |phi| <= w times the spread.
     error = jnp.log1p((off + missed) * jnp.exp(-log_modulus))
     return steps * log_modulus, steps * jnp.arctan2(y, real), steps * error
 
 
 @with_pair_form(traced=few_digits.imaginary_and_error)
 def _imaginary_and_error(y: Array, w: Array, _: Array, spread: Array, units: float) -> tuple[Array, Array]:
-    """Returns imaginary parts of E_t[e^(iwX) - 1], and the errors of these sums, as complex numbers."""
+    """Returns the imaginary parts of E_t[e^(iwX) - 1], and bounds on the errors of these sums as complex numbers."""
     return y, w * (units * roundoff() * spread[0])
 
 
@@ -748,7 +805,7 @@ _turned = jax.jit(turned)
 
 @with_pair_form
 def turned_sums(weights: Array, angles: Array, begun: Array, tiles: Array, real: Array, imaginary: Array) -> Sums:
-    """Returns :func:`_sums` of lanes, of which pairs have a form of their own."""
+    """Returns :func:`_sums` for lanes side by side; pairs of floats have a form of their own."""
     sums = jax.vmap(_sums)(weights, angles, begun, tiles, jnp.stack([real, imaginary], axis=1))
     return sums[:, 0], sums[:, 1]
 
@@ -756,14 +813,14 @@ def turned_sums(weights: Array, angles: Array, begun: Array, tiles: Array, real:
 def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, sums: Array) -> Array:
     """Returns ``sums`` (2, n), real and imaginary parts, with those of the sum of weights (e^(iwX) - 1) added.
 
-    Tile by tile, each by one product; ``angles`` are w X at the first frequency, ``begun`` is the tile that the sums
-    begin with.
+    It goes tile by tile, each by one product of matrices. ``angles`` are w X at the first frequency, and ``begun`` is
+    the tile with which the sums begin.
     """
-    # A CPU's compiler vectorizes one axis, and makes scalar code of two: so row by row. Barriers keep it from doing
-    # anew for each use what it is made of.
+    # A CPU's compiler vectorizes functions of one axis but makes scalar code of two, so sines are taken row by row.
+    # Barriers keep it from computing a result again for each of its uses.
     weights, angles = jax.lax.optimization_barrier((weights, angles))
-    # Of e^(i(a+b)) - 1 = (e^(ia) - 1) e^(ib) + (e^(ib) - 1) the latter is the same for all tiles: b is one of TILE
-    # offsets. Full precision: some devices multiply matrices in fewer bits by default.
+    # In e^(i(a+b)) - 1 = (e^(ia) - 1) e^(ib) + (e^(ib) - 1) the last term is the same for all tiles, as b is one of
+    # TILE offsets. Full precision, because some devices multiply matrices in fewer bits by default.
     c, s = jax.lax.optimization_barrier(jax.lax.map(lambda b: _turned(b * angles), np.arange(TILE, dtype=angles.dtype)))
     own = jnp.matmul(jnp.concatenate([c, s]), weights, precision="highest")
     table = jnp.stack([jnp.concatenate([1 + c, -s], axis=1), jnp.concatenate([s, 1 + c], axis=1)]).reshape(2 * TILE, -1)
@@ -777,6 +834,7 @@ def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, sums: Array
         old = jax.lax.dynamic_slice(sums, at, (2, TILE), allow_negative_indices=False)
         return jax.lax.dynamic_update_slice(sums, old + added.reshape(2, TILE), at, allow_negative_indices=False)
 
+    # One tile for each step; all lanes of a batch go as far as the longest, so that the loop has one bound.
     return jax.lax.fori_loop(0, by_work.of_all_lanes(tiles), tile, sums)
 
 
@@ -788,82 +846,97 @@ def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, sums: Array
 #     delta(eps) = (1/2 pi) integral of exp(K(z) - z eps) / (z (z + 1)) dw.
 #
 # The rule with nodes m dw gives the sum of e^(t m L) delta(eps + m L) over all integers m, L = 2 pi/dw: the truth and
-# *positive* terms beside it. With the Chernoff bound delta(eps') <= e^(K(a) - a eps') c(a), c(a) = a^a/(1+a)^(1+a), at
-#  an
-# order a > t the terms m > 0 fall geometrically, and at one below t (or with delta <= 1) those with m < 0. So L is
-# chosen
-# to make them small. Nodes end where a bound of the characteristic function that holds from there on is small. With the
-# quadrature's and the roundings' errors, each bounded where it arises, that makes the bracket.
+# *positive* terms beside it. By the Chernoff bound delta(eps') <= e^(K(a) - a eps') c(a), c(a) = a^a/(1+a)^(1+a), at an
+# order a > t the terms m > 0 fall geometrically, and at an order below t (or with delta <= 1) so do those with m < 0.
+# L is chosen to make them small. Nodes end where a bound on the characteristic function that holds from there on is
+# small. With the errors of quadrature and rounding, each bounded where it arises, that makes the bracket.
 # ----------------------------------------------------------------------------------------------------
 
 PENALTY = 6.0
-"""Nats by which the integrand on a line may exceed the one at the saddle point: digits lost to rounding."""
+"""Nats by which the integrand on a line may exceed the one at the saddle point. Tightness only.
+
+They are digits lost to rounding, which the bounds count.
+"""
 
 FARTHER = 1.35
-"""Factor by which the end of the line is moved out until a bound says that it is far enough."""
+"""Factor by which the end of the line is moved out until a bound shows that it is far enough. Speed only."""
 
 TURN_ROUNDING = 9.0
-"""Units of roundoff by which a node's angle errs relative to its phase, and to w times slope and eps: four of its own,
-and five that its sine and cosine may add (:func:`jaxacct.dominating_pairs.normal.turned`)."""
+"""Bound on a node's angle's error, in units of roundoff of its phase and of w times slope and eps.
+
+Lowering it can break a bound: four units are the angle's own, and its sine and cosine may add five
+(:func:`jaxacct.dominating_pairs.normal.turned`).
+"""
 
 ROUGH_CUT, DEVIATIONS = 8.0, 5.0
-"""Nats of delta, and deviations of the tilted sum, that a rough line is made for.
+"""Nats below delta, and standard deviations of the tilted sum, that a rough line is made for. Speed only.
 
-All that the rule adds to delta is positive: as an upper bound it needs few nodes, most often eight.
+The terms that the rule adds to delta are positive: as an upper bound it needs few nodes, most often eight.
 """
 
 
 class Integrand(NamedTuple):
-    """At node m, for all eps, amplitude[m] e^(i (phase[m] + w[m] (slope - eps))); in blocks, with their sums."""
+    """The integrand for all eps: at node m, amplitude[m] e^(i (phase[m] + w[m] (slope - eps))).
+
+    It comes in blocks, with their sums.
+    """
 
     nodes: Array
-    """(blocks, 3, BLOCK): amplitudes, phases, and w."""
+    """Amplitudes, phases and w, (blocks, 3, BLOCK)."""
     sums: Array
-    """(blocks, 3): of the amplitudes; of them times the error of each node, as a complex number, and of its phase's
-    rounding; and of them times w."""
+    """Sums over each block, (blocks, 3), of amplitudes, amplitudes times errors, and amplitudes times w.
+
+    The error of a node is that of a complex number, and includes the rounding of its phase.
+    """
 
 
 class Line(NamedTuple):
-    """The integrand on the line, and what it leaves out."""
+    """The integrand on a line, and bounds on all that the rule leaves out."""
 
     order: Array
+    """The order t, the real part of the line."""
     spacing: Array
+    """The distance dw between nodes."""
     integrand: Integrand
     blocks: Array
-    """Blocks of BLOCK nodes that are not empty."""
+    """Number of blocks of BLOCK nodes that are not empty."""
     value: Array
     """K(t) of the sum."""
     slope: Array
+    """K'(t) of the sum."""
     common_error: Array
-    """Error of the log of all nodes alike."""
+    """Bound on the error of the log that all nodes have in common."""
     log_tail: Array
-    """Log of the nodes left out, in units of the sum over the nodes."""
+    """Log of a bound on the nodes left out, in units of the sum over the nodes."""
     orders: Array
+    """Orders a of the Chernoff bounds."""
     log_beside: Array
-    """Orders a, and the logs of bounds on the terms beside the truth that lie on a's side, but for e^(-a eps)."""
+    """Logs of bounds on the terms beside the truth that lie on a's side, without the factor e^(-a eps)."""
     rare: Rare | None
-    """What is not in the integral."""
+    """The probabilities of the losses that are not in the integral."""
 
 
 class Read(NamedTuple):
-    """What a line says of delta at an eps."""
+    """The delta that a line gives at an eps, with its error bounds."""
 
     value: Array
-    """Log delta as the rule has it, with what is rare."""
+    """Log delta by the rule, with the rare losses."""
     slope: Array
-    """Its derivative in eps."""
+    """Derivative of ``value`` in eps."""
     below: Array
+    """Bound, relative to ``value``'s delta, on how far the true delta may be below it."""
     above: Array
-    """Bounds on the relative errors of delta: how far it may be above, and how far below."""
+    """Bound, relative to ``value``'s delta, on how far the true delta may be above it."""
 
 
 @roughly
 def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Array) -> tuple[Array, Array]:
-    """Returns which order makes the line that takes the fewest nodes, and the length L = 2 pi / spacing that it needs.
+    """Returns the index of the order whose line takes the fewest nodes, and the length L = 2 pi / spacing it needs.
 
-    Chernoff's bound at a_i is d_i e^(-a_i L) for delta(eps + L) and d_i e^(a_i L) for delta(eps - L); on the line t_j
-    it is multiplied by e^(t_j L), or by e^(-t_j L), and so falls with L for a_i above t_j, or below. Every L for which
-    one of the bounds on either side is e^-cut of delta will do; delta <= 1 is one more, from below.
+    Chernoff's bound at a_i is d_i e^(-a_i L) for delta(eps + L) and d_i e^(a_i L) for delta(eps - L). On the line t_j
+    the first is multiplied by e^(t_j L) and the second by e^(-t_j L), so the first falls with L for a_i above t_j, and
+    the second for a_i below. Every L will do for which one of the bounds on either side is e^-cut of delta; delta <= 1
+    is one more bound for a_i below.
     """
     cut = arithmetic().cut
     ratios = log_moments - orders * epsilon + log_peak(orders) - log_delta + cut
@@ -882,21 +955,21 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
 
 @with_pair_form(traced=few_digits.costs)
 def _costs(lengths: Array, penalty: Array, most: float) -> Array:
-    """Returns what lines cost: mostly nodes, for digits are many."""
+    """Returns the costs of lines: mostly their nodes, as there are digits enough to lose some."""
     return jnp.where(penalty < most, lengths * (1 + penalty / most), jnp.inf)
 
 
 def line_at(
     parts: Parts, aim: Aim, epsilon: Array, log_delta: Array, is_rough: Array | bool, wanted: Array | bool
 ) -> Line:
-    """Returns the integrand on a line near the saddle point; eps and log delta, roughly known, say what is needed.
+    """Returns the integrand on a line near the saddle point; eps and log delta, roughly known, tell how fine it is.
 
-    Choose a line, and with it the spacing of its nodes; go out on it until the nodes beyond count for nothing; evaluate
-    the integrand at the nodes up to there. Where it is not ``wanted`` there are none.
+    A line is chosen, and with it the spacing of its nodes; it goes out until the nodes beyond are negligible; and the
+    integrand is evaluated at the nodes up to there. Where a line is not ``wanted`` it has no nodes.
 
-    Where it ``is_rough``, it is for an upper bound alone, at the order that was looked at, and delta need not be close
-    to this one. Then there is no bound on what the rule adds; and there are no nodes where Chernoff's bound is below it
-    already.
+    A line that ``is_rough`` is for an upper bound alone, at the order that was looked at, and delta need not be close
+    to ``log_delta``. It has no bound on the terms that the rule adds; and it has no nodes where Chernoff's bound is
+    already below ``log_delta``.
     """
     u, exact, scans, orders = arithmetic().roundoff, arithmetic().cut, aim.scans, aim.orders
     above, missed = above_at(parts, scans, orders, aim.above)
@@ -913,13 +986,14 @@ def line_at(
         for part, rows in zip(parts, scans, strict=True)
     ]
     common_error = error_here + 4 * u
-    # Under a law this wide, or far enough below eps for delta <= 1 to do.
+    # The circle of a rough line holds the tilted law, or reaches so far below eps that delta <= 1 will do.
     wide = jnp.maximum(DEVIATIONS * jnp.sqrt(here.curvature), (ROUGH_CUT - log_delta) / order)
     length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, ROUGH_CUT, exact)
     at_most = with_rare(chernoff(order, here.value, common_error, epsilon), aim.rare, epsilon)
     wanted = jnp.logical_and(wanted, ~(is_rough & (at_most < log_delta)))
     spacing = 2 * jnp.pi / length
-    # The nodes left out are at most 2/(spacing w) times the bound; their sum is what makes delta.
+    # The nodes left out are at most 2/(spacing w) times the bound on the modulus; ``log_sum`` is the log of the sum
+    # over the nodes that makes delta.
     log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
     start = jnp.where(wanted, jnp.sqrt(2 * cut / here.curvature) / FARTHER, jnp.inf)
     tiles, log_tail = far_enough(parts, windows, order, spacing, start, log_sum - cut)
@@ -956,11 +1030,11 @@ def far_enough(
     start: Array,
     least: Array,
 ) -> tuple[Array, Array]:
-    """Returns how many tiles of nodes leave out nothing that counts, and the log of a bound on what they leave out.
+    """Returns a number of tiles beyond which nodes are negligible, and the log of a bound on the nodes left out.
 
-    It starts beyond ``start``, inf where none are wanted, and goes on by factors, until a bound on the modulus over all
-    that is beyond, the envelope, is below w e^least. Where all nodes there are would not do, none are spent, and
-    nothing is known of the rest.
+    The search starts beyond ``start``, which is inf where no nodes are wanted, and goes on by factors. It ends where
+    the envelope, a bound on the modulus at all frequencies beyond, is below w e^least. If all the nodes there are would
+    not do, a single tile is spent, and the bound on the rest is trivial.
     """
     nodes = [
         each(part, lambda pair, *window: law_of(pair).piece(window, 0, 1), *window)
@@ -968,7 +1042,7 @@ def far_enough(
     ]
 
     def farther(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
-        """Returns the next frequency, and a bound on the log of the modulus of all beyond."""
+        """Returns the next frequency, and a bound on the log of the modulus at all frequencies beyond it."""
         w, (parts, nodes, order, *_) = state[0] * FARTHER, given
         logs = [
             each(part, lambda pair, nodes: law_of(pair).log_envelope(order, w, nodes), rows)
@@ -977,14 +1051,15 @@ def far_enough(
         return w, summed(parts, logs)
 
     def is_short(state: tuple[Array, Array], given: Any) -> Array:
-        """Returns whether what lies beyond a frequency, by the bound on its modulus, may count."""
+        """Returns whether the nodes beyond a frequency may count, by the bound on the modulus."""
         (w, log_modulus), (*_, least, most) = state, given
         return (log_modulus > least + jnp.log(w)) & (w < most)
 
     most = spacing * FREQUENCIES
+    # The frequency grows by a factor with each step, so the loop ends at ``most`` if not before.
     given = parts, nodes, order, least, most
     w, log_modulus = by_work.while_loop(is_short, farther, (start, jnp.full_like(order, jnp.inf)), given)
-    # Of a last step beyond all nodes, or of one that was not done, nothing is known.
+    # If the last step went beyond all nodes, or none was made, only the modulus's bound of 1 is known.
     is_enough = (log_modulus <= least + jnp.log(w)) & (w <= most)
     tiles = jnp.where(start < jnp.inf, jnp.where(is_enough, jnp.ceil(w / (spacing * TILE)), 1.0), 0.0)
     tiles = tiles.astype(jnp.int32)
@@ -1001,21 +1076,22 @@ def integrand(
     spacing: Array,
     tiles: Array,
 ) -> Integrand:
-    """Returns the integrand at the nodes of so many tiles; beyond it is zero.
+    """Returns the integrand at the nodes of so many tiles; beyond them it is zero.
 
-    It is the characteristic function of the sum over z (z + 1), z = order + i w; block by block, as later sums are.
+    It is the characteristic function of the sum over z (z + 1), z = order + i w, computed block by block, as are the
+    sums in :func:`read_at`.
     """
     found = transforms(parts, aim.scans, windows, rows, order, spacing, tiles)
 
     def block(_: Array, of_block: tuple[Array, Array], given: Any) -> Integrand:
         (sums, w), (*of_rows, order, spacing, end), u = of_block, given, arithmetic().roundoff
         logs, turn, off = log_characteristic(Transforms(sums, *of_rows), w, spacing)
-        # z (z + 1), of modulus w^2 + order^2 + order and more: so its real part errs by units of it.
+        # z (z + 1) has a modulus of at least w^2 + order^2 + order, so its real part errs by units of the modulus.
         real, imaginary = order * (1 + order) - w * w, (1 + 2 * order) * w
         amplitude = jnp.where(w < end, jnp.exp(logs) / jnp.sqrt(real * real + imaginary * imaginary), 0.0)
         phase = turn - jnp.arctan2(imaginary, real)
         rounding = amplitude * (jnp.expm1(off) + u * (18 + TURN_ROUNDING * jnp.abs(phase)))
-        # Each once, and not for each of its sums.
+        # The barrier makes the compiler compute each of these once, and not for each sum.
         amplitude, phase, rounding = jax.lax.optimization_barrier((amplitude, phase, rounding))
         return Integrand(jnp.stack([amplitude, phase, w]), jnp.stack([amplitude, rounding, amplitude * w]).sum(1))
 
@@ -1026,13 +1102,13 @@ def integrand(
 
 
 def read_at(line: Line, epsilon: Array) -> Read:
-    """Returns what a line says of delta(eps). What the rule adds counts as above the truth only."""
+    """Returns the delta that a line gives at eps. The terms that the rule adds can only put it above the truth."""
     at_zero, u, size = 1 / (line.order * (1 + line.order)), arithmetic().roundoff, jnp.abs(epsilon)
 
     def block(_: Array, of_line: Array, beyond: Array) -> Array:
         amplitude, phase, w = of_line
         angle = phase + w * beyond
-        # Farther out the bound on the rounding is above all that a cosine can be off.
+        # At larger angles the bound on the rounding exceeds any error of a cosine, so any value will do.
         less, sine = jax.lax.optimization_barrier(turned(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0)))
         return jnp.stack([amplitude + amplitude * less, amplitude * w * sine]).sum(1)
 
@@ -1042,18 +1118,19 @@ def read_at(line: Line, epsilon: Array) -> Read:
     log_unit = line.value - line.order * epsilon + jnp.log(line.spacing / (2 * jnp.pi))
     rare = None
     if line.rare is not None:
-        # In the units of the sum over nodes, which may be lost beside what is rare. Of that the least is counted.
+        # The rare losses' share in units of the sum over nodes, which may be small beside it. The lower bound is added
+        # to the value.
         least, fall, *rare = (jnp.exp(jnp.log(part) - log_unit) for part in line.rare.shares(epsilon))
         rise, height = rise - fall + line.order * least, height + least
     value, slope = log_unit + jnp.log(height), rise / height - line.order
     mass, of_nodes, lever = line.integrand.sums.sum(0)
-    # A term errs by four units, besides what its angle does. Blocks are summed, then what they come to, and one half of
-    # the line is added to 0.
+    # A term errs by four units, besides the error of its angle. Nodes are summed by blocks, then the blocks, and twice
+    # the half of the line is added to the node at 0.
     rounding = u * (8 * at_zero + 4 * (1 + arithmetic().of_sum(BLOCK * line.blocks)) * (at_zero + 2 * mass))
     rounding = rounding + 2 * (of_nodes + TURN_ROUNDING * u * (jnp.abs(line.slope) + size) * lever)
     both = rounding + jnp.exp(line.log_tail)
     relative = both / height + 8 * u * (jnp.abs(line.value) + line.order * size + 8)
-    # What all nodes have in common is an error of a logarithm.
+    # The error that all nodes have in common is one of a logarithm.
     relative = relative + (1 + relative) * jnp.expm1(line.common_error)
     bounds = line.log_beside - value - line.orders * epsilon
     sides = jnp.stack([line.orders > line.order * 1.01, line.orders < line.order * 0.99])
@@ -1065,7 +1142,7 @@ def read_at(line: Line, epsilon: Array) -> Read:
 
 
 def log_above(line: Line, epsilon: Array, read: Read) -> Array:
-    """Returns an upper bound on log delta(eps), of finite losses: the rule's, or Chernoff's; or NaN."""
+    """Returns an upper bound on log delta(eps) of finite losses, the rule's or Chernoff's; or NaN."""
     by_moment = with_rare(chernoff(line.order, line.value, line.common_error, epsilon), line.rare, epsilon)
     at_most = jnp.fmin(read.value + jnp.log1p(read.above), by_moment)
     return at_most + 4 * arithmetic().roundoff * jnp.abs(at_most)

@@ -1,8 +1,13 @@
-"""Brackets without a contour: one run of any mechanism, and any number of plain Gaussian ones, which are one.
+"""Brackets without a contour: for one run of any mechanism, and for any number of plain Gaussian runs.
 
-A pair knows the profile of one run from below and from above (:meth:`.DominatingPair.one_run`); bounds on epsilon are
-where these meet delta. Gaussian losses of a distance mu_i = 1/s_i of means add up to one of mu^2 = sum k_i mu_i^2,
-whose profile and its inverse are closed forms (:mod:`.gaussian_profile`).
+A pair bounds the privacy profile of one run from below and from above (:meth:`.DominatingPair.one_run`); bounds on
+epsilon lie where these bounds meet delta. Plain Gaussian runs amount to one: Gaussian losses with means mu_i = 1/s_i
+apart add up to one with mu^2 = sum k_i mu_i^2, whose profile and its inverse are closed forms
+(:mod:`.gaussian_profile`).
+
+In reading order: the four closed forms, :class:`OneRun`, :class:`PlainGaussian`, :class:`SampledGaussian` and
+:class:`PlainLaplace`; :func:`closed_forms`, which recognizes them in a composition; :func:`of_plain`, from the user's
+Gaussian mechanisms to a bracket; :func:`bounds_of_each` and :func:`log_delta_at`, the answers.
 """
 
 from __future__ import annotations
@@ -32,14 +37,16 @@ from jaxacct.numerics.precision import TINY, as_float64, exact_float64, is_concr
 from jaxacct.numerics.programs import compiled
 
 ROUNDS = 400
-"""Most evaluations of a profile in search of an epsilon: 250 to the ends of float64 and 60 halvings. Any is sound."""
+"""Largest number of evaluations of a profile in search of an epsilon. Sound for any number.
 
-FIRST, GROWTH = 1e-3, 16.0
-"""First epsilon that is tried, and by what it is multiplied, or divided, until there is one on either side. Speed only.
+Some 250 reach the ends of float64, and 60 more are halvings.
 """
 
+FIRST, GROWTH = 1e-3, 16.0
+"""First positive epsilon tried, and the factor from one to the next until there is one on either side. Speed only."""
+
 LARGEST = 1e300
-"""Epsilons up to which one is sought."""
+"""Epsilon, in nats, beyond which the search ends. Sound for any value."""
 
 
 class OneRun(NamedTuple):
@@ -50,6 +57,7 @@ class OneRun(NamedTuple):
 
     def profile(self, epsilon: Array) -> Array:
         """Returns bounds (2,), below and above, on delta at an epsilon (), infinite losses included."""
+        # A pair's profile counts finite losses only; infinite ones add their mass at every epsilon.
         found = jnp.stack(self.pair.one_run(epsilon))
         if self.facts.masses is not None:
             found = (found + jnp.stack(self.facts.masses)) * (1 + 2 * roundoff() * SIDES)
@@ -58,19 +66,20 @@ class OneRun(NamedTuple):
     def epsilon(self, delta: Array) -> Array:
         """Returns bounds (2,), below and above, on epsilon at a delta ().
 
-        From above by any epsilon at which delta, from above, is small enough; from below by any at which delta, from
-        below, is still too large. Both ends are found in one loop, by bisection of what lies between the largest
-        epsilon that was seen to be too small and the least that was seen to be enough: what is returned was itself
-        evaluated, for asked again, in another program, its rounding might differ.
+        An upper bound is any epsilon at which the bound on delta from above is small enough; a lower bound is any at
+        which the bound on delta from below is still too large. Both ends are found in one loop, by bisection between
+        the largest epsilon that was seen to be too small and the least that was seen to be enough. The epsilon
+        returned was itself evaluated in the loop: evaluated again in another program, it might round differently.
         """
         zero, side = jnp.zeros((2,)), SIDES > 0
 
         def halved(state: Any) -> Any:
             count, x, low, high = state
             found = jax.vmap(self.profile)(x)
-            # Of what is no number nothing is known: too much from above, and too little from below.
+            # NaN says nothing: from above it counts as too large a delta, and from below as one that is small enough.
             enough = jnp.where(side, found[:, 1] <= delta, ~(found[:, 0] > delta))
             low, high = jnp.where(enough, low, x), jnp.where(enough, x, high)
+            # Geometric steps as long as an end is missing, or the lower one is 0 and far off; halvings from then on.
             outer = jnp.where(high < jnp.inf, high / GROWTH, jnp.maximum(low * GROWTH, FIRST))
             apart = (low == 0) & (high > GROWTH * TINY) | (high == jnp.inf)
             return count + 1, jnp.where(apart, outer, low + (high - low) / 2), low, high
@@ -79,7 +88,8 @@ class OneRun(NamedTuple):
             count, _, low, high = state
             return (count < ROUNDS) & jnp.any((low < (1 - 2 * roundoff()) * high) & (high > TINY) & (low < LARGEST))
 
-        # First of all epsilon 0, of which it is not known that it is too small.
+        # The state is the count and, for both sides, the epsilon to evaluate and the ends of the interval. Epsilon 0
+        # comes first, as it is not known to be too small. The loop ends when the ends are neighbours, or at ROUNDS.
         *_, low, high = jax.lax.while_loop(is_open, halved, (jnp.int32(0), zero, zero, zero + jnp.inf))
         return jnp.where(side, high, low)
 
@@ -88,13 +98,14 @@ class PlainGaussian(NamedTuple):
     """Plain Gaussian runs: N(mu, 1) against N(0, 1)."""
 
     mu: Array
-    """Distance of means, and 1 where it is none in (0, inf)."""
+    """Distance of the means; replaced by 1 where it is not in (0, inf)."""
     error: float
-    """Bound on its relative error; known without tracing."""
+    """Bound on the relative error of ``mu``; known without tracing."""
     facts: Facts
 
     def profile(self, epsilon: Array) -> Array:
         """Returns bounds (2,), below and above, on delta at an epsilon ()."""
+        # Delta grows with mu, so the ends of mu give the ends of delta.
         mu = self.mu * (1 + self.error * SIDES)
         found = jnp.exp(bounds_of_log_delta(mu, jnp.broadcast_to(epsilon, (2,))))
         return _proper(found * (1 + arithmetic().function * SIDES), epsilon, self.facts)
@@ -121,14 +132,17 @@ class SampledGaussian(NamedTuple):
 
 
 class PlainLaplace(NamedTuple):
-    """One run of Laplace noise, a shift against none: below the shift c over the scale delta is 1 - e^((eps - c)/2)."""
+    """One run of Laplace noise, shifted against not shifted.
+
+    With c the shift over the scale, delta is 1 - e^((eps - c)/2) for eps below c, and 0 above.
+    """
 
     shift: Array
     facts: Facts
 
     def profile(self, epsilon: Array) -> Array:
         """Returns bounds (2,), below and above, on delta at an epsilon ()."""
-        # The shift is right to 2 roundings, and so is its distance of epsilon.
+        # The shift is right to 2 roundings, and so is its distance from epsilon.
         past = epsilon - self.shift * (1 + 4 * roundoff() * SIDES)
         found = -jnp.expm1(jnp.minimum(past / 2, 0.0)) * (1 + 2 * arithmetic().function * SIDES)
         return _proper(found, epsilon, self.facts)
@@ -142,49 +156,53 @@ class PlainLaplace(NamedTuple):
 
 
 Closed: TypeAlias = OneRun | PlainGaussian | SampledGaussian | PlainLaplace
+"""A composition in closed form."""
 
 
 def _proper(found: Array, epsilon: Array, facts: Facts) -> Array:
-    """Returns bounds on a delta that are no number, or below float64's range, as what they are."""
+    """Returns bounds on a delta made proper: NaN becomes a trivial bound, and an upper bound is not below the range."""
     found = jnp.where(jnp.isnan(found), np.array([0.0, 1.0]), jnp.minimum(found, 1.0))
-    # Below the supremum delta is positive, and float64 has no smaller bound for it: no epsilon does for a delta of 0.
+    # For epsilon below the largest loss delta is positive, and TINY is the least upper bound that is not flushed to 0.
+    # So no such epsilon passes for a delta of 0.
     least = np.array([0.0, TINY])
     return jnp.maximum(found, least if facts.suprema is None else jnp.where(epsilon < facts.suprema[1], least, 0.0))
 
 
 def closed_forms(directions: list[Parts], known: Once | None) -> list[Closed]:
-    """Returns every direction as a single run; none where one of them is no such, or in float32.
+    """Returns every direction as a closed form; none at all where one direction has none, or in float32.
 
-    ``known`` is what :func:`jaxacct.composition.once` said of the composition: then a traced count is 1, or 0.
+    ``known`` is the result of :func:`jaxacct.composition.once` for the composition: if any, a traced count is 1 or 0.
     """
+    # Their errors are counted in float64 only.
     if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
         return []
     found = [_as_one_run(parts, known) for parts in directions]
     runs = [run for run in found if run is not None]
     if len(runs) < len(found):
         return []
-    # Of a sampled run added and removed the profiles differ in a share, which is the larger one where it is removed
-    # (:func:`.gaussian_profile.sampled_delta`).
+    # The profiles of a sampled run with the example added and removed differ by a share, and the removal has the larger
+    # one (:func:`.gaussian_profile.sampled_delta`): it alone decides.
     removed: list[Closed] = [run for run in runs if isinstance(run, SampledGaussian)]
     return removed if len(removed) == 1 and all(map(_is_sampled, runs)) else runs
 
 
 def _is_sampled(run: Closed) -> bool:
-    """Returns whether it is one run of a sampled Gaussian mechanism, removed or added."""
+    """Returns whether a closed form is one run of a sampled Gaussian mechanism, removed or added."""
     return isinstance(run, SampledGaussian) or (
         isinstance(run, OneRun) and isinstance(run.pair, SubsampledGaussianPair)
     )
 
 
 def _as_one_run(parts: Parts, known: Once | None) -> Closed | None:
-    """Returns what is composed as a single run, or None where it is not one, as far as can be seen."""
+    """Returns a composition as a closed form, or None where it is not seen to have one."""
     if all(_is_gaussian(pairs) for pairs, _ in parts):
         return _gaussian(parts)
     is_known = known is not None and [len(counts) for _, counts in parts] == [1]
     if is_known or _runs_once(parts):
+        # The row that is run once; where counts are traced there is only one row.
         rows = ((pairs, counts, i) for pairs, counts in parts for i in range(len(counts)))
         pair = next(_entry(pairs, i) for pairs, counts, i in rows if is_known or counts[i] == 1)
-        # Whatever was known, another count than that is not answered.
+        # ``known`` may have promised too much: a count other than 0 or 1 makes the answer invalid.
         count, facts = sum(jnp.sum(counts) for _, counts in parts), facts_of(parts)
         facts = facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0)))
         if _is_plain_laplace(pair):
@@ -196,7 +214,7 @@ def _as_one_run(parts: Parts, known: Once | None) -> Closed | None:
 
 
 def _is_plain_laplace(pair: DominatingPair) -> bool:
-    """Returns whether it can be seen that a pair is of Laplace noise around one place against another."""
+    """Returns whether a pair is seen to be Laplace noise around one location against another."""
     return (
         isinstance(pair, ShiftedNoisePair)
         and pair.noise == "laplace"
@@ -232,54 +250,55 @@ def _is_gaussian(pairs: DominatingPair) -> bool:
 
 @compiled
 def _gaussian(parts: Parts) -> PlainGaussian:
-    """Returns the one Gaussian run that plain Gaussian ones come to."""
+    """Returns the one Gaussian run that plain Gaussian runs amount to."""
     noises = [jnp.asarray(pairs.noise_multiplier) for pairs, _ in parts]  # type: ignore[attr-defined]
     return plain([*zip(noises, (jnp.asarray(counts) for _, counts in parts), strict=True)])
 
 
 def plain(rows: list[tuple[Array, Array]], is_counted: bool = False) -> PlainGaussian:
-    """Returns the one run that Gaussian ones come to, of noise multipliers and counts, () or (m,).
+    """Returns the one run that Gaussian runs amount to, given noise multipliers and counts, () or (m,).
 
-    Noise without end, or no run, costs nothing: mu is 0. ``is_counted`` says that counts are known to be in range.
+    Infinite noise, or no run, costs nothing: mu is 0. ``is_counted`` says that counts are known to be in range.
     """
     columns = zip(*rows, strict=True)
     noise, counts = rows[0] if len(rows) == 1 else (jnp.concatenate([jnp.ravel(x) for x in each]) for each in columns)
-    if noise.size == counts.size == 1:  # of no axis everything is a line shorter
+    if noise.size == counts.size == 1:  # without an axis the program is shorter
         noise, counts = (x.reshape(()) if x.ndim else x for x in (noise, counts))
         mu = jnp.sqrt(counts) / noise
         if not is_counted:
             mu = jnp.where(counts == 0, 0.0, jnp.where(is_count(counts), mu, jnp.nan))
     else:
+        # A row that is not run counts as infinite noise, whatever its own is.
         noise = jnp.where(counts == 0, jnp.inf, noise)
-        # Over the least, so that neither squares nor their inverses leave the range of float64.
+        # Noise is taken relative to the least, so that neither squares nor their inverses leave the range of float64.
         least = jnp.min(noise)
         share = jnp.where(noise < jnp.inf, least / noise, 0.0)
         mu = jnp.sqrt(jnp.sum(counts * share**2)) / least
         mu = jnp.where(jnp.all(is_count(counts)), mu, jnp.nan)
     ordinary = (mu > 0) & (mu < jnp.inf)
-    # A quotient, its square, its product with a count, a sum of so many terms, the root, which halves all that, and a
-    # quotient again.
+    # Roundings: a quotient, its square, its product with a count, a sum of so many terms, then the root, which halves
+    # the relative error of all these, and a quotient again.
     error = (counts.size + 8) / 2 * roundoff()
     return PlainGaussian(jnp.where(ordinary, mu, 1.0), error, Facts(ordinary | (mu == 0), mu == 0, None, None))
 
 
 def is_plain(mechanism: Any) -> bool:
-    """Returns whether the classes tell that all runs are plain Gaussian ones."""
+    """Returns whether all runs are plain Gaussian ones by their class alone."""
     parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
     return all(type(part) is Gaussian for part in parts)
 
 
 class Sure(NamedTuple):
-    """What Python has seen of numbers before they are traced: then nothing is traced of it."""
+    """The facts that Python has seen of numbers before they are traced, so that no program has to check them."""
 
     counts: bool
-    """Whether there are numbers of runs above 0."""
+    """Whether all numbers of runs are seen to be above 0."""
     value: bool
-    """Whether the number asked about is inside of its range, not at an end."""
+    """Whether the number asked about is seen to be inside of its range, not at an end."""
 
 
 def sure(steps: Any, question: Question) -> Sure:
-    """Returns what Python sees of checked arguments."""
+    """Returns the facts that Python sees of checked arguments."""
     counts, value = (is_concrete(x) for x in (steps, question.value))
     most = 1.0 if isinstance(question, ForEpsilon) else np.inf
     return Sure(
@@ -289,7 +308,7 @@ def sure(steps: Any, question: Question) -> Sure:
 
 
 def from_user(relation: Relation, seen: Sure, mechanism: Any, steps: Any) -> PlainGaussian:
-    """Returns the one run that plain Gaussian mechanisms come to."""
+    """Returns the one run that plain Gaussian mechanisms amount to."""
     rows = []
     for part, count in listed(mechanism, steps):
         pair: Any = part.dominating_pairs(relation)[0]
@@ -300,7 +319,7 @@ def from_user(relation: Relation, seen: Sure, mechanism: Any, steps: Any) -> Pla
 
 @compiled(static=("relation", "seen"))
 def of_plain(relation: Relation, seen: Sure, mechanism: Any, steps: Any, question: Question) -> Bounds:
-    """Returns the bracket of plain Gaussian runs, from what the user gave: one program."""
+    """Returns the bracket of plain Gaussian runs from the user's arguments, by one program."""
     run = from_user(relation, seen, mechanism, steps)
     return _bounds_of(run, question.at(as_float64(question.value)), is_inside=seen.value)
 
@@ -309,6 +328,7 @@ def _bounds_of(run: Closed, question: Question, is_inside: bool = False) -> Boun
     """Returns the bracket that answers a question of one number, which may be known to be inside of its range."""
     ends = run.epsilon(question.delta) if isinstance(question, ForEpsilon) else run.profile(question.epsilon)
     lower, upper = ends
+    # Without an estimate: ``close`` takes the middle where the bracket is narrow enough.
     nowhere = Bounds(lower=lower, estimate=jnp.full_like(upper, jnp.nan), upper=upper, converged=jnp.asarray(False))
     return question.close(nowhere, run.facts, is_inside)
 
@@ -318,9 +338,10 @@ bounds_of = compiled(_bounds_of)
 
 @compiled
 def bounds_of_each(runs: list[Closed], question: Question) -> list[Bounds]:
-    """Returns the brackets of each direction: of two of one kind by one loop, which is half the code to compile."""
+    """Returns the bracket of each direction."""
     if len(runs) == 1 or len({jax.tree.structure(run) for run in runs}) > 1:
         return [bounds_of(run, question) for run in runs]
+    # Two closed forms of one kind are evaluated by one loop, which halves the code to compile.
     both = jax.lax.map(lambda run: bounds_of(run, question), stack(*runs))
     return [jax.tree.map(lambda leaf, i=i: leaf[i], both) for i in range(len(runs))]
 
@@ -332,6 +353,7 @@ def log_delta_at(run: Closed, epsilon: Array, step: Array) -> tuple[Array, Array
         lower, upper = run.profile(epsilon)
         return jnp.log(jnp.where(lower > 0, (lower + upper) / 2, jnp.nan))
 
+    # Points below epsilon 0 are moved to it, and the quotient is over the distance that is left.
     apart = step * jnp.maximum(epsilon, step)
     low, at, high = jax.lax.map(log_middle, jnp.maximum(epsilon + apart * jnp.arange(-1.0, 2.0), 0.0))
     return at, (high - low) / (jnp.minimum(apart, epsilon) + apart)

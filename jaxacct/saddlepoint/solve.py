@@ -1,8 +1,9 @@
-"""The compiled part: from dominating pairs to a bracket of epsilon or delta.
+"""The compiled part of the exact accountant: from dominating pairs to a bracket of epsilon or delta.
 
-One program for a kind of pairs and of question, called with numbers or inside a trace: a loop over lines, of which each
-direction has one or a few. A line is opened: rare losses are left out, a saddle point of the rest is found, and the
-integral's nodes are laid through it or near it. Then it is read: what it says of its direction, and which is next.
+There is one program for each kind of pairs and of question, called with numbers or inside a trace. It is a loop over
+lines, of which each direction has one or a few. First a line is opened (:func:`opened`): rare losses are left out, a
+saddle point of the rest is found, and the integral's nodes are laid on a line through it or near it. Then the line is
+read: it gives a bracket for its direction, and decides which line is next.
 """
 
 from __future__ import annotations
@@ -26,73 +27,90 @@ from jaxacct.numerics.pytrees import without_axes
 from jaxacct.saddlepoint.contour import Line, Read, Wanted, aimed, kept, line_at, log_above, read_at
 
 CONVERGED = 1e-9
-"""Relative error, by its bound, up to which a result counts as converged, scaled to the arithmetic's unit.
+"""Largest bound on the relative error up to which a result counts as converged, scaled to the arithmetic's unit.
 
-Of delta; or of epsilon, where that is what was asked for and steep in delta.
+The error is that of delta; or that of epsilon, where epsilon was asked for and is steep in delta. Brackets hold for any
+value.
 """
 
 FEWEST_DIGITS = 1e-3
-"""The largest error up to which one does, in any arithmetic."""
+"""Largest relative error up to which a result counts as converged in any arithmetic. Brackets hold for any value."""
 
 ESTIMATED = 1 / 24
-"""Share of the bounds on rounding that estimates are judged by: they are worst cases, and the errors of hundreds of
-nodes do not conspire. Chosen by tests/saddlepoint/test_precision.py. No bracket is made of it."""
+"""Share of the bounds on rounding by which estimates without a bracket are judged. Chosen by measuring.
+
+The bounds are worst cases, and the errors of hundreds of nodes do not conspire
+(tests/saddlepoint/test_precision.py). No bracket depends on it.
+"""
 
 NEWTON = 8
-"""Most of Newton's steps for eps on a line. Three are usual, for near it each doubles the digits; from far
-above, where log delta falls like an exponential, each takes a nat. Speed only."""
+"""Largest number of Newton's steps for eps on a line. Speed only.
+
+Three are usual, as near the root each doubles the digits; from far above, where log delta falls like an exponential,
+each gains a nat.
+"""
 
 LINES = 6
-"""Most lines for eps. One is usual; where large losses are rare Laplace's eps is too far off to choose a line by."""
+"""Largest number of lines for eps. Speed and convergence only.
+
+One is usual; where large losses are rare Laplace's eps is too far off to choose a line by.
+"""
 
 MOVED = 0.005
-"""Nats of log delta by which eps must have moved for another line to be another line."""
+"""Nats of log delta by which eps must have moved for another line to be worth its time. Speed and convergence only."""
 
 
 class Opened(NamedTuple):
-    """A line, the eps it was chosen for, whether a saddle point was found, and what does not depend on either."""
+    """A line, with the eps it was chosen for and the facts of its direction."""
 
     line: Line
     epsilon: Array
+    """The eps that the line was chosen for."""
     known: Array
+    """Whether a saddle point was found, or none is needed."""
     facts: Facts
+    """The facts of the direction's composition, which need no line."""
 
 
 class State(NamedTuple):
-    """What is known after so many lines, and the next one."""
+    """The knowledge after so many lines, and the next line."""
 
     direction: Any
-    """The one that is worked on; their number at the end."""
+    """Index of the direction that is worked on; the number of directions at the end."""
     lines: Any
-    """Of this direction, rough ones aside."""
+    """Number of lines of this direction so far, rough ones aside."""
     wanted: Wanted
+    """The next line."""
     bounds: Bounds
-    """The largest of the directions that are done."""
+    """The largest bracket of the directions that are done."""
     decides: Any
-    """Which of them that is."""
+    """Index of the direction that has this bracket."""
     read: Any = None
     """Log delta, infinite losses included, and its derivative in eps, on the line of a :class:`Point`."""
 
 
 class Point(NamedTuple):
-    """An eps and a direction whose delta may be asked for in place of a question's answer: one line says it."""
+    """An eps and a direction whose delta may be asked for in place of a question's answer: one line gives it."""
 
     is_asked: Any
+    """Whether delta at the point is asked for, and not the answer."""
     epsilon: Any
     direction: Any
 
 
 class _Told(NamedTuple):
-    """What a line says of a direction."""
+    """The result of reading a line."""
 
     bounds: Bounds
+    """The bracket of the line's direction."""
     is_below: Array
-    """Whether the direction is proven not to exceed what is known, which is all that a rough line says."""
+    """Whether the direction is proven not to exceed the known bracket, the only result of a rough line."""
     again: Array
     """Whether another line, for ``epsilon``, may do better."""
     epsilon: Array
+    """The eps at which the line was read, or the one that was sought."""
     read: Read
-    """What the line says where it was read first, or last where eps was sought."""
+    """Log delta and its slope where the line was read first, or last where eps was sought."""
 
 
 def _limit() -> float:
@@ -101,11 +119,13 @@ def _limit() -> float:
 
 
 def _share() -> float:
+    """Returns the share of the bounds on rounding by which convergence is judged."""
     return 1.0 if arithmetic().is_certified else ESTIMATED
 
 
 def opened(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
-    """Returns a line. Lanes of a batch where none is wanted have one that says nothing, and take no time."""
+    """Returns a line. Lanes of a batch in which none is wanted have an empty one, and take no time."""
+    # A rough line needs no search: its order and its eps are given.
     facts, is_rough = facts_of(parts), wanted.order > 0
     parts, target = without_axes(parts), _target(*facts.infinite, wanted.delta)
     aim = aimed(parts, wanted, target, jnp.logical_and(is_wanted, ~is_rough))
@@ -116,16 +136,17 @@ def opened(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
 
 
 def _target(least: Array, most: Array, delta: Array) -> Array:
-    """Returns log delta less the share of infinite losses, which comes first."""
+    """Returns the log of delta less the probability of infinite losses, which take their share first."""
     room = delta - (least + most) / 2
     return jnp.log(jnp.maximum(room, jnp.finfo(room.dtype).tiny))
 
 
 def bounds_of(directions: Sequence[Parts], question: Question) -> tuple[Bounds, Array]:
-    """Returns the largest of the directions' brackets for a question of one number, and which of them decides.
+    """Returns the largest of the directions' brackets for a question of one number, and the direction that decides.
 
-    Most often that is the first. A later one is asked by a rough line whether it can be above the bracket at all: at
-    the bracket's lower end of epsilon its delta is below the one asked for, or below the bracket's of delta.
+    Most often the first one decides. A rough line tests whether a later direction can be above the bracket at all. It
+    cannot if, at the bracket's lower end of epsilon, its delta is below the one asked for, or if its delta is below the
+    bracket's lower end of delta.
     """
     return _found(tuple(directions), question)
 
@@ -137,7 +158,8 @@ def _found(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, A
 
 
 def answered(directions: Sequence[Parts], question: Question, point: Point | None = None) -> State:
-    """Returns the state at the end: the answer, or what is read at a point; within a program."""
+    """Returns the state at the end: the answer, or log delta read at a point; within a program."""
+    # Directions of one structure, at most two, share one loop and so its code; others have a loop each.
     state: State = jax.tree.map(jnp.asarray, _start(question, point))
     alike = len({jax.tree.structure(parts) for parts in directions}) == 1
     done = 0
@@ -149,7 +171,7 @@ def answered(directions: Sequence[Parts], question: Question, point: Point | Non
 def _worked_off(
     directions: tuple[Parts, ...], first: int, state: State, question: Question, point: Point | None
 ) -> State:
-    """Returns the state after at most two directions of one structure, of which ``first`` is the first."""
+    """Returns the state after at most two directions of one structure, whose indices begin at ``first``."""
     end = first + len(directions)
 
     def a_line(state: State, given: Any) -> State:
@@ -158,6 +180,8 @@ def _worked_off(
         parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
         return _read(opened(parts, state.wanted, state.direction < end), question, state, point)
 
+    # Each step opens and reads one line. A direction ends after LINES lines at the latest, and a rough line is followed
+    # by lines of its own direction or by the next direction, so the loop ends.
     given = directions, question, point
     goes_on = lambda state, _: (state.direction < end) & (state.lines < LINES)  # noqa: E731
     return by_work.while_loop(goes_on, a_line, state, given, share=by_work.OF_QUEUES)
@@ -169,13 +193,14 @@ def _start(question: Question, point: Point | None = None) -> State:
     first = State(np.int32(0), np.int32(0), _first(question), bounds, np.int32(0))
     if point is None:
         return first
+    # At a point the first line is for delta there, in the direction given.
     at = first._replace(direction=point.direction, wanted=_first(ForDelta(point.epsilon)))
     state: State = jax.tree.map(lambda *each: jnp.where(point.is_asked, *each), at, first)
     return state._replace(read=jnp.zeros(2, nothing.dtype))
 
 
 def _first(question: Question) -> Wanted:
-    """Returns a direction's first line."""
+    """Returns the first line wanted of a direction."""
     nothing = np.zeros((), question.value.dtype)
     if isinstance(question, ForEpsilon):
         return Wanted(nothing, question.delta, np.True_, nothing)
@@ -183,7 +208,7 @@ def _first(question: Question) -> Wanted:
 
 
 def _read(on: Opened, question: Question, state: State, point: Point | None = None) -> State:
-    """Returns the state after a line: what it says of its direction, and which line comes next."""
+    """Returns the state after a line: the bracket it gives its direction, and the next line."""
     if isinstance(question, ForEpsilon):
         found = _epsilon_on_line(on, question, state, point)
     else:
@@ -194,10 +219,12 @@ def _read(on: Opened, question: Question, state: State, point: Point | None = No
     both, which = larger(was, found.bounds)
     bounds = jax.tree.map(lambda new, old: jnp.where(is_done, new, old), both, was)
     decides = jnp.where(is_done & (which == 1), state.direction, state.decides)
-    # Where a line leads: to another for the same direction, to a rough one for the next, or to a first one.
+    # The next line: another one of the same direction, a rough one of the next direction, or a first one (of the next
+    # direction, or of the same after a rough line that did not rule it out).
     first, no = _first(question), jnp.asarray(False)
     at = (bounds.lower, question.delta) if isinstance(question, ForEpsilon) else (question.epsilon, bounds.lower)
     another, rough = first._replace(epsilon=found.epsilon, by_delta=no), Wanted(*at, no, on.line.order)
+    # A rough line can rule a direction out only beside a bracket that has converged, and where rounding is counted.
     can_be_below = is_done & bounds.converged & (on.line.order > 0) & arithmetic().is_certified
 
     def ahead(another: Any, rough: Any, first: Any) -> Array:
@@ -205,6 +232,7 @@ def _read(on: Opened, question: Question, state: State, point: Point | None = No
 
     direction = state.direction + (is_done | (was_rough & found.is_below))
     lines = jnp.where(again, state.lines + 1, 0)
+    # At a point one line is all: infinite losses are added to log delta and its slope, and the loop ends.
     read = None
     if point is not None:
         ratio = on.facts.infinite[1] * jnp.exp(-found.read.value)
@@ -214,7 +242,7 @@ def _read(on: Opened, question: Question, state: State, point: Point | None = No
 
 
 def larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
-    """Returns the larger of two brackets, and which one decides."""
+    """Returns the larger of two brackets, and the index of the one that decides."""
     every: Any = stack(first, second)
     # A direction that has not converged matters only where its bracket reaches beyond the other's.
     estimates = jnp.where(every.converged, every.estimate, -jnp.inf)
@@ -236,7 +264,7 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
     read = read_at(line, epsilon)
     log_finite, _, below, above = read
     finite = jnp.exp(log_finite)
-    # Not below what the precision can hold.
+    # A delta below the normal numbers has too few digits.
     shown = log_finite > jnp.log(jnp.finfo(finite.dtype).tiny)
     good = on.known & (_share() * below < limit) & shown
     estimate, is_below = jnp.where(good, jnp.minimum(finite + most, 1.0), jnp.nan), jnp.asarray(False)
@@ -245,6 +273,7 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
         upper = jnp.where(sound, jnp.minimum((finite * (1 + above) + most) * (1 + 16 * u), 1.0), 1.0)
         lower = jnp.where(sound, jnp.clip(finite * (1 - below) + least, 0.0, 1.0) * (1 - 16 * u), 0.0)
         estimate = jnp.clip(estimate, lower, upper)
+        # A direction whose delta is at most this is ruled out if the bracket already has more.
         at_most = jnp.exp(log_above(line, epsilon, read)) + most
         is_below = at_most * (1 + 16 * u) <= state.bounds.lower
         bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
@@ -254,85 +283,92 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
 
 
 def _unproved(estimate: Array, good: Array, facts: Facts, valid: Array, worst: float) -> Bounds:
-    """Returns what is said without proof: an estimate, 0 where nothing is run, the worst where arguments are wrong."""
+    """Returns an estimate in the trivial bracket: 0 where nothing is run, the worst where arguments are not valid."""
     lower, upper = jnp.zeros_like(estimate), jnp.where(facts.is_idle & valid, jnp.zeros_like(estimate), worst)
     estimate = jnp.where(valid, jnp.where(facts.is_idle, 0.0, estimate), worst)
     return Bounds(lower=lower, estimate=estimate, upper=upper, converged=valid & (facts.is_idle | good))
 
 
 class _Looks(NamedTuple):
-    """At log delta on a line: the last of Newton's for eps, and one to either side of it.
+    """The looks at log delta on a line: the last of Newton's for eps, and one to either side of it.
 
-    A compiler may compute a comparison twice, rounded in two ways, and the two may differ: so each look does one thing
-    with what it finds, whether it was met, and ``rows`` alone says to the next one what that was.
+    A compiler may compute a comparison twice, rounded in two ways, and the two may differ. So each look does the same
+    with its result whether the root was met or not, and ``rows`` alone tells the next look which of the two it was.
     """
 
     steps: Array
+    """Number of looks so far."""
     rows: Array
-    """How many of the three are done."""
+    """Number of the three that are done."""
     at: Array
-    """Eps of the next."""
+    """The eps of the next look."""
     margin: Array
+    """Distance of the two side looks from the root."""
     seen: Array
-    """(3, 5): for each where it was, log delta, its slope, and by how much it may be too high and too low."""
+    """The results (3, 5): eps, log delta, its slope, and bounds on how far it is too high and too low."""
 
 
 def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Point | None) -> _Told:
     line, (least, most), known, delta = on.line, on.facts.infinite, on.known, question.delta
     u, limit = arithmetic().roundoff, _limit()
-    # Infinite losses take their share of delta first; the difference rounds by one unit of delta.
+    # Infinite losses take their share of delta first; the difference rounds by one unit of delta. The bounds on their
+    # probability leave ``strict`` for finite losses at least, and ``loose`` at most.
     rounding = jnp.where(most > 0, 2 * u * delta, 0.0)
     room, strict, loose = delta - (least + most) / 2, delta - most - rounding, delta - least + rounding
     target = _target(least, most, delta)
     enough = 3 if arithmetic().is_certified else 1
 
     def look(looks: _Looks) -> _Looks:
-        """The same for all of them, and compiled once."""
+        """Returns the state after a look: one piece of code for all three kinds, compiled once."""
         steps, rows, at, margin, seen = looks
         value, slope, below, above = read_at(line, at)
         off, gap = jnp.maximum(below, above), jnp.abs(value - target)
-        # As a function of eps log delta is concave: from above the steps fall short, from below they go too far.
+        # Log delta is concave in eps: from above Newton's steps fall short, from below they overshoot. So they are
+        # bounded, to 2 over the order upwards and to 20 over it downwards.
         newton = at - jnp.clip((value - target) / slope, -2.0 / line.order, 20.0 / line.order)
-        # So near log delta is as good as linear; from afar it, and what it is off by, may not be.
+        # The margin for the side looks: the error of log delta, with a factor to spare, over its slope. Near the root
+        # log delta is as good as linear, and a factor of 1.05 does; from afar neither it nor its error need be.
         spare = jnp.minimum(1.05 + 1000 * (off + gap), 2.0)
         width = (spare * (off + gap) + 16 * u * jnp.abs(value)) / -slope + 8 * u * (1 + jnp.abs(at))
         row = jnp.stack([at, value, slope, below, above])[None]
         seen = jax.lax.dynamic_update_slice(seen, row, (rows, jnp.int32(0)), allow_negative_indices=False)
-        # To either side once eps is met.
+        # Once the root is met, or after NEWTON steps, the side looks follow.
         rows = jnp.where((rows > 0) | (steps >= NEWTON) | (gap <= 0.01 * jnp.minimum(below, above)), rows + 1, 0)
         margin = jnp.where(rows <= 1, width, margin)
         at = jnp.where(rows == 0, newton, seen[0, 0] + jnp.where(rows == 1, margin, -margin))
         return _Looks(steps + 1, rows, at, margin, seen)
 
-    # Of a rough line, and at a point, one alone.
+    # A rough line, and a point, takes a single look.
     is_single = state.wanted.order > 0 if point is None else point.is_asked | (state.wanted.order > 0)
     last = jnp.where(is_single, 0, NEWTON + 3)
     zero, none = jnp.zeros_like(delta), jnp.int32(0)
+    # One look for each round: Newton's until the root is met, then the side looks. ``last`` bounds the number.
     looks = jax.lax.while_loop(
         lambda looks: (looks.rows < enough) & (looks.steps <= last),
         look,
         _Looks(none, none, on.epsilon, zero, jnp.zeros((3, 5), zero.dtype)),
     )
     epsilon, value, slope, below, above = looks.seen[0]
-    # The bracket of eps is that of delta over the slope of its logarithm.
+    # The relative error of eps is that of delta over the slope of log delta in log eps, if that is above 1.
     allowed = limit * jnp.maximum(1.0, -slope * epsilon)
-    # Where what is left out as rare is not known at this eps, another line leaves out what is.
+    # Where the share of the rare losses left out is not known at this eps (``above`` is large), another line leaves out
+    # losses whose share is known.
     is_good = known & (jnp.abs(value - target) <= limit) & (_share() * below < allowed) & (above < 0.5)
     has_moved = line.order * jnp.abs(epsilon - on.epsilon) > jnp.where(above < 0.5, MOVED, 0.0)
     again = ~is_good & known & jnp.isfinite(epsilon) & has_moved
     good = is_good & (room > 0)
     estimate, is_ruled_out = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan), jnp.asarray(False)
     if arithmetic().is_certified:
-        # Eps moved to either side, and whether delta there is proven to be on its side of the target.
+        # The side looks: a bound on eps holds only where delta there is proven to be on its side of the target.
         moved, values, _, too_high, too_low = looks.seen[1:].T
         sides, targets = jnp.asarray([1.0, -1.0]), jnp.stack([strict, loose])
         log_off = log_complement(jnp.where(sides > 0, -too_low, jnp.minimum(too_high, 1.0)))
-        # The logarithm, of a number below 1, moved by its error to the side that is harder to prove.
+        # The logarithm of a number below 1, moved by its error to the side that is harder to prove.
         log_targets = jnp.log(targets) * (1 + sides * 4 * u)
         proven = sides * (log_targets - values - log_off) > 4 * u * jnp.abs(values)
         is_above, is_below = proven & known & (targets > 0)
         high, low = moved
-        # No more than 0 is needed where delta at 0 suffices.
+        # A negative upper end means that delta at 0 is small enough.
         upper = jnp.where(is_above, jnp.maximum(high, 0.0), jnp.inf)
         lower = jnp.where(is_below, jnp.maximum(low, 0.0), 0.0)
         estimate = jnp.clip(estimate, lower, upper)

@@ -1,4 +1,8 @@
-"""Laws of the number of trials K of a search: known to whoever searches, K itself to nobody."""
+"""Laws of the number of trials K of a search: the law is public, and K itself is known to nobody.
+
+For privacy a law is its generating function's derivative f' (:class:`Trials`), here with bounds that include rounding.
+:meth:`Trials.draw` draws K by the operating system's entropy.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +20,25 @@ from jaxacct import validation
 from jaxacct.numerics.pytrees import register_dataclass
 
 MOST_TRIALS = 2.0**53
+"""Largest expected, or largest possible, number of trials: whole numbers up to it are exact in float64."""
 
 ROUNDING = 1e-13
-"""Relative error of an exponent, and of what is multiplied by its exponential: a few dozen roundings, and more."""
+"""Relative error allowed for an exponent, and for a product with its exponential: a few dozen roundings, and more."""
 
 DRAWING = 1e-12
-"""Distance in total variation of what :meth:`Trials.draw` draws from the law, for each thousand trials expected."""
+"""Distance in total variation of the draws of :meth:`Trials.draw` from the law, for each thousand trials expected."""
 
 DEEPEST = 60.0
-"""Where f' is below its largest, or a probability below 1, by e to this, it no longer matters how far."""
+"""Depth, in nats, below the largest f', or below a probability of 1, from which it does not matter how deep one is."""
 
 FINE = np.concatenate([np.linspace(0.0, 0.5, 5000, endpoint=False), 1 - np.geomspace(0.5, 1e-15, 15_000), [1.0]])
-"""From 0 to 1, ever finer."""
+"""A grid from 0 to 1, ever finer towards 1, between whose points levels are interpolated. Sound for any grid."""
 
 
 class Trials(abc.ABC):
-    """The law of how many trials a search makes: the base of those here.
+    """The law of the number of trials K that a search makes: the base class of the laws here.
 
-    With f the generating function of K, E[x^K], all that privacy depends on is the derivative f': it rises from f'(0),
+    With f(x) = E[x^K] the generating function of K, privacy depends on the derivative f' alone: it rises from f'(0),
     the probability of a single trial, to f'(1), the expected number.
 
     Attributes:
@@ -46,14 +51,14 @@ class Trials(abc.ABC):
         self.validate()
 
     def validate(self) -> None:
-        """Raises ValueError where a concrete field is out of range; one that is traced cannot raise."""
+        """Raises ValueError where a concrete field is out of range; a traced field cannot raise."""
         mean = validation.concrete_value(self.mean)
         if mean is not None and not np.all((mean >= 1) & (mean <= MOST_TRIALS)):
             raise ValueError(f"mean = {self.mean} is not an expected number of trials: give one from 1 to 2**53.")
 
     @abc.abstractmethod
     def _fall(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns lower and upper bounds on log(f'(1)/f'(x)), for x in [0, 1]; of a law that is not traced."""
+        """Returns lower and upper bounds on log(f'(1)/f'(x)), for x in [0, 1]; the law must not be traced."""
 
     @abc.abstractmethod
     def _recursion(self) -> tuple[int, float, float, float]:
@@ -62,6 +67,7 @@ class Trials(abc.ABC):
     def slope(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns lower and upper bounds on f'(x), for x (n,) in [0, 1], rounding included."""
         less, more = self._fall(np.asarray(x, np.float64))
+        # 1e-300 covers results that underflow; no f' of that size counts.
         low = np.exp(-more * (1 + ROUNDING)) * float(self.mean) * (1 - ROUNDING)
         high = np.exp(-less * (1 - ROUNDING)) * float(self.mean) * (1 + ROUNDING)
         return np.maximum(low - 1e-300, 0.0), high + 1e-300
@@ -69,11 +75,12 @@ class Trials(abc.ABC):
     def levels(self, count: int) -> np.ndarray:
         """Returns up to ``count`` + 2 numbers, rising from 0 to 1, between which f' rises by about equal factors."""
         falls = np.minimum(self._fall(FINE)[1], 2 * DEEPEST)
+        # Levels at equal steps of log f', read off the grid backwards: the falls decrease in x.
         inner = np.interp(np.linspace(0.0, min(falls[0], DEEPEST), count), falls[::-1], FINE[::-1])
         return np.unique(np.concatenate([[0.0], inner, [1.0]]))
 
     def missed(self, share: float) -> float:
-        """Returns about the probability that no trial is among a share of the settings, each being as likely as any."""
+        """Returns about the probability that no trial has a setting from a share of all, each being equally likely."""
         x = np.unique(np.concatenate([1 - share * (1 - FINE), [1.0]]))
         return max(1.0 - float(np.trapezoid(self.slope(x)[1], x)), 0.0)
 
@@ -81,6 +88,8 @@ class Trials(abc.ABC):
         """Returns a number of trials by the operating system's entropy, within :data:`DRAWING` of the law."""
         count, log, a, b = self._recursion()
         with localcontext(Context(prec=28, Emin=MIN_EMIN)):  # ratios alone round, each by a few 2^-53
+            # Inversion: the probabilities of K = 0, 1, ... add up until they pass a uniform number. It ends beyond the
+            # mean at the latest where a probability is below ``least``, or where the law ends.
             uniform, least = Decimal(secrets.randbits(64)) / 2**64, Decimal(-DEEPEST).exp()
             term = below = Decimal(log).exp()
             while below <= uniform and not (term < least and count > self.mean):
@@ -95,7 +104,7 @@ class Trials(abc.ABC):
 @register_dataclass
 @dataclass(frozen=True)
 class Poisson(Trials):
-    """Poisson's law: the most even number of trials, with none at a probability of e^-mean.
+    """Poisson's law, under which the number of trials varies least; it is 0 with probability e^-mean.
 
     Attributes:
         mean (): expected number of trials, at least 1.
@@ -116,7 +125,7 @@ class Poisson(Trials):
 @register_dataclass
 @dataclass(frozen=True)
 class TruncatedNegativeBinomial(Trials):
-    """The negative binomial law without its zero: the lower the shape, the less it costs and the more K varies.
+    """The negative binomial law truncated at zero: the lower its shape, the less a search costs and the more K varies.
 
     Attributes:
         mean (): expected number of trials, at least 1.
@@ -147,6 +156,8 @@ class TruncatedNegativeBinomial(Trials):
             return (math.expm1(u) / u if u > 0 else 1.0) * (x / -math.expm1(-x) if x > 0 else 1.0)
 
         ends = []
+        # Bisection down to neighbouring doubles, once with the mean raised and once lowered by its rounding: the outer
+        # ends of the two brackets are bounds.
         for margin in (1 + ROUNDING, 1 - ROUNDING):
             low, high = 0.0, 2 * math.log(mean) * (1 + 1e-12) + 1e-12
             while low < (middle := (low + high) / 2) < high:
@@ -202,11 +213,11 @@ class Logarithmic(TruncatedNegativeBinomial):
 @register_dataclass
 @dataclass(frozen=True)
 class Binomial(Trials):
-    """The binomial law: so many trials, of which each is made with a probability; there may be none.
+    """The binomial law of a fixed number of possible trials, each made with a probability; there may be none.
 
     Attributes:
-        count (): most trials, whole, at least 1.
-        probability (): of each, in (0, 1].
+        count (): number of possible trials, whole, at least 1.
+        probability (): probability that each is made, in (0, 1].
 
     >>> 0 <= Binomial(20, 0.5).draw() <= 20
     True
@@ -217,7 +228,7 @@ class Binomial(Trials):
 
     @property
     def mean(self) -> float:
-        """``count`` times ``probability``."""
+        """Expected number of trials, ``count`` times ``probability``."""
         return _number(self.count) * _number(self.probability)
 
     def validate(self) -> None:
@@ -229,10 +240,11 @@ class Binomial(Trials):
 
     def _fall(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         others, chance = _number(self.count) - 1, _number(self.probability)
+        # A single possible trial: f' is constant.
         if others == 0:
             return (np.zeros_like(x),) * 2
         missing = chance * (1 - x)
-        with np.errstate(divide="ignore"):  # each where it is known to a few roundings
+        with np.errstate(divide="ignore"):  # each form where it is right to a few roundings
             logs = np.where(missing < 0.5, np.log1p(-missing), np.log((1 - chance) + chance * x))
         return (-others * logs,) * 2
 
@@ -247,7 +259,7 @@ class Binomial(Trials):
 @register_dataclass
 @dataclass(frozen=True)
 class Fixed(Binomial):
-    """So many trials for sure: what a search costs whose length is known.
+    """The law of a fixed number of trials: a search whose length is known.
 
     Attributes:
         count (): number of trials, whole, at least 1.

@@ -1,11 +1,12 @@
-"""What the best of K runs costs, by the privacy profile of one run.
+"""The privacy profile of the best of K runs, K random, from the privacy profile of one run: bounds from both sides.
 
-The law of the winner
----------------------
-One run has the law P on a data set and Q on its neighbour. Ties are broken by a uniform number that each run draws
-besides: a rule that looks at the results' order alone gives the winner the same law, and one that looks at more of them
-is another order. So let the order be total, without ties, and F(y) = P(result <= y), G(y) the same of Q. K has the
-generating function f and knows nothing of the data. The winner's density is
+:class:`OneWay` holds bounds on the profile of one run, :class:`Selection` gives delta and epsilon of the best one, and
+:func:`pair_of` a finite pair (P, Q) that dominates it.
+
+*The law of the winner.* One run has the law P on a data set and Q on its neighbour. Ties are broken by a uniform number
+that each run draws besides: a rule that looks at the results' order alone gives the winner the same law, and one that
+looks at more of the results is another order. So let the order be total, without ties, and F(y) = P(result <= y),
+G(y) = Q(result <= y). K has the generating function f and is independent of the data. The winner's density is
 
     sum_k P(K = k) k F(y)^(k - 1) dP(y) = f'(F(y)) dP(y),
 
@@ -13,35 +14,32 @@ and no run at all has the probability f(0) on both sides, which adds at most (1 
 
     delta(eps) = int (f'(F) dP - e^eps f'(G) dQ)_+ .                                                               (1)
 
-From above
-----------
-H(c) = sup_E P(E) - c Q(E), c > 0, is the profile: for c >= 1 delta of one run at log c, and below, from that of the
-other direction, 1 - c + c H'(1/c). For E = {result <= y} it says G(y) >= b(F(y)) with b(a) = max_c (a - H(c))/c.
-f' rises. With levels 0 = a_0 < ... < a_J = 1, where F(y) is in (a_(j-1), a_j] the integrand of (1) is at most
+*From above.* H(c) = sup_E P(E) - c Q(E), c > 0, is the profile: for c >= 1 it is delta of one run at log c, and
+below it is 1 - c + c H'(1/c), with H' the profile of the other direction. For E = {result <= y} it says G(y) >= b(F(y))
+with b(a) = max_c (a - H(c))/c. f' rises. With levels 0 = a_0 < ... < a_J = 1, where F(y) is in (a_(j-1), a_j] the
+integrand of (1) is at most
 
     (m_j l - e^eps n_j)_+ dQ,    m_j = f'(a_j),  n_j = f'(b(a_(j-1))),
 
-l being the likelihood ratio dP/dQ. What is larger than all of these, whatever y,
+l being the likelihood ratio dP/dQ. A bound on all of these, whatever y,
 
     S(l) = max_j (m_j l - e^eps n_j)_+ <= sum_i w_i (l - c_i)_+,    w_i >= 0,
 
 therefore bounds delta by sum_i w_i H(c_i). (Q's null sets included: there S counts P by its largest slope.) The w_i are
 those of the chords of S between the ratios c_i at which H is known, 0 among them: S is convex, so that a broken line
-which is above it at each of them, and rises in the end at least as fast, is above it everywhere. That is checked of the
-weights that were computed, and repaired by a common factor; so no rounding in their making matters. What is left are
-sums of positive numbers, rounded up.
+which is above it at each of them, and rises in the end at least as fast, is above it everywhere. The computed weights
+are checked for that, and repaired by a common factor; so no rounding in their making matters. All else is sums of
+positive numbers, rounded up.
 
 The bound on the ratio of the f' alone, delta(eps) <= f'(1) H(e^eps / max f'(a)/f'(b(a))), is Koskela et al. (2024); it
 takes both factors at their worst, which no one y attains. Here each likelihood ratio has its own worst y.
 
-From below
-----------
-There is an order that costs nearly as much. Let T be the results of likelihood ratios above t, and E, which holds T,
-those above s < t. Let E without T be the worst, then come those of T, and all others be better. Then T wins with
-probability f(P(E)) - f(P(E) - P(T)), the integral of f', which is convex and rises: at least P(T) f'(P(E) - P(T)/2).
-On the other side it is at most Q(T) f'(Q(E)). Chords of H, which is convex in c with the slope -Q(l > c), bracket the
-probabilities, P(l > c) = H(c) + c Q(l > c), for t > s > 1. E may have a share of all other results as well, chosen by a
-coin, or all of them: then it is the order by l.
+*From below.* Some order costs nearly as much. Let T be the results of likelihood ratios above t, and E, which
+holds T, those above s < t. Let the results of E without T be the worst, then those of T, and all others be better. Then
+T wins with probability f(P(E)) - f(P(E) - P(T)), the integral of f', which is convex and rises: at least P(T)
+f'(P(E) - P(T)/2). On the other side it is at most Q(T) f'(Q(E)). Chords of H, which is convex in c with the slope
+-Q(l > c), bracket the probabilities, P(l > c) = H(c) + c Q(l > c), for t > s > 1. E may have a share of all other
+results as well, chosen by a coin, or all of them: then it is the order by l.
 
 Source: Papernot and Steinke (2022), "Hyperparameter tuning with Rényi differential privacy"; Koskela et al. (2024),
 "Privacy profiles for private selection", for the ratio; the integral over levels is proved above.
@@ -61,21 +59,26 @@ from jaxacct.bounds import Bounds
 from jaxacct.selection.laws import Trials
 
 LEVELS = 8000
-"""Of F. What they cost falls as their number rises: of a hundred runs on average 5 % of epsilon at 1,000, .7 % here."""
+"""Number of levels of F between which f' is bounded by its ends. Sound for any value.
+
+The loss of tightness falls as their number rises: for a hundred runs it is on average 5 % of epsilon at 1,000 levels,
+and 0.7 % here.
+"""
 
 MARGIN = 1e-12
-"""Relative error of sums of a few hundred positive numbers, and more."""
+"""Relative error allowed for sums of a few hundred positive numbers, which is more than they have."""
 
 SLACK = 1e-6
-"""Relative error of the chords between ratios that are at least 1e-5 apart, and more."""
+"""Relative error allowed for the chords between ratios that are at least 1e-5 apart, which is more than they have."""
 
 SHARES = np.linspace(0.0, 1.0, 9)
+"""Shares of all other results that E may have in a lower bound. Sound for any values in [0, 1]."""
 
 CLOSE = 1e-7
-"""Of an epsilon from above: how far from the least that the bound allows."""
+"""Relative distance of an epsilon from above to the least epsilon that the bound allows. Sound for any value."""
 
 LARGEST = 600.0
-"""Epsilons above are infinite."""
+"""Epsilon, in nats, above which an upper bound is infinite, and a lower bound on delta is 0. Sound for any value."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,9 @@ class OneWay:
     """The profile from one data set to its neighbour: bounds on H at some ratios.
 
     Attributes:
-        ratios (n,): c, rising, 0 first.
+        ratios (n,): the ratios c, rising, 0 first.
         above (n,): upper bounds on H.
-        below (n,): lower bounds; those that a single pair of laws has, so that chords mean something; else 0.
+        below (n,): lower bounds on H, all of one pair of laws, so that their chords bound its slope; 0 where unknown.
     """
 
     ratios: np.ndarray
@@ -94,8 +97,8 @@ class OneWay:
 
     @classmethod
     def of(cls, epsilons: np.ndarray, forth: Bounds, back: Bounds) -> OneWay:
-        """Returns it from delta of one run at ``epsilons`` (n,), rising from 0, forth and back."""
-        # Ratios are rounded to where H is less, and so is c in 1 - c + c H'(1/c).
+        """Returns the profile from bounds on delta of one run at ``epsilons`` (n,), rising from 0, forth and back."""
+        # Ratios are rounded to the side where H is smaller, and so is c in 1 - c + c H'(1/c).
         up = np.exp(epsilons) * (1 + MARGIN)
         down = (1 / up) * (1 - MARGIN)
         reverse = (1 - down + down * np.minimum(np.asarray(back.upper), 1.0)) * (1 + MARGIN)
@@ -110,19 +113,21 @@ class OneWay:
 
 
 class Selection:
-    """The best of as many runs as a law says, in one direction: delta of it at any epsilon."""
+    """The best of as many runs as a law says, in one direction: bounds on its delta, and on its epsilon."""
 
     def __init__(self, way: OneWay, trials: Trials) -> None:
         self.way, self.trials = way, trials
         levels = trials.levels(LEVELS)
         self._most = trials.slope(levels[1:])[1]
         self._least = trials.slope(way.least(levels[:-1]))[0]
-        # Whoever sees all k runs learns at most k times the distance in total variation, H(1); epsilon lowers delta.
+        # All k runs together tell at most k times the distance in total variation, H(1); delta falls in epsilon.
         distance = float(np.min(way.above[way.ratios <= 1]))
         self._most_delta = min(float(trials.mean) * distance * (1 + MARGIN), 1.0)
 
     def upper(self, epsilon: float) -> float:
         """Returns an upper bound on delta."""
+        # S at each ratio; the weights of its broken line; and the factor that lifts the line where rounding left it
+        # below S.
         c, lines = self.way.ratios, self._most[:, None] * self.way.ratios[None, :]
         scale = math.exp(min(epsilon, LARGEST)) * (1 - MARGIN)
         height = np.maximum(np.max(lines * (1 + MARGIN) - scale * self._least[:, None], axis=0), 0.0)
@@ -140,7 +145,7 @@ class Selection:
 
     def lower(self, epsilon: float) -> float:
         """Returns a lower bound on delta."""
-        if epsilon > LARGEST:  # at less delta may be more
+        if epsilon > LARGEST:  # the scale is known up to there; 0 is always a lower bound
             return 0.0
         scale = math.exp(epsilon) * (1 + MARGIN)
         shown, cost = self._events
@@ -149,6 +154,8 @@ class Selection:
 
     def least_epsilon(self, delta: float) -> float:
         """Returns an upper bound on epsilon at ``delta``."""
+        # Doubling until delta is small enough, then bisection. Each ``high`` returned has been checked, so no
+        # monotonicity of the bound is needed.
         low, high = -1.0, 1.0
         while self.upper(high) > delta:
             low, high = high, 2 * high
@@ -171,7 +178,7 @@ class Selection:
 
     @functools.cached_property
     def _events(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the lower bound on (1) of each E and T, as what e^eps times a cost is taken from: the less of two."""
+        """Returns gains and costs: for each E and T, (1) is at least the lesser of two values of gain - e^eps cost."""
         c, above, below = self.way.ratios, self.way.above, self.way.below
         falls, middle = np.diff(c), c[1:-1]
         most = np.minimum((above[:-1] - below[1:]) / falls, 1.0)[:-1] * (1 + SLACK)
@@ -179,7 +186,8 @@ class Selection:
         apart = np.minimum(falls[:-1], falls[1:]) > 1e-5 * middle  # so that neither is below 1
         known = np.flatnonzero((below[1:-1] > 0) & apart)
         c, h, most, least = middle[known], below[1:-1][known] * (1 - SLACK), most[known], least[known]
-        # E is one of those, with a share of all other results: a coin that each run tosses besides.
+        # E is one of these events, with a share of all other results, which a coin decides that each run tosses
+        # besides.
         p_of, q_of = (
             (end + SHARES[:, None] * (1 - end)).reshape(-1, 1) for end in (h + c * least, np.minimum(most, 1.0))
         )
@@ -193,19 +201,20 @@ class Selection:
 
 
 POINTS = 96
-"""Epsilons between which the pair of a search lies on chords."""
+"""Number of epsilons, between which the profile of a search's pair lies on chords. Sound for any value."""
 
 LEAST = 1e-290
-"""Masses below are none: there are no subnormal numbers in a pair."""
+"""Smallest mass of a pair's outcome; a smaller one becomes 0, so that no pair holds subnormal numbers."""
 
 
 def pair_of(selections: list[Selection], least: float) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns P and Q on finitely many outcomes that dominate a search, one way or each; None where it was not found.
+    """Returns P and Q on finitely many outcomes that dominate a search, one way or each; None where none was found.
 
     Their profile is the lower convex hull of H(0) = 1 and the upper bounds at :data:`POINTS` epsilons either way, up to
-    where delta is ``least``: the search's own is convex, so below the chords, and so below the hull. Where the hull's
-    slope rises, at the ratio u, is an outcome with that Q-mass, and u times that of P. In rational arithmetic: floats
-    lose the masses of rare losses. What they round in the end, relatively, is less than what the bounds are raised by.
+    where delta is ``least``: the search's own profile is convex, so below the chords, and so below the hull. Each ratio
+    u at which the hull's slope rises is an outcome, with that rise for its Q-mass, and u times it for its P-mass. They
+    are formed in rational arithmetic, for floats lose the masses of rare losses. The rounding to floats in the end is
+    less, relatively, than the margin by which the bounds are raised.
     """
     farthest = max(way.least_epsilon(least) for way in selections)
     if not 0 < farthest < LARGEST:
@@ -219,6 +228,7 @@ def pair_of(selections: list[Selection], least: float) -> tuple[np.ndarray, np.n
     back = [(1 / u, 1 - (1 - h) / u) for u, h in zip(ratios, behind, strict=True)]
     points = sorted([(Fraction(0), Fraction(1)), *back, *zip(ratios, ahead, strict=True)])
     hull: list[tuple[Fraction, Fraction]] = []
+    # A monotone chain over points in the order of their ratios: a point goes where the slope would not rise at it.
     for u, h in points:
         while len(hull) > 1 and _slope(hull[-1], (u, h)) <= _slope(hull[-2], hull[-1]):
             hull.pop()
@@ -226,7 +236,7 @@ def pair_of(selections: list[Selection], least: float) -> tuple[np.ndarray, np.n
             hull.append((u, h))
     slopes = [_slope(one, two) for one, two in itertools.pairwise(hull)] + [Fraction(0)]
     rises = [after - before for before, after in itertools.pairwise(slopes)]
-    # Beyond the hull's ends everything is told, either way.
+    # The mass beyond the hull's ends has an infinite loss, one way or the other.
     told = [rise * u for rise, (u, _) in zip(rises, hull[1:], strict=True)] + [hull[-1][1], Fraction(0)]
     p, q = np.array(told, np.float64), np.array([*rises, Fraction(0), 1 + slopes[0]], np.float64)
     return np.where(p < LEAST, 0.0, p), np.where(q < LEAST, 0.0, q)

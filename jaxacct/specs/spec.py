@@ -1,4 +1,13 @@
-"""The parts of a spec: what each of them says is composed."""
+"""The reader of specs: from files and objects to mechanisms, counts and the question asked of their composition.
+
+A reading refuses what it does not understand, key by key: a certificate rests on every word of its spec.
+
+In reading order:
+
+- :func:`part_of` to :func:`number_of`: the parts of a spec, each as releases of mechanisms.
+- :func:`read`: specs in files, and files that stand for a spec by themselves.
+- :class:`Spec`, :func:`parsed`, :func:`combined`: a whole spec, as a composition.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +26,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from jaxacct import json_files, validation
+from jaxacct import json_files, outward, validation
 from jaxacct.adapters import from_dp_event
 from jaxacct.adapters.events import checkpoint_history, from_history
 from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
@@ -25,26 +34,28 @@ from jaxacct.mechanisms.records import kind_of, mechanism_of, record_of
 from jaxacct.mechanisms.renyi_only import OfOthers
 
 READERS = ("report", "opacus", "dp_event")
+"""Keys of the parts that are records of a run in another format."""
 
 SHUFFLED = (
     "sampling = 'shuffled': no certificate: shuffled batches are no Poisson samples. In every epoch each record is in "
     "exactly one batch, and the epsilon of Poisson samples can be far below that of such a run (Chua et al. 2024). "
     "Draw Poisson samples; or give what holds without, type = 'Gaussian', count = the epochs, relation = 'zero_out'."
 )
+"""The refusal of shuffled batches."""
 
 DRAWN = {"Poisson": "poisson", "WithoutReplacement": "without_replacement", "WithReplacement": "with_replacement",
          "RandomAllocation": "random_allocation", "": "none"}  # fmt: skip
-"""How samples are drawn, by a part of the class's name."""
+"""Ways of sampling, by a part of the mechanism's class name; the first that occurs in the name counts."""
 
 
 class Release(NamedTuple):
     """A part of a composition.
 
     Attributes:
-        mechanism: what runs, of single records.
-        count: how often; an array for a sequence of mechanisms.
-        sampling: how its samples are drawn: "none", "poisson", "without_replacement", ...
-        said_by: who says so.
+        mechanism: the mechanism that runs, for single records.
+        count: the number of runs; an array for a sequence of mechanisms.
+        sampling: the way its samples are drawn: "none", "poisson", "without_replacement", ...
+        said_by: the source of the statement on sampling, in words.
     """
 
     mechanism: Mechanism
@@ -54,7 +65,14 @@ class Release(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a part says."""
+    """The content of a part of a spec.
+
+    Attributes:
+        releases: the releases that it adds to the composition.
+        relation: neighbouring relation, where the part names one.
+        delta: the delta that a report was written for.
+        cut_probability: bound on the probability that a batch was cut at capacity.
+    """
 
     releases: list[Release]
     relation: str | None = None
@@ -63,13 +81,14 @@ class Part(NamedTuple):
 
 
 def part_of(text: str) -> dict[str, Any]:
-    """Returns the part that a command's argument is: a mechanism's name, and its fields.
+    """Returns the part that a command's argument stands for: a mechanism's name, and its fields.
 
     >>> part_of("laplace:scale=2,count=10")
     {'type': 'laplace', 'scale': 2.0, 'count': 10.0}
     """
     name, _, rest = text.partition(":")
     made: dict[str, Any] = {"type": name}
+    # Fields are KEY=VALUE between commas; a dash in a key counts as an underscore, and no key may come twice.
     for field in filter(None, rest.split(",")):
         key, equals, value = (word.strip() for word in field.partition("="))
         if not equals:
@@ -81,7 +100,7 @@ def part_of(text: str) -> dict[str, Any]:
 
 
 def part(given: Any, where: str) -> Part:
-    """Returns what a part says; raises ValueError, which begins with ``where``, where it says nothing."""
+    """Returns the content of a part; raises ValueError, whose text begins with ``where``, for anything invalid."""
     try:
         if not isinstance(given, dict):
             raise ValueError(f"{given!r} is no part: give an object with a type, or a {', '.join(READERS)}.")
@@ -105,17 +124,22 @@ def part(given: Any, where: str) -> Part:
 
 
 def sampling_of(mechanism: Mechanism) -> str:
-    """Returns how a mechanism's samples are drawn."""
+    """Returns the way in which a mechanism's samples are drawn, one of the values of :data:`DRAWN`."""
     return next(sampling for word, sampling in DRAWN.items() if word in type(mechanism).__name__)
 
 
 def all_of(mechanism: Mechanism) -> list[Mechanism]:
-    """Returns a mechanism, and those within it."""
+    """Returns a mechanism and, at any depth, those within it."""
     inner = mechanism.mechanism if isinstance(mechanism, OfOthers) else ()
     return [mechanism, *(one for part in (inner if isinstance(inner, tuple) else (inner,)) for one in all_of(part))]
 
 
 def _release(given: dict[str, Any]) -> Release:
+    """Returns the release of a part that is a mechanism.
+
+    ``batch_size`` and ``examples`` stand in for ``sampling_rate``, and ``epochs`` for ``count``. The plain names
+    Gaussian and Laplace become their sampled forms by ``sampling``, without which a rate is refused.
+    """
     fields = dict(given)
     name, sampling = kind_of(fields.pop("type", None)).__name__, fields.pop("sampling", None)
     examples, batch, epochs, rate = (
@@ -124,7 +148,7 @@ def _release(given: dict[str, Any]) -> Release:
     if (examples is None) != (batch is None) or None not in (batch, rate):
         raise ValueError("batch_size and examples go together, in place of sampling_rate: give both.")
     if batch is not None and examples is not None:
-        rate = validation.rate_of(batch, examples)
+        rate = outward.rate_of(batch, examples)
     if rate is not None:
         fields["sampling_rate"] = rate
         if sampling is None and name in ("Gaussian", "Laplace"):
@@ -139,7 +163,7 @@ def _release(given: dict[str, Any]) -> Release:
     if epochs is not None:
         if count is not None or rate is None:
             raise ValueError("epochs stand in for count, of a mechanism with a sampling rate: give one of the two.")
-        count = validation.steps_of(epochs, rate)
+        count = outward.steps_of(epochs, rate)
     made = mechanism_of({"type": name} | fields)
     if sampling not in (None, sampling_of(made)):
         validation.check_one_of(sampling, "sampling", tuple(DRAWN.values()))
@@ -148,6 +172,7 @@ def _release(given: dict[str, Any]) -> Release:
 
 
 def _report(report: Any) -> Part:
+    """Returns the content of a trainer's report: the composition that it was accounted by."""
     config, final = report["config"], report["final"]
     if "composition" not in config:
         raise ValueError("report: config.composition is missing: it is of an older version, or none of this trainer's.")
@@ -171,13 +196,17 @@ def _report(report: Any) -> Part:
 
 
 def _history(value: Any) -> list[tuple[float, float, int]]:
+    """Returns an Opacus history as runs (noise_multiplier, sample_rate, steps)."""
     if not isinstance(value, list) or not value or not all(isinstance(run, list) and len(run) == 3 for run in value):
         raise ValueError("opacus: give a list of (noise_multiplier, sample_rate, steps), or a checkpoint's file.")
     return [tuple(run) for run in value]
 
 
 class _Event:
-    """An object with attributes in the place of keys, which knows those that nobody has read."""
+    """A JSON object with attributes for keys, which knows the keys that were never read.
+
+    An unknown key is a field that the event does not have, a misspelling perhaps, and has to be refused.
+    """
 
     def __init__(self, fields: dict[str, Any], found: list[_Event]) -> None:
         self._fields = {key: _named(value, found) for key, value in fields.items()}
@@ -194,6 +223,7 @@ class _Event:
 
 
 def _named(value: Any, found: list[_Event]) -> Any:
+    """Returns a JSON value with events for objects, at any depth, all of which are added to ``found``."""
     if isinstance(value, list):
         return [_named(entry, found) for entry in value]
     if isinstance(value, dict):
@@ -202,6 +232,7 @@ def _named(value: Any, found: list[_Event]) -> Any:
 
 
 def _of_event(value: Any) -> tuple[Any, Any]:
+    """Returns the mechanisms and counts of an event in JSON; raises ValueError where a field was not read."""
     events: list[_Event] = []
     made = from_dp_event(_named(value, events))
     for event in events:
@@ -211,32 +242,33 @@ def _of_event(value: Any) -> tuple[Any, Any]:
 
 
 def number_of(value: Any, key: str) -> float | None:
-    """Returns a number, of a text the one that it says; None stays None."""
+    """Returns a number, or the number that a text stands for ('64/1000'); None stays None."""
     if value is None:
         return None
     try:
         if not isinstance(value, bool) and isinstance(value, (str, int, float)):
-            return validation.number(value) if isinstance(value, str) else float(value)
+            return outward.number(value) if isinstance(value, str) else float(value)
     except ValueError:
         pass
     raise ValueError(f"{key} = {value!r} is no number: give one such as 0.01 or '64/1000'.")
 
 
 def _whole(count: Any) -> int:
+    """Returns a number of runs as an integer."""
     validation.check_steps(count, "count")
     return int(count)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Specs in files, and what stands for one by itself.
+# Files: specs, and records of runs that stand for a spec by themselves.
 # ----------------------------------------------------------------------------------------------------
 
 BY_KEY = {"parts": "", "final": "report", "history": "opacus", "class_name": "dp_event", "type": "type"}
-"""What an object is, by a key that it has."""
+"""Kinds of objects, by a key that such an object has: "" is a spec, "type" a mechanism, else a reader's key."""
 
 
 def read(name: str) -> dict[str, Any]:
-    """Returns the spec in a file, ``-`` for standard input, with what it names read into it.
+    """Returns the spec in a file, ``-`` for standard input, with the files that it names read into it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -252,6 +284,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def _as_spec(value: Any, name: str) -> dict[str, Any]:
+    """Returns a file's value as a spec; a list is an Opacus history, other records become the spec's only part."""
     if isinstance(value, list):
         return {"parts": [{"opacus": value}]}
     kind = next((kind for key, kind in BY_KEY.items() if isinstance(value, dict) and key in value), None)
@@ -266,7 +299,7 @@ def _as_spec(value: Any, name: str) -> dict[str, Any]:
 
 
 def _embedded(part: Any, folder: pathlib.Path) -> Any:
-    """Returns a part with what it names as a file in its place, and without the course of a training."""
+    """Returns a part with the file that it names read into it, and a report without its training history."""
     for reader in READERS if isinstance(part, dict) else ():
         if isinstance(part.get(reader), str):
             file = folder / part[reader]
@@ -280,7 +313,7 @@ def _embedded(part: Any, folder: pathlib.Path) -> Any:
 
 
 def _loaded(path: pathlib.Path) -> Any:
-    """Returns what a file holds; raises ValueError, with the file's name, where nothing can be read of it."""
+    """Returns a file's content, a checkpoint's as its history; raises ValueError with its name if it is unreadable."""
     if zipfile.is_zipfile(path):
         return [list(run) for run in checkpoint_history(path)]
     loaders: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".yaml": _yaml, ".yml": _yaml}
@@ -293,6 +326,7 @@ def _loaded(path: pathlib.Path) -> Any:
 
 
 def _yaml(text: str) -> Any:
+    """Returns the value of a YAML text; PyYAML is imported when first asked for."""
     if importlib.util.find_spec("yaml") is None:
         raise ModuleNotFoundError("YAML needs PyYAML, which is missing: pip install pyyaml, or give JSON or TOML.")
     yaml = importlib.import_module("yaml")
@@ -303,27 +337,28 @@ def _yaml(text: str) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A spec as a composition, and what is asked of it.
+# Compositions: a whole spec as mechanisms and counts, and the question asked of it.
 # ----------------------------------------------------------------------------------------------------
 
 ANY = "one record"
-"""Whose privacy it is where nobody says."""
+"""The unit of privacy where none is named."""
 
 KEYS = ("parts", "delta", "epsilon", "relation", "unit", "group", "fixed")
+"""The keys of a spec."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A composition and what is asked of it.
+    """A composition and the question asked of it.
 
     Attributes:
         given: the spec, JSON that names no other file.
-        releases: what is composed; equal ones are counted together.
+        releases: the releases that are composed; equal ones are counted together.
         relation: neighbouring relation.
-        group: records that change together.
-        delta: at which epsilon is asked, or None.
-        epsilon: at which delta is asked, or None; one of the two at most.
-        cut_probability: bound on the probability that what ran was not what is composed: batches cut at capacity.
+        group: number of records that change together.
+        delta: the delta at which epsilon is asked, or None.
+        epsilon: the epsilon at which delta is asked, or None; one of the two at most.
+        cut_probability: bound on the probability that the run was not the composition, as batches were cut at capacity.
 
     >>> spec = parsed({"parts": [{"type": "laplace", "scale": 2.0, "count": 10}], "delta": 1e-5})
     >>> spec.mechanisms, spec.steps
@@ -340,17 +375,17 @@ class Spec:
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """For the accountants, of groups."""
+        """The mechanisms as the accountants take them, for groups of ``group`` records."""
         return tuple(group(release.mechanism, self.group) for release in self.releases)
 
     @property
     def steps(self) -> tuple[Any, ...]:
-        """How often each is run."""
+        """The number of runs of each mechanism."""
         return tuple(release.count for release in self.releases)
 
 
 def parsed(given: dict[str, Any]) -> Spec:
-    """Returns the spec that an object is; raises ValueError, saying where, for anything else.
+    """Returns the spec that an object stands for; raises ValueError, which names the place, for anything else.
 
     >>> parsed({"parts": [{"type": "gaussian", "noise_multiplier": 4.0}], "group": 2}).mechanisms
     (Gaussian(noise_multiplier=np.float64(2.0)),)
@@ -362,7 +397,9 @@ def parsed(given: dict[str, Any]) -> Spec:
 
 
 def _parsed(given: dict[str, Any]) -> Spec:
+    """Returns :func:`parsed`, with TypeError for values of a wrong type."""
     for key in given.keys() - set(KEYS):
+        # The first unknown key is refused: nothing that a spec says is passed over.
         close = difflib.get_close_matches(key, KEYS, 1)
         raise ValueError(f"key {key!r}: {f'did you mean {close[0]}?' if close else 'give ' + ', '.join(KEYS)}")
     parts, fixed = given.get("parts"), given.get("fixed", "")
@@ -377,6 +414,7 @@ def _parsed(given: dict[str, Any]) -> Spec:
     for key, words in (("fixed", "none" if fixed == "" else fixed), ("unit", unit_of(given))):
         if not isinstance(words, str) or not words.isprintable() or not words.strip():
             raise ValueError(f"{key} = {words!r} is no line of text: give words, such as 'one person, all visits'.")
+    # The spec and its reports may name a relation; all that do have to name the same one.
     relations = {one for one in (given.get("relation"), *(one.relation for one in found)) if one is not None}
     if len(relations) > 1:
         raise ValueError(f"relation: {' and '.join(sorted(relations))} in one composition: one has to hold for all.")
@@ -394,6 +432,7 @@ def _parsed(given: dict[str, Any]) -> Spec:
         raise ValueError(f"delta = {delta} and epsilon = {epsilon}: give the one at which the other is asked.")
     if epsilon is None and delta is None:
         delta = max((one.delta for one in found if one.delta is not None), default=None)
+    # Releases of equal mechanisms from equal sources are counted together; a sequence of mechanisms stays by itself.
     together: dict[str, Release] = {}
     for release in (release for one in found for release in one.releases):
         mechanism, is_sequence = release.mechanism, bool(np.ndim(release.count))
@@ -401,18 +440,18 @@ def _parsed(given: dict[str, Any]) -> Spec:
         key = f"{len(together) if is_sequence else ''} {json_files.dumps(record_of(mechanism))} {release.said_by}"
         before = together[key].count if key in together else 0
         together[key] = release._replace(count=release.count + before)
-    cut = validation.up(sum((Fraction(one.cut_probability) for one in found), Fraction(0)))
+    cut = outward.up(sum((Fraction(one.cut_probability) for one in found), Fraction(0)))
     return Spec(given, tuple(together.values()), relation, size, delta, epsilon, cut)
 
 
 def unit_of(given: dict[str, Any]) -> str:
-    """Returns in words whose privacy a spec is about: as it says, else as reports do that are all its parts."""
+    """Returns in words the unit of privacy: the spec's own, else the one that all parts share, else :data:`ANY`."""
     found = [one["report"]["config"].get("unit", ANY) if "report" in one else ANY for one in given["parts"]]
     return cast(str, given.get("unit", found[0] if all(unit == found[0] for unit in found) else ANY))
 
 
 def combined(specs: Iterable[dict[str, Any]], **settings: Any) -> dict[str, Any]:
-    """Returns one spec of several; ``settings`` that are not None stand in for theirs, which have to agree.
+    """Returns one spec of several, whose settings have to agree; ``settings`` that are not None replace theirs.
 
     >>> combined([{"parts": [{"type": "laplace", "scale": 1.0}]}], delta=1e-5)
     {'parts': [{'type': 'laplace', 'scale': 1.0}], 'delta': 1e-05}
@@ -420,11 +459,12 @@ def combined(specs: Iterable[dict[str, Any]], **settings: Any) -> dict[str, Any]
     made: dict[str, Any] = {"parts": []}
     own = {key: value for key, value in settings.items() if value is not None}
     asked = {"delta", "epsilon"} if own.keys() & {"delta", "epsilon"} else set()
+    # Parts are joined; every other setting is the first one's, and a different one is refused.
     for spec in specs:
         made["parts"] += spec["parts"] if isinstance(spec["parts"], list) else [spec["parts"]]
         for key in spec.keys() - own.keys() - asked - {"parts"}:
             if made.setdefault(key, spec[key]) != spec[key]:
                 raise ValueError(f"{key} = {made[key]!r} in one spec and {spec[key]!r} in another: give one for all.")
-        if spec.get("fixed") is False:  # which no other words undo
+        if spec.get("fixed") is False:  # one spec that was not fixed makes the whole not fixed, whatever else is said
             own["fixed"] = False
     return made | own

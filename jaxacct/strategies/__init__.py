@@ -1,8 +1,7 @@
-"""Strategies of correlated noise: how they are streamed, what they are sensitive to, and what error they leave.
+"""Strategies of correlated noise for the matrix mechanism: their streams, their sensitivities, and their errors.
 
-* :mod:`.strategy`: what all are; :mod:`.strategy`, :mod:`.strategy`, :mod:`.strategy`: those there are.
-* :mod:`.strategy`: in which steps examples take part; :mod:`.strategy`: bounds over these, with proofs.
-* :mod:`.strategy`: the squared error of prefix sums, or of another workload.
+All are in :mod:`jaxacct.strategies.strategy`: the strategies themselves, participation in steps, bounds on the
+sensitivity with proofs, and the squared error of prefix sums, or of another workload.
 
 :class:`.MatrixMechanism` accounts for them, and :mod:`jaxacct.factorize` finds those of least error.
 """

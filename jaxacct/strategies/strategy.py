@@ -1,12 +1,21 @@
-"""How examples come to steps: what an account of correlated noise depends on beside the strategy.
+"""The matrix mechanism's strategies: participation of examples, sensitivity, streamed noise, and error.
+
+A strategy C correlates the noise of steps: step t releases x_t + (C^-1 z)_t. Its account depends on the noise
+multiplier, on C's sensitivity and on how examples come to steps. In reading order:
+
+- participation (:class:`SinglePass`, :class:`MinSeparation`, :class:`FixedEpochs`, :class:`CyclicPoisson`),
+- patterns of participation, and upper bounds on sensitivities (:func:`of_toeplitz`, :func:`of_matrix`),
+- :class:`Strategy`, and its stream of noise,
+- Toeplitz strategies, matrices, other libraries' streams, and tree aggregation,
+- the error in a workload (:func:`squared_errors`).
 
 An example added or removed must leave the steps of all others as they are: each of them has its steps by its own coins,
 by its arrival, or by its place in a data set whose other places stay. Batches cut from a list of all examples do not:
 there the relation is "replace", under which an example's place is taken by another one.
 
-Not here, because only Monte Carlo estimates are known for them: b-min-sep sampling, and balls-in-bins (random
-allocation) of correlated noise, of which :class:`jaxacct.monte_carlo.BallsInBins` has estimates. A bound for both that
-takes no amplification is that of :class:`MinSeparation`; of independent noise random allocation is
+Two schemes are left out, because only Monte Carlo estimates are known for them: b-min-sep sampling, and balls-in-bins
+(random allocation) of correlated noise, for which :class:`jaxacct.monte_carlo.BallsInBins` has estimates. A bound for
+both, without amplification, is that of :class:`MinSeparation`; random allocation with independent noise is
 :class:`.RandomAllocation`.
 """
 
@@ -30,7 +39,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 
 
 class Unsampled(abc.ABC):
-    """Participation by a pattern, whoever chooses among its sets; adaptively, too. Nothing is amplified."""
+    """Participation by a pattern, whoever chooses among its sets, even adaptively. Nothing is amplified."""
 
     @property
     @abc.abstractmethod
@@ -64,7 +73,7 @@ class MinSeparation(Unsampled):
 
     Attributes:
         steps: n, static as all of these.
-        separation: b, at least 1, which is any steps at all.
+        separation: b, at least 1, which allows any steps.
         most: k, the most participations; None for as many as fit. Epochs in orders of their own are b = 1, k epochs.
 
     >>> MinSeparation(steps=100, separation=30).pattern.most
@@ -113,16 +122,16 @@ class FixedEpochs(Unsampled):
 @register_dataclass
 @dataclass(frozen=True)
 class CyclicPoisson:
-    """Examples are in groups that take turns, and a step samples from its group by a coin of each example.
+    """Participation in groups that take turns: a step samples from its group by a coin of each example.
 
     Attributes:
         steps: n, static.
         groups: b, static: step t samples from group t mod b. As many as bands of the strategy, or more.
-        sampling_rate (): probability of an example of the group to be in the batch. With batches of B examples of m it
-            is b B / m.
+        sampling_rate (): probability of an example of the group to be in the batch. With batches of B out of m examples
+            it is b B / m.
         equal_groups: whether the examples were divided such that the groups have one size, static. Then one example
-            more or less may move others to another group: the only relation is "replace". Else each example's group is
-            drawn by itself, or is its place's, once for all epochs.
+            more or less may move others to another group: the only relation is "replace". Otherwise each example's
+            group is drawn by itself, or is that of its place, once for all epochs.
 
     >>> CyclicPoisson(steps=100, groups=8, sampling_rate=0.1).cycles
     13
@@ -140,7 +149,7 @@ class CyclicPoisson:
 
     @property
     def cycles(self) -> int:
-        """How often the first group has its turn; the others at most as often."""
+        """Number of turns of the first group; the others have at most as many."""
         return -(-self.steps // self.groups)
 
     @property
@@ -150,7 +159,7 @@ class CyclicPoisson:
 
 
 Participation: TypeAlias = Unsampled | CyclicPoisson
-"""How examples come to steps."""
+"""Rules by which examples come to steps."""
 
 
 def _check(value: object, name: str, meaning: str) -> None:
@@ -158,7 +167,7 @@ def _check(value: object, name: str, meaning: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# In which steps an example may take part: the patterns that sensitivities are of.
+# Patterns: the sets of steps that an example may take part in, for which sensitivities are bounded
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -179,15 +188,15 @@ class Pattern(NamedTuple):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Upper bounds on sensitivities, rounding included.
+# Sensitivity: upper bounds over a pattern, rounding included
 #
 # Let an example take part in the steps of a set T, with contributions g_t of norm at most 1. It moves C x by
 # sum of C[:, t] g_t^T over T, whose squared norm is
 #
 #     sum over s, t in T of X[s, t] <g_s, g_t>  <=  sum over s, t in T of |X[s, t]|,    X = C^T C.
 #
-# The right-hand side is attained by equal contributions where X >= 0, so where C >= 0. It grows with T. What follows
-# are bounds on its maximum over a pattern's sets. With b the least distance, and at most k participations:
+# The right-hand side is attained by equal contributions where X >= 0, so where C >= 0. It grows with T. Below are
+# bounds on its maximum over a pattern's sets. With b the least distance, and at most k participations:
 #
 # *Toeplitz*, C[i, j] = c[i-j]: for s <= t, |X[s, t]| <= F(t - s, t) with F(d, m) = sum of |c[u] c[u+d]| over
 # u < n - m, which does not increase in m. The i-th participation, counted from 0, is at step t_i >= i b, and
@@ -201,26 +210,25 @@ class Pattern(NamedTuple):
 # exactly b no maximum over d' is needed, and c >= 0 suffices.
 #
 # *Any matrix*: let R[s] be the largest sum of |X[s, t]| over t in T, over the sets T of the pattern that hold s. Then
-#  the
-# sum over s, t is at most the largest sum of R over a set of the pattern. Both maxima are found by dynamic programming
-# (Choquette-Choo et al. (2023), "(Amplified) banded matrix factorization", Algorithms 3 and 4, where T in R[s] need not
-# hold s). Where C has at most b bands, X[s, t] = 0 for all other steps of T: R[s] = X[s, s], and it is exact.
+# the sum over s, t is at most the largest sum of R over a set of the pattern. Both maxima are found by dynamic
+# programming (Choquette-Choo et al. (2023), "(Amplified) banded matrix factorization", Algorithms 3 and 4, where T in
+# R[s] need not hold s). Where C has at most b bands, X[s, t] = 0 for all other steps of T: R[s] = X[s, s], and it is
+# exact.
 #
 # *Rounding*: sums of m products of positive numbers err by at most (m + 1) units of roundoff u relatively, to first
-#  order
-# and in any order of summation; for what is subtracted in X, the same of |C|^T |C|. Bounds are raised by four times
-# that.
+# order and in any order of summation; where X has differences, the error is the same multiple of |C|^T |C|. Bounds are
+# raised by four times that.
 # ----------------------------------------------------------------------------------------------------
 
 MOST_DENSE = 4096
-"""Most steps for which X is formed: 128 MiB."""
+"""Most steps for which X is formed, which then takes 128 MiB. A limit of memory alone."""
 
 ROWS = 256
-"""Rows of X that go through the dynamic program side by side."""
+"""Number of rows of X that go through the dynamic program side by side. Speed only."""
 
 
 def check_dense(steps: int) -> None:
-    """Raises ValueError where a matrix of so many steps is too large to be looked at entry by entry."""
+    """Raises ValueError where a matrix of so many steps is too large to be formed entry by entry."""
     if steps > MOST_DENSE:
         raise ValueError(
             f"steps = {steps} are too many for a matrix that is not Toeplitz: {MOST_DENSE} at most; banded and "
@@ -234,13 +242,15 @@ def of_toeplitz(coefficients: np.ndarray, pattern: Pattern, error: float = 0.0) 
     c = np.abs(coefficients)
     if is_fixed or np.all(np.diff(c) <= 0):
         column = np.zeros(steps)
+        # The squared norm of the columns 0, b, 2b, ... of |C| added up.
         for start in range(0, most * separation, separation):
             column[start:] += c[: steps - start]
         return _root(float(np.sum(column**2)), steps + 2 * most, error)
     length = int(np.flatnonzero(c)[-1]) + 1
     total = 0.0
+    # The sum over pairs of participations, by the later one: its own term, and twice those with the earlier ones.
     for last in range(most):
-        # F(d, last * separation) for every d, then the largest of those to come.
+        # F(d, last * separation) for every d, then its maximum over the distances from d on.
         products = np.correlate(c[:length], c[: min(length, steps - last * separation)], mode="full")
         products = products[min(length, steps - last * separation) - 1 :]
         largest = np.maximum.accumulate(products[::-1])[::-1]
@@ -266,6 +276,7 @@ def of_matrix(matrix: np.ndarray, pattern: Pattern, error: float = 0.0) -> float
     else:
         rows = np.diagonal(weights).copy()
         if most > 1:
+            # R[s]: its own entry and the best others, at least ``separation`` from it; blocks of rows at once.
             for start in range(0, steps, ROWS):
                 block = weights[start : start + ROWS].copy()
                 for row, values in enumerate(block, start):
@@ -278,7 +289,8 @@ def of_matrix(matrix: np.ndarray, pattern: Pattern, error: float = 0.0) -> float
 def _best(weights: np.ndarray, separation: int, most: int) -> np.ndarray:
     """Returns for each row of weights, at least 0, the largest sum of at most ``most``, ``separation`` apart."""
     columns = np.ascontiguousarray(weights.T)
-    best = np.zeros((len(columns) + 1, columns.shape[1]))  # over the steps before each, of the participations so far
+    # After each round ``best[step]`` is the largest sum of so many participations among the steps before ``step``.
+    best = np.zeros((len(columns) + 1, columns.shape[1]))
     for _ in range(most):
         taken = np.empty_like(best)
         taken[0] = 0.0
@@ -289,23 +301,23 @@ def _best(weights: np.ndarray, separation: int, most: int) -> np.ndarray:
 
 
 def _root(square: float, terms: int, error: float) -> float:
-    """Returns an upper bound on the root of what was found by sums of so many terms."""
+    """Returns an upper bound on the root of a square that was found by sums of so many terms."""
     raised = square * (1 + 4 * (terms + 8) * UNIT_ROUNDOFF) * (1 + error) ** 2
     return math.nextafter(math.sqrt(raised) * (1 + 4 * UNIT_ROUNDOFF), math.inf)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a strategy is: a lower-triangular matrix C whose inverse correlates the noise of steps, row by row.
+# The base of strategies: a lower-triangular matrix C whose inverse correlates the noise of steps, row by row
 # ----------------------------------------------------------------------------------------------------
 
 Step: TypeAlias = Int[Array, ""] | int
-"""The number of a step, from 0; or a number of steps."""
+"""Number of a step, from 0; or a number of steps."""
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class NoiseState:
-    """What a stream of correlated noise remembers between steps: a pytree for the trainer's state and checkpoints.
+    """Memory of a stream of correlated noise between steps: a pytree for the trainer's state and checkpoints.
 
     Attributes:
         step (): number of rows streamed so far, int32.
@@ -324,16 +336,16 @@ class NoiseState:
 class Strategy(abc.ABC):
     """A strategy matrix C of the matrix mechanism: steps release ``x_t + (C^-1 z)_t`` in place of ``x_t + z_t``.
 
-    x_t is the clipped sum of a step and z_t independent Gaussian noise. All that is released is a function of C x + z,
-    row by row: a Gaussian mechanism whose sensitivity is that of C x (:meth:`sensitivity`). Prefix sums, and so what a
-    model is after t steps, get the noise of A C^-1 in place of A, which may be far less (:func:`.squared_errors`).
+    x_t is the clipped sum of a step and z_t independent Gaussian noise. Everything released is a function of C x + z,
+    row by row: a Gaussian mechanism whose sensitivity is that of C x (:meth:`sensitivity`). Prefix sums, and so the
+    model after t steps, get the noise of A C^-1 in place of A, which may be far less (:func:`.squared_errors`).
 
     Streaming needs :attr:`buffers` copies of the noise, never all steps. With y = C^-1 z, row t of C y = z says that
-    z_t is y_t times one number plus a combination of buffers, which hold what matters of the rows before. A subclass
-    says which numbers, and what is kept: :meth:`entries` and :meth:`keep`. All are pure functions of noise and state:
-    a restart that draws the same noise for the same step (keys by ``jax.random.fold_in(key, step)``) goes on as if
-    there had been none. Numbers are float32's, and are used as they are, so that what is accounted for is the matrix
-    that makes the noise, up to the rounding of the noise itself.
+    z_t is y_t times one number plus a combination of buffers, which hold what later rows need of the rows before. A
+    subclass gives the numbers, and the buffers after a row: :meth:`entries` and :meth:`keep`. All are pure functions of
+    noise and state: a restart that draws the same noise for the same step (keys by ``jax.random.fold_in(key, step)``)
+    goes on as if it had not stopped. Numbers are float32's, and are used as they are, so that the account is of the
+    matrix that makes the noise, up to the rounding of the noise itself.
 
     Source: Li et al. (2015), "The matrix mechanism"; adaptive inputs, Denisov et al. (2022), "Improved differential
     privacy for SGD via optimal private linear operators on adaptive streams", and :class:`.MatrixMechanism`.
@@ -346,7 +358,7 @@ class Strategy(abc.ABC):
 
     @abc.abstractmethod
     def entries(self, step: Step) -> tuple[Array, Array]:
-        """Returns what row ``step`` of C has: its entry () on the diagonal, and factors (buffers,) of what is kept."""
+        """Returns row ``step`` of C: its entry () on the diagonal, and the factors (buffers,) of the buffers."""
 
     @abc.abstractmethod
     def keep(self, kept: Array, row: Array, step: Step) -> Array:
@@ -354,13 +366,13 @@ class Strategy(abc.ABC):
 
     @abc.abstractmethod
     def sensitivity(self, pattern: Pattern) -> float:
-        """Returns an upper bound on the L2 sensitivity of C x, rounding included; of inputs with norms of at most 1.
+        """Returns an upper bound on the L2 sensitivity of C x, rounding included, for inputs with norms of at most 1.
 
         Raises TypeError where the strategy is traced: bounds are of numbers, found on the host.
         """
 
     def bands(self, steps: int) -> int:
-        """Returns a number b with C[i, j] = 0 for i - j >= b: below it steps share noise. All of them, if not told."""
+        """Returns a number b with C[i, j] = 0 for i - j >= b: nearer steps share noise. By default it is all steps."""
         return steps
 
     def start(self, like: PyTree) -> NoiseState:
@@ -383,15 +395,16 @@ class Strategy(abc.ABC):
         return rows, NoiseState(state.step + 1, buffers)
 
     def after(self, steps: Step, draw: Callable[[Array], PyTree], like: PyTree) -> NoiseState:
-        """Returns the state after some steps, recomputed from the noise ``draw(step)`` of each: never drawn anew."""
+        """Returns the state after some steps, recomputed from the noise ``draw(step)`` of each: none is drawn anew."""
 
         def following(step: Array, state: NoiseState) -> NoiseState:
             return self.correlate(draw(step), state)[1]
 
+        # The state is the stream's own, so that no noise but a step's own is in memory.
         return jax.lax.fori_loop(0, steps, following, self.start(like))
 
     def solve(self, noise: PyTree) -> PyTree:
-        """Returns C^-1 z, for arrays (steps, ...): what :meth:`correlate` gives one by one."""
+        """Returns C^-1 z, for arrays (steps, ...): the rows that :meth:`correlate` gives one by one."""
         like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), noise)
         return jax.lax.scan(lambda state, row: self.correlate(row, state)[::-1], self.start(like), noise)[1]
 
@@ -410,6 +423,7 @@ class Strategy(abc.ABC):
             return NoiseState(state.step + 1, buffers), noise
 
         like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
+        # As in the stream, the buffers hold what is needed of the rows before; here the rows are known.
         return jax.lax.scan(one, self.start(like), rows)[1]
 
 
@@ -418,8 +432,8 @@ def _wide(dtype: Any) -> Any:
 
 
 def combined(factors: Array, kept: Array) -> Array:
-    """Returns the combination of the buffers; on no device by products of half precision."""
-    # jnp.tensordot says which type it is to give, and that is cut to float32 where vmap meets it out of the scope.
+    """Returns the combination of the buffers, which no device may form by products of half precision."""
+    # Not jnp.tensordot: it states its result's type, which is cut to float32 where vmap meets it out of the scope.
     over_first = (((0,), (0,)), ((), ()))
     return jax.lax.dot_general(factors.astype(kept.dtype), kept, over_first, precision=jax.lax.Precision.HIGHEST)
 
@@ -427,11 +441,11 @@ def combined(factors: Array, kept: Array) -> Array:
 def as_float32(strategy: Any, *names: str) -> None:
     """Rounds concrete fields of a frozen dataclass to float32, in which noise is streamed.
 
-    So what is accounted for, in float64, is the very matrix that the noise is made by.
+    So the account, in float64, is of the very matrix that makes the noise.
     """
     for name in names:
         value = getattr(strategy, name)
-        # Not what JAX puts in their place, of whatever type.
+        # Other values, of whatever type, were put there by JAX.
         if is_concrete(value) and isinstance(value, (list, tuple, np.ndarray, jax.Array)):
             object.__setattr__(strategy, name, np.asarray(value, np.float32))
 
@@ -447,12 +461,12 @@ def numbers(value: Any, name: str) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Strategies that are alike at every step: banded Toeplitz, among them none and square roots, and buffered ones.
+# Toeplitz strategies, which are alike at every step: banded ones, with independent noise and square roots, and buffered
 # ----------------------------------------------------------------------------------------------------
 
 
 class Toeplitz(Strategy):
-    """A strategy whose entries depend on i - j alone, so that it is one for any number of steps."""
+    """A strategy whose entries depend on i - j alone, so that it is defined for any number of steps."""
 
     @abc.abstractmethod
     def coefficients(self, steps: int) -> np.ndarray:
@@ -460,7 +474,7 @@ class Toeplitz(Strategy):
 
     @property
     def error(self) -> float:
-        """Bound on the relative error of a coefficient."""
+        """The bound on the relative error of a coefficient."""
         return 0.0
 
     def sensitivity(self, pattern: Pattern) -> float:
@@ -511,7 +525,8 @@ class BandedToeplitz(Toeplitz):
         return np.pad(column, (0, steps - len(column)))
 
     def entries(self, step: Step) -> tuple[Array, Array]:
-        # Buffer i holds the last row whose number is i modulo their number: a ring, of which one row is written a step.
+        # The buffers are a ring: buffer i holds the last row whose number is i modulo their number, and each step
+        # writes one row.
         column = jnp.asarray(self.first_column)
         lags = 1 + jnp.mod(step - 1 - jnp.arange(self.buffers), max(self.buffers, 1))
         return column[0], column[lags]
@@ -520,7 +535,7 @@ class BandedToeplitz(Toeplitz):
         return kept.at[jnp.mod(step, self.buffers)].set(row) if self.buffers else kept
 
     def normalized(self) -> Self:
-        """Returns the strategy over the norm of its column: a single participation has sensitivity 1, to float32."""
+        """Returns the strategy over its column's norm: a single participation then has sensitivity 1, to float32."""
         column = numbers(self.first_column, "first_column")
         return replace(self, first_column=column / np.sqrt(np.sum(column**2)))
 
@@ -544,7 +559,8 @@ def square_root(bands: int, momentum: float = 0.0, decay: float = 1.0) -> Banded
     Args:
         bands: number of diagonals kept.
         momentum: beta in [0, 1) of heavy-ball momentum.
-        decay: alpha in (beta, 1], what a step leaves of the model: 1 less the learning rate times the weight decay.
+        decay: alpha in (beta, 1], the share of the model that a step leaves: 1 less the learning rate times the weight
+            decay.
 
     Source: Kalinin and Lampert (2024), "Banded square root matrix factorization for differentially private model
     training", Theorem 1: the generating function of the workload is 1 / ((1 - alpha x) (1 - beta x)).
@@ -569,7 +585,7 @@ class BufferedToeplitz(Toeplitz):
 
     Attributes:
         weights (d,): w, at least 0; kept in float32.
-        rates (d,): r, in [0, 1]: what is left of each buffer after a step; kept in float32.
+        rates (d,): r, in [0, 1], the share of each buffer that a step leaves; kept in float32.
 
     Where the weights sum to at most 1 the coefficients do not increase, and sensitivities are exact.
     :func:`jaxacct.factorize.buffered_toeplitz` finds those of least error.
@@ -605,7 +621,7 @@ class BufferedToeplitz(Toeplitz):
         weights, rates = numbers(self.weights, "weights"), numbers(self.rates, "rates")
         tail = np.power(rates[None, :], np.arange(max(steps - 1, 0))[:, None]) @ weights
         column = np.concatenate([[1.0], tail])[:steps]
-        # Of numbers that do not increase, what is computed may in the last place.
+        # Coefficients that do not increase may still do so in the last place when they are computed.
         return np.maximum.accumulate(column[::-1])[::-1] if np.sum(weights) <= 1 else column
 
     @property
@@ -622,14 +638,14 @@ class BufferedToeplitz(Toeplitz):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Strategies that are given as a matrix, or as another library's stream of noise.
+# Strategies given as a matrix, or as another library's stream of noise
 # ----------------------------------------------------------------------------------------------------
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class Dense(Strategy):
-    """Any lower-triangular matrix, for few steps: its stream remembers all of them.
+    """Any lower-triangular matrix, for few steps: its stream holds all of them.
 
     Attributes:
         matrix (steps, steps): C, finite, lower-triangular, with a diagonal above 0; kept in float32.
@@ -662,7 +678,7 @@ class Dense(Strategy):
 
     def entries(self, step: Step) -> tuple[Array, Array]:
         row = jnp.asarray(self.matrix)[step]
-        own = jnp.where(step < self.buffers, row[step], jnp.nan)  # beyond the last there is none
+        own = jnp.where(step < self.buffers, row[step], jnp.nan)  # there is no row beyond the last
         return own, jnp.where(jnp.arange(self.buffers) < step, row, 0.0)
 
     def keep(self, kept: Array, row: Array, step: Step) -> Array:
@@ -683,8 +699,8 @@ class StreamingMatrix(Protocol):
     """A stream that multiplies by C^-1, such as ``jax_privacy.matrix_factorization.streaming_matrix.StreamingMatrix``.
 
     Attributes:
-        init_multiply: from a pytree of arrays to a state.
-        multiply_next: from the next row and the state to that of the product and the state after it.
+        init_multiply: function from a pytree of arrays to a state.
+        multiply_next: function from the next row and the state to the product's next row and the state after it.
     """
 
     init_multiply: Any
@@ -693,10 +709,10 @@ class StreamingMatrix(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Streamed(Strategy):
-    """Another library's stream of noise, taken as it is; its sensitivity is found for up to 4096 steps.
+    """Another library's stream of noise, used unchanged; its sensitivity is found for up to 4096 steps.
 
     Attributes:
-        stream: multiplies by C^-1, as jax_privacy's noise addition has it.
+        stream: the object that multiplies by C^-1, as in jax_privacy's noise addition.
 
     Its state is held in :attr:`.NoiseState.buffers`. The sensitivity is of the matrix that the stream multiplies by,
     to the digits of its arithmetic: let M be that matrix, N its computed inverse, and R = I - N M. Then
@@ -728,7 +744,7 @@ class Streamed(Strategy):
             return np.asarray(jax.jit(self.solve)(jnp.eye(steps)), np.float64)
 
     def bands(self, steps: int) -> int:
-        # What is left of zeros by inverting is no band: as tests of zero would be, this is on the safe side.
+        # Zeros of C come out of the inversion as small numbers, so no band can be told: all steps is on the safe side.
         return steps
 
     def sensitivity(self, pattern: Pattern) -> float:
@@ -745,11 +761,12 @@ class Streamed(Strategy):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Tree aggregation, in which a running sum is told from noisy sums of blocks of 2^l steps.
+# Tree aggregation: a running sum estimated from noisy sums of blocks of 2^l steps
 # ----------------------------------------------------------------------------------------------------
 
 ERROR = 64 * UNIT_ROUNDOFF
-"""Bound on the relative error of an entry, or of a column's norm by so many levels."""
+"""Bound on the relative error of an entry, or of a column's norm by so many levels. Sensitivities rest on it: it must
+not be lowered."""
 
 
 @register_dataclass
@@ -757,8 +774,8 @@ ERROR = 64 * UNIT_ROUNDOFF
 class TreeAggregation(Strategy):
     """The strategy of binary trees with Honaker's online estimate: the noise of DP-FTRL, a buffer for each level.
 
-    What makes the noise, to be accounted for by :class:`.MatrixMechanism`. Of trees that something else has built,
-    whose nodes are told one by one, the account is the mechanism :class:`jaxacct.TreeAggregation`.
+    :class:`.MatrixMechanism` accounts for it. For trees that something else has built, whose nodes are released one by
+    one, the account is the mechanism :class:`jaxacct.TreeAggregation`.
 
     Attributes:
         steps: number of steps, static.
@@ -769,15 +786,15 @@ class TreeAggregation(Strategy):
 
         e_l = v_l f_l + (1 - v_l) (s_(l-1) + e_(l-1)),   e_0 = f_0,
 
-    where s_(l-1) is that of the left half, which has been told before, e_(l-1) that of the right half, which ends with
-    it, and f_l are independent. Only e_l of the largest block that ends now is ever used again. So the noise of one
+    where s_(l-1) is that of the left half, which was released before, e_(l-1) that of the right half, which ends with
+    it, and the f_l are independent. Only e_l of the largest block that ends now is ever used again. So the noise of one
     step is as good as that of all blocks that end with it: with L the level of the largest,
 
         e_L = sum over l < L of b_(L,l) s_l + w_L z,   b_(L,l) = product of (1 - v_j) over l < j <= L,
 
     and w_L^2 = v_L^2 + (1 - v_L)^2 w_(L-1)^2. A step's noise is e_L less the sum of those s_l. This has the law of the
-    tree's estimates, and is lower-triangular like all strategies: the sensitivity is that of *its* C, at most the
-    tree's, which tells blocks' sums one by one. (For 2 steps its square is 1.8; the tree's is 2.)
+    tree's estimates, and is lower-triangular like all strategies: the sensitivity is that of *its* C, at most that of
+    the tree, which releases the blocks' sums one by one. (For 2 steps its square is 1.8; the tree's is 2.)
 
     Source: Honaker (2015), "Efficient use of differentially private binary trees"; Kairouz et al. (2021), "Practical
     and private (deep) learning without sampling or shuffling".
@@ -798,11 +815,11 @@ class TreeAggregation(Strategy):
     def entries(self, step: Step) -> tuple[Array, Array]:
         own, factors = map(jnp.asarray, _tables(self.buffers))
         level = self._level(step)
-        # Beyond the last step there is no level for what ends.
+        # After the last step no block ends, and there is no level.
         return jnp.where(step < self.steps, own[level], jnp.nan), factors[level]
 
     def keep(self, kept: Array, row: Array, step: Step) -> Array:
-        # The row is what the block adds to its left halves' noise: their sum is the block's own.
+        # The row is the block's noise less that of its left halves, so with theirs it is the block's own.
         level = self._level(step)
         below = (jnp.arange(self.buffers) < level).astype(kept.dtype)
         return kept.at[level].set(row + combined(below, kept))
@@ -810,14 +827,15 @@ class TreeAggregation(Strategy):
     def sensitivity(self, pattern: Pattern) -> float:
         if pattern.most > 1:
             return of_matrix(self.matrix(pattern.steps), pattern, ERROR)
+        # One participation: the largest norm of a column, summed up over the levels.
         squares = np.zeros(self._checked(pattern.steps))
         for level, starts in _blocks(pattern.steps):
-            # Blocks of a level do not overlap: an example is in at most one, and adds to one row.
+            # Blocks of a level do not overlap: an example is in at most one of them, and adds to one row.
             squares[starts[:, None] + np.arange(2**level)] += _row(level, self.buffers) ** 2
         return of_matrix(np.sqrt(np.max(squares))[None, None], Pattern(1, 1, 1), ERROR)
 
     def matrix(self, steps: int) -> np.ndarray:
-        """Returns C (steps, steps), float64, of numbers as they are streamed: a row for the block that ends there."""
+        """Returns C (steps, steps), float64, with the numbers of the stream: a row for the block that ends there."""
         check_dense(self._checked(steps))
         matrix = np.zeros((steps, steps))
         for level, starts in _blocks(steps):
@@ -831,18 +849,18 @@ class TreeAggregation(Strategy):
         return steps
 
     def _level(self, step: Step) -> Array:
-        """Returns the level of the largest block that ends with a step: how many ones its number ends in."""
+        """Returns the level of the largest block that ends with a step: the number of ones that its number ends in."""
         ends = jnp.mod(step + 1, 2 ** jnp.arange(1, self.buffers, dtype=jnp.int32)) == 0
         return jnp.sum(ends).astype(jnp.int32)
 
 
 def _blocks(steps: int) -> list[tuple[int, np.ndarray]]:
-    """Returns for each level where its blocks start that are the largest to end where they do."""
+    """Returns for each level the starts of its blocks that are the largest to end where they do."""
     return [(level, np.arange(0, steps - 2**level + 1, 2 ** (level + 1))) for level in range(steps.bit_length())]
 
 
 def _row(level: int, levels: int) -> np.ndarray:
-    """Returns what C has for the steps of a block, the last of which is its own."""
+    """Returns the entries of C for the steps of a block, the last of which is its own."""
     own, factors = (table.astype(np.float64) for table in _tables(levels))
     halves = [np.repeat(factors[level, half], 2**half) for half in reversed(range(level))]
     return np.concatenate([*halves, own[level, None]])
@@ -853,6 +871,7 @@ def _tables(levels: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns 1 / w (levels,), and (1 - b) / w (levels, levels) with 0 where there is no half; float32."""
     variance = 1 / (2 - 2.0 ** -np.arange(levels))
     deviations, factors = np.ones(levels), np.zeros((levels, levels))
+    # Level by level, w_L from w_(L-1), and (1 - b_(L,l)) for each left half below.
     for level in range(1, levels):
         deviations[level] = np.hypot(variance[level], (1 - variance[level]) * deviations[level - 1])
         for half in range(level):
@@ -861,18 +880,18 @@ def _tables(levels: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What error a strategy leaves in what steps add up to: the squared norms of the rows of A C^-1.
+# Error: the noise that a strategy leaves in the sums of a workload, as the squared norms of the rows of A C^-1
 # ----------------------------------------------------------------------------------------------------
 
 
 @register_dataclass
 @dataclass(frozen=True)
 class Workload:
-    """What becomes of noisy gradients: x_t = decay x_(t-1) + rate_t m_t, with m_t = momentum m_(t-1) + y_t.
+    """A linear rule from noisy gradients to iterates: x_t = decay x_(t-1) + rate_t m_t, m_t = momentum m_(t-1) + y_t.
 
     Attributes:
-        momentum (): of the heavy ball, in [0, 1). 0, the default, is plain SGD.
-        decay (): what a step leaves of the model, in [0, 1]; 1 less learning rate times weight decay.
+        momentum (): that of the heavy ball, in [0, 1). 0, the default, is plain SGD.
+        decay (): share of the model that a step leaves, in [0, 1]; 1 less learning rate times weight decay.
         rates (steps,): the learning rate of each step; None for 1. With the defaults x is the prefix sums.
 
     >>> Workload(momentum=0.9).momentum
@@ -891,7 +910,7 @@ class Workload:
 
 
 PREFIX_SUMS = Workload()
-"""The plain sums of what was released so far."""
+"""Workload of plain sums: each iterate is the sum of everything released so far."""
 
 
 def squared_errors(strategy: Strategy, steps: int, workload: Workload = PREFIX_SUMS) -> Float[Array, " steps"]:
@@ -902,9 +921,9 @@ def squared_errors(strategy: Strategy, steps: int, workload: Workload = PREFIX_S
         steps: number of steps.
         workload: A, plain prefix sums by default.
 
-    Their mean over steps, or their maximum, times the squared sensitivity is what a strategy makes of a budget
-    (:func:`jaxacct.factorize.error`). For Toeplitz strategies and equal rates it takes as long as streaming one number
-    does; else as streaming ``steps`` of them.
+    Their mean over steps, or their maximum, times the squared sensitivity measures the strategy at a given budget
+    (:func:`jaxacct.factorize.error`). For Toeplitz strategies and equal rates it takes as long as streaming one number;
+    otherwise as streaming ``steps`` of them.
 
     Raises ValueError where ``rates`` are not as many as steps.
 
@@ -923,7 +942,7 @@ def squared_errors(strategy: Strategy, steps: int, workload: Workload = PREFIX_S
 @functools.partial(jax.jit, static_argnums=1)
 def _squared_errors(strategy: Strategy, steps: int, workload: Workload) -> Array:
     toeplitz = isinstance(strategy, Toeplitz) and workload.rates is None
-    columns = jnp.arange(1 if toeplitz else steps)  # of Toeplitz matrices one tells all rows
+    columns = jnp.arange(1 if toeplitz else steps)  # the first column of a Toeplitz matrix holds all of it
     rates = jnp.ones(steps) if workload.rates is None else as_float64(workload.rates)
     momentum, decay = as_float64(workload.momentum), as_float64(workload.decay)
 
@@ -935,6 +954,8 @@ def _squared_errors(strategy: Strategy, steps: int, workload: Workload) -> Array
         iterate = decay * iterate + rate * velocity
         return (state, velocity, iterate), jnp.sum(iterate**2)
 
+    # The state is the stream of the unit vectors' rows and the workload's own recursion. Each step gives a row of
+    # A C^-1, or for Toeplitz matrices the next entry of its first column, whose squares then add up to the rows' norms.
     nothing = jnp.zeros(columns.shape)
     start = strategy.start(nothing), nothing, nothing
     _, squares = jax.lax.scan(one, start, (jnp.arange(steps), rates))

@@ -1,10 +1,10 @@
 """Sweeps: privacy numbers of many configurations at once, over devices and jobs, streamed to disk.
 
-* :mod:`.description` says what a sweep is of: a grid or rows, their values as text and files, how they are cut into
-  boxes, and what is computed for one entry.
-* :mod:`.compute` computes all entries by one compiled program, and by the mesh those that it leaves open.
-* :mod:`.search` keeps results in memory or in a folder, puts shards together, answers what is asked of them, and writes
-  files for others.
+* :mod:`.description`: the settings of a sweep as a grid or rows, from values, text and files; their cut into boxes; and
+  the quantity that is computed for one entry.
+* :mod:`.compute`: the computation of all entries by one compiled program, then by the mesh for those that it leaves
+  open.
+* :mod:`.result`: results in memory or in a folder, shards put together, searches, and export files.
 """
 
 from jaxacct.sweep.compute import delta, epsilon, noise_multiplier

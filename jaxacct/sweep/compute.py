@@ -1,4 +1,15 @@
-"""What is called: sweeps for epsilon, for delta, and for the least noise."""
+"""The computation of sweeps: epsilon, delta or the least noise of every entry, over devices and chunk by chunk.
+
+The exact accountant answers all entries by one compiled program. The mesh then answers, one after the other, those that
+the program leaves open. Each finished chunk goes to the store before the next is begun.
+
+In reading order:
+
+- :func:`epsilon`, :func:`delta`, :func:`noise_multiplier`: the sweeps that users call.
+- :func:`program_of`, :func:`run`: the compiled program, and entries through it block by block.
+- :func:`computed`: the results of one chunk.
+- :func:`sweep`: the whole of a sweep.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +47,13 @@ def epsilon(
     """Returns bounds on epsilon for every entry of a grid or table.
 
     Args:
-        settings: of :func:`grid` or :func:`rows`, with the mechanism's fields, ``steps`` and ``delta``.
+        settings: made by :func:`grid` or :func:`rows`, with the mechanism's fields, ``steps`` and ``delta``.
         mode: "certified": the exact accountant, then :func:`jaxacct.prv.epsilon` for the entries that this leaves open,
             one after the other, about twenty milliseconds each; or "saddlepoint": without the second.
         relation: neighbouring relation, one that the mechanisms support.
         tolerance: relative gap that the mesh aims at.
-        arithmetic: as of :func:`jaxacct.epsilon`. On a CPU "pair" is worked off operation by operation, slowly.
-        **options: how it is run; none changes a result.
+        arithmetic: as for :func:`jaxacct.epsilon`. A CPU works "pair" off operation by operation, slowly.
+        **options: settings of the run; none changes a result.
 
             * ``out``: folder of this sweep alone, a Zarr store, which gets every chunk once it is finished; without
               it results are in memory. With it memory does not grow with the settings, and a run that is interrupted
@@ -54,7 +65,7 @@ def epsilon(
             * ``chunk``: entries of a chunk, at most (32,768, more where that were more than some 4,000 chunks, fewer
               where shards would get fewer than eight): fewer lose less where a run is interrupted.
             * ``memory`` (2**30): bytes that a device's program may take: more entries side by side on a GPU.
-            * ``devices`` (all of this process): which to use. A CPU is one device, and uses one core, unless
+            * ``devices`` (all of this process): the devices to use. A CPU is one device, and uses one core, unless
               ``jax.config.update("jax_num_cpu_devices", n)`` was called before anything was computed.
             * ``show_progress`` (True): whether to show a bar on standard error, where that is a terminal.
 
@@ -67,9 +78,9 @@ def epsilon(
     device and one version).
 
     Raises:
-        ValueError: settings out of range or not those of the mechanism, an option out of range, an ``out`` that is
-            something else or another sweep's.
-        OSError: ``out`` cannot be written; what is finished is kept.
+        ValueError: settings out of range or not those of the mechanism, an option out of range, an ``out`` that is no
+            sweep's folder or another sweep's.
+        OSError: ``out`` cannot be written; finished chunks are kept.
 
     Source: :func:`jaxacct.saddlepoint.epsilon` and :func:`jaxacct.prv.epsilon`.
 
@@ -139,25 +150,25 @@ def noise_multiplier(
 
 
 # ----------------------------------------------------------------------------------------------------
-# The compiled part: one program of one shape for all entries, a share of the entries on each device.
+# The compiled program: one of one shape for all entries, with a share of the entries on each device.
 #
-# Each device runs the same program on a block of entries, and no entry sees another: which devices, processes and
-# chunks there are changes nothing in any result, not in the last bit. The last block of a chunk is filled up with
-# copies.
+# Each device runs the same program on a block of entries, and no entry sees another: the choice of devices, processes
+# and chunks changes no result, not in the last bit. The last block of a chunk is filled up with copies.
 # ----------------------------------------------------------------------------------------------------
 
 BLOCKS = (4096, 1024, 256, 64, 16, 4, 1)
-"""Entries of a block to choose from where a device runs them side by side: the most that its memory takes."""
+"""Numbers of entries of a block where a device runs them side by side, largest first: one that fits its memory is used.
+Speed only."""
 
 ONE_BY_ONE = 128
-"""Entries of a block on a CPU, which works them off one after the other, in the memory of one: a tenth of a second."""
+"""Number of entries of a block on a CPU, which works them off one after the other: a tenth of a second. Speed only."""
 
 AHEAD = 4
-"""Blocks handed to each device before the first is read back, so that none waits for the others."""
+"""Number of blocks handed to each device before the first is read back, so that no device waits. Speed only."""
 
 
 class Program(NamedTuple):
-    """A compiled program for ``block`` entries on each device, and how its arguments are laid out."""
+    """A compiled program for ``block`` entries on each device, ``width`` in all, and the layout of its arguments."""
 
     run: Callable[[dict[str, Any]], dict[str, Any]]
     sharding: NamedSharding
@@ -176,10 +187,11 @@ def program_of(
     mesh = Mesh(np.array(devices), ("entries",))
     sharding = NamedSharding(mesh, PartitionSpec("entries"))
     if one_by_one and quantity.arithmetic == "pair":
-        # XLA's CPU backend takes many minutes to compile the whole: operation by operation, the entries side by side.
+        # XLA's CPU backend takes many minutes to compile pairs, so they are run operation by operation, with the
+        # entries side by side.
         each = functools.partial(replace(quantity, arithmetic="auto").compiled, mechanism)
         return Program(functools.partial(_in_pairs, each), sharding, ONE_BY_ONE, ONE_BY_ONE)
-    # A CPU's threads are better spent on whole entries: there are as many devices as one cares to make.
+    # A CPU's threads are better spent on whole entries, as a CPU can be made into any number of devices.
     options: dict[str, str | bool] | None = {"xla_cpu_multi_thread_eigen": False} if one_by_one else None
     each = jax.shard_map(
         jax.vmap(functools.partial(quantity.compiled, mechanism)),
@@ -187,6 +199,7 @@ def program_of(
         check_vma=False,  # nothing is exchanged between devices
     )  # fmt: skip
     needed = 0
+    # From the largest block down: the compiler tells what each takes, and the first that fits is used.
     for block in (ONE_BY_ONE,) if one_by_one else BLOCKS:
         width = block * len(devices)
         with scope():
@@ -201,7 +214,10 @@ def program_of(
 
 
 def _in_pairs(each: Callable[[dict[str, Any]], dict[str, Any]], columns: dict[str, Any]) -> dict[str, Any]:
+    """Returns a function's results for every entry, in pairs of float32, operation by operation."""
+
     def together(*values: Any) -> dict[str, Any]:
+        """Returns the results of all entries, by columns in order."""
         return jax.vmap(each)(dict(zip(columns, values, strict=True)))
 
     found: dict[str, Any] = as_pairs(together, stepwise=True)(*columns.values())
@@ -209,6 +225,7 @@ def _in_pairs(each: Callable[[dict[str, Any]], dict[str, Any]], columns: dict[st
 
 
 def _temporary(compiled: Any) -> int:
+    """Returns the bytes of a program's temporary arrays; 0 where the backend does not tell."""
     analysis = compiled.memory_analysis()
     return 0 if analysis is None else int(analysis.temp_size_in_bytes)
 
@@ -217,6 +234,7 @@ def run(program: Program, columns: dict[str, np.ndarray]) -> Iterator[dict[str, 
     """Yields the results of consecutive entries, block by block."""
     size = len(next(iter(columns.values())))
     pending: deque[tuple[int, dict[str, Any]]] = deque()
+    # Blocks are dispatched without waiting; the queue of those not yet read stays at most AHEAD long.
     for start in range(0, size, program.width):
         count = min(program.width, size - start)
         filled = {
@@ -232,14 +250,16 @@ def run(program: Program, columns: dict[str, np.ndarray]) -> Iterator[dict[str, 
 
 
 def _read(count: int, results: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Returns a block's results in memory, without those of the filling."""
     return {name: np.asarray(result)[:count] for name, result in results.items()}
 
 
 # ----------------------------------------------------------------------------------------------------
-# Results of some entries: the compiled program for all of them, then the mesh for those that this leaves open.
+# Results of a part of the entries: the compiled program for all of them, then the mesh for those that this leaves open.
 # ----------------------------------------------------------------------------------------------------
 
 Arrays = dict[str, np.ndarray]
+"""Columns by name."""
 
 
 def computed(
@@ -250,11 +270,12 @@ def computed(
     part: slice,
     advance: Callable[[int], None],
 ) -> Arrays:
-    """Returns the results of a part of the entries; ``advance`` is called with how many more are done."""
+    """Returns the results of a part of the entries; ``advance`` is called with the number of further ones finished."""
     numbers = np.arange(part.start, part.stop)
     columns = settings.columns(numbers)
     classes = columns.pop(MECHANISM, np.zeros(len(numbers)))
     results = empty(quantity, len(numbers))
+    # Class by class, since each has a program of its own; ``at`` are the places of a block's entries in the part.
     for code in np.unique(classes):
         mechanism, places = settings.mechanisms[int(code)], np.flatnonzero(classes == code)
         program = program_of(quantity.exact, mechanism, tuple(columns), devices, memory)
@@ -273,7 +294,7 @@ def computed(
 
 
 def _on_the_safe_side(quantity: Quantity, results: Arrays) -> Arrays:
-    """Returns the results with the worst there is in place of bounds that are no numbers, should there be any."""
+    """Returns the results with NaN bounds, should there be any, replaced by the worst: 0 and inf (1 for a delta)."""
     undefined = np.isnan(results["lower"]) | np.isnan(results["upper"])
     results["lower"][undefined] = 0.0
     results["upper"][undefined] = quantity.worst
@@ -285,34 +306,34 @@ def _on_the_safe_side(quantity: Quantity, results: Arrays) -> Arrays:
 
 
 def _by_mesh(quantity: Quantity, mechanism: type, columns: Arrays, results: Arrays, i: int) -> None:
-    """Puts what the mesh adds in the place of entry ``i``."""
+    """Replaces the result of entry ``i`` by the one that the mesh refines."""
     entry: Entry = {name: float(column[i]) for name, column in columns.items()}
     before: Entry = {name: values[i] for name, values in results.items()}
     try:
         answer = quantity.by_mesh(mechanism, entry, before)
     except (ValueError, ArithmeticError, RuntimeError):
-        # One entry's failure must not end a sweep of millions: what was known of it holds, and it is flagged.
+        # One entry's failure must not end a sweep of millions: its earlier bracket holds, and it is flagged.
         answer = before | {"accountant": Accountant.FAILED}
     for name, value in answer.items():
         results[name][i] = value
 
 
 def empty(quantity: Quantity, size: int) -> Arrays:
-    """Returns arrays for results."""
+    """Returns arrays of zeros for the results of ``size`` entries."""
     return {name: np.zeros(size, kind) for name, kind in quantity.arrays.items()}
 
 
 # ----------------------------------------------------------------------------------------------------
-# From a quantity and settings to results, chunk by chunk.
+# The whole sweep: from a quantity and settings to results, chunk by chunk.
 # ----------------------------------------------------------------------------------------------------
 
 MANY = 1000
-"""Settings from which on a sweep says that it compiles: fewer are done before one has read it. Words only."""
+"""Number of settings from which on a sweep reports that it compiles: fewer are done too soon. A message only."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a sweep is run; nothing here changes a result. As of :func:`jaxacct.sweep.epsilon`."""
+    """Options of a sweep's run, those of :func:`jaxacct.sweep.epsilon`; none changes a result."""
 
     out: str | os.PathLike[str] | None = None
     shard: Shard | None = None
@@ -324,7 +345,7 @@ class Options:
     show_progress: bool = True
 
     def check(self) -> None:
-        """Raises where options are out of range, or do not go together."""
+        """Raises ValueError where options are out of range, or exclude each other."""
         validation.check_positive(self.memory, "memory")
         if self.out is None and (self.shard is not None or self.resume or self.overwrite):
             raise ValueError("shard, resume and overwrite are about a folder of results: give out (--out).")
@@ -333,7 +354,7 @@ class Options:
 
 
 def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
-    """Returns the results."""
+    """Returns the results of a sweep, chunk by chunk from the store where it holds them, else computed."""
     check_not_forked()
     quantity.check(settings)
     options.check()
@@ -355,14 +376,17 @@ def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
         done = 0
 
         def advance(count: int) -> None:
+            """Adds finished entries to the progress bar."""
             nonlocal done
             done += count
             show(done)
 
         if settings.size >= MANY:
             show(0, "compiling")
+        # Chunks that the store holds intact are skipped, damaged ones are computed again: so an interrupted sweep goes
+        # on, and a chunk is on disk before the next is begun.
         for i, size in sizes.items():
-            if store.holds(i):  # and what is damaged is done again
+            if store.holds(i):
                 advance(size)
                 continue
             part = boxes.part(i)
@@ -372,6 +396,7 @@ def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
 
 
 def _described(quantity: Quantity, settings: Settings, boxes: Boxes, devices: tuple[Any, ...]) -> Description:
+    """Returns the description that results are stored with."""
     from jaxacct import __version__
 
     return Description(

@@ -1,4 +1,14 @@
-"""Values of an axis: as text, ``low:high:count``, ``low:high:count:log``, ``1,2,5`` or a number; and in files."""
+"""The description of a sweep: values of its axes, settings, cut into boxes, quantity, and the record of all of it.
+
+In reading order:
+
+- :func:`parsed`, :func:`read_values`, :func:`read_columns`: values of an axis, as text (``low:high:count``,
+  ``low:high:count:log``, ``1,2,5`` or a number) and in files.
+- :class:`Boxes`: the cut of a grid into boxes of consecutive entries, and the boxes of a shard.
+- :class:`Settings`, :func:`grid`, :func:`rows`: the configurations of a sweep.
+- :class:`Quantity`: the computation for one entry.
+- :class:`Description`: the record that identifies a sweep's results.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +36,11 @@ from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
 
 FORM = "a number, numbers with commas (100,1000), LOW:HIGH:COUNT[:log] (0.5:8:64:log), or @FILE"
+"""Forms of values as text, for messages."""
 
 
 def parsed(text: str, name: str, *, whole: bool = False) -> Any:
-    """Returns the number, or the values (n,), that ``text`` says; ``name`` is for the message of the ValueError.
+    """Returns the number, or the values (n,), that ``text`` gives; ``name`` is for the message of the ValueError.
 
     Where ``whole``, the values of a range are rounded to whole numbers, each kept once.
 
@@ -65,7 +76,7 @@ def read_values(path: str | os.PathLike[str]) -> np.ndarray:
     Args:
         path: text with a number on each line; .npy; or a column of a .csv, as ``runs.csv:steps``.
 
-    A .npy file of float64 is mapped into memory, and not read. Raises ValueError where the file has something else,
+    A .npy file of float64 is mapped into memory, and not read. Raises ValueError where the file holds no such values,
     OSError where it cannot be read.
 
     >>> import tempfile
@@ -116,19 +127,24 @@ def read_columns(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How the entries of a sweep are cut: into boxes of the grid, each of them consecutive entries.
+# Boxes: the cut of a sweep's grid into boxes of consecutive entries, which are computed and stored one at a time.
 # ----------------------------------------------------------------------------------------------------
 
 LEAST, MOST_AT_ONCE = 2**15, 4096
-"""Entries of a box unless it is said otherwise: so many, and more where there would be more boxes than that.
+"""Default number of entries of a box, and number of boxes beyond which boxes become larger.
 
-Ten seconds of two cores; and of the blocks that a program takes (:mod:`.compute`) few are not full."""
+A box takes ten seconds on two cores, and few of the blocks that a program takes (:mod:`.compute`) are not full. Speed
+only.
+"""
 
 LARGEST = 2**27
-"""Entries of a box, at most: one of them is in memory."""
+"""Largest number of entries of a box: one of them is in memory."""
 
 SHARED, FULL = 8, 1024
-"""Boxes of a shard, where there are enough entries: it has at most one more than another; and the least for them."""
+"""Least number of boxes of a shard, and least number of entries of such a box, which goes first where entries are few.
+
+A shard has at most one box more than another, so several boxes make shards of about one size. Speed only.
+"""
 
 
 @dataclass(frozen=True)
@@ -148,7 +164,7 @@ class Boxes:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], most: int | None = None, shards: int = 1) -> Boxes:
-        """Returns boxes of at most so many entries, at least one for each shard; by default shards are about alike."""
+        """Returns boxes of at most ``most`` entries, at least one for each shard; by default shards are about alike."""
         size = math.prod(shape)
         validation.check_whole(shards, "shard's count", 1, size, "a number of shards, no more than there are entries")
         if most is None:
@@ -157,6 +173,8 @@ class Boxes:
                 most = min(most, max(FULL, -(-size // (SHARED * shards))))
         validation.check_whole(most, "chunk", 1, LARGEST, "a number of entries")
         room, box = min(most, -(-size // shards)), [1] * len(shape)
+        # From the last axis on: an axis that fits is taken whole, and divides the room for those before; the first that
+        # does not fit is cut, and all axes before it have boxes of one place.
         for axis in reversed(range(len(shape))):
             box[axis] = -(-shape[axis] // -(-shape[axis] // room))  # stretches of about one length
             if box[axis] < shape[axis]:
@@ -166,14 +184,14 @@ class Boxes:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many boxes there are along each axis."""
+        """The number of boxes along each axis."""
         return tuple(-(-length // width) for length, width in zip(self.shape, self.box, strict=True))
 
     def __len__(self) -> int:
         return math.prod(self.counts)
 
     def place(self, i: int) -> tuple[int, ...]:
-        """Returns which box number ``i`` is along each axis."""
+        """Returns the position of box ``i`` among the boxes of each axis."""
         return tuple(map(int, np.unravel_index(i, self.counts))) if self.shape else ()
 
     def extent(self, i: int) -> tuple[int, ...]:
@@ -188,10 +206,10 @@ class Boxes:
         return slice(start, start + math.prod(self.extent(i)))
 
     def share(self, index: int, count: int) -> range | list[int]:
-        """Returns the boxes of one of ``count`` shards: one of each ``count`` that follow each other.
+        """Returns the boxes of one of ``count`` shards: one of each ``count`` consecutive boxes.
 
-        Which one moves on by one each time, so that no shard has only one end of an axis. Neighbours, which take alike
-        long, are in different shards.
+        The position within the ``count`` moves on by one each time, so that no shard has only one end of an axis.
+        Neighbours, which take about the same time, are in different shards.
         """
         validation.check_whole(
             count, "shard's count", 1, len(self), "a number of shards, no more than there are chunks"
@@ -204,10 +222,11 @@ class Boxes:
     ) -> Iterator[tuple[int, tuple[np.ndarray, ...], tuple[np.ndarray, ...]]]:
         """Yields the boxes that hold a selection of places along each axis.
 
-        With each box: where in the selection what it holds belongs, and where in the box that is; both by axis.
+        With each box come, by axis, the positions in the selection that it fills, and the positions within the box.
         """
         along = []
         for width, pick in zip(self.box, picks, strict=True):
+            # Along one axis: the boxes that are touched, and which of the picked places lie in each.
             boxes = pick // width
             along.append([(int(at), np.flatnonzero(boxes == at), width) for at in np.unique(boxes)])
         for sides in itertools.product(*along):
@@ -218,16 +237,17 @@ class Boxes:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is swept over: a grid of named axes or a table of rows, whose entries are made when they are needed.
+# Settings: a grid of named axes or a table of rows, whose entries are made when they are needed.
 # ----------------------------------------------------------------------------------------------------
 
 MECHANISM = "mechanism"
 """Name of the axis of mechanism classes, where there are several."""
 
 STRETCH = 2**20
-"""Numbers of a column that are looked at together."""
+"""Number of a column's values that are checked or hashed together. Memory only."""
 
 Classes = type | Sequence[type]
+"""One mechanism class, or several with the same fields."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,7 +256,7 @@ class Settings:
 
     Attributes:
         mechanisms: the mechanism classes that occur.
-        values: for each name, float64, () what all entries share, or (n,) an axis of a grid or a column of rows. The
+        values: by name, float64: a number () that all entries share, or an axis of a grid or a column of rows (n,). The
             entry "mechanism", where there is one, holds indices into ``mechanisms``.
         layout: "grid" or "rows".
 
@@ -260,7 +280,7 @@ class Settings:
 
     @property
     def constants(self) -> dict[str, float]:
-        """What all entries share."""
+        """The numbers that all entries share, by name."""
         return {name: float(value) for name, value in self.values.items() if value.ndim == 0}
 
     @property
@@ -335,6 +355,7 @@ def rows(mechanism: Classes = PoissonSubsampledGaussian, **columns: Any) -> Sett
 
 
 def _settings(mechanism: Classes, given: dict[str, Any], layout: str) -> Settings:
+    """Returns settings of named values; with a sequence of classes, their indices are the first axis or column."""
     classes = (mechanism,) if isinstance(mechanism, type) else tuple(mechanism)
     if not classes or not all(isinstance(entry, type) and dataclasses.is_dataclass(entry) for entry in classes):
         raise ValueError(f"mechanism = {mechanism!r}: give a mechanism class, such as jaxacct.Gaussian, or several.")
@@ -343,7 +364,7 @@ def _settings(mechanism: Classes, given: dict[str, Any], layout: str) -> Setting
     if not isinstance(mechanism, type):
         values[MECHANISM] = np.array([distinct.index(entry) for entry in classes], np.float64)
     for name, value in given.items():
-        # What lies in a file stays there.
+        # Values that are mapped from a file are not copied into memory.
         on_disk = isinstance(value, np.memmap) and value.dtype == np.float64
         array = value if on_disk else np.array(value, dtype=np.float64)
         if array.ndim > 1 or array.size == 0:
@@ -354,16 +375,16 @@ def _settings(mechanism: Classes, given: dict[str, Any], layout: str) -> Setting
 
 
 def fields_of(mechanism: type) -> tuple[str, ...]:
-    """Returns the names of a mechanism's numbers; what is static keeps its default."""
+    """Returns the names of a mechanism's numbers; static fields keep their defaults."""
     fields = dataclasses.fields(mechanism)
     return tuple(field.name for field in fields if not field.metadata.get("static"))
 
 
 def check(settings: Settings, known: tuple[str, ...], unknown: str | None = None) -> None:
-    """Raises where names are missing or too many, or a value is out of range.
+    """Raises ValueError where names are missing or too many, or a value is out of range.
 
-    ``known``: what is given beside the mechanism's fields and steps: "delta", "epsilon", or both. ``unknown``: the
-    field that is looked for, and therefore not given.
+    ``known``: the quantities given beside the mechanism's fields and steps: "delta", "epsilon", or both. ``unknown``:
+    the field that is looked for, and therefore not given.
     """
     given = set(settings.values) - {MECHANISM}
     for mechanism in settings.mechanisms:
@@ -382,35 +403,39 @@ def check(settings: Settings, known: tuple[str, ...], unknown: str | None = None
     for name in (*known, "steps"):
         for stretch in _stretches(settings.values[name]):
             checks[name](stretch)
+    # A mechanism's own checks are asked column by column, with the first value of the others: axes of a grid do not
+    # broadcast against each other.
     for mechanism in settings.mechanisms:
         columns = {name: settings.values[name] for name in fields_of(mechanism) if name != unknown}
         first = {name: value.ravel()[0] for name, value in columns.items()} | ({unknown: 1.0} if unknown else {})
-        for name, value in columns.items():  # one at a time: the axes of a grid do not broadcast
+        for name, value in columns.items():
             for stretch in _stretches(value):
                 mechanism(**first | {name: stretch})
 
 
 def _stretches(value: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the numbers of a column, which may be longer than there is memory."""
+    """Yields the numbers of a column in pieces, as it may be longer than there is memory."""
     for start in range(0, value.size, STRETCH):
         yield value.reshape(-1)[start : start + STRETCH]
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is computed for one entry of a sweep: compiled for all, and by the mesh for those that this leaves open.
+# Quantities: the computation for one entry of a sweep, compiled for all, and by the mesh for those that it leaves open.
 # ----------------------------------------------------------------------------------------------------
 
 MODES = ("saddlepoint", "certified")
+"""Modes of a sweep: the exact accountant alone, or the mesh where that does not converge."""
 
 Entry = dict[str, Any]
+"""Values of one entry by name: settings, or results."""
 
 
 class Accountant(enum.IntEnum):
-    """Which accountant an entry's bracket is of.
+    """The accountant that an entry's bracket comes from.
 
     ===========  ===============================================================================================
-    FAILED       the mesh raised an error; what the exact accountant said before is kept
-    NONE         none has an answer: the bracket says nothing
+    FAILED       the mesh raised an error; the exact accountant's bracket is kept
+    NONE         none has an answer: the bracket is trivial
     SADDLEPOINT  the exact one
     PRV          the mesh, together with the exact one
     ===========  ===============================================================================================
@@ -423,7 +448,7 @@ class Accountant(enum.IntEnum):
 
 
 def kinds_of(quantity: str) -> dict[str, np.dtype]:
-    """Returns names and types of what an entry of a sweep for this quantity gives."""
+    """Returns names and types of the results of an entry, in a sweep for this quantity."""
     names = ("noise_multiplier",) * (quantity == "noise_multiplier") + ("lower", "estimate", "upper")
     kinds = {name: np.dtype(np.float64) for name in names}
     return kinds | {"converged": np.dtype(bool), "accountant": np.dtype(np.int8)}
@@ -431,15 +456,15 @@ def kinds_of(quantity: str) -> dict[str, np.dtype]:
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is looked for, and how.
+    """The quantity that is looked for, and the way it is computed.
 
     Attributes:
         name: "epsilon", "delta" or "noise_multiplier".
         mode: "saddlepoint", or "certified": the mesh answers where the saddle point does not.
         relation: neighbouring relation.
-        tolerance: of :func:`jaxacct.prv.epsilon` or ``delta``, for the mesh; of
+        tolerance: that of :func:`jaxacct.prv.epsilon` or ``delta``, for the mesh, or of
             :func:`jaxacct.calibrate.noise_multiplier`.
-        arithmetic: what both compute in, as of :func:`jaxacct.epsilon`; a calibration chooses for itself.
+        arithmetic: that of both accountants, as for :func:`jaxacct.epsilon`; a calibration chooses for itself.
     """
 
     name: str
@@ -449,7 +474,7 @@ class Quantity:
     arithmetic: Chosen = "auto"
 
     def check(self, settings: Settings) -> None:
-        """Raises where the settings are not those of the quantity."""
+        """Raises ValueError where the settings are not those that the quantity needs."""
         validation.check_one_of(self.mode, "mode", MODES)
         validation.check_positive(self.tolerance, "tolerance")
         choices: tuple[Chosen, ...] = ("auto",) if self.calibrates else CERTIFIED
@@ -469,17 +494,17 @@ class Quantity:
 
     @property
     def arrays(self) -> dict[str, np.dtype]:
-        """Names and types of what an entry gives."""
+        """Names and types of an entry's results."""
         return kinds_of(self.name)
 
     @property
     def calibrates(self) -> bool:
-        """Whether the least noise is looked for, and not what a run costs."""
+        """Whether the least noise is looked for, and not the cost of a run."""
         return self.name == "noise_multiplier"
 
     @property
     def question(self) -> Kind:
-        """What accountants are asked; of the least noise, what its bracket is of."""
+        """The question that accountants are asked; for the least noise, the one that its bracket answers."""
         return ForDelta if self.name == ForDelta.name else ForEpsilon
 
     @property
@@ -489,11 +514,11 @@ class Quantity:
 
     @property
     def exact(self) -> Quantity:
-        """The quantity without what its compiled part does not depend on, so that one program serves all modes."""
+        """The quantity with fixed values for all that its program does not depend on: one program serves all modes."""
         return replace(self, mode="saddlepoint", tolerance=self.tolerance if self.calibrates else 1.0)
 
     def compiled(self, mechanism: type, entry: Entry) -> Entry:
-        """Returns what the exact accountant knows; ``entry`` is traced."""
+        """Returns the exact accountant's answer; ``entry`` is traced."""
         if self.calibrates:
             found = self._least_noise(entry)
             settled = (found.status == calibrate.Status.CONVERGED) | (found.status == calibrate.Status.NOT_BINDING)
@@ -503,13 +528,14 @@ class Quantity:
         return _answer(bounds, bounds.converged, _by_saddlepoint(says))
 
     def by_mesh(self, mechanism: type, entry: Entry, before: Entry) -> Entry:
-        """Returns what the mesh adds to what was found ``before``; the values of ``entry`` are concrete."""
+        """Returns the result ``before`` refined by the mesh; the values of ``entry`` are concrete."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", prv.ToleranceWarning)  # each entry says itself whether it has converged
+            # Each entry's "converged" says what the warning would.
+            warnings.simplefilter("ignore", prv.ToleranceWarning)
             if self.calibrates:
                 try:
                     found = self._least_noise(entry)
-                except ValueError:  # no noise is enough: the settings themselves were checked before
+                except ValueError:  # no noise is enough, as the settings themselves have been checked
                     return before
                 settled = found.status in (calibrate.Status.CONVERGED, calibrate.Status.NOT_BINDING)
                 found_by = Accountant.PRV if found.satisfied else Accountant.NONE
@@ -525,20 +551,24 @@ class Quantity:
         return _answer(bounds, bounds.converged, Accountant.PRV if says else Accountant.NONE)
 
     def _least_noise(self, entry: Entry) -> calibrate.Calibrated:
+        """Returns the least noise multiplier for an entry's budget and run."""
         budget_and_run = (entry[name] for name in ("epsilon", "delta", "sampling_rate", "steps"))
         return calibrate.noise_multiplier(*budget_and_run, relation=self.relation, tolerance=self.tolerance)
 
     def _arguments(self, mechanism: type, entry: Entry) -> tuple[Any, Any, Question]:
+        """Returns an accountant's arguments for an entry: mechanism, steps and question."""
         made = mechanism(**{name: entry[name] for name in fields_of(mechanism)})
         asked = self.question
         return made, entry["steps"], asked(entry[asked.given])
 
 
 def _by_saddlepoint(says: Any) -> Any:
+    """Returns the code of the exact accountant, or of none where it has no answer; traced."""
     return jnp.where(says, int(Accountant.SADDLEPOINT), int(Accountant.NONE)).astype(jnp.int8)
 
 
 def _answer(bounds: Bounds, converged: Any, accountant: Any) -> Entry:
+    """Returns an entry's results by name."""
     return {
         "lower": bounds.lower,
         "estimate": bounds.estimate,
@@ -558,17 +588,19 @@ def quantity_of(
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a sweep is of: where two descriptions are equal, so are the results, to the last bit.
+# Descriptions: the record that identifies a sweep. Where two are equal, so are the results, to the last bit.
 # ----------------------------------------------------------------------------------------------------
 
 MOST_BOXES = 2**24
+"""Largest number of boxes that a record may have."""
 
 QUANTITIES, LAYOUTS = ("epsilon", "delta", "noise_multiplier"), ("grid", "rows")
+"""Quantities and layouts that a record may have."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What was asked, of what and by what; its attributes are those of :class:`~jaxacct.sweep.Sweep`."""
+    """The identity of a sweep: question, settings and versions; attributes as in :class:`~jaxacct.sweep.Sweep`."""
 
     quantity: str
     mode: str
@@ -585,12 +617,12 @@ class Description:
 
     @property
     def results(self) -> dict[str, np.dtype]:
-        """Names and types of what an entry gives."""
+        """Names and types of an entry's results."""
         return kinds_of(self.quantity)
 
     @property
     def stored(self) -> dict[str, np.dtype]:
-        """Names and types of what is kept for each entry: results, and of rows their settings."""
+        """Names and types of the numbers stored for each entry: results, and for rows their settings."""
         rows = self.columns if self.layout == "rows" else ()
         return {name: kind_of_setting(name) for name in rows} | self.results
 
@@ -600,7 +632,7 @@ class Description:
         return self.columns if self.layout == "grid" else ("row",)
 
     def difference(self, other: Description) -> str:
-        """Returns in words how this one, which is "there", differs from another, "here"; nothing where it does not."""
+        """Returns in words how this one, "there", differs from another, "here"; an empty text where they are equal."""
         there, here = record_of(self), record_of(other)
         names = [name for name in there if there[name] != here[name]]
         told = [f"{name} {there[name]!r} there, {here[name]!r} here" for name in names if name != "digest"]
@@ -629,7 +661,7 @@ def description_of(record: dict[str, Any]) -> Description:
     )
     validation.check_one_of(found.quantity, "quantity", QUANTITIES)
     validation.check_one_of(found.layout, "layout", LAYOUTS)
-    # Names become files' names: none leads out of the folder, none is that of something else.
+    # Names become file names: none may lead out of the folder, and no two may be equal.
     settings, names = (*found.columns, *found.constants), (*found.columns, *found.constants, *found.results)
     if not all(map(str.isidentifier, settings)) or len(set(names)) < len(names):
         raise ValueError(f"its settings have the names {settings}.")
@@ -641,17 +673,19 @@ def description_of(record: dict[str, Any]) -> Description:
 
 
 def kind_of_setting(name: str) -> np.dtype:
-    """Returns how an axis, or a column of rows, is stored."""
+    """Returns the type by which an axis, or a column of rows, is stored."""
     return np.dtype(np.int8 if name == MECHANISM else np.float64)
 
 
 def _text(value: Any) -> str:
+    """Returns a text; raises TypeError for anything else."""
     if not isinstance(value, str):
         raise TypeError(f"{value!r} stands where a name should be.")
     return value
 
 
 def _whole(values: Any) -> tuple[int, ...]:
+    """Returns positive whole numbers as a tuple; raises for anything else."""
     for value in values:
         validation.check_count(value, "shape", "a number of entries")
     return tuple(values)

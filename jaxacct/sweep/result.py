@@ -1,4 +1,18 @@
-"""Where the results of a sweep are: in memory, or in a folder (:mod:`.search`)."""
+"""The results of a sweep: stores in memory and on disk, merging of shards, searches, export files, and the class Sweep.
+
+A store is a set of named arrays that are cut into boxes, each computed, written and read as a whole. So a sweep on disk
+needs the memory of one box, survives an interruption, and can be made by many jobs.
+
+In reading order:
+
+- :class:`Store`, :class:`Memory`, :class:`Columns`: the interface of stores, and results in memory.
+- :class:`Folder`: results in a folder, a Zarr store.
+- :func:`group` to :func:`unpacked`: the files of a Zarr store.
+- :func:`merge`: shards put together.
+- :func:`best`, :func:`downsampled`: searches, and parts for pictures.
+- :func:`write`: files for other programs.
+- :class:`Sweep`, :func:`load`: the object that users hold.
+"""
 
 from __future__ import annotations
 
@@ -30,54 +44,55 @@ from jaxacct.sweep.description import (
 )
 
 Arrays = dict[str, np.ndarray]
+"""Arrays by name."""
 
 
 class Store(Protocol):
-    """Arrays of one shape by their names, cut into boxes."""
+    """The interface of stores: arrays of one shape by their names, cut into boxes."""
 
     @property
     def held(self) -> Sequence[int]:
-        """Numbers of the boxes that are here: all, or a shard's."""
+        """Numbers of the boxes that the store is for: all, or a shard's."""
 
     def read(self, name: str, i: int) -> np.ndarray:
-        """Returns what is stored under this name for the entries of box ``i``."""
+        """Returns the array of this name for the entries of box ``i``."""
 
     def whole(self, name: str) -> np.ndarray:
-        """Returns that of all entries."""
+        """Returns the array of this name for all entries, in the shape of the results."""
 
     def write(self, i: int, arrays: Arrays) -> None:
-        """Keeps what was computed for box ``i``."""
+        """Stores the results of box ``i``."""
 
     def holds(self, i: int) -> bool:
         """Returns whether box ``i`` has been computed, and is sound."""
 
 
 class Memory:
-    """Arrays in memory, to be filled unless they are ``full``."""
+    """A store of arrays in memory, which count as computed where they are ``full``."""
 
     def __init__(self, boxes: Boxes, arrays: Arrays, *, full: bool = False) -> None:
         self.boxes, self.arrays, self.full, self.held = boxes, arrays, full, range(len(boxes))
 
     def read(self, name: str, i: int) -> np.ndarray:
-        """As of :class:`Store`."""
+        """Returns the array of this name for the entries of box ``i``."""
         return self.arrays[name].reshape(-1)[self.boxes.part(i)]
 
     def whole(self, name: str) -> np.ndarray:
-        """As of :class:`Store`."""
+        """Returns the array of this name for all entries."""
         return self.arrays[name]
 
     def write(self, i: int, arrays: Arrays) -> None:
-        """As of :class:`Store`."""
+        """Stores the results of box ``i``."""
         for name, values in arrays.items():
             self.arrays[name].reshape(-1)[self.boxes.part(i)] = values
 
     def holds(self, i: int) -> bool:
-        """As of :class:`Store`."""
+        """Returns whether the arrays came filled."""
         return self.full
 
 
 class Columns(Mapping[str, np.ndarray]):
-    """A store's arrays of these names, each read whenever it is asked for."""
+    """A mapping from names to a store's arrays, each read whenever it is asked for."""
 
     def __init__(self, store: Store, names: Sequence[str]) -> None:
         self._store, self._names = store, names
@@ -95,24 +110,24 @@ class Columns(Mapping[str, np.ndarray]):
 
 
 # ----------------------------------------------------------------------------------------------------
-# A sweep on disk: a folder that fills up chunk by chunk, and is checkpoint, shard and result at once.
+# Folders: a sweep on disk, which fills up chunk by chunk, and is checkpoint, shard and result at once.
 #
 # The folder is a Zarr store, which Zarr's readers in many languages, and xarray, open as it is: an array for each
-# result and each axis. A chunk is a file, whole or not there. So what has been computed is what files there are: a
-# killed process loses what it had not finished; shards are disjoint sets of files; to merge them is to put the files
-# together. Chunks that are not there read as what is true of everything: bounds from 0 to infinity (of a delta: to 1).
-# Should two processes work in one folder, they write the same files with the same content.
+# result and each axis. A chunk is a file, whole or not there. So the files tell what has been computed: a killed
+# process loses only its unfinished chunk; shards are disjoint sets of files; to merge them is to put the files
+# together. Missing chunks read as the trivial bounds, from 0 to infinity (for a delta: to 1). Should two processes work
+# in one folder, they write the same files with the same content.
 # ----------------------------------------------------------------------------------------------------
 
 FORMAT = 1
-"""Version of what the folder says of a sweep beside what Zarr asks for."""
+"""Version of the attributes that describe a sweep in a folder, beside those that Zarr asks for."""
 
 Shard = tuple[int, int]
-"""Which of how many."""
+"""A shard's number, from 0, and the number of shards."""
 
 
 class Folder:
-    """Results on disk, of all of a sweep or of a shard of it: a :class:`~jaxacct.sweep.result.Store`."""
+    """A store on disk, of all of a sweep or of one shard: a :class:`~jaxacct.sweep.result.Store`."""
 
     def __init__(self, path: pathlib.Path, description: Description, shard: Shard | None = None) -> None:
         self.path, self.description, self.shard = path, description, shard
@@ -121,7 +136,7 @@ class Folder:
 
     @classmethod
     def opened(cls, path: pathlib.Path) -> Folder:
-        """Returns the folder that is there; raises ValueError where it is no sweep's, FileNotFoundError for none."""
+        """Returns an existing folder; raises ValueError where it is no sweep's, FileNotFoundError for a missing one."""
         if path.is_file() or (path / "sweep.json").exists():
             raise ValueError(
                 f"path = {path} is no folder of a sweep; if an earlier version wrote it, sweep again: what that wrote "
@@ -152,10 +167,10 @@ class Folder:
         resume: bool = False,
         overwrite: bool = False,
     ) -> Folder:
-        """Returns the folder, made or taken up where it was left; what is there decides how the entries are cut.
+        """Returns a new folder, or an existing one to go on with, whose cut into boxes then counts.
 
         ``axes``: a grid's, with classes by their numbers. Raises ValueError where the folder holds something else, or
-        this sweep and neither going on nor overwriting is asked for.
+        holds this sweep and neither ``resume`` nor ``overwrite`` is given.
         """
         found = cls(path, description, shard)
         if (path / METADATA).exists() or (path / "sweep.json").exists():
@@ -189,13 +204,13 @@ class Folder:
         return self
 
     def missing(self) -> list[int]:
-        """Returns the boxes of which files are missing."""
+        """Returns the boxes that have a file missing."""
         folders = [self.path / name for name in self.kinds]
         there = [{entry.name for entry in os.scandir(folder)} if folder.is_dir() else set() for folder in folders]
         return [i for i in self.held if not all(key(self.boxes.place(i)) in names for names in there)]
 
     def read(self, name: str, i: int) -> np.ndarray:
-        """As of :class:`Store`; raises ValueError where the file is missing or damaged."""
+        """Returns the array of this name for box ``i``; raises ValueError where its file is missing or damaged."""
         file = self._file(name, i)
         try:
             box = unpacked(file, self.kinds[name], math.prod(self.boxes.box))
@@ -207,7 +222,7 @@ class Folder:
         return box[: math.prod(self.boxes.extent(i))]
 
     def whole(self, name: str) -> np.ndarray:
-        """As of :class:`Store`."""
+        """Returns the array of this name for all entries; raises ValueError for a shard."""
         if len(self.held) < len(self.boxes):
             raise ValueError(f"{self.path} holds shard {_named(self.shard)} of a sweep: merge all shards first.")
         found = np.empty(math.prod(self.boxes.shape), self.kinds[name])
@@ -216,8 +231,9 @@ class Folder:
         return found.reshape(self.boxes.shape)
 
     def write(self, i: int, arrays: Arrays) -> None:
-        """As of :class:`Store`; when this returns they are on the disk."""
+        """Stores the results of box ``i``: they are on the disk when this returns."""
         try:
+            # Every chunk's file has a whole box, as Zarr asks; one at the end of an axis is filled up with zeros.
             for name, kind in self.kinds.items():
                 box = np.zeros(math.prod(self.boxes.box), kind)
                 box[: len(arrays[name])] = arrays[name]
@@ -229,15 +245,15 @@ class Folder:
             ) from error
 
     def holds(self, i: int) -> bool:
-        """As of :class:`Store`."""
+        """Returns whether all files of box ``i`` are there and intact."""
         try:
             found = {name: self.read(name, i) for name in self.kinds}
         except ValueError:
             return False
-        return bool(np.all(found["lower"] <= found["upper"]))  # NaN included
+        return bool(np.all(found["lower"] <= found["upper"]))  # false for NaN, too
 
     def adopt(self, other: Folder) -> None:
-        """Takes all that another folder holds: under second names on the same disk, else copies."""
+        """Takes over all chunks of another folder: by hard links on the same disk, else by copies."""
         for i in other.held:
             for name in self.kinds:
                 source, target = other._file(name, i), self._file(name, i)
@@ -262,7 +278,7 @@ class Folder:
         return found
 
     def _describe(self, axes: Mapping[str, np.ndarray]) -> None:
-        """Writes what the store says of itself, but for what is there; first what marks the folder as a sweep's."""
+        """Writes the store's metadata and axes where they are missing, first the file that marks a sweep's folder."""
         largest = 1.0 if self.description.quantity == "delta" else math.inf
         worst = {"upper": largest, "noise_multiplier": math.inf, "estimate": math.nan}
         arrays = {
@@ -278,6 +294,7 @@ class Folder:
                 write_whole(file, content)
 
     def _array(self, name: str, boxes: Boxes, dimensions: tuple[str, ...], empty: float) -> Metadata:
+        """Returns an array's metadata, with the names of the codes of accountants and mechanisms."""
         codes = {
             "accountant": {entry.name.lower(): int(entry) for entry in Accountant},
             MECHANISM: {kind: i for i, kind in enumerate(self.description.mechanisms)},
@@ -286,36 +303,41 @@ class Folder:
         return array(kind, boxes.shape, boxes.box, empty, dimensions, codes)
 
     def _file(self, name: str, i: int) -> pathlib.Path:
+        """Returns the file of an array's box."""
         return self.path / name / key(self.boxes.place(i))
 
     def _clear(self) -> None:
+        """Deletes the sweep, its mark last, so that an interrupted deletion leaves a folder that is still a sweep's."""
         for name in (*self.kinds, *self.description.columns):
             shutil.rmtree(self.path / name, ignore_errors=True)
         (self.path / METADATA).unlink()
 
 
 def _named(shard: Shard | None) -> str:
+    """Returns a shard in words."""
     return "none" if shard is None else f"{shard[0]}/{shard[1]}"
 
 
 # ----------------------------------------------------------------------------------------------------
-# Files of a Zarr store, version 3 of the format: what an array is, and its chunks, which are gzipped.
+# Files of a Zarr store, version 3 of the format: metadata of arrays, and their chunks, which are gzipped.
 #
 # Source: the specification, https://zarr-specs.readthedocs.io/en/latest/v3/core/v3.0.html. Where an array has codes for
-# names, attributes say so as the CF conventions do.
+# names, its attributes give them by the CF conventions.
 # ----------------------------------------------------------------------------------------------------
 
 METADATA = "zarr.json"
+"""Name of a file of metadata, by the Zarr specification."""
 
 LEVEL = 1
-"""Of gzip: the last bits of bounds do not compress, all else does at once."""
+"""Level of gzip's compression: a bound's last bits do not compress, and all else does at once. Speed and space only."""
 
 
 Metadata = dict[str, Any]
+"""Metadata of a Zarr store, a JSON object."""
 
 
 def group(attributes: Metadata, arrays: dict[str, Metadata]) -> Metadata:
-    """Returns what is said of a folder of arrays, and once more of these, so that readers need one file."""
+    """Returns the metadata of a folder of arrays, with a copy of the arrays' own, so that readers need one file."""
     once = {"kind": "inline", "must_understand": False, "metadata": arrays}
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes, "consolidated_metadata": once}
 
@@ -328,7 +350,7 @@ def array(
     dimensions: tuple[str, ...],
     codes: dict[str, int],
 ) -> Metadata:
-    """Returns what is said of an array in chunks of shape ``box``; ``empty`` is what missing ones hold."""
+    """Returns the metadata of an array in chunks of shape ``box``; ``empty`` is the value of missing chunks."""
     order = {"configuration": {"endian": "little"}} if kind.itemsize > 1 else {}
     words = {"inf": "Infinity", "nan": "NaN"}
     return {
@@ -347,31 +369,31 @@ def array(
 
 
 def said(metadata: Metadata) -> bytes:
-    """Returns the file of metadata."""
+    """Returns the content of a file of metadata."""
     return (json_files.dumps(metadata, indent=1) + "\n").encode()
 
 
 def key(place: tuple[int, ...]) -> str:
-    """Returns the name of the file of a chunk, which is so many chunks from the corner along each axis."""
+    """Returns the name of a chunk's file, by the chunk's position along each axis."""
     return ".".join(["c", *map(str, place)])
 
 
 def packed(values: np.ndarray) -> bytes:
-    """Returns the file of a chunk."""
+    """Returns the content of a chunk's file."""
     return gzip.compress(values.astype(values.dtype.newbyteorder("<")).tobytes(), LEVEL, mtime=0)
 
 
 def unpacked(file: pathlib.Path, kind: np.dtype, count: int) -> np.ndarray:
-    """Returns the ``count`` values that a chunk's file holds; one made to do harm takes no more memory than these.
+    """Returns the ``count`` values in a chunk's file; a malicious file takes no more memory than these.
 
-    Raises ValueError where it is damaged, OSError as files do.
+    Raises ValueError where the file is damaged, OSError where it cannot be read.
     """
     size = count * kind.itemsize
     try:
         with file.open("rb") as opened:
-            most = size + size // 64 + 1024  # what does not compress grows by less
+            most = size + size // 64 + 1024  # incompressible data grows by less
             content = opened.read(min(most, os.fstat(opened.fileno()).st_size))
-        unpacker = zlib.decompressobj(wbits=31)  # gzip's, which compares checksum and length
+        unpacker = zlib.decompressobj(wbits=31)  # gzip's format, with a comparison of checksum and length
         found = unpacker.decompress(content, size + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from None
@@ -383,15 +405,15 @@ def unpacked(file: pathlib.Path, kind: np.dtype, count: int) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The shards of a sweep put together.
+# Merging: the shards of a sweep put together.
 # ----------------------------------------------------------------------------------------------------
 
 
 def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]]) -> Sweep:
-    """Returns the sweep that shards make together, in a folder: to the last bit what one process would have written.
+    """Returns the sweep that shards make together, in a folder: to the last bit the one of a single process.
 
     Args:
-        out: folder of the whole sweep; one that a merge which was interrupted left is completed.
+        out: folder of the whole sweep; one left by an interrupted merge is completed.
         shards: the folders of all shards, in any order.
 
     Every chunk's checksum is compared. On one disk nothing is copied: files get a second name, and the shards' folders
@@ -413,6 +435,7 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
     if not folders:
         raise ValueError("shards are none: give the folders of all of them.")
     first, there = folders[0], dict[int, Folder]()
+    # Every folder has to be a shard of the first one's sweep and cut, each number once; ``there`` collects them.
     for folder in folders:
         if folder.shard is None:
             raise ValueError(f"shards: {folder.path} is a whole sweep, and no shard of one: leave it out.")
@@ -447,11 +470,13 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is asked of the results of a sweep: the best settings for a budget, and a part that fits a picture.
+# Searches: the best settings for a budget, and a part of the results that fits a picture.
 # ----------------------------------------------------------------------------------------------------
 
 NOISE = ("noise_multiplier", "scale")
+"""Names of noise, by the first of which entries are compared by default."""
 TEXTS = (MECHANISM, "accountant")
+"""Names of columns that are codes for texts, and have no order."""
 
 
 def best(
@@ -462,7 +487,7 @@ def best(
     count: int,
     ranges: Mapping[str, tuple[float | None, float | None]],
 ) -> Arrays:
-    """Returns what :meth:`Sweep.best` does: the best of each chunk, and of these and the best so far."""
+    """Returns :meth:`Sweep.best`: the best entries of each chunk, and of these and the best so far."""
     if least is not None and most is not None:
         raise ValueError(f"least = {least!r} and most = {most!r}: give one of them, by which entries are compared.")
     validation.check_number(at_most, "at_most")
@@ -478,9 +503,11 @@ def best(
     limits["upper"] = low, min(high, at_most)
     order = sorted(limits, key=lambda name: name in sweep.results)
     kept: Arrays = {}
+    # Chunk by chunk: the entries in range join ``kept``, the best so far, which is cut to ``count`` again. Settings are
+    # compared before results, as a chunk without a setting in range need not be read.
     for i in sweep.store.held:
         inside = np.ones(math.prod(sweep.boxes.extent(i)), bool)
-        for name in order:  # settings first: where none is in range no result is read
+        for name in order:
             if np.any(inside):
                 values = sweep.column(name, i)
                 inside &= (values >= limits[name][0]) & (values <= limits[name][1])
@@ -494,7 +521,7 @@ def best(
 
 
 def downsampled(sweep: Sweep, most: int, at: Mapping[str, float | str]) -> tuple[Description, Arrays, Arrays]:
-    """Returns what :meth:`Sweep.downsampled` makes a sweep of: its description, axes and results."""
+    """Returns description, axes and results of the sweep that :meth:`Sweep.downsampled` makes."""
     if sweep.layout != "grid":
         raise ValueError("layout = 'rows': rows have no axes to take values of: sweep over a grid.")
     validation.check_whole(most, "most", 2, 2**20, "how many values an axis may have")
@@ -530,7 +557,7 @@ def downsampled(sweep: Sweep, most: int, at: Mapping[str, float | str]) -> tuple
 
 
 def _place(name: str, values: np.ndarray, wanted: float | str) -> int:
-    """Returns where an axis has a value, to rounding; raises ValueError where it does not."""
+    """Returns the position of a value on an axis, up to rounding; raises ValueError where the axis lacks it."""
     if values.dtype.kind == "U":
         validation.check_one_of(wanted, name, tuple(values))
         return int(np.flatnonzero(values == wanted)[0])
@@ -541,14 +568,15 @@ def _place(name: str, values: np.ndarray, wanted: float | str) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The results of a sweep as files for others: a line for each entry (.csv, .parquet), or one JSON object.
+# Files for other programs: a line for each entry (.csv, .parquet), or one JSON object.
 # ----------------------------------------------------------------------------------------------------
 
 SUFFIXES = (".csv", ".parquet", ".json")
+"""Suffixes of the files that results can be written to."""
 
 
 def write(sweep: Sweep, path: pathlib.Path) -> None:
-    """Writes what the suffix says: whole or not at all, and but for JSON no more than a chunk is in memory."""
+    """Writes a file in the format of its suffix, whole or not at all; but for JSON only a chunk is in memory."""
     check_suffix(path)
     if path.suffix == ".csv":
         write_whole(path, lambda file: _csv(sweep, file))
@@ -560,12 +588,13 @@ def write(sweep: Sweep, path: pathlib.Path) -> None:
 
 
 def check_suffix(path: pathlib.Path, known: tuple[str, ...] = SUFFIXES) -> None:
-    """Raises where the suffix names no format."""
+    """Raises ValueError where the suffix names no known format."""
     if path.suffix not in known:
         raise ValueError(f"path = {path}: the suffix says the format: give one of {', '.join(known)}.")
 
 
 def _csv(sweep: Sweep, file: BinaryIO) -> None:
+    """Writes the entries as CSV, chunk by chunk."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     lines = csv.writer(text, lineterminator="\n")
     for i, piece in enumerate(sweep.pieces()):
@@ -576,6 +605,7 @@ def _csv(sweep: Sweep, file: BinaryIO) -> None:
 
 
 def _parquet(sweep: Sweep, file: BinaryIO, parquet: Any, table: Any) -> None:
+    """Writes the entries as Parquet, chunk by chunk."""
     writer = None
     for piece in sweep.pieces():
         rows = table(piece)
@@ -586,6 +616,7 @@ def _parquet(sweep: Sweep, file: BinaryIO, parquet: Any, table: Any) -> None:
 
 
 def _arrow() -> tuple[Any, Any]:
+    """Returns pyarrow's Parquet module, and a function from columns to its table."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -593,7 +624,8 @@ def _arrow() -> tuple[Any, Any]:
         raise ModuleNotFoundError('.parquet needs pyarrow, which is missing: pip install "jaxacct[sweep]".') from None
 
     def table(piece: dict[str, np.ndarray]) -> Any:
-        # Texts as numbers of a list of them: they are few.
+        """Returns a piece's columns as a table."""
+        # Texts are stored as indices into a list of them, as there are few different ones.
         arrays = {name: pyarrow.array(values) for name, values in piece.items()}
         return pyarrow.table(
             {name: a.dictionary_encode() if piece[name].dtype.kind == "U" else a for name, a in arrays.items()}
@@ -603,29 +635,29 @@ def _arrow() -> tuple[Any, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a sweep returns: named arrays over named axes, in memory or in a folder.
+# The class Sweep: named arrays over named axes, in memory or in a folder.
 # ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep(Description):
-    """Results of a sweep. Those of a sweep with ``out`` stay in its folder, and are read when they are asked for.
+    """The results of a sweep. Those of a sweep with ``out`` stay in its folder, and are read when they are asked for.
 
     Attributes:
         quantity: "epsilon", "delta" or "noise_multiplier".
         mode: "saddlepoint" or "certified".
         relation: neighbouring relation.
-        tolerance: of the mesh, or of the calibration.
+        tolerance: that of the mesh, or of the calibration.
         arithmetic: as given.
         mechanisms: names of the mechanism classes.
         layout: "grid" or "rows".
-        constants: name to the number that all entries share.
+        constants: the numbers that all entries share, by name.
         columns: names of a grid's axes in order, or of the columns of rows.
         boxes: shape of the results, and of the chunks that they are cut into.
-        digest: text that differs where any setting does.
+        digest: a text that differs where any setting does.
         versions: platform, and the versions of jaxacct and JAX.
-        grid: name to values (n,) of a grid's axes; classes by their numbers.
-        store: where the results are.
+        grid: values (n,) of a grid's axes, by name; classes by their numbers.
+        store: the store of the results, in memory or on disk.
 
     Formal guarantee: ``lower <= truth <= upper`` in every entry, converged or not, rounding included; ``upper`` is inf
     (1 for a delta) where nothing is known. ``estimate`` proves nothing, and is NaN where there is none.
@@ -649,16 +681,16 @@ class Sweep(Description):
     def arrays(self) -> Mapping[str, np.ndarray]:
         """The results by name.
 
-        They are arrays of :attr:`shape`: "lower", "estimate", "upper" float64, as of :class:`~jaxacct.Bounds`;
+        They are arrays of :attr:`shape`: "lower", "estimate", "upper" float64, as in :class:`~jaxacct.Bounds`;
         "converged" bool; "accountant" int8, an :class:`~jaxacct.sweep.Accountant`. A sweep for the least noise has
-        "noise_multiplier" as well, and the bounds are of the epsilon reached with it. Of a folder each is read, whole,
-        whenever it is asked for: 8 bytes an entry; :meth:`pieces` and what is made of it take no more than a chunk.
+        "noise_multiplier" as well, and bounds on the epsilon reached with it. An array in a folder is read whole
+        whenever it is asked for, 8 bytes an entry; :meth:`pieces` and all that uses it take the memory of a chunk.
         """
         return Columns(self.store, tuple(self.results))
 
     @property
     def axes(self) -> Mapping[str, np.ndarray]:
-        """Name to values (n,): a grid's axes in order, or the columns of rows; classes by their names."""
+        """Values (n,) by name: a grid's axes in order, or the columns of rows; classes by their names."""
         return self.shown(self.grid if self.layout == "grid" else Columns(self.store, self.columns))
 
     @property
@@ -673,17 +705,17 @@ class Sweep(Description):
 
     @property
     def upper(self) -> np.ndarray:
-        """Certified upper bounds: what to report."""
+        """Certified upper bounds, the numbers to report."""
         return self["upper"]
 
     @property
     def converged(self) -> np.ndarray:
-        """Whether an entry is as tight as was asked for."""
+        """Whether each entry is as tight as was asked for."""
         return self["converged"]
 
     @property
     def accountant(self) -> np.ndarray:
-        """Which accountant's an entry is, an :class:`~jaxacct.sweep.Accountant`."""
+        """The accountant of each entry's bracket, an :class:`~jaxacct.sweep.Accountant`."""
         return self["accountant"]
 
     @property
@@ -692,7 +724,7 @@ class Sweep(Description):
         return self.boxes.shape
 
     def counts(self) -> dict[str, int]:
-        """Returns how many entries there are, how many are flagged as not converged, and how many by accountant."""
+        """Returns the number of entries, of those flagged as not converged, and of those of each accountant."""
         names = [entry.name.lower() for entry in Accountant]
         counts = dict.fromkeys(["entries", "flagged", *names], 0)
         for i in self.store.held:
@@ -705,7 +737,7 @@ class Sweep(Description):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of what there is of an entry: settings, those that all share, and results."""
+        """Names of an entry's numbers: settings, those that all share, and results."""
         return tuple(dict.fromkeys((MECHANISM, *self.columns, *self.constants, *self.results)))
 
     def column(self, name: str, i: int) -> np.ndarray:
@@ -734,7 +766,7 @@ class Sweep(Description):
     def pieces(self) -> Iterator[Arrays]:
         """Yields the entries in C order, a chunk at a time: settings and results by column.
 
-        ``map(pandas.DataFrame, found.pieces())`` are frames that follow each other.
+        ``map(pandas.DataFrame, found.pieces())`` gives consecutive frames.
         """
         for i in self.store.held:
             yield self.shown({name: self.column(name, i) for name in self.names})
@@ -751,15 +783,14 @@ class Sweep(Description):
         """Returns the best entries whose ``upper`` is at most a budget, by column, the best first.
 
         Args:
-            at_most: the budget: what ``upper`` may be.
-            least: the setting or result of which less is better; by default the noise, where it varies, else "upper".
-                Between equals those come first that use more of the budget.
-            most: the one of which more is better, in its place.
-            count: how many at most.
-            ranges: name of a setting or result to the least and the largest that it may be; None: no limit.
+            at_most: the budget, the largest ``upper`` allowed.
+            least: the setting or result whose smaller values are better; by default the noise, where it varies, else
+                "upper". Among equals, entries that use more of the budget come first.
+            most: the setting or result whose larger values are better, in place of ``least``.
+            count: the largest number of entries.
+            ranges: least and largest value allowed, by the name of a setting or result; None for no limit.
 
-        Works its way through the chunks: in memory are one of them and what is returned. Raises ValueError for a name
-        that there is not.
+        One chunk at a time is in memory, with the entries that are returned. Raises ValueError for an unknown name.
 
         >>> from jaxacct.sweep import epsilon, grid
         >>> settings = grid(noise_multiplier=[1.0, 2.0, 3.0], sampling_rate=0.01, steps=10_000, delta=1e-5)
@@ -770,18 +801,18 @@ class Sweep(Description):
         return best(self, at_most, least, most, count, ranges)
 
     def downsampled(self, most: int = 256, **at: float | str) -> Sweep:
-        """Returns a part of a grid in memory: at most so many values of each axis, both ends among them.
+        """Returns a part of a grid in memory: at most ``most`` values of each axis, both ends among them.
 
         Args:
-            most: values of an axis.
-            at: name of an axis to the value that it is fixed at, for pictures of fewer dimensions; it becomes one of
-                the constants.
+            most: largest number of values of an axis.
+            at: values that axes are fixed at, by the axis's name, for pictures of fewer dimensions; they become
+                constants.
 
         Every number is one of the sweep's, at its own settings: nothing is averaged, so bounds remain bounds. Only the
-        chunks that hold some of it are read.
+        chunks that hold some of the part are read.
 
         Raises:
-            ValueError: rows, which have no axes; an axis that there is not, or a value that it does not have.
+            ValueError: rows, which have no axes; an unknown axis, or a value that the axis lacks.
 
         >>> from jaxacct.sweep import epsilon, grid
         >>> settings = grid(noise_multiplier=[1.0, 2.0, 3.0], sampling_rate=0.01, steps=[10_000], delta=1e-5)
@@ -793,7 +824,7 @@ class Sweep(Description):
         return Sweep(**_fields(description), grid=grid, store=Memory(description.boxes, arrays, full=True))
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all of it as plain Python values, as a JSON file has it."""
+        """Returns the whole sweep as plain Python values, as a JSON file has it."""
         about = ("quantity", "mode", "relation", "tolerance", "arithmetic", "mechanisms", "layout", "constants")
         results = self.shown({name: values.ravel() for name, values in self.arrays.items()})
         return {name: getattr(self, name) for name in about} | {
@@ -804,10 +835,10 @@ class Sweep(Description):
         }
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes the results: a folder as of ``out``, or what the suffix says: .csv, .parquet (a line an entry), .json.
+        """Writes the results: a folder as ``out`` does, or by the suffix .csv, .parquet (a line an entry) or .json.
 
         Arrays in JSON are flat, the last axis moving fastest; infinite and NaN become the strings "inf" and "nan".
-        Files are whole or not there, and but for JSON made chunk by chunk. ``overwrite`` is about folders.
+        Files are whole or not there, and but for JSON made chunk by chunk. ``overwrite`` applies to folders alone.
         """
         path = pathlib.Path(path)
         if path.suffix:
@@ -820,7 +851,7 @@ class Sweep(Description):
             folder.write(i, {name: self.store.read(name, i) for name in folder.kinds})
 
     def to_pandas(self) -> Any:
-        """Returns a ``pandas.DataFrame`` with a row for each entry, of :meth:`pieces`; pandas must be installed."""
+        """Returns a ``pandas.DataFrame`` with a row for each entry, from :meth:`pieces`; pandas must be installed."""
         try:
             import pandas  # type: ignore[import-untyped]
         except ModuleNotFoundError:
@@ -857,11 +888,12 @@ class Sweep(Description):
         return data
 
     def described(self) -> Description:
-        """Returns what the sweep is of, apart from its results."""
+        """Returns the sweep's description, without its results."""
         return Description(**_fields(self))
 
 
 def _fields(description: Description) -> dict[str, Any]:
+    """Returns a description's fields by name, those of :class:`Description` alone."""
     return {field.name: getattr(description, field.name) for field in fields(Description)}
 
 
@@ -869,13 +901,13 @@ def load(path: str | os.PathLike[str]) -> Sweep:
     """Returns the sweep in a folder that ``out``, :meth:`Sweep.save` or ``jaxacct sweep --out`` wrote.
 
     Args:
-        path: the folder; of a shard, the results are those that are in it.
+        path: the folder; a shard's folder gives the results of that shard.
 
-    Its results stay there, and are read when they are asked for.
+    The results stay there, and are read when they are asked for.
 
     Raises:
         ValueError: the folder is no sweep's, is damaged, or the sweep is not finished.
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such folder.
 
     >>> import tempfile
     >>> from jaxacct.sweep import epsilon, grid

@@ -1,12 +1,11 @@
 """f-DP: the least false-negative rate of any attack as a function of its false-positive rate.
 
 * :mod:`.curve`: certified curves of compositions, and the risks that follow: :func:`curve`, :func:`advantage`,
-  :func:`true_positive_rate`, :func:`bayes_risk`. ``lower`` of a curve is what protects.
-* :mod:`.curve`: :class:`TradeOff`, the same of one composition as methods, and what can be reconstructed.
-* :mod:`.curve`: f_{epsilon,delta}, G_mu and Id, elementwise.
+  :func:`true_positive_rate`, :func:`bayes_risk`, where ``lower`` of a curve is what protects; :class:`TradeOff`, the
+  same of one composition as methods, with what can be reconstructed; f_{epsilon,delta}, G_mu and Id, elementwise; and
+  certified deltas at many epsilons, with bounds between them.
 * :mod:`.polygons`: curves as arrays: conversions to and from delta(epsilon), subsampling, inverse, double conjugate,
   and the mechanism of a polygon, by which curves are composed.
-* :mod:`.curve`: certified deltas at many epsilons, and between them.
 """
 
 from jaxacct.tradeoff.curve import (

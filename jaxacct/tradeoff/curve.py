@@ -1,4 +1,17 @@
-"""The trade-off of a composition as an object: what attacks of each kind can reach, by the functions of this room."""
+"""Certified trade-off functions of compositions, and the success of attacks that they bound: f-DP.
+
+A trade-off function f gives the least false-negative rate of any test between neighbouring data sets at each
+false-positive rate. It and the privacy profile delta(eps) determine one another: f(a) is the supremum of
+1 - delta(eps) - e^eps a over real eps (Dong, Roth and Su 2022, Proposition 2.12). So certified deltas on a grid of
+epsilons bound f from below, and, as delta is convex in e^eps, from above as well.
+
+In reading order:
+
+* :class:`TradeOff`: the trade-off of one composition as an object, with methods for each kind of attack;
+* :func:`approximate_dp`, :func:`gaussian`, :func:`perfect`: trade-off functions with closed forms;
+* :func:`certified` and :func:`lines_below`: a profile's bounds at many epsilons, and between them;
+* :func:`curve`, :func:`advantage`, :func:`true_positive_rate`, :func:`bayes_risk`: certified curves and risks.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +44,14 @@ from jaxacct.saddlepoint.accountant import ROW, has_laws
 
 @dataclass(frozen=True)
 class TradeOff:
-    """What telling a data set from its neighbour by the results of a composition costs in errors: f-DP.
+    """Trade-off between the errors of a test for one example, given the results of a composition: f-DP.
 
     Attributes:
         mechanism, steps, relation: as of :func:`jaxacct.epsilon`; concrete numbers.
 
     Guarantee: every method returns certified :class:`~jaxacct.bounds.Bounds`, rounding included, for the dominating
-    pairs' composition. Which end protects is said of each. (epsilon, delta) are :func:`jaxacct.epsilon` and
-    :func:`jaxacct.curve`; those of several examples at once, those of :func:`jaxacct.group`.
+    pairs' composition. Each says which end protects. :func:`jaxacct.epsilon` and :func:`jaxacct.curve` give the
+    (epsilon, delta) of the same run; :func:`jaxacct.group` covers several examples at once.
 
     Raises ValueError or TypeError as :func:`jaxacct.epsilon` does.
 
@@ -68,7 +81,7 @@ class TradeOff:
     def bayes_risk(self, prior: ArrayLike = 0.5) -> Bounds:
         """Returns :func:`.bayes_risk`, the least error of whoever knows the prior; ``lower`` protects.
 
-        By how much two mechanisms' differ at most, over all priors, is what is lost by taking one for the other
+        The largest difference of two mechanisms' risks over all priors is the loss in taking one for the other
         (Kaissis et al. 2024, "Beyond the calibration point").
         """
         return bayes_risk(self.mechanism, self.steps, prior, relation=self.relation)
@@ -77,13 +90,13 @@ class TradeOff:
         """Returns the largest probability that an example is reconstructed; ``upper`` protects.
 
         Args:
-            baseline (...): kappa in [0, 1], that of the best guess without any result: of the prior of examples, the
-                largest probability that any one guess is near enough.
+            baseline (...): kappa in [0, 1], the success of the best guess without any result: under the prior of
+                examples, the largest probability that any one guess is near enough.
 
         Guarantee: 1 - f(kappa), f the trade-off whose null hypothesis is the data without the example, whatever else
         the attack knows, for any prior and any notion of being near. *Proof.* The results from which example z is
-        reconstructed have probabilities p_z with it and q_z without; q_z has a mean of at most kappa, for without it
-        results tell nothing of z; p_z <= 1 - f(q_z), which is concave. ``lower`` is for the worst prior, and pairs
+        reconstructed have probabilities p_z with it and q_z without; q_z has a mean of at most kappa, for without z
+        the results tell nothing of it; p_z <= 1 - f(q_z), which is concave. ``lower`` is for the worst prior, and pairs
         that are attained.
 
         Raises ValueError under the relation "add", whose null hypothesis is the data with the example.
@@ -104,7 +117,7 @@ def _shaped(found: Bounds, like: np.ndarray) -> Bounds:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Trade-off functions with closed forms, elementwise in all arguments.
+# Closed forms: trade-off functions elementwise in all arguments.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +208,7 @@ def _clipped(function: Callable[..., Array], *arguments: Array) -> Array:
 
 
 def _approximate_dp(epsilon: Array, delta: Array, rate: Array) -> Array:
-    # Of an infinite epsilon e^epsilon fpr is 0 at fpr = 0.
+    # An infinite epsilon makes e^epsilon fpr NaN at fpr = 0, where it counts as 0.
     steep = jnp.where(rate > 0, 1 - delta - jnp.exp(epsilon) * rate, 1 - delta)
     found = jnp.maximum(steep, jnp.exp(-epsilon) * (1 - delta - rate))
     return jnp.where((epsilon >= 0) & (delta >= 0) & (delta <= 1), found, 0.0)
@@ -213,7 +226,7 @@ def _gaussian(mu: Array, rate: Array) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Certified bounds on delta at many epsilons, from whichever accountant is sharpest, and what follows between them.
+# Certified profiles: bounds on delta at many epsilons, from whichever accountant is sharpest, and between them.
 #
 # As a function of x = e^eps delta is convex and falls, with slopes in [-1, 0]: it is the supremum of the lines 1 - f(a)
 # - a x, f the trade-off function. So bounds at finitely many places bound it everywhere: from above by chords, from
@@ -221,21 +234,25 @@ def _gaussian(mu: Array, rate: Array) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 ACCOUNTANTS = ("best", "saddlepoint", "prv")
+"""Names of the choices of an accountant."""
 
 BATCH = ROW
-"""Epsilons of one call of the exact accountant."""
+"""Epsilons of one call of the exact accountant. Speed only."""
 
 MESH_BATCH = 2 * BATCH
-"""The same of the accountant by meshes, which composes afresh in each call: one size, so one compilation."""
+"""Epsilons of one call of the accountant by meshes, which composes afresh in each call: one size, so one compilation.
+Speed only."""
 
 WIDE = 1e-6
-"""Relative gap of delta above which the exact accountant counts as not converged, and meshes are tried as well."""
+"""Relative gap of delta above which the exact accountant counts as not converged, and meshes are tried as well. Sound
+for any value."""
 
 NOTHING = 1e-13
-"""Gap of delta that no mesh needs to close."""
+"""Gap of delta that no mesh needs to close. Sound for any value."""
 
 ORDERS = np.geomspace(0.1, 1e5, 28)
-"""Orders by which the end of a profile is placed: for losses that deviate by 1e-4 to 10 to be within a quarter."""
+"""Orders by which the end of a profile is placed: for losses that deviate by 1e-4 to 10 to be within a quarter. Sound
+for any value: the grid's end decides tightness only."""
 
 
 class Profile(NamedTuple):
@@ -264,15 +281,15 @@ def certified(mechanism: Any, steps: Any, epsilons: Any, relation: Relation, acc
     else:
         bounds = _monotone(saddlepoint.accountant.curve(mechanism, steps, ForDelta(epsilons), relation))
         if accountant == "best" and is_concrete(mechanism, steps, epsilons):
-            # What is open in no more than this no mesh need close.
+            # A bracket that is open by no more than this needs no mesh.
             small = bounds.upper - bounds.lower <= NOTHING
             bounds = _monotone(with_mesh(replace(bounds, converged=small), mesh, WIDE))
     return Profile(as_float64(epsilons), as_float64(bounds.lower), as_float64(bounds.upper))
 
 
 def _monotone(bounds: Bounds) -> Bounds:
-    """Returns the bounds that follow as delta falls, whatever those of one place alone are."""
-    if is_concrete(bounds):  # of any length, and without a program for each
+    """Returns the bounds that follow from those at all places together, as delta falls."""
+    if is_concrete(bounds):  # NumPy takes any length without a program for each
         least, most = np.asarray(bounds.lower, np.float64), np.asarray(bounds.upper, np.float64)
         return replace(bounds, lower=np.maximum.accumulate(least[::-1])[::-1], upper=np.minimum.accumulate(most))
     lower, upper = as_float64(bounds.lower), as_float64(bounds.upper)
@@ -283,10 +300,11 @@ def _monotone(bounds: Bounds) -> Bounds:
 def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: Relation) -> Array:
     """Returns about how far a profile has to go for deltas down to ``delta``: an epsilon, no number if none is known.
 
-    By Chernoff's bound of finite losses, at a few orders; it need not be sharp here. Of infinite losses delta has their
-    probability besides, everywhere. Where there are none Rényi divergences have the moments, of all directions at once.
+    It uses Chernoff's bound for finite losses, at a few orders; it need not be sharp here. Infinite losses add their
+    probability to delta everywhere. Where there are none, Rényi divergences give the moments of all directions at once.
     """
     directions, level = directed_parts(mechanism, steps, relation), as_float64(delta)
+    # A class of pairs that keeps the base's infinite_mass has no infinite losses.
     if all(type(pairs).infinite_mass is DominatingPair.infinite_mass for parts in directions for pairs, _ in parts):
         return _last_of_all(directions, as_float64(composed(mechanism, steps, ORDERS + 1, relation)), level)
     return functools.reduce(jnp.maximum, [_last(parts, level) for parts in directions])
@@ -308,8 +326,7 @@ def _last(parts: Parts, delta: Array) -> Array:
 def _end(parts: Parts, log_moments: Array, delta: Array) -> Array:
     """Returns the least epsilon over the orders t at which E[e^(tY)] leaves no more than delta.
 
-    Beyond epsilon e^(-ty) (1 - e^(eps - y)) is at most e^(-t eps) t^t/(1+t)^(1+t), which is by what a moment bounds
-    delta.
+    Beyond epsilon e^(-ty) (1 - e^(eps - y)) is at most e^(-t eps) t^t/(1+t)^(1+t): this is how a moment bounds delta.
     """
     log_most = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
     end: Array = jnp.min((log_moments + log_most - jnp.log(delta)) / ORDERS)
@@ -329,45 +346,46 @@ def infinite_share(mechanism: Any, steps: Any, relation: Relation) -> Array:
 
 
 class Lines(NamedTuple):
-    """On each of n - 1 segments between neighbouring x = e^eps two lines below delta, by their values at its ends."""
+    """Two lines below delta on each of n - 1 segments between neighbouring x = e^eps, by their values at its ends."""
 
     from_left: tuple[Array, Array]
-    """Of the chord of the segment before, prolonged; the first segment has none, and 0 in its place."""
+    """Chord of the segment before, prolonged; the first segment has none, and 0 in its place."""
     from_right: tuple[Array, Array]
-    """Of the chord of the segment after, prolonged; the last segment has the constant of its end."""
+    """Chord of the segment after, prolonged; the last segment has the constant of its end."""
     crossing: Array
-    """Where they cross, as a share of the segment's length in x: in [0, 1], one of the ends if they do not."""
+    """Place where they cross, as a share of the segment's length in x: in [0, 1], an end if they do not cross."""
 
     def highest_crossing(self) -> Array:
         """Returns the larger of the two lines where they cross."""
         rises = [(first, self.crossing * (last - first)) for first, last in (self.from_left, self.from_right)]
-        # What rounds is the terms, beside which their sum may be small; and where they cross moves by 4 u of itself.
+        # The terms round, and their sum may be small beside them; the crossing itself moves by 4 u of itself.
         return jnp.maximum(
             *(first + rise - 16 * roundoff() * (jnp.abs(first) + jnp.abs(rise)) for first, rise in rises)
         )
 
 
 def lines_below(profile: Profile) -> Lines:
-    """Returns two lines below delta on each segment, of which the larger is within second order of it.
+    """Returns two lines below delta on each segment; the larger of them is within second order of delta.
 
     With d_0, d_1 the values at x_0 < x_1 a convex function is at least d_1 + (x - x_1) (d_1 - d_0)/(x_1 - x_0) beyond
     x_1, which rises in d_1 and falls in d_0; and likewise to the left of two places. Rounded down.
     """
     epsilon, lower, upper = profile
     steps = jnp.diff(epsilon)
-    # Of a ratio of two lengths, and what it is multiplied by.
+    # Rounding of a ratio of two lengths, and of what it is multiplied by.
     margin = 4 * arithmetic().function + 4 * roundoff() * jnp.max(steps)
     # Lengths in x over the value at the left end, and over that at the right one.
     ahead, back = jnp.expm1(steps), -jnp.expm1(-steps)
 
     def prolonged(inner: Array, outer: Array, ratio: Array) -> Array:
         line = inner - (outer - inner) * ratio - margin * (inner + outer * ratio)
-        # Of a segment longer than e^709 nothing is known but that delta is not negative.
+        # On a segment longer than e^709 it is only known that delta is not negative.
         return jnp.where(jnp.isfinite(line), line, 0.0)
 
     far_right = prolonged(lower[1:-1], upper[:-2], ahead[1:] / back[:-1])
     far_left = prolonged(lower[1:-1], upper[2:], back[:-1] / ahead[1:])
     zero = jnp.zeros(1)
+    # Both lines by their values at the left and at the right end of each segment.
     left = jnp.concatenate([zero, lower[1:-1]]), jnp.concatenate([zero, far_right])
     right = jnp.concatenate([jnp.maximum(far_left, lower[1:-1]), lower[-1:]]), lower[1:]
     at_left, at_right = left[0] - right[0], left[1] - right[1]
@@ -377,17 +395,18 @@ def lines_below(profile: Profile) -> Lines:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Trade-off curves of compositions, certified, and what they say of attacks.
+# Trade-off curves of compositions, certified, and the success of attacks.
 # ----------------------------------------------------------------------------------------------------
 
 LEAST_DELTA = 1e-9
-"""Delta up to which the grid of epsilons goes, times the least false-positive rate if that is below 1."""
+"""Delta up to which the grid of epsilons goes, times the least false-positive rate if that is below 1. Sound for any
+value."""
 
 TIGHT = 1e-2
-"""Width up to which a bracket of a false-negative rate counts as converged."""
+"""Width up to which a bracket of a false-negative rate counts as converged. It decides ``converged`` only."""
 
 REVERSE: dict[Relation, Relation] = {"remove": "add", "add": "remove"}
-"""The relation whose pair is the other way round; all others are their own."""
+"""Relation whose pair is the other way round; all others are their own."""
 
 
 @in_float64
@@ -446,6 +465,7 @@ def curve(
         return outside(_unknown(a))
     profiles = {r: certified(mechanism, steps, np.asarray(grid) if concrete else grid, r, accountant) for r in every}
     if concrete:
+        # Places of the tangents at the rates that are asked for: there the bound from below is nearly attained.
         middle = _both_sides(profiles[sides[0]], profiles[sides[1]])
         for r, sign in zip(sides, (1.0, -1.0), strict=True):
             profiles[r] = _with(profiles[r], np.asarray(_tangents(middle, a)) * sign, mechanism, steps, r, accountant)
@@ -519,7 +539,7 @@ def bayes_risk(
     relation: Relation = "add_or_remove",
     accountant: str = "best",
 ) -> Bounds:
-    """Returns certified bounds on the least error of an attack that knows how likely the example took part, ().
+    """Returns certified bounds on the least error, (), of an attack that knows how likely the example is to be in.
 
     Args:
         mechanism: as of :func:`curve`.
@@ -576,6 +596,7 @@ def _both_sides(ahead: Profile, behind: Profile) -> Profile:
         values = -jnp.expm1(-behind.epsilon) + jnp.exp(-behind.epsilon) * delta
         return jnp.clip(values * (1 + side * 2 * arithmetic().function), 0.0, 1.0)[:0:-1]
 
+    # delta falls along the whole line of epsilons, so bounds on one side of 0 may sharpen those on the other.
     lower, upper = reflected(behind.lower, -1.0), reflected(behind.upper, 1.0)
     return Profile(
         jnp.concatenate([-behind.epsilon[:0:-1], ahead.epsilon]),
@@ -598,7 +619,7 @@ def _tangents(profile: Profile, rates: Array) -> Array:
 def _with(
     profile: Profile, epsilons: np.ndarray, mechanism: Mechanisms, steps: Steps, relation: Relation, accountant: str
 ) -> Profile:
-    """Returns the profile with further places, of those ``epsilons`` that are above 0."""
+    """Returns the profile with further places: those of ``epsilons`` that are above 0."""
     old = np.asarray(profile.epsilon)
     new = np.setdiff1d(epsilons[epsilons > 0], old)
     if not new.size:
@@ -616,9 +637,11 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
     x = jnp.exp(epsilon)
     lines = lines_below(profile)
     crossing = lines.highest_crossing()
-    # An end is itself, however long the segment.
+    # Where the lines do not cross, the corner is the segment's left end exactly, however long the segment.
     inner = jnp.where(lines.crossing == 0, 0.0, lines.crossing * jnp.expm1(jnp.diff(epsilon)))
     between = x[:-1] * (1 + inner)
+    # The larger line of a segment is linear up to the crossing and from it on, so what is maximized over eps is
+    # largest at a corner: an end of a segment, or a crossing.
     corners = jnp.concatenate([x[:-1], x[1:], between])
     deltas = jnp.concatenate(
         [jnp.maximum(first, second) for first, second in zip(lines.from_left, lines.from_right, strict=True)]
@@ -627,11 +650,11 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
 
     def at(rate: Array) -> tuple[Array, Array]:
         margin = 8 * roundoff()
-        # Where lines cross is a sum and a product more, of a length that rounds with the segment's.
+        # A crossing takes a sum and a product more, of a length whose rounding grows with the segment's.
         wider = 4 * arithmetic().function + 4 * roundoff() * jnp.max(jnp.diff(epsilon))
 
         def weighed(x: Array) -> Array:
-            """Returns e^eps a: nothing of a = 0, though e^eps may be beyond float64."""
+            """Returns e^eps a, which is 0 at a = 0 even where e^eps is beyond float64."""
             return jnp.where(rate == 0, 0.0, x * rate)
 
         below = jnp.max(1 - upper - weighed(x) * (1 + margin) - margin)
@@ -640,6 +663,7 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
         beyond = jnp.maximum(1 - (share + weighed(x[-1])) * (1 - margin), x[0] * (1 - rate) * (1 + margin))
         return below, jnp.maximum(above, beyond)
 
+    # One rate at a time: a batch of them would hold rates times corners.
     below, above = jax.lax.map(at, rates)
     known = ~(jnp.isnan(below) | jnp.isnan(above))
     return jnp.where(known, jnp.maximum(below, 0.0), 0.0), jnp.where(known, jnp.clip(above, 0.0, 1 - rates), 1 - rates)

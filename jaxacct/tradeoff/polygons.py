@@ -1,10 +1,10 @@
 """Trade-off curves as polygons: arrays of false-positive rates, increasing from 0 to 1, and of false-negative rates.
 
 Between its vertices a polygon is linear. Everything here is exact for polygons, up to a few roundings of 1, so a result
-errs to the side on which the polygon errs that it is made of: one that lies below the true curve (:func:`from_delta` of
-deltas that are upper bounds) stays below, one through points of the true curve, which is convex, lies above.
+errs to the same side as the polygon it is made from. A polygon below the true curve (:func:`from_delta` of deltas that
+are upper bounds) stays below it; one through points of the true curve, which is convex, lies above it.
 
-All work on single curves, arrays of one axis; batches are ``jax.vmap``.
+All functions work on single curves, arrays of one axis; batches are ``jax.vmap``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outs
 from jaxacct.numerics.programs import as_it_is, compiled, lowered
 
 Curve = tuple[Float[Array, " n"], Float[Array, " n"]]
-"""False-positive rates from 0 to 1, increasing, and false-negative rates, falling."""
+"""Type of a polygon: false-positive rates from 0 to 1, increasing, and false-negative rates, falling."""
 
 
 @in_float64(safe=lowered)
@@ -61,8 +61,8 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
     delta(epsilon) = max of 1 - fnr - e^epsilon fpr over the vertices, 0 at least.
 
     Formal guarantee: an upper bound on delta if the polygon lies below the trade-off function, a lower bound if its
-    vertices are points of it, an identity if the polygon is the trade-off function; up to a few roundings of 1. Of the
-    relation that the curve is of. Traced rates outside [0, 1], or NaN, give 1; that they fall is not checked.
+    vertices are points of it, an identity if the polygon is the trade-off function; up to a few roundings of 1. It is
+    for the relation of the curve. Traced rates outside [0, 1], or NaN, give 1; that they fall is not checked.
 
     Raises ValueError where concrete rates are no trade-off curve, or an argument has not one axis.
 
@@ -79,8 +79,8 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
 def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Float[Array, ...]:
     """Returns p f + (1 - p) Id, the curve of a mechanism on a Poisson sample with rate p; float64, elementwise.
 
-    It is that of telling the data without an example (null hypothesis) from those with it: the curve of the relation
-    "remove". The inverse is that of "add", and both together are bounded by :func:`symmetrized`.
+    It is the curve for telling the data without an example (null hypothesis) from those with it: the curve of the
+    relation "remove". Its inverse is that of "add", and both together are bounded by :func:`symmetrized`.
 
     Args:
         fpr (...): false-positive rates in [0, 1].
@@ -105,7 +105,7 @@ def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Floa
 
 @in_float64(safe=as_it_is)
 def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
-    """Returns the polygon of the inverse: the two errors exchanged. Of a curve below 1 at 0 it ends there.
+    """Returns the polygon of the inverse: the two errors exchanged. For a curve below 1 at 0 it ends there.
 
     Formal guarantee: an identity, without any rounding. The inverse of T(P, Q) is T(Q, P), for to exchange the
     hypotheses is to exchange the errors: a bound for removing an example becomes one, from its side, for adding it.
@@ -126,9 +126,9 @@ def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
 
     Each value is the least of all chords over its place. The cost is n^2 for n vertices.
 
-    Formal guarantee: at most the polygon, so a lower bound on a trade-off function stays one, and since trade-off
-    functions are convex nothing is lost by it where the polygon lies above one; up to a few roundings of 1. Traced
-    arguments are not checked.
+    Formal guarantee: at most the polygon, so a lower bound on a trade-off function stays one. Trade-off functions are
+    convex, so nothing is lost where the polygon lies above one. Up to a few roundings of 1. Traced arguments are not
+    checked.
 
     Raises ValueError where concrete rates are no trade-off curve.
 
@@ -179,14 +179,14 @@ def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
 
 
 def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
-    """Returns a mechanism whose trade-off curve is a convex polygon: by it curves are composed, f tensor g.
+    """Returns a mechanism whose trade-off curve is a convex polygon: it lets curves be composed, f tensor g.
 
-    Each segment is an outcome, of probability its width in ``fpr`` without, and its fall in ``fnr`` with the example;
-    what the curve misses of 1 at 0 is an outcome that tells all. Concrete arguments only. Give a tuple of such
-    mechanisms to :func:`curve`, under the relation "remove" (or "add" for the inverse).
+    Each segment is an outcome, with its width in ``fpr`` as its probability without the example, and its fall in
+    ``fnr`` as that with it; what the curve misses of 1 at 0 is an outcome that tells all. Concrete arguments only. Give
+    a tuple of such mechanisms to :func:`curve`, under the relation "remove" (or "add" for the inverse).
 
     Formal guarantee: an identity up to the rounding of differences. A polygon below the trade-off function of some
-    mechanism thus gives a pair that dominates it. Of a polygon that is not convex the mechanism's curve lies below it.
+    mechanism thus gives a pair that dominates it. Where a polygon is not convex, the mechanism's curve lies below it.
 
     Raises ValueError where the rates are no trade-off curve.
 
@@ -204,7 +204,7 @@ def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
 
 
 def _is_rate(values: Array) -> Array:
-    """Whether they are probabilities; NaN is none."""
+    """Returns whether values are probabilities; NaN is none."""
     return (values >= 0) & (values <= 1)
 
 
@@ -250,6 +250,7 @@ def _lower_hull(a: Array, b: Array) -> Array:
 
     count = len(a)
     index = jnp.arange(count)
+    # One point at a time, in O(n) memory; all pairs at once would take n^2.
     vertex = jax.lax.map(is_vertex, index)
     before = jax.lax.cummax(jnp.where(vertex, index, 0))
     after = jax.lax.cummin(jnp.where(vertex, index, count - 1), reverse=True)

@@ -1,4 +1,9 @@
-"""A Flax DP-SGD trainer that asks the accountant for every step.
+"""DP-SGD training of Flax modules, in which a ledger of the privacy spent grants every step.
+
+Reading order: :class:`.DPTrainer` (``trainer``, on ``loop``) is the whole; ``groups``, ``settings`` and ``planned``
+turn a budget into a sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``, ``clipping``,
+``noise`` and ``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee. Parts for
+other loops are in ``own_loop``.
 
 >>> from jaxacct import train
 >>> train.PoissonSampler(num_examples=100, sampling_rate=0.5, capacity=101).mechanism(1.0).sampling_rate

@@ -1,4 +1,8 @@
-"""A running average of the parameters, kept by the optimizer: post-processing of what it releases, at no cost."""
+"""Optimizers that use what DP-SGD has released already, at no privacy cost: post-processing.
+
+* :func:`averaging`: an exponential moving average of the parameters, kept by the optimizer;
+* :func:`adam_bc`: Adam whose second moment leaves out the noise's variance (DP-AdamBC).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ class AveragingState(NamedTuple):
     Attributes:
         inner: the optimizer's own.
         average: the average so far, in float32 or wider; the parameters themselves before the first update.
-        updates (): how many so far.
+        updates (): number of updates so far.
     """
 
     inner: PyTree
@@ -40,7 +44,7 @@ def averaging(optimizer: optax.GradientTransformation, decay: float = 0.999) -> 
         optimizer: any Optax transformation that makes the whole update: put it around a chain, not into one.
         decay: in [0, 1); about 1 / (1 - decay) updates count. 0 is no average. Raise it in long runs of much noise.
 
-    Formal guarantee: a function of the released parameters, so that it costs nothing (post-processing).
+    Formal guarantee: the average is a function of the released parameters, so that it costs nothing (post-processing).
 
     Raises ValueError where ``decay`` is out of range, or ``update`` gets no parameters.
 
@@ -68,7 +72,7 @@ def averaging(optimizer: optax.GradientTransformation, decay: float = 0.999) -> 
             raise ValueError("params = None: averaging needs them; call update(updates, state, params).")
         updates, inner_state = inner.update(updates, state.inner, params, **extra)
         count = optax.safe_increment(state.updates)
-        share = (1 - decay) / weight(decay, count)  # of the new one: 1 at first
+        share = (1 - decay) / weight(decay, count)  # weight of the new parameters: 1 at the first update
         made = optax.apply_updates(params, updates)
         average = jax.tree.map(lambda old, new: old + share * (new - old), state.average, made)
         return updates, AveragingState(inner_state, average, count)
@@ -111,11 +115,12 @@ def averaged_model(trainer: DPTrainer) -> nnx.Module:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Adam whose second moment is that of the gradients, without the noise's: DP-AdamBC.
+# DP-AdamBC: Adam whose second moment is that of the gradients, without the noise's variance.
 # ----------------------------------------------------------------------------------------------------
 
 LEAST_FLOOR = 1e-16
-"""Of the second moment, where there is no noise: the square of Adam's usual epsilon."""
+"""Least default floor of the second moment, which counts where there is no noise: the square of Adam's usual epsilon.
+Sound for any value above 0."""
 
 
 class AdamBCState(NamedTuple):
@@ -123,7 +128,7 @@ class AdamBCState(NamedTuple):
 
     Attributes:
         mean, square: decayed sums of the gradients and of their squares, in float32 or wider.
-        updates (): how many so far.
+        updates (): number of updates so far.
     """
 
     mean: PyTree
@@ -199,6 +204,7 @@ def adam_bc(
         mean, square = _moved(b1, state.mean, updates, 1), _moved(b2, state.square, updates, 2)
         weights = weight(b1, count), weight(b2, count)
         variance = jnp.asarray(noise_deviation, jnp.float32) ** 2
+        # The default floor: one standard deviation of what noise alone leaves of the corrected moment.
         least = jnp.asarray(floor, jnp.float32) if floor is not None else (
             jnp.maximum(variance * jnp.sqrt(2 * _squared_weights(b2, count)), LEAST_FLOOR)
         )  # fmt: skip
@@ -216,10 +222,12 @@ def adam_bc(
 
 
 def _moved(decay: float, moment: PyTree, updates: PyTree, power: int) -> PyTree:
+    """Returns a moment after one more gradient, taken to that power; not yet bias-corrected."""
     return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new.astype(old.dtype) ** power, moment, updates)
 
 
 def _squared_weights(decay: float, count: Array) -> Array:
     """Returns the sum of the squares of a bias-corrected moment's weights."""
+    # With w = 1 - b^t, 1 + b^t is 2 - w: no cancellation at small t.
     there = weight(decay, count)
     return (1 - decay) * (2 - there) / ((1 + decay) * there)

@@ -1,22 +1,23 @@
 """Checkpoints of a training run, and a record of its spending that is never behind what was released.
 
-What is on the disk, and in which order it gets there
------------------------------------------------------
+Files on the disk, and the order in which they get there
+--------------------------------------------------------
 * ``states/``: the last few checkpoints, numbered; each holds the whole state but frozen parameters, which the settings
   know by a digest; written by Orbax and complete or absent.
-* ``spends.json``, ``spends.copy.json``: before updates are computed, what the ledger will be after them; of those that
-  can be made again also, after them and before anybody sees what they gave, a digest of the state that they led to.
-  Twice the same, so that one may be cut, lost or set back (:mod:`jaxacct.train.saving`, with the proof).
-* ``run.json``: the settings, for a run to be known again. Written last: without it no run has begun.
+* ``spends.json``, ``spends.copy.json``: the write-ahead record. Before updates are computed it says what the ledger
+  will be after them. For updates that can be made again, it also has a digest of the state that they led to, written
+  after them and before anybody sees it. Both files have the same content, so that one may be cut, lost or set back
+  (:mod:`jaxacct.train.saving`, with the proof).
+* ``run.json``: the settings, by which a run is known again. Written last: without it no run has begun.
 
 So at each moment the record shows at least what has been released, whatever ends the process.
 
-What becomes of updates that were made after the last checkpoint and lost
---------------------------------------------------------------------------
+Updates that were made after the last checkpoint and lost
+---------------------------------------------------------
 With a seed given, or correlated noise, they are made again from the same keys, and the digests tell whether they gave
-the same bits. Then the second release is the first one, and nothing was spent twice. Otherwise, or where a bit differs
-(other hardware, another compiler), they stay paid for, and the run goes on from the checkpoint with a new key and a new
-stream of noise: no key makes noise for two different sums. A stream that is paid for as a whole ends there.
+the same bits. If they did, the second release is the first one, and nothing was spent twice. Otherwise, or where a bit
+differs (other hardware, another compiler), they stay paid for, and the run goes on from the checkpoint with a new key
+and a new stream of noise: no key makes noise for two different sums. A stream that is paid for as a whole ends there.
 
 A checkpoint holds the key of the run, and whoever has the key can redo the noise and subtract it. The folder is
 therefore for its owner only (mode 0700, its files 0600). Publish the report and the parameters, never this folder.
@@ -47,13 +48,15 @@ from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.trainer import DPTrainer
 
 SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.json", "states", "lock"
+"""Names within a run's folder: settings, write-ahead record, checkpoints, and the file that is locked."""
 
 MOST_DIGESTS = 1000
-"""Looks at a run after which there is a checkpoint, due or not: the record of them stays small."""
+"""Number of digests in the record after which there is a checkpoint, due or not. The record has to stay far below
+:data:`.MOST_BYTES`, beyond which it is not read; a digest has some 80 bytes."""
 
 
 class Checkpoints:
-    """Keeps a run on disk while :meth:`.DPTrainer.fit` makes it, and takes it up again.
+    """A keeper that has a run on disk while :meth:`.DPTrainer.fit` makes it, and takes it up again.
 
     Args:
         folder: of this run alone; made if it is not there. It holds the run's key: see the module.
@@ -64,8 +67,8 @@ class Checkpoints:
     Attributes:
         resumed: in a line, where :meth:`resume` took the run up and what was lost; None before.
 
-    Hand it to ``fit`` as ``keeper``. One process writes to a folder at a time: of several that make a run together the
-    first, and all have to see the folder.
+    Hand it to ``fit`` as ``keeper``. One process writes to a folder at a time: where several make a run together, the
+    first of them writes, and all have to see the folder.
 
     Formal guarantee: at every moment the epsilon in ``spends.json`` is an upper bound, in the ledger's sense, for all
     that calls of ``fit`` with this keeper have released, before an interruption and after it.
@@ -123,7 +126,7 @@ class Checkpoints:
             self._start(trainer)
         if trainer is not self._trainer:
             raise ValueError(f"checkpoints = {self.folder} are of another trainer: give this one a folder of its own.")
-        if trainer.progress != self._saved_progress:  # another call of fit: that it was made must not be lost
+        if trainer.progress != self._saved_progress:  # another call of fit, which an interruption must not hide
             self._save(trainer)
         steps = max(1, min(steps, self._saved_at + self.every - trainer.steps))
         ledger, count = trainer.foreseen(steps)
@@ -132,7 +135,7 @@ class Checkpoints:
 
     def finish(self, trainer: DPTrainer) -> None:
         """Writes down what the updates led to, and makes a checkpoint where one is due."""
-        if trainer.repeats:  # others are on the disk as paid for
+        if trainer.repeats:  # without repeats, the record that begin wrote says all: paid for
             state = trainer.state
             self._digests += ((trainer.steps, _digest_of_state(state)),)
             self._write_ahead(trainer, trainer.steps, state.ledger)
@@ -145,7 +148,7 @@ class Checkpoints:
             self._save(trainer)
 
     def close(self) -> None:
-        """Lets go of the folder, for another process or object to take the run up."""
+        """Releases the folder, for another process or object to take the run up."""
         if self._manager is not None:
             self._manager.close()
         if self._lock is not None:
@@ -155,7 +158,7 @@ class Checkpoints:
     def delete(self) -> None:
         """Deletes the run in the folder, if there is one, with the record of what it spent: that stays spent.
 
-        Raises ValueError where another process is at it.
+        Raises ValueError where another process has it.
         """
         if self.holds_run:
             self._open()
@@ -171,8 +174,8 @@ class Checkpoints:
             trainer: made as the run's was, and not trained.
 
         Returns:
-            What to give to :meth:`.DPTrainer.fit` for the run to end where it was planned to end; None if no ``fit``
-            had been called.
+            The number of steps to give to :meth:`.DPTrainer.fit` for the run to end where it was planned to end; None
+            if no ``fit`` had been called.
 
         Formal guarantee: the trainer's ledger afterwards covers all that the run has released. Without a seed it also
         covers the updates that were begun after the last checkpoint; they are in
@@ -209,6 +212,8 @@ class Checkpoints:
         if saving.writes():
             shutil.rmtree(self.folder / STATES / str(unfinished), ignore_errors=True)
         saving.meet("states")
+        # The checkpoint first; then the lost updates again, if they can be; else the checkpoint once more, charged with
+        # all that the record says is spent. Whichever it was, a new checkpoint follows before anything is released.
         state, constants, progress = self._read(trainer)
         trainer._restore(state, progress, constants)
         repeated, begun = self._repeat(trainer, record), int(state.step)
@@ -223,6 +228,8 @@ class Checkpoints:
         if not trainer.repeats or record.after != self._serial:
             return False
         progress = trainer.progress
+        # One pass per digest: a call of fit up to the step at which the digest was taken. The first difference ends it,
+        # and the caller restores the checkpoint.
         for step, expected in record.digests:
             trainer.fit(step - trainer.steps, progress=False)
             if trainer.steps != step or _digest_of_state(trainer.state) != expected:
@@ -287,7 +294,7 @@ class Checkpoints:
     def _write_ahead(self, trainer: DPTrainer, stop: int, ledger: Any) -> None:
         """Writes down what the run has spent at step ``stop``; when this returns it is on the disk."""
         paid, leaves, number = stop + trainer.progress.lost_steps, as_text(arrays_of(ledger)), self._number
-        self._number += 1  # also where the disk is full, and one of the files has this number
+        self._number += 1  # before writing: if that fails halfway, one of the files may have this number
         if saving.writes():
             self.spends.write(Record(self._serial, stop, paid, float(ledger.epsilon()), leaves, self._digests, number))
         saving.meet("spends")
@@ -368,7 +375,7 @@ def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
         state = dataclasses.replace(state, ledger=tree_of(of_text(record.ledger), state.ledger))
         progress = progress._replace(lost_steps=lost, kept=False)
     begun = trainer.steps % trainer.sampler.steps_per_run
-    if begun:  # a new key draws another epoch, of which only the rest is made: post-processing of a whole one
+    if begun:  # a new key draws another epoch, of which only the rest is made: post-processing of a whole epoch, paid
         granted, ledger = trainer.program.spend(state.ledger, trainer.program.curve(state))
         if granted:
             state = dataclasses.replace(state, ledger=ledger)
@@ -378,13 +385,13 @@ def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
             state, progress = dataclasses.replace(state, step=state.step + rest), progress._replace(kept=False)
     if trainer.noise is not None:  # another key begins another stream
         state = dataclasses.replace(state, noise=tree_of(arrays_of(start(trainer.noise, state.params)), state.noise))
-    for _ in range(2):  # 64 bits: what a Threefry key holds
+    for _ in range(2):  # twice 32 fresh bits: as many as a Threefry key holds
         state = dataclasses.replace(state, key=jax.random.fold_in(state.key, np.uint32(secrets.randbits(32))))
     return dataclasses.replace(state, key=saving.agreed_key(state.key)), progress
 
 
 def _stored(arrays: Arrays) -> Arrays:
-    """Returns those that have entries: Orbax stores no others."""
+    """Returns the arrays that have entries: Orbax stores no others."""
     return {name: array for name, array in arrays.items() if array.size}
 
 
@@ -395,5 +402,5 @@ def _digest_of_state(state: TrainState) -> str:
 
 
 def _digest_of(arrays: Arrays, progress: Progress) -> str:
-    """Returns a digest of all that a checkpoint holds: progress, too, says what a report may claim."""
+    """Returns a digest of all that a checkpoint holds, progress included: on that depends what a report may claim."""
     return digest(arrays | {"plan": np.frombuffer(json.dumps(progress).encode(), np.uint8)})

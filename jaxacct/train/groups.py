@@ -1,6 +1,6 @@
-"""What a user gives the trainer beside model and data, by idea: budget, batches, views, and where they are computed.
+"""Groups of the trainer's arguments: budget, batches, placement on devices, and augmentation.
 
-Each has a short form: its fields, given to the trainer by themselves, say the same.
+Each group has a short form: its fields, given to the trainer by themselves, say the same.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from jaxacct.train.sampling import Sampler
 from jaxacct.train.state import Layout, Rules, layout_of
 
 Ledger = Literal["planned", "menu", "filter", "odometer"]
+"""Kinds of ledgers, as :class:`Budget` explains them."""
+
 LEDGERS = ("planned", "menu", "filter", "odometer")
+"""Names of the kinds of ledgers, for messages."""
 
 T = TypeVar("T")
+"""Type of a group."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend.
+    """A privacy budget: what a run may spend, and the ledger that keeps to it.
 
     A planned run takes two of epsilon, noise multiplier and length (``steps`` or ``epochs``), and the third is solved
     for by the certified accountant, so that all of the budget is spent (:mod:`jaxacct.train.planned`). Noise alone with
@@ -37,7 +41,7 @@ class Budget:
 
     Attributes:
         epsilon: of the whole run; above 0. Raise it where more steps or less noise are worth a weaker guarantee; None
-            where a planned run's noise and length are what is given.
+            where a planned run's noise and length are given.
         delta: probability that the guarantee leaves open, in (0, 1). Well below one over the number of examples; what
             batches cut at capacity cost is taken off it.
         ledger: "planned", for settings that do not change, spends all of the budget on a length that is known
@@ -101,16 +105,16 @@ class Budget:
 
 @dataclass(frozen=True)
 class Batches:
-    """How large batches are and how they are drawn: exactly one of the first three.
+    """Size of batches and the way they are drawn: exactly one of the first three is given.
 
     Attributes:
         sampling_rate: probability of each example to be in a Poisson sampled batch, in (0, 1].
         expected_batch_size: the same times the number of examples. Larger batches make better steps and fewer of them.
-        sampler: of :mod:`jaxacct.train.sampling`: for batches that are truncated, of a fixed size, drawn by turns
+        sampler: one of :mod:`jaxacct.train.sampling`: for batches that are truncated, of a fixed size, drawn by turns
             or allocated by epochs; other neighbours may come with it.
         most_examples: a public number, chosen without looking, that the data has at most. Rate, size of a batch (what
-            sums are divided by) and noise are then made of it, and how many examples there are is protected like
-            anything else: one that is missing is one whose gradient is zero. The noise is that of ``most_examples``:
+            sums are divided by) and noise then follow from it, and how many examples there are is protected like
+            anything else: a missing example is one whose gradient is zero. The noise is that of ``most_examples``:
             choose it a little too large. None: the number of examples is taken as public.
 
     >>> Batches(expected_batch_size=256).expected_batch_size
@@ -146,7 +150,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and in which order a batch's gradients are computed: changes time and memory, and no guarantee.
+    """Placement of a batch's gradients: the devices and the order of computation. No guarantee depends on it.
 
     Attributes:
         microbatch_size: examples whose gradients are held in memory at a time, on each device; the default is for a
@@ -162,7 +166,7 @@ class Placement:
             ``row_axes``; along the mesh's other axes the compiler divides the layers' products. The noise is the same
             to the bit on any mesh.
         rules: how parameters lie on it: ``PartitionSpec`` by regular expressions that are searched in their paths, the
-            first that fits. What none fits lies as the model's own metadata says, else as evenly as it can.
+            first that fits. A parameter that none fits lies as the model's own metadata says, else as evenly as it can.
         row_axes: names of the mesh's axes. None: the first.
 
     Raises ValueError or TypeError where a field is out of range.
@@ -201,7 +205,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Of how many views of an example its gradient is the mean, before it is clipped ("augmentation multiplicity").
+    """Views of an example whose gradients are averaged before clipping ("augmentation multiplicity").
 
     One example still moves the sum by at most the clipping norm, so that more views cost time and no privacy.
 
@@ -209,7 +213,7 @@ class Augmentation:
         augment: ``augment(key, example)`` returns another view of an example, a tuple as ``loss`` takes it, as random
             as its typed key makes it. It must look at that example alone. None: as it is; views then differ by what
             the loss draws.
-        views: how many. Raise it, to 8 or 16, as far as time allows.
+        views: number of views. Raise it, to 8 or 16, as far as time allows.
 
     Source: De et al. (2022), "Unlocking high-accuracy differentially private image classification through scale",
     section 3.2.
@@ -263,7 +267,7 @@ def check_one(value: Any, name: str) -> None:
 
 
 def group_of(kind: type[T], given: T | None, name: str, short: dict[str, Any]) -> T:
-    """Returns the group as given, or made of those of its fields that are in ``short``, which are taken out there.
+    """Returns the group as given, or made of its fields in ``short``, which are removed from there.
 
     Raises ValueError where both are given, TypeError where a field is missing.
 
@@ -272,7 +276,7 @@ def group_of(kind: type[T], given: T | None, name: str, short: dict[str, Any]) -
     """
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     found = {field.name: short.pop(field.name) for field in fields if field.name in short}
-    # None is as if nothing were given, but where it is a value other than the default.
+    # None counts as not given, except where it is a value of the field that is not its default.
     telling = {field.name for field in fields if field.default is not None and "None" in str(field.type)}
     found = {name: value for name, value in found.items() if value is not None or name in telling}
     if given is not None:

@@ -1,4 +1,7 @@
-"""Random keys of a run: from the operating system's entropy unless a seed is given, and never twice the same."""
+"""Random keys of a run: from the operating system's entropy unless a seed is given, and then never twice the same.
+
+A key is secret: whoever has it can redo the noise and subtract it. Nothing here shows one.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 IMPLEMENTATION = "threefry2x32"
-"""Named, so that a seed means the same run whatever generator the process has set as its default."""
+"""Name of the generator: fixed, so that a seed means the same run whatever default the process has set."""
 
 SEED_BITS = 64
-"""What a Threefry key holds. Guessing an entropy-made key costs 2^64 tries, which bounds the privacy in practice."""
+"""Number of bits of a Threefry key. Guessing an entropy-made key costs 2^64 tries, which bounds the privacy in
+practice. Fewer bits would weaken it; the key's two words hold no more."""
 
 
 ENTROPY = "operating system"
-"""What is said of the seed where there is none: nobody can make the same keys again."""
+"""Description of the seed of an entropy-made key: nobody can make the same keys again."""
 
 
 class DerivedKey(NamedTuple):
@@ -78,7 +82,7 @@ def run_key(seed: int | jax.Array | DerivedKey | None = None) -> jax.Array:
 def threefry(key: jax.Array) -> jax.Array:
     """Returns a Threefry key made from a typed key of any generator: the same under ``vmap`` as alone.
 
-    Of some generators (``rbg``) a batch's draws all follow from its first key: one example would change the others'.
+    With some generators (``rbg``) all draws of a batch follow from its first key: one example would change the others'.
 
     >>> str(jax.random.key_impl(threefry(jax.random.key(0, impl="rbg"))))
     'threefry2x32'

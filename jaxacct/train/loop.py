@@ -1,4 +1,8 @@
-"""The loop of a run: it computes updates while the ledger grants them, shows each look at them, and can be taken up."""
+"""The loop of a training run: it computes updates while the ledger grants them, and evaluates and records in between.
+
+:meth:`Loop.fit` is made of calls of compiled programs (:mod:`jaxacct.train.step`). Around each of them a keeper writes
+the spend down before and the state after, so that an interrupted run can be taken up.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +30,16 @@ from jaxacct.train.state import Evaluation, Keeper, OwnRows, Progress, TrainStat
 from jaxacct.train.step import Program
 
 PATIENCE = 0.5
-"""Seconds that compiled steps may take in one piece: within about as many Ctrl-C is heard, or within a step."""
+"""Seconds that compiled steps may take in one piece: Ctrl-C is heard within about as many, or within one step. Speed
+and response only."""
 
 
 class ShortRunWarning(UserWarning):
-    """A call of ``fit`` made fewer steps than it was asked for: the budget pays for no more."""
+    """A warning that a call of ``fit`` made fewer steps than it was asked for: the budget pays for no more."""
 
 
 class Loop(Sole, Sealed):
-    """What a trainer is once it is made: a program, the state that it changes, and how far it is to go.
+    """A trainer once it is made: a program, the state that it changes, and how far it is to go.
 
     :class:`~jaxacct.train.trainer.DPTrainer` fills in what is declared here and says how much the ledger pays for.
     """
@@ -61,12 +66,12 @@ class Loop(Sole, Sealed):
 
     @property
     def horizon(self) -> int:
-        """The most steps of the run."""
+        """Largest number of steps of the run."""
         raise NotImplementedError
 
     @property
     def spent_epsilon(self) -> float:
-        """What the ledger says of the updates so far."""
+        """The ledger's epsilon of the updates so far."""
         raise NotImplementedError
 
     @property
@@ -76,7 +81,7 @@ class Loop(Sole, Sealed):
 
     @property
     def steps(self) -> int:
-        """Noisy updates so far."""
+        """Number of noisy updates so far."""
         return int(self._state.step)
 
     def fit(
@@ -99,7 +104,7 @@ class Loop(Sole, Sealed):
             on_evaluation: called with each record, for progress bars.
             keeper: writes the run down, ledger first (:class:`~jaxacct.train.checkpoints.Checkpoints`).
             progress: whether to say on standard error what is compiled, which may take a minute, and how far the run
-                is; None: where that is a terminal. Or what is told: a function of the steps made, and words.
+                is; None: where that is a terminal. Or a function that is told instead: of the steps made, and words.
 
         Returns:
             The records of this call, one at each multiple of ``every`` updates and one at its end; none if nothing was
@@ -107,7 +112,7 @@ class Loop(Sole, Sealed):
 
         A later call goes on with keys that no earlier one used. Ctrl-C ends it at the next step, if it is the main
         thread that fits: the state is that of the steps made and is written down, then KeyboardInterrupt is raised. A
-        second one raises at once; what was being computed has then been seen by nobody.
+        second one raises at once; nobody has then seen what was being computed.
 
         Warns (:class:`ShortRunWarning`) where fewer than ``steps`` steps are paid for.
 
@@ -129,7 +134,7 @@ class Loop(Sole, Sealed):
             self._fitting = False
 
     def _shown(self, steps: int | None, wanted: Any) -> Any:
-        """Returns a context that gives what is told how far the run is."""
+        """Returns a context whose value is a function that is told how far the run is."""
         if callable(wanted):
             return contextlib.nullcontext(wanted)
         if wanted is None:
@@ -146,6 +151,7 @@ class Loop(Sole, Sealed):
         on_evaluation: Callable[[Evaluation], None] | None,
         keeper: Keeper | None,
     ) -> list[Evaluation]:
+        """Returns the records of a call of :meth:`fit`, whose arguments were checked."""
         left = max(self.horizon - self.steps - self._progress.lost_steps, 0)
         left = left if steps is None else min(int(steps), left)
         start = self.steps
@@ -159,6 +165,9 @@ class Loop(Sole, Sealed):
         if left:
             self._say(start, "compiling the update")
         granted, size, sums = True, root_mean_square(self._state.params), self._state.metrics
+        # Each pass makes the updates up to the next multiple of ``every`` and looks at them. It ends when all asked for
+        # are made, the ledger refuses one, the policy stops, or Ctrl-C is pressed: ``left`` falls at each pass or
+        # ``granted`` turns false. ``size`` and ``sums`` are the values from which growth and means are measured.
         while granted and left > 0 and not (self._asked or bool(self.policy.stopped(self._state.policy))):
             before = self.steps
             granted = self._advance(min(every - before % every, left), keeper)
@@ -171,6 +180,7 @@ class Loop(Sole, Sealed):
                 history.append(Evaluation(self.steps, accuracy, self.spent_epsilon, means))
                 if on_evaluation is not None:
                     on_evaluation(history[-1])
+            # After the record, so that what has been paid for is shown before the run ends with an error.
             check_parameters(self._state.params, size, self.steps)
         if self._asked and granted and left > 0:
             if keeper is not None:
@@ -184,6 +194,7 @@ class Loop(Sole, Sealed):
         return history
 
     def _warn(self, made: int, asked: int) -> None:
+        """Warns that fewer steps were made than asked for, and says why and what to do."""
         if self.plan is not None:
             lost = self._progress.lost_steps
             why = f"its plan is of {self.plan.steps}" + (f", of which an interruption lost {lost}" if lost else "")
@@ -203,10 +214,15 @@ class Loop(Sole, Sealed):
 
     @property
     def _pass(self) -> int:
+        """Number of updates in one expected pass over the data."""
         return max(1, round(self.sampler.num_examples / self.sampler.expected_batch_size))
 
     def _advance(self, steps: int, keeper: Keeper | None) -> bool:
         """Runs so many steps, adapting in between; returns whether all were granted, or the policy stopped."""
+        # A pass makes one chunk: at most up to the policy's next adaptation and to the keeper's next checkpoint. The
+        # order is what the guarantee needs: the keeper writes the spend of the chunk (begin), the chunk is computed,
+        # and the keeper writes its result (finish) before ``fit`` shows it to anybody. ``steps`` falls by the updates
+        # made, and a refusal, after which ``done`` may be 0, ends the loop.
         while steps > 0 and not bool(self.policy.stopped(self._state.policy)):
             period = self.policy.period
             chunk = min(steps, period - self.steps % period) if period else steps
@@ -233,8 +249,11 @@ class Loop(Sole, Sealed):
         return True
 
     def _compute(self, state: TrainState, steps: int) -> tuple[TrainState, bool]:
+        """Returns the state after ``steps`` updates, or fewer at a refusal or Ctrl-C, and whether none was refused."""
         curve = self._present_curve()
         if isinstance(self.source, ArraySource):
+            # Each pass is one compiled loop of ``count`` steps. Their number doubles or halves until a pass takes
+            # between half of PATIENCE and all of it; ``steps`` is what is left.
             while steps > 0 and not self._asked:
                 begun, count = time.monotonic(), min(steps, self._at_once)
                 state, refused = self._run(state, curve, self._constants, self.data, count)
@@ -249,6 +268,7 @@ class Loop(Sole, Sealed):
                 elif took > PATIENCE:
                     self._at_once = max(count // 2, 1)
             return state, True
+        # Data read by index: batches are drawn and fetched ahead of the steps, by the key that a step draws with.
         key = self.program.sample_key(state)
         source: Any = self.source
         if self.program.layout is not None:
@@ -281,16 +301,18 @@ class Loop(Sole, Sealed):
     def _restore(self, state: TrainState, progress: Progress, constants: Any = None) -> None:
         """Goes on from a state that this trainer's program made; ``constants`` replace what does not train.
 
-        For what takes a run up and answers for what was spent before (:class:`~jaxacct.train.checkpoints.Checkpoints`).
+        Only for callers that take a run up and answer for what it spent
+        (:class:`~jaxacct.train.checkpoints.Checkpoints`).
         """
         self._state, self._progress = owned(state), progress
         self._constants = self._constants if constants is None else owned(constants)
         self._curve = None if self.policy.every_step else self.program.curve(self._state)
 
     def _present_curve(self) -> Array:
+        """Returns the cost of one run of the mechanism, or zeros of its shape where each step computes its own."""
         if self._curve is not None:
             return self._curve
-        # Of what nobody looks at, the shape.
+        # The program computes the curve itself at every step: only the shape of this argument counts.
         return jnp.zeros(jax.eval_shape(self.program.curve, self._state).shape)
 
 

@@ -1,7 +1,14 @@
-"""Flax modules for the named data sets, the loss of one example, and the accuracy of a trained module.
+"""Flax modules under DP-SGD: those of the named data sets, what may be trained, adapters, and the loss of one example.
 
-Modules take one example, without a batch axis, and are made of layers that Flax names (``nnx.Linear``, ``nnx.Conv``,
-``nnx.Embed``, ``nnx.GroupNorm``, ``nnx.LayerNorm``). None of them mixes examples or keeps statistics of them.
+* :class:`Linear`, :class:`MLP`, :class:`PatchCNN`, :func:`cross_entropy`, :func:`accuracy`: modules for the named data
+  sets. They take one example, without a batch axis, and are made of layers that Flax names (``nnx.Linear``,
+  ``nnx.Conv``, ``nnx.Embed``, ``nnx.GroupNorm``, ``nnx.LayerNorm``). None of them mixes examples or keeps statistics of
+  them.
+* :func:`check_module`, :func:`split_params`: modules that can be trained, and the parameters of one that are;
+* :class:`LowRank`, :func:`lora`, :func:`merge_lora`: low-rank adapters;
+* :func:`unprotected_intermediates`: what a module sows, without a guarantee;
+* :class:`ExampleLoss`: the loss whose gradients are clipped, with all its randomness from one key;
+* :func:`to_group_norm`: group normalization in the place of batch normalization.
 
 >>> MLP((123,), 2, width=16, rngs=nnx.Rngs(0)).hidden.kernel.shape
 (123, 16)
@@ -30,13 +37,13 @@ from jaxacct.train.keys import run_key
 from jaxacct.train.owned import fresh, owned
 
 EVALUATION_BATCH = 1000
-"""Examples evaluated at a time: bounds the memory, changes no result."""
+"""Number of examples evaluated at a time. Bounds the memory, changes no result."""
 
 
 class Linear(nnx.Module):
     """Multinomial logistic regression on inputs less ``center``, a public constant.
 
-    Inputs around zero have smaller norms, so that clipping takes less of the gradients.
+    Inputs around zero have smaller norms, so that clipping cuts less off the gradients.
 
     >>> Linear((8, 8, 1), 10, rngs=nnx.Rngs(0))(jnp.zeros((8, 8, 1))).shape
     (10,)
@@ -52,7 +59,7 @@ class Linear(nnx.Module):
 
 
 class MLP(nnx.Module):
-    """One hidden layer.
+    """A multilayer perceptron of one hidden layer.
 
     The default activation is tanh, whose gradients stay bounded under clipping (Papernot et al., 2021, "Tempered
     sigmoid activations for deep learning with differential privacy"). Its output starts at zero: all classes alike.
@@ -81,7 +88,7 @@ class MLP(nnx.Module):
 def patches(
     image: Float[Array, "height width channels"], *, size: int | tuple[int, int], stride: int | tuple[int, int]
 ) -> Float[Array, "rows columns area"]:
-    """Returns the patches of an image, flattened: what a convolution without padding sees.
+    """Returns the patches of an image, flattened: the inputs of a convolution without padding.
 
     >>> patches(jnp.arange(9.0).reshape(3, 3, 1), size=2, stride=1)[0, 1].tolist()
     [1.0, 2.0, 4.0, 5.0]
@@ -155,8 +162,10 @@ def outputs(model: nnx.Module, inputs: ArrayLike) -> Float[Array, "examples clas
 
 @functools.partial(jax.jit, static_argnames="graph")
 def _run(graph: Any, state: Any, inputs: Array) -> Array:
+    """Returns the outputs of a module in evaluation, in a loop over batches that has no state but memory for one."""
+
     def one(row: Array) -> Array:
-        model = nnx.merge(graph, fresh(state))  # here, where what it writes is dropped
+        model = nnx.merge(graph, fresh(state))  # made within the traced function: what it writes is dropped
         model.eval()
         return model(row)
 
@@ -164,7 +173,7 @@ def _run(graph: Any, state: Any, inputs: Array) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which Flax modules can be trained with differential privacy, which cannot and why, and which of their parameters are.
+# Trainable modules: those that DP-SGD can train, those that it cannot and why, and which parameters it trains.
 #
 # Fine-tuning trains some parameters and leaves the others as they are. Only the trained ones have gradients: those
 # alone are clipped and get noise, so that fewer of them mean less noise in all. The frozen ones are released as they
@@ -172,9 +181,11 @@ def _run(graph: Any, state: Any, inputs: Array) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 Path = tuple[Any, ...]
+"""Path of a parameter: the names on the way to it."""
+
 Trainable = str | Sequence[str] | Callable[[Path, Any], bool] | None
-"""Paths written ``"output"`` or ``"blocks/0"``, a predicate of a parameter's path and variable, or None: all, or all
-adapters."""
+"""Choice of parameters: paths written ``"output"`` or ``"blocks/0"``, a predicate of a parameter's path and variable,
+or None: all, or all adapters."""
 
 
 def check_module(model: nnx.Module) -> None:
@@ -193,6 +204,8 @@ def check_module(model: nnx.Module) -> None:
     if not isinstance(model, nnx.Module):
         raise TypeError(f"model is a {type(model).__name__}: give a flax.nnx module.")
     frozen: set[int] = set()
+    # First the modules: batch normalization is accepted only where its averages are frozen, and those are remembered.
+    # Then the variables: any other running statistics would be made from private data.
     for path, module in nnx.iter_modules(model):
         if not isinstance(module, nnx.BatchNorm):
             continue
@@ -217,7 +230,7 @@ def check_module(model: nnx.Module) -> None:
 
 
 def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, nnx.State, nnx.State]:
-    """Returns the graph, the trained parameters and all else of ``model``: :func:`merged` puts them together again.
+    """Returns the graph, the trained parameters and all else of ``model``; :func:`merged` joins them again.
 
     Args:
         model: a Flax module; not modified.
@@ -228,8 +241,8 @@ def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, n
 
     Returns:
         ``(graph, trained, rest)``; ``trained`` is a pytree of the chosen ``nnx.Param``, to differentiate and to clip;
-        ``rest`` has the frozen ones and whatever else the module keeps in Variables or arrays. Both are copies: what is
-        done with the model later does not reach them.
+        ``rest`` has the frozen ones and whatever else the module keeps in Variables or arrays. Both are copies: later
+        changes of the model do not reach them.
 
     Raises ValueError where nothing is left to train, or a path leads to no parameter.
 
@@ -260,7 +273,7 @@ def merged(graph: Any, trained: Any, rest: Any) -> Any:
 
 
 def without_params(rest: nnx.State) -> nnx.State:
-    """Returns what of :func:`split_params`' rest is no parameter: all of it that a run's folder need hold.
+    """Returns the part of :func:`split_params`' rest that is no parameter: a run's folder need hold no more of it.
 
     >>> _, _, rest = split_params(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), "bias")
     >>> jax.tree.leaves(without_params(rest))
@@ -289,10 +302,10 @@ def _is_within(path: str, wanted: str) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Low-rank adapters beside linear layers: few parameters to train, so little noise in all, and a base that stays.
+# Low-rank adapters beside linear layers: few parameters to train, so little noise in all, and a base that is kept.
 #
-# Noise has one deviation in every parameter, and its norm grows as the root of how many there are; a base of a million
-# times as many entries gets none. The base is released as it is, and has to come from public data.
+# Noise has one deviation in every entry, and its norm grows as the root of the number of entries. The base, which may
+# have a million times as many, gets none: it is released as it is, and has to come from public data.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -301,10 +314,10 @@ class LowRank(nnx.Module):
 
     Attributes:
         base: ``nnx.Linear``, or ``nnx.LinearGeneral`` over last axes. Where ``steps`` is given, its kernel is int8.
-        down, up: A (inputs, rank) and B (rank, outputs), of type ``nnx.LoRAParam``; B is zero at first. Of a stack of
-            layers, as ``nnx.vmap`` makes it and ``nnx.scan`` runs it, all have its axes in front.
+        down, up: A (inputs, rank) and B (rank, outputs), of type ``nnx.LoRAParam``; B is zero at first. For a stack of
+            layers, as ``nnx.vmap`` makes it and ``nnx.scan`` runs it, all have the stack's axes in front.
         scale: alpha / rank.
-        steps: float32, for each output: what 1 of an int8 kernel stands for there; None where the kernel is a float's.
+        steps: float32, for each output: the value of 1 in an int8 kernel; None where the kernel has a float dtype.
     """
 
     def __init__(self, base: Any, rank: int, alpha: float, *, rngs: nnx.Rngs) -> None:
@@ -333,7 +346,7 @@ class LowRank(nnx.Module):
         return base
 
     def round_base(self) -> None:
-        """Holds the base's kernel as int8: each entry as the nearest multiple of 1/127 of its output's largest."""
+        """Stores the base's kernel as int8: each entry as the nearest multiple of 1/127 of its output's largest."""
         kernel = self.base.kernel[...].astype(jnp.float32)
         first = len(_stack(self.base))
         steps = jnp.abs(kernel).max(axis=tuple(range(first, first + _contracted(self.base))), keepdims=True) / 127
@@ -361,21 +374,22 @@ def lora(
 ) -> nnx.Module:
     """Returns a copy of a module with a :class:`LowRank` in place of each of its linear layers that is a target.
 
-    A trainer trains what is ``nnx.LoRAParam``, where a module has any, and nothing else: adapters alone are clipped,
-    noised, and kept by the optimizer. :func:`merge_lora` makes an ordinary module of it again. At first it computes
+    A trainer trains the module's ``nnx.LoRAParam``, where it has any, and nothing else: only adapters are clipped, get
+    noise, and are kept by the optimizer. :func:`merge_lora` makes an ordinary module of it again. At first it computes
     what ``model`` does.
 
     Args:
-        model: not modified. Stacks of layers have their axes in front; where sizes are equal, others look the same.
+        model: not modified. Stacks of layers have their axes in front; a stack along another axis of the same size
+            cannot be told from one in front.
         rank: of each adapter. Raise it where adapters cannot learn the task; noise grows with its root.
         alpha: an adapter's output is multiplied by alpha / rank; None: by 1.
         targets: regular expressions, searched in the layers' paths such as ``blocks/0/attention/query``: of
             ``nnx.Linear``, and of ``nnx.LinearGeneral`` over last axes, as attention has. "": all of them.
-        base_dtype: of what is not trained, where it takes too much memory. ``jnp.bfloat16``: half of float32's.
+        base_dtype: dtype of what is not trained, where it takes too much memory. ``jnp.bfloat16``: half of float32's.
             ``jnp.int8``: the targets' kernels take a quarter, each entry rounded to a multiple of 1/127 of the largest
-            that adds to the same output; all else is bfloat16. None: as it is. The guarantee is the same: what is
-            clipped, summed and noised are the adapters' gradients. Merged kernels of int8 are float32.
-        rngs: for A; None: ``nnx.Rngs(0)``. What is drawn is public.
+            that adds to the same output; all else is bfloat16. None: as it is. The guarantee is the same: the adapters'
+            gradients are clipped, summed and noised. Merged kernels of int8 are float32.
+        rngs: random streams for A, whose draws are public; None: ``nnx.Rngs(0)``.
 
     Raises ValueError where the rank is no whole number of at least 1, alpha is not above 0, base_dtype is another
     integer, nothing is a target, or a target shares its kernel with another or is a stack of layers along other axes
@@ -433,7 +447,7 @@ def lora(
 
 
 def _owners_of_kernels(model: nnx.Module) -> dict[str, int]:
-    """Returns of each layer with a kernel, by its path, how many layers hold that kernel."""
+    """Returns, for each layer with a kernel, by its path, how many layers hold that kernel."""
     kernels = {
         "/".join(map(str, path)): id(node.kernel) for path, node in nnx.iter_graph(model) if hasattr(node, "kernel")
     }
@@ -465,12 +479,16 @@ def merge_lora(model: nnx.Module) -> nnx.Module:
 
 
 def _copied(model: nnx.Module) -> nnx.Module:
+    """Returns a copy of a module that shares nothing with it."""
     graph, state = nnx.split(model)
     return nnx.merge(graph, owned(state))
 
 
 def _narrow(model: nnx.Module, dtype: Any) -> None:
-    """Writes a module's parameters, but for adapters, in that dtype; of int8 the kernels beside adapters."""
+    """Writes a module's parameters, except adapters, in that dtype.
+
+    For int8 these are the kernels beside adapters; all other parameters become bfloat16.
+    """
     nodes = [node for _, node in nnx.iter_graph(model)]
     adapted = [node for node in nodes if isinstance(node, LowRank)] if jnp.dtype(dtype) == jnp.int8 else []
     apart = {id(node.base.kernel) for node in adapted}
@@ -490,13 +508,13 @@ def _of_one(layer: Any) -> tuple[int, ...]:
 
 
 def _stack(layer: Any) -> tuple[int, ...]:
-    """Returns the sizes of a stack of linear layers along first axes, () of a layer."""
+    """Returns the sizes of a stack of linear layers along its first axes; () for a single layer."""
     shape = layer.kernel.shape
     return shape[: len(shape) - len(_of_one(layer))]
 
 
 def _contracted(layer: Any) -> int:
-    """Returns how many last axes a linear layer sums over; 0 where those are others."""
+    """Returns how many last axes a linear layer sums over; 0 where it sums over others."""
     if isinstance(layer, nnx.Linear):
         return 1
     axes = layer.axis if isinstance(layer.axis, tuple) else (layer.axis,)
@@ -504,7 +522,7 @@ def _contracted(layer: Any) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a module sows while it works on examples, for a look inside: without any promise of privacy.
+# Intermediates that a module sows while it works on examples, for a look inside: without any guarantee.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -521,7 +539,7 @@ def unprotected_intermediates(
             are used as they are, by all examples alike, and ``loss`` must not take a key.
 
     Returns:
-        A nested dict as the modules are nested, of what was sown (a tuple, unless it was reduced), each with a leading
+        A dict, nested as the modules are, of the values sown (a tuple, unless it was reduced), each with a leading
         axis: the examples.
 
     No guarantee: this is a function of the examples without noise, and no ledger knows of it. Give it public data, or
@@ -554,18 +572,18 @@ def unprotected_intermediates(
 
 
 # ----------------------------------------------------------------------------------------------------
-# The loss of one example as clipping sees it: a function of the parameters, the example, and one key.
+# Loss of one example as clipping sees it: a function of the parameters, the example, and one key.
 #
 # All that is random in it (dropout, augmentation, what the loss draws itself) comes from that key, which the run's key,
 # the step and the example's index determine. So with the run's key fixed, an example's gradient depends on that example
 # and the parameters alone: neither on who else is in the batch nor on its row there, which devices and microbatches
 # change. Clipping then bounds the sensitivity whatever is drawn, and a guarantee that holds for every value of keys
 # drawn apart from the data, sampling and noise holds for their mixture. The keys have a purpose of their own below the
-# run's: a loss that gave its key away would tell nothing of what the noise is made of.
+# run's: a loss that gave its key away would tell nothing about the keys of the noise.
 # ----------------------------------------------------------------------------------------------------
 
 AUGMENT, LOSS, STREAMS = range(3)
-"""What the keys of a view are for."""
+"""Purposes of a view's keys. Any distinct numbers from 0 to 2 are sound; others change what a seed gives."""
 
 
 @dataclass(frozen=True)
@@ -577,7 +595,7 @@ class ExampleLoss:
         graph: the module's structure.
         takes_key: whether ``loss`` wants a key.
         has_streams: whether the module keeps random streams (``nnx.Dropout``, ``nnx.RNN``); each gets a key of its own.
-        augmentation: how many views, and what makes them.
+        augmentation: the number of views, and the function that makes them.
     """
 
     loss: Callable[..., Array]
@@ -625,13 +643,13 @@ class ExampleLoss:
 
     @property
     def random(self) -> bool:
-        """Whether it needs a key."""
+        """Whether the loss needs a key."""
         return self.takes_key or self.has_streams or self.augmentation.augment is not None
 
     def __call__(
         self, params: PyTree, constants: PyTree, example: tuple[Any, ...], key: jax.Array | None = None
     ) -> Array:
-        """Returns the loss of one example. ``key``: its own of this step; not needed unless :attr:`random`."""
+        """Returns the loss of one example. ``key``: the example's own in this step; needed only if :attr:`random`."""
         if not self.random:
             return self.loss(merged(self.graph, params, constants), *example)
         assert key is not None
@@ -702,7 +720,7 @@ def takes_key(loss: Callable[..., Any], parts: int) -> bool:
 
 
 def reseeded(constants: PyTree, key: jax.Array) -> PyTree:
-    """Returns the state with new keys for its random streams, one each; of new ones from it nothing else differs.
+    """Returns the state with a new key for each of its random streams, and everything else as it was.
 
     >>> rngs = nnx.Rngs(dropout=0, noise=0)
     >>> keys = nnx.state(rngs, nnx.RngKey)
@@ -716,7 +734,7 @@ def reseeded(constants: PyTree, key: jax.Array) -> PyTree:
         if not isinstance(variable, nnx.RngKey):
             return variable
         own = jax.random.fold_in(key, next(number))
-        # Layers that are stacked, to be scanned over, have keys that are stacked.
+        # Stacked layers, which are scanned over, have stacked keys.
         return variable.replace(jax.random.split(own, variable.shape) if variable.shape else own)
 
     return jax.tree.map(new, constants, is_leaf=_is_variable)
@@ -727,20 +745,20 @@ def _is_variable(leaf: Any) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Group normalization in the place of batch normalization, which has no gradient of one example.
+# Group normalization in the place of batch normalization, under which no example has a gradient of its own.
 # ----------------------------------------------------------------------------------------------------
 
 
 class ExampleGroupNorm(nnx.GroupNorm):
     """``nnx.GroupNorm`` of one example, or of several along a first axis, which are never mixed.
 
-    Flax's own always takes the first axis for the batch's: of one image without it, each row would be an example.
+    Flax's own always takes the first axis for the batch's: each row of a single image would count as an example.
 
     Args:
-        num_features: in the last axis.
-        num_groups: that are normalized together, each over all other axes of an example.
-        example_axes: how many axes one example has here; features are the last.
-        **options: as of ``nnx.GroupNorm``.
+        num_features: number of features, in the last axis.
+        num_groups: number of groups, each normalized together over all other axes of an example.
+        example_axes: number of axes that one example has here; features are the last.
+        **options: as those of ``nnx.GroupNorm``.
 
     >>> ExampleGroupNorm(4, 2, example_axes=3, rngs=nnx.Rngs(0))(jax.numpy.ones((5, 5, 4))).shape
     (5, 5, 4)
@@ -755,7 +773,7 @@ class ExampleGroupNorm(nnx.GroupNorm):
     ) -> jax.Array:
         """Returns ``x``, normalized; of the same shape.
 
-        ``use_running_average``: for calls as of ``nnx.BatchNorm``; it says nothing here, where there is no average.
+        ``use_running_average`` is there for calls written for ``nnx.BatchNorm``: without averages it has no effect.
         """
         if x.ndim == self.example_axes:
             return super().__call__(x[None], mask=None if mask is None else mask[None])[0]
@@ -772,8 +790,8 @@ def to_group_norm(model: nnx.Module, groups: int = 32, *, example_axes: int = 3)
 
     Args:
         model: not modified.
-        groups: of features that are normalized together; the greatest common divisor with their number where it does
-            not divide that.
+        groups: number of groups of features that are normalized together; where it does not divide the number of
+            features, their greatest common divisor.
         example_axes: axes of one example where it is normalized: 3 for images (height, width, features), 1 behind
             dense layers. Convert parts with different ones by themselves.
 

@@ -1,4 +1,12 @@
-"""Gaussian noise on a clipped sum, and the division by the expected batch size."""
+"""Gaussian noise on a clipped sum, divided by the expected batch size, and the float64 normal generator behind it.
+
+* :func:`privatize`, :func:`privatized`: the mechanism of a step, with independent or correlated noise;
+* :func:`standard_normal`: Box and Muller's transform of Threefry's words, with its guarantee;
+* :func:`_on_mesh`: the same values where each device draws those of its own shards;
+* :func:`_standard_normals`: the same values for many small arrays in one program.
+
+Every way of drawing gives the same bits: an entry is a function of its leaf's key and of its place in the leaf.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +28,31 @@ from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping.query import check_finite_clip_norm
 
 MOST_ENTRIES = 2**30
-"""Values from one key: Threefry's counter has 32 bits for two values' words."""
+"""Most values from one key. A pair of values takes four inputs of Threefry's 32-bit counter: beyond 2^31 values inputs
+would repeat, and the noise with them."""
 
 SMALL, TOGETHER, ROW = 2**16, 2**20, 64
-"""Entries of arrays whose noise is drawn together, and of all arrays of a group; pairs of values in a row of it. Larger
-arrays are worth a program each. Speed only."""
+"""Most entries of an array whose noise is drawn together with others', most entries of all arrays of such a group, and
+pairs of values in a row of it. Larger arrays are worth a program each. Speed only."""
 
 LEAST_CHUNK, MOST_CHUNK = 8, 14
-"""Binary logarithms of how many values of a mesh's noise each device makes at a time."""
+"""Least and most binary logarithm of the number of values of a mesh's noise that a device makes at a time. Speed and
+memory only."""
 
 TURNS, PARITY = ((13, 15, 26, 6), (17, 29, 16, 24)), 0x1BD11BDA
-"""Threefry's: by how many bits words are turned in each round, four by four, and the third word of its schedule."""
+"""Threefry's constants: by how many bits words are turned in each round, four by four, and the third word of its
+schedule. With other numbers it is another generator, whose bits nobody has examined."""
 
 SINE = (
     1.0, -1 / 6, 1 / 120, -1 / 5040, 1 / 362880, -1 / 39916800, 1 / 6227020800, -1 / 1307674368000,
 )  # fmt: skip
-"""Taylor series, in x^2, of sin(x)/x. On |x| <= pi/4 what is left out is below (pi/4)^16 / 17! = 6e-17."""
+"""Taylor coefficients, in x^2, of sin(x)/x. On |x| <= pi/4 the remainder is below (pi/4)^16 / 17! = 6e-17. Fewer of
+them would break the bound of :func:`standard_normal`."""
 
 COSINE = (
     1.0, -1 / 2, 1 / 24, -1 / 720, 1 / 40320, -1 / 3628800, 1 / 479001600, -1 / 87178291200, 1 / 20922789888000,
 )  # fmt: skip
-"""The same of cos(x): below (pi/4)^18 / 18! = 2e-18."""
+"""Taylor coefficients, in x^2, of cos(x). On |x| <= pi/4 the remainder is below (pi/4)^18 / 18! = 2e-18."""
 
 
 def privatize(
@@ -65,7 +77,7 @@ def privatize(
             of its own shards, the same bits as one device would. None: as XLA likes.
 
     Returns:
-        Pytree like ``total``, float64. What is done with it later is post-processing.
+        Pytree like ``total``, float64. Whatever is done with it later is post-processing.
 
     Formal guarantee: if one example moves ``total`` by at most ``clip_norm`` in L2, this is the Gaussian mechanism with
     that noise multiplier, up to the generator (:func:`standard_normal`), and with float64 for the real line. Traced
@@ -87,9 +99,9 @@ def privatize(
 def start(strategy: Strategy, like: PyTree) -> NoiseState:
     """Returns the state of correlated noise before the first step: float64, as the noise that it cancels is.
 
-    What is kept is what is known of the noise of steps before. In float32 its rounding would move with the gradients:
-    one example that moves d entries would be told from none by up to sqrt(d) of their last bits more than the
-    sensitivity says.
+    The state remembers the noise of earlier steps, which later steps take off again. In float32 its rounding would move
+    with the gradients: one example that moves d entries would be told from none by up to sqrt(d) of their last bits
+    more than the sensitivity says.
     """
     with scope():
         return strategy.start(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float64), like))
@@ -108,7 +120,7 @@ def privatized(
 ) -> tuple[PyTree, NoiseState | None]:
     """Returns :func:`privatize` with the next row of C^-1 z in place of z, and the state after it.
 
-    z is the noise that ``privatize`` adds with this key, in units of the clipping norm: that may change on the way.
+    z is the noise that ``privatize`` adds with this key, in units of the clipping norm: the norm may change on the way.
     Without a strategy there is no state.
 
     Raises TypeError where numbers of the state are not float64 as :func:`start` makes them.
@@ -122,7 +134,7 @@ def privatized(
                     "copied it rounded it, and noise that was released would not cancel. Restore it bit for bit."
                 )
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
-    for name, value in given.items():  # of several numbers some entries would get other noise than is accounted
+    for name, value in given.items():  # an array would give some entries other noise than is accounted
         validation.check_scalar(value, name)
     validation.check_noise_multiplier(noise_multiplier)
     check_finite_clip_norm(clip_norm)
@@ -143,6 +155,7 @@ def privatized(
     if not all(place.is_fully_replicated for place in places):
         if strategy is None:
             return jax.tree.unflatten(structure, _on_mesh(keys, leaves, places, numbers)), state
+        # Correlated noise needs z by itself: the mesh's loop adds it, with deviation 1, to sums of zero.
         drawn = _on_mesh(keys, [jnp.zeros_like(leaf) for leaf in leaves], places, (1.0, 1.0, 1.0))
     return _privatized(keys, total, drawn, strategy, state, *numbers)
 
@@ -156,10 +169,11 @@ def _privatized(
     state: NoiseState | None,
     *numbers: ArrayLike,
 ) -> tuple[PyTree, NoiseState | None]:
+    """Returns the noisy mean in float64, and the strategy's state; ``drawn`` is the noise where a mesh drew it."""
     leaves, structure = jax.tree.flatten(total)
     noise = jax.tree.unflatten(structure, drawn or _standard_normals(keys, [leaf.shape for leaf in leaves]))
     if strategy is not None:
-        assert state is not None  # never independent noise in the place of what is accounted
+        assert state is not None  # never independent noise in the place of the correlated noise that is accounted
         noise, state = strategy.correlate(noise, state)
     multiplier, norm, size = (jnp.asarray(number, jnp.float64) for number in numbers)
     deviation = multiplier * norm
@@ -214,11 +228,14 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> Float64[Array, ..
 def _on_mesh(
     keys: jax.Array, total: list[Array], places: list[NamedSharding], numbers: tuple[ArrayLike, ...]
 ) -> list[Array]:
-    """Returns ``(total + multiplier * norm * standard_normal) / size`` of each leaf, by each device of its own shards.
+    """Returns ``(total + multiplier * norm * standard_normal) / size`` of each leaf, each device of its own shards.
 
-    In one loop over chunks of all leaves: in pairs of float32 a value is thousands of operations. A program that had
-    them for each of 32 leaves was not compiled for a TPU in nine minutes; this one is in 12 seconds.
+    One loop goes over chunks of all leaves, for in pairs of float32 a value is thousands of operations. A program with
+    these operations for each of 32 leaves was not compiled for a TPU in nine minutes; this one is in 12 seconds.
     """
+    # ``counts``: entries of each leaf's shard. A chunk is a fixed number of entries of one shard, the last one padded;
+    # ``owner`` and ``start`` tell the leaf and the first entry of each chunk. ``stride`` gives an entry's place in the
+    # whole leaf from its coordinates, leaves of lower rank having leading axes of length 1.
     shapes, parts = (
         [leaf.shape for leaf in total],
         [place.shard_shape(leaf.shape) for leaf, place in zip(total, places, strict=True)],
@@ -260,17 +277,17 @@ def _on_mesh(
         on_each, mesh=places[0].mesh, in_specs=(PartitionSpec(), PartitionSpec(), *specs), out_specs=specs,
         check_vma=False,
     )  # fmt: skip
-    # A mesh of explicit axes, as jax.make_mesh makes it, takes nothing that lies otherwise.
+    # A mesh of explicit axes, as jax.make_mesh makes it, accepts only arrays that lie as the specs say.
     given = [jax.device_put(leaf, place) for leaf, place in zip(total, places, strict=True)]
     return spread(jax.random.key_data(keys), jnp.stack([jnp.asarray(n, jnp.float64) for n in numbers]), *given)
 
 
 @in_float64(safe=as_it_is)
 def _of_chunks(numbers: Array, *rows: Array) -> Array:
-    """Returns what :func:`_on_mesh` does of chunks: where each starts in its shard, what tells its leaf, and its total.
+    """Returns :func:`_on_mesh` of chunks, given by their start in the shard, what tells their leaf, and their total.
 
-    An entry is a function of the leaf's key and its place. That a pair's two values lie on different devices, as a
-    rule, is why each hashes the pair by itself.
+    An entry is a function of the leaf's key and its place. A pair's two values mostly lie on different devices, so that
+    each hashes the pair by itself.
     """
     deviation, size = numbers[0] * numbers[1], numbers[2]
 
@@ -278,6 +295,7 @@ def _of_chunks(numbers: Array, *rows: Array) -> Array:
         start, key, pairs, part, stride, origin, total = row
         rest = start + jnp.arange(total.size, dtype=jnp.uint32)
         place = jnp.zeros_like(rest)
+        # From the entry's number in the shard to its place in the leaf: one coordinate a pass, the last axis first.
         for axis in reversed(range(part.size)):
             place += (origin[axis] + rest % part[axis]) * stride[axis]
             rest //= part[axis]
@@ -285,17 +303,20 @@ def _of_chunks(numbers: Array, *rows: Array) -> Array:
         words = _hashes(key, pairs, jnp.where(is_sine, place - pairs, place))
         return (total + deviation * _transformed(words, is_sine)) / size
 
+    # A loop over chunks without a state: memory for one chunk's words at a time, and one body to compile.
     return jax.lax.map(noisy, rows)
 
 
 def _standard_normals(keys: jax.Array, shapes: list[tuple[int, ...]]) -> list[Array]:
-    """Returns :func:`standard_normal` by each key: of many small arrays in one program, from the same words.
+    """Returns :func:`standard_normal` by each key; many small arrays are drawn in one program, from the same words.
 
-    Each by itself would be some 0.15 s of compiling. Pairs are laid out in rows of ROW, of which each belongs to one
-    array; the last of an array's is filled up by pairs that nobody looks at.
+    One program for each would take some 0.15 s of compiling. Pairs are laid out in rows of ROW, each of which belongs
+    to one array; an array's last row is filled up by pairs that nobody looks at.
     """
     sizes = [math.prod(shape) for shape in shapes]
     drawn = dict[int, Array]()
+    # One pass per group of small arrays; what no group has is drawn by itself below. ``owner`` is the array of each
+    # row, ``place`` the row's number within its array.
     for group in _groups(sizes) if jax.random.key_impl(keys) == "threefry2x32" else []:
         pairs = np.array([(sizes[i] + 1) // 2 for i in group])
         rows = -(-pairs // ROW)
@@ -303,7 +324,8 @@ def _standard_normals(keys: jax.Array, shapes: list[tuple[int, ...]]) -> list[Ar
         place = np.arange(len(owner)) - np.repeat(ends - rows, rows)
         data = jax.random.key_data(keys)[np.array(group)[owner]]
         words = jax.vmap(_row_of_words)(data, jnp.asarray(pairs[owner], jnp.uint32), jnp.asarray(place, jnp.uint32))
-        # A loop ends in memory. The transform would be compiled again for each use, and an optimizer has three.
+        # A loop writes its result to memory. Without it the transform would be compiled again for each use, and an
+        # optimizer has three.
         values = jax.lax.map(functools.partial(_transformed, words), jnp.arange(2) == 1)
         for i, count, end, own in zip(group, pairs.tolist(), ends.tolist(), rows.tolist(), strict=True):
             halves = values[:, end - own : end].reshape(2, -1)[:, :count]
@@ -312,12 +334,14 @@ def _standard_normals(keys: jax.Array, shapes: list[tuple[int, ...]]) -> list[Ar
 
 
 def _row_of_words(key: Array, pairs: Array, row: Array) -> tuple[Array, ...]:
+    """Returns the words of the ROW pairs of one row of an array of ``pairs`` pairs."""
     return _hashes(key, pairs, row * jnp.uint32(ROW) + jnp.arange(ROW, dtype=jnp.uint32))
 
 
 def _groups(sizes: list[int]) -> list[list[int]]:
     """Returns which arrays to draw together: those up to SMALL entries, of TOGETHER in all at most."""
     groups, room = list[list[int]](), 0
+    # In the arrays' order: ``room`` is how many entries still fit the last group. A group of one gains nothing.
     for number, size in enumerate(sizes):
         if size <= SMALL:
             if size > room:
@@ -344,12 +368,12 @@ def _threefry(key: Array, pairs: Array, most: int) -> tuple[Array, ...]:
 def _hashes(key: Array, pairs: Array, place: Array) -> tuple[Array, ...]:
     """Returns the hashes of 0 to 4 pairs - 1, the first half's each with one of the second: no two inputs are alike.
 
-    In quarters, of each the entries at ``place``, below ``pairs``.
+    They are four quarters, and each is returned at ``place`` alone, whose entries are below ``pairs``.
 
-    ``jax.random.bits`` keeps one word of the two that it hashes. The bits are those of
-    ``jax.extend.random.threefry_2x32``, four times as fast on a CPU: words are turned by constants and not by what a
-    loop looks up. Twice through a loop they go nevertheless. It ends in memory, where XLA would otherwise hash again
-    for each use of a word, at half the speed beside float64.
+    ``jax.random.bits`` keeps one word of the two that it hashes; here both count. The bits are those of
+    ``jax.extend.random.threefry_2x32``, four times as fast on a CPU: words are turned by constants, not by numbers that
+    a loop looks up. Sixteen of the twenty rounds still go through a loop of two passes. It writes its result to memory;
+    without it XLA would hash again for each use of a word, at half the speed beside float64.
 
     Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3".
     """
@@ -364,6 +388,8 @@ def _hashes(key: Array, pairs: Array, place: Array) -> tuple[Array, ...]:
     def eight_rounds(i: Array, words: tuple[Array, Array]) -> tuple[Array, Array]:
         return four_rounds(*four_rounds(*words, TURNS[1], 2 * i + 1), TURNS[0], 2 * i + 2)
 
+    # Twenty rounds: four before the loop, eight in each of its passes. The state is the pair of words, and a pass's
+    # number gives the schedule's words to add.
     count = place[None] + jnp.stack([jnp.uint32(0), pairs]).reshape(2, *(1,) * place.ndim)
     start = four_rounds(count + schedule[0], count + 2 * pairs + schedule[1], TURNS[0], 0)
     left, right = jax.lax.fori_loop(0, 2, eight_rounds, start)
@@ -372,17 +398,18 @@ def _hashes(key: Array, pairs: Array, place: Array) -> tuple[Array, ...]:
 
 @within_scope
 def _first(values: Array, size: int, shape: tuple[int, ...]) -> Array:
+    """Returns the first ``size`` values in that shape: of an odd number, the last sine's value is dropped."""
     return values.reshape(-1)[:size].reshape(shape)
 
 
 def _box_muller(words: Sequence[Array]) -> Array:
-    """Returns (2, pairs): the cosine's and the sine's values."""
+    """Returns an array (2, pairs): the cosines' values and the sines'."""
     return _transformed([word[None] for word in words], jnp.arange(2)[:, None] == 1)
 
 
 @within_scope
 def _transformed(words: Sequence[Array], is_sine: Array) -> Array:
-    """Returns the sine's values or the cosine's, by polynomials, for XLA's own take ten times as long."""
+    """Returns the sines' values or the cosines', by polynomials, for XLA's own functions take ten times as long."""
     high, low = words[0].astype(jnp.float64), words[1].astype(jnp.float64)
     uniform = (high * 2.0**32 + low + 0.5) * 2.0**-64  # above 0 always; rounds to 1 at most, whose logarithm is 0
     radius = jnp.sqrt(-2 * jnp.log(uniform))
@@ -393,14 +420,15 @@ def _transformed(words: Sequence[Array], is_sine: Array) -> Array:
     angle = ((rest * 2.0**32 + words[3].astype(jnp.float64)) * 2.0**-62 - 0.5) * (jnp.pi / 2)
     square = angle * angle
     cosine, sine = _polynomial(COSINE, square), angle * _polynomial(SINE, square)
-    # Chosen entry by entry: two arrays joined would be a branch for each, which no vector instruction takes.
+    # Selected entry by entry: joining two arrays would branch at each entry, which vector instructions cannot do.
     value = radius * jnp.where(((axis & 1) == 1) ^ is_sine, jnp.where(is_sine, sine, -sine), cosine)
-    # The sign comes last: a compiler that sees a sum of this product would leave out its rounding, on one device and
-    # not on a mesh, where the values come from a loop.
+    # The sign comes last: a compiler that sees this product added to something would leave out its rounding (a fused
+    # multiply-add), on one device and not on a mesh, where the values come from a loop.
     return jnp.where(axis >= 2, -value, value)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    """Returns a polynomial by Horner's rule, coefficients of the lowest power first."""
     value = jnp.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         value = value * x + coefficient

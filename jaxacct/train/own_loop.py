@@ -1,4 +1,9 @@
-"""The parts of private training, for a loop of one's own: batches, noisy gradients, and the count that bounds them."""
+"""Private gradients for training loops other than the trainer's: batches, clipped sums, noise and a count of steps.
+
+* :class:`PrivateGradients`: noisy mean gradients of any loss of a pytree, as many as a certified plan has;
+* :func:`make_private`: a trainer from a model, its data and a budget in one call;
+* :func:`add_noise`: the noise of DP-SGD as an Optax transformation, accounted by the caller.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +44,10 @@ from jaxacct.train.trainer import DPTrainer
 @register_dataclass
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PrivateState:
-    """What changes from one gradient to the next.
+    """The state that changes from one gradient to the next.
 
     Attributes:
-        ledger: counts the plan's steps.
+        ledger: the count of the plan's steps.
         rule: the clipping rule; an adaptive one carries its norm.
         step (): noisy gradients so far, which the key is folded with.
         key (): typed key of the run. Secret, as the noise can be redone from it.
@@ -67,7 +72,7 @@ class PrivateGradients:
         plan: what is drawn, how much noise there is, how many steps, and what all of it costs.
         rule: how gradients are clipped, at the start.
         microbatch_size: as :func:`~jaxacct.train.clip_and_sum` takes it.
-        ghost: likewise.
+        ghost: as :func:`~jaxacct.train.clip_and_sum` takes it.
 
     A loop: :meth:`start` once, and then for each step :meth:`batch`, the examples at its indices from wherever they
     are, :meth:`gradient`, any optimizer. All but :meth:`start` work under ``jit`` and in ``lax.scan``.
@@ -75,8 +80,8 @@ class PrivateGradients:
     Formal guarantee: the gradients of one :meth:`start`, and all that is made of them, are (epsilon, delta)-DP for the
     addition or removal of one example, wherever the loop ends and whatever was chosen from what they gave
     (:mod:`jaxacct.train.planned`), if each state is used for one gradient, with the examples of its batch, and the loss
-    reaches the data in no other way. :class:`.DPTrainer` sees to all of that by itself. That examples are worked off
-    one by one is looked at before the first gradient, on made-up ones (:mod:`jaxacct.train.clipping.rows`).
+    reaches the data in no other way. :class:`.DPTrainer` sees to all of that by itself. Made-up examples tell before
+    the first gradient whether the loss mixes examples (:mod:`jaxacct.train.clipping.rows`).
 
     >>> private = PrivateGradients.planned(lambda w, x: jnp.sum((w - x) ** 2), 1000, epsilon=2.0, delta=1e-5,
     ...                                    epochs=4, expected_batch_size=100, clip_norm=1.0)
@@ -122,8 +127,8 @@ class PrivateGradients:
         Args:
             loss: ``loss(params, *example)``, or with ``key=`` besides.
             num_examples: size of the data set; public without ``most_examples``.
-            epsilon: of all gradients together.
-            delta: likewise; what batches cut at capacity cost is paid from it.
+            epsilon: budget of all gradients together.
+            delta: budget of all gradients together; the cost of batches cut at capacity is paid from it.
             epochs: expected passes over the data; steps are whole.
             expected_batch_size: of the Poisson sampled batches.
             clip_norm: bound on the L2 norm of each example's gradient, or
@@ -146,12 +151,12 @@ class PrivateGradients:
 
     @property
     def steps(self) -> int:
-        """Of the plan: :meth:`gradient` makes no more."""
+        """Number of steps of the plan: :meth:`gradient` makes no more."""
         return self.plan.steps
 
     @property
     def gradient_noise(self) -> float:
-        """Noise multiplier of the gradients, which a rule that counts as well has raised."""
+        """Noise multiplier of the gradients: the plan's, raised where the clipping rule pays for a count as well."""
         return self.rule.gradient_noise_multiplier(self.plan.noise_multiplier)
 
     def start(self, seed: int | jax.Array | None = None) -> PrivateState:
@@ -186,6 +191,7 @@ class PrivateGradients:
             A pytree like ``params``, in their dtypes. When the plan's steps are made: zeros, without a look at the
             data, and the state as it was; ValueError where that is known before (outside ``jit``).
         """
+        # The ledger pays before anything below looks at the data; a traced refusal takes the branch of zeros.
         granted, ledger = state.ledger.spend(1)
         if is_concrete(granted) and not granted:
             raise ValueError(f"state has made all {self.steps} steps of its plan: plan more epochs to begin with.")
@@ -239,10 +245,10 @@ def _shapes(tree: PyTree) -> tuple[Any, tuple[Any, ...]]:
 
 @functools.lru_cache(maxsize=64)
 def _check_once(private: PrivateGradients, structure: Any, kinds: tuple[Any, ...]) -> None:
-    """Raises ValueError where made-up examples are not worked off one by one, by parameters that are made up as well.
+    """Raises ValueError where the loss mixes examples: made-up ones, at parameters that are made up as well.
 
-    Also where all of it is traced: nothing that is looked at has anything to do with what is. Where the loss itself
-    refers to what is traced, it cannot be looked at.
+    The check also works while the caller is being traced, for it uses none of the caller's values. A loss that itself
+    refers to traced values cannot be checked, and passes.
     """
     params, examples = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
     one = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), examples)
@@ -257,15 +263,17 @@ def _check_once(private: PrivateGradients, structure: Any, kinds: tuple[Any, ...
 
 
 def _key(state: PrivateState, purpose: int) -> jax.Array:
+    """Returns the key of a purpose at the state's step."""
     return jax.random.fold_in(jax.random.fold_in(state.key, purpose), state.step)
 
 
 # ----------------------------------------------------------------------------------------------------
-# One call from a model, its data and a budget to a trainer that spends the budget.
+# A trainer in one call, from a model, its data and a budget.
 # ----------------------------------------------------------------------------------------------------
 
 LEAST_BATCH, LEAST_RATE = 256, 0.01
-"""Of batches, where nothing is said. Noise is divided by the batch's size, so that small ones drown in it."""
+"""Least default size of a batch, in examples, and its least default share of the data. Noise is divided by the batch's
+size, so that small batches drown in it. Sound for any values: the plan's noise follows them."""
 
 
 def make_private(
@@ -291,8 +299,8 @@ def make_private(
         loss: ``loss(model, *example)``, the scalar loss of one example without a batch axis.
         optimizer: any Optax transformation.
         data: the examples, along a common leading axis: ``(inputs, labels)``.
-        epsilon: of the whole run.
-        delta: likewise; well below one over the number of examples.
+        epsilon: budget of the whole run.
+        delta: budget of the whole run; well below one over the number of examples.
         epochs: expected passes over the data. More of them train longer, under more noise.
         clip_norm: bound on the L2 norm of each example's gradient.
         expected_batch_size: of the Poisson sampled batches. None: a hundredth of the data, but at least 256 examples,
@@ -320,7 +328,7 @@ def make_private(
 
 
 # ----------------------------------------------------------------------------------------------------
-# DP-SGD's noise as an Optax transformation: any optimizer chained after it is post-processing.
+# Noise of DP-SGD as an Optax transformation: any optimizer chained after it is post-processing.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -329,7 +337,7 @@ class AddNoiseState(NamedTuple):
 
     Attributes:
         key (): typed key that the next update splits. Secret, as the noise can be redone from it.
-        noise: what correlated noise remembers; as secret.
+        noise: the memory of correlated noise; as secret.
     """
 
     key: jax.Array
@@ -354,8 +362,8 @@ def add_noise(
     :func:`~jaxacct.train.clip_and_sum` returns: a sum, not a mean.
 
     Args:
-        noise_multiplier: standard deviation of the noise over the sensitivity; of the gradients, where an adaptive rule
-            pays for a count as well.
+        noise_multiplier: standard deviation of the noise over the sensitivity; where an adaptive rule pays for a count
+            as well, the multiplier that is left for the gradients.
         clip_norm: L2 sensitivity of the sum. None: ``update`` takes it as ``sensitivity=rule.sensitivity``, which a
             chain passes on.
         expected_batch_size: a public number.
@@ -419,6 +427,7 @@ def add_noise(
         if bound is None or (clip_norm is not None and sensitivity is not None):
             given = "neither" if bound is None else "both"
             raise ValueError(f"{given} of clip_norm and update's sensitivity is given: give one.")
+        # Split at every update: a key makes noise for one sum only.
         next_key, noise_key = jax.random.split(state.key)
         noisy, kept = privatized(
             noise_key, updates, strategy, state.noise, noise_multiplier=noise_multiplier, clip_norm=bound,
@@ -431,9 +440,10 @@ def add_noise(
 
 
 def _own(value: Any) -> Any:
-    """NumPy's arrays may be written to later: what was checked is what is used."""
+    """Returns a copy of a NumPy array, which may be written to later: what was checked is what is used."""
     return np.array(value) if isinstance(value, np.ndarray) else value
 
 
 def _narrow(noisy: Array, like: Array) -> Array:
+    """Returns float64 noise in the dtype that ``like`` has under the ambient precision."""
     return noisy.astype(jax.dtypes.canonicalize_dtype(like.dtype))

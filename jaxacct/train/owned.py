@@ -1,10 +1,15 @@
-"""Copies at the borders: what a guarantee speaks of belongs to the object that gives it, and to nobody else.
+"""Ownership of what a guarantee speaks of: copies at the borders, sealed objects, and pytrees of arrays as bits.
 
-A Flax Variable is mutable, and whoever holds one of a module's writes into that module. ``nnx.split`` and ``nnx.merge``
-hand the same Variables on. A NumPy array may be written to at any time, also while JAX still reads it: ``jnp.asarray``
-shares its memory on a CPU, and ``jnp.array`` copies it some time later. A device's array cannot be written to, but it
-can be deleted, or donated to a computation that writes into its memory. So each border copies everything; what passes
-once it is inside needs no copies.
+An object that gives a guarantee shares nothing that the guarantee depends on. A Flax Variable is mutable, and whoever
+holds one of a module's writes into that module. ``nnx.split`` and ``nnx.merge`` hand the same Variables on. A NumPy
+array may be written to at any time, also while JAX still reads it: ``jnp.asarray`` shares its memory on a CPU, and
+``jnp.array`` copies it some time later. A device's array cannot be written to, but it can be deleted, or donated to a
+computation that writes into its memory. So each border copies everything; what passes once it is inside needs no
+copies.
+
+* :class:`Sealed`, :class:`Sole`, :func:`owned`, :func:`fixed_setting`: objects and settings that nobody else changes;
+* :func:`arrays_of` to :func:`is_key`: leaves by their numbers, as text and as a digest;
+* :func:`weight` and :func:`widened`: what moving averages share.
 """
 
 from __future__ import annotations
@@ -25,10 +30,11 @@ from jaxacct.numerics.precision import scope
 from jaxacct.policies import Constant, Policy, Setting
 
 Owned = TypeVar("Owned")
+"""Type of what is copied."""
 
 
 class Sealed:
-    """An object whose public attributes are set once: what it guarantees is said of what it was made with."""
+    """An object whose public attributes are set once: its guarantee speaks of what it was made with."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name in self.__dict__:
@@ -48,9 +54,9 @@ class Sealed:
 
 
 class Sole:
-    """An object that there is one of: what it may still spend, and the keys that it has not used, cannot be copied.
+    """An object that cannot be copied, for the budget it has left and the keys it has not used exist once.
 
-    A copy would spend the same budget again, and answer with the same noise: from the two, that is told.
+    A copy would spend the same budget again, and answer with the same noise: two answers would tell that noise.
     """
 
     def __copy__(self) -> Any:
@@ -88,7 +94,7 @@ def _copied(leaf: Any) -> Any:
 
 
 def owned_array(given: Any) -> jax.Array:
-    """Returns a copy of an array of whatever kind as one of JAX; in memory there is one copy, and not two."""
+    """Returns a copy of an array of whatever kind as an array of JAX; memory holds one copy, not two."""
     if isinstance(given, jax.Array):
         return given.copy()
     # jnp.asarray would compile a program for each shape. On a CPU the result may share the memory of the copy, which
@@ -99,7 +105,7 @@ def owned_array(given: Any) -> jax.Array:
 def fresh(tree: Owned) -> Owned:
     """Returns ``tree`` in new containers and new Variables around the same arrays: what is written into it stays there.
 
-    Enough where no reference leaves the program: within a traced function, arrays are not copied.
+    That is enough within a traced function, whose arrays nobody else can write to.
     """
     return jax.tree.map(lambda leaf: leaf, tree)
 
@@ -126,8 +132,8 @@ def fixed_setting(policy: Policy, state: Any) -> Callable[[Any, Any], Setting]:
     """Returns ``policy.setting`` as it is now, whatever becomes of the arrays that its functions refer to.
 
     A step is charged in one compiled program, made in another, and certified in a third. Each is traced at a time of
-    its own, and an array that a schedule looks up could be another by then. So it is lowered once, with the values that
-    it has now; all of them call that.
+    its own, and an array that a schedule looks up could have changed by then. So ``policy.setting`` is lowered once,
+    with the values that it has now, and all three programs call the lowered one.
 
     >>> from jaxacct.policies import Schedule
     >>> noise = np.array([2.0, 1.0], np.float32)
@@ -147,19 +153,21 @@ def fixed_setting(policy: Policy, state: Any) -> Callable[[Any, Any], Setting]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The leaves of a pytree as NumPy arrays by their numbers, as text, and as a digest: bit for bit, keys included.
+# Leaves of a pytree as NumPy arrays by their numbers, as text, and as a digest: bit for bit, keys included.
 # ----------------------------------------------------------------------------------------------------
 
 Arrays = dict[str, np.ndarray]
+"""Leaves of a pytree by their numbers, as five digits."""
 
 Leaf = tuple[str, tuple[int, ...], str]
 """An array as text: dtype, shape, and its bytes in hexadecimal digits."""
 
 T = TypeVar("T")
+"""Type of a pytree."""
 
 
 def arrays_of(tree: Any) -> Arrays:
-    """Returns the leaves by their numbers; keys as what they are made of.
+    """Returns the leaves by their numbers; keys as their words.
 
     >>> arrays_of({"scale": np.float32(1.0)})
     {'00000': array(1., dtype=float32)}
@@ -169,7 +177,7 @@ def arrays_of(tree: Any) -> Arrays:
 
 
 def on_host(leaf: Any) -> np.ndarray:
-    """Returns an array, however it lies on devices; where some are other processes', all have to ask for it."""
+    """Returns an array on the host, wherever its shards lie; where other processes hold some, all have to call this."""
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
         return np.asarray(leaf)
     from jax.experimental import multihost_utils
@@ -215,13 +223,14 @@ def of_text(leaves: Sequence[Leaf]) -> Arrays:
 
 
 def digest(arrays: Arrays) -> str:
-    """Returns a digest of named arrays that is another where a bit of them is.
+    """Returns a SHA-256 digest of the names, dtypes, shapes and bytes of named arrays: it differs where a bit does.
 
     >>> zero = digest({"a": np.zeros(2)})
     >>> zero == digest({"a": np.zeros(2)}), zero == digest({"a": -np.zeros(2)})
     (True, False)
     """
     total = hashlib.sha256()
+    # Sorted, so that the order of a dictionary does not count; dtype and shape tell equal bytes apart.
     for name in sorted(arrays):
         total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
         total.update(np.ascontiguousarray(arrays[name]).tobytes())
@@ -234,7 +243,7 @@ def described(array: Any) -> str:
     >>> described(np.zeros((2, 1)))
     'float64 (2, 1)'
     """
-    return f"{array.dtype} {tuple(array.shape)}"  # of keys, too, whose dtype is none of NumPy's
+    return f"{array.dtype} {tuple(array.shape)}"  # keys have these too, though their dtype is none of NumPy's
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
@@ -248,7 +257,10 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def placed(leaf: Any, sharding: Any) -> jax.Array:
-    """Returns an array that lies so, None: on the default device; of one that other processes share, their part."""
+    """Returns an array that lies as ``sharding`` says (None: on the default device).
+
+    Where other processes have devices of the sharding, each makes the part of its own.
+    """
     if is_key(leaf):
         return jax.random.wrap_key_data(placed(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
@@ -271,12 +283,12 @@ def is_key(leaf: Any) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What moving averages share: how much weight there is so far, and in which type they are kept.
+# Moving averages: the weight that they have so far, and the dtype in which they are kept.
 # ----------------------------------------------------------------------------------------------------
 
 
 def weight(decay: ArrayLike, updates: Array) -> Float32[Array, ""]:
-    """Returns ``1 - decay^updates``, without cancellation; the decay may be traced, as Optax injects it.
+    """Returns ``1 - decay^updates``, without cancellation; the decay may be traced, as where Optax injects it.
 
     >>> round(float(weight(0.5, jnp.array(3))), 4)
     0.875

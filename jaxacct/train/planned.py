@@ -1,4 +1,8 @@
-"""The ledger of a planned run: a counter. Why that is enough is proved in :mod:`jaxacct.train.planned`."""
+"""Planned runs: the noise, length or epsilon that the certified accountant finds before training, and their ledger.
+
+* :class:`PlannedLedger`: a counter of runs, which is all that a planned run needs; the proof stands below it;
+* :class:`SideQuery`, :class:`Plan`, :func:`plan`: what two of epsilon, noise multiplier and steps leave for the third.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,9 @@ from jaxacct.calibrate.search import least
 from jaxacct.calibrate.targets import most_certified
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
-from jaxacct.numerics.precision import in_float64, outside, rounded_up
+from jaxacct.numerics.precision import in_float64, outside
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.outward import rounded_up
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT
 
@@ -27,11 +32,11 @@ from jaxacct.validation import MOST_COUNT
 @register_dataclass
 @dataclass(frozen=True)
 class PlannedLedger:
-    """Counts the runs of a plan, and grants them while there are some left: all that a planned run needs in its loop.
+    """A counter of a plan's runs, which grants them while there are some left: enough for the loop of a planned run.
 
     Attributes:
-        made (): runs granted so far, int32.
-        runs: of the plan; static.
+        made (): number of runs granted so far, int32.
+        runs: number of runs of the plan; static.
         certified: the plan's certified epsilon; static, so that no record can change it.
 
     >>> ledger = PlannedLedger.of(2, certified=0.5)
@@ -50,13 +55,13 @@ class PlannedLedger:
         return cls(jnp.zeros((), jnp.int32), runs, certified)
 
     def spend(self, runs: ArrayLike) -> tuple[Bool[Array, ""], PlannedLedger]:
-        """Returns whether so many more runs are the plan's, and the ledger after them: the same one if they are not."""
+        """Returns whether the plan has so many more runs, and the ledger after them: the same one if it has not."""
         more = jnp.asarray(runs, jnp.int32)
         granted = (more >= 0) & (more <= self.remaining())
         return granted, dataclasses.replace(self, made=jnp.where(granted, self.made + more, self.made))
 
     def remaining(self) -> Int32[Array, ""]:
-        """Returns how many runs the plan has left; 0 where a count from elsewhere is none."""
+        """Returns how many runs the plan has left; 0 where a restored count is out of range."""
         return jnp.where((self.made >= 0) & (self.made <= self.runs), self.runs - self.made, 0)
 
     def epsilon(self) -> Float64[Array, ""]:
@@ -66,34 +71,33 @@ class PlannedLedger:
 
 @in_float64
 def _reading(made: Array, certified: float) -> Array:
+    """Returns 0 before the first run, else the plan's epsilon, in float64."""
     return jnp.where(made == 0, 0.0, certified)
 
 
 # ----------------------------------------------------------------------------------------------------
-# A planned budget: the noise, the steps or the epsilon that the two others leave, by the certified accountant.
+# Plan of a budget: the noise, the steps or the epsilon that the two others leave, by the certified accountant.
 #
 # Why the plan's guarantee holds wherever the run stops
 # -----------------------------------------------------
 # A plan fixes the sampler, the noise multiplier, the number of steps and what is asked beside them
-# (:class:`SideQuery`).
-# Let R be the number of runs of the sampler's mechanism that so many steps begin (:func:`.runs_of`), and M = (M_1, ...,
-# M_R, Q_1, ...) their composition with the queries. Each M_i sees what was released before it: the parameters, the
-# clipping norm, the learning rate and whatever the caller does may follow from that. What is fixed is the pair that
-# dominates it, for every past: the noise is that multiple of the sensitivity, and the batch is drawn by the same law.
-# So
-# M is dominated by the product of these pairs (Zhu, Dong and Wang 2022, Theorem 10), and the certified accountant's
-# upper
-# bound on that product's hockey-stick divergence at ``epsilon`` is at most delta', what is left of delta once batches
-# cut at capacity are paid for: M is (epsilon, delta')-DP, and the run with cut batches (epsilon, delta)-DP
-# (:mod:`.sampling.poisson`).
+# (:class:`SideQuery`). Let R be the number of runs of the sampler's mechanism that so many steps begin
+# (:func:`.runs_of`), and M = (M_1, ..., M_R, Q_1, ...) their composition with the queries. Each M_i sees what was
+# released before it: the parameters, the clipping norm, the learning rate and whatever the caller does may follow from
+# that. The dominating pair of M_i is fixed, for every past: the noise is that multiple of the sensitivity, and the
+# batch is drawn by the same law. So M is dominated by the product of these pairs (Zhu, Dong and Wang 2022, Theorem 10),
+# and the certified accountant's upper bound on that product's hockey-stick divergence at ``epsilon`` is at most delta',
+# what is left of delta once batches cut at capacity are paid for: M is (epsilon, delta')-DP, and the run with cut
+# batches (epsilon, delta)-DP (:mod:`.sampling.sampler`).
 #
-# A run may stop early, at a time tau that follows by any rule from what was released so far, or from what knows nothing
-# of the data, such as a crash of the machine. Let the remaining steps be made all the same and thrown away. Then all of
-# M was run, tau is a function of its outputs and of independent randomness, and (Y_1, ..., Y_tau) is a function of
-# (Y_1, ..., Y_R) and of that: post-processing. Hence no odometer and no filter is needed, and nothing is lost to one.
-# Nor does it matter into how many calls the steps were divided, or that an interruption lost some: those are steps of M
-# as well, and the ledger has counted them. What it must not do is make one run more than R; :class:`.PlannedLedger`
-# refuses that. A rule that looks at the data themselves is a release of its own, here as everywhere.
+# A run may stop early, at a time tau that follows by any rule from what was released so far, or from events that know
+# nothing of the data, such as a crash of the machine. Let the remaining steps be made all the same and thrown away.
+# Then all of M was run, tau is a function of its outputs and of independent randomness, and (Y_1, ..., Y_tau) is a
+# function of (Y_1, ..., Y_R) and of that: post-processing. Hence no odometer and no filter is needed, and nothing is
+# lost to one. Nor does it matter into how many calls the steps were divided, or that an interruption lost some: those
+# are steps of M as well, and the ledger has counted them. The run must not make one run of the mechanism more than R;
+# :class:`PlannedLedger` refuses that. A rule that looks at the data themselves is a release of its own, here as
+# everywhere.
 #
 # Where tau does not depend on what was released, as for a length that was fixed beforehand, M may be replaced by the
 # composition of the steps made: then the smaller epsilon of that holds
@@ -101,36 +105,40 @@ def _reading(made: Array, certified: float) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 DIGITS = 6
-"""Of a number that was solved for, rounded to the safe side: a run that is taken up again on another machine, whose
-accountant rounds differently in the last place, has the same plan. It costs less than 2e-5 of epsilon."""
+"""Number of significant digits of a number that was solved for, rounded to the safe side: a run that is taken up again
+on another machine, whose accountant rounds differently in the last place, has the same plan. Sound for any value; six
+cost less than 2e-5 of epsilon."""
 
 CLOSE, ROUNDS = 3e-4, 15
-"""Of a search: distance from the budget at which it ends, and most evaluations."""
+"""End of a search for noise: distance of the logarithm of the epsilon reached from that of the budget, and most
+evaluations. Sound for any values, for the result is certified afterwards; wider ones cost tightness."""
 
 LEAST_NOISE = 1e-2
-"""Noise at which a search begins at least."""
+"""Least noise multiplier at which a search begins. Sound for any value."""
 
 MARGINS = 0.0, 1e-4, 1e-3
-"""By how much more noise, or how many steps fewer, is tried where what was rounded is no longer certified."""
+"""Relative margins, of more noise or fewer steps, tried in turn until the rounded plan is certified. Sound for any
+values."""
 
 SHARES = 2 * ALLOWANCE, 0.5
-"""Of delta, tried for a given sampler's cut batches where epsilon is solved for: their cost depends on it."""
+"""Shares of delta that are tried for a given sampler's cut batches where epsilon is solved for: their cost depends on
+it. Sound for any values below 1, for the cost is checked; what cut batches do not need goes back to the mechanisms."""
 
 Drawn = Callable[[float, int], Sampler]
-"""Makes the sampler for an epsilon and a number of steps: its capacity may depend on them."""
+"""Maker of the sampler for an epsilon and a number of steps: its capacity may depend on them."""
 
 
 class SideQuery(NamedTuple):
-    """What is released of the data beside a run's steps: a part of its plan, paid for from its start.
+    """A release of the data beside a run's steps: a part of its plan, paid for from its start.
 
-    Such as a noisy mean that examples are centred by, or a noisy count after each epoch. When it is released does not
-    matter, as long as it is no more often than planned. Queries on a step's own batch, which share its noise, are no
-    side queries: they are in the noise multiplier (:meth:`.ClippingRule.gradient_noise_multiplier`).
+    Examples are a noisy mean that examples are centred by, or a noisy count after each epoch. When it is released does
+    not matter, as long as it is no more often than planned. Queries on a step's own batch, which share its noise, are
+    no side queries: they are in the noise multiplier (:meth:`.ClippingRule.gradient_noise_multiplier`).
 
     Attributes:
-        mechanism: of one release; it supports the sampler's relation.
-        every: steps of the plan for one release, the last ones rounded up to one: one of the plan's length is a single
-            release. Raise it to leave more of the budget to the steps.
+        mechanism: the mechanism of one release; it supports the sampler's relation.
+        every: steps of the plan for one release, the last ones rounded up to one: a query whose ``every`` is the plan's
+            length is a single release. Raise it to leave more of the budget to the steps.
     """
 
     mechanism: Mechanism
@@ -143,15 +151,16 @@ class SideQuery(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run is to be, and what all of it costs. Prints as a table.
+    """A run's sampler, noise and length, fixed before it begins, and the cost of all of it. Prints as a table.
 
     Attributes:
         sampler: draws its batches.
-        noise_multiplier: of every step, all that it costs: rules that count on the batch take their share of it.
-        steps: of the whole run.
+        noise_multiplier: noise multiplier of every step, all its releases counted: rules that count on the batch take
+            their share of it.
+        steps: number of steps of the whole run.
         epsilon: the budget, which :attr:`certified` keeps to.
         delta: the budget; cut batches take :attr:`overflow_delta` of it.
-        queries: what is released beside the steps.
+        queries: releases beside the steps.
         certified: bounds on the epsilon of the whole plan at :attr:`delta_after_overflow`; ``upper`` holds.
 
     >>> sampler = PoissonSampler(60_000, 0.01, capacity=800)
@@ -170,13 +179,13 @@ class Plan:
 
     @property
     def runs(self) -> int:
-        """Of the sampler's mechanism."""
+        """Number of runs of the sampler's mechanism."""
         return runs_of(self.sampler, self.steps)
 
     def composition(self, steps: int | None = None) -> tuple[Mechanisms, Steps]:
-        """Returns what the first steps (None: all) are composed of, and how often each of it is run."""
+        """Returns the mechanisms of the first steps (None: of all), and how often each of them is run."""
         sampler = self.sampler
-        if steps is not None and isinstance(sampler, Correlated):  # the first rows of a matrix are one of their own
+        if steps is not None and isinstance(sampler, Correlated):  # the first rows make a matrix mechanism of their own
             sampler = Correlated(sampler.batches, sampler.strategy, max(steps, 1))
         mechanisms, counts = composition_of(sampler, self.noise_multiplier, self.steps, self.queries)
         if steps is None:
@@ -186,22 +195,22 @@ class Plan:
 
     @property
     def beside(self) -> list[str]:
-        """What is paid for beside the steps and how often, in words."""
+        """Descriptions, in words, of the queries paid for beside the steps, and how often."""
         return [f"{query.mechanism}, {query.count(self.steps)} times" for query in self.queries]
 
     @property
     def overflow_delta(self) -> float:
-        """What cut batches cost of delta."""
+        """Part of delta that cut batches cost."""
         return _overflow(self.sampler, self.steps, self.epsilon)
 
     @property
     def delta_after_overflow(self) -> float:
-        """What is left of delta for the mechanisms."""
+        """Part of delta that is left for the mechanisms."""
         return delta_left(self.sampler, self.steps, self.epsilon, self.delta)
 
     @property
     def renyi_epsilon(self) -> float:
-        """What the best Rényi accountant would say of the same plan: for comparison."""
+        """Epsilon of the same plan by the best Rényi accountant: for comparison."""
         return self.renyi_epsilon_after(self.steps)
 
     def renyi_epsilon_after(self, steps: int) -> float:
@@ -240,14 +249,14 @@ def plan(
 
     Args:
         draw: makes the sampler for an epsilon and a number of steps.
-        delta: of the whole run; what cut batches cost is taken off it first.
-        epsilon: of the whole run.
-        noise_multiplier: of every step.
-        steps: of the whole run, at most 2^31 - 1.
-        queries: what is released beside the steps.
+        delta: budget of the whole run; the cost of cut batches is taken off it first.
+        epsilon: budget of the whole run.
+        noise_multiplier: noise multiplier of every step.
+        steps: number of steps of the whole run, at most 2^31 - 1.
+        queries: releases beside the steps.
 
-    Formal guarantee: the plan is (epsilon, delta)-DP for the sampler's relation, wherever it stops (see the module). It
-    rests on the last line, which asks the certified accountant about what was found, and not on how that was found.
+    Formal guarantee: the plan is (epsilon, delta)-DP for the sampler's relation, wherever it stops (proof above). It
+    rests on the last call, in which the certified accountant bounds what was found, and not on how that was found.
 
     Raises ValueError where there is no such plan: the noise pays for no step, has no finite epsilon, or cut batches
     cost all of delta.
@@ -275,6 +284,7 @@ def plan(
         sampler = draw(epsilon, steps)
         least = _solved(sampler, epsilon, delta_left(sampler, steps, epsilon, delta), queries, steps=steps)
         tried = [(_rounded_up(least * (1 + more)), steps) for more in MARGINS]
+    # One pass per margin: the first plan that the accountant certifies is the answer.
     for noise, count in tried:
         bounds = _certified(sampler, noise, count, epsilon, delta_left(sampler, count, epsilon, delta), queries)
         if bounds is not None:
@@ -292,7 +302,9 @@ def plan(
 def _least_epsilon(
     draw: Drawn, delta: float, noise: float, steps: int, queries: tuple[SideQuery, ...]
 ) -> tuple[float, Sampler]:
-    """Returns the epsilon that the steps cost, and the sampler that keeps to the share of delta left out of it."""
+    """Returns the epsilon that the steps cost, and the sampler whose cut batches keep to their share of delta."""
+    # Epsilon, the sampler's capacity and the cost of cut batches depend on each other: a share of delta is set aside
+    # for the cost, and taken if it suffices. A sampler made for the budget needs the first share only.
     ideal = draw(1.0, steps)
     for share in SHARES:
         mechanisms, counts = composition_of(ideal, noise, steps, queries)
@@ -305,7 +317,8 @@ def _least_epsilon(
             )
         sampler = draw(epsilon, steps)
         if _overflow(sampler, steps, epsilon) < share * delta:
-            # They cost less than their share, and at a smaller epsilon no more.
+            # Cut batches cost less than their share; the rest goes back to the mechanisms, whose epsilon then falls,
+            # and at a smaller epsilon cut batches cost no more.
             left = delta_left(sampler, steps, epsilon, delta)
             bounds = certified.epsilon(mechanisms, counts, left, relation=ideal.relation)
             return min(_rounded_up(float(bounds.upper)), epsilon), sampler
@@ -331,7 +344,7 @@ def _most_steps(
         runs = _solved(ideal, epsilon, left, queries, noise=noise)
         return int(min(runs, MOST_COUNT // run)) * run
 
-    steps = most(delta)  # no fewer than what is left once cut batches are paid for
+    steps = most(delta)  # an upper bound: cut batches leave less of delta, hence no more steps
     sampler = draw(epsilon, steps)
     return most(delta_left(sampler, steps, epsilon, delta)), sampler
 
@@ -339,7 +352,7 @@ def _most_steps(
 def _shown(rate: float, noise: float, epsilon: float) -> float:
     """Returns a lower bound on delta at ``epsilon`` of one step that samples with probability ``rate``.
 
-    Of the event that the noisy sum is above 1/2, half the example's norm: its probability is at least
+    The bound is that of one event: the noisy sum is above 1/2, half the example's norm. Its probability is at least
     ``rate`` P(Z > -1/2s) with the example there, Z normal and s the noise, and at most P(Z > 1/2s) without, also where
     another that points away took its place. No delta is below what one event shows; the last factor is for roundings.
 
@@ -348,7 +361,7 @@ def _shown(rate: float, noise: float, epsilon: float) -> float:
     """
     reach = 0.5 / noise / math.sqrt(2) if noise > 0 else math.inf
     missed = math.erfc(reach) / 2
-    # The tail's logarithm is below -reach^2, which is what is left where the tail underflows.
+    # The tail's logarithm is below -reach^2, which takes its place where the tail underflows.
     without = math.exp(min(epsilon + (math.log(missed) if missed > 0 else -(reach**2)), 0.0))
     return max((rate * (1 - missed) - without) * (1 - 1e-12), 0.0)
 
@@ -374,7 +387,7 @@ def _solved(
                 return float(calibrate.steps(epsilon, delta, noise * unit, rate, relation=relation).value)
             runs = runs_of(sampler, steps)
             return float(calibrate.noise_multiplier(epsilon, delta, rate, runs, relation=relation).value) / unit
-    # From what Poisson sampling would need; what is really run decides.
+    # The searches below begin at what Poisson sampling would need; every value is that of what is really run.
     if steps is None:
         run = sampler.steps_per_run
         guess = float(calibrate.steps(epsilon, delta, noise * unit, rate).value) / run
@@ -398,8 +411,8 @@ def _certified(
 ) -> Bounds | None:
     """Returns bounds on the epsilon of the plan at ``left``; None where ``epsilon`` is not certified.
 
-    Delta at ``epsilon`` and epsilon at delta are bounded apart, each up to its own rounding: what the one certifies
-    bounds the other as well.
+    Delta at ``epsilon`` and epsilon at delta are bounded separately, each up to its own rounding: either certificate is
+    enough, and bounds the other as well.
     """
     mechanisms, counts = composition_of(sampler, noise, steps, queries)
     bounds = certified.epsilon(mechanisms, counts, left, relation=sampler.relation)
@@ -413,7 +426,7 @@ def _certified(
 
 
 def composition_of(sampler: Sampler, noise: float, steps: int, queries: tuple[SideQuery, ...]) -> tuple[Any, Any]:
-    """Returns the mechanisms of the first steps, and how often each of them is run: one, unless there are queries."""
+    """Returns the mechanisms of the first steps, and how often each is run; without queries, one and its number."""
     mechanism, runs = sampler.mechanism(noise), runs_of(sampler, steps)
     if not queries:
         return mechanism, runs

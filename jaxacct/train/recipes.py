@@ -1,6 +1,8 @@
-"""Ready-made configurations, one for each data set, which the command line starts from.
+"""Recipes, ready-made settings for the named data sets, and a private search for the best settings of one's own.
 
-A recipe's choice looked at the test accuracy of public data sets. On private data, tuning costs budget of its own.
+* :class:`Recipe`, :data:`RECIPES`, :func:`make_trainer`: one recipe for each data set, which the command line starts
+  from. Recipes were chosen by the test accuracy on public data sets. On private data, tuning costs budget of its own.
+* :func:`tune`: a search whose cost is part of the budget.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.calibrate.targets import least_noise
 from jaxacct.filters import RenyiFilter
 from jaxacct.mechanisms.mechanism import Mechanisms, Steps
-from jaxacct.numerics.precision import rounded_down, rounded_up
+from jaxacct.outward import rounded_down, rounded_up, steps_of
 from jaxacct.policies import Policy
 from jaxacct.selection import Trials
 from jaxacct.selection.laws import DRAWING
@@ -35,13 +37,13 @@ from jaxacct.train.report import RELATIONS, unit_of
 from jaxacct.train.sampling import ALLOWANCE, PoissonSampler
 from jaxacct.train.settings import affordable_steps, rate_of, spending
 from jaxacct.train.trainer import DPTrainer
-from jaxacct.validation import steps_of
 
 Optimizer = Callable[[float, int], optax.GradientTransformation]
-"""From the learning rate and the planned number of steps."""
+"""Maker of an Optax transformation from the learning rate and the planned number of steps."""
 
 BUDGET_ROUNDING = 1e-6
-"""Relative room above what the planned steps cost, for the filter's rounding at the last of them."""
+"""Relative room above what the planned steps cost, for the filter's rounding at the last of them. Sound for any value:
+the filter keeps to its epsilon; less could lose the last step."""
 
 
 def decaying_in_the_second_half(learning_rate: float, steps: int) -> optax.Schedule:
@@ -73,7 +75,7 @@ class Recipe:
         optimizer: makes the Optax transformation.
         optimizer_name: in words, for a report.
         microbatch_size: examples whose gradients are in memory at a time.
-        source: where the settings come from.
+        source: origin of the settings, in words.
 
     >>> import dataclasses
     >>> larger = dataclasses.replace(RECIPES["digits"], batch_size=512)
@@ -94,9 +96,11 @@ class Recipe:
 
 
 UNTUNED = "a starting point that no run has tuned"
+"""Origin of a recipe's settings that were taken over from another data set's."""
 
 
 def _mnist(name: str) -> Recipe:
+    """Returns the recipe for images of MNIST's format."""
     return Recipe(
         dataset=name, module=lambda shape, classes, rngs: PatchCNN(shape, classes, rngs=rngs),
         noise_multiplier=1.5, batch_size=2048, clip_norm=1.0, learning_rate=0.01, microbatch_size=64,
@@ -105,6 +109,7 @@ def _mnist(name: str) -> Recipe:
 
 
 def _adult(name: str) -> Recipe:
+    """Returns the recipe for the Adult census data, in either encoding."""
     return Recipe(
         dataset=name, module=lambda shape, classes, rngs: MLP(shape, classes, width=16, rngs=rngs),
         noise_multiplier=2.0, batch_size=1024, clip_norm=1.0, learning_rate=0.01, microbatch_size=128,
@@ -126,7 +131,7 @@ RECIPES: dict[str, Recipe] = {
     "adult": _adult("adult"),
     "adult-uci": _adult("adult-uci"),
 }
-"""By the name of the data set, which :func:`make_trainer` goes by unless it is given one."""
+"""Recipes by the names of their data sets: :func:`make_trainer` takes that of its data set unless given another."""
 
 
 def make_trainer(
@@ -188,6 +193,7 @@ def make_trainer(
     if epochs is not None:
         validation.check_positive(epochs, "epochs")
         planned = steps_of(epochs, rate)
+    # Constant settings are planned; a policy, or another ledger, is trained for the steps that a filter affords.
     start = recipe.noise_multiplier if noise_multiplier is None else noise_multiplier
     if policy is None and options.get("ledger") in (None, "planned"):
         spent, steps = _planned(Budget(epsilon, delta, steps=planned), noise_multiplier, start, rate, size)
@@ -216,8 +222,9 @@ def make_trainer(
 def _planned(budget: Budget, noise: float | None, start: float, rate: float, size: int) -> tuple[dict[str, Any], int]:
     """Returns what makes the trainer's plan, and the steps to fit.
 
-    Without epochs the recipe's noise says how many steps, and what all of the budget leaves for them is the noise. With
-    epochs, noise and epsilon all given, epsilon and noise make the plan, and epochs end it earlier.
+    Without epochs the recipe's noise fixes the number of steps, and the noise is then the least that the whole budget
+    allows for them. With epochs, noise and epsilon all given, epsilon and noise make the plan, and epochs end it
+    earlier.
     """
     made = {"epsilon": budget.epsilon, "steps": budget.steps, "sampling_rate": rate}
     if budget.epsilon is None:
@@ -233,6 +240,7 @@ def _planned(budget: Budget, noise: float | None, start: float, rate: float, siz
 
 
 def _recipe_for(dataset: Dataset, recipe: str | Recipe | None) -> Recipe:
+    """Returns the recipe given or named; raises ValueError where there is none, or it is for another data set."""
     name = dataset.name if recipe is None else recipe
     if isinstance(name, str):
         if name not in RECIPES:
@@ -250,8 +258,9 @@ def planned_epsilon(
 ) -> float:
     """Returns an epsilon whose Rényi filter, at ``delta``, grants ``steps`` steps of a trainer and hardly one more.
 
-    Formal guarantee: an upper bound on what they cost under adding or removing one example, Poisson sampling, by the
-    filter's conversion, at a delta less the trainer's allowance for cut batches. The certified accountant's is smaller.
+    Formal guarantee: an upper bound on the epsilon of these steps under adding or removing one example, with Poisson
+    sampling, by the filter's conversion, at a delta less the trainer's allowance for cut batches. The certified
+    accountant's is smaller.
 
     Raises ValueError where ``delta``, the size, the rate or the noise is out of range.
 
@@ -267,29 +276,31 @@ def planned_epsilon(
 
 
 # ----------------------------------------------------------------------------------------------------
-# A search for the best settings whose cost is part of the budget.
+# Private search for the best settings, whose cost is part of the budget.
 # ----------------------------------------------------------------------------------------------------
 
 SHARE = 1e-3
-"""Of delta, for batches that are cut."""
+"""Share of delta that is set aside for cut batches. Sound for any value in (0, 1/2), for :func:`tune` checks the
+cost."""
 
 Setting = TypeVar("Setting")
+"""Type of a setting, in any form that ``make`` takes."""
 
 
 @dataclass(frozen=True)
 class Tuned(Generic[Setting]):
-    """What a search releases. Nothing of the other runs is kept.
+    """The release of a search. Nothing of the other runs is kept.
 
     Attributes:
         setting: the winner's; None where the law drew no trial at all.
-        model: as it was trained.
-        score: of it; -inf where every run failed.
-        noise_multiplier: of every run.
+        model: the winner, as trained.
+        score: the winner's score; -inf where every run failed.
+        noise_multiplier: noise multiplier of every run.
         certified: bounds on the epsilon of the whole search, at ``delta`` less what cut batches and the
             drawing of trials may cost.
         delta: the budget.
-        certificate: what to publish, as plain values for :func:`~jaxacct.train.write_report`: the law of the number of
-            trials and not the number, the total, and in words what it holds for.
+        certificate: the statement to publish, as plain values for :func:`~jaxacct.train.write_report`: the law of the
+            number of trials and not the number, the total, and in words what it holds for.
     """
 
     setting: Setting | None
@@ -317,9 +328,9 @@ def tune(
             both on, with ``steps`` or ``epochs`` and the batches, the same for all settings, and no ``seed``.
         space: the settings, from which each trial draws one, all with equal probabilities: learning rates, clipping
             norms, models, in any form that ``make`` takes. Public: chosen without looking at the data.
-        score: ``score(model)``, a number, the higher the better, of the model and public examples alone. What was split
-            off the private data for validation is private: a score on it needs noise of its own, which is then a
-            :class:`SideQuery` of every run; without it there is no guarantee.
+        score: ``score(model)``, a number, the higher the better, of the model and public examples alone. Validation
+            examples that were split off the private data are private: a score on them needs noise of its own, which is
+            then a :class:`SideQuery` of every run; without it there is no guarantee.
         trials: law of the number of runs (:mod:`jaxacct.selection`). More of them cost little. A law that varies less
             costs more, and finds more: :func:`jaxacct.calibrate.most_trials` weighs that.
         epsilon: budget of all runs together, above 0.
@@ -329,9 +340,9 @@ def tune(
         :class:`Tuned`. The noise is the least with which the search keeps to the budget. A run in which nothing is
         learned any longer (FloatingPointError), or whose score is NaN, comes last.
 
-    Formal guarantee: what is returned is (epsilon, delta)-DP for the sampler's relation, by the certified upper bound
-    of :class:`jaxacct.RepeatAndSelect`, if it is all that anybody learns of the search: not how many runs there were,
-    thus not how long it took, nor what ``make`` and ``score`` print. An interruption may tell that.
+    Formal guarantee: the result is (epsilon, delta)-DP for the sampler's relation, by the certified upper bound of
+    :class:`jaxacct.RepeatAndSelect`, if it is all that anybody learns of the search: not how many runs there were, thus
+    not how long it took, nor what ``make`` and ``score`` print. An interruption may tell that.
 
     Raises ValueError where an argument is out of range, settings differ in what a run costs, a trainer is not planned
     or has a seed, or no noise suffices; TypeError where ``trials`` is no law; RuntimeError in a group of processes.
@@ -355,6 +366,8 @@ def tune(
         raise ValueError("space is empty: give at least one setting.")
     if jax.process_count() > 1:
         raise RuntimeError("tune was called in a group of processes, which would draw different trials: use one.")
+    # Delta is divided: a share for cut batches of all runs expected, the distance between the drawn number of trials
+    # and its law, which counts 1 + e^epsilon times, and the rest for the mechanisms.
     mean = float(trials.mean)
     run_delta = SHARE * delta / mean
     drawing = DRAWING * math.ceil(mean / 1000) * (1 + math.exp(min(epsilon, 700.0)))
@@ -374,6 +387,8 @@ def tune(
     found = least_noise(run, trials, epsilon, left, first.sampler.relation, first.noise_multiplier)
     noise, costs = float(found.value), run(float(found.value))
     best: tuple[float, Setting, nnx.Module] | None = None
+    # One run per trial, of settings drawn by the operating system's entropy; ``best`` is all that is kept of them. Each
+    # run is checked to cost what was accounted, and a failed one counts as the worst instead of ending the search.
     for _ in range(trials.draw()):
         drawn = space[secrets.randbelow(len(space))]
         trainer = make(drawn, noise_multiplier=noise, delta=run_delta)
@@ -403,6 +418,7 @@ def tune(
 
 
 def _plan(trainer: DPTrainer) -> Plan:
+    """Returns a trainer's plan; raises ValueError where it has none, or a seed."""
     if trainer.plan is None:
         raise ValueError(
             "make gives a trainer that is not planned: give it steps or epochs, and pass its arguments on."

@@ -1,4 +1,9 @@
-"""What a finished run may claim: certified bounds for its realized steps, and the words that say when they hold."""
+"""Reports of runs: certified bounds on the epsilon of the steps made, and the words that say when they hold.
+
+* :func:`certified_epsilon` to :func:`guarantee`: the numbers, the composition that they are of, and their meaning;
+* :class:`Norms`, :func:`observing`: size of the last update and the noise in it, at no cost;
+* :func:`build_report`, :func:`write_report`: ``report.json``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.json_files import write_whole
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.records import KINDS, record_of
-from jaxacct.numerics.precision import rounded_up
+from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant
 from jaxacct.train.datasets.dataset import LossOfUser
 from jaxacct.train.keys import ENTROPY
@@ -40,11 +45,11 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
 
     Formal guarantee: ``upper`` holds for the sampler's relation, for settings that were fixed before training. It is
     that of the steps made, for a stopping time that depends on the settings alone
-    (:attr:`~jaxacct.train.trainer.DPTrainer.stopping_was_planned`). Of a run that ended otherwise it is what holds even
-    if what was released decided on the end: the epsilon of the whole plan (:mod:`jaxacct.train.planned`), a filter's
-    budget, an odometer's reading; ``lower`` is that of the steps made. Batches cut at capacity are paid for on both
-    sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus it. ``lower`` bounds the epsilon of
-    the worst gradients, not of those that occurred.
+    (:attr:`~jaxacct.train.trainer.DPTrainer.stopping_was_planned`). If the run ended otherwise, ``upper`` holds even
+    where what was released decided on the end: it is the epsilon of the whole plan (:mod:`jaxacct.train.planned`), a
+    filter's budget, or an odometer's reading; ``lower`` is that of the steps made. Batches cut at capacity are paid for
+    on both sides: ``upper`` is computed at delta less their cost, ``lower`` at delta plus it. ``lower`` bounds the
+    epsilon of the worst gradients, not of those that occurred.
 
     Raises ValueError for an adaptive policy: its settings were chosen from results, and no composition of what they
     happened to be bounds their privacy loss. The ledger does (:attr:`~jaxacct.train.trainer.DPTrainer.spent_epsilon`).
@@ -64,6 +69,7 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
             f"policy = {type(trainer.policy).__name__} chose its settings from results: the certified epsilon of the "
             "non-adaptive composition does not apply. Use the ledger's: trainer.spent_epsilon, or the budget."
         )
+    # Lost updates may have been released: a plan covers them, a composition of the steps that were kept does not.
     lost = trainer.progress.lost_steps
     if trainer.plan is None and lost:
         raise ValueError(
@@ -71,6 +77,8 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
             "those that were kept is too small. Use the ledger's: trainer.spent_epsilon, or the budget."
         )
     made = epsilon_after(trainer, trainer.steps)
+    # First case: the length did not depend on what was released, so that the steps made count alone. Else the upper
+    # bound is one that holds for any stopping rule; the lower bound stays that of the steps made.
     if trainer.steps + lost == 0 or (trainer.stopping_was_planned and not lost):
         return made
     if trainer.plan is not None:
@@ -86,7 +94,7 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
     relation = trainer.sampler.relation
     left = trainer.delta_after_overflow
     above = jaxacct.epsilon(mechanism, counts, delta=left, relation=relation)
-    if trainer.plan is not None:  # what is certified of all its steps is certified of some
+    if trainer.plan is not None:  # an epsilon that is certified for all steps holds for some of them
         upper = min(float(above.upper), float(trainer.plan.certified.upper))
         above = Bounds(min(float(above.lower), upper), min(float(above.estimate), upper), upper, above.converged)
     cost = trainer.sampler.overflow_delta(steps, trainer.epsilon)
@@ -94,7 +102,7 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
     if cost == 0.0 and not queries:
         return above
     more = math.nextafter(trainer.delta + cost, 1.0)
-    if queries:  # they may not have been asked
+    if queries:  # a lower bound must not count queries that nobody may have asked
         mechanism, counts = mechanism[0], counts[0]
     below = jaxacct.epsilon(mechanism, counts, delta=more, relation=relation)
     return Bounds(lower=below.lower, estimate=above.estimate, upper=above.upper)
@@ -103,9 +111,9 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
 def epsilon_so_far(trainer: DPTrainer, steps: int) -> float | None:
     """Returns what the first ``steps`` steps of a planned run cost, had it been planned to end with them.
 
-    To be shown beside the plan's epsilon, which is what holds if results decide on the end. None where there is no
-    plan, whose ledger then tells what is spent; and of correlated noise, of which steps have no cost of their own. Six
-    digits, rounded up: what is shown of one run is the same however often it was asked.
+    It is to be shown beside the plan's epsilon, which holds even if results decide on the end. None without a plan, for
+    the ledger then tells what is spent; and with correlated noise, whose single steps have no cost of their own. Six
+    digits, rounded up: the same run always shows the same number.
     """
     if trainer.plan is None or isinstance(trainer.sampler, Correlated):
         return None
@@ -117,7 +125,7 @@ def epsilon_so_far(trainer: DPTrainer, steps: int) -> float | None:
 def renyi_epsilon(trainer: DPTrainer) -> float:
     """Returns the epsilon of a trainer's run so far by Rényi divergences: the ledger's, or that of a planned run.
 
-    Formal guarantee: an upper bound, for planned runs of what :func:`certified_epsilon` speaks of.
+    Formal guarantee: an upper bound; for planned runs, on the epsilon that :func:`certified_epsilon` bounds.
     """
     if trainer.plan is None:
         return trainer.spent_epsilon
@@ -126,13 +134,13 @@ def renyi_epsilon(trainer: DPTrainer) -> float:
 
 
 def composition(trainer: DPTrainer) -> dict[str, Any] | None:
-    """Returns what the certified epsilon is of, for JSON.
+    """Returns the composition whose certified epsilon is reported, for JSON.
 
-    None where nothing that was fixed before bounds the run, or a mechanism of the user's own is in it, which no JSON
-    holds.
+    None where no settings fixed before training bound the run, or where it has a mechanism of the user's own, which
+    JSON cannot hold.
 
     ``mechanisms`` and ``steps`` are of the steps made where their number was fixed before, else of the whole plan;
-    ``cut_probability`` bounds the probability that a batch of theirs was cut, or that what was drawn is another law's.
+    ``cut_probability`` bounds the probability that one of their batches was cut, or was drawn by another law.
     """
     if trainer.policy.adaptive or (trainer.plan is None and not trainer.stopping_was_planned):
         return None
@@ -147,7 +155,7 @@ def composition(trainer: DPTrainer) -> dict[str, Any] | None:
         "mechanisms": [record_of(part) for part in parts],
         "steps": [np.asarray(count).tolist() for count in times],
         "relation": trainer.sampler.relation,
-        # What they cost of delta at an epsilon is 1 + e^epsilon times the probability.
+        # Their cost in delta at an epsilon is 1 + e^epsilon times the probability: at epsilon 0, twice.
         "cut_probability": math.nextafter(trainer.sampler.overflow_delta(runs, 0.0) / 2, 1.0) if runs else 0.0,
     }
 
@@ -158,6 +166,7 @@ def _composition(trainer: DPTrainer, steps: int) -> tuple[Any, Any]:
         return trainer.plan.composition(steps)
     if isinstance(trainer.policy, Constant):
         return trainer.mechanism, runs_of(trainer.sampler, steps)
+    # A schedule: its settings depend on the step alone. Equal noises are counted together.
     setting, state = trainer.program.setting, trainer.state.policy
     noises = jax.vmap(lambda step: setting(state, step).noise_multiplier)(jnp.arange(max(steps, 1)))
     distinct, counts = np.unique(np.asarray(noises, np.float64), return_counts=True)
@@ -166,11 +175,13 @@ def _composition(trainer: DPTrainer, steps: int) -> tuple[Any, Any]:
 
 
 BOOKS = {"menu": "menu filter", "filter": "Rényi filter", "odometer": "odometer"}
+"""Names of ledgers in a guarantee's words, by their kinds; a planned ledger is called the plan."""
 
 RELATIONS = {
     "add_or_remove": "{unit} added or removed",
     "replace": "{unit} replaced by another",
 }
+"""Neighbouring relations in words, by their names."""
 
 BATCHES = {
     "PoissonSampler": "Poisson sampled; those cut at capacity are paid for in delta",
@@ -179,15 +190,16 @@ BATCHES = {
     "CyclicPoissonSampler": "Poisson sampled from groups that take turns; those cut at capacity are paid for in delta",
     "RandomAllocationSampler": "by random allocation, each example in equally many batches of every epoch",
 }
+"""Ways of drawing batches in words, by the samplers' names."""
 
 
 def unit_of(trainer: DPTrainer) -> str:
-    """Returns in words whose privacy the guarantee speaks of: that of one example of the data, or of one user."""
+    """Returns in words the unit of privacy: one example of the data, or one user."""
     return "one user with all its examples" if isinstance(trainer.program.loss.loss, LossOfUser) else "one example"
 
 
 def _number_of(trainer: DPTrainer) -> str:
-    """Returns in words what is told of the number of examples, by which sums and rates are made."""
+    """Returns in words whether the number of examples, which sets sums and rates, is public or protected."""
     size = trainer.sampler.num_examples
     if isinstance(trainer.sampler, PoissonSampler) and trainer.sampler.present is not None:
         return f" How many there are is protected, too: at most {size}, a number taken to be chosen without looking."
@@ -197,10 +209,10 @@ def _number_of(trainer: DPTrainer) -> str:
 def guarantee(trainer: DPTrainer) -> str:
     """Returns, in words, which of the run's epsilons holds and why, for which neighbours and which batches.
 
-    The certified one where noise, rate and stopping time were fixed before training: of the steps made, or of a plan
-    that ended otherwise. Elsewhere that of the ledger, a filter's budget or an odometer's running bound
-    (:mod:`jaxacct.filters`, :mod:`jaxacct.odometers`). It is what
-    :func:`~jaxacct.train.build_report` puts into a report.
+    The certified one holds where noise, rate and stopping time were fixed before training: that of the steps made, or
+    of the whole plan if the run ended otherwise. Elsewhere the ledger's holds, a filter's budget or an odometer's
+    running bound (:mod:`jaxacct.filters`, :mod:`jaxacct.odometers`). :func:`~jaxacct.train.build_report` puts these
+    words into a report.
     """
     odometer, book = trainer.ledger_kind == "odometer", BOOKS.get(trainer.ledger_kind or "", "plan")
     if trainer.plan is not None and not trainer.stopping_was_planned:
@@ -247,7 +259,7 @@ def guarantee(trainer: DPTrainer) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How large the last update was, and how much of it is noise: of released and public numbers, at no cost.
+# Norms of the last update and of the noise in it, computed from released and public numbers, at no cost.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -255,9 +267,9 @@ class Norms(NamedTuple):
     """L2 norms of the last update, zero before the first; float32.
 
     Attributes:
-        gradient (): of the noisy mean of clipped gradients, as released.
-        noise (): root mean square of that of the noise in it, a public number: deviation times sqrt(entries).
-        update (): of what the optimizer made of it.
+        gradient (): norm of the noisy mean of clipped gradients, as released.
+        noise (): root mean square of the norm of the noise in it, a public number: deviation times sqrt(entries).
+        update (): norm of the update that the optimizer made of it.
     """
 
     gradient: Float32[Array, ""]
@@ -288,10 +300,11 @@ class ObservingState(NamedTuple):
 def observing(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """Returns ``optimizer``, which also keeps the :class:`Norms` of its last update; :func:`last_norms` reads them.
 
-    Put it around everything else. Its noise is what ``update`` is told as ``noise_deviation``, as :class:`.DPTrainer`
-    does; NaN where it is not told.
+    Put it around everything else. Its noise is the ``noise_deviation`` that ``update`` is told, by :class:`.DPTrainer`
+    for one; NaN where it is not told.
 
-    Formal guarantee: a function of released and public numbers, so that it costs nothing (post-processing).
+    Formal guarantee: the norms are functions of released and public numbers, so that they cost nothing
+    (post-processing).
 
     >>> optimizer = observing(optax.sgd(0.5))
     >>> _, state = optimizer.update(jnp.array([3.0, 4.0]), optimizer.init(jnp.zeros(2)), noise_deviation=2.0)
@@ -321,8 +334,8 @@ def observing(optimizer: optax.GradientTransformation) -> optax.GradientTransfor
 def last_norms(trainer: DPTrainer) -> Norms:
     """Returns the norms of a trainer's last update; its optimizer is :func:`observing`.
 
-    What stands against the noise is the batch's expected size, ``trainer.sampler.expected_batch_size``. The size that
-    was drawn is private. Raises ValueError where the optimizer keeps no norms.
+    The noise is divided by the batch's expected size, ``trainer.sampler.expected_batch_size``. The size that was drawn
+    is private. Raises ValueError where the optimizer keeps no norms.
 
     >>> from flax import nnx
     >>> trainer = DPTrainer(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), lambda m, x: m(x)[0], observing(optax.sgd(0.1)),
@@ -339,17 +352,19 @@ def last_norms(trainer: DPTrainer) -> Norms:
 
 
 def _norm(tree: PyTree) -> Array:
+    """Returns the L2 norm of all entries together, in float32."""
     return jnp.sqrt(sum(jnp.square(leaf.astype(jnp.float32)).sum() for leaf in jax.tree.leaves(tree)))
 
 
 # ----------------------------------------------------------------------------------------------------
-# ``report.json``: what was run, what it reached, what it cost, and which guarantee holds.
+# Report of a run, ``report.json``: what was run, what it reached, what it cost, and which guarantee holds.
 # ----------------------------------------------------------------------------------------------------
 
 PACKAGES = ("jaxacct", "jax", "flax", "optax", "numpy")
+"""Packages whose versions a report has."""
 
 GIVEN = "given by the user"
-"""What a report says of a seed that it does not tell."""
+"""Words of a report for a seed that it does not tell."""
 
 
 def build_report(
@@ -372,10 +387,10 @@ def build_report(
         ``{"config": {...}, "history": [{"step", "accuracy", "epsilon"}, ...], "final": {"steps", "test_accuracy",
         "epsilon_certified": {"lower", "estimate", "upper"}, "epsilon_renyi", "delta", "guarantee"}, "versions":
         {...}}``. ``history`` has the ledger's epsilon: that of a filter or an odometer, which decided on the stop, or
-        that of the whole plan; and of a plan ``epsilon_so_far`` besides, what its steps cost up to there
+        that of the whole plan. A plan's entries also have ``epsilon_so_far``, the cost of the steps up to there
         (:func:`~jaxacct.train.report.epsilon_so_far`). ``epsilon_certified`` is null where nothing certifies it: the
-        run was not planned, and its stopping time not fixed in advance. Of a seed only whether one was given, unless it
-        is asked for.
+        run was not planned, and its stopping time not fixed in advance. Of a seed the report tells only whether one was
+        given, unless ``with_seed`` is True.
 
     Formal guarantee: ``epsilon_certified`` is that of :func:`~jaxacct.train.certified_epsilon`, and ``epsilon_renyi``
     an upper bound by the ledger, or by the Rényi accountant for a plan, both at ``delta``; ``guarantee`` says in words,
@@ -426,6 +441,7 @@ def build_report(
 
 
 def _record(entry: Evaluation, so_far: float | None) -> dict[str, Any]:
+    """Returns an evaluation as plain values, without what it has not."""
     plain = entry._asdict()
     means = dict(plain.pop("metrics"))
     known = {} if so_far is None else {"epsilon_so_far": so_far}
@@ -433,6 +449,7 @@ def _record(entry: Evaluation, so_far: float | None) -> dict[str, Any]:
 
 
 def _version(package: str) -> str:
+    """Returns a package's version, in words where it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:  # run from a source tree

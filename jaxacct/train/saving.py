@@ -1,8 +1,15 @@
-"""Several processes that make one run together, each with devices of its own (:func:`jax.distributed.initialize`).
+"""Borders of a run: what passes between it and other processes, the disk, and other programs.
 
-All run the same program with the same arguments. What a process would decide by itself, such as a key from its own
-entropy or what to do at Ctrl-C, one of them decides for all; what each keeps for itself, the ledger, is compared.
-Alone, a process pays nothing for any of this.
+* :func:`agreed_key` to :func:`meet`: several processes that make one run together, each with devices of its own
+  (:func:`jax.distributed.initialize`);
+* :func:`locked`: the lock of a run's folder;
+* :class:`Record`, :class:`WriteAhead`: the write-ahead record of a run's spending;
+* :func:`fingerprint`: the settings by which a run is known again;
+* :func:`save_model`, :func:`load_model`, :func:`export_inference`: models that may be given away.
+
+All processes of a run execute the same program with the same arguments. What a process would decide by itself, such as
+a key from its own entropy or what to do at Ctrl-C, one of them decides for all. The ledger, which each keeps for
+itself, is compared. Alone, a process pays nothing for any of this.
 """
 
 from __future__ import annotations
@@ -49,7 +56,7 @@ def agreed_key(key: jax.Array) -> jax.Array:
 
 
 def asked_anywhere(asked: bool) -> bool:
-    """Returns whether ``asked`` is so on any process."""
+    """Returns whether ``asked`` is True on any process."""
     if jax.process_count() == 1:
         return asked
     from jax.experimental import multihost_utils
@@ -72,6 +79,7 @@ def check_settings(settings: dict[str, Any]) -> None:
 
 
 def _compare(content: bytes, name: str) -> None:
+    """Raises RuntimeError where ``content``, which has the same length everywhere, differs between processes."""
     from jax.experimental import multihost_utils
 
     own = np.frombuffer(content, np.uint8)
@@ -97,7 +105,7 @@ def meet(where: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One process at a time writes to a run's folder.
+# Lock of a run's folder: one process at a time writes to it.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -125,36 +133,37 @@ def locked(path: pathlib.Path) -> IO[bytes]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a run has spent, in two small files that are there before the updates that it pays for are made.
+# Write-ahead record of what a run has spent: two small files, on disk before the updates that they pay for are made.
 #
-# Each of the files has all of the record, and is replaced whole: first the one, then the other; both are synchronized
-# with the disk before the method returns. What is read is the newer one of those that are undamaged.
+# Each of the files has all of the record, and is replaced whole: first the one, then the other. Both are synchronized
+# with the disk before the method returns. A reader takes the newer of the undamaged ones.
 #
-# Why what is read back is never below what was released
-# ------------------------------------------------------
+# Why a record that is read back is never below what was released
+# ---------------------------------------------------------------
 # A record is made from a ledger that has paid for all that was released before, and nothing more is released until the
 # method that writes it has returned. So let n be the last record whose writing has returned: what was released is paid
-# for by n, and by n + 1, if that was begun. Whatever ends the process, *each* file has n or n + 1. So has the newer one
-# of them, where one was cut, damaged, removed or set back to an earlier time; where both are cut or damaged, their
-# checksums say so, and reading is refused. What no file can show is both of them, and the checkpoints, set back
-# together.
+# for by n, and by n + 1, if that was begun. Whatever ends the process, *each* file has n or n + 1. If one of them was
+# cut, damaged, removed or set back to an earlier time, the newer one still has n or n + 1. Where both are cut or
+# damaged, their checksums say so, and reading is refused. No file can show that both of them, and the checkpoints, were
+# set back together.
 #
-# Why no database: one that is cut is repaired by giving up what was written last, which is what must not be given up.
-# Of all cuts of SQLite's log, nine in ten open without an error and with fewer rows.
+# Why no database: a database that was cut is repaired by giving up its last writes, which are those that must be kept.
+# Nine in ten of all cuts of SQLite's log open without an error and with fewer rows.
 # ----------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 2**24
-"""Of a file. A record has some thousands; what is longer is none, and is not read to its end."""
+"""Most bytes read of a file. A record has some thousands; a longer file is none, and is not read to its end. A value
+below a record's length would make it count as damaged."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What has been spent, or is about to be.
+    """A statement of what has been spent, or is about to be.
 
     Attributes:
         after: number of the checkpoint that it follows.
-        stop: steps that it covers.
-        paid: updates paid for until then, lost ones included.
+        stop: number of steps that it covers, from the run's first.
+        paid: number of updates paid for until then, lost ones included.
         epsilon: the ledger's at ``stop``.
         ledger: the leaves of the ledger at ``stop``.
         digests: steps since that checkpoint whose states were computed, with the digests of those.
@@ -170,7 +179,7 @@ class Record:
     number: int = 0
 
     def content(self) -> bytes:
-        """Returns the record as JSON with a checksum; no part of it is JSON, too."""
+        """Returns the record as JSON with a checksum; no proper part of it is JSON, so that a cut file is found out."""
         entries = json_files.loads(json_files.dumps(dataclasses.asdict(self)))
         return json.dumps({"crc32": _checksum(entries), **entries}).encode()
 
@@ -192,7 +201,7 @@ def _checksum(entries: dict[str, Any]) -> int:
 
 
 class WriteAhead:
-    """The two files, ``path`` and one beside it."""
+    """The two files of a record, ``path`` and one beside it."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.paths = path, path.with_suffix(f".copy{path.suffix}")
@@ -205,6 +214,7 @@ class WriteAhead:
     def read(self) -> Record:
         """Returns the record; raises ValueError or FileNotFoundError where what was spent is not known."""
         found, reasons = [], []
+        # Every file is tried: one that is damaged or missing only counts where there is no other.
         for path in self.paths:
             try:
                 with path.open("rb") as file:
@@ -222,33 +232,33 @@ class WriteAhead:
         return max(found, key=lambda record: record.number)
 
     def exists(self) -> bool:
-        """Returns whether there is one of the files."""
+        """Returns whether at least one of the files exists."""
         return any(path.exists() for path in self.paths)
 
 
 def write_private(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file whole or not at all, for its owner's eyes; when this returns it is on the disk."""
+    """Writes a file whole or not at all, readable by its owner only; when this returns it is on the disk."""
     write_whole(path, content, mode=PRIVATE)
 
 
 # ----------------------------------------------------------------------------------------------------
-# By what a run is known again: its public settings.
+# Fingerprint of a run: the public settings by which it is known again.
 # ----------------------------------------------------------------------------------------------------
 
 FIRST = 32
-"""Steps by which a stream of noise is known again that tells no numbers."""
+"""Number of first steps by which a strategy is known again that shows no arrays of its own. Larger tells more of them
+apart, for a little time."""
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Where a function lies in memory, which its printed form tells and which is another in each process."""
+"""Pattern of a function's address in memory, which its printed form tells and which differs between processes."""
 
 
 def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     """Returns what must be the same for a run to be continued by ``trainer``, by name.
 
-    Of the data only the size and the shape of an example, of the loss nothing, of functions in a policy their names,
-    of frozen parameters, which are public, a digest, and of the optimizer the shapes of its state: the learning rate
-    may change. A digest of the examples would be a
-    statement on private data.
+    It has the public size of the data and the shape of an example, nothing of the loss, the names of functions in a
+    policy, a digest of the frozen parameters, which are public, and the shapes of the optimizer's state: the learning
+    rate may change. A digest of the examples would be a statement on private data.
 
     >>> import numpy as np, optax
     >>> from flax import nnx
@@ -273,7 +283,7 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     }
     if isinstance(trainer.sampler, Correlated):
         numbers = [leaf for leaf in jax.tree.leaves(trainer.noise) if isinstance(leaf, np.ndarray)]
-        if not numbers and trainer.noise is not None:  # another library's: by what it makes of the first steps
+        if not numbers and trainer.noise is not None:  # no arrays to see: the leading block of C^-1 tells it apart
             first = np.eye(min(trainer.sampler.steps, FIRST))
             numbers = [np.asarray(jax.jit(trainer.noise.solve)(first), np.float32).round(4) + 0.0]
         entries["noise"] = f"{trainer.sampler.noise}, {digest(arrays_of(numbers))[:16]}"
@@ -298,7 +308,7 @@ def _seed(trainer: DPTrainer) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What of a run may be given away: the model's arrays on disk, and a function that needs nothing but JAX to be called.
+# Models that may be given away: their arrays on disk, and a function that needs nothing but JAX to be called.
 #
 # Neither holds a key of the run, nor its ledger: for going on with a run there is
 # :class:`~jaxacct.train.checkpoints.Checkpoints`. A model that goes on with training on the same data by another
@@ -306,6 +316,7 @@ def _seed(trainer: DPTrainer) -> str:
 # ----------------------------------------------------------------------------------------------------
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+"""Platforms that an exported function runs on by default, as :mod:`jax.export` calls them."""
 
 
 def save_model(model: nnx.Module, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -322,7 +333,7 @@ def save_model(model: nnx.Module, folder: str | os.PathLike[str], *, overwrite: 
     ...     sorted(orbax.checkpoint.StandardCheckpointer().restore(f"{folder}/model"))
     ['bias', 'kernel']
     """
-    import orbax.checkpoint  # seconds, which a trainer that saves nothing need not wait
+    import orbax.checkpoint  # takes seconds, which a trainer that saves nothing need not wait
 
     path = pathlib.Path(folder).absolute()
     if path.exists() and not overwrite:
@@ -337,7 +348,8 @@ def load_model(model: nnx.Module, folder: str | os.PathLike[str]) -> nnx.Module:
 
     Args:
         model: made as the saved one was, with any first values; not modified.
-        folder: that was given to one of them. The two in the other order are taken, with a warning, until 0.4.
+        folder: the one that was given to either of them. The two arguments in the other order are taken, with a
+            warning, until 0.4.
 
     Raises FileNotFoundError where there is none; ValueError where the arrays have other names, shapes or dtypes.
 

@@ -1,4 +1,8 @@
-"""From what a user gives the trainer to what it works with."""
+"""Settings of a run: from a budget, a policy, batches and a clipping rule as given to what the trainer works with.
+
+Each function checks one of them and fills in what is open. :func:`spending`, the second part, chooses the ledger and
+the sampler, and solves for the third where a plan is given two of epsilon, noise multiplier and length.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ import jax.numpy as jnp
 from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.menus.menu import Items
+from jaxacct.outward import steps_of
 from jaxacct.policies import Constant, FinitePolicy, Policy
 from jaxacct.strategies import CyclicPoisson, Strategy
 from jaxacct.train.clipping import ClippingRule, Flat
@@ -22,10 +27,11 @@ from jaxacct.train.owned import owned_settings
 from jaxacct.train.planned import Plan, SideQuery, plan
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler
 from jaxacct.train.sampling.correlated import separating
-from jaxacct.validation import MOST_COUNT, steps_of
+from jaxacct.validation import MOST_COUNT
 
 MOST_STEPS = 10**6
-"""Steps that cut batches are paid for where noise is chosen on the way, and the run's length is not known."""
+"""Number of steps over which cut batches are paid for where the run's length is not known before. Sound for any value,
+for such a run ends after as many (:attr:`.DPTrainer.horizon`); a larger one costs capacity, or delta."""
 
 
 def affordable_steps(
@@ -33,12 +39,13 @@ def affordable_steps(
 ) -> int:
     """Returns the most steps that a Rényi filter over (epsilon, delta) grants; a run may stop a few earlier.
 
-    Known before training, from public numbers: for learning-rate schedules. The few are what cut batches cost in delta.
+    Known before training, from public numbers: for learning-rate schedules. A run stops earlier because batches that
+    are cut at capacity cost some of its delta.
 
     >>> affordable_steps(60_000, 0.01, 1.0, epsilon=3.0, delta=1e-5) > 1500
     True
     """
-    # A sampler with room for everyone, for its exact rate: the capacity depends on the number of steps.
+    # A sampler with room for everyone: the capacity of the run's own depends on the number of steps, which is sought.
     mechanism = PoissonSampler(num_examples, sampling_rate, num_examples + 1).mechanism(noise_multiplier)
     return int(RenyiFilter(epsilon, delta).remaining(mechanism))
 
@@ -69,7 +76,7 @@ def rate_of(sampling_rate: float | None, expected_batch_size: float | None, size
 def policy_of(policy: Policy | None, noise: float | None, batches: Batches, size: int) -> Policy:
     """Returns the policy that the settings make; raises ValueError where they say too little or too much.
 
-    Of noise that a plan will solve for it says 1.
+    Where a plan will solve for the noise, the policy's noise multiplier is 1.
     """
     sampler, rate, batch = batches.sampler, batches.sampling_rate, batches.expected_batch_size
     if policy is not None:
@@ -152,12 +159,12 @@ def check_params(params: Any) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a run is to spend: two of epsilon, noise and length make a plan; other settings have their ledger's budget.
+# Spending of a run: two of epsilon, noise and length make a plan; other settings have their ledger's budget.
 # ----------------------------------------------------------------------------------------------------
 
 
 class Spending(NamedTuple):
-    """What a run is to spend and how: the budget with nothing left open, policy, sampler, and plan if any."""
+    """The spending of a run: the budget with nothing left open, policy, sampler, and plan if any."""
 
     budget: Budget
     policy: Policy
@@ -186,6 +193,7 @@ def spending(
     present, size = size, batches.size_for(size)
     if strategy is not None and batches.most_examples is not None:
         raise ValueError(f"most_examples = {size} and noise are both given: correlated noise takes the size as public.")
+    # The ledger: the one asked for, else a menu for finitely many choices, a plan for constant settings, a filter else.
     chosen = policy_of(policy, noise, batches, size)
     constant = isinstance(chosen, Constant)
     of_policy = isinstance(chosen, FinitePolicy) and bool(chosen.choices)
@@ -218,6 +226,7 @@ def spending(
         )
     if strategy is not None:
         _check_correlated(strategy, chosen, sampler, ledger, is_open=ledger != "planned" or not has_length)
+    # Ledgers that are not planned end the run by themselves; their sampler is cut for the longest run they may grant.
     if ledger != "planned":
         assert budget.epsilon is not None
         if budget.queries:
@@ -237,6 +246,7 @@ def spending(
         if batches.most_examples is not None:
             sampler = dataclasses.replace(sampler, present=present)
         return Spending(budget, chosen, sampler, None)
+    # A plan: exactly two of epsilon, noise and length.
     if not isinstance(chosen, Constant):
         raise ValueError(
             f"ledger = 'planned' and policy = {type(chosen).__name__}: what is chosen on the way is not planned; give "
@@ -252,7 +262,7 @@ def spending(
     if steps is not None and steps > MOST_COUNT:
         raise ValueError(f"{length} are {steps:.3g} steps at a sampling rate of {rate:.3g}: plan at most {MOST_COUNT}.")
 
-    # Numbers alone, by which a plan is known again.
+    # Plain numbers, so that an equal plan is found in the cache.
     noise = float(chosen.noise_multiplier) if has_noise else None
     steps = None if steps is None else int(steps)
     solve = _planned if sampler or strategy or budget.queries else _planned_once
@@ -291,6 +301,7 @@ def _planned(
 ) -> Plan:  # fmt: skip
     """Returns the plan for the sampler that is given, or a Poisson sampler at that rate; cyclic for a strategy."""
 
+    # The sampler for an epsilon and a length; with a strategy, one group for each band, or the sampler given.
     def draw(epsilon: float, steps: int) -> Any:
         if strategy is None:
             return sampler or PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=delta, steps=steps)
@@ -310,11 +321,12 @@ def _planned(
 
 
 _planned_once = functools.lru_cache(maxsize=64, typed=True)(_planned)
-"""For plans of numbers alone: trainers of several seeds, or one that takes a run up again, solve theirs once."""
+""":func:`_planned` with a cache, for plans of numbers alone: trainers that differ in their seeds, or one that takes a
+run up again, solve theirs once."""
 
 
 def items_of(budget: Budget, policy: Policy, sampler: Any) -> Items:
-    """Returns the menu that is given, or that of the settings a policy chooses among and of its query."""
+    """Returns the menu that is given, or a menu of the settings that a policy chooses among, with its query."""
     if budget.menu:
         return budget.menu
     assert isinstance(policy, FinitePolicy)

@@ -1,6 +1,10 @@
-"""How examples are read by their numbers: arrays on storage together, items of a data set one by one or as it offers.
+"""Sources of examples, read by their numbers: arrays on the device, arrays on storage, or items of a data set.
 
 An example is a pytree. A tuple is spread over the loss's arguments, anything else is one argument: the tuple of one.
+
+* :class:`StoredArrays`, :class:`Items`: readers, which return rows in memory of NumPy;
+* :class:`ArraySource`, :class:`IndexedSource`, :func:`source_of`: sources, which return them on the device;
+* :func:`stream`: the batches of a run whose data is read by index.
 """
 
 from __future__ import annotations
@@ -24,14 +28,17 @@ WHY_BY_INDEX = (
     "a stream, shuffled or not, are another mechanism, whose guarantee is weaker and not the one that is accounted; "
     "of shuffled batches no tight bound is known, jaxacct.train.RandomAllocationSampler uses every example as evenly"
 )
+"""Reason why streams are refused, for messages."""
+
 REMEDY = "give arrays, or an object with __len__ and __getitem__"
+"""Remedy that such messages give."""
 
 
 class Reader(Protocol):
-    """Examples by their numbers, in memory of NumPy.
+    """A reader of examples by their numbers, into memory of NumPy.
 
     Attributes:
-        size: how many.
+        size: number of examples.
         example: shapes and dtypes of one, a tuple pytree.
     """
 
@@ -44,7 +51,7 @@ class Reader(Protocol):
 
 
 def reader_of(data: Any) -> Reader:
-    """Returns how ``data`` are read: an array or a pytree of arrays together, any other object by its items."""
+    """Returns the reader of ``data``: arrays, or a pytree of them, are read together, any other object by its items."""
     return Items(data) if isinstance(data, list) or is_object(data) else StoredArrays(data)
 
 
@@ -63,7 +70,7 @@ def arguments(example: Any) -> tuple[Any, ...]:
 
 
 def arrays_in(data: Any) -> Any:
-    """Returns a pytree with the arrays of data frames and series in their place; their rows are not found by number.
+    """Returns a pytree in which data frames and series, whose rows have no numbers, are replaced by their arrays.
 
     Raises TypeError where a leaf is no array, or one of NumPy that does not hold numbers, and names it.
     """
@@ -92,7 +99,7 @@ def common_size(parts: list[Any]) -> int:
 class StoredArrays:
     """Arrays with a common leading axis, such as those of ``numpy.memmap``, h5py and zarr: a :class:`Reader`.
 
-    Each row is asked for once, in increasing order: h5py reads no others, and storage does so faster.
+    Each row is asked for once, in increasing order: h5py accepts no other order, and storage is faster so.
     """
 
     def __init__(self, data: Any) -> None:
@@ -112,7 +119,7 @@ class StoredArrays:
 
 
 class Items:
-    """A data set of examples that is read by index: a :class:`Reader`.
+    """A data set of examples that is read item by item: a :class:`Reader`.
 
     Items are read by ``__getitems__`` where the data set has it (PyTorch, Hugging Face), which takes a list of numbers
     and returns a list of examples; one after the other where not. A list within an example is an array of its entries.
@@ -243,7 +250,7 @@ def _shape_of(part: np.ndarray) -> jax.ShapeDtypeStruct:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where examples come from: arrays on the device, or anything that is read by index and need not fit into memory.
+# Sources of examples: arrays on the device, or anything that is read by index and need not fit into memory.
 #
 # A sampler draws the indices of a step from a key, padded to a fixed number of rows. Arrays in memory are gathered
 # inside the compiled step. Larger data are fetched outside it, for indices that the same sampler draws from the same
@@ -254,7 +261,7 @@ def _shape_of(part: np.ndarray) -> jax.ShapeDtypeStruct:
 
 
 class Source(Protocol):
-    """Examples, numbered from 0."""
+    """A source of examples, numbered from 0."""
 
     @property
     def example(self) -> tuple[PyTree, ...]:
@@ -269,7 +276,7 @@ class Source(Protocol):
 
 
 def source_of(data: Any) -> ArraySource | IndexedSource:
-    """Returns the source that ``data`` are: on the device where all are arrays in memory, else read by index.
+    """Returns the source of ``data``: on the device where all are arrays in memory, else read by index.
 
     >>> type(source_of({"x": np.ones((3, 2)), "y": np.ones(3)})).__name__, type(source_of(range(3))).__name__
     ('ArraySource', 'IndexedSource')
@@ -296,9 +303,8 @@ class ArraySource:
     Args:
         data: a pytree of arrays. A tuple is spread over the loss's arguments, any other is one argument.
 
-    The arrays given are copied, once: they may be written to, deleted or donated afterwards. Data of which the device
-    has no room for a second copy are to be given as NumPy arrays; data that memory has no room for, as an
-    :class:`IndexedSource`.
+    The arrays given are copied, once: they may be written to, deleted or donated afterwards. Where the device has no
+    room for a second copy, give NumPy arrays; where memory has no room for the data, an :class:`IndexedSource`.
 
     Raises ValueError where the arrays have no examples, or not the same number.
 
@@ -335,11 +341,11 @@ class IndexedSource:
             shapes and dtypes of the first. A tuple (an item that is a list, too) is spread over the loss's arguments,
             anything else is one argument.
 
-    Nothing is copied but the rows of a batch, when it is drawn, and what is read is not compared with what was there
-    before: that would mean to read all of it again. So do not change the data during a run. If they change by
-    something other than the examples themselves (random augmentation), a guarantee is one for the example at an index,
-    in all its versions. An item that is made of several records is protected as one, and a record in several items is
-    not protected as one.
+    Nothing is copied but the rows of a batch, when it is drawn, and rows are not compared with what was there before,
+    which would take reading all of it again. So do not change the data during a run. If they change by something other
+    than the examples themselves (random augmentation), a guarantee is one for the example at an index, in all its
+    versions. An item that is made of several records is protected as one, and a record in several items is not
+    protected as one.
 
     :meth:`fetch` runs outside of ``jit``; what it returns has a static shape and the dtypes that ``jax.numpy.asarray``
     gives, as if the data had been put on the device whole.
@@ -382,7 +388,7 @@ class IndexedSource:
 
 
 class StepBatch(NamedTuple):
-    """What one step works on.
+    """The batch of one step.
 
     Attributes:
         step: number of the step.
@@ -440,9 +446,11 @@ def _stream(source: Source, sampler: Sampler, key: jax.Array, steps: range, pref
         return
     with ThreadPoolExecutor(max_workers=1) as pool:
         ahead: Future[StepBatch] | None = None
+        # ``ahead`` is the batch that the thread is fetching. Each pass waits for it, starts the next and hands it out;
+        # the indices are drawn here, so that only storage is used in the thread.
         for step in steps:
             ahead = pool.submit(load, step, sample(key, step)) if ahead is None else ahead
-            # Before the step that the caller makes of this batch, behind which a device would have it wait.
+            # Drawn now: after the caller's step on this batch, the draw would wait behind it on the device.
             drawn = sample(key, step + 1) if step + 1 in steps else None
             batch = ahead.result()
             ahead = None if drawn is None else pool.submit(load, step + 1, drawn)

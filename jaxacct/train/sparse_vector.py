@@ -1,4 +1,4 @@
-"""Questions about private examples between steps of training, of which only the first "yes" costs."""
+"""Sparse vector technique between steps of training: questions about private examples, of which only "above" costs."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from jaxacct.train.planned import SideQuery
 
 
 class SparseVector(Sole, Sealed):
-    """Answers whether noisy queries reach a noisy threshold, until its runs are spent: to stop training early, say.
+    """A noisy threshold that noisy queries are compared with, until its runs are spent: to stop training early, say.
 
     A run ends with its first "above", and with Gaussian noise after ``mechanism.queries`` questions. The next question
-    begins another, with a threshold drawn anew; where none is left it is refused.
+    begins another run, with a threshold drawn anew; where no run is left, the question is refused.
 
     Args:
-        mechanism: of one run: :class:`jaxacct.AboveThreshold` or :class:`jaxacct.GaussianAboveThreshold`, a single one.
+        mechanism: the mechanism of one run: :class:`jaxacct.AboveThreshold` or
+            :class:`jaxacct.GaussianAboveThreshold`, a single one.
         threshold: public, in the queries' units.
         sensitivity: the most that one example moves any query, finite; 1 for the number of validation examples that are
             classified rightly. (An accuracy is that over the number of examples, which has to be public.)
-        runs: how many it may begin, at least 1.
+        runs: number of runs that it may begin, at least 1.
         seed: as :func:`run_key` takes it; None outside of experiments.
 
     Formal guarantee: all answers are those of ``runs`` adaptive runs of the mechanism, for its relations, if each query
     has the sensitivity; up to the generator, and with float64 for the real line. Count them with what else is released:
     ``ja.epsilon((steps_mechanism, stop.mechanism), (steps, stop.runs), delta)``, or :meth:`side_query` in a planned
-    run, whose certificate has them. An object made anew, after an interruption say, makes runs of its own; none can be
-    copied, and several threads that ask one are answered one after another.
+    run, whose certificate has them. A new object, made after an interruption for example, makes runs of its own; no
+    object can be copied, and several threads that ask one are answered one after another.
 
     Raises ValueError where an argument is out of range or is no single number, TypeError for another mechanism.
 
@@ -70,7 +71,7 @@ class SparseVector(Sole, Sealed):
 
     @property
     def left(self) -> int:
-        """How many runs are left, the one in progress included."""
+        """Number of runs left, the one in progress included."""
         return self.runs - self._begun + (self._asked > 0)
 
     def above(self, value: float) -> bool:
@@ -109,6 +110,7 @@ class SparseVector(Sole, Sealed):
 
     @property
     def _scales(self) -> tuple[Any, Any]:
+        """Scales of the threshold's and of a query's noise, in units of the sensitivity."""
         kept = self.mechanism
         if isinstance(kept, AboveThreshold):
             return kept.threshold_scale, kept.query_scale
@@ -117,6 +119,6 @@ class SparseVector(Sole, Sealed):
     def _noise(self, scale: Any) -> float:
         self._key, key = jax.random.split(self._key)
         z = np.asarray(standard_normal(key, (4,)))
-        # Half a sum of two squares is exponential, and the difference of two such is Laplace noise.
+        # Half the sum of two squared normals is exponential, and the difference of two exponentials is Laplace noise.
         noise = (z @ (z * [1, 1, -1, -1])) / 2 if isinstance(self.mechanism, AboveThreshold) else z[0]
         return float(scale) * self._sensitivity * float(noise)

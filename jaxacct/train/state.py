@@ -1,4 +1,9 @@
-"""What changes during training, as one pytree; and who is called to write it down."""
+"""The state of a training run as one pytree, its records and its keeper, and how it lies on a mesh of devices.
+
+* :class:`TrainState`, :class:`Evaluation`, :class:`Progress`, :class:`Keeper`: what changes, what is told of it, and
+  the interface by which it is written down;
+* :class:`Layout`, :class:`OwnRows`, :func:`layout_of`: where parameters, optimizer state and rows lie.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +35,13 @@ class TrainState:
     Attributes:
         params: the module's trained ``nnx.Param`` leaves.
         opt_state: Optax's state.
-        ledger: what has been spent: a filter, or an odometer.
+        ledger: what has been spent: a planned ledger, a filter, or an odometer.
         rule: the clipping rule; an adaptive one carries its norm.
         policy: the policy's state.
         step (): noisy updates so far; also the counter that keys are folded with.
         key (): typed key of the run; never changes, never used itself.
         metrics: sums of the steps' noisy means, by name (:class:`~jaxacct.train.metrics.Metrics`).
-        noise: what correlated noise remembers, float64; secret like the key. None: noise is independent.
+        noise: the memory of correlated noise, float64; secret like the key. None: noise is independent.
     """
 
     params: PyTree
@@ -71,13 +76,13 @@ class Evaluation(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Where a run is to end, and whether it kept to that.
+    """A run's goal, and whether it kept to that.
 
     Attributes:
         goal: the number of updates at which its call of ``fit`` is to end; None before the first one.
-        kept: whether no other call set another end.
+        kept: whether no other call of ``fit`` set another goal.
         ended: whether the last call came to its end.
-        lost_steps: updates that the ledger has paid for and whose results an interruption lost.
+        lost_steps: number of updates that the ledger has paid for and whose results an interruption lost.
     """
 
     goal: int | None = None
@@ -96,14 +101,14 @@ class Progress(NamedTuple):
 
 
 class Keeper(Protocol):
-    """Whom :meth:`.DPTrainer.fit` calls with the trainer, so that nothing is released that is not written down."""
+    """The writer that :meth:`.DPTrainer.fit` calls, so that nothing is released before it is written down."""
 
     def begin(self, trainer: Any, steps: int) -> int:
-        """Called before up to ``steps`` steps are computed: returns for how many it wrote down what they will spend."""
+        """Called before up to ``steps`` steps are computed. Returns for how many of them it wrote the spend down."""
         ...
 
     def finish(self, trainer: Any) -> None:
-        """Called when they are computed, before anybody sees what they gave: writes down the state."""
+        """Called when they are computed, before anybody sees the result: writes down the state."""
         ...
 
     def end(self, trainer: Any) -> None:
@@ -112,15 +117,17 @@ class Keeper(Protocol):
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a run lies on a mesh: which axes deal the rows of a batch, and which part of each array is on which device.
+# Layout of a run on a mesh: which axes deal the rows of a batch, and which part of each array is on which device.
 #
 # Parameters lie as rules say, else as the model's own metadata (``out_sharding`` of an ``nnx`` variable) says, else
-# each is divided as evenly as its shape allows. What an optimizer keeps of a parameter (momenta, averages) lies as that
-# does, and so do gradients, their sums and the noise. Everything else, the ledger above all, is on every device.
+# each is divided as evenly as its shape allows. An optimizer's arrays for a parameter (momenta, averages) lie as the
+# parameter does, and so do gradients, their sums and the noise. Everything else, the ledger above all, is on every
+# device.
 # ----------------------------------------------------------------------------------------------------
 
 Rules = Mapping[str, PartitionSpec]
-"""By regular expressions, searched in a parameter's path such as ``blocks/0/up/kernel``: the first that fits counts."""
+"""Partition specs by regular expressions, which are searched in a parameter's path such as ``blocks/0/up/kernel``: the
+first that fits counts."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +136,8 @@ class Layout:
 
     Attributes:
         mesh: its axes are named.
-        row_axes: those over which a batch's rows are dealt; over the others the compiler divides tensors.
-        rules: None: as the model's metadata says, else evenly.
+        row_axes: the axes over which a batch's rows are dealt; over the others the compiler divides tensors.
+        rules: where parameters lie. None: as the model's metadata says, else evenly.
         replicated: whether parameters are on every device.
     """
 
@@ -141,21 +148,21 @@ class Layout:
 
     @property
     def rows(self) -> NamedSharding:
-        """How rows lie."""
+        """Sharding of rows."""
         return NamedSharding(self.mesh, PartitionSpec(self.row_axes))
 
     @property
     def everywhere(self) -> NamedSharding:
-        """How what is on every device lies."""
+        """Sharding of what is whole on every device."""
         return NamedSharding(self.mesh, WHOLE)
 
     @property
     def row_parts(self) -> int:
-        """Over how many parts rows are dealt."""
+        """Number of parts over which rows are dealt."""
         return self._size(self.row_axes)
 
     def as_drawn(self, examples: PyTree, count: int) -> PyTree:
-        """Returns ``count`` rows of what :class:`OwnRows` read in the order in which they were drawn; traceable."""
+        """Returns ``count`` rows that :class:`OwnRows` read, in the order in which they were drawn; traceable."""
 
         def turned(rows: Any) -> Any:
             return rows.reshape(self.row_parts, -1, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)[:count]
@@ -184,7 +191,7 @@ class Layout:
     def of_state(self, state: TrainState) -> TrainState:
         """Returns a pytree like ``state`` of shardings: what has a parameter's path and shape lies as that does.
 
-        So do copies of one along a first axis, which is whole: what correlated noise remembers.
+        So do several copies of a parameter along a first axis, such as correlated noise remembers; that axis is whole.
         """
         params = self.of_variables(state.params)
         known = {
@@ -194,6 +201,8 @@ class Layout:
             )
         }
 
+        # The optimizer's own names come before the parameter's path: the longest end of a path that is a parameter's,
+        # of that shape, tells whose array it is.
         def like_parameter(path: Any, leaf: Any) -> NamedSharding:
             parts = name_of(path).split("/")
             for end in ("/".join(parts[first:]) for first in range(len(parts))):  # the longest first
@@ -218,12 +227,14 @@ class Layout:
         return self._even(leaf.shape)
 
     def _even(self, shape: tuple[int, ...]) -> PartitionSpec:
-        """Returns each of the mesh's axes, row axes first, dividing the longest axis that it divides.
+        """Returns a spec in which each of the mesh's axes, row axes first, divides the longest axis that it can divide.
 
-        One that no axis of the other kind divides, where there is one.
+        An array's axis that no mesh axis of the other kind divides is preferred to a longer one.
         """
         spec: list[tuple[str, ...]] = [()] * len(shape)
         tensors = [axis for axis in self.mesh.axis_names if axis not in self.row_axes]
+        # Greedy: ``spec`` has the mesh axes given to each axis of the array so far, ``left`` the lengths that remain. A
+        # mesh axis that fits nowhere divides nothing: the array is then whole along it.
         for kind in (self.row_axes, tensors):
             for axis in kind:
                 left = [size // self._size(taken) for size, taken in zip(shape, spec, strict=True)]
@@ -255,9 +266,10 @@ class Layout:
 
 
 class OwnRows:
-    """A source of which each process reads the rows that its own devices work on; padding repeats the last one.
+    """A source from which each process reads the rows that its own devices work on; padding repeats the last one.
 
-    Batches come in the order of the devices: :meth:`Layout.as_drawn` puts them back, which moves nothing between them.
+    Batches come in the order of the devices. :meth:`Layout.as_drawn` restores the order in which they were drawn, which
+    moves nothing between devices.
     """
 
     def __init__(self, source: Any, layout: Layout) -> None:
@@ -274,6 +286,8 @@ class OwnRows:
     def fetch(self, indices: Any) -> tuple[PyTree, ...]:
         """Returns the examples at ``indices``, spread over the devices."""
         devices, rows = self._layout.row_parts, self._layout.rows
+        # Row i of the draw goes to device i mod ``devices``: real rows come first in a draw, padding last, so that each
+        # device has about as many real rows as any other.
         places = np.arange(-(-len(indices) // devices) * devices).reshape(-1, devices).T.reshape(-1)
         asked = np.asarray(indices)[np.minimum(places, len(indices) - 1)]
         size, ours = len(asked) // devices, rows.addressable_devices_indices_map(asked.shape)
@@ -306,7 +320,7 @@ def layout_of(
     axes = (mesh.axis_names[0],) if row_axes is None else (row_axes,) if isinstance(row_axes, str) else tuple(row_axes)
     if not axes or not set(axes) <= set(mesh.axis_names):
         raise ValueError(f"row_axes = {axes}: give some of the mesh's axes, {', '.join(mesh.axis_names)}.")
-    # Whatever the axes of that mesh are to other programs.
+    # A new mesh, whose axes are of the usual kind whatever kind the given mesh has for other programs.
     return Layout(Mesh(np.asarray(mesh.devices), mesh.axis_names), axes, rules)
 
 

@@ -1,7 +1,30 @@
-"""One noisy update, and many of them in one compiled program: pay, sample, clip, sum, add noise, update.
+"""The training step of DP-SGD, as a pure function of the state, and the compiled loop over many of them.
 
-Everything is a function of the state. Each purpose has a key of its own, folded with the step's number: none is used
-twice, also by a run that is continued.
+Each purpose has a key of its own, folded with the step's number: none is used twice, also by a run that is continued.
+One step, with the account on the right::
+
+    the update                                         the account
+                                                       Keeper.begin: foresee() computes what the next steps will have
+                                                         | spent; the write-ahead record of it is on disk
+                                                       pay(): the ledger pays for this step, or refuses it
+                                  granted                |
+    rows sampled: draw()     <---------------------------+---> refused: the state stays as it was
+      |
+    per-example gradients    |
+    clipping                 | clip_and_sum()
+    sum                      |
+      |---> metrics: private means of the batch, for a share of the step's noise
+      |---> rule: an adaptive clipping norm moves, by a noisy count that the step pays for
+    noise, then division by the expected batch size: privatized()
+      |
+    optimizer: its update, applied to the parameters
+      |
+    averages, where the optimizer keeps them: averaging()
+      |
+    the next state: params, opt_state, rule, step + 1 -----> Keeper.finish: written down before anybody sees it
+
+One write-ahead record covers a chunk of steps, at most up to the next checkpoint. A sampler's mechanism that covers
+several steps is paid for at the first of them. Data that is read by index is drawn and fetched ahead, by the same key.
 """
 
 from __future__ import annotations
@@ -33,10 +56,11 @@ from jaxacct.train.sampling import Correlated, PoissonSampler
 from jaxacct.train.state import Layout, TrainState
 
 SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
-"""What a key is for: the first number folded into that of the run."""
+"""Purposes of keys: the number that is folded into the run's key before the step's. Any distinct numbers are sound;
+others change what a seed gives."""
 
 BLOCK = 512
-"""Examples that a count looks at together."""
+"""Number of examples that a count looks at together. Time and memory only."""
 
 Data = tuple[Any, ...]
 """A pytree of arrays with a leading axis; the tuple's entries are the loss's arguments."""
@@ -54,7 +78,7 @@ class Program:
         policy: chooses noise and rate.
         setting: the policy's noise and rate of a step, fixed when the program was made
             (:func:`~jaxacct.train.owned.fixed_setting`): what is charged is what is used.
-        epsilon: at which an odometer stops; a filter has its own budget.
+        epsilon: the reading at which an odometer stops; a filter has its own budget.
         gradient_noise: noise multiplier of the gradients under a constant policy; None under others.
         microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
         layout: how rows and parameters lie on several devices; None for one.
@@ -112,7 +136,7 @@ class Program:
 
     @property
     def strategy(self) -> Strategy | None:
-        """What correlates the noise of steps; None: it is independent."""
+        """The strategy that correlates the noise of steps; None: it is independent."""
         return self.sampler.strategy if isinstance(self.sampler, Correlated) else None
 
     @property
@@ -126,6 +150,7 @@ class Program:
         if isinstance(ledger, PlannedLedger):
             return ledger.spend(count)
         granted, after = ledger.spend_curve(curve, count)
+        # A filter refuses by itself what would pass its budget.
         if isinstance(ledger, (RenyiFilter, MenuFilter)):
             return granted, after
         # An odometer counts everything; the run ends before its reading would pass epsilon.
@@ -136,7 +161,7 @@ class Program:
     def pay(self, state: TrainState, curve: Array) -> tuple[Bool[Array, ""], TrainState]:
         """Returns whether the next step is granted, and the state that has paid for it.
 
-        None is, and nothing is paid, where a parameter is not finite: what would follow is noise alone
+        Where a parameter is not finite, the step is refused and nothing is paid: the result would be noise alone
         (:mod:`jaxacct.train.metrics`). A mechanism that covers several steps is paid for at the first of them.
         ``curve`` is not looked at where the setting may change at every step.
         """
@@ -158,7 +183,7 @@ class Program:
     def step_on(
         self, state: TrainState, curve: Array, constants: PyTree, examples: Data, mask: Array
     ) -> tuple[Array, TrainState]:
-        """Returns :meth:`step` on a batch that was fetched outside: of a layout, by :class:`~.layout.OwnRows`."""
+        """Returns :meth:`step` on a batch that was fetched outside; with a layout, by :class:`.OwnRows`."""
         if self.layout is not None:
             examples = self.layout.as_drawn(examples, len(mask))
         return self._step(state, curve, constants, lambda _: (examples, mask))
@@ -167,6 +192,7 @@ class Program:
         self, state: TrainState, curve: Array, constants: PyTree, batch: Callable[[TrainState], tuple[Any, ...]]
     ) -> tuple[Array, TrainState]:
         granted, paid = self.pay(state, curve)
+        # The update starts from the state that has paid: no branch reaches the data without a payment.
         update = lambda state: self.update(state, constants, *batch(state))  # noqa: E731
         return granted, jax.lax.cond(granted, update, lambda unchanged: unchanged, paid)
 
@@ -199,10 +225,13 @@ class Program:
     ) -> TrainState:
         """Returns the state after the noisy update on a batch; the step has been paid for.
 
-        ``indices``: of the batch's examples in the data; None: those that the sampler draws.
+        ``indices``: places of the batch's examples in the data; None: those that the sampler draws.
         """
+        # A batch that was fetched outside comes without its indices; the same key draws them again.
         if indices is None and self.loss.random:
             indices, _ = self.draw(state)
+        # Gradients of private examples are formed within the next call alone; it returns their sum, of sensitivity
+        # ``state.rule.sensitivity``, and a count that is private as well.
         rows = (examples, indices)
         shardings = None if self.layout is None else self.layout.of_variables(state.params)
         total, unclipped = clip_and_sum(
@@ -216,6 +245,7 @@ class Program:
             sharding=None if self.layout is None else self.layout.rows,
             specs=jax.tree.map(lambda sharding: sharding.spec, shardings),
         )
+        # Means take their share of all the step's noise; what is left for the gradients is in ``gradient_noise``.
         metrics = state.metrics
         if self.metrics is not None:
             metrics = self.metrics.after(
@@ -223,19 +253,22 @@ class Program:
                 unclipped, noise_multiplier=self._all_noise, expected_batch_size=self.sampler.expected_batch_size,
             )  # fmt: skip
         noise, size = self._noise_and_size(state)
+        # The sum leaves here with its noise. All that follows is post-processing, except the rule's update, which adds
+        # noise of its own to the count.
         gradient, kept = privatized(
             _key(state, NOISE), total, self.strategy, state.noise, noise_multiplier=noise,
             clip_norm=state.rule.sensitivity, expected_batch_size=size, shardings=shardings,
         )  # fmt: skip
         gradient = jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), gradient, state.params)
         told = {}
-        if self.strategy is None:  # else it is another at each step
+        if self.strategy is None:  # correlated noise has another deviation at each step
             told["noise_deviation"] = deviation_of_mean(noise, state.rule.sensitivity, size)
         optimizer = optax.with_extra_args_support(self.optimizer)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **told)
         return dataclasses.replace(
             state,
             params=optax.apply_updates(state.params, updates),
+            # Weak types would change the carry's type, which a compiled loop refuses.
             opt_state=jax.tree.map(lambda new, old: strongly_typed(new, old.dtype), opt_state, state.opt_state),
             rule=state.rule.update(_key(state, RULE), unclipped, self.sampler.expected_batch_size),
             step=state.step + 1,
@@ -255,6 +288,7 @@ class Program:
         return float(self.policy.noise_multiplier)
 
     def _noise_and_size(self, state: TrainState) -> tuple[Any, Any]:
+        """Returns the noise multiplier of the step's gradients, and the expected size of its batch."""
         if self.gradient_noise is not None:
             return self.gradient_noise, self.sampler.expected_batch_size
         setting = self.setting(state.policy, state.step)
@@ -274,7 +308,8 @@ class Program:
     def foresee(self, state: TrainState, curve: Array, steps: Array) -> tuple[Any, Array]:
         """Returns the ledger and the step after :meth:`run` and the query that may follow, from the state before.
 
-        The same payments without the updates, for a record that has to be on disk before they are made.
+        The same payments without the updates, for a record that has to be on disk before they are made. Parameters are
+        left out: :meth:`pay` finds an empty tree finite, so that a run that ends early spent no more than this says.
         """
 
         def pay(state: TrainState) -> tuple[Array, TrainState]:
@@ -282,6 +317,7 @@ class Program:
             return granted, dataclasses.replace(paid, step=state.step + granted)
 
         after, _ = _while_granted(pay, dataclasses.replace(state, params=(), opt_state=(), noise=None), steps)
+        # The query follows where the steps end at a multiple of the period, and the ledger pays for it or stays.
         query = self.policy.query
         if query is None or not self.policy.period:
             return after.ledger, after.step
@@ -341,6 +377,8 @@ def _while_granted(
 ) -> tuple[TrainState, Array]:
     """Returns the state after up to ``steps`` steps, traced, that are granted, and whether one was refused."""
 
+    # The loop's state is the number of steps tried, whether the last one was refused, and the state. It ends after
+    # ``steps`` or at the first refusal: a later step is never granted instead.
     def advance(carry: tuple[Array, Array, TrainState]) -> tuple[Array, Array, TrainState]:
         done, _, state = carry
         granted, state = once(state)
@@ -372,7 +410,7 @@ def noisy_count(key: jax.Array, parts: Array, deviation: ArrayLike) -> Float64[A
 
 
 def strongly_typed(leaf: Any, dtype: Any = None) -> Array:
-    """Returns ``leaf`` as an array whose type is fixed: a loop's state must keep its types, weak ones included."""
+    """Returns ``leaf`` as an array of a fixed dtype, never a weak one: the state of a compiled loop keeps its types."""
     array = jnp.asarray(leaf)
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return array

@@ -1,4 +1,8 @@
-"""The DP-SGD trainer: it samples, clips, sums, adds noise and updates while a ledger grants the steps."""
+"""The DP-SGD trainer: it samples, clips, sums, adds noise and updates while a ledger grants the steps.
+
+:class:`DPTrainer` checks and copies what it is given, makes the ledger and the compiled program
+(:mod:`jaxacct.train.step`), and says what is left and what is spent; :mod:`jaxacct.train.loop` runs it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ from jaxtyping import Array
 
 from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.menus import Menu, certify
-from jaxacct.numerics.precision import rounded_up
 from jaxacct.odometers import MenuOdometer, VilleOdometer
+from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant, Policy
 from jaxacct.processes import check_not_forked
 from jaxacct.strategies import Strategy
@@ -44,13 +48,13 @@ OTHER_NAMES = {
     **dict.fromkeys(("target_epsilon", "target_delta"), "epsilon and delta"),
     "max_physical_batch_size": "microbatch_size",
 }
-"""Names that other libraries have for arguments of the trainer, for a message."""
+"""Names that other libraries have for arguments of the trainer, and the trainer's. For an error message only."""
 
 
 class DPTrainer(Loop):
-    """Trains a Flax module on one data set by DP-SGD, within a budget.
+    """A trainer of one Flax module on one data set by DP-SGD, within a budget.
 
-    Of ``epsilon``, ``noise_multiplier`` and a length (``epochs`` or ``steps``) two are given, and :attr:`plan` says
+    Two of ``epsilon``, ``noise_multiplier`` and a length (``epochs`` or ``steps``) are given, and :attr:`plan` says
     what the third is: the run spends all of its budget. A policy that chooses on the way has epsilon, and no length.
 
     Args:
@@ -58,11 +62,11 @@ class DPTrainer(Loop):
             new keys for each example and step. BatchNorm is refused unless its averages are frozen
             (:func:`~jaxacct.train.to_group_norm`). Not modified: read :attr:`model`, and ``eval()`` it.
         loss: ``loss(model, *example)``, the scalar loss of one example without a batch axis; where it is
-            ``loss(model, *example, key)``, with a typed key for that example and step. What it writes into the model's
-            state is dropped; what it sows, :func:`~jaxacct.train.unprotected_intermediates` gives.
+            ``loss(model, *example, key)``, with a typed key for that example and step. Its writes into the model's
+            state are dropped; :func:`~jaxacct.train.unprotected_intermediates` gives what it sows.
         optimizer: any Optax transformation; sees the noisy mean of clipped gradients in the parameters' dtype. Lower
             its rate where noise moves the loss more than learning does; a falling one averages the last steps' noise.
-        data: the examples: a pytree of arrays with a common leading axis, or what is read by index, batch by batch
+        data: the examples: a pytree of arrays with a common leading axis, or a data set read by index, batch by batch
             (:class:`~jaxacct.train.sources.IndexedSource`). A tuple is the loss's arguments, anything else is one.
         budget: epsilon and delta for ``data``, of this trainer, the length that is planned, and the ledger that keeps
             to them; another trainer on the same data costs another budget. Short: ``epsilon``, ``delta``, ``epochs`` or
@@ -101,8 +105,8 @@ class DPTrainer(Loop):
     (:func:`~jaxacct.train.report.certified_epsilon`). The size of the data set is taken as public, but with
     ``most_examples``. ``evaluate`` must not see ``data``.
 
-    The spend is taken from the ledger in the compiled step, before the update that it pays for; with a keeper
-    (:class:`~jaxacct.train.checkpoints.Checkpoints`) it is on disk before.
+    The compiled step takes the spend from the ledger before it makes the update that the spend pays for; a keeper
+    (:class:`~jaxacct.train.checkpoints.Checkpoints`) has written it to disk before.
 
     Raises ValueError or TypeError where an argument is out of range, the budget pays for no step at all, or too few or
     too many of epsilon, noise and length are given.
@@ -137,6 +141,7 @@ class DPTrainer(Loop):
         seed: int | jax.Array | DerivedKey | None = None,
         **short: Unpack[Short],
     ) -> None:
+        # First what was given: checked, and copied where the caller could change it later.
         check_not_forked()
         check_module(model)
         given: dict[str, Any] = {**short}
@@ -144,7 +149,7 @@ class DPTrainer(Loop):
         batches = group_of(Batches, batches, "batches", given)
         self.placement = placement = group_of(Placement, placement, "placement", given)
         self.augmentation = augmentation = group_of(Augmentation, augmentation, "augmentation", given)
-        for name in given.keys() - {"clip_norm"}:
+        for name in sorted(given.keys() - {"clip_norm"}):
             meant = f": {OTHER_NAMES[name]} is meant" if name in OTHER_NAMES else ""
             raise TypeError(f"DPTrainer() got an unexpected keyword argument {name!r}{meant}.")
         rule = owned_settings(settings.rule_of(given.pop("clip_norm", None), clipping), "clipping")
@@ -171,6 +176,7 @@ class DPTrainer(Loop):
             raise ValueError("correct = None or data read by index: this policy counts correct examples in arrays.")
         if len(self.source) != present_of(self.sampler):
             raise ValueError(f"sampler is for {present_of(self.sampler)} examples, and data has {len(self.source)}.")
+        # Then the parameters, the ledger and the program. The ledger's delta is what cut batches leave of it.
         self._graph, params, self._constants = split_params(model, trainable)
         settings.check_params(params)
         of_one = ExampleLoss.of(loss, self._graph, params, self._constants, self.source.example, augmentation)
@@ -189,9 +195,10 @@ class DPTrainer(Loop):
                 "data in arrays."
             )
         layout = self.program.layout
+        # All processes have to begin with the same bits.
         params = jax.tree.map(strongly_typed, params)
         check_same((params, self._constants, arrays), "what a run begins with")
-        if layout:  # before the optimizer makes as much again of them
+        if layout:  # before the optimizer allocates as much again for them
             layout.check_rules(params, self._constants)
             params = jax.tree.map(placed, params, layout.of_variables(params))
         self._state = TrainState(
@@ -222,6 +229,7 @@ class DPTrainer(Loop):
             given |= {"examples of its data": len(self.source)}
             check_settings({**fingerprint(self), **given, "noise_multiplier": self.noise_multiplier})
             check_same((rule, policy_state), "clipping or policy")
+        # The curve of one run of the mechanism, computed once where the setting stays for several steps.
         self._curve = None if self.policy.every_step else self.program.curve(self._state)
         if self.remaining_steps == 0:
             raise ValueError(
@@ -236,6 +244,7 @@ class DPTrainer(Loop):
         return f"<DPTrainer: {spent}; {self.policy}, {self.sampler}, {self.clipping}>"
 
     def _ledger(self, delta: float) -> Any:
+        """Returns the ledger of the run's kind before its first step; a planned one has its delta in the plan."""
         if self.plan is not None:
             return PlannedLedger.of(self.plan.runs, certified=float(self.plan.certified.upper))
         if self.ledger_kind == "filter":
@@ -248,13 +257,13 @@ class DPTrainer(Loop):
 
     @property
     def menu(self) -> Menu | None:
-        """What the run may spend and at which price, where its ledger is of a menu; prints as a table."""
+        """The menu of what the run may spend, with prices; None without a menu filter. Prints as a table."""
         ledger = self._state.ledger
         return ledger.menu if isinstance(ledger, MenuFilter) else None
 
     @property
     def horizon(self) -> int:
-        """The most steps of the run: cut batches are paid for over that many."""
+        """Largest number of steps of the run: cut batches are paid for over that many."""
         if self.plan is not None:
             return self.plan.steps
         if isinstance(self.policy, Constant) and self.ledger_kind == "filter":
@@ -264,28 +273,28 @@ class DPTrainer(Loop):
 
     @property
     def delta_after_overflow(self) -> float:
-        """What is left of delta once batches cut at capacity are paid for, over the longest run the budget allows."""
+        """The part of delta that is left once batches cut at capacity are paid for, over the longest run allowed."""
         if self.plan is not None:
             return self.plan.delta_after_overflow
         return delta_left(self.sampler, self.horizon, self.epsilon, self.delta)
 
     @property
     def noise_multiplier(self) -> float:
-        """Of the next step."""
+        """Noise multiplier of the next step."""
         if isinstance(self.policy, Constant):
             return float(self.policy.noise_multiplier)
         return float(self.program.setting(self._state.policy, self._state.step).noise_multiplier)
 
     @property
     def mechanism(self) -> Any:
-        """What the next step is accounted as, or the epoch where the sampler covers one."""
+        """The mechanism that the next step is accounted as, or the epoch's where the sampler covers an epoch."""
         return self.sampler.mechanism(self.policy.noise_multiplier) if isinstance(self.policy, Constant) else (
             self.program.mechanism(self._state)
         )  # fmt: skip
 
     @property
     def clip_norm(self) -> float:
-        """The sensitivity of the next step's sum."""
+        """The L2 sensitivity of the next step's sum."""
         return float(np.asarray(self._state.rule.sensitivity))
 
     @property
@@ -299,33 +308,34 @@ class DPTrainer(Loop):
 
     @property
     def state(self) -> TrainState:
-        """All that changes during training: a copy. What :meth:`fit` trains cannot be set."""
+        """State that changes during training: a copy. The trainer's own cannot be set."""
         return owned(self._state)
 
     @property
     def constants(self) -> nnx.State:
-        """What of the module does not train: a copy."""
+        """The module's state that does not train: a copy."""
         return owned(self._constants)
 
     @property
     def routes(self) -> Routes:
-        """In which form the gradients by each parameter are held, and why; prints as a table."""
+        """The form in which the gradients by each parameter are held, and why; prints as a table."""
         return self.program.routes(self._state, self._constants, self.source.example)
 
     @property
     def progress(self) -> Progress:
-        """Where the run is to end, and whether it kept to that."""
+        """The run's goal, and whether it kept to that."""
         return self._progress
 
     @property
     def remaining_steps(self) -> int:
-        """How many more updates the budget pays for, at the present setting."""
+        """Number of further updates that the budget pays for at the present setting."""
         if self.plan is not None:
             runs = int(self._state.ledger.remaining())
         else:
             ledger = self._state.ledger
             limit = (self.epsilon,) if isinstance(ledger, VilleOdometer) else ()
             runs = int(ledger.remaining(self.mechanism, *limit, relation=self.sampler.relation))
+        # The rest of a run of the mechanism that has begun is paid for already.
         paid = -self.steps % self.sampler.steps_per_run
         left = max(self.horizon - self.steps - self._progress.lost_steps, 0)
         return min(runs * self.sampler.steps_per_run + paid, left)
@@ -334,7 +344,8 @@ class DPTrainer(Loop):
     def spent_epsilon(self) -> float:
         """The ledger's epsilon of the updates so far, an upper bound.
 
-        An odometer's holds if the run stops here. A planned ledger gives that of the whole plan, wherever it stops.
+        An odometer's reading holds if the run stops here. A planned ledger gives the epsilon of the whole plan,
+        wherever the run stops.
         """
         if self.plan is not None and self.plan.queries:  # they may have been released before the first step
             return float(self.plan.certified.upper)
@@ -344,7 +355,7 @@ class DPTrainer(Loop):
     def repeats(self) -> bool:
         """Whether updates that an interruption lost are made again from the same keys: with a seed, as it may be.
 
-        With correlated noise always: by other keys, what is told of a step again would not be its noise.
+        With correlated noise always: other keys would make noise that does not continue the stream already released.
         """
         return self.seed != ENTROPY or self.noise is not None
 
@@ -353,9 +364,9 @@ class DPTrainer(Loop):
         """Whether settings were fixed in advance and the run went to the end that its first :meth:`fit` set for it.
 
         Then its length depends on the settings and the budget only, and the non-adaptive accountant applies. A run that
-        was interrupted, or continued to another end, may have been so by looking at the model. One that was taken up
-        again and went to the same end was not, unless updates were lost on the way. A plan that pays for queries beside
-        the steps has to be made whole: their answers may have ended it.
+        was interrupted, or continued to another end, may have been so because somebody looked at the model. A run that
+        was taken up again and went to the same end was not, unless updates were lost on the way. A plan that pays for
+        queries beside the steps has to be made whole: their answers may have ended it.
         """
         asked_before = self.plan is not None and self.plan.queries and self._progress.goal != self.plan.steps
         return not self.policy.adaptive and self._progress.kept and self._progress.ended and not asked_before

@@ -1,7 +1,17 @@
-"""One run's loss on a lattice o + h Z, once as a law that is never better and once as one that is never worse.
+"""Discrete laws of the privacy loss, and delta from their sums: lattice laws, lists of sums, composed lattice laws.
 
-Masses are of P and Q on intervals of outcomes, in closed form; the ends of an interval are floats, near to where the
-loss meets a lattice point (for the upper law) or the middle of two (for the lower one). :mod:`.cells` has the proof.
+A law with finitely many losses is composed by listing its sums. A law with a density is enclosed by two laws on a
+lattice o + h Z: an upper one, under which no delta of any composition is smaller, and a lower one, under which none is
+larger. Both are composed as polynomials, and delta lies between the two values. This is the way where the
+characteristic function falls too slowly for a contour integral.
+
+In reading order:
+
+- :class:`Lattice` to :func:`lower`: one run's law on a lattice, above and below. Masses of P and Q on intervals of
+  outcomes are in closed form. The ends of an interval are floats, near to where the loss meets a lattice point (upper
+  law) or the middle of two (lower law). The proof stands before :class:`Tilted`.
+- :func:`sums` to :func:`delta`: the sums of finitely many losses, and delta from them.
+- :class:`Composed`: the two composed laws on a lattice, and delta between them.
 """
 
 from __future__ import annotations
@@ -20,11 +30,12 @@ from jaxacct.verify.contour import Loss, Piece, TooMuch, ball, total
 from jaxacct.verify.statements import pieces
 
 MOST_CELLS = 300_000
+"""Largest number of cells of one piece, beyond which a lattice is given up. Sound for any value."""
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """Points offset + step * j, of exact floats, or balls where all losses are such points."""
+    """The points offset + step * j for whole j; both numbers are exact floats, or balls where every loss is a point."""
 
     offset: Any
     step: Any
@@ -35,6 +46,7 @@ class Lattice:
 
     def below(self, y: arb) -> int:
         """Returns a j whose point is certainly at most y, the largest but for y's radius."""
+        # The division only guesses j; the comparison of balls decides, and holds after at most a few steps down.
         j = math.floor(float(((y - self.offset) / self.step).lower())) + 1
         while not self.point(j) <= y:
             j -= 1
@@ -50,7 +62,7 @@ class Lattice:
 
 @dataclass(frozen=True)
 class Masses:
-    """Masses of P on lattice points, and what of P is not among them."""
+    """Masses of P on lattice points, and the masses of P that lie on none."""
 
     points: dict[int, arb] = field(default_factory=dict)
     left_out: list[arb] = field(default_factory=list)
@@ -61,13 +73,15 @@ class Masses:
 
 
 def common(runs: contour.Runs) -> list[Lattice] | None:
-    """Returns each law's lattice, of one step, where all losses are points of them; None where there is none."""
+    """Returns a lattice for each law, all of one step, on which all its losses lie; None where there is none."""
     laws = [law for law, _ in runs]
+    # Two losses always lie on a lattice, that of their difference; more do where a law knows its own exact one.
     if len(laws) == 1 and len(laws[0].atoms) == 2 and laws[0].lattice is None:
         low, high = sorted((y for _, y in laws[0].atoms), key=float)
         return [Lattice(low, high - low)]
     if any(law.lattice is None or not law.is_finite for law in laws):
         return None
+    # The common step is the greatest common divisor of the steps as fractions; a step of 0 is a single loss.
     steps = [law.lattice[1] for law in laws if law.lattice[1]]
     denominator = math.lcm(*(step.denominator for step in steps))
     step = Fraction(math.gcd(*(int(step * denominator) for step in steps)), denominator)
@@ -75,7 +89,7 @@ def common(runs: contour.Runs) -> list[Lattice] | None:
 
 
 def lattice(law: Loss, step: float) -> Lattice:
-    """Returns a lattice of a step for a law, on a point of which its heaviest atom or an end of its losses lies."""
+    """Returns a lattice of the given step, one of whose points is a law's heaviest atom or an end of its losses."""
     places = [float(y.lower()) for _, y in law.atoms]
     ends = [piece.loss_at(above) for piece in pieces(law) for above in (False, True)]
     bounded = [float(end.lower()) for end in ends if end.is_finite()]
@@ -84,19 +98,22 @@ def lattice(law: Loss, step: float) -> Lattice:
         heavy = float(max(law.atoms, key=lambda atom: float(atom[0]))[1].lower())
         apart = (max(places) - heavy) / step
         offset = max(places) if abs(apart - round(apart)) < 1e-9 * (1 + apart) else heavy
-    # A little lower: what lies there is certainly above the point.
+    # The offset is lowered a little, so that the loss there is certainly above the point.
     return Lattice(min(math.nextafter(offset, -math.inf), offset - 1e-14 * step), step)
 
 
 def dividing(law: Loss, step: float) -> float:
-    """Returns a step of at most about this one that divides half the distance of a law's outermost atoms."""
+    """Returns a step of at most about the given one that divides half the distance of a law's outermost atoms."""
     places = [float(y) for _, y in law.atoms]
     apart = max(places, default=0.0) - min(places, default=0.0)
     return apart / (2 * math.ceil(apart / (2 * step))) * (1 + 1e-15) if apart > step else step
 
 
 class Measured:
-    """Masses of P and Q of a piece between outcomes."""
+    """The distribution functions of P and Q on a piece, but for additive constants: differences are masses of cells.
+
+    P and Q share the noise, so one value of ``erfc`` or ``exp`` for each exponent serves both.
+    """
 
     def __init__(self, piece: Piece) -> None:
         self.piece = piece
@@ -105,13 +122,14 @@ class Measured:
         self.sides = [[c * scale for c, scale in zip(side, scales, strict=True)] for side in coefficients]
 
     def _scale(self, alpha: arb) -> arb:
+        """Returns the factor of an exponent's ``erfc`` or ``exp`` in the integral of e^(-kappa x^2 / 2 + alpha x)."""
         kappa = self.piece.curvature
         if not kappa > 0:
             return 1 / alpha
         return (arb.pi() / (2 * kappa)).sqrt() * (alpha**2 / (2 * kappa)).exp()
 
     def before(self, x: arb | None, high: bool) -> tuple[arb, arb]:
-        """Returns the masses of P and Q below x, but for constants; None is the end without a bound."""
+        """Returns the masses of P and Q below x, but for additive constants; x = None is an infinite end."""
         kappa = self.piece.curvature
         if x is None:
             parts = [arb(0 if high else -2) for _ in self.exponents]
@@ -124,14 +142,15 @@ class Measured:
 
 
 def _edges(piece: Piece, tiny: float, floor: float) -> tuple[arb | None, arb | None, arb, arb, arb, list[arb]]:
-    """Returns where cells start and stop, in the order of losses, the least and the largest loss, P's masses outside.
+    """Returns the outcomes at which cells start and stop, the loss there, and P's masses below and above these losses.
 
-    The outer masses are those of losses below the least and above the largest: where a loss has no bound the interval
-    ends where P's mass beyond is about ``tiny``, and anyway about where the loss is ``floor``.
+    Start and stop are in the order of losses. Where a loss has no bound the cells end where P's mass beyond is about
+    ``tiny``; at the lower end they start no lower than about where the loss is ``floor``.
     """
     ends: list[arb | None] = [piece.low, piece.high]
     limits = [piece.loss_at(False), piece.loss_at(True)]
     outside = [arb(0), arb(0)]
+    # An end with an infinite loss moves inwards. Floats choose the place, and the mass beyond it is counted as a ball.
     for i in (0, 1):
         if not limits[i].is_finite():
             unit = float(piece.curvature) ** -0.5
@@ -155,7 +174,10 @@ def _edges(piece: Piece, tiny: float, floor: float) -> tuple[arb | None, arb | N
 
 
 def _cells(piece: Piece, edges: list[arb | None]) -> list[tuple[arb, arb]]:
-    """Returns the masses of P and Q between neighbouring outcomes, given in the order of their losses."""
+    """Returns the masses of P and Q between neighbouring outcomes, given in the order of their losses.
+
+    Raises TooMuch where the outcomes are not certainly in order, as where cells are narrower than floats can tell.
+    """
     measured = Measured(piece)
     rises, last = piece.rises, len(edges) - 1
     sums = [measured.before(x, (i == last) == rises) for i, x in enumerate(edges)]
@@ -168,7 +190,8 @@ def _cells(piece: Piece, edges: list[arb | None]) -> list[tuple[arb, arb]]:
 
 
 def _under(piece: Piece, x: float, point: arb) -> tuple[arb, arb]:
-    """Returns an outcome near x whose loss is certainly at most ``point``, and by how much at most."""
+    """Returns an outcome near x whose loss is certainly at most ``point``, and a bound on how far it is below."""
+    # Newton's step from the certain excess, four times as long at each try: where the loss is flat, one is not enough.
     place, push = arb(x), arb(1)
     for _ in range(12):
         gap = point - (total(piece.p, place) / total(piece.q, place)).log()
@@ -181,6 +204,7 @@ def _under(piece: Piece, x: float, point: arb) -> tuple[arb, arb]:
 
 
 def _between(points: Lattice, least: arb, largest: arb) -> tuple[int, int]:
+    """Returns the lattice points at or outside the least and the largest loss."""
     first, last = points.below(least), points.above(largest)
     if last - first > MOST_CELLS:
         raise TooMuch("more cells than a lattice may have")
@@ -188,6 +212,7 @@ def _between(points: Lattice, least: arb, largest: arb) -> tuple[int, int]:
 
 
 def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, found: Masses) -> None:
+    """Adds a piece's masses to the upper law."""
     if piece.supremum() <= floor:
         found.add(points.above(arb(floor)), piece.mass(piece.p, piece.low, piece.high))
         return
@@ -201,6 +226,9 @@ def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
     cells = _cells(piece, [start, *(x for x, _ in placed), stop])
     whole = 1 - (-arb(points.step)).exp()
     up, growth = points.point(first).exp(), arb(points.step).exp()
+    # A cell's p and q go to its two ends. ``up`` is e^y of the lower end, raised by one factor a cell. ``miss``, eta of
+    # the proof, is how far the cell's losses may reach below y: so much of q may be lost. The part moved up is rounded
+    # upward and P's mass is kept exactly, so that rounding only makes the law worse.
     for i, (p, q) in enumerate(cells):
         miss = placed[i - 1][1] if i else arb(0)
         moved = ((p - q * (up - up * miss)) / whole).upper().max(arb(0)).min(p)
@@ -212,6 +240,7 @@ def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
 
 
 def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Masses) -> None:
+    """Adds a piece's masses to the lower law."""
     if piece.supremum() <= floor:
         return
     start, stop, least, largest, _, _ = _edges(piece, tiny, floor)
@@ -221,6 +250,9 @@ def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
     first += int(np.argmax(inside)) if inside.any() else 0
     middles = middles[inside]
     shift = np.zeros(len(middles))
+    # The first pass cuts at the middles of points and finds by how much each cell's log p/q is short of its point. The
+    # second cuts a little higher, so that few cells fall by a whole step when they are lowered to a lattice point.
+    # Any cut is sound: floats only choose it.
     for attempt in range(2):
         places = np.minimum(middles + shift, float(largest))
         keep = np.flatnonzero(places < float(largest) - 1e-3 * points.step)
@@ -238,6 +270,7 @@ def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
         raised[keep] = both
         shift = shift + raised
     up, growth = points.point(first).exp(), arb(points.step).exp()
+    # Each cell's p goes to a point certainly at or below log p/q, mostly its own or the one before: no logarithm then.
     for i, (p, q) in enumerate(cells):
         j = first + i if p >= q * up else first + i - 1
         if j < first + i and not p * growth >= q * up:
@@ -250,7 +283,7 @@ def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
 
 
 def exact(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
-    """Returns the law itself, all of whose losses are points."""
+    """Returns the law itself, all of whose losses are points; ``tiny`` and ``floor`` are not used."""
     found = Masses(left_out=[law.lost])
     for p, y in law.atoms:
         found.add(int(((y - points.offset) / points.step + arb(0.5)).floor().unique_fmpz()), p)
@@ -258,11 +291,12 @@ def exact(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
 
 
 def upper(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
-    """Returns a law on the lattice that is never better; P's mass left out counts as infinite losses.
+    """Returns a law on the lattice under which no delta is smaller; P's mass left out counts as infinite losses.
 
     Losses below ``floor`` may be raised to it.
     """
     found = Masses()
+    # An atom between two points is shared among them as a cell's mass is, with q = p e^(-y).
     whole = 1 - (-arb(points.step)).exp()
     for p, y in law.atoms:
         j = points.below(y.max(arb(floor)))
@@ -276,7 +310,7 @@ def upper(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
 
 
 def lower(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
-    """Returns a law on the lattice that is never worse; losses below ``floor`` may be missing."""
+    """Returns a law on the lattice under which no delta is larger; losses below ``floor`` may be missing."""
     found = Masses()
     for p, y in law.atoms:
         if y >= floor:
@@ -287,32 +321,35 @@ def lower(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
 
 
 # ----------------------------------------------------------------------------------------------------
-# delta of finitely many losses, by listing the sums: exact but for the balls' own rounding.
+# Lists of sums: delta of finitely many losses, exact but for the balls' own rounding.
 #
-# The types of k runs of m atoms are counted with multinomial coefficients; on a lattice those of one sum are together,
-# as coefficients of a power of a polynomial. Two lists are enough for any number of laws: for each entry a of the one,
-# the entries of the other with b > eps - a form an end of it, whose masses of P and of Q are running sums.
+# The k runs of a law with m atoms have as many types as k has splits into m counts, each with a multinomial coefficient
+# as its weight. On a lattice the types of one sum are one coefficient of a power of a polynomial. Two lists are enough
+# for any number of laws: for each entry a of the one, the entries b > eps - a of the other are an end of it when it is
+# sorted, whose masses of P and of Q are running sums.
 # ----------------------------------------------------------------------------------------------------
 
 MOST = 600_000
-"""Sums in a list; a fifth of it on a lattice, where a transform does better."""
+"""Largest number of sums in a list; on a lattice a fifth of it, as transforms do better there. Sound for any value."""
 
 
 class Entry(NamedTuple):
-    """A mass of P and a loss."""
+    """A sum of losses, and its mass under P."""
 
     mass: arb
     loss: arb
 
 
 def sums(law: Loss, count: int, tilt: float, most: int = MOST) -> list[Entry]:
-    """Returns the sums of ``count`` losses. Masses are precise where e^(tilt loss) times the mass is not small."""
+    """Returns the sums of ``count`` losses. Masses are precise where e^(tilt * loss) times the mass is not small."""
     size = len(law.atoms)
     if law.lattice is not None or size == 2:
         return _on_lattice(law, count, tilt, most // 5)
     if math.comb(count + size - 1, size - 1) > most:
         raise TooMuch(f"{count} runs of {size} losses have more than {most} sums")
     found = [(count, Entry(arb(1), arb(0)))]
+    # One atom after the other takes j of the runs that are left, the last atom all of them. ``found`` holds the number
+    # left with the mass and sum so far; the update of ``mass`` makes the binomial coefficient C(left, j).
     for i, (p, y) in enumerate(law.atoms):
         grown = []
         for left, entry in found:
@@ -329,6 +366,11 @@ def sums(law: Loss, count: int, tilt: float, most: int = MOST) -> list[Entry]:
 
 
 def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> list[Entry]:
+    """Returns :func:`sums` of a law on a lattice, as coefficients of a power of a polynomial.
+
+    The polynomial has tilted masses: its power's balls have radii relative to the largest coefficient, which the tilt
+    puts where the masses are wanted.
+    """
     atoms = sorted(law.atoms, key=lambda atom: float(atom[1]))
     if len(atoms) == 1:
         return [Entry(atoms[0][0] ** count, count * atoms[0][1])]
@@ -342,6 +384,7 @@ def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> list[Entry]:
     for place, (p, y) in zip(places, atoms, strict=True):
         coefficients[place] += p * (t * (y - low)).exp()
     found = (arb_poly(coefficients) ** count).coeffs()
+    # The tilt is undone point by point.
     turn, weight, entries = (-t * step).exp(), arb(1), []
     for j, mass in enumerate(found):
         entries.append(Entry(mass * weight, count * low + j * step))
@@ -350,7 +393,11 @@ def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> list[Entry]:
 
 
 def listed(runs: contour.Runs, tilt: float, most: int = MOST, count: int = 2) -> list[list[Entry]]:
-    """Returns at most so many lists whose sums are those of the composition, together where they are short."""
+    """Returns at most ``count`` lists of sums, one entry of each adding up to the composition's sums.
+
+    Two short lists are joined into one.
+    """
+    # The two shortest lists become the list of their sums, so the number of lists falls by one each time.
     lists = sorted((sums(law, k, tilt, most) for law, k in runs), key=len)
     while len(lists) > count or (len(lists) == 2 and len(lists[0]) * len(lists[1]) <= 1000):
         if len(lists[0]) * len(lists[1]) > most:
@@ -366,17 +413,20 @@ def delta(runs: contour.Runs, epsilon: arb, tilt: float) -> arb:
     short, long = lists if len(lists) == 2 else ([Entry(arb(1), arb(0))], lists[0])
     if not long:
         return arb(0)
-    # One radius for all, so that the order of the middles decides.
+    # All losses get the largest radius, so that the order of the midpoints is the order of the balls.
     radius = max((float(entry.loss.rad()) for entry in long), default=0.0) * 1.001
     order = sorted((entry.loss.mid(), i) for i, entry in enumerate(long))
     losses = [arb(middle, radius) for middle, _ in order]
     masses = [long[i].mass for _, i in order]
+    # Entry i of the running sums has the i largest losses.
     p_above, q_above = [arb(0)], [arb(0)]
     for loss, mass in zip(reversed(losses), reversed(masses), strict=True):
         p_above.append(p_above[-1] + mass)
         q_above.append(q_above[-1] + mass * (-loss).exp())
     size, j = len(losses), len(losses)
     total = arb(0)
+    # Thresholds rise from entry to entry, so j only moves on, but for rounding: losses[j:] are certainly above the
+    # threshold. A loss that is certainly neither above nor below adds a ball from 0 to the most that it can.
     for entry in sorted(short, key=lambda entry: -float(entry.loss)):
         threshold = epsilon - entry.loss
         while j < size and not losses[j] > threshold:
@@ -393,7 +443,7 @@ def delta(runs: contour.Runs, epsilon: arb, tilt: float) -> arb:
 
 
 # ----------------------------------------------------------------------------------------------------
-# delta between two values, on a lattice of losses: where a transform falls too slowly for :mod:`.contour`.
+# Composed lattice laws: delta between two values, where a transform falls too slowly for a contour integral.
 #
 # With Z = e^(-Y) and the other runs fixed, a run enters delta as E[g(Y)] for g(y) = E[(1 - e^(eps - y - S'))+], which
 # is increasing in y and, as (1 - cZ)+ is, convex in Z; and E[Z; a cell] is Q's mass there. So one run's law may be
@@ -402,34 +452,41 @@ def delta(runs: contour.Runs, epsilon: arb, tilt: float) -> arb:
 # - *Above:* a cell's masses (p, q) of losses in [y, y + h] are put on the two ends, with the same p and q:
 #   (p - q e^y) / (1 - e^(-h)) on the upper one, the rest on the lower one. On an interval a convex function is at most
 #   its chord. Losses may also be raised: those by up to eta too low for their cell become y, which takes at most a
-#   share eta of q away, and what lies below all cells goes to the lowest point.
-# - *Below:* a cell's mass p is put on log p/q, by Jensen's inequality: what a curator knows who is told the cell alone.
-#   Then the loss is lowered to a lattice point. The cells reach from the middle of two points to the next, a
-#   little higher, so that log p/q is at or just above a point. Mass may be dropped.
+#   share eta of q away, and the losses below all cells go to the lowest point.
+# - *Below:* a cell's mass p is put on log p/q, by Jensen's inequality: the law of the loss for an observer who is told
+#   the cell alone. Then the loss is lowered to a lattice point. The cells reach from the middle of two points to the
+#   next, a little higher, so that log p/q is at or just above a point. Mass may be dropped.
 #
 # Either moves the loss by a multiple of h^2 at most, but for the ends of a density. Sums of lattice losses are products
 # of polynomials. With the tilt t masses are kept times e^(ty); as (1 - e^(eps - y))+ <= C e^(t (y - eps)) with C = t^t
 # / (1 + t)^(1 + t), tilted mass r that is cut away adds at most C e^(-t eps) r to delta, and P's mass beyond the cells
-# itself. What is cut below is dropped.
+# adds at most itself. Both are added above; below, mass that is cut is dropped.
 #
-# Where all losses are points of one lattice already, both laws are the law itself: :func:`.cells.exact`.
+# Where all losses are points of one lattice already, both laws are the law itself: :func:`exact`.
 #
 # Source: the two directions of "connect the dots", Doroshenko, Ghazi, Kamath, Kumar and Manurangsi (2022), with the
-# merged cells as a post-processing.
+# joining of cells as a post-processing.
 # ----------------------------------------------------------------------------------------------------
 
 BITS = 160
+"""Bits of precision."""
 
 TAIL = 34.0
-"""Natural logarithm of the shares that windows leave out, of tilted mass and of delta: e^-34 = 2e-15."""
+"""Negative natural logarithm of the share of tilted mass and of delta that windows leave out: e^-34 = 2e-15.
+
+Sound for any value: the mass cut is counted.
+"""
 
 EXACT_TAIL, MOST_POINTS = 46.0, 2**19
-"""The same where nothing else is left out, and how many points there may be then."""
+"""Value of :data:`TAIL` where the laws are exact, and the largest number of lattice points then.
+
+Sound for any values; a window of more points is given up.
+"""
 
 
 @dataclass(frozen=True)
 class Tilted:
-    """Tilted masses on consecutive lattice points, and a bound on those that were cut away."""
+    """A tilted law: masses on consecutive lattice points from ``start`` on, and a bound on the mass cut away."""
 
     start: int
     poly: arb_poly
@@ -442,7 +499,16 @@ class Tilted:
 
 @dataclass(frozen=True)
 class Windows:
-    """Where a composition's tilted sums lie but for e^-TAIL of their mass, by floats."""
+    """Intervals that hold a composition's tilted sums but for about e^-tail of their mass, by floats.
+
+    Nothing proved rests on them: the mass outside is bounded in balls when it is cut.
+
+    Attributes:
+        t: the tilt.
+        others: tilts below and above it, for Chernoff's bound on the two ends.
+        cumulants: log E[e^(uY)] at the other tilts less that at t, one row for each law.
+        tail: -log of the tilted mass that each end may leave out.
+    """
 
     t: float
     others: np.ndarray
@@ -451,7 +517,8 @@ class Windows:
 
     @classmethod
     def of(cls, runs: contour.Runs, t: float, tail: float) -> Windows:
-        # No farther than the sketch's points go.
+        """Returns the windows of a composition under the tilt t."""
+        # Tilts no larger than those that the float cumulants' grids can hold.
         reach = [1500 * float(p.curvature) ** 0.5 / float(max(abs(a) for _, a in (*p.p, *p.q)) + 1e-9)
                  for law, _ in runs for p in pieces(law) if p.curvature > 0]  # fmt: skip
         beyond = max(t, min([1e3 * max(t, 1.0), *reach]) - t)
@@ -462,7 +529,7 @@ class Windows:
         return cls(t, others, table[:, 1:] - table[:, :1], tail)
 
     def window(self, counts: np.ndarray) -> tuple[float, float]:
-        """Returns the least and the largest sum, by Chernoff's bound."""
+        """Returns the least and the largest sum of ``counts`` runs of each law, the best of Chernoff's bounds."""
         k = counts @ self.cumulants
         with np.errstate(all="ignore"):
             ends = (k + self.tail) / (self.others - self.t)
@@ -471,9 +538,16 @@ class Windows:
 
 
 class Composed:
-    """A composition's laws above and below on a lattice of about ``size`` points; serves every epsilon.
+    """A composition's upper and lower laws on a lattice of about ``size`` points, for delta at any epsilon.
 
-    It is narrow near the epsilon that it was placed for.
+    The ball is valid at every epsilon, and narrow near the one that the tilt was chosen for.
+
+    Args:
+        runs: laws and how often each is run.
+        epsilon: the epsilon that the tilt is chosen for.
+        size: number of lattice points across the window.
+        points: lattices on which all losses lie already, which replace ``size`` and make both laws exact.
+        beyond: further mass to count as infinite losses in the upper value.
     """
 
     def __init__(
@@ -503,6 +577,8 @@ class Composed:
         tiny = math.exp(max(-650.0, contour.sketched_log_delta(runs, self.t, epsilon) - TAIL)) / float(np.sum(counts))
         self.missing = arb(0) if beyond is None else beyond
         self.ends: list[tuple[arb, list[arb], list[arb], int]] = []
+        # Each law is tilted, cropped to its window and raised to its count, and the powers are multiplied. ``counted``
+        # follows how many runs of each law the product has, which decides the window that it is cropped to.
         for side in sides:
             total: Tilted | None = None
             counted = np.zeros(len(runs))
@@ -520,10 +596,12 @@ class Composed:
             self.ends.append(self._sums(total))
 
     def _tilted(self, masses: Masses, points: Lattice, log: float) -> Tilted:
+        """Returns the masses times e^(ty - log): with ``log`` the cumulant at t, about 1 in all."""
         start, stop = min(masses.points), max(masses.points)
         found = [arb(0)] * (stop - start + 1)
         t = arb(self.t)
         turn, weight = (t * points.step).exp(), (t * points.point(start) - log).exp()
+        # The weight goes from point to point by one product, whose rounding adds up: hence the further bits.
         with ctx.workprec(ctx.prec + 40):
             for j in range(start, stop + 1):
                 if j in masses.points:
@@ -532,6 +610,7 @@ class Composed:
         return Tilted(start, arb_poly(found), arb(0))
 
     def _cropped(self, law: Tilted, counts: np.ndarray) -> Tilted:
+        """Returns a law without the masses outside its window, which are added to what is cut."""
         low, high = self.windows.window(counts)
         offset, step = sum(c * float(own.offset) for c, own in zip(counts, self.points, strict=True)), float(self.step)
         size = law.poly.length()
@@ -546,13 +625,16 @@ class Composed:
         return Tilted(law.start + first, arb_poly(coefficients[first:last]), (law.cut + cut).upper())
 
     def _product(self, a: Tilted, b: Tilted, counts: np.ndarray) -> Tilted:
+        """Returns the law of a sum of two independent sums; its cut mass counts every product with a cut factor."""
         cut = arb(0)
         if a.cut > 0 or b.cut > 0:
             cut = (a.cut * (b.whole() + b.cut) + a.whole() * b.cut).upper()
         return self._cropped(Tilted(a.start + b.start, a.poly * b.poly, cut), counts)
 
     def _power(self, one: Tilted, count: int, alone: np.ndarray) -> Tilted:
+        """Returns the law of ``count`` runs, by squaring along the binary digits of ``count`` from the second on."""
         found = one
+        # ``done`` is the number formed by the leading digits so far, so found is its power after each step.
         for i, bit in enumerate(bin(count)[3:], 1):
             done = count >> (count.bit_length() - i - 1)
             found = self._product(found, found, alone * (done - done % 2))
@@ -561,13 +643,14 @@ class Composed:
         return found
 
     def _sums(self, law: Tilted) -> tuple[arb, list[arb], list[arb], int]:
-        """Returns what is cut, and from each point on the sums of the masses times e^-ty and times e^-(t + 1)y."""
+        """Returns the mass cut, for each i the untilted masses of P and Q on the last i points, and the last point."""
         coefficients = law.poly.coeffs()
         last = law.start + len(coefficients) - 1
         top = self.offset + arb(self.step) * last
         p, q, sums_p, sums_q = arb(0), arb(0), [arb(0)], [arb(0)]
         over_p, over_q = (-self.t * top + self.scale).exp(), (-(arb(self.t) + 1) * top + self.scale).exp()
         turn_p, turn_q = (arb(self.t) * self.step).exp(), ((arb(self.t) + 1) * self.step).exp()
+        # From the largest loss down: a mass of P is the tilted one times e^(-ty), a mass of Q times e^(-(t + 1) y).
         for mass in reversed(coefficients):
             p += mass * over_p
             q += mass * over_q
@@ -585,7 +668,7 @@ class Composed:
             raise TooMuch("an epsilon far from the lattice")
         values = []
         for _, sums_p, sums_q, last in self.ends:
-            # The largest over all numbers of points is that over the points above eps; floats know it to within one.
+            # P's mass less e^eps times Q's is largest over the points above eps; floats know their number to within 1.
             near = [min(max(last - math.floor(ratio) + i, 0), len(sums_p) - 1) for i in (-1, 0, 1)]
             found = [sums_p[i] - epsilon.exp() * sums_q[i] for i in near]
             values.append(found[0].max(found[1]).max(found[2]))

@@ -1,11 +1,22 @@
-"""The law of a privacy loss as the referee holds it: atoms, a normal part, and pieces with analytic densities.
+"""The contour integral of the referee: delta of a composition from the transform M(z) of its privacy loss, in balls.
 
-A piece is an interval on which P and Q have densities of one form,
+The law of a privacy loss is held as atoms, a normal part, and pieces with analytic densities. A piece is an interval on
+which P and Q have densities of one form,
 
     p(x) = e^(-kappa x^2 / 2) sum_k c_k e^(alpha_k x),    q(x) likewise with the same kappa,
 
 kappa = 1/s^2 for Gaussian noise, 0 for Laplace noise between two of its kinks. The loss Y(x) = log p(x)/q(x) rises
 if no exponent of P is below one of Q's (Y' is P's posterior mean of alpha less Q's), and falls if none is above.
+
+In reading order:
+
+- :class:`Piece` and :class:`Loss`: the law, and delta of one run in closed form.
+- :func:`cumulants` to :func:`sketched_log_delta`: saddle points and other estimates in floats, which prove nothing.
+- :class:`Tilt` to :func:`values_at`: M(z) on a line by Gauss's rule, with bounds on its error.
+- :func:`bound` to :func:`table`: bounds on |M(t + iw)| beyond a frequency.
+- :class:`Line` to :func:`reach`: the trapezoid sum over frequencies, with bounds on all that it leaves out.
+
+Sources: those of :mod:`jaxacct.verify`.
 """
 
 from __future__ import annotations
@@ -22,22 +33,23 @@ import numpy as np
 from flint import acb, acb_mat, arb, ctx, fmpq
 
 Terms = tuple[tuple[arb, arb], ...]
-"""Coefficients c > 0 and exponents alpha."""
+"""Coefficients c > 0 and exponents alpha of a density, or in the law of a loss masses of P and losses."""
 
 ZERO = arb(0)
+"""The ball of 0 alone."""
 
 END = None
-"""An end of a piece at infinity."""
+"""Value of ``low`` or ``high`` for an end of a piece at infinity."""
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """An interval of outcomes; see above.
+    """An interval of outcomes with densities of P and Q of the form at the head of this file.
 
     Attributes:
         curvature: kappa.
         p, q: coefficients and exponents of the densities.
-        low, high: the interval; None where it has no end, which takes a curvature above 0.
+        low, high: the ends of the interval; None for an infinite end, which takes a curvature above 0.
     """
 
     curvature: arb
@@ -80,9 +92,9 @@ class Piece:
         return self.loss_at(above=self.rises)
 
     def by_exponent(self) -> tuple[list[arb], list[list[arb]]]:
-        """Returns the exponents, rising, and of P and of Q the coefficient of each, 0 where there is none.
+        """Returns the exponents in rising order, and for P and for Q the coefficient of each, 0 where there is none.
 
-        Exponents are the same where their balls are: not where floats would be.
+        Exponents count as the same where their balls are the same, and not merely their floats.
         """
         named = {(a.mid().man_exp(), a.rad().man_exp()): a for _, a in (*self.p, *self.q)}
         order = sorted(named.values(), key=lambda a: a.mid())
@@ -93,7 +105,7 @@ class Piece:
         return order, coefficients
 
     def near(self, losses: np.ndarray) -> np.ndarray:
-        """Returns about where the loss is each of some, by floats: nothing proved rests on it."""
+        """Returns the outcomes at which the loss is about each of ``losses``, by floats: nothing proved rests on it."""
         bounds = [None if end is None else float(end) for end in (self.low, self.high)]
         if self.curvature > 0:
             unit = float(self.curvature) ** -0.5
@@ -101,6 +113,7 @@ class Piece:
             bounds[0] = min(centres) - 60 * unit if bounds[0] is None else bounds[0]
             bounds[1] = max(max(centres), bounds[0]) + 60 * unit if bounds[1] is None else bounds[1]
         low, high = np.full(len(losses), bounds[0]), np.full(len(losses), bounds[1])
+        # Bisection of all losses at once: the loss is monotone, and 64 halvings exhaust a float.
         for _ in range(64):
             middle = (low + high) / 2
             short = log_total(self.p, middle) - log_total(self.q, middle) < losses
@@ -121,6 +134,7 @@ class Piece:
 
         unit = 1 / self.curvature.sqrt() if self.curvature > 0 else self.high - self.low
         x = step = arb(float(self.near(np.array([float(loss)]))[0]))
+        # Newton's steps on midpoints double the digits of the float that they start from. They prove nothing.
         for _ in range(6):
             newton = (x - (self.loss(x) - loss) / self.slope(x)).mid()
             if not newton.is_finite():
@@ -128,10 +142,12 @@ class Piece:
             x, step = newton, abs(newton - x)
         radius = (step + (abs(x) + unit) * arb(2) ** (8 - ctx.prec) + loss.rad() / abs(self.slope(x)) * 4).upper()
         radius = radius if radius.is_finite() else unit.upper()
+        # The loss is monotone, so signs at two ends prove that x lies between. The radius grows until both are certain:
+        # where the loss is flat its own rounding hides the sign.
         for _ in range(40):
             if is_past(x - radius, False) and is_past(x + radius, True):
                 return arb(x, radius)
-            radius *= 64  # where the loss is flat its own rounding hides the sign
+            radius *= 64
         raise ArithmeticError("a loss too flat to be met")
 
     def excess(self, loss: arb) -> arb:
@@ -153,11 +169,13 @@ class Piece:
         return sum((c * self._integral(alpha, low, high) for c, alpha in terms), arb(0))
 
     def _integral(self, alpha: arb, low: Any, high: Any) -> arb:
+        """Returns the integral of e^(-kappa x^2 / 2 + alpha x) from ``low`` to ``high``."""
         if not self.curvature > 0:
             if alpha == 0:
                 return high - low
             return ((alpha * high).exp() - (alpha * low).exp()) / alpha
-        # erfc from the side where it does not cancel; each form is right everywhere.
+        # With m the peak of the integrand, erfc is taken on the side of m where the difference does not cancel. The
+        # comparisons choose among forms that are all right everywhere.
         root = (self.curvature / 2).sqrt()
         m = alpha / self.curvature
         whole = (arb.pi() / (2 * self.curvature)).sqrt() * (alpha**2 / (2 * self.curvature)).exp()
@@ -171,7 +189,7 @@ class Piece:
 
 
 def log_total(terms: Terms, x: np.ndarray) -> np.ndarray:
-    """Returns about log of :func:`total`, by floats."""
+    """Returns an estimate of log of :func:`total`, by floats."""
     return np.logaddexp.reduce([float(c.log()) + float(alpha) * x for c, alpha in terms])
 
 
@@ -198,16 +216,16 @@ class Loss:
     """The law of one run's privacy loss under P.
 
     Attributes:
-        key: what tells two laws apart; equal keys are equal laws.
+        key: an identifier; laws with equal keys are equal.
         infinite: P(Y = inf).
         atoms: masses of P and losses, all different.
-        pieces: where the law is continuous.
+        pieces: intervals of outcomes on which the law is continuous.
         normal: mu^2 where the loss is N(mu^2 / 2, mu^2), and nothing else; else None.
         lattice: exact offset and step, if all losses are offset + step * integer; else None.
         lost: P's mass of atoms left out, far out on a lattice that has no end.
         laplace: a, the largest loss, where this is plain Laplace noise; else None.
-        alone: delta of one run at an epsilon, where nothing else is known of the law, which is then not composed; else
-            None.
+        alone: a function from epsilon to delta of one run, where nothing else is known of the law, which then cannot be
+            composed; else None.
     """
 
     key: tuple
@@ -222,7 +240,7 @@ class Loss:
 
     @property
     def is_finite(self) -> bool:
-        """Whether there are atoms alone."""
+        """Whether the law has atoms alone."""
         return not self.pieces and self.normal is None
 
     def supremum(self) -> arb:
@@ -246,22 +264,29 @@ class Loss:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where to look, in floats: nothing here is proved, and nothing proved rests on it.
+# Estimates in floats: cumulants and saddle points, which place a contour. Nothing here is proved, and nothing proved
+# rests on it.
 #
 # A contour is placed by the cumulants K(t) = log E[e^(tY)] and their two derivatives. A poor guess makes balls wide,
 # and a verdict UNDECIDED, never wrong.
 # ----------------------------------------------------------------------------------------------------
 
 REACH = 13.0
-"""Standard deviations of Gaussian noise beyond which no tilted mass is looked for."""
+"""Standard deviations of Gaussian noise that a grid reaches beyond the tilted centres. Sound for any value."""
 
 MOST = 20_000
-"""Points for a piece at most."""
+"""Largest number of points of a piece's grid. Sound for any value."""
 
 Runs = Sequence[tuple[Loss, int]]
+"""A composition: laws, and how often each is run."""
 
 
 def _grid(piece: Piece, t: float) -> np.ndarray:
+    """Returns evenly spaced outcomes that cover a piece's mass under the tilt t.
+
+    Gaussian noise tilted by p^(1+t) q^(-t) is a sum of parts around (1 + t) a - t b, over kappa, for exponents a of P
+    and b of Q.
+    """
     low, high = (math.nan if end is None else float(end) for end in (piece.low, piece.high))
     kappa = float(piece.curvature)
     if kappa == 0:
@@ -279,7 +304,7 @@ def _grid(piece: Piece, t: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _atoms(law: Loss) -> tuple[np.ndarray, np.ndarray]:
-    """Returns logs of masses, and losses."""
+    """Returns logs of the atoms' masses, and their losses."""
     return np.array([float(p.log()) for p, _ in law.atoms]), np.array([float(y) for _, y in law.atoms])
 
 
@@ -287,6 +312,7 @@ def tilted(law: Loss, t: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns logs of weights, e^(tY) times mass, and losses: the atoms, and points in the pieces."""
     log_masses, places = _atoms(law)
     logs, losses = [log_masses + t * places], [places]
+    # A piece's integral is the trapezoid rule on its grid, in logarithms, as tilted densities overflow.
     for piece in law.pieces:
         x = _grid(piece, t)
         log_p, log_q = log_total(piece.p, x), log_total(piece.q, x)
@@ -311,14 +337,14 @@ def cumulants(law: Loss, t: float) -> tuple[float, float, float]:
 
 
 def together(runs: Runs, t: float) -> tuple[float, float, float]:
-    """Returns the same of a composition."""
+    """Returns the cumulant K(t) and its two derivatives of a composition, sums over the runs."""
     parts = [(np.array(cumulants(law, t)), count) for law, count in runs]
     k, first, second = sum((float(count) * part for part, count in parts), np.zeros(3))
     return float(k), float(first), float(second)
 
 
 def root(function, low: float, high: float) -> float:
-    """Returns about where an increasing function of t > 0 crosses 0, on a scale of logarithms."""
+    """Returns an estimate of the t > 0 at which an increasing function crosses 0, by bisection of log t."""
     for _ in range(46):
         middle = math.sqrt(low * high)
         if function(middle) < 0:
@@ -335,21 +361,22 @@ def sketched_saddle(runs: Runs, epsilon: float) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _saddle(runs: Runs, epsilon: float) -> float:
+    """Returns the zero of the derivative, which increases, as K is convex."""
     return root(lambda t: together(runs, t)[1] - epsilon - 1 / t - 1 / (1 + t), 1e-9, 1e7)
 
 
 def farther(runs: Runs, loss: float, above: float) -> float:
-    """Returns the t at which the tilted mean is ``loss``, if beyond ``above``."""
+    """Returns the t at which the tilted mean is ``loss``, or just more than ``above`` where that would be less."""
     return root(lambda t: together(runs, t)[1] - loss, above * 1.0001, 1e7)
 
 
 def log_most(runs: Runs, t: float, epsilon: float) -> float:
-    """Returns about the logarithm of Chernoff's bound on delta: (1 - e^-y)+ <= e^(ty) t^t / (1 + t)^(1 + t)."""
+    """Returns an estimate of the log of Chernoff's bound on delta: (1 - e^-y)+ <= e^(ty) t^t / (1 + t)^(1 + t)."""
     return together(runs, t)[0] - t * epsilon + t * math.log(t) - (1 + t) * math.log1p(t)
 
 
 def sketched_log_delta(runs: Runs, t: float, epsilon: float) -> float:
-    """Returns about the logarithm of delta, by the saddle point t."""
+    """Returns an estimate of the logarithm of delta, by the saddle point t."""
     k, _, variance = together(runs, t)
     spread = variance + 1 / t**2 + 1 / (1 + t) ** 2
     return min(0.0, k - t * epsilon - math.log(t * (1 + t)) - 0.5 * math.log(2 * math.pi * spread))
@@ -369,45 +396,57 @@ def sketched_log_delta(runs: Runs, t: float, epsilon: float) -> float:
 #
 # *Gauss's rule* of n nodes on a panel of half-width H misses at most 64/15 H sup|F| rho^(-2n) / (1 - rho^(-2)), the
 # supremum over the ellipse of semi-axes H (rho +- 1/rho) / 2 (Trefethen 2013, Theorem 19.3). f is bounded on an
-# interval
-# by its middle value and its logarithmic slope -kappa x + (1 + t) E_p[alpha] - t E_q[alpha]: the posterior means are
-# nondecreasing in x, so their values at the interval's ends bound them. The argument
-# of a sum that is 1 + u times its base, the term nearest to the other distribution, is at most v (b - a). With R the
-# other terms' sum over the base at x it is at most pi/2 R where R < 1, since |arg(1 + u)| <= pi/2 |u|; and at most
-# v (b - a) R where v (b - a) < pi/2, for there Re u >= 0 and |Im u| <= R sin(v (b - a)). R is monotone in x, and the
-# interval's ends bound it.
+# interval by its middle value and its logarithmic slope -kappa x + (1 + t) E_p[alpha] - t E_q[alpha]: the posterior
+# means are nondecreasing in x, so their values at the interval's ends bound them. The argument of a sum that is 1 + u
+# times its base, the term nearest to the other distribution, is at most v (b - a). With R the other terms' sum over the
+# base at x it is at most pi/2 R where R < 1, since |arg(1 + u)| <= pi/2 |u|; and at most v (b - a) R where
+# v (b - a) < pi/2, for there Re u >= 0 and |Im u| <= R sin(v (b - a)). R is monotone in x, and the interval's ends
+# bound it.
 #
 # *Tails.* Beyond an end where -kappa x + lambda, with lambda the largest value of the other two terms, is below 0, f
 # falls at least as e^(-(x - end) (kappa end - lambda)): its integral is at most f(end) / (kappa end - lambda).
 #
 # *Decay.* arg r(x + iv) >= 0 for v > 0 where the loss rises (P's exponents are at or above Q's), v < 0 where it falls.
-#  So
-# moving the path to Im x = v bounds |M(t + iw)| by integrals that only fall as w rises: one value holds for all w
-# beyond.
-# Where the interval ends the path goes up there. Smaller w: |phi|^2 is the transform of a symmetric law, 1 - cos(n u)
+# So moving the path to Im x = v bounds |M(t + iw)| by integrals that only fall as w rises: one value holds for all w
+# beyond. Where the interval ends the path goes up there.
+#
+# *Smaller w.* With phi(w) = M(t + iw) / M(t), |phi|^2 is the transform of a symmetric law, and 1 - cos(n u)
 # <= n^2 (1 - cos u), so 1 - |phi(w)|^2 >= (1 - |phi(n w)|^2) / n^2.
 # ----------------------------------------------------------------------------------------------------
 
 RHOS = tuple(arb(rho) for rho in (1.25, 1.5, 1.8, 2.2, 2.7, 3.3, 4, 5, 6.5, 8.5, 11, 15))
+"""Ellipses tried for a panel's error, by the sum of their semi-axes over the panel's half-width.
+
+Sound for any values above 1: each gives a bound, and the best is taken.
+"""
+
 MOST_NODES = 48
-"""Nodes of a panel; where more are needed it is halved."""
+"""Largest number of nodes of a panel; a panel that needs more is halved. Sound for any value."""
 
 MOST_IN_ALL = 100_000
+"""Largest number of nodes of a law, beyond which the integral is given up. Sound for any value."""
 
 LEAST_REACH = 18
-"""Standard deviations of Gaussian noise that panels reach beyond the outermost tilted place: e^(-18^2/2) = 2^-233."""
+"""Standard deviations of Gaussian noise that panels reach beyond the outermost tilted place: e^(-18^2/2) = 2^-233.
+
+Sound for any value above 0: the integral beyond is bounded and counted.
+"""
 
 WIDEST = 2.9
-"""Arguments within which terms may lie, below pi."""
+"""Largest width of the arguments, in radians, among which a sum's terms may lie.
+
+It has to be below pi: the proof above fails beyond.
+"""
 
 BLOCK = 1000
-"""Nodes that are summed at once."""
+"""Number of nodes that are summed by one product of matrices. Speed and memory only."""
 
 MOST_CELLS = 20_000
+"""Largest number of cells of a piece, beyond which the integral is given up. Sound for any value."""
 
 
 class TooMuch(Exception):
-    """More work than a verdict is worth; says of what."""
+    """The error of a route that would take more work than a verdict is worth; its text says of what."""
 
 
 def spread(terms: Terms) -> arb:
@@ -418,7 +457,7 @@ def spread(terms: Terms) -> arb:
 
 @dataclass(frozen=True, eq=False)
 class Tilt:
-    """A piece under the tilt t: its density f(x) = p^(1+t) q^(-t), and bounds on it."""
+    """A piece under the tilt t: its density f(x) = p(x)^(1+t) q(x)^(-t), and bounds on it."""
 
     piece: Piece
     t: arb
@@ -430,6 +469,7 @@ class Tilt:
 
     def supremum(self, middle: arb, half: arb) -> arb:
         """Returns an upper bound of f on an interval."""
+        # The logarithm of f lies within half the width times the largest absolute slope of its value in the middle.
         piece, t = self.piece, self.t
         low, high = middle - half, middle + half
         p, q = ([mean(terms, end) for end in (low, high)] for terms in (piece.p, piece.q))
@@ -438,10 +478,10 @@ class Tilt:
         return (self.log_density(middle) + half * rise.max(-fall).max(arb(0))).exp().upper()
 
     def growth(self, v: arb, low: arb | None = None, high: arb | None = None) -> arb:
-        """Returns a bound on |F(x + iu)| / f(x), but for the argument, for x in [low, high] or any, and u up to v."""
+        """Returns a bound on |F(x + iu)| / f(x) but for e^(-w arg r), for x in [low, high] or any x, and u up to v."""
         q, mixed = self.piece.q, arb(0.5)
         if low is not None:
-            # The share of an outermost term is least at an end.
+            # The share of the term of the largest exponent is least at ``low``, that of the smallest at ``high``.
             largest = (1 / (1 + _rest(q, high, least=True))).max(1 / (1 + _rest(q, low, least=False)))
             mixed = (1 - largest**2).min(mixed)
         apart = mixed * (1 - (spread(q) * v).cos())
@@ -493,6 +533,8 @@ class Tilt:
         count = max(1, int(float((high - low) / (unit * width))) + 1)
         half = (high - low) / (2 * count)
         left, found = [(0, count)], 0
+        # Bisection with a stack of index ranges, the leftmost on top, so that parts come in their order. A range is one
+        # part when it is a single cell or its bound is below ``tiny``; else its halves follow.
         while left:
             first, last = left.pop()
             middle, reach = low + (first + last) * half, (last - first) * half
@@ -508,6 +550,7 @@ class Tilt:
 
 
 def _base(terms: Terms, least: bool) -> tuple[arb, arb]:
+    """Returns the term of the least exponent, or of the largest."""
     return functools.reduce(lambda a, b: a if (a[1] < b[1]) == least else b, terms)
 
 
@@ -521,13 +564,14 @@ def _rest(terms: Terms, x: arb, least: bool) -> arb:
 
 @functools.lru_cache(maxsize=400)
 def _gauss(n: int, bits: int) -> tuple[tuple[arb, arb], ...]:
+    """Returns the nodes and weights of Gauss's rule on [-1, 1], as balls."""
     with ctx.workprec(bits):
         return tuple(arb.legendre_p_root(n, k, weight=True) for k in range(n))
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Points of a law under a tilt: weights e^(tY) times mass, losses, and what sums may miss for |w| up to a limit."""
+    """Points of a law under a tilt t: M(t + iw) is sum weight e^(iw loss) within ``error``, for |w| up to a limit."""
 
     weights: list[arb]
     losses: list[arb]
@@ -535,9 +579,9 @@ class Nodes:
 
 
 def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: float = MOST_IN_ALL) -> Nodes:
-    """Returns nodes for |w| <= ``limit``; errors are kept near 2^-accuracy of ``scale``, about M(t).
+    """Returns nodes for |w| <= ``limit``, with an error near 2^-accuracy times ``scale``, which is about M(t).
 
-    Raises TooMuch where it takes more than ``most``.
+    Raises TooMuch where more than ``most`` nodes are needed.
     """
     goal = scale * arb(2) ** -accuracy
     weights = [p * (t * y).exp() for p, y in law.atoms]
@@ -547,11 +591,14 @@ def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: floa
         for near, far in ((weights[1], weights[0]), (weights[-2], weights[-1])):
             ratio = far / near
             error += far * ratio / (1 - ratio) if ratio < 1 else arb.pos_inf()
+    # Of many atoms those of negligible weight are added to the error, as each node costs a product at every frequency.
     counts = [len(weights) < 20 or not weight < goal / 1e4 for weight in weights]
     error += sum((weight for weight, count in zip(weights, counts, strict=True) if not count), arb(0))
     losses = [y for (_, y), count in zip(law.atoms, counts, strict=True) if count]
     weights = [weight for weight, count in zip(weights, counts, strict=True) if count]
     panels: list[tuple[Tilt, arb, arb]] = []
+    # ``run`` collects neighbouring cells of some weight, which become panels together. A cell below ``tiny`` ends the
+    # run and adds its whole integral to the error.
     for piece in law.pieces:
         tilt = Tilt(piece, t)
         error += tilt.ends()[2]
@@ -574,7 +621,7 @@ def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: floa
 
 
 def _merged(run: list[tuple[arb, arb]]) -> list[tuple[arb, arb]]:
-    """Returns panels of up to eight cells."""
+    """Returns the panels, by middle and half-width, that neighbouring cells make, up to eight a panel."""
     found = []
     for i in range(0, len(run), 8):
         part = run[i : i + 8]
@@ -586,9 +633,11 @@ def _merged(run: list[tuple[arb, arb]]) -> list[tuple[arb, arb]]:
 def _panel(
     tilt: Tilt, middle: arb, half: arb, limit: arb, goal: arb, weights: list[arb], losses: list[arb], depth: int = 0
 ) -> arb:
-    """Adds the nodes of a panel, halved as often as it takes; returns a bound on what they miss."""
+    """Adds the nodes of a panel, halved as often as it takes; returns a bound on their error."""
     best: tuple[int, arb] = (10**9, arb.pos_inf())
     widest = spread(tilt.piece.p).max(spread(tilt.piece.q))
+    # Each ellipse gives a bound on F, and so the number of nodes for the error wanted; the fewest nodes win. A wider
+    # ellipse makes the error fall faster and the bound larger, until terms of a sum may cancel.
     for rho in RHOS:
         v, reach = half * (rho - 1 / rho) / 2, half * (rho + 1 / rho) / 2
         if widest * v > WIDEST:
@@ -617,7 +666,10 @@ def _panel(
 
 
 def values_at(found: Nodes, step: arb, count: int) -> list[acb]:
-    """Returns M(t + i m step) for m = 0 .. count - 1, by a product of two matrices: small steps and large ones."""
+    """Returns M(t + i m step) for m = 0 .. count - 1, by a product of two matrices: small steps and large ones.
+
+    With m = r + R c, e^(i m step y) is e^(i r step y) e^(i R c step y): about sqrt(count) powers of each node suffice.
+    """
     rows = max(1, int(count**0.5))
     columns = -(-count // rows)
     table = acb_mat(rows, columns)
@@ -635,9 +687,9 @@ def values_at(found: Nodes, step: arb, count: int) -> list[acb]:
 
 
 def _powers(bases: list[acb], count: int) -> list[list[acb]]:
-    """Returns the powers 0 .. count - 1, each from two of about half its order.
+    """Returns the powers 0 .. count - 1, each the product of two of about half its order.
 
-    One by one a rectangle would grow by up to sqrt 2 each time that it is turned.
+    In a chain of ``count`` products the rectangle of a complex ball would grow by up to sqrt 2 at each turn.
     """
     found = [[acb(1)] * len(bases), bases][:count]
     for i in range(2, count):
@@ -646,18 +698,24 @@ def _powers(bases: list[acb], count: int) -> list[list[acb]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How far |M(t + iw)| falls beyond a frequency: the bounds of :mod:`.contour`, placed by floats, proved in balls.
+# Decay of |M(t + iw)| beyond a frequency: the bounds proved above, placed by floats and evaluated in balls.
+#
+# A table holds for rising frequencies the estimate of a bound and the shifts of the path that give it. Only the rows
+# that a sum over frequencies rests on are proved.
 # ----------------------------------------------------------------------------------------------------
 
 SHIFTS = (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 1.0, 1.4, 2.0, 3.0)
-"""Distances that a path is moved by, in units of the noise."""
+"""Distances that a path is moved by, in standard deviations of Gaussian noise. Sound for any values above 0.
+
+For Laplace noise the unit is 1 over the largest difference of an exponent of P and one of Q.
+"""
 
 TINY = 1e-60
-"""Share of M(t) that is not looked at closely."""
+"""Share of M(t) below which parts of a piece are bounded together. Sound for any value."""
 
 
 def bound(law: Loss, t: arb, frequency: float, shifts: list[float]) -> arb:
-    """Returns a bound on |M(t + iw)| for all w >= ``frequency``, the pieces' paths moved by ``shifts``."""
+    """Returns a bound on |M(t + iw)| for all w >= ``frequency``, with the pieces' paths moved by ``shifts``."""
     value = sum((p * (t * y).exp() for p, y in law.atoms), arb(0))
     tiny = arb(cumulants(law, float(t))[0]).exp() * TINY
     for piece, shift in zip(law.pieces, shifts, strict=True):
@@ -666,17 +724,20 @@ def bound(law: Loss, t: arb, frequency: float, shifts: list[float]) -> arb:
 
 
 def _piece(tilt: Tilt, frequency: arb, v: arb, tiny: arb) -> arb:
+    """Returns a bound on a piece's part of :func:`bound`: the path at the height v, and the ways up at finite ends."""
     piece = tilt.piece
     if not (spread(piece.p) * v < WIDEST and spread(piece.q) * v < WIDEST):
         return arb.pos_inf()
     value = tilt.growth(v) * tilt.ends()[2]
+    # Cell by cell, the integral of f times the growth, times the fall e^(-w arg r) at the least argument in the cell.
     for middle, half, above in tilt.cells(0.06 if piece.curvature > 0 else 0.01, tiny):
         least = _argument(piece, acb(arb(middle, half), v if piece.rises else -v))
         value += tilt.growth(v, middle - half, middle + half) * above * (-frequency * least).exp()
     for end in (piece.low, piece.high):
         if end is None:
             continue
-        # Up to the path, in steps that widen: the argument starts at 0.
+        # At a finite end the path goes up from the real line to v. The argument starts at 0 and the integrand does not
+        # fall there, so the first 40 steps widen twofold; 20 even ones follow.
         density, low = tilt.log_density(end).exp(), arb(0)
         for i in range(60):
             high = v * arb(2) ** (i - 59) if i < 40 else v * arb(i - 39) / 20 if i > 40 else v / 20
@@ -692,9 +753,10 @@ def _piece(tilt: Tilt, frequency: arb, v: arb, tiny: arb) -> arb:
 
 
 def _argument(piece: Piece, z: acb) -> arb:
-    """Returns a lower bound of |arg r| over a ball on the side of the line where it is at least 0."""
+    """Returns a lower bound of |arg r| over a ball, on the side of the real line on which |M| is bounded."""
 
     def turned(terms: Terms, least: bool) -> arb:
+        """Returns a lower bound of the argument of a sum over its base term."""
         c, alpha = _base(terms, least)
         if len(terms) == 1:
             return arb(0)
@@ -709,9 +771,14 @@ def _argument(piece: Piece, z: acb) -> arb:
 
 @dataclass(frozen=True)
 class Table:
-    """Floats: for rising frequencies, about the log of what :func:`bound` gives over M(t), and the shifts.
+    """Estimates of the decay of a law under a tilt, in floats, and the bounds proved so far.
 
-    ``bounds`` has by their rows those that were proved.
+    Attributes:
+        frequencies: rising frequencies, one for each row.
+        logs: for each row about the log of :func:`bound` over M(t); what was proved, where it was.
+        shifts: for each row the distance by which each piece's path is moved.
+        variance: that of a normal loss, whose decay is known in closed form; else None.
+        bounds: by row, the bounds that were proved.
     """
 
     frequencies: np.ndarray
@@ -724,6 +791,7 @@ class Table:
         """Returns the log of the bound on |phi| beyond ``frequency``, the table's row and the multiple n used."""
         if self.variance is not None:
             return -self.variance * frequency**2 / 2, 0, 1
+        # A row beyond the frequency serves through the least multiple n of the frequency that reaches it.
         n = np.maximum(1.0, np.ceil(self.frequencies / frequency))
         square = np.minimum(np.exp(2 * self.logs), 1.0)
         with np.errstate(divide="ignore"):
@@ -743,7 +811,7 @@ class Table:
 
 
 def table(law: Loss, t: float) -> Table:
-    """Returns where the bounds of a law are worth having."""
+    """Returns the estimated decay of a law at frequencies around its scale, with nothing proved yet."""
     k, _, variance = cumulants(law, t)
     if law.normal is not None:
         return Table(np.zeros(1), np.zeros(1), [[]], variance)
@@ -762,6 +830,10 @@ def table(law: Loss, t: float) -> Table:
 
 
 def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[list[float], np.ndarray]:
+    """Returns the shifts that are allowed, and for each of them about a piece's bound over M(t) at the frequencies.
+
+    The estimate follows :func:`_piece`, with a sum over a grid for the cells and one term for each way up.
+    """
     x = _grid(piece, t)
     kappa, widths = float(piece.curvature), [float(spread(side)) for side in (piece.p, piece.q)]
     apart = [abs(float(a) - float(b)) for _, a in piece.p for _, b in piece.q]
@@ -798,6 +870,7 @@ def _sides(piece: Piece) -> list[tuple[list[float], list[float]]]:
 
 
 def _turn(side: tuple[list[float], list[float]], x: np.ndarray, v: float) -> np.ndarray:
+    """Returns the argument of a sum at x + iv, by floats."""
     logs = np.array([c + a * x for c, a in zip(*side, strict=True)])
     weights = np.exp(logs - np.max(logs, axis=0))
     angles = np.array(side[1])[:, None] * v
@@ -805,7 +878,7 @@ def _turn(side: tuple[list[float], list[float]], x: np.ndarray, v: float) -> np.
 
 
 # ----------------------------------------------------------------------------------------------------
-# delta as an integral over a line in the complex plane, every omitted term bounded.
+# The line integral: delta as an integral over a line in the complex plane, with every omitted term bounded.
 #
 # Let S be the sum of the losses, M(z) = E[e^(zS); S < inf] and z = t + iw with t > 0. Since (1 - e^(-y))+ is the
 # inverse transform of 1/(z (z + 1)),
@@ -816,39 +889,54 @@ def _turn(side: tuple[list[float], list[float]], x: np.ndarray, v: float) -> np.
 #
 #     delta(eps) = T - sum over m != 0 of delta(eps + L m) e^(t L m) + truncation
 #
-# by Poisson's formula, the transform of delta(eps + y) e^(ty) being the integrand. The terms of the sum are not
-# negative.
+# by Poisson's formula, the transform of delta(eps + y) e^(ty) being the integrand. No term of the sum is negative.
+#
 # - m < 0: delta <= M(0), so at most M(0) / (e^(tL) - 1) together.
 # - m > 0: delta(e) <= E[e^(u (S - e))] sup_y e^(-uy) (1 - e^(-y)) = M(u) e^(-ue) u^u / (1 + u)^(1 + u) for each u > t.
 # - Truncation: |M(t + iw)| <= B beyond w = (n - 1) h, |z (z + 1)| >= w^2 and sum over m >= n of 1/m^2 <= 1/(n - 1) give
 #   at most B e^(-t eps) / (pi h (n - 1)).
 #
-# B is the product of the laws' bounds (:mod:`.contour`), each to the power of its count; M(z) itself is quadrature
-# (:mod:`.contour`).
+# B is the product of the laws' bounds (:func:`bound`), each to the power of its count; M(z) itself is quadrature
+# (:func:`nodes`).
 # ----------------------------------------------------------------------------------------------------
 
 ACCURACY = 44.0
-"""Natural logarithm of the relative accuracy aimed at, e^-44 = 8e-20."""
+"""Negative natural logarithm of the relative accuracy aimed at: e^-44 = 8e-20. Sound for any value."""
 
 MOST_PRODUCTS = 4e7
-"""Nodes times frequencies of one law: about four seconds."""
+"""Largest product of nodes and frequencies of one law: about four seconds. Sound for any value."""
 
 LESS = ((ACCURACY, MOST_PRODUCTS), (27.0, MOST_PRODUCTS), (16.0, MOST_PRODUCTS), (16.0, 4 * MOST_PRODUCTS))
-"""Accuracies, and products for them, that are tried in turn where the transform falls slowly: e^-27 = 2e-12 and e^-16 =
-1e-7. The last is for few runs at small rates, whose loss is nearly an atom."""
+"""Accuracies, as :data:`ACCURACY`, and largest products for them, tried in turn where the transform falls slowly.
+
+e^-27 = 2e-12 and e^-16 = 1e-7. The last is for few runs at small sampling rates, whose loss is nearly an atom. Sound
+for any values.
+"""
 
 LOWER = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)
-"""Parts of the saddle point that a line is tried at."""
+"""Shares of the saddle point at which a line is tried, in falling order. Sound for any values above 0."""
 
 MOST_FREQUENCIES = 200_000
+"""Largest number of frequencies of a line, beyond which it is given up. Sound for any value."""
 
 MOST_ROWS = 40
-"""Rows of tables that are proved for one line."""
+"""Largest number of rounds in which rows of the tables are proved for one line. Sound for any value."""
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """The integrand on a line, but for e^(-z eps); serves every eps near the one that it was placed for."""
+    """The integrand on a line, but for e^(-z eps): it gives delta at any epsilon, tight near the one it was placed for.
+
+    Attributes:
+        t: the real part of the line.
+        period: L = 2 pi / h.
+        values: M(z) / (M(t) z (z + 1)) at the frequencies m h, m = 0, 1, ...
+        scale: M(t).
+        decayed: a bound on |M| beyond the last frequency.
+        farther: u > t, for the terms of m > 0.
+        farther_moment: M(u), rounded up.
+        mass: M(0), the mass of finite losses.
+    """
 
     t: arb
     period: arb
@@ -864,6 +952,7 @@ class Line:
         step, t = 2 * arb.pi() / self.period, self.t
         turn = -step * epsilon
         total = self.values[0].real / 2
+        # Terms of m and -m are conjugate: half of the sum is the term of m = 0 halved, and the real parts of m > 0.
         for m, value in enumerate(self.values[1:], 1):
             total += (value * acb(0, m * turn).exp()).real
         whole = total * step / arb.pi() * self.scale * (-t * epsilon).exp()
@@ -875,12 +964,13 @@ class Line:
         last = step * (len(self.values) - 1)
         cut = self.decayed * (-t * epsilon).exp() / (arb.pi() * last)
         aliases = (low + high).upper()
+        # The terms of m != 0 only add to the sum, so they are taken away from one side; the truncation has any sign.
         value = whole - arb(0).union(aliases) + arb(0, cut.upper())
         return value.intersection(arb(0).union(self.mass.upper()))
 
 
 def moment(runs: Runs, t: arb, accuracy: int) -> arb:
-    """Returns M(t), real, of a composition."""
+    """Returns M(t) of a composition, for real t."""
     value = arb(1)
     for law, count in runs:
         if law.normal is not None:
@@ -899,14 +989,16 @@ def chernoff(runs: Runs, epsilon: arb) -> arb:
 
 
 def place(runs: Runs, epsilon: float, accuracy: float) -> tuple[float, float, float, float]:
-    """Returns t, the period L, u, and about log delta, by floats.
+    """Returns t, the period L, u, and an estimate of log delta, by floats.
 
-    t is the saddle point, or below it where the terms of m > 0 would ask for a longer period than those of m < 0: where
-    M is flat, as of few runs with little noise, a half of it may take a half of the frequencies.
+    t is the saddle point, or below it where the terms of m > 0 would ask for a longer period than those of m < 0. Where
+    M is flat, as for few runs with little noise, half the tilt may take half the frequencies.
     """
     saddle = sketched_saddle(runs, epsilon)
     log_delta = sketched_log_delta(runs, saddle, epsilon)
     best: tuple[float, float, float] | None = None
+    # The period that m < 0 asks for grows as t falls, the one that m > 0 asks for shrinks. ``best`` is the shortest so
+    # far that suits both; no lower t can better it once the first alone is as long.
     for t in (saddle * share for share in LOWER):
         if together(runs, t)[0] - together(runs, saddle)[0] + (saddle - t) * epsilon > 3:
             break  # the integrand would be e^3 times as large
@@ -927,20 +1019,22 @@ def _period(
     wanted: float,
     best: tuple[float, float, float] | None,
 ) -> tuple[float, float, float] | None:
-    """Returns t, a period from the one given on at which terms of m > 0 are below e^-wanted, and the u of it.
+    """Returns t, a period of at least the given one at which terms of m > 0 are below e^-wanted, and its u.
 
-    None where it would be no shorter than the best one known.
+    Returns None where the period would be no shorter than the best one known.
     """
 
     def excess(u: float) -> float:
+        """Returns about the logarithm of the terms of m > 0 by Chernoff's bound at u."""
         return together(runs, u)[0] - u * epsilon - (u - t) * period
 
+    # The period grows by 15 percent until the best u makes the terms small enough.
     for _ in range(60):
         if best is not None and period >= best[1]:
             break
         u = farther(runs, epsilon + period, t)
         if excess(u) < -wanted:
-            # No farther than it takes: under a strong tilt a moment is more work.
+            # Any u that suffices does, so it is moved towards t: a moment under a stronger tilt is more work.
             while excess(math.sqrt(u * t)) < -wanted:
                 u = math.sqrt(u * t)
             return t, period, u
@@ -949,7 +1043,7 @@ def _period(
 
 
 def line(runs: Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOST_PRODUCTS) -> Line:
-    """Returns a line for this epsilon; ``wanted`` as :data:`ACCURACY`, ``most`` as :data:`MOST_PRODUCTS`."""
+    """Returns a line placed for an epsilon; ``wanted`` as :data:`ACCURACY`, ``most`` as :data:`MOST_PRODUCTS`."""
     t, period, u, log_delta = place(runs, epsilon, wanted)
     base = together(runs, t)[0] - t * epsilon
     step, exact_t, exact_period = 2 * math.pi / period, arb(t), arb(period)
@@ -960,6 +1054,8 @@ def line(runs: Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOS
     count, fallen = reach(runs, exact_t, step, log_delta - base - wanted, scales)
     product, scale, decayed = [acb(1)] * count, arb(1), arb(1)
     z = [acb(exact_t, exact_step * m) for m in range(count)]
+    # Law by law the product of (M(z) / M(t))^k grows, and apart from it M(t)^k and the bound beyond the last frequency.
+    # Dividing by M(t) keeps the numbers near 1.
     for (law, k), rough, share in zip(runs, scales, fallen, strict=True):
         if law.normal is not None:
             v = law.normal * k
@@ -984,12 +1080,16 @@ def line(runs: Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOS
 
 
 def reach(runs: Runs, t: arb, step: float, goal: float, scales: list[arb]) -> tuple[int, list[Callable[[arb], arb]]]:
-    """Returns how many frequencies to take, and for each law what its power is at most beyond, given its M(t).
+    """Returns the number of frequencies to take, and for each law a function from M(t) to a bound beyond the last one.
 
-    ``goal`` is the natural logarithm of what the product may be at the frequency 1 / pi.
+    The bound is on (|M(t + iw)| / M(t))^k. ``goal`` is the natural logarithm of the product's bound that is wanted at
+    the frequency 1 / pi; elsewhere it may be larger in proportion to the frequency.
     """
     tables = [table(law, float(t)) for law, _ in runs]
     frequency = step
+    # The frequency rises until the tables' estimates reach the goal; then the rows used are proved. Where the proofs
+    # fall short, the next round goes on from the proved values. The bounds returned are proved at the last frequency;
+    # after the last round they may miss the goal.
     for _ in range(MOST_ROWS):
         while True:
             logs = sum(k * found.at(frequency)[0] for found, (_, k) in zip(tables, runs, strict=True))
@@ -998,9 +1098,9 @@ def reach(runs: Runs, t: arb, step: float, goal: float, scales: list[arb]) -> tu
             frequency *= 1.04
             if frequency > step * MOST_FREQUENCIES:
                 raise TooMuch("the characteristic function falls too slowly for a sum over frequencies")
-        # The last frequency taken is (count - 1) steps, and more than this one.
+        # The last frequency taken, (count - 1) steps, is above the one that bounds are proved for.
         count = int(frequency / step) + 3
-        # An estimate gives way to what is proved, with which other rows of the tables may be better.
+        # A proved value replaces the estimate in its row, after which another row may be better.
         tables = [
             found.proved(law, t, frequency, top) for found, (law, _), top in zip(tables, runs, scales, strict=True)
         ]
@@ -1023,6 +1123,7 @@ def _share(found: Table, law: Loss, t: arb, frequency: float, k: int) -> Callabl
     assert multiple * frequency >= found.frequencies[row]
 
     def share(top: arb) -> arb:
+        """Returns the bound from the row's frequency, carried down to the n-th part of it."""
         square = ((beyond / top) ** 2).min(arb(1))
         return (1 - (1 - square) / multiple**2).upper().sqrt() ** k
 
@@ -1030,5 +1131,5 @@ def _share(found: Table, law: Loss, t: arb, frequency: float, k: int) -> Callabl
 
 
 def bits_of_nodes(runs: Runs, accuracy: float) -> int:
-    """Returns the bits to which a transform is wanted: its power is to have the accuracy."""
+    """Returns the bits of accuracy that a transform needs for its power to have the accuracy e^-accuracy."""
     return int(accuracy / math.log(2)) + 8 + sum(k for _, k in runs).bit_length()

@@ -1,14 +1,20 @@
-"""delta of two runs, as an integral over the outcome x of the first: where a contour would need too many frequencies.
+"""The dominating pairs that the referee judges by, as laws of the privacy loss in balls, and delta of special cases.
 
-With y* the outcome of the second run at which the two losses sum to eps, and P_B, Q_B its laws beyond y*,
+The last part, from :func:`stated` on, states each mechanism's dominating pairs from the theorems, apart from the code
+of the accountants. It is what a reader has to compare with the papers. The parts before it serve the compositions that
+the contour integral (``contour.py``) is too slow for.
 
-    delta(eps) = integral of p_A(x) P_B - e^eps q_A(x) Q_B dx,
+In reading order:
 
-and atoms of either law ask for the closed form of one run. The exponents of a piece being alpha, alpha + D, alpha + 2 D
-at most, u = e^(D y*) solves sum_k (c_k - E d_k) u^k = 0, E = e^(eps - Y_A(x)): a quadratic with one positive root,
-for the loss is monotone. So the integrand is analytic where root and logarithm are, and Arb's adaptive rule
-("Numerical integration in arbitrary-precision ball arithmetic", 2018) encloses the integral. On the real line it lies
-in [0, p_A(x)], which bounds what is left at the ends, where y* goes to infinity.
+- :func:`delta_of_two_runs`: two runs, by an integral over the first one's outcome.
+- :func:`delta_of_two_batches`: one epoch of random allocation over two batches, by one integral.
+- :func:`mixtures` to :func:`mixture_of_noise`: laws of mixtures of Gaussian or Laplace noise.
+- :func:`likely`: laws without outcomes of negligible mass.
+- :func:`delta_of_many_laplace`: runs of plain Laplace noise in closed form.
+- :func:`stated` to :data:`STATEMENTS`: the mechanisms' pairs, and compositions of them.
+
+Sources: F. Johansson, "Numerical integration in arbitrary-precision ball arithmetic" (2018), for the integrals; each
+statement names its theorem.
 """
 
 from __future__ import annotations
@@ -27,6 +33,20 @@ from flint import acb, arb, arb_poly, ctx, fmpz_poly
 from jaxacct import mechanisms as m
 from jaxacct.verify import contour
 from jaxacct.verify.contour import Loss, Piece, Terms, Tilt, TooMuch, ball, total
+
+# ----------------------------------------------------------------------------------------------------
+# Two runs: delta as an integral over the outcome x of the first, where a contour would need too many frequencies.
+#
+# With y* the outcome of the second run at which the two losses sum to eps, and P_B, Q_B its masses beyond y*,
+#
+#     delta(eps) = integral of p_A(x) P_B - e^eps q_A(x) Q_B dx,
+#
+# and atoms of either law ask for the closed form of one run. The exponents of a piece being alpha, alpha + D, alpha +
+# 2 D at most, u = e^(D y*) solves sum_k (c_k - E d_k) u^k = 0, E = e^(eps - Y_A(x)): a quadratic with one positive
+# root, for the loss is monotone. So the integrand is analytic where root and logarithm are, and Arb's adaptive rule
+# ("Numerical integration in arbitrary-precision ball arithmetic", 2018) encloses the integral. On the real line the
+# integrand lies in [0, p_A(x)], which bounds the remainder at the ends, where y* goes to infinity.
+# ----------------------------------------------------------------------------------------------------
 
 
 def delta_of_two_runs(first: Loss, second: Loss, epsilon: arb) -> arb:
@@ -50,12 +70,13 @@ def pieces(law: Loss) -> tuple[Piece, ...]:
 
 
 def _both(a: Piece, b: Piece, epsilon: arb) -> arb:
-    """Returns what two pieces add."""
+    """Returns the part of delta that comes from one piece of each run."""
     low, high, missed = Tilt(a, arb(0)).ends()
     edges = sorted({float(b.loss_at(False)): b.loss_at(False), float(b.loss_at(True)): b.loss_at(True)}.items())
     infimum, supremum = edges[0][1], edges[-1][1]
     value = arb(0, missed)
-    # Where the first loss alone decides: above, all of B counts; below, nothing.
+    # Where the first loss exceeds eps less B's infimum, all of B counts, in closed form; where it is below eps less B's
+    # supremum, nothing does. The integral is over the outcomes between.
     bounds = sorted((a.loss(low), a.loss(high)), key=float)
     start, stop = (low, high) if a.rises else (high, low)  # losses rise from start to stop
     if supremum.is_finite() and bounds[0] < epsilon - supremum:
@@ -71,7 +92,7 @@ def _both(a: Piece, b: Piece, epsilon: arb) -> arb:
         value -= epsilon.exp() * a.mass(a.q, left, right) * b.mass(b.q, b.low, b.high)
         stop = whole
     left, right = (start, stop) if a.rises else (stop, start)
-    # Thresholds are balls: between their middles, and what lies within the balls.
+    # Thresholds are balls. The integral goes from midpoint to midpoint; P's mass within the two balls bounds the rest.
     for end in (left, right):
         value += arb(0).union((2 * end.rad() * total(a.p, end) * (-a.curvature * end * end / 2).exp()).upper())
     left, right = left.mid(), right.mid()
@@ -87,6 +108,10 @@ def _both(a: Piece, b: Piece, epsilon: arb) -> arb:
 
 
 def _integrand(a: Piece, b: Piece, epsilon: arb, x: acb, analytic: bool) -> acb:
+    """Returns p_A(x) P_B - e^eps q_A(x) Q_B; not finite where it has to be analytic over the ball x and is not.
+
+    On the real line, where it need not be, the bound [0, p_A(x)] narrows a wide ball.
+    """
     common = (-a.curvature * x * x / 2).exp()
     p, q = total(a.p, x), total(a.q, x)
     above = p * common
@@ -115,7 +140,7 @@ def _place(b: Piece, ratio: acb, analytic: bool) -> acb:
         return (-weights[0] / weights[1]).log(analytic=analytic) / gap
     c, middle, most = weights
     root = (middle * middle - 4 * most * c).sqrt(analytic=analytic)
-    # Two forms of the positive root: the one without cancellation.
+    # Of the two forms of the positive root the one without cancellation.
     u = -2 * c / (root + middle) if middle.real.mid() > 0 else (root - middle) / (2 * most)
     return u.log(analytic=analytic) / gap
 
@@ -126,7 +151,7 @@ def _beyond(b: Piece, terms: Terms, y: acb) -> acb:
     found = acb(0)
     for c, alpha in terms:
         if not b.curvature > 0:
-            # An exponent of Laplace noise is never 0.
+            # Exponents of Laplace noise are 1 and -1, so the division is safe.
             part = ((alpha * end).exp() - (alpha * y).exp()) / alpha
             found += c * (part if b.rises else -part)
             continue
@@ -138,7 +163,7 @@ def _beyond(b: Piece, terms: Terms, y: acb) -> acb:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One epoch of random allocation over two batches, by one integral.
+# Two batches: one epoch of random allocation, by one integral.
 #
 # An example is in one of two sums with noise N(0, s^2), and moves it by 1. With x_i the sums over s, independent and
 # standard normal where nobody is added, and sigma = 1/s, the likelihood ratio is L = (W_1 + W_2)/2, where W_i =
@@ -149,12 +174,13 @@ def _beyond(b: Piece, terms: Terms, y: acb) -> acb:
 #
 # means over the data without it. Given W_1 = w the mean over W_2 is closed: with k = K - w, if that is above 0, and d =
 # sigma/2 - log(k)/sigma, E[(W - k)+] = Phi(d) - k Phi(d - sigma), E[(k - W)+] = k Phi(sigma - d) - Phi(-d); else 1 - k,
-# and 0. What is left is an integral over x_1 up to where w = K, which Arb does with its error; of the last 2^-BITS
-# before that point, and of what lies beyond FAR, the integrand's bound is taken.
+# and 0. There remains an integral over x_1 up to where w = K, which Arb computes with its error. The last 2^-bits
+# before that point, bits being the precision, and the range beyond FAR are bounded by the integrand's bound.
 # ----------------------------------------------------------------------------------------------------
 
 FAR = 60
-"""Standard deviations; beyond lies less than e^-1800."""
+"""Standard deviations at which the integral ends: beyond lies a mass of less than e^-1800. Sound for any value above 0:
+the mass beyond is added."""
 
 
 def delta_of_two_batches(direction: str, noise: arb, epsilon: arb) -> arb:
@@ -164,6 +190,7 @@ def delta_of_two_batches(direction: str, noise: arb, epsilon: arb) -> arb:
     last = bound.log() / sigma + sigma / 2
 
     def inner(x: acb, analytic: bool) -> acb:
+        """Returns the mean over the second sum, times the density of the first at x but for its constant."""
         k = bound - (sigma * x - sigma**2 / 2).exp()
         if not k.real > 0:  # a branch of the logarithm may be crossed, where an analytic function is asked for
             return acb(arb.nan(), arb.nan()) if analytic else acb(arb(0).union(bound + 1))
@@ -177,7 +204,7 @@ def delta_of_two_batches(direction: str, noise: arb, epsilon: arb) -> arb:
     end = last - arb(2) ** -ctx.prec
     high = end if not end > FAR else arb(FAR)
     value = acb.integral(inner, acb(low), acb(high)).real / (2 * arb.pi()).sqrt()
-    # Both means are at most 1, or K: so much is left of the ends that were cut off.
+    # The two inner means are at most 1 and K, so the ends that were cut off hold at most that times their mass.
     most = arb(1).max(bound)
     left_out = most * (2 * _phi(acb(-FAR)).real + (arb(2) ** -ctx.prec))
     value += arb(0).union(left_out)
@@ -193,11 +220,14 @@ def _phi(x: acb) -> acb:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Mixtures of Gaussian or Laplace noise around some places, as atoms and pieces.
+# Mixtures of noise: P and Q as weights of Gaussian or Laplace noise around some places, as atoms and pieces.
+#
+# Under Gaussian noise the whole line, or the part above ``low``, is one piece. Laplace densities have a kink at each
+# place: the line is split there, and an interval on which the loss is constant is an atom.
 # ----------------------------------------------------------------------------------------------------
 
 Weights = Sequence[tuple[arb, arb]]
-"""Weights and places of noise."""
+"""Weights of a mixture, and the places that noise is centred on."""
 
 
 def nothing() -> Loss:
@@ -206,24 +236,36 @@ def nothing() -> Loss:
 
 
 def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb, low: arb | None = None) -> Loss:
-    """Returns atoms and pieces of P = sum of noise of weights p around places against Q likewise, x above ``low``."""
+    """Returns atoms and pieces of P against Q, mixtures of noise around places, for outcomes x above ``low``.
+
+    Args:
+        kind: "gaussian" or "laplace".
+        scale: standard deviation or scale of the noise.
+        p: weights and places of P.
+        q: weights and places of Q.
+        factor: a number that all weights are multiplied by.
+        low: where outcomes begin; None for the whole line.
+    """
     p, q = [[(w * factor, place) for w, place in side if w != 0] for side in (p, q)]
     if kind == "gaussian":
         kappa, root = 1 / scale**2, (2 * arb.pi()).sqrt() * scale
 
         def terms(side: Weights) -> Any:
+            """Returns the coefficients and exponents of a mixture's density."""
             return tuple((w / root * (-(place**2) * kappa / 2).exp(), place * kappa) for w, place in side)
 
         return Loss((), pieces=(Piece(kappa, terms(p), terms(q), low, None),))
-    # In units of the scale, so that the exponents are 1 and -1, exactly.
+    # Laplace pieces count outcomes in units of the scale, so that the exponents are 1 and -1, exactly.
     places = sorted({float(place): place for _, place in (*p, *q)}.items())
     kinks = [place for _, place in places if low is None or place > low]
     ends = [low, *kinks, None]
     atoms, pieces = [], []
+    # Between two kinks noise around a place rises or falls throughout: the densities are sums of e^x and e^-x there.
     for start, stop in itertools.pairwise(ends):
         inner = stop if start is None else start if stop is None else (start + stop) / 2
 
         def parts(side: Weights, inner: Any = inner, first: bool = start is None) -> Any:
+            """Returns the coefficients and exponents of one mixture on this interval."""
             # Noise around a place at the right of the interval, or at its end, rises there.
             rising = [(w, c) for w, c in side if c > inner or (c == inner and first)]
             falling = [(w, c) for w, c in side if not (c > inner or (c == inner and first))]
@@ -245,7 +287,7 @@ def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb, low: ar
 
 
 def joined(key: tuple, *laws: Loss, atoms: Any = ()) -> Loss:
-    """Returns the law that several make together, each on outcomes of its own."""
+    """Returns the law of disjoint sets of outcomes, each with a law that has its share of the mass."""
     return Loss(
         key,
         infinite=sum((law.infinite for law in laws), arb(0)),
@@ -255,7 +297,7 @@ def joined(key: tuple, *laws: Loss, atoms: Any = ()) -> Loss:
 
 
 def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, factor: arb | None = None) -> Loss:
-    """Returns the law of mixtures of noise, times ``factor``; without noise the places themselves are seen."""
+    """Returns the law of mixtures of noise, times ``factor``; without noise the places themselves are the outcomes."""
     factor = arb(1) if factor is None else factor
     if scale == arb.pos_inf() or float(scale) == np.inf:
         return nothing()
@@ -269,46 +311,47 @@ def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Outcomes that no one sees, taken out of the laws: few runs at small rates are judged by what is likely.
+# Likely outcomes: laws without the outcomes of negligible mass, for few runs at small sampling rates.
 #
-# A subsampled run's losses log(1 - q + q e^x) grow as outcomes do, though P gives those hardly any mass. Under a tilt t
-# they weigh q^t e^(t^2 / (2 s^2)), which is above all others from t = 2 s^2 log(1/q) on. So the best tilt of the law as
-# it is stays below, however narrow the losses are that delta comes from, and a sum over frequencies is long. Without
-# the outcomes beyond a place the best tilt may be a hundred times as large.
+# A subsampled run's losses log(1 - q + q e^x) grow as outcomes do, though P gives large outcomes hardly any mass. Under
+# a tilt t they weigh q^t e^(t^2 / (2 s^2)), which is above all others from t = 2 s^2 log(1/q) on. So the best tilt of
+# the whole law stays below that, however narrow the losses are that delta comes from, and a sum over frequencies is
+# long. Without the outcomes beyond a place the best tilt may be a hundred times as large.
 #
-# *Proof.* Beyond its place a run has P's mass m. On runs none of which is beyond, the laws are those cut, and the rest
-#  of
-# E[(1 - e^(eps - S))+] lies in [0, sum of the m]. So delta is that of the cut laws plus a number between 0 and this
-# sum.
+# *Proof.* Let a run's outcomes beyond its place have P's mass m. Where no run is beyond its place, the laws are the cut
+# ones, and the rest of E[(1 - e^(eps - S))+] lies in [0, sum of the m]. So delta is that of the cut laws plus a number
+# between 0 and this sum.
 # ----------------------------------------------------------------------------------------------------
 
 SEEN = 1e-6
-"""Tilted mass beyond from which on it tells where the best tilt is."""
+"""Fall of the cumulant K (nats) from which on outcomes cut off weigh under the tilt. Sound for any value."""
 
 WORTH = 1.2
-"""How many times as large the best tilt has to become."""
+"""Least factor by which the best tilt has to grow for a cut to be used. Sound for any value."""
 
 ROUNDS = 16
-"""How often delta is guessed anew."""
+"""Largest number of guesses of delta. Sound for any value."""
 
 
 def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.Runs, arb]:
-    """Returns laws without outcomes that together have about e^-wanted of delta, and a bound on what these add.
+    """Returns laws without outcomes that together have about e^-wanted of delta, and a bound on these outcomes' mass.
 
-    The runs themselves, and 0, where nothing is gained.
+    Returns the runs themselves and 0 where the cut gains nothing.
     """
     if not any(_endless(piece) for law, _ in runs for piece in law.pieces):
         return runs, arb(0)
     tilt = contour.sketched_saddle(runs, epsilon)
     log_delta = contour.sketched_log_delta(runs, tilt, epsilon)
     share = wanted + math.log(sum(k for _, k in runs))
+    # The place of the cut depends on delta, and the estimate of delta on the cut: both are iterated until the estimate
+    # falls by less than a factor e. Under the whole law's tilt it is far too high, so it only falls.
     for _ in range(ROUNDS):
         laws = [within(law, math.sqrt(2 * (share - log_delta))) for law, _ in runs]
         cut = [(law, k) for (law, _), (_, k) in zip(laws, runs, strict=True)]
         if contour.together(cut, tilt)[0] > contour.together(runs, tilt)[0] - SEEN:
             return runs, arb(0)
         raised = contour.sketched_saddle(cut, epsilon)
-        # At most what is kept, and what is not: a guess from the wrong tilt is far too high.
+        # delta of the cut law, but no less than about the mass that the cut was placed for.
         found = max(contour.sketched_log_delta(cut, raised, epsilon), log_delta - wanted)
         if found > log_delta - 1:
             break
@@ -321,7 +364,8 @@ def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.R
 def within(law: Loss, reach: float) -> tuple[Loss, arb]:
     """Returns a law without its largest losses, and P's mass of these.
 
-    Pieces whose losses rise without end stop so many deviations of the noise beyond P's last centre, or their start.
+    A piece with unbounded losses ends ``reach`` standard deviations of the noise beyond P's outermost centre or its own
+    start.
     """
     pieces, beyond = [], arb(0)
     for piece in law.pieces:
@@ -338,12 +382,12 @@ def within(law: Loss, reach: float) -> tuple[Loss, arb]:
 
 
 def _endless(piece: Piece) -> bool:
-    """Whether losses rise without end as outcomes do."""
+    """Whether a piece's losses have no upper bound."""
     return not piece.supremum().is_finite()
 
 
 # ----------------------------------------------------------------------------------------------------
-# k runs of plain Laplace noise in closed form.
+# Plain Laplace noise: k runs in closed form.
 #
 # With a the largest loss and u = z + 1/2, M(z) = e^(-a/2)/2 [e^(au) (1 + v) + e^(-au) (1 - v)], v = 1/(2u), and
 # z (z + 1) = u^2 (1 - v) (1 + v). So the integrand of the contour integral is, for n = 0 .. k, a sum of
@@ -352,12 +396,12 @@ def _endless(piece: Piece) -> bool:
 #
 # For y <= 0 the path closes to the right and gives 0. For y > 0, n < k, it is a polynomial in v, and the residue of
 # e^(uy) u^(-2-j) at 0 is y^(1+j) / (1+j)!. For n = k, (1 + v)^(k-1) = (1 - v) R(v) + 2^(k-1), and 2^(k-1) e^(uy) / (u
-# (u - 1/2)) leaves 2^k (e^(y/2) - 1). The polynomials have whole coefficients with signs; more bits pay for what
-# cancels.
+# (u - 1/2)) leaves 2^k (e^(y/2) - 1). The polynomials have whole coefficients of both signs; further bits make up for
+# their cancellation.
 # ----------------------------------------------------------------------------------------------------
 
 MOST = 1000
-"""Runs: the sum has k^2/2 terms."""
+"""Largest number of runs in closed form: the sum has k^2/2 terms. Sound for any value."""
 
 
 def delta_of_many_laplace(a: arb, count: int, epsilon: arb) -> arb:
@@ -368,6 +412,7 @@ def delta_of_many_laplace(a: arb, count: int, epsilon: arb) -> arb:
         return below if epsilon < least else below.union(1 - least.exp())
     with ctx.workprec(ctx.prec + 4 * count + 64):
         value = arb(0)
+        # One term of the sum for each n, the number of runs in which e^(au) is taken; y falls with n.
         for n in range(count, 0, -1):
             y = a * (2 * n - count) - epsilon
             if y <= 0:
@@ -387,25 +432,25 @@ def delta_of_many_laplace(a: arb, count: int, epsilon: arb) -> arb:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Each mechanism's dominating pairs, written down from the theorems, apart from what the accountants use.
+# Statements: each mechanism's dominating pairs, from the theorems, apart from the code of the accountants.
 #
-# Of :mod:`jaxacct.mechanisms` only the classes and their fields are read; a float means the number that it is, exactly.
-# A statement returns for each direction of a relation the law of Y = log P/Q under P. Where P and Q are mixtures of the
-# noise around some places, :mod:`.statements` splits the line where the noise has kinks.
+# Only the classes of :mod:`jaxacct.mechanisms` and their fields are read; a float stands for exactly the number that it
+# is. A statement returns for a direction of a relation the law of Y = log P/Q under P. Where P and Q are mixtures of
+# noise around some places, :func:`mixtures` splits the line at the kinks of the noise.
 # ----------------------------------------------------------------------------------------------------
 
 
 class Unstated(Exception):
-    """No statement can be evaluated; says why."""
+    """The error of a mechanism without a statement that can be evaluated; its text says why."""
 
 
 def everything() -> Loss:
-    """The loss of a mechanism that releases all."""
+    """The loss of a mechanism that releases the data."""
     return Loss(("everything",), infinite=arb(1))
 
 
 def stated(mechanism: Any, relation: m.Relation) -> list[Loss]:
-    """Returns one law for each direction of ``relation``, or one alone that serves for all."""
+    """Returns one law for each direction of ``relation``, or a single one where the directions' laws are equal."""
     for kind, statement in STATEMENTS.items():
         if type(mechanism) is kind and (kind, relation) != (m.RandomizedResponse, "zero_out"):
             directions = directions_of(mechanism, relation)
@@ -416,16 +461,16 @@ def stated(mechanism: Any, relation: m.Relation) -> list[Loss]:
 
 
 def states_less(mechanism: Any) -> bool:
-    """Returns whether something is stated here by its own law, which the accountants' pair is above.
+    """Returns whether a mechanism is stated here by its own law, while the accountants use a pair that dominates it.
 
-    Of such a one their upper bound is to be judged; their lower bound is one on their pair, and not on the mechanism.
+    Only their upper bound can be judged then: their lower bound holds for their pair, and not for the mechanism.
     """
     parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
     return any(isinstance(part, m.RandomAllocation) for part in parts)
 
 
 def directions_of(mechanism: Any, relation: m.Relation) -> tuple[str, ...]:
-    """Returns the directions that a relation asks for; the order of a user's own pair (p, q) is "remove"."""
+    """Returns the directions that a relation asks for; a user's own pair (p, q) is in the order of "remove"."""
     if relation not in mechanism.relations:
         known = ", ".join(mechanism.relations)
         raise ValueError(
@@ -436,9 +481,13 @@ def directions_of(mechanism: Any, relation: m.Relation) -> tuple[str, ...]:
 
 
 def composition(mechanism: Any, steps: Any, relation: m.Relation) -> list[list[tuple[Loss, int]]]:
-    """Returns, for each direction, the laws and how often each is run; equal ones together, what is void left out."""
+    """Returns, for each direction, the laws and how often each is run.
+
+    Equal laws are counted together, and mechanisms that release nothing are left out.
+    """
     runs = [(stated(one, relation), count) for one, count in _runs(mechanism, steps) if count]
     found = []
+    # Direction i of every law; a law that serves for all directions has a single entry, used in each.
     for i in range(max((len(laws) for laws, _ in runs), default=1)):
         together: dict[tuple, tuple[Loss, int]] = {}
         for laws, count in runs:
@@ -468,6 +517,7 @@ def _runs(mechanism: Any, steps: Any) -> list[tuple[Any, int]]:
     own = {name: 1 for name in ("p", "q", "sensitivities", "probabilities")}
 
     def entry(i: int) -> Any:
+        """Returns mechanism i of a sequence."""
         leaves = {f.name: getattr(mechanism, f.name) for f in dataclasses.fields(mechanism)}
         chosen = {
             name: np.asarray(leaf)[i] if np.ndim(leaf) > own.get(name, 0) else leaf
@@ -481,7 +531,7 @@ def _runs(mechanism: Any, steps: Any) -> list[tuple[Any, int]]:
 
 
 def whole(steps: Any) -> int:
-    """Returns a number of runs as an integer; raises where it is none."""
+    """Returns a number of runs as an integer; raises ValueError where it is none."""
     count = exact(steps, "steps")
     if isinstance(count, float) or count < 0 or count.denominator != 1:
         raise ValueError(f"steps = {steps} is not a number of steps: give a whole number, at least 0.")
@@ -489,7 +539,7 @@ def whole(steps: Any) -> int:
 
 
 def exact(value: Any, name: str) -> Fraction | float:
-    """Returns a number as it is, whole ones of any size too; infinity and NaN as floats. Raises where it is none."""
+    """Returns a number exactly, as a fraction; infinity and NaN as floats. Raises TypeError where it is no number."""
     if isinstance(value, jax.core.Tracer):
         raise TypeError(f"{name} = {value} is traced: a verdict is about numbers.")
     if isinstance(value, Fraction):
@@ -504,13 +554,13 @@ def exact(value: Any, name: str) -> Fraction | float:
 
 
 def real(value: Any) -> arb:
-    """Returns the number that a field is."""
+    """Returns the number that a field stands for, as a ball."""
     number = exact(value, "a field")
     return arb(number) if isinstance(number, float) else arb(number.numerator) / number.denominator
 
 
 def rational(value: Any) -> Fraction:
-    """The same, as a fraction."""
+    """Returns the number that a field stands for, as a fraction."""
     return Fraction(exact(value, "a field"))
 
 
@@ -522,27 +572,27 @@ def normal(scale: arb, shift: int) -> Loss:
 
 
 def gaussian(direction: str, noise_multiplier: Any) -> Loss:
-    """The half-line is optimal for a shift: Balle and Wang (2018). Replacing moves the query by 2."""
+    """The Gaussian mechanism: half-lines are optimal for a shift (Balle and Wang 2018); replacing shifts by 2."""
     return normal(real(noise_multiplier), 2 if direction == "replace" else 1)
 
 
 def sides(direction: str, mixed: Weights) -> tuple[Weights, Weights]:
-    """Returns P and Q, as weights and places of noise B around 0, where what is sampled adds up to some places.
+    """Returns P and Q, as weights and places of noise, where a sample moves a sum to the places of ``mixed``.
 
-    Zhu, Dong and Wang (2022), Theorem 11; Choquette-Choo et al. (2024): the mixture against B, its reverse, and for
-    replacing two mixtures. Those of Q lie on the other side of 0, so that the loss rises.
+    Zhu, Dong and Wang (2022), Theorem 11; Choquette-Choo et al. (2024): with B the noise around 0, the mixture against
+    B, its reverse, and for replacing two mixtures. Those of Q lie on the other side of 0, so that the loss rises.
     """
     base, mirrored = [(arb(1), arb(0))], [(weight, -place) for weight, place in mixed]
     return {"remove": (mixed, base), "add": (base, mirrored), "replace": (mixed, mirrored)}[direction]
 
 
 def sampled(rate: arb) -> Weights:
-    """Returns where the noise is if an example is sampled at some rate."""
+    """Returns the mixture of places where noise is centred, for one example sampled at a rate."""
     return [(1 - rate, arb(0)), (rate, arb(1))]
 
 
 def subsampled(kind: str, direction: str, scale: arb, rate: arb) -> Loss:
-    """A Poisson sample and noise of some kind."""
+    """A Poisson sample of one example, and noise of the given kind."""
     if rate == 0:
         return nothing()
     if kind == "gaussian" and rate == 1:
@@ -561,7 +611,7 @@ def subsampled_laplace(direction: str, scale: Any, sampling_rate: Any) -> Loss:
 
 
 def subsampled_group(direction: str, scale: Any, sampling_rate: Any, size: int, noise: str) -> Loss:
-    """A Poisson sample, of a group that moves the sum by as many units as it has examples there: a binomial number."""
+    """A Poisson sample of a group, which moves the sum by its number of sampled examples, a binomial variable."""
     s, q = real(scale), real(sampling_rate)
     if q == 0:
         return nothing()
@@ -574,7 +624,7 @@ def subsampled_group(direction: str, scale: Any, sampling_rate: Any, size: int, 
 
 
 def gaussian_mixture(direction: str, noise_multiplier: Any, sensitivities: Any, probabilities: Any) -> Loss:
-    """Noise around places of some probabilities, taken as shares."""
+    """Noise around places, whose probabilities are weights that are divided by their sum."""
     places = np.asarray(sensitivities, np.float64).tolist()
     weights = np.asarray(probabilities, np.float64).tolist()
     together: dict[float, arb] = {}
@@ -597,9 +647,10 @@ def truncated(
     overflow_rate: Any,
     overflow_slack: Any,
 ) -> Loss:
-    """Theorem of :class:`jaxacct.TruncatedPoissonGaussian`: which of three sampled Gaussians is run, is known.
+    """The theorem of :class:`jaxacct.TruncatedPoissonGaussian`: one of three sampled Gaussians is run, known which.
 
-    Half the noise at the rate r with probability v, half the noise at the rate q with min(e, w - v), else all of it.
+    Half the noise at the rate r with probability v; half the noise at the rate q with probability min(e, w - v); else
+    all the noise at the rate q.
     """
     s, q, most = real(noise_multiplier), real(sampling_rate), real(overflow_probability)
     least, r = real(least_overflow_probability), real(overflow_rate)
@@ -620,10 +671,10 @@ def truncated(
 
 
 def without_replacement(kind: str, scale: arb, rate: arb) -> Loss:
-    """Zhu, Dong and Wang (2022), Theorem 11, for replacing: the noise B around 0, A around 2, M = (1-q) B + q A.
+    """A sample without replacement (Zhu, Dong and Wang 2022, Theorem 11), for replacing.
 
-    Above 0 the law is that of log M/B under M where x > 1, below 0 that of -log M/B under B there (reflect x -> 2 - x),
-    and what remains, 1 - M(x > 1) - B(x > 1), is an atom at 0.
+    With the noise B around 0, A around 2, M = (1-q) B + q A: above 0 the law is that of log M/B under M where x > 1,
+    below 0 that of -log M/B under B there (reflect x -> 2 - x), and the rest, 1 - M(x > 1) - B(x > 1), is an atom at 0.
     """
     if float(scale) == np.inf or rate == 0:
         return nothing()
@@ -648,15 +699,16 @@ def laplace_without_replacement(direction: str, scale: Any, sampling_rate: Any) 
 
 
 def laplace(direction: str, scale: Any) -> Loss:
-    """Noise around the shift D against noise around 0; the loss lies within a = D/scale."""
+    """Laplace noise around the shift D against noise around 0; the loss lies within a = D/scale."""
     s, shift = real(scale), arb(2 if direction == "replace" else 1)
     law = mixture_of_noise("laplace", ("laplace", float(s), float(shift)), s, [(arb(1), shift)], [(arb(1), arb(0))])
     return dataclasses.replace(law, laplace=shift / s) if law.pieces else law
 
 
 def discrete_laplace(direction: str, scale: Any, sensitivity: int) -> Loss:
-    """Mass (1-a)/(1+a) a^|n|, a = e^(-1/scale), moved by D: losses (2n - D)/scale for n from 0 to D, the ends with all
-    that lies beyond them.
+    """Discrete Laplace noise of mass (1-a)/(1+a) a^|n|, a = e^(-1/scale), against itself moved by D.
+
+    The losses are (2n - D)/scale for n from 0 to D; the two ends also have the mass beyond them.
     """
     if float(np.asarray(scale)) == np.inf:
         return nothing()
@@ -670,7 +722,7 @@ def discrete_laplace(direction: str, scale: Any, sensitivity: int) -> Loss:
 
 
 def discrete_gaussian(direction: str, scale: Any, sensitivity: int, reach: int) -> Loss:
-    """Mass proportional to e^(-n^2/(2 s^2)), moved by D: loss D (2n - D)/(2 s^2).
+    """Discrete Gaussian noise of mass proportional to e^(-n^2/(2 s^2)), moved by D: loss D (2n - D)/(2 s^2).
 
     Atoms further than R from P's centre are left out: sum over |n| > R of e^(-n^2/(2 s^2)) <= 2 e^(-(R+1)^2/(2 s^2)) /
     (1 - e^(-(R+1)/s^2)), over a sum that is at least 1.
@@ -693,12 +745,12 @@ def discrete_gaussian(direction: str, scale: Any, sensitivity: int, reach: int) 
 
 
 def pure(direction: str, epsilon: Any) -> Loss:
-    """Kairouz, Oh and Viswanath (2015): binary randomized response dominates."""
+    """Pure DP, which binary randomized response dominates (Kairouz, Oh and Viswanath 2015)."""
     return approximate(direction, epsilon, 0.0)
 
 
 def approximate(direction: str, epsilon: Any, delta: Any) -> Loss:
-    """The same, and everything is said with probability delta."""
+    """Approximate DP: binary randomized response, which releases the data with probability delta."""
     d = real(delta)
     if float(np.asarray(epsilon)) == np.inf or d == 1:
         return everything()
@@ -712,7 +764,7 @@ def approximate(direction: str, epsilon: Any, delta: Any) -> Loss:
 
 
 def randomized_response(direction: str, epsilon: Any, outcomes: int) -> Loss:
-    """Kairouz, Bonawitz and Ramage (2016), equation (2), for two true values."""
+    """Randomized response over k outcomes (Kairouz, Bonawitz and Ramage 2016, equation (2)), for two true values."""
     if outcomes == 2 or float(np.asarray(epsilon)) in (0.0, np.inf):
         return pure(direction, epsilon)
     e = rational(epsilon)
@@ -723,7 +775,7 @@ def randomized_response(direction: str, epsilon: Any, outcomes: int) -> Loss:
 
 
 def discrete_pair(direction: str, p: Any, q: Any) -> Loss:
-    """The outcomes as given; those of one likelihood ratio p/q, compared exactly, together."""
+    """A user's own pair: its outcomes, those of one likelihood ratio p/q, compared exactly, together."""
     p, q = (np.asarray(side, np.float64).tolist() for side in (p, q))
     if direction == "add":
         p, q = q, p
@@ -740,9 +792,10 @@ def discrete_pair(direction: str, p: Any, q: Any) -> Loss:
 
 
 def random_allocation(direction: str, noise_multiplier: Any, batches: Any, points: int, participations: int) -> Loss:
-    """One batch is the Gaussian mechanism; with more the likelihood ratio is a mean of log-normal variables.
+    """Random allocation: the Gaussian mechanism for one batch, an integral for one epoch over two.
 
-    Of two batches one epoch is an integral (:mod:`.statements`). Noise without end says nothing, none says all.
+    The likelihood ratio is a mean of log-normal variables, one for each batch: :func:`delta_of_two_batches` integrates
+    over two, and more have no closed form. Infinite noise releases nothing, and no noise releases the data.
     """
     if float(np.asarray(batches)) == 1 or float(np.asarray(noise_multiplier)) == np.inf:
         return gaussian(direction, noise_multiplier)
@@ -761,7 +814,7 @@ def random_allocation(direction: str, noise_multiplier: Any, batches: Any, point
 
 
 def unknown_functions(direction: str, **_: Any) -> Loss:
-    """A user's distribution functions return floats, of which nothing is proved."""
+    """A user's distribution functions, which return floats, so that nothing can be proved."""
     raise Unstated("the distribution functions of PrivacyLoss return floats, which prove nothing in ball arithmetic")
 
 
@@ -784,3 +837,4 @@ STATEMENTS: dict[Any, Callable[..., Loss]] = {
     m.RandomAllocation: random_allocation,
     m.PrivacyLoss: unknown_functions,
 }
+"""The statement of each class of mechanism: a function of a direction and the mechanism's fields."""

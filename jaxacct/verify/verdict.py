@@ -1,4 +1,9 @@
-"""Which formula gives delta of a composition, for one direction."""
+"""Verdicts of the referee: delta of a composition by the best route, and the judgement of a claimed bracket.
+
+:class:`Direction` chooses among the routes (closed forms, lists of sums, the contour integral, laws on a lattice), each
+of which gives a ball that holds delta at an epsilon. :func:`epsilon` and :func:`delta` compare such balls with the two
+ends of a claim. A ball on one side of an end proves or refutes; a ball that holds it decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -21,34 +26,40 @@ if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 
 ENOUGH = 1e-14
-"""Relative radius of a ball that no further route is tried for."""
+"""Relative radius of a ball at which no further route is tried. Sound for any value."""
 
 FINE = 1e-10
-"""Relative radius of a ball that no lattice would make smaller."""
+"""Relative radius of a ball below which no lattice would make it smaller. Sound for any value."""
 
 MOST_ATOMS = 2000
-"""Sums of finite losses, each of which asks for a closed form once."""
+"""Largest number of sums of finite losses, for each of which a closed form is evaluated. Sound for any value."""
 
 MOST_PAIRS = 20
-"""The same, where each asks for an integral over two runs."""
+"""Largest number of sums of finite losses where each takes an integral over two runs. Sound for any value."""
 
 SIZES = (2**11, 2**13, 2**15, 2**17, 2**19)
-"""Points of the sandwich's lattices."""
+"""Numbers of lattice points that are tried in turn, each about five times as long as the one before. Sound for any
+values."""
 
 SECONDS = 16.0
-"""Processor time within which a finer lattice is begun, which takes about five times as long as the one before."""
+"""Processor time (seconds) within which a finer lattice is begun.
+
+Sound for any value; whether a close claim is decided or UNDECIDED may depend on the machine's speed.
+"""
 
 BITS = 192
+"""Bits of precision; the routes that fail are tried once more with three times as many. Sound for any value."""
 
 
 class Direction:
-    """A composition's losses in one direction: delta as a function of epsilon, in balls.
+    """A composition's losses in one direction of the relation: delta as a function of epsilon, in balls.
 
     Args:
         runs: laws and how often each is run, all different.
     """
 
     def __init__(self, runs: contour.Runs) -> None:
+        # A sum of normal losses is the normal loss of the sum of mu^2, so all Gaussians become one run.
         normals = [law.normal * k for law, k in runs if law.normal is not None]
         self.runs = [(law, k) for law, k in runs if law.normal is None]
         if normals:
@@ -68,7 +79,8 @@ class Direction:
             return some[0][0]
         if any(m == 1 for m, _ in some):
             return arb(1)
-        if all(m > 1e-15 for m, _ in some):  # no digits are lost, and simple numbers stay exact
+        # Where no digits are lost the product keeps simple numbers exact; tiny masses need log1p and expm1.
+        if all(m > 1e-15 for m, _ in some):
             left = arb(1)
             for m, k in some:
                 left *= (1 - m) ** k
@@ -83,7 +95,7 @@ class Direction:
     def delta(self, epsilon: float) -> arb:
         """Returns a ball that holds the delta at ``epsilon``.
 
-        Where no route is short enough it says nothing, and ``refused`` what they would have taken.
+        Where no route is short enough the ball reaches to 1, and ``refused`` says why each was given up.
         """
         if not self.runs:
             return arb(0)
@@ -91,6 +103,8 @@ class Direction:
             return self.infinite
         best, refused = None, []
         routes = self._routes()
+        # The routes in turn until one is precise enough, then again with more bits. Each ball holds delta, and the
+        # narrowest is kept. Too much work stays too much; failures of arithmetic may vanish with more bits.
         for bits in (BITS, 3 * BITS):
             with ctx.workprec(bits + sum(k for _, k in self.runs).bit_length()):
                 for route in list(routes):
@@ -99,7 +113,7 @@ class Direction:
                     except (TooMuch, ArithmeticError, OverflowError) as missing:
                         refused.append(str(missing) or type(missing).__name__)
                         if isinstance(missing, TooMuch):
-                            routes.remove(route)  # more bits are no less work
+                            routes.remove(route)
                         continue
                     if not found.is_finite():
                         continue
@@ -112,7 +126,10 @@ class Direction:
         return self.infinite.union(arb(1)) if best is None else best
 
     def below(self, epsilon: float, delta: float) -> arb | None:
-        """Returns a ball for the delta at ``epsilon`` that is below another, where Chernoff's bound is; else None."""
+        """Returns a ball for the delta at ``epsilon`` that is below ``delta``, by Chernoff's bound; else None.
+
+        This costs far less than :meth:`delta`, and is enough for the direction that is far from the claim.
+        """
         if not self.runs or math.isinf(epsilon) or not self.infinite < delta or self.runs[0][0].alone is not None:
             return None
         t = self._tilt(arb(epsilon))
@@ -126,13 +143,14 @@ class Direction:
         return ball if ball < delta else None
 
     def narrowed(self, epsilon: float, ball: arb, enough: Callable[[arb], bool]) -> arb:
-        """Returns a part of a ball for delta at ``epsilon``, by sandwiches ever finer until it is enough.
+        """Returns a part of a ball for delta at ``epsilon``, by pairs of lattice laws ever finer until it is enough.
 
-        It stays as it is where it is narrow already, and where no lattice is worth its time.
+        The ball is returned unchanged where it is narrow already, and where no lattice is worth its time.
         """
         if not self.runs or ball.rad() <= FINE * abs(ball) or len(self.runs) == sum(k for _, k in self.runs) == 1:
             return ball
         start = time.process_time()
+        # Each lattice is four times as fine as the one before. Both balls hold delta, so their intersection does.
         for size in SIZES:
             if enough(ball) or time.process_time() - start > SECONDS:
                 break
@@ -146,6 +164,10 @@ class Direction:
         return ball
 
     def _sandwiched(self, epsilon: arb, size: int) -> arb:
+        """Returns delta between the values of two lattice laws, finite losses alone.
+
+        Laws with atoms alone are listed exactly where their sums are few; the lattice is for the rest.
+        """
         finite = [run for run in self.runs if run[0].is_finite]
         rest = [run for run in self.runs if not run[0].is_finite]
         try:
@@ -155,7 +177,8 @@ class Direction:
         return self._shifted(finite if rest else [], self._placed(rest or self.runs, epsilon, size).delta, epsilon)
 
     def _placed(self, runs: contour.Runs, epsilon: arb, size: int, points: Any = None) -> cells.Composed:
-        """Returns a sandwich placed for this epsilon or for one nearby."""
+        """Returns composed lattice laws that were placed for this epsilon or for one nearby."""
+        # Laws stay valid at every epsilon, and nearly as narrow within one percent of their own.
         where, composed = self.composed.get(size, (math.inf, None))
         if composed is None or not abs(where - float(epsilon)) <= 1e-2 * abs(where):
             likely, beyond = statements.likely(runs, float(epsilon), cells.TAIL)
@@ -164,6 +187,11 @@ class Direction:
         return composed
 
     def _routes(self) -> list[Callable[[arb], arb]]:
+        """Returns functions from epsilon to a ball for delta, finite losses alone, the cheapest first.
+
+        One run has a closed form; atoms alone a lattice or a list; a single law with a closed form, or two runs, are
+        shifted by the sums of the atoms; all else is a contour integral.
+        """
         finite = [run for run in self.runs if run[0].is_finite]
         rest = [run for run in self.runs if not run[0].is_finite]
         if len(self.runs) == 1 and self.runs[0][1] == 1:
@@ -174,6 +202,7 @@ class Direction:
             return [lambda e: self._placed(self.runs, e, 0, points).delta(e), *routes] if points else routes
         if len(rest) == 1 and (closed := closed_form(*rest[0])) is not None:
             return [lambda e: self._shifted(finite, closed, e), self._integrated]
+        # Up to three runs of a law are enough to tell whether there are two in all.
         pair = [law for law, k in rest for _ in range(min(k, 3))]
         if len(pair) == 2:
             return [
@@ -185,10 +214,11 @@ class Direction:
         return [self._integrated]
 
     def _tilt(self, epsilon: arb) -> float:
+        """Returns the saddle point, by floats."""
         return contour.sketched_saddle(self.runs, float(epsilon))
 
     def _shifted(self, finite: contour.Runs, closed: Callable[[arb], arb], epsilon: arb, most: int = MOST_ATOMS) -> arb:
-        """Returns the mean of a closed form over the finite losses."""
+        """Returns the mean of closed(epsilon - s) over the sums s of the laws with atoms alone."""
         if not finite:
             return closed(epsilon)
         (entries,) = cells.listed(finite, self._tilt(epsilon), 5 * most, count=1)
@@ -201,10 +231,12 @@ class Direction:
     def _integrated(self, epsilon: arb) -> arb:
         """Returns the contour integral, on a line placed for this epsilon or for one nearby."""
         for where, line, beyond, share in self.lines:
+            # A line is valid at every epsilon; the radius shows whether it is still tight at this one.
             if abs(where - float(epsilon)) <= 1e-3 * abs(where):
                 found = line.delta(epsilon) + beyond
                 if found.rad() <= share * abs(found):
                     return found
+        # Less and less accuracy is asked for until a line is short enough; only the last failure is raised.
         for wanted, most in contour.LESS:
             try:
                 runs, beyond = statements.likely(self.runs, float(epsilon), wanted)
@@ -219,7 +251,7 @@ class Direction:
 
 
 def closed_form(law: Loss, count: int) -> Callable[[arb], arb] | None:
-    """Returns delta of so many runs as a closed function of epsilon of any sign, or None."""
+    """Returns delta of ``count`` runs as a function of epsilon of any sign in closed form; None where there is none."""
     if count == 1:
         return law.single
     if law.laplace is not None and count <= statements.MOST:
@@ -228,19 +260,22 @@ def closed_form(law: Loss, count: int) -> Callable[[arb], arb] | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The verdict on a claimed bracket.
+# Verdicts: the judgement of a claimed bracket.
+#
+# A question (:class:`_Epsilon`, :class:`_Delta`) answers whether the truth is at most, or at least, a number: True and
+# False are proved, None is neither. The bracket is PROVED by two answers of True and REFUTED by one of False.
 # ----------------------------------------------------------------------------------------------------
 
 LARGEST = arb(2) ** 1024
-"""Above every float64 but infinity."""
+"""Threshold above every finite float64: a supremum certainly beyond it makes every finite upper end false."""
 
 
 Claim: TypeAlias = "Bounds | tuple[float | None, float]"
-"""A bracket that is claimed, or its two ends; a lower one of None is 0."""
+"""A claimed bracket, or its two ends; a lower end of None is 0."""
 
 
 class Status(enum.StrEnum):
-    """What is known of a claim.
+    """The state of a claim.
 
     Attributes:
         PROVED: ``lower <= truth <= upper``.
@@ -255,13 +290,13 @@ class Status(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the referee says of a bracket.
+    """The referee's judgement of a bracket.
 
     Attributes:
         status: PROVED, REFUTED or UNDECIDED.
         truth: (low, high), float64, between which the truth was proved to lie: the bracket itself where it was proved
             and no more was needed, a narrow one where it was refuted.
-        reason: by what, or what is missing, in words.
+        reason: the grounds of the status, or what is missing, in words.
 
     >>> Verdict(Status.PROVED, (1.0, 1.1), "").status == "PROVED"
     True
@@ -289,7 +324,7 @@ def epsilon(
         mechanism: as for :func:`jaxacct.epsilon`: one, a sequence by a leading axis, or a tuple.
         steps: number of runs, of the same shape; Python integers of any size.
         delta: in [0, 1].
-        bracket: (lower, upper), or what has these as attributes, as :class:`~jaxacct.Bounds`; a lower of None is 0.
+        bracket: (lower, upper), or an object with these attributes, as :class:`~jaxacct.Bounds`; a lower of None is 0.
         relation: neighbouring relation, one that the mechanisms support.
 
     Formal guarantee: PROVED and REFUTED are theorems about the exact values of the floats given, in ball arithmetic and
@@ -325,8 +360,8 @@ def delta(
 ) -> Verdict:
     """Returns whether ``lower <= delta <= upper`` holds for the tight delta of a composition at ``epsilon``.
 
-    Args, guarantee, errors and source are those of :func:`epsilon`; ``epsilon``, in [0, inf], stands in for delta. At
-    inf the truth is the mass of infinite losses. ``truth`` is a narrow ball wherever one was computed.
+    Args, guarantee, errors and source are those of :func:`epsilon`, with ``epsilon``, in [0, inf], in the place of
+    delta. At inf the truth is the mass of infinite losses. ``truth`` is a narrow ball wherever one was computed.
 
     >>> from jaxacct import Gaussian
     >>> delta(Gaussian(10.0), 100, 1.0, (0.12693673, 0.12693675)).status.value
@@ -340,7 +375,7 @@ def delta(
 
 
 def number(value: object, name: str) -> float:
-    """Returns a float64; raises where there is none, it is NaN, or it would have to be rounded to be one."""
+    """Returns a number as a float64; raises TypeError or ValueError for no number, NaN, or one that is no float64."""
     given = exact(value, name)
     found = float(given)
     if math.isnan(found):
@@ -365,6 +400,7 @@ def _judged(
     ask: Callable[[list[Direction]], _Epsilon | _Delta],
     most: float,
 ) -> Verdict:
+    """Returns the verdict on a bracket; ``ask`` makes the question, and ``most`` is its largest possible truth."""
     with ctx.workprec(BITS + 64):
         try:
             question = ask([Direction(runs) for runs in composition(mechanism, steps, relation)])
@@ -372,6 +408,7 @@ def _judged(
             trivial = lower <= 0 and upper >= most
             status = Status.PROVED if trivial else Status.UNDECIDED
             return Verdict(status, (0.0, most), "the bracket says nothing" if trivial else f"{missing}.")
+        # Each is True or False where that was proved. One False end refutes the bracket, whatever the other is.
         above, below = question.at_most(upper), question.at_least(lower)
         if above is False or below is False:
             wrong = f"upper = {upper} is below the truth" if above is False else f"lower = {lower} is above the truth"
@@ -386,7 +423,14 @@ def _judged(
 
 
 class _Question:
-    """What the two questions share: delta of each direction, computed once at each epsilon."""
+    """The part that both questions share: delta of each direction, computed once at each epsilon.
+
+    Attributes:
+        directions: the directions of the relation.
+        seen: by direction and epsilon, the balls of delta computed so far.
+        bounds: likewise, balls from 0 to a Chernoff bound that was enough.
+        narrows: whether cheap bounds are tried first and undecided balls are narrowed.
+    """
 
     def __init__(self, directions: list[Direction]) -> None:
         self.directions = directions
@@ -403,10 +447,12 @@ class _Question:
     def judged(self, i: int, epsilon: float, delta: float | arb) -> arb:
         """Returns a ball narrow enough to tell whether delta is above ``delta``, if that is possible."""
         if self.narrows and len(self.directions) > 1 and (i, epsilon) not in self.seen:
-            bound = self.directions[i].below(epsilon, float(delta))  # most often one direction is far below the other
+            # Most often one direction is far below the other.
+            bound = self.directions[i].below(epsilon, float(delta))
             if bound is not None and bound < delta:
                 self.bounds[i, epsilon] = bound
                 return bound
+        # A ball that holds ``delta`` is narrowed until it lies on one side, and replaces the one seen.
         ball = self.ball(i, epsilon)
         if self.narrows and not (ball <= delta or ball > delta):
             ball = self.seen[i, epsilon] = self.directions[i].narrowed(
@@ -429,11 +475,12 @@ class _Epsilon(_Question):
         return _all(self._reached(i, epsilon) for i in range(len(self.directions)))
 
     def _reached(self, i: int, epsilon: float) -> bool | None:
+        """Returns whether delta of direction i at ``epsilon`` is at most the given one."""
         direction = self.directions[i]
         if self.given == 0 and direction.runs:
-            # The essential supremum: delta is 0 from there on, and nowhere before.
+            # delta is 0 from the essential supremum on, and nowhere before.
             if not direction.bounded:
-                # A ball that overflowed says nothing; infinity itself does.
+                # A ball that overflowed decides nothing; one certainly beyond all finite floats does.
                 return False if direction.infinite > 0 or direction.supremum > LARGEST else None
             return _decided(direction.supremum <= epsilon, direction.supremum > epsilon)
         ball = self.judged(i, epsilon, self.given)
@@ -448,6 +495,7 @@ class _Epsilon(_Question):
         direction = self.directions[i]
         if not direction.runs:
             return False
+        # delta falls to the mass of infinite losses and is equal to it from the supremum of the finite ones on.
         if direction.infinite > self.given:
             return True
         if self.given == 0 or (direction.infinite >= self.given and direction.infinite <= self.given):
@@ -458,7 +506,7 @@ class _Epsilon(_Question):
         return _decided(ball > self.given, ball < self.given)
 
     def known(self, lower: float, upper: float) -> tuple[float, float]:
-        """Returns what the proved ends say."""
+        """Returns the bracket that the proved ends give."""
         return max(lower, 0.0), upper
 
     def truth(self, lower: float, upper: float, above: bool | None) -> tuple[float, float]:
@@ -468,12 +516,14 @@ class _Epsilon(_Question):
         some = [direction for direction in self.directions if direction.runs]
         if any(direction.infinite > self.given for direction in some):
             return math.inf, math.inf
+        # At delta = 0 the truth is the largest supremum: at least each ball's low end, at most the largest high end.
         if self.given == 0 and some:
             return max(low, *(down(d.supremum) for d in some)), min(high, max(up(d.supremum) for d in some))
         self.narrows = False  # a narrow bracket asks for narrow balls
         guess = self._secant(max(wrong, 0.0))
         if guess is None:
             return low, high
+        # The guess is unproved. Brackets around it widen until both ends are proved.
         for margin in (1e-13, 1e-12, 1e-11, 1e-10, 1e-9):
             left, right = guess * (1 - margin), guess * (1 + margin) + 5e-324
             if self.at_most(right) and self.at_least(left):
@@ -481,9 +531,10 @@ class _Epsilon(_Question):
         return low, high
 
     def _secant(self, start: float) -> float | None:
-        """Returns about where the largest delta is the one given, by floats; None where that was not found."""
+        """Returns an estimate of the epsilon at which the largest delta is the given one; None where none was found."""
 
         def above(x: float) -> float:
+            """Returns the log of the largest delta over the given one; NaN where a ball is wide."""
             balls = [self.ball(i, x) for i in range(len(self.directions))]
             if any(ball.rad() > 1e-6 * abs(ball) for ball in balls):
                 return math.nan
@@ -492,6 +543,7 @@ class _Epsilon(_Question):
 
         x, y = start, max(start * 1.0001, 1e-9)
         f, g = above(x), above(y)
+        # The secant method on log delta, with steps kept between a quarter and four times the point.
         for _ in range(60):
             if math.isnan(f) or math.isnan(g):
                 return None
@@ -504,13 +556,14 @@ class _Epsilon(_Question):
 
 
 class _Delta(_Question):
-    """delta at a given epsilon: the largest of the directions'."""
+    """The largest delta of the directions at a given epsilon."""
 
     def __init__(self, directions: list[Direction], epsilon: float) -> None:
         super().__init__(directions)
         self.given = epsilon
 
     def _balls(self, delta: float) -> Iterator[arb]:
+        """Yields a ball for each direction, computed only when it is asked for."""
         return (self.judged(i, self.given, delta) for i in range(len(self.directions)))
 
     def at_most(self, delta: float) -> bool | None:
@@ -543,7 +596,7 @@ def _decided(yes: bool, no: bool) -> bool | None:
 
 
 def _all(known: Iterable[bool | None]) -> bool | None:
-    """Returns whether all hold; what comes after one that does not is not asked."""
+    """Returns whether all hold; entries after a False one are not evaluated."""
     answers = []
     for entry in known:
         if entry is False:
@@ -553,7 +606,7 @@ def _all(known: Iterable[bool | None]) -> bool | None:
 
 
 def _any(known: Iterable[bool | None]) -> bool | None:
-    """Returns whether any holds; what comes after it is not asked."""
+    """Returns whether any holds; entries after a True one are not evaluated."""
     found = _all(None if entry is None else not entry for entry in known)
     return None if found is None else not found
 

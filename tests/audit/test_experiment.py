@@ -6,12 +6,12 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from thorough import draws
+from helpers.thorough import draws
 
 from jaxacct import audit
 from jaxacct.audit import experiment
 from jaxacct.cli import main
-from jaxacct.numerics.precision import rounded_up
+from jaxacct.outward import rounded_up
 from jaxacct.train import Linear, cross_entropy, run_key
 
 SMALL = audit.Settings(noise_multiplier=1.5, steps=200, canaries=400, guesses=100)

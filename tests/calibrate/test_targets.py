@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from thorough import cases, program
+from helpers.thorough import cases, program
 
 import jaxacct as ja
 from jaxacct import calibrate, saddlepoint

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from thorough import cases
+from helpers.thorough import cases
 
 import jaxacct as ja
 from jaxacct import calibrate

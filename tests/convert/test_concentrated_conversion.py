@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from thorough import program
+from helpers.thorough import program
 
 import jaxacct as ja
 from jaxacct import Gaussian, PoissonSubsampledGaussian, PureDP, convert, rdp

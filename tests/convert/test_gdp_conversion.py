@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-from thorough import draws
+from helpers.thorough import draws
 
 from jaxacct import Gaussian, rdp
 from jaxacct.convert import dp_to_gdp, gdp_to_delta, gdp_to_epsilon, gdp_to_rdp

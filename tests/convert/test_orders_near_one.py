@@ -5,7 +5,7 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-from thorough import draws
+from helpers.thorough import draws
 
 from jaxacct import Gaussian
 from jaxacct.convert import (

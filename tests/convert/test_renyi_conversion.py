@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-from thorough import draws
+from helpers.thorough import draws
 
 from jaxacct import PoissonSubsampledGaussian, rdp
 from jaxacct.convert import METHODS, least_rdp, rdp_to_delta, rdp_to_epsilon

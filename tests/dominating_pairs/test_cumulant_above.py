@@ -4,7 +4,7 @@ import jax
 import mpmath
 import numpy as np
 import pytest
-from thorough import program
+from helpers.thorough import program
 
 from jaxacct.dominating_pairs.pair import Nodes, cumulant_above
 

@@ -4,7 +4,7 @@ import jax
 import mpmath as mp
 import numpy as np
 import pytest
-from thorough import program
+from helpers.thorough import program
 
 from jaxacct.dominating_pairs import FinitePair
 from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
+from helpers.thorough import program
 from jax.scipy.special import ndtr
-from thorough import program
 
 from jaxacct import rdp
 from jaxacct.mechanisms import PrivacyLoss

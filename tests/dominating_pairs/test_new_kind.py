@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-from brackets import assert_holds
+from helpers.brackets import assert_holds
 from jaxtyping import Array, ArrayLike
 
 import jaxacct as ja

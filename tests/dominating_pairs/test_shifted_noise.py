@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from thorough import draws, program
+from helpers.thorough import draws, program
 
 from jaxacct.dominating_pairs import ShiftedNoisePair, SubsampledGaussianPair
 from jaxacct.dominating_pairs.shifted_noise import LaplaceNoise

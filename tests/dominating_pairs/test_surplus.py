@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
-from thorough import program
+from helpers.thorough import program
 
 from jaxacct.dominating_pairs import SubsampledGaussianPair
 from jaxacct.dominating_pairs.normal import normal_cells

@@ -4,8 +4,8 @@ import jax
 import mpmath
 import numpy as np
 import pytest
-from oracle import PI, integral
-from thorough import program
+from helpers.oracle import PI, integral
+from helpers.thorough import program
 
 from jaxacct.dominating_pairs import SubsampledGaussianPair, WithoutReplacementPair
 

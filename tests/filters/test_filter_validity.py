@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from walks import best_adversary, positions, up
+from helpers.walks import best_adversary, positions, up
 
 import jaxacct as ja
 from jaxacct.filters import ApproximateDPFilter, GDPFilter, RenyiFilter, ZCDPFilter

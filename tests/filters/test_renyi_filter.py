@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from thorough import draws
+from helpers.thorough import draws
 
 from jaxacct import Gaussian, PoissonSubsampledGaussian, rdp
 from jaxacct.filters import FILTER_ORDERS, RenyiFilter

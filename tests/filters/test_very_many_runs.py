@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from thorough import THOROUGH, cases
+from helpers.thorough import THOROUGH, cases
 
 import jaxacct as ja
 from jaxacct.filters import ApproximateDPFilter, GDPFilter, IndividualRenyiFilter, RenyiFilter, ZCDPFilter

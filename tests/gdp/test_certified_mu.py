@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.thorough import program
 from scipy import stats
-from thorough import program
 
 import jaxacct as ja
 from jaxacct import gdp

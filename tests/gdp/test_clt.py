@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
+from helpers.thorough import program
 from scipy import stats
-from thorough import program
 
 import jaxacct as ja
 from jaxacct import gdp

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-from chains import hockey_stick, rounded_kernel
+from helpers.chains import hockey_stick, rounded_kernel
 from scipy.special import ndtr
 
 from jaxacct.iteration import contracted_delta, theta

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
-from thorough import cases
+from helpers.thorough import cases
 
 from jaxacct import rdp
 from jaxacct.mechanisms import (

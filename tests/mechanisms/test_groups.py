@@ -7,11 +7,11 @@ import pathlib
 import jax
 import numpy as np
 import pytest
-from brackets import assert_holds, assert_judged
-from oracle import gaussian_delta
+from helpers.brackets import assert_holds, assert_judged
+from helpers.oracle import gaussian_delta
+from helpers.thorough import cases
 from scipy.special import ndtr
 from scipy.stats import chi2
-from thorough import cases
 
 import jaxacct as ja
 from jaxacct import calibrate, convert

@@ -7,9 +7,9 @@ import math
 import jax
 import numpy as np
 import pytest
+from helpers.thorough import cases
 from scipy import stats
 from test_random_allocation import call, put, ratio
-from thorough import cases
 
 import jaxacct as ja
 from jaxacct import monte_carlo, strategies

@@ -5,7 +5,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from thorough import cases, draws
+from helpers.thorough import cases, draws
 
 import jaxacct as ja
 from jaxacct.mechanisms import PoissonSubsampled, RenyiOnly, SubsampledWithoutReplacement, ZeroConcentratedDP

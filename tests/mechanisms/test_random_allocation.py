@@ -6,8 +6,8 @@ import math
 import jax
 import numpy as np
 import pytest
+from helpers.thorough import draws
 from scipy import integrate, stats
-from thorough import draws
 
 import jaxacct as ja
 from jaxacct import RandomAllocation, prv, rdp

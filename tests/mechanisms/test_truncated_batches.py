@@ -8,8 +8,8 @@ import jax
 import mpmath
 import numpy as np
 import pytest
+from helpers.thorough import cases, draws
 from scipy import stats
-from thorough import cases, draws
 
 import jaxacct as ja
 from jaxacct.adapters import from_dp_event

@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from helpers.thorough import THOROUGH, draws
 from test_game import GAMES, POINTS, ROUNDING, discrete, exact, game, plainly, random_pairs, values
-from thorough import THOROUGH, draws
 
 import jaxacct as ja
 from jaxacct import calibrate, certified

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from thorough import draws
+from helpers.thorough import draws
 
 import jaxacct as ja
 from jaxacct import verify

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from thorough import cases, draws
+from helpers.thorough import cases, draws
 
 import jaxacct as ja
 from jaxacct import calibrate, certified

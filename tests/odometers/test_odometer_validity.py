@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from thorough import cases, draws
-from walks import best_adversary, crossing_constant, positions, up
+from helpers.thorough import cases, draws
+from helpers.walks import best_adversary, crossing_constant, positions, up
 
 from jaxacct import RandomizedResponse
 from jaxacct.odometers import (

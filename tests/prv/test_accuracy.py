@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from brackets import assert_judged
-from oracle import gaussian_epsilon
-from thorough import cases
+from helpers.brackets import assert_judged
+from helpers.oracle import gaussian_epsilon
+from helpers.thorough import cases
 
 import jaxacct as ja
 from jaxacct import verify

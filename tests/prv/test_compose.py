@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from thorough import draws
+from helpers.thorough import draws
 
 import jaxacct as ja
 from jaxacct.composition import ForDelta, ForEpsilon, directed_parts, facts_of

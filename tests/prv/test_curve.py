@@ -4,9 +4,9 @@ import jax
 import mpmath
 import numpy as np
 import pytest
-from brackets import assert_holds, assert_judged
-from oracle import gaussian_delta
-from thorough import cases
+from helpers.brackets import assert_holds, assert_judged
+from helpers.oracle import gaussian_delta
+from helpers.thorough import cases
 
 import jaxacct as ja
 from jaxacct.bounds import Bounds

@@ -5,10 +5,10 @@ import itertools
 import mpmath
 import numpy as np
 import pytest
-from brackets import assert_holds, assert_inverts
-from oracle import finite_delta
+from helpers.brackets import assert_holds, assert_inverts
+from helpers.oracle import finite_delta
+from helpers.thorough import cases
 from test_single_steps import approximate_dp, discrete_laplace, randomized_response
-from thorough import cases
 
 import jaxacct as ja
 

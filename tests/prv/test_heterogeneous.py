@@ -3,9 +3,9 @@
 import mpmath
 import numpy as np
 import pytest
-from brackets import assert_holds, assert_judged
-from oracle import gaussian_delta, gaussian_epsilon
-from thorough import cases
+from helpers.brackets import assert_holds, assert_judged
+from helpers.oracle import gaussian_delta, gaussian_epsilon
+from helpers.thorough import cases
 
 import jaxacct as ja
 

@@ -6,11 +6,11 @@ import pathlib
 import mpmath
 import numpy as np
 import pytest
-from brackets import assert_holds, assert_inverts, assert_judged
+from helpers.brackets import assert_holds, assert_inverts, assert_judged
+from helpers.oracle import gaussian_delta, gaussian_epsilon
+from helpers.thorough import cases, draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import gaussian_delta, gaussian_epsilon
-from thorough import cases, draws
 
 import jaxacct as ja
 

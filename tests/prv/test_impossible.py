@@ -3,8 +3,8 @@
 import mpmath
 import numpy as np
 import pytest
-from brackets import assert_holds
-from oracle import gaussian_delta
+from helpers.brackets import assert_holds
+from helpers.oracle import gaussian_delta
 
 import jaxacct as ja
 from jaxacct.prv import accountant

@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from brackets import assert_holds, assert_judged
-from oracle import gaussian_delta
-from thorough import cases, draws
+from helpers.brackets import assert_holds, assert_judged
+from helpers.oracle import gaussian_delta
+from helpers.thorough import cases, draws
 
 import jaxacct as ja
 from jaxacct.numerics.precision import TINY

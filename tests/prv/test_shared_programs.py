@@ -4,7 +4,7 @@ import jax
 import jax.monitoring
 import numpy as np
 import pytest
-from thorough import cases
+from helpers.thorough import cases
 
 import jaxacct as ja
 from jaxacct.composition import directed_parts

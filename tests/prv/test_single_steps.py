@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import mpmath
 import pytest
-from brackets import assert_holds, assert_inverts
-from oracle import finite_delta, gaussian_delta, shifted_noise_delta, subsampled
-from thorough import cases
+from helpers.brackets import assert_holds, assert_inverts
+from helpers.oracle import finite_delta, gaussian_delta, shifted_noise_delta, subsampled
+from helpers.thorough import cases
 
 import jaxacct as ja
 from jaxacct.strategies import BandedToeplitz, CyclicPoisson

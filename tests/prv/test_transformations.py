@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from oracle import gaussian_epsilon
+from helpers.oracle import gaussian_epsilon
 
 import jaxacct as ja
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from thorough import draws, program
+from helpers.thorough import draws, program
 
 from jaxacct.dominating_pairs import SubsampledGaussianPair
 from jaxacct.dominating_pairs.pair import Nodes, law_of, moments_and_errors

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from brackets import assert_holds, assert_judged
-from oracle import PI, gaussian_delta, integral
+from helpers.brackets import assert_holds, assert_judged
+from helpers.oracle import PI, gaussian_delta, integral
+from helpers.thorough import THOROUGH, draws, program
 from scipy.stats import binom
-from thorough import THOROUGH, draws, program
 
 import jaxacct as ja
 from jaxacct import saddlepoint

@@ -4,7 +4,7 @@ import jax
 import mpmath as mp
 import numpy as np
 import pytest
-from thorough import draws, program
+from helpers.thorough import draws, program
 
 import jaxacct as ja
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from thorough import draws
+from helpers.thorough import draws
 
 import jaxacct as ja
 from jaxacct import saddlepoint

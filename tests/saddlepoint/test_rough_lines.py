@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from thorough import draws, program
+from helpers.thorough import draws, program
 
 import jaxacct as ja
 from jaxacct.composition import ForDelta, ForEpsilon, directed_parts

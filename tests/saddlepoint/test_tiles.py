@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from thorough import draws, program
+from helpers.thorough import draws, program
 
 from jaxacct.dominating_pairs.normal import turned
 from jaxacct.saddlepoint.contour import TILE, _sums

@@ -6,9 +6,9 @@ import pathlib
 import mpmath
 import numpy as np
 import pytest
-from brackets import assert_holds, assert_judged
-from oracle import gaussian_delta
-from thorough import draws
+from helpers.brackets import assert_holds, assert_judged
+from helpers.oracle import gaussian_delta
+from helpers.thorough import draws
 
 import jaxacct as ja
 from jaxacct import saddlepoint

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_sweep import QUIET, SETTINGS
+from helpers.small_sweep import QUIET, SETTINGS
 
 import jaxacct as ja
 

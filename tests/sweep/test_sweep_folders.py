@@ -10,8 +10,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from small_sweep import QUIET, SETTINGS, same
-from thorough import draws
+from helpers.small_sweep import QUIET, SETTINGS, same
+from helpers.thorough import draws
 
 import jaxacct as ja
 from jaxacct import json_files

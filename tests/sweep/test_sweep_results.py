@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_sweep import QUIET, SETTINGS, same
+from helpers.small_sweep import QUIET, SETTINGS, same
 
 import jaxacct as ja
 from jaxacct.sweep import Accountant, compute, grid, rows

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from interrupted import (
+from helpers.interrupted import (
     ADAPTIVE,
     EPOCHS,
     QUANTILE,
@@ -26,7 +26,7 @@ from interrupted import (
     spends,
     squared_error,
 )
-from thorough import draws
+from helpers.thorough import draws
 
 import jaxacct as ja
 from jaxacct.train import Checkpoints, build_report, certified_epsilon, checkpoints, settings

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from interrupted import assert_same, make, resumed, run_until_killed
-from shared import WHOLE
+from helpers.interrupted import assert_same, make, resumed, run_until_killed
+from helpers.shared import WHOLE
 
 import jaxacct as ja
 from jaxacct.filters import RenyiFilter

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from shared import WHOLE
-from thorough import cases
+from helpers.shared import WHOLE
+from helpers.thorough import cases
 
 from jaxacct.train import DPTrainer
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from helpers.shared import ADAM, cosines, sharing
 from jax import export
-from shared import ADAM, cosines, sharing
 
 from jaxacct.train import Checkpoints, DPTrainer, PoissonSampler, export_inference, load_model, lora, merge_lora
 from jaxacct.train.clipping import Flat, clip_and_sum

@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from interrupted import ADAPTIVE, assert_same, make, resumed, run_until_killed
+from helpers.interrupted import ADAPTIVE, assert_same, make, resumed, run_until_killed
 
 import jaxacct as ja
 from jaxacct.filters import MenuFilter, RenyiFilter

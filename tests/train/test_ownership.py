@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from interrupted import assert_same, make, squared_error, state_bits
-from shared import ADAM, sharing
+from helpers.interrupted import assert_same, make, squared_error, state_bits
+from helpers.shared import ADAM, sharing
 
 from jaxacct.policies import Constant, Schedule
 from jaxacct.train import Checkpoints, DPTrainer, Flat, IndexedSource, build_report, certified_epsilon, split_params

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 import pytest
-from eight_devices import answers_of
 from flax import nnx
+from helpers.eight_devices import answers_of
+from helpers.thorough import cases
 from jax.sharding import PartitionSpec
-from thorough import cases
 
 from jaxacct.train.state import Layout, layout_of
 

@@ -9,7 +9,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-from interrupted import Killed, assert_same, killed_at, make, resumed, spends
+from helpers.interrupted import Killed, assert_same, killed_at, make, resumed, spends
 from scipy.stats import norm
 
 import jaxacct as ja

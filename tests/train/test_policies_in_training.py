@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import scipy.stats
 from flax import nnx
-from shared import WHOLE, sharing
-from thorough import cases
+from helpers.shared import WHOLE, sharing
+from helpers.thorough import cases
 
 from jaxacct.filters import RenyiFilter
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from shared import SGD, sharing
+from helpers.shared import SGD, sharing
 
 import jaxacct as ja
 from jaxacct import strategies, train

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from shared import WHOLE, sharing
+from helpers.shared import WHOLE, sharing
 
 from jaxacct.train import Augmentation, DPTrainer, IndexedSource, PoissonSampler, accuracy, run_key
 from jaxacct.train import unprotected_intermediates as intermediates

@@ -7,7 +7,7 @@ import stat
 
 import numpy as np
 import pytest
-from interrupted import Killed, killed_at, make, run_until_killed
+from helpers.interrupted import Killed, killed_at, make, run_until_killed
 
 from jaxacct import json_files
 from jaxacct.train import Checkpoints, saving

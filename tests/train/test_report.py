@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from shared import SGD, sharing
-from thorough import cases
+from helpers.shared import SGD, sharing
+from helpers.thorough import cases
 
 from jaxacct import plot
 from jaxacct.train import DPTrainer, Metrics, build_report, run_key, write_report

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from thorough import cases
+from helpers.thorough import cases
 
 from jaxacct.train import DPTrainer, PrivateGradients, clip_and_sum
 from jaxacct.train.clipping import Flat, clipped_sum, query, rows

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from shared import SGD, WHOLE, sharing
-from thorough import cases
+from helpers.shared import SGD, WHOLE, sharing
+from helpers.thorough import cases
 
 from jaxacct.filters import RenyiFilter
 from jaxacct.mechanisms import (

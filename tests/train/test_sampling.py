@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.thorough import cases
 from scipy import stats
-from thorough import cases
 
 from jaxacct.train.sampling import PoissonSampler, log_overflow_bound, pack
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from shared import cosines
+from helpers.shared import cosines
 
 from jaxacct.numerics.precision import in_float64
 from jaxacct.train import lora, merge_lora

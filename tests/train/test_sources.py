@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from shared import SGD, sharing
-from thorough import cases
+from helpers.shared import SGD, sharing
+from helpers.thorough import cases
 
 from jaxacct.train import DPTrainer, clipped_sum, privatize
 from jaxacct.train.sampling import PoissonSampler, RandomAllocationSampler

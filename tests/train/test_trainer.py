@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from shared import SGD, sharing
+from helpers.shared import SGD, sharing
 
 from jaxacct.filters import RenyiFilter
 from jaxacct.train import Batches, Budget, DPTrainer, Flat, Placement, certified_epsilon, load, make_trainer

@@ -8,8 +8,8 @@ import numpy as np
 import optax
 import pytest
 from flax import linen, nnx
-from shared import WHOLE
-from thorough import cases
+from helpers.shared import WHOLE
+from helpers.thorough import cases
 
 from jaxacct.train import (
     DPTrainer,

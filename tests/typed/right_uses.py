@@ -1,4 +1,5 @@
-"""Programs as users write them, under the strictest settings of their type checkers; tests/test_typed.py runs them."""
+"""Programs as users write them, under the strictest settings of their type checkers; tests/project/test_typed.py runs
+them."""
 
 from __future__ import annotations
 

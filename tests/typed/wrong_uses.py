@@ -1,6 +1,6 @@
 """Calls that a type checker has to refuse, line by line: each expects its error, and an error too few is one, too.
 
-Nothing here is run; what the same mistakes raise is in tests/test_wrong_uses.py.
+Nothing here is run; what the same mistakes raise is in tests/project/test_wrong_uses.py.
 """
 
 import jaxacct as ja

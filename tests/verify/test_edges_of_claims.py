@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from command_line import runner
+from helpers.command_line import runner
 
 import jaxacct as ja
 from jaxacct import verify

@@ -7,8 +7,8 @@ import pathlib
 
 import numpy as np
 import pytest
-from command_line import runner
-from thorough import cases
+from helpers.command_line import runner
+from helpers.thorough import cases
 
 import jaxacct as ja
 from jaxacct import verify

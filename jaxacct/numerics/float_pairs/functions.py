@@ -1,19 +1,23 @@
-"""sin, cos and atan2 of pairs with exponents. Errors in units of u^2 = 2^-48, to first order.
+"""Elementary functions of pairs with exponents, with error bounds, and a check of what pairs assume of a backend.
+
+Errors are in units of u^2 = 2^-48, to first order. Each function brings its argument near an entry of a table, and adds
+a short series or polynomial in the rest. In reading order: sin, cos and atan2; erf and erfc; exp, log and the functions
+made of them; the check of a backend. The next three paragraphs are of sin, cos and atan2.
 
 *Turns.* pi / 2 is taken in seven parts of 14 bits, and its multiple k in groups of 1024 and a rest, both below 2^10:
-all products are exact, and so is what is left of the high part after the first ones (numbers close to each other). The
-rest is summed as in three times the precision (errors of sums summed with their errors): off by (13 u)^3 times 200.
+all products are exact, and so is the rest of the high part after the first ones (numbers close to each other). The
+others are summed as in three times the precision (errors of sums summed with their errors): off by (13 u)^3 times 200.
 Up to |x| = 11.7, k has three bits. Partial sums that cancel are exact, and after the part c_i the sum is at most
 |r| + 7 2^(-14 i): the error is below 2 u^2 |r| wherever |r| > 2^-46. Pairs that are closer to a multiple of pi / 2 are
 few, and all of them are in the tests.
 
 *sin and cos.* With a of j/64 from the table and b its derivative, a + (b sin z + a (cos z - 1)): products make 14, the
-series 12 of |z|, which is at most the result; sums 3 + 3, the row 2, r 2 to 4: below 40, where 64 are asked for. Beyond
+series 12 of |z|, which is at most the result; sums 3 + 3, the row 2, r 2 to 4: below 40, where 64 are allowed. Beyond
 |x| = 11.7 that is an absolute error.
 
 *atan2.* z = (a - c b) / (b + c a) for c = j/64 near a / b, |z| < 1/80: c is at most twice the result, so the product
 makes 28, the sums and the quotient 31, the series 12, the row and the sum 5; pi / 2 or pi 4 more: below 80, where 128
-are asked for. The device's quotient a / b is a guess, and a z that is too large makes NaN.
+are allowed. The device's quotient a / b is a guess, and a z that is too large makes NaN.
 
 Sources: Euler's series of arctan and Machin's formula, for the constants; Ogita, Rump and Oishi (2005), "Accurate sum
 and dot product", for the sums.
@@ -40,13 +44,14 @@ from jaxacct.numerics.float_pairs.pair import Pair, Single, U, halves, power_of_
 from jaxacct.numerics.float_pairs.wide import INFINITE, NOTHING, Wide
 
 QUARTERS = 2.0**20
-"""More quarters of a turn are not taken off: the result is NaN."""
+"""Most quarters of a turn that are taken off; for more the result is NaN. The exact products above rest on it."""
 
 TURN_ROWS = 60
-"""Of sin and cos: what is left of a turn is below 0.9, for k may be one too many or too few where x is very large."""
+"""Rows of the table of sin and cos: the rest of a turn is below 0.9, for k may be one too many or too few where x is
+very large."""
 
 GROUP = 1024
-"""Quarters are counted in whole groups and a rest, both in few bits."""
+"""Quarters in a group: they are counted in whole groups and a rest, both in few bits. Exact products rest on it."""
 
 
 def _arctan(x: Fraction, digits: int) -> Decimal:
@@ -55,6 +60,7 @@ def _arctan(x: Fraction, digits: int) -> Decimal:
     one = 10**digits
     term = total = one * x.numerator * x.denominator // (x.numerator**2 + x.denominator**2)
     n = 0
+    # In whole numbers of the last digit: each term from the one before, until it is below that digit.
     while term:
         n += 1
         term = term * 2 * n * ratio.numerator // ((2 * n + 1) * ratio.denominator)
@@ -80,6 +86,7 @@ def _circle() -> tuple[list[np.float32], np.float32, list[np.ndarray]]:
             sum((-1) ** (n // 2) * step**n / math.factorial(n) for n in range(first, 30, 2)) for first in (1, 0)
         )
         rows, s, c = [], Decimal(0), Decimal(1)
+        # Each row from the one before, by the sum of angles.
         for _ in range(TURN_ROWS):
             rows.append([*parts(s, 24, 24), *parts(c, 24, 24)])
             s, c = s * cosine + c * sine, c * cosine - s * sine
@@ -98,6 +105,7 @@ def _turned(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
     terms += [-(count * c) for c in quarter[2:5] for count in (groups, rest)]
     terms += [-(rest * c) for c in quarter[5:]]
     errors, left = jnp.zeros_like(total), jnp.zeros_like(total)
+    # The sum as in three times the precision: its errors are summed with theirs.
     for n, term in enumerate(terms):
         total, error = two_sum(total, term)
         if not n:
@@ -144,7 +152,7 @@ def _sine_of(x: Wide, k_more: int) -> Wide:
 
 
 def sine_and_cosine(x: Wide) -> list[Wide]:
-    """Returns sin x and cos x, as either by itself."""
+    """Returns sin x and cos x, the same numbers as :func:`sin` and :func:`cos`."""
     r, k = _turned(x)
     s, c, sine, cosine = _split(r)
     of_sine, of_cosine = _joined(s, c, sine, cosine), _joined(c, pair.negative(s), sine, cosine)
@@ -185,12 +193,12 @@ def atan2(y: Wide, x: Wide) -> Wide:
     a, b = wide.absolute(y), wide.absolute(x)
     steep = wide.less(b, a)
     a, b = wide.select(steep, b, a), wide.select(steep, a, b)
-    # What is infinite is as if 1 beside 0 or 1.
+    # An infinite operand is replaced by 1, and the other by 0 or 1.
     one, zero = wide.constant(1.0), wide.constant(0.0)
     far = b.exponent == INFINITE
     a = wide.select(far & ~jnp.isnan(a.high), wide.select(a.exponent == INFINITE, one, zero), a)
     b = wide.select((far & ~jnp.isnan(b.high)) | (b.high == 0), one, b)
-    # The device's quotient is a guess; what it leaves is looked at.
+    # The device's quotient is a guess, and its residual z is checked.
     guess = (a.high / b.high) * power_of_two(jnp.clip(a.exponent - b.exponent, -100, 0))
     j = jnp.clip(lax.round(guess * STEPS, lax.RoundingMethod.TO_NEAREST_EVEN), 0, STEPS)
     c = wide.normal(Pair(j * np.float32(1 / STEPS), jnp.zeros_like(j)), 0)
@@ -210,43 +218,44 @@ def atan2(y: Wide, x: Wide) -> Wide:
 
 
 # ----------------------------------------------------------------------------------------------------
-# erf and erfc of pairs with exponents. Errors in units of u^2 = 2^-48, to first order.
+# erf and erfc, by tables of Taylor polynomials
 #
 # Below 1/2, erf(x) = x P(x^2); above, erfc(x) = e^(-x^2) P(1 / (1 + x)). P is a Taylor polynomial of degree 6, of a
 # table with a row for each 1/64 of its argument, the first three coefficients pairs, the others float32.
 #
 # *P.* Where x < 1/2 its argument makes 1.2 and its sums and products 5. Elsewhere the argument is off by 14, which
-#  counts
-# at most 1.3 times; sums and products of pairs make 11; what float32 makes of the third-order terms, and what is left
-# out, is at most 28 for x < 3 and 7 (1 + 2 x^2) always.
+# counts at most 1.3 times; sums and products of pairs make 11; float32's errors in the third-order terms, and the terms
+# left out, are at most 28 for x < 3 and 7 (1 + 2 x^2) always.
 #
-# *erf* is within 20 below 1/2, and 75 above, where it is 1 - erfc; 96 are asked for. *erfc* is within 64 (1 + 2 x^2):
-#  the
-# square is off by 14 x^2, the exponential by 10 and the product by 14; 128 (1 + 2 x^2) are asked for. Beyond x = 43 it
-# is 0, which is below the smallest float64.
+# *erf* is within 20 below 1/2, and 75 above, where it is 1 - erfc; 96 are allowed. *erfc* is within 64 (1 + 2 x^2): the
+# square is off by 14 x^2, the exponential by 10 and the product by 14; 128 (1 + 2 x^2) are allowed. Beyond x = 43 it is
+# 0, which is below the smallest float64.
 # ----------------------------------------------------------------------------------------------------
 
 TERMS = 7
-"""Of the Taylor polynomials."""
+"""Number of coefficients of a Taylor polynomial. The error bounds above rest on it."""
 
 PAIRS = 3
-"""How many of them are pairs."""
+"""Number of the first coefficients that are pairs. The error bounds above rest on it."""
 
 NEAR_ROWS = 17
 """Rows for x^2 = j/64 up to 1/4; those after are for 1 / (1 + x) = j/64 with j from 2 on."""
 
 FAR_ROWS = range(2, 44)
+"""Indices j of the rows for 1 / (1 + x) = j/64."""
 
 
 def _scaled_tail(x: Decimal) -> Decimal:
-    """Returns e^(x^2) erfc x: by a series with terms of one sign, or far out by Laplace's continued fraction."""
+    """Returns e^(x^2) erfc x, by a series with terms of one sign, or far out by Laplace's continued fraction."""
     root = (2 * quarter_turn()).sqrt()
     if x > 6:
+        # The continued fraction, from its far end inward.
         ratio = x
         for n in range(120, 0, -1):
             ratio = x + Decimal(n) / 2 / ratio
         return 1 / (root * ratio)
     term = total = x
+    # Each term from the one before, until it is below 60 digits of the sum.
     n = 0
     while term > Decimal(10) ** -60 * total:
         n += 1
@@ -262,6 +271,7 @@ def _far(w: Decimal) -> list[Decimal]:
     """
     drive = 2 / (2 * quarter_turn()).sqrt()
     y = [Decimal(0), Decimal(0), _scaled_tail(1 / w - 1)]  # those of index -2 and -1 are 0
+    # Each coefficient from the three before, by the differential equation.
     for n in range(TERMS - 1):
         known = -2 * ((1 - w) * y[-1] - y[-2]) + drive * (w if n == 0 else 1 if n == 1 else 0)
         known -= 3 * w**2 * n * y[-1] + 3 * w * (n - 1) * y[-2] + (n - 2) * y[-3]
@@ -274,7 +284,7 @@ def _near_one(s: Decimal) -> list[Decimal]:
     found = []
     drive = 2 / (2 * quarter_turn()).sqrt()
     for m in range(TERMS):
-        # The m-th derivative over m! of the sum of (-s)^n / (n! (2 n + 1)).
+        # The m-th derivative over m! of the sum of (-s)^n / (n! (2 n + 1)), term by term.
         total, power = Decimal(0), Decimal(1)
         for n in range(m, m + 40):
             total += power * (-1) ** n / (2 * n + 1)
@@ -296,11 +306,11 @@ def _tables() -> list[np.ndarray]:
 
 
 def _tail(x: Wide) -> tuple[Bool[Array, " ..."], Wide]:
-    """Returns whether |x| < 1/2, and erf |x| where it is, erfc |x| where not."""
+    """Returns whether |x| < 1/2, and erf |x| where it is so, erfc |x| where not."""
     x = wide.smallest(wide.absolute(x), wide.constant(1024.0))
     near = x.exponent < -1
     square = wide.multiply(x, x)
-    # Not 1 everywhere: a compiler rewrites (1 + x) - 1.
+    # Not 1 everywhere: a compiler would rewrite (1 + x) - 1.
     one = jnp.where(near, np.float32(2), np.float32(1))
     zero = jnp.zeros_like(one)
     w = pair.divide(
@@ -313,6 +323,7 @@ def _tail(x: Wide) -> tuple[Bool[Array, " ..."], Wide]:
     h = two_sum(t.high - j * np.float32(1 / STEPS), t.low)
     columns = looked_up(row, _tables())
     g = columns[-1]
+    # Horner's rule: the small coefficients in float32, then the first three in pairs.
     for c in columns[-2 : 2 * PAIRS - 1 : -1]:
         g = product(h.high, g) + c
     found = two_sum(columns[2 * PAIRS - 2], product(h.high, g))
@@ -341,19 +352,19 @@ def erfc(x: Wide) -> Wide:
 
 
 # ----------------------------------------------------------------------------------------------------
-# exp, log and what is made of them, of pairs with exponents: a row of a table, then a short series.
+# exp, log and the functions made of them: a row of a table, then a short series
 #
-# An argument is brought near 0, where a table has a row for each 1/64; what is left, z, is below 1/80, and a series in
-# z needs a pair for its second term, a sum of exact products for its third, and plain float32 beyond. Constants are
-# made here, of 40 decimals. Errors below are relative, in units of u^2 = 2^-48, to first order; 16 of them are one
+# An argument is brought near 0, where a table has a row for each 1/64; the rest, z, is below 1/80, and a series in z
+# needs a pair for its second term, a sum of exact products for its third, and plain float32 beyond. Constants are made
+# here, of 40 decimals. Errors below are relative, in units of u^2 = 2^-48, to first order; 16 of them are one
 # :data:`~jaxacct.numerics.float_pairs.pair.ROUNDING`.
 #
 # *One value, wherever it is computed.* Products that are rounded are
-# :func:`~jaxacct.numerics.float_pairs.pair.product`, and no constant is an operand of a sum of which the error is asked
-# for: compilers make (x + 1) - 1 into x.
+# :func:`~jaxacct.numerics.float_pairs.pair.product`, and no constant is an operand of a sum whose error is used:
+# compilers make (x + 1) - 1 into x.
 #
 # ========  =====================================================  ========
-# function  error                                                  asked for
+# function  error                                                  allowed
 # ========  =====================================================  ========
 # exp       10; 24 where |x| > 745                                 64
 # exp2      10; none at whole numbers                              64
@@ -366,46 +377,43 @@ def erfc(x: Wide) -> Wide:
 # ========  =====================================================  ========
 #
 # *exp.* With ln 2 in parts of 11, 11, 11 and 24 bits and |k| <= 2^13, products of k with the first three are exact,
-#  high
-# minus the first is exact (they are close), and r is off by what is rounded at k l4, below 2^-26 for k <= 2^13, and in
-# the last sum of pairs: 5 u^2 for |x| <= 745, 18 u^2 always. Nothing is rounded for k = 0. The row adds 1, the series
-# 15 / 128, the product 14 / 127 and the last two sums 1 and 2.
+# high minus the first is exact (they are close), and r is off by the rounding of k l4, below 2^-26 for k <= 2^13, and
+# of the last sum of pairs: 5 u^2 for |x| <= 745, 18 u^2 always. Nothing is rounded for k = 0. The row adds 1, the
+# series 15 / 128, the product 14 / 127 and the last two sums 1 and 2.
 #
 # *expm1.* For k = 0 and j != 0, |e^(j/64) - 1| <= 2.03 |y| and |p| <= 1.02 |y|: the row 2.1, the series 15.3, the
-#  product
-# 0.3, the sums of low parts 2.1 + 3.1 + 3.1 + 5.1, the last sum 3; 34 in all. Else the sum with 1 - 2^-k, which is
-#    exact,
-# makes it at most (31 |y| + 5 (1 + y)) / |1 - 2^-k + y| + 3, largest at k = 1, y = -0.293: 64; 37 at k = -1.
+# product 0.3, the sums of low parts 2.1 + 3.1 + 3.1 + 5.1, the last sum 3; 34 in all. Else the sum with 1 - 2^-k, which
+# is exact, makes it at most (31 |y| + 5 (1 + y)) / |1 - 2^-k + y| + 3, largest at k = 1, y = -0.293: 64; 37 at k = -1.
 #
 # *log.* c_j has 12 bits, so products with halves of t are exact; for j != 0, |t| >= 2^-7 and the first sum, of
-#  multiples
-# of 2^-30 below 2^-6, is exact too. z is off by u^2 (2 |t| c + |z|), at most 3.6 of the result; it is exact for j = 0.
-# The series makes 30.4 of the result where |j| = 1, less elsewhere; the row 2.1, the sums of low parts 3.1 + 4.1. Where
-# the exponent is not 0 the result is above 0.34: the series makes 2, and the parts of e ln 2, at most twice the result,
-# and sums of them less than 20.
+# multiples of 2^-30 below 2^-6, is exact too. z is off by u^2 (2 |t| c + |z|), at most 3.6 of the result; it is exact
+# for j = 0. The series makes 30.4 of the result where |j| = 1, less elsewhere; the row 2.1, the sums of low parts 3.1 +
+# 4.1. Where the exponent is not 0 the result is above 0.34: the series makes 2, and the parts of e ln 2, at most twice
+# the result, and sums of them less than 20.
 #
 # *The others* by the conditions of their formulas: log1p near 0 is log's core with t exact, and elsewhere 1 + x adds
 # 3 / 0.34; tanh = -e / (2 + e) with e = expm1(-2 |x|) makes at most 1.5 times e's error, 3 and 11; logistic 10 + 3 +
-#   11.
+# 11.
 # ----------------------------------------------------------------------------------------------------
 
 DIGITS = Context(prec=40)
-"""Of constants, before they are rounded."""
+"""Decimal context of constants before they are rounded: 40 digits, far more than a pair has."""
 
 STEPS = 64
-"""Tables have a row for each 1/64."""
+"""Rows of a table for each unit of its argument. The error bounds rest on it."""
 
 ROWS = 24
-"""From -24/64 to 30/64."""
+"""Rows on the lower side of a table: exponentials have rows from -24/64 to 24/64, logarithms up to 30/64."""
 
 Number = Decimal | Fraction | int
+"""A number of the host, known to more digits than a pair has."""
 
 LARGEST_POWER = 8192
-"""Exponentials beyond 2^8192 are inf, and below 2^-8192 they are 0."""
+"""Largest power of two of an exponential: exponentials beyond 2^8192 are inf, and those below 2^-8192 are 0."""
 
 
 def rounded(value: Number, bits: int = 24) -> np.float32:
-    """Returns a number of the host in so many bits, to nearest."""
+    """Returns a number of the host in so many bits, rounded to nearest."""
     exact = Fraction(value)
     if not exact:
         return np.float32(0)
@@ -414,7 +422,7 @@ def rounded(value: Number, bits: int = 24) -> np.float32:
 
 
 def parts(value: Number, *bits: int) -> list[np.float32]:
-    """Returns numbers of so many bits each, of which each is what the ones before leave."""
+    """Returns numbers of so many bits each, each of them the rest that the ones before leave, rounded."""
     rest, found = Fraction(value), []
     for count in bits:
         found.append(rounded(rest, count))
@@ -423,9 +431,9 @@ def parts(value: Number, *bits: int) -> list[np.float32]:
 
 
 def looked_up(row: Int32[Array, " ..."], columns: Sequence[np.ndarray]) -> list[Single]:
-    """Returns what columns hold in a row, 0 where there is none: a sum of which all terms but one are 0.
+    """Returns the columns' entries in a row, 0 where there is none: a sum in which all terms but one are 0.
 
-    A sum over the first axis is no more than a few instructions to compile, and is done in vectors.
+    A sum over the first axis takes only a few instructions to compile, and runs in vectors.
     """
     shape = (len(columns[0]), *(1,) * row.ndim)
     hit = row[None] == np.arange(len(columns[0]), dtype=np.int32).reshape(shape)
@@ -435,21 +443,22 @@ def looked_up(row: Int32[Array, " ..."], columns: Sequence[np.ndarray]) -> list[
 def series(z: Pair, second: float, further: Sequence[Number]) -> Pair:
     """Returns z + second z^2 + c3 z^3 + c4 z^4 + ..., for |z| < 1/80, second 1/2, -1/2 or 0, and |c_n| <= 1/n.
 
-    Off by at most (12 + 240 |c4| (80 z)^3) u^2 |z|. y = c3 z + c4 z^2 + ... is a sum of an exact product and terms of
-    size |z g|, |g| <= 2^-14 + 1.04 |c4 z|, of which roundings make less than u |z| (6.3 |g| + 0.0002); that counts z^2
-    times. z^2 y is rounded in terms of 2^-11 of itself, 1.2 u^2 at most; sums of low parts make 2 + 1 + 1.5 + 3.5.
+    It is off by at most (12 + 240 |c4| (80 z)^3) u^2 |z|. y = c3 z + c4 z^2 + ... is a sum of an exact product and
+    terms of size |z g|, |g| <= 2^-14 + 1.04 |c4 z|, whose roundings make less than u |z| (6.3 |g| + 0.0002); that
+    counts z^2 times. z^2 y is rounded in terms of 2^-11 of itself, 1.2 u^2 at most; sums of low parts make
+    2 + 1 + 1.5 + 3.5.
     """
     c3, *rest_of = further
     head = rounded(c3, 12)
     tail = [rounded(Fraction(c3) - Fraction(float(head))), *(rounded(c) for c in rest_of)]
     z1, z2 = halves(z.high)
     square = pair.square(z)
-    # c3 z + c4 z^2 + ...
+    # y = c3 z + c4 z^2 + ..., by Horner's rule.
     g = jnp.full_like(z.high, tail[-1])
     for c in tail[-2::-1]:
         g = product(z.high, g) + c
     y, y_low = quick_two_sum(z1 * head, product(z2 + z.low, head) + product(z.high, g))
-    # z^2 times that
+    # z^2 y, with the leading product exact.
     (a1, a2), (b1, b2) = halves(square.high), halves(y)
     t = a1 * b1
     t_low = (a1 * b2 + product(a2, y)) + (product(square.high, y_low) + product(square.low, y))
@@ -510,12 +519,12 @@ def _power(r: Pair, k: Int32[Array, " ..."]) -> Wide:
 
 
 def _beyond(k: Int32[Array, " ..."]) -> Int32[Array, " ..."]:
-    """Returns exponents, those beyond the range of exponentials beyond that of numbers."""
+    """Returns exponents, where those beyond the range of exponentials are moved beyond that of numbers."""
     return jnp.where(jnp.abs(k) > LARGEST_POWER, 4 * k, k)
 
 
 def _or_limit(x: Wide, below: float, found: Wide) -> Wide:
-    """Returns what was found, for finite x; beyond, ``below`` for -inf, and inf and NaN for themselves."""
+    """Returns ``found`` for finite x; beyond, ``below`` for -inf, and inf and NaN for themselves."""
     limit = jnp.where(x.high < 0, np.float32(below), x.high)
     exponent = jnp.where(x.high < 0, np.int32(0 if below else NOTHING), np.int32(INFINITE))
     return wide.select(x.exponent == INFINITE, Wide(limit, jnp.zeros_like(limit), exponent), found)
@@ -586,12 +595,12 @@ def _folded(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
     """Returns t and e such that x = (1 + t) 2^e, with 1 + t between the roots of 1/2 and 2; for x > 0, finite."""
     large = x.high > np.float32(np.sqrt(2))
     high, low = pair.scale(x.pair, jnp.where(large, np.float32(0.5), np.float32(1)))
-    # 1 is the nearest float32 to a few pairs below it.
+    # For a few pairs below 1 the nearest float32 is 1, so high - 1 may be 0.
     return quick_two_sum(high - 1, low), x.exponent + large.astype(jnp.int32)
 
 
 def _log_limit(x: Wide, argument: Wide, found: Wide) -> Wide:
-    """Returns what was found for positive finite arguments; -inf for 0, NaN below."""
+    """Returns ``found`` for positive finite arguments; -inf for 0, NaN below."""
     limit = jnp.where(argument.high == 0, -jnp.inf, jnp.where(argument.high < 0, jnp.nan, argument.high))
     special = (argument.high <= 0) | (x.exponent == INFINITE)
     return wide.select(special, Wide(limit, jnp.zeros_like(limit), jnp.full_like(x.exponent, INFINITE)), found)
@@ -637,28 +646,28 @@ def power(x: Wide, y: Wide) -> Wide:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What pairs assume of a backend, and whether it keeps to it.
+# The check of a backend for the assumptions of pairs
 #
-# Everything here rests on little: sums and differences of float32 are rounded to nearest, ties to even; products that
-# fit into 24 bits are exact and others off by at most two units of roundoff; rounding to whole numbers and operations
-# on the bits are exact; nothing is rewritten as in exact arithmetic. Products may be fused with sums, and subnormal
-# numbers be flushed to zero. Quotients and roots need be right to 2^-15 only: what they leave is looked at wherever
-# they are used.
+# Everything in this package rests on little: sums and differences of float32 are rounded to nearest, ties to even;
+# products that fit into 24 bits are exact and others off by at most two units of roundoff; rounding to whole numbers
+# and operations on the bits are exact; nothing is rewritten as in exact arithmetic. Products may be fused with sums,
+# and subnormal numbers be flushed to zero. Quotients and roots need be right to 2^-15 only: their residuals are checked
+# wherever they are used.
 #
 # When pairs are first used on a backend, one small compiled program does all that with a fixed table of operands, and
 # the result is compared with Python's whole numbers. A table proves nothing of the numbers between its entries; it does
 # find sums that are rounded another way, products of fewer bits, and a compiler that simplifies.
 #
-# *What compilers do rewrite.* XLA makes (x + c) - c into x where c is a constant of the program, on all its backends.
-#  So
-# no constant is an operand of a sum of which the error is asked for; those here are numbers that depend on an argument.
+# *Rewriting.* XLA makes (x + c) - c into x where c is a constant of the program, on all its backends. So no constant is
+# an operand of a sum whose error is used; those here are numbers that depend on an argument.
 # ----------------------------------------------------------------------------------------------------
 
 Operation = Callable[[Any, Any], Any]
+"""A binary operation of arrays."""
 
 
 class Operations(NamedTuple):
-    """Those of a backend."""
+    """Operations of a backend, which a test may replace."""
 
     plus: Operation = lax.add
     minus: Operation = lax.sub
@@ -666,19 +675,23 @@ class Operations(NamedTuple):
 
 
 FIRST = (1.0, 1 / 3, 0.1, 1 + 2.0**-23, 1 - 2.0**-24, 2.0**20 / 7, 2.0**-20 / 11, 4097 / 4096)
+"""First operands of the table."""
+
 SECOND = (2.0**-24, 2.0**-24 * 1.5, 3 * 2.0**-24, 3.0, -1 / 3, 1 - 2.0**-24, 2.0**-15 / 7, 2.0**13 / 13, -1e3 / 3)
+"""Second operands of the table."""
+
 OPERANDS = tuple((float(np.float32(a)), float(np.float32(b))) for a in FIRST for b in SECOND)
-"""Ties, carries, and numbers with all their bits, close to each other and far apart."""
+"""Pairs of operands: ties, carries, and numbers with all their bits, close to each other and far apart."""
 
 
 class Row(NamedTuple):
-    """Something that is computed of two numbers.
+    """A quantity that is computed of two numbers.
 
     Attributes:
-        what: in words.
-        computed: of arrays.
-        exact: of fractions, before it is rounded.
-        error: the relative error that it may have beside the exact one, rounded to nearest.
+        what: its name in words.
+        computed: function of the operations and of arrays.
+        exact: function of fractions, before it is rounded.
+        error: allowed relative error, beside the exact value rounded to nearest.
     """
 
     what: str
@@ -698,7 +711,7 @@ def _error_of_sum(do: Operations, a: Array, b: Array) -> Array:
 
 
 def _head(a: Fraction) -> Fraction:
-    """Returns the number of 12 bits nearest to ``a``, and of two the one that is larger in absolute value."""
+    """Returns the number of 12 bits nearest to ``a``; of two, the one that is larger in absolute value."""
     unit = Fraction(2) ** (int(np.frexp(float(a))[1]) - 12)
     return (1 if a > 0 else -1) * unit * ((abs(a) / unit + Fraction(1, 2)).__floor__())
 
@@ -729,17 +742,18 @@ TABLE = (
         lambda a, b: Fraction(1),
     ),
 )
+"""Quantities that a backend has to compute right."""
 
 
 @functools.cache
 def expected() -> list[list[Fraction]]:
-    """Returns what each row of the table gives, rounded to nearest."""
+    """Returns the right values of each row of the table, rounded to nearest."""
     pairs = [(Fraction(a), Fraction(b)) for a, b in OPERANDS]
     return [[_nearest(row.exact(a, b)) for a, b in pairs] for row in TABLE]
 
 
 def computed(do: Operations | None = None) -> np.ndarray:
-    """Returns what the backend in use makes of the table (rows, operands)."""
+    """Returns the values that the backend in use gives to the table (rows, operands)."""
     operations = do or Operations()
     a, b = (np.asarray(column, np.float32) for column in zip(*OPERANDS, strict=True))
     with jax.transfer_guard("allow"), jax.numpy_dtype_promotion("standard"), jax.debug_nans(False):
@@ -749,7 +763,7 @@ def computed(do: Operations | None = None) -> np.ndarray:
 
 
 def failures(values: np.ndarray) -> list[str]:
-    """Returns a line for each row in which values are not as assumed."""
+    """Returns a line for each row whose values are not as assumed."""
     found = []
     for row, given, exact in zip(TABLE, values, expected(), strict=True):
         for value, truth, (x, y) in zip(given, exact, OPERANDS, strict=True):

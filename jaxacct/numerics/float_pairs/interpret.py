@@ -1,9 +1,14 @@
-"""The order in which a traced program is worked off: what is the same of many numbers is done to all of them at once.
+"""The interpreter that runs a traced program in pairs of float32, and the order in which it works the program off.
 
 A sum of two pairs is sixty operations of float32, and a logarithm two hundred; a device compiles them anew at every
-place. So a program is first made one list of steps: calls are taken apart, what is done twice is done once, what rests
-on numbers of the host alone is computed there. Then steps wait for others of their kind as long as something else can
-be done, and those that have met are one step, of their numbers side by side. The numbers are the same to the last bit.
+place. So a program is first made one list of steps: calls are taken apart, equal operations are done once, and those on
+numbers of the host alone are computed there. Then steps wait for others of their kind as long as something else can be
+done, and those that have met are one step, of their numbers side by side. The numbers are the same to the last bit. In
+reading order:
+
+- the plan of a program (:func:`planned`), and its order (:func:`in_turn`),
+- rough numbers, for guesses (:class:`Rough`),
+- the interpreter (:func:`as_pairs`).
 """
 
 from __future__ import annotations
@@ -30,46 +35,47 @@ from jaxacct.numerics.float_pairs.wide import INFINITE, LARGEST, NOTHING, Wide
 from jaxacct.numerics.pytrees import scan_counts
 
 WIDE_DTYPE = np.dtype(np.float64)
+"""Type of the numbers that become pairs."""
 
 CALLS = {
     "jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
     "closed_call": "call_jaxpr", "custom_vmap_call": "call",
 }  # fmt: skip
-"""Operations that are programs within a program, and the parameters that those are."""
+"""Operations that are programs within a program, with the parameter that holds each."""
 
 FOLDED: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "sqrt": np.sqrt,
     "log": np.log, "exp": np.exp,
 }  # fmt: skip
-"""Of single numbers of the host, right to a unit of float64."""
+"""Operations that the host does on its own single numbers, right to a unit of float64."""
 
 COSTS = {
     "mul": 54, "add": 57, "sub": 59, "div": 126, "sqrt": 195, "log": 200, "exp": 245, "exp2": 245, "log1p": 280,
     "expm1": 290, "exp_remainder": 360, "sin": 477, "cos": 477, "pow": 520, "sine_and_cosine": 610, "atan2": 680,
     "turned": 720, "erf": 810, "erfc": 820, "lower_tail": 820,
 }  # fmt: skip
-"""What is done to many at once, and how many operations it takes, about."""
+"""Operations that are done to many numbers at once, with about how many float32 operations each takes. Speed only."""
 
 CHEAP = ("mul", "add", "sub")
-"""Of these what costs no more than moving many numbers: only few are done at once."""
+"""Operations that cost no more than moving many numbers: only few numbers are done at once. Speed only."""
 
 SMALL = 64
-"""Numbers up to which shapes do not matter: what is longer is done at once with what has its shape."""
+"""Size up to which shapes do not matter: longer values are done at once with those of their shape. Speed only."""
 
 
 class Known(NamedTuple):
-    """Numbers of the host."""
+    """Numbers of the host, which the program holds."""
 
     value: np.ndarray
 
 
 class Step(NamedTuple):
-    """One operation."""
+    """One operation of a plan."""
 
     equation: JaxprEqn
     name: str
     inputs: tuple[Any, ...]
-    """Each the number of a value, or :class:`Known`."""
+    """Numbers of values, or :class:`Known`."""
     outputs: tuple[int, ...]
 
     @property
@@ -79,7 +85,7 @@ class Step(NamedTuple):
 
     @property
     def operands(self) -> list[Any]:
-        """Shapes and types of what the inputs are."""
+        """Shapes and types of the inputs."""
         return [_typed(variable) for variable in self.equation.invars]
 
 
@@ -88,11 +94,11 @@ def _typed(variable: Any) -> Any:
 
 
 class Plan(NamedTuple):
-    """A program without programs within it, but for loops and branches."""
+    """A program as one list of steps, without programs within it except in loops and branches."""
 
     steps: list[Step]
     constants: list[tuple[int, Any]]
-    """Numbers of values, and what these are."""
+    """Numbers of values, with their arrays."""
     arguments: list[int]
     results: list[Any]
 
@@ -102,12 +108,13 @@ def planned(program: Jaxpr, whole: Callable[[JaxprEqn], bool]) -> Plan:
 
     Args:
         program: any.
-        whole: of an equation that is a program, whether it is one operation all the same.
+        whole: function of an equation that is a program; it tells whether that is one operation all the same.
     """
     plan = _Planning(whole)
     arguments = [plan.fresh() for _ in (*program.constvars, *program.invars)]
     results = plan.inlined(program, arguments)
     needed, kept = {atom for atom in results if isinstance(atom, int)}, []
+    # Backwards: a step is kept if a later one, or the result, needs it.
     for step in reversed(plan.steps):
         if step.equation.effects or not needed.isdisjoint(step.outputs):
             needed.update(atom for atom in step.inputs if isinstance(atom, int))
@@ -128,6 +135,8 @@ class _Planning:
 
     def inlined(self, program: Jaxpr, arguments: Sequence[Any]) -> list[Any]:
         """Appends the steps of a program of known arguments, its constants first; returns its results."""
+        # Values are numbers in the plan, so that a program that is called twice has two sets of them; constants of the
+        # host stay themselves.
         values: dict[Var, Any] = dict(zip((*program.constvars, *program.invars), arguments, strict=True))
 
         def read(atom: Any) -> Any:
@@ -148,14 +157,16 @@ class _Planning:
         return [read(atom) for atom in program.outvars]
 
     def step(self, equation: JaxprEqn, inputs: tuple[Any, ...]) -> Sequence[Any]:
-        """Returns the results of one operation, done only if it was not before and is not the host's."""
+        """Returns the results of one operation, which is done only if it was not before and is not the host's."""
         name = equation.params["name"] if equation.primitive.name in CALLS else equation.primitive.name
         shape, dtype = (getattr(equation.outvars[0].aval, key, None) for key in ("shape", "dtype"))
+        # Single numbers of the host alone are computed there: they would be constants of the program, which a compiler
+        # might rewrite.
         folded = FOLDED.get(name)
         if folded and shape == () and dtype == WIDE_DTYPE and all(isinstance(atom, Known) for atom in inputs):
             with np.errstate(all="ignore"):
                 return [Known(np.asarray(folded(*(atom.value for atom in inputs)), WIDE_DTYPE))]
-        # Programs, of loops and branches, are told apart by their identity.
+        # Programs within loops and branches are compared by their identity.
         key = name, tuple(sorted(equation.params.items())), tuple(map(_key, inputs))
         is_known = not equation.effects and _is_hashable(key)
         if is_known and key in self.done:
@@ -180,7 +191,7 @@ def _key(atom: Any) -> Any:
 
 
 class Side(NamedTuple):
-    """Where a value stands among others of its kind: from one row on so many rows of ``among``."""
+    """Place of a value among others of its kind: ``rows`` rows of ``among``, from row ``first`` on."""
 
     among: Any
     first: int
@@ -198,14 +209,15 @@ def alone(side: Side) -> Any:
 
 
 def together(values: Sequence[Any], shape: tuple[int, ...], inward: Callable[[Any], Any]) -> Any:
-    """Returns values of one kind as rows; those of small ones are their numbers.
+    """Returns values of one kind as rows; small ones are rows of single numbers.
 
     Args:
         values: each a :class:`Side`, :class:`Known`, or numbers by themselves.
-        shape: of one row.
-        inward: makes numbers of the host numbers of this arithmetic.
+        shape: the shape of one row.
+        inward: function that turns numbers of the host into numbers of this arithmetic.
     """
     pieces: list[Any] = []
+    # Neighbours that are rows of one array, or both of the host, are joined, so that they need no concatenation.
     for value in values:
         last = pieces[-1] if pieces else None
         if isinstance(value, Known):
@@ -237,12 +249,13 @@ def together(values: Sequence[Any], shape: tuple[int, ...], inward: Callable[[An
 
 
 def constant_of(step: Step) -> tuple[Callable[[Any], Any], Any] | None:
-    """Returns what a step of two operands does with the one that is no constant, and that one, where that is known."""
+    """Returns the function that a step with one constant operand is of the other, and that operand; None for others."""
     if len(step.inputs) != 2 or getattr(step.operands[0], "dtype", None) != WIDE_DTYPE:
         return None
     for place, atom in enumerate(step.inputs):
         other = step.inputs[1 - place]
         if isinstance(atom, Known) and atom.value.size == 1 and not isinstance(other, Known):
+            # Only where the other operand has the result's shape: the short form does not broadcast.
             done = beside_constant(step.name, float(atom.value.reshape(())), place == 1)
             if done is not None and step.operands[1 - place].shape == step.shape:
                 return done, other
@@ -250,10 +263,11 @@ def constant_of(step: Step) -> tuple[Callable[[Any], Any], Any] | None:
 
 
 def kind_of(step: Step) -> Any:
-    """Returns what steps that can be done at once have in common, None where a step is done by itself."""
+    """Returns the key of steps that can be done at once, None for a step that is done by itself."""
     name, shape = step.name, step.shape
     if name not in COSTS or any(getattr(operand, "dtype", None) != WIDE_DTYPE for operand in step.operands):
         return None
+    # A step with a constant has a shorter form by itself, and cheap steps on many numbers gain nothing side by side.
     size = math.prod(shape)
     if not size or constant_of(step) is not None or (name in CHEAP and size > SMALL):
         return None
@@ -262,16 +276,17 @@ def kind_of(step: Step) -> Any:
 
 
 def in_turn(plan: Plan) -> Any:
-    """Yields the steps of a plan as lists that are done at once, each after what it needs.
+    """Yields the steps of a plan as lists that are done at once, each after the steps it needs.
 
-    What can be done at once waits for others as long as anything else can be done: first for what cannot, then for all
-    of a kind to be ready, then for what is cheaper.
+    Steps that can be done at once wait as long as anything else can be done: first for those that cannot, then for all
+    of their kind to be ready, then for cheaper kinds.
     """
     kinds = [kind_of(step) for step in plan.steps]
     left, makers = Counter(kinds), {out: i for i, step in enumerate(plan.steps) for out in step.outputs}
     users: list[list[int]] = [[] for _ in plan.steps]
     missing = []
     for i, step in enumerate(plan.steps):
+        # A plan is in the order of its program, so makers come before users; arguments and constants have no maker.
         needed = {makers[atom] for atom in step.inputs if isinstance(atom, int) and atom in makers}
         missing.append(len(needed))
         for maker in needed:
@@ -292,12 +307,15 @@ def in_turn(plan: Plan) -> Any:
     for i, count in enumerate(missing):
         if not count:
             enter(i)
+    # ``missing`` counts for each step the makers that are not done; a step enters when none is missing. The loop ends
+    # because a plan has no cycles: some step is ready until all are done.
     while single or ready:
         if single:
             chosen, single[:] = sorted(single), []
             for i in chosen:
                 yield None, [plan.steps[i]]
         else:
+            # Kinds of which all steps are ready go first, for waiting gains them nothing; then the cheap ones.
             kind = min(ready, key=lambda kind: (len(ready[kind]) < left[kind], COSTS[kind[0]], kind[1:]))
             chosen = ready.pop(kind)
             left[kind] -= len(chosen)
@@ -306,16 +324,16 @@ def in_turn(plan: Plan) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Guesses: one float32 number with an exponent beside it, for what decides where something is computed, not what it is.
+# Rough numbers: one float32 number with an exponent beside it, for guesses that decide where something is computed
 #
-# Some six digits, and the range of :mod:`jaxacct.numerics.float_pairs.wide`. No bound rests on it: quotients, roots and
-# functions are as good as the device's, and products and sums may be fused. What is not written here is done in pairs,
-# and rounded.
+# They have some six digits, and the range of :mod:`jaxacct.numerics.float_pairs.wide`. No bound rests on them:
+# quotients, roots and functions are as good as the device's, and products and sums may be fused. Operations without a
+# rough form are done in pairs, and rounded.
 # ----------------------------------------------------------------------------------------------------
 
 
 class Rough(NamedTuple):
-    """Numbers (...): ``high 2^exponent``, as of :class:`Wide` without the low parts."""
+    """Numbers (...): ``high 2^exponent``, as those of :class:`Wide` without the low parts."""
 
     high: Single
     exponent: Array
@@ -327,17 +345,18 @@ class Rough(NamedTuple):
 
 
 def of_wide(x: Any) -> Any:
-    """Returns numbers rounded to float32; what is not of pairs as it is."""
+    """Returns numbers rounded to float32; values other than pairs as they are."""
     return Rough(x.high, x.exponent) if isinstance(x, Wide) else x
 
 
 def to_wide(x: Any) -> Any:
-    """Returns rough numbers as pairs, exactly; what is not rough as it is."""
+    """Returns rough numbers as pairs, exactly; other values as they are."""
     return Wide(x.high, jnp.zeros_like(x.high), x.exponent) if isinstance(x, Rough) else x
 
 
 def normal(high: Single, exponent: Array | int) -> Rough:
     """Returns ``high 2^exponent``, for high parts that are 0, inf, NaN or between 2^-120 and 2^120."""
+    # As :func:`jaxacct.numerics.float_pairs.wide.normal`, with the range in one step.
     field = (bits(high) >> 23) & 0xFF
     special = field == 255
     found = exponent + (field - 127)
@@ -354,7 +373,7 @@ def _aligned(x: Rough, exponent: Array) -> Single:
 
 
 def plain(x: Rough, least: int = -120, most: int = 120) -> Single:
-    """Returns the float32 numbers, of exponents between these; those beyond are brought there."""
+    """Returns the float32 numbers, for exponents in this range; exponents beyond are brought to its ends."""
     return x.high * power_of_two(jnp.clip(x.exponent, least, most))
 
 
@@ -402,19 +421,19 @@ def equal(x: Rough, y: Rough) -> Bool[Array, " ..."]:
 
 
 def exp(x: Rough) -> Rough:
-    """Returns e^x: k ln 2 is taken away in parts of which products with k are exact."""
+    """Returns e^x: k ln 2 is taken away in parts whose products with k are exact."""
     value = plain(x, -100, 13)
     k = lax.round(value * np.float32(1 / math.log(2)), lax.RoundingMethod.TO_NEAREST_EVEN)
     first = np.float32(math.floor(math.log(2) * 2**11) / 2**11)
     rest = jnp.exp((value - k * first) - k * np.float32(math.log(2) - float(first)))
     at_end = x.exponent == INFINITE
     limit = jnp.where(x.high < 0, 0.0, x.high)
-    # No whole number is inf, and what a device makes of it may be any.
+    # At inf k is no whole number, and its conversion may give any: it is replaced.
     return normal(jnp.where(at_end, limit, rest), jnp.where(at_end, 0, k).astype(jnp.int32))
 
 
 def log(x: Rough) -> Rough:
-    """Returns log x, of numbers between the roots of 1/2 and 2 and their exponents."""
+    """Returns log x, from a number between the roots of 1/2 and 2 and its exponent."""
     large = x.high > np.float32(math.sqrt(2))
     e = (x.exponent + large.astype(jnp.int32)).astype(jnp.float32)
     near = jnp.log1p(jnp.where(large, x.high / 2, x.high) - 1)
@@ -424,6 +443,8 @@ def log(x: Rough) -> Rough:
 
 def log1p(x: Rough) -> Rough:
     """Returns log(1 + x)."""
+    # For tiny x it is x itself, for small x the device's function, which is right near 0; elsewhere 1 + x loses nothing
+    # that counts.
     near = normal(jnp.log1p(plain(x, -120, 0)), 0)
     one = Rough(jnp.ones_like(x.high), jnp.zeros_like(x.exponent))
     return select(x.exponent < -30, x, select(x.exponent < -2, near, log(add(x, one))))
@@ -432,13 +453,15 @@ def log1p(x: Rough) -> Rough:
 def expm1(x: Rough) -> Rough:
     """Returns e^x - 1."""
     near = normal(jnp.expm1(plain(x, -120, -1)), 0)
+    # Likewise: x itself, the device's function near 0, and the difference elsewhere.
     less_one = Rough(jnp.full_like(x.high, -1), jnp.zeros_like(x.exponent))
     return select(x.exponent < -30, x, select(x.exponent < -1, near, add(exp(x), less_one)))
 
 
 def lower_tail(z: Rough) -> Rough:
-    """Returns Phi(z) for z <= 0, e^(-z^2/2) times a rational function of z: to 1e-5 (Abramowitz and Stegun, 26.2.16),
-    and far out to a third of itself.
+    """Returns Phi(z) for z <= 0, to 1e-5, and far out to a third of itself.
+
+    It is e^(-z^2/2) times a rational function of z (Abramowitz and Stegun, 26.2.16).
     """
     size = -plain(z, -60, 20)
     t = 1 / (1 + np.float32(0.33267) * size)
@@ -523,32 +546,36 @@ ROUGH: dict[str, Rule] = {
     "dot_general": _product_of_matrices,
     "lower_tail": _plain(lower_tail),
 }
-"""What operations are of rough numbers."""
+"""Forms of operations on rough numbers."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# Programs of float64, run in pairs of float32: each operation of a traced program becomes that of :class:`Wide`.
+# The interpreter: programs of float64 run in pairs, each operation of a traced program as one of :class:`Wide`
 #
 # So a formula is written once, in ``jax.numpy``, and its certificate with it: only the unit of roundoff is another
-# (:mod:`jaxacct.numerics.arithmetic`), and it is asked for while the program is traced. Operations that nobody has
-# written here are refused by name: nothing falls back to the device's own float64.
+# (:mod:`jaxacct.numerics.arithmetic`), which the program asks for while it is traced. Operations without a form for
+# pairs are refused by name: nothing falls back to the device's own float64.
 # ----------------------------------------------------------------------------------------------------
 
 NUMBERS = (Wide, Complex, Rough)
+"""Classes of numbers that stand for float64 or complex128."""
+
 ROUGHLY = "roughly_done"
+"""Name of the jitted function of :func:`jaxacct.numerics.arithmetic.roughly`."""
 
 FLOAT64, COMPLEX128 = np.dtype(np.float64), np.dtype(np.complex128)
+"""Types whose operations are replaced."""
 
 
 def as_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callable[..., Any]:
     """Returns ``function`` of arrays with all its float64 arithmetic done in pairs of float32.
 
-    It is traced anew, in the context that makes its certificates count pairs' roundings. To be called with float64
-    enabled; numbers come and go as float64, which is where a device that lacks it rounds once more
+    It is traced anew, in the context that makes its certificates count pairs' roundings. It has to be called with
+    float64 enabled; numbers come and go as float64, where a device that lacks it rounds once more
     (:func:`jaxacct.numerics.float_pairs.wide.to_float64`).
 
     Args:
-        function: of arrays, to a pytree of arrays.
+        function: function of arrays, to a pytree of arrays.
         stepwise: whether operations are compiled one by one, and loops run by the host: for concrete arrays, where the
             whole program would take minutes to compile (XLA's CPU backend) and is not run often.
 
@@ -560,7 +587,7 @@ def as_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callabl
     def run(*args: Any) -> Any:
         functions.check()
         with arithmetic.in_pairs():
-            # Anew each time: what was traced for float64 has its constants.
+            # Traced anew each time: a trace for float64 has that one's constants.
             closed, shape = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
         values = [_inward(jnp.asarray(leaf)) for leaf in jax.tree.leaves(args)]
         found = (_Stepwise() if stepwise else _Interpreter()).called(closed, values)
@@ -570,10 +597,10 @@ def as_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callabl
 
 
 def _inward(value: Any) -> Any:
-    """Returns an array or constant of the program as what stands for it."""
+    """Returns an array or constant of the program as the number that stands for it."""
     if isinstance(value, NUMBERS):
         return value
-    # Its own: that of a weakly typed one in an expression is float64, whatever it is itself.
+    # The value's own type: that of a weakly typed one in an expression is float64, whatever it is itself.
     dtype = value.dtype if hasattr(value, "dtype") else jnp.result_type(value)
     if dtype == COMPLEX128:
         return Complex(_inward(jnp.real(value)), _inward(jnp.imag(value)))
@@ -585,7 +612,7 @@ def _inward(value: Any) -> Any:
 
 
 def _once(values: list[Any]) -> list[Any]:
-    """Returns numbers that are computed once: a compiler would rather do it anew for each of their uses."""
+    """Returns numbers that are computed once: a compiler would rather compute them anew for each of their uses."""
     found: list[Any] = jax.lax.optimization_barrier(values)
     return found
 
@@ -595,6 +622,7 @@ def _outward(value: Any) -> Any:
 
 
 _to_float64 = jax.jit(wide.to_float64)
+"""Compiled :func:`~jaxacct.numerics.float_pairs.wide.to_float64`, for concrete numbers and traces."""
 
 
 def _dtype(atom: Any) -> Any:
@@ -616,7 +644,7 @@ def is_rough(equation: JaxprEqn) -> bool:
 
 
 class _Interpreter:
-    """Replaces operations within a trace: what comes out is one program."""
+    """The interpreter within a trace: it replaces operations, and the result is one program."""
 
     def __init__(self) -> None:
         self.plans: dict[int, tuple[Jaxpr, Plan]] = {}
@@ -626,15 +654,17 @@ class _Interpreter:
         return is_rough(equation) or is_whole(equation)
 
     def roughly(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-        """Returns what a guess comes to."""
+        """Returns the results of a guess."""
         return [to_wide(value) for value in _Rough().called(program, [of_wide(arg) for arg in args])]
 
     def called(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-        """Returns what a traced program comes to."""
+        """Returns the results of a traced program."""
         _, plan = self.plans.get(id(program.jaxpr), (None, None))
         if plan is None:
             plan = planned(program.jaxpr, self.is_whole)
             self.plans[id(program.jaxpr)] = program.jaxpr, plan
+        # Plans are kept by the program's identity; the program is kept with its plan, so that no other can take its
+        # place in memory.
         values: dict[int, Any] = {number: self.inward(const) for number, const in plan.constants}
         values.update(zip(plan.arguments, [*map(self.inward, program.consts), *args], strict=True))
 
@@ -650,7 +680,7 @@ class _Interpreter:
         return [read(atom) for atom in plan.results]
 
     def inward(self, value: Any) -> Any:
-        """Returns an array or constant of the program as what stands for it."""
+        """Returns an array or constant of the program as the number that stands for it."""
         return _inward(value)
 
     def work_off(self, plan: Plan, values: dict[int, Any], read: Callable[[Any], Any]) -> None:
@@ -660,11 +690,12 @@ class _Interpreter:
                 self.at_once(kind[0], steps, values)
                 continue
             found = self.of_step(steps[0], read)
+            # A result that many operations made is computed once; cheap ones are left to the compiler to fuse.
             is_dear = kind is not None and kind[0] not in CHEAP
             values.update(zip(steps[0].outputs, _once(found) if is_dear else found, strict=True))
 
     def of_step(self, step: Step, read: Callable[[Any], Any]) -> list[Any]:
-        """Returns what a step comes to."""
+        """Returns the results of a step."""
         known = constant_of(step)
         if known is None:
             return self.result(step.equation, [read(atom) for atom in step.inputs])
@@ -673,6 +704,7 @@ class _Interpreter:
 
     def at_once(self, name: str, steps: Sequence[Step], values: dict[int, Any]) -> None:
         """Adds the values of steps of one kind."""
+        # Small values are joined as single numbers whatever their shapes, long ones row by row.
         shapes = [step.shape for step in steps]
         is_small = math.prod(shapes[0]) <= SMALL
         row = () if is_small else shapes[0]
@@ -700,7 +732,7 @@ class _Interpreter:
                 first += count
 
     def result(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
-        """Returns what one operation comes to."""
+        """Returns the results of one operation."""
         name, params = equation.primitive.name, equation.params
         if is_rough(equation):
             return self.roughly(params["jaxpr"], args)
@@ -712,6 +744,7 @@ class _Interpreter:
             return self.while_loop(params, args)
         if name == "cond":
             return self.cond(params, args)
+        # Operations without float64 or complex128 run as they are.
         kinds = {_dtype(atom) for atom in (*equation.invars, *equation.outvars)}
         if not kinds & {FLOAT64, COMPLEX128}:
             found = equation.primitive.bind(*args, **params)
@@ -727,8 +760,8 @@ class _Interpreter:
         return self.computed(name, params, functools.partial(rule, params), args)
 
     def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
-        """Returns what a rule makes of numbers: it is traced once for numbers of a shape, not where it is met again."""
-        is_complex = any(isinstance(arg, Complex) for arg in args)  # which has rules of its own by the same names
+        """Returns the results of a rule, which is traced once for numbers of a shape, not wherever it is met again."""
+        is_complex = any(isinstance(arg, Complex) for arg in args)  # complex numbers have other rules by the same names
         key = name, is_complex, str(sorted(params.items(), key=lambda item: item[0]))
         if key not in _OPERATIONS:
             _OPERATIONS[key] = jax.jit(rule)
@@ -740,7 +773,7 @@ class _Interpreter:
         return _moved(equation, args)
 
     def scan(self, params: dict[str, Any], args: list[Any]) -> list[Any]:
-        """Returns what a loop over rows comes to."""
+        """Returns the results of a loop over rows."""
         consts, carry = scan_counts(params)
         fixed, first, rows = args[:consts], args[consts : consts + carry], args[consts + carry :]
 
@@ -752,15 +785,16 @@ class _Interpreter:
         return [*last, *each]
 
     def over_rows(self, body: Callable[..., Any], first: Any, rows: Any, params: dict[str, Any]) -> tuple[Any, Any]:
-        """Returns what ``lax.scan`` does."""
+        """Returns the result of ``lax.scan``."""
         return jax.lax.scan(body, first, rows, length=params["length"], reverse=params["reverse"])
 
     def while_loop(self, params: dict[str, Any], args: list[Any]) -> list[Any]:
-        """Returns what a loop under a condition comes to."""
+        """Returns the results of a loop under a condition."""
         of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
         for_condition, for_body = args[:of_condition], args[of_condition : of_condition + of_body]
 
-        # A batch of loops has a condition each: it goes on while one does, and those that are done stay as they are.
+        # A batch of loops has a condition for each: it goes on while one holds, and loops that are done stay as they
+        # are.
         axes = tuple(range(len(params["cond_jaxpr"].out_avals[0].shape)))
 
         def each(state: list[Any]) -> Any:
@@ -783,22 +817,23 @@ class _Interpreter:
         return self.repeated(condition, body, args[of_condition + of_body :])
 
     def repeated(self, condition: Callable[[Any], Any], body: Callable[[Any], Any], first: list[Any]) -> list[Any]:
-        """Returns what ``lax.while_loop`` does."""
+        """Returns the result of ``lax.while_loop``."""
         found: list[Any] = jax.lax.while_loop(condition, body, first)
         return found
 
     def cond(self, params: dict[str, Any], args: list[Any]) -> list[Any]:
-        """Returns what the branch comes to that is chosen."""
+        """Returns the results of the branch that is chosen."""
         which, *rest = args
+        # All branches are traced, with the same operands; the device chooses.
         branches = [lambda *rest, branch=branch: self.called(branch, rest) for branch in params["branches"]]
         return list(jax.lax.switch(jnp.asarray(which, jnp.int32), branches, *rest))
 
 
 class _Rough(_Interpreter):
-    """Replaces operations by those of rough numbers, as far as there are some."""
+    """The interpreter of guesses: it uses the operations of rough numbers, as far as there are some."""
 
     def is_whole(self, equation: JaxprEqn) -> bool:
-        """Returns the same; a guess within a guess is part of it."""
+        """Returns whether an equation is an operation for pairs; a guess within a guess is part of it."""
         return is_whole(equation)
 
     def inward(self, value: Any) -> Any:
@@ -806,13 +841,13 @@ class _Rough(_Interpreter):
         return of_wide(_inward(value))
 
     def work_off(self, plan: Plan, values: dict[int, Any], read: Callable[[Any], Any]) -> None:
-        """Each step by itself: they are short."""
+        """Adds the values of all steps, each by itself: they are short."""
         for step in plan.steps:
             found = self.result(step.equation, [read(atom) for atom in step.inputs])
             values.update(zip(step.outputs, map(of_wide, found), strict=True))
 
     def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
-        """Returns what a rule makes of rough numbers; one of pairs, where there is none for them."""
+        """Returns the result of the rule for rough numbers, or that of the rule for pairs where there is none."""
         own = ROUGH.get(name)
         if own is None:
             return super().computed(name, params, rule, [to_wide(arg) for arg in args])
@@ -820,15 +855,15 @@ class _Rough(_Interpreter):
 
 
 class _Stepwise(_Interpreter):
-    """Runs a program on concrete arrays, operation by operation."""
+    """The interpreter of concrete arrays, operation by operation."""
 
     def moved(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
-        # As many results as the equation has, which one name does not tell.
+        # The key holds the number of results, which the operation's name does not tell.
         name = f"{equation.primitive.name} to {[str(_dtype(atom)) for atom in equation.outvars]}"
         return self.computed(name, equation.params, lambda *args: _moved(equation, args), args)
 
     def roughly(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-        """In pairs as all else, of which the operations are compiled already."""
+        """Returns the results in pairs like all others: their operations are compiled already."""
         return self.called(program, args)
 
     def work_off(self, plan: Plan, values: dict[int, Any], read: Callable[[Any], Any]) -> None:
@@ -858,12 +893,14 @@ class _Stepwise(_Interpreter):
 
 
 _OPERATIONS: dict[Any, Callable[..., Any]] = {}
+"""Compiled rules, by operation, kind of numbers and parameters."""
 
 
 def _moved(equation: JaxprEqn, args: Sequence[Any]) -> list[Any]:
-    """Returns what an operation that only moves numbers about makes of each of their parts."""
+    """Returns the results of an operation that only moves numbers about, done to each of their parts."""
     numbers = [arg for arg in args if isinstance(arg, NUMBERS)]
     structure: Any = jax.tree.structure(numbers[0])
+    # Indices and the like are the same for every part; so the operation is bound once for each part of the numbers.
     columns = [jax.tree.leaves(arg) if isinstance(arg, NUMBERS) else [arg] * structure.num_leaves for arg in args]
     rows = [equation.primitive.bind(*parts, **equation.params) for parts in zip(*columns, strict=True)]
     if not equation.primitive.multiple_results:

@@ -1,4 +1,4 @@
-"""What each operation of a traced program is in pairs of float32, by the name that JAX gives it."""
+"""Operations: the form in pairs of float32 of each operation of a traced program, by the name that JAX gives it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from jaxacct.numerics.float_pairs import functions, sums, tiles, wide
 from jaxacct.numerics.float_pairs.wide import Wide
 
 Params = dict[str, Any]
+"""Parameters of an operation."""
+
 Rule = Callable[..., Any]
+"""A form of an operation for pairs: a function of its parameters and operands."""
 
 MOVING = frozenset(
     {
@@ -23,11 +26,11 @@ MOVING = frozenset(
         *("optimization_barrier", "reshard", "stack", "unstack", "split", "tile", "scatter", "pvary"),
     }
 )
-"""Operations that move numbers about and do not look at them: done to each part by itself."""
+"""Operations that move numbers about without looking at them: they are done to each part by itself."""
 
 
 WHOLE: dict[str, Callable[..., Any]] = tiles.WHOLE
-"""Functions of the kernel that are jitted by these names and have forms of their own for pairs."""
+"""Functions of the mathematics that are jitted by these names and have forms of their own for pairs."""
 
 
 class Complex(NamedTuple):
@@ -46,6 +49,7 @@ def _ordinary(value: Any) -> Wide:
 
 
 def _convert(params: Params, value: Any) -> Any:
+    # To float64 is no change of number here; to whole numbers is towards 0, as XLA has it.
     dtype = np.dtype(params["new_dtype"])
     if dtype == np.float64:
         return _ordinary(value)
@@ -57,10 +61,11 @@ def _convert(params: Params, value: Any) -> Any:
 
 
 def _whole_power(params: Params, x: Wide) -> Wide:
-    """By squares, as XLA does: at most |n| - 1 products."""
+    """Returns x^n by squares, as XLA does: at most |n| - 1 products."""
     n = abs(params["y"])
     found: Wide | None = None
     square = x
+    # ``square`` is x^(2^i) at bit i of n, and ``found`` the product of those of the bits so far, None for 1.
     while n:
         if n & 1:
             found = square if found is None else wide.multiply(found, square)
@@ -77,14 +82,17 @@ def _sign(params: Params, x: Wide) -> Wide:
 
 
 def _remainder(params: Params, x: Wide, y: Wide) -> Wide:
-    """X less y times the whole part of x / y, that one too many or too few: exact where both are whole, to 2^46."""
+    """Returns x less y times the whole part of x / y, or that plus or minus 1: exact where both are whole, to 2^46."""
+    # The rounded quotient may be on the wrong side of a whole number, so its whole part is mended by the sign and the
+    # size of the rest.
     quotient = wide.divide(x, y)
     whole = wide.select(quotient.high < 0, wide.ceiling(quotient), wide.floor(quotient))
     rest = wide.subtract(x, wide.multiply(whole, y))
     are_whole = wide.equal(wide.floor(x), x) & wide.equal(wide.floor(y), y)
     rest = wide.select(are_whole, wide.nearest_whole(rest), rest)
     size, of_y = wide.absolute(rest), wide.absolute(y)
-    # Of x's sign, or 0, and smaller than y.
+    # Where the whole part was off by 1, y is added or taken away. Then the rest has x's sign, or is 0, and is smaller
+    # than y.
     rest = wide.select(
         (rest.high * x.high < 0), wide.add(rest, wide.select(x.high < 0, wide.negative(of_y), of_y)), rest
     )
@@ -110,6 +118,7 @@ def _cumsum(params: Params, x: Wide) -> Wide:
 
 
 def _cummax(params: Params, x: Wide) -> Wide:
+    # Comparisons are exact, so any order of them gives the same numbers.
     return lax.associative_scan(wide.largest, x, axis=params["axis"], reverse=params["reverse"])
 
 
@@ -124,9 +133,10 @@ def _reduce_precision(params: Params, x: Wide) -> Wide:
 
 
 def _sort(params: Params, *args: Any) -> list[Any]:
-    """By exponents with the sign first, then by either part: their order is that of the numbers."""
+    """Returns operands sorted by exponents with the sign first, then by either part: the order of the numbers."""
     if params["num_keys"] != 1 or not isinstance(args[0], Wide):
         raise NotImplementedError("of sorts pairs know those by one key.")
+    # The keys are the three parts; all parts of all operands go along as values.
     leaves, structure = jax.tree.flatten(args)
     first = jnp.where(jnp.isnan(args[0].high), jnp.iinfo(jnp.int32).max, wide.order(args[0]))  # NaN comes last
     keys = [first, args[0].high, args[0].low]
@@ -154,7 +164,10 @@ def _with_sign_of(x: Wide, size: Wide) -> Wide:
 
 
 def _asinh(params: Params, x: Wide) -> Wide:
-    """log(|x| + root(1 + x^2)), within 16 units of roundoff: 1 less is |x| + x^2 / (1 + root), all of one sign."""
+    """Returns log(|x| + root(1 + x^2)), within 16 units of roundoff.
+
+    The argument less 1 is |x| + x^2 / (1 + root), all of one sign.
+    """
     size, one = wide.absolute(x), wide.constant(1.0)
     square = wide.multiply(x, x)
     rest = wide.divide(square, wide.add(one, wide.square_root(wide.add(one, square))))
@@ -163,7 +176,8 @@ def _asinh(params: Params, x: Wide) -> Wide:
 
 
 def _sinh(params: Params, x: Wide) -> Wide:
-    """(e + e / (e + 1)) / 2 with e = e^|x| - 1, within 16 units of roundoff."""
+    """Returns (e + e / (e + 1)) / 2 with e = e^|x| - 1, within 16 units of roundoff."""
+    # No terms of different sign are added, so nothing cancels near 0.
     e = functions.expm1(wide.absolute(x))
     found = wide.add(e, wide.divide(e, wide.add(e, wide.constant(1.0))))
     found = _with_sign_of(x, wide.times_power(wide.select(wide.is_finite(e), found, e), jnp.int32(-1)))
@@ -171,7 +185,9 @@ def _sinh(params: Params, x: Wide) -> Wide:
 
 
 def _cube_root(params: Params, x: Wide) -> Wide:
-    """By the logarithm of a number between 1 and 8: within 4 units of roundoff."""
+    """Returns the cube root, by the logarithm of a number between 1 and 8: within 4 units of roundoff."""
+    # The exponent is divided by 3 towards minus infinity: the offset makes the dividend positive, as lax.div rounds
+    # towards 0. The rest, 0 to 2, stays with the number.
     third = lax.div(x.exponent + 3 * wide.INFINITE, jnp.int32(3)) - wide.INFINITE
     near = Wide(jnp.abs(x.high), jnp.where(x.high < 0, -x.low, x.low), x.exponent - 3 * third)
     found = wide.times_power(functions.power(near, wide.constant(1 / 3)), third)
@@ -240,14 +256,16 @@ REAL: dict[str, Rule] = {
     "fft": _fft,
     "complex": lambda params, x, y: Complex(x, y),
 }
+"""Forms of operations on real numbers."""
 
 
 def beside_constant(name: str, constant: float, is_second: bool) -> Callable[[Wide], Any] | None:
-    """Returns an operation of which one operand is a number of the host, as one of the other: where that takes less.
+    """Returns an operation with one operand of the host as a function of the other, where that takes less work.
 
     Products with powers of two are exact. A quotient is a product with the reciprocal, which is right to 2^-49 and a
-    unit of float64, 0.53 u^2: within 11 u^2, less than a quotient by itself. Beside 0 the sign is all that counts.
+    unit of float64, 0.53 u^2: within 11 u^2, less than a quotient by itself. For comparisons with 0 the sign suffices.
     """
+    # The reciprocal must be within float64's range, with some to spare.
     if name == "div" and is_second and 1e-300 < abs(constant) < 1e300:
         return beside_constant("mul", 1 / constant, True) or (lambda x: wide.multiply(x, wide.constant(1 / constant)))
     if name == "mul" and constant and np.isfinite(constant) and abs(np.frexp(constant)[0]) == 0.5:
@@ -257,15 +275,18 @@ def beside_constant(name: str, constant: float, is_second: bool) -> Callable[[Wi
     if constant:
         return None
     if name in ("max", "min"):
-        # NaN stays.
+        # A NaN is kept.
         drops = (lambda x: x.high <= 0) if name == "max" else (lambda x: x.high >= 0)
         return lambda x: wide.select(drops(x), wide.filled(0.0, x.shape), x)
+    # A constant in the first place turns the comparison round.
     name = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}.get(name, name) if not is_second else name
     compared = {"lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge, "eq": lax.eq, "ne": lax.ne}.get(name)
     return None if compared is None else (lambda x: compared(x.high, jnp.zeros_like(x.high)))
 
 
 def _complex_product(params: Params, x: Complex, y: Complex) -> Complex:
+    # By four products: relative errors are those of the moduli, as :mod:`jaxacct.numerics.float_pairs.sums` counts
+    # them.
     (a, b), (c, d) = x, y
     real = wide.subtract(wide.multiply(a, c), wide.multiply(b, d))
     return Complex(real, wide.add(wide.multiply(a, d), wide.multiply(b, c)))
@@ -290,3 +311,4 @@ COMPLEX: dict[str, Rule] = {
     "convert_element_type": _to_complex,
     "fft": _fft,
 }
+"""Forms of operations on complex numbers."""

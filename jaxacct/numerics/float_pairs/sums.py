@@ -1,12 +1,14 @@
-"""Sums of many numbers: exact in whole numbers over one exponent; running sums pair by pair.
+"""Sums of many pairs with exponents, exact in whole numbers, running sums, and Fourier transforms.
 
-*Sums.* Over the largest exponent of what is summed, numbers are cut into pieces of a few bits, as whole numbers whose
-sums int32 holds exactly, whatever the order. What is cut off is below 2^-(BITS - 1) of the largest each, so n of them
-err by less than n 2^-(BITS - 2) of the sum of absolute values: far below n roundings.
+*Sums.* Over the largest exponent of the terms, numbers are cut into pieces of a few bits, as whole numbers whose sums
+int32 holds exactly, whatever the order. Each number loses less than 2^-(BITS - 1) of the largest, so n of them err by
+less than n 2^-(BITS - 2) of the sum of absolute values: far below n roundings.
 
-*Running sums* need more than that, for each is to be right relative to its own terms. They are made in log2(n) rounds,
-each of which adds to every number what stands 2^i before it (Hillis and Steele): a term goes through at most one
-addition a round, each with its own relative error.
+*Running sums* need more than that, for each has to be right relative to its own terms. They are made in log2(n) rounds,
+each of which adds to every number the one that stands 2^i before it (Hillis and Steele): a term goes through at most
+one addition a round, each with its own relative error.
+
+*Fourier transforms* work in block floating point; their order and errors are below.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from jaxacct.numerics.float_pairs.wide import Wide
 Numbers = TypeVar("Numbers")
 
 BITS = 54
-"""Bits below the largest exponent that a sum keeps."""
+"""Bits below the largest exponent that a sum keeps. The errors of sums rest on it."""
 
 
 def over_axes(x: Wide, axes: Sequence[int]) -> Wide:
@@ -47,9 +49,9 @@ def over_axes(x: Wide, axes: Sequence[int]) -> Wide:
 
 
 def _by_pieces(x: Pair, exponent: Array, count: int, total: Callable[[Array], Array]) -> Wide:
-    """Returns the sums over 2^exponent of numbers below 2, inf or NaN, where ``total`` sums arrays, by ``count``."""
+    """Returns 2^exponent times the sums of numbers below 2, inf or NaN; ``total`` sums arrays, of ``count`` terms."""
     high, low = x
-    # So many of them, in pieces of this many bits, stay below 2^30, and a carry more.
+    # So many whole numbers of this many bits stay below 2^30 in sum, and so with a carry.
     piece = min(22, 29 - math.ceil(math.log2(count)))
     if piece < 8:
         raise NotImplementedError(f"a sum of {count} numbers in pairs of float32: at most 2^21 are summed.")
@@ -57,11 +59,12 @@ def _by_pieces(x: Pair, exponent: Array, count: int, total: Callable[[Array], Ar
     plain = total(jnp.where(is_number, 0.0, high))
     high, low = jnp.where(is_number, high, 0.0), jnp.where(is_number, low, 0.0)
     factor, done, pieces = 2.0 ** (piece - 1), piece - 1, []
+    # Piece by piece from the top: each cuts so many bits off the rest, and sums them exactly.
     for _ in range(-(-BITS // piece)):
         (whole_high, high), (whole_low, low) = cut(high, factor), cut(low, factor)
         pieces.append(total(whole_high + whole_low))
         factor = 2.0**piece
-    # Carried up, all but the first are from 0 to 2^piece.
+    # Carries go up, from the last piece: then all pieces but the first are from 0 to 2^piece.
     for i in range(len(pieces) - 1, 0, -1):
         carry = pieces[i] >> piece
         pieces[i], pieces[i - 1] = pieces[i] - (carry << piece), pieces[i - 1] + carry
@@ -73,11 +76,12 @@ def _by_pieces(x: Pair, exponent: Array, count: int, total: Callable[[Array], Ar
 
 
 def joined(parts: Sequence[Single]) -> Pair:
-    """Returns the sum of whole numbers over powers of two, the largest first and the others not negative.
+    """Returns the sum of whole numbers over powers of two, the largest first, all but that not negative.
 
-    From the least up: each sum is exact, but for what is below 2^-24 of the second last.
+    It goes from the least up: each sum is exact, but for parts below 2^-24 of the second last.
     """
     sums = Pair(parts[-1], jnp.zeros_like(parts[-1]))
+    # The state is the sum of the parts so far, as a pair.
     for part in reversed(parts[:-1]):
         high, low = pair.two_sum(part, sums.high)
         sums = pair.quick_two_sum(high, low + sums.low)
@@ -92,10 +96,10 @@ def cut(value: Single, factor: float) -> tuple[Array, Single]:
 
 
 def scattered(into: Wide, indices: Array, updates: Wide, params: dict[str, Any]) -> Wide:
-    """Returns what ``lax.scatter_add`` does, each sum over the largest exponent of what is added there.
+    """Returns the result of ``lax.scatter_add``, each sum over the largest exponent that is added there.
 
-    Exponents are scattered by their maximum and gathered back, an update's from where it goes to. What is dropped goes
-    nowhere and may have any.
+    Exponents are scattered by their maximum and gathered back, so that an update has that of its target. Dropped
+    updates have no target and may have any.
     """
     numbers, mode = params["dimension_numbers"], params["mode"]
     options = {name: params[name] for name in ("indices_are_sorted", "unique_indices", "mode")}
@@ -132,7 +136,7 @@ def scattered(into: Wide, indices: Array, updates: Wide, params: dict[str, Any])
 
 
 def convolution(x: Wide, y: Wide, params: dict[str, Any]) -> Wide:
-    """Returns what ``lax.conv_general_dilated`` does of rows (n, 1, size) and one short window (1, 1, width)."""
+    """Returns ``lax.conv_general_dilated`` of rows (n, 1, size) and one short window (1, 1, width)."""
     plain = (
         len(x.shape) == 3 == len(y.shape)
         and x.shape[1] == y.shape[0] == y.shape[1] == 1
@@ -162,6 +166,7 @@ def running(x: Wide, axis: int, *, reverse: bool = False) -> Wide:
         places = size - 1 - places
 
     def one_round(i: Array, sums: Wide) -> Wide:
+        # After round i each number is the sum of the 2^(i+1) numbers up to its place, or of all that there are.
         apart = jnp.left_shift(jnp.int32(1), i)
         moved = Wide(*(jnp.roll(part, jnp.where(reverse, -apart, apart), axis) for part in sums))
         added = wide.add(sums, moved)
@@ -171,7 +176,7 @@ def running(x: Wide, axis: int, *, reverse: bool = False) -> Wide:
 
 
 def product_of_matrices(x: Wide, y: Wide, dimension_numbers: Any) -> Wide:
-    """Returns what ``lax.dot_general`` does; by products of all pairs, for small matrices."""
+    """Returns the result of ``lax.dot_general``, by products of all pairs, for small matrices."""
     return products_summed(x, y, dimension_numbers, wide.multiply, over_axes)
 
 
@@ -182,7 +187,7 @@ def products_summed(
     multiply: Callable[[Numbers, Numbers], Numbers],
     total: Callable[[Numbers, Sequence[int]], Numbers],
 ) -> Numbers:
-    """Returns the same of numbers of several parts, by their product and their sum over some axes."""
+    """Returns the result of ``lax.dot_general`` for numbers of several parts, by their product and sum over axes."""
     ((of_x, of_y), (batch_x, batch_y)) = dimension_numbers
     rank_x, rank_y = (len(jax.tree.leaves(number)[0].shape) for number in (x, y))
     free_x = [i for i in range(rank_x) if i not in (*of_x, *batch_x)]
@@ -203,7 +208,7 @@ def products_summed(
 
 
 def largest_over(x: Wide, axes: Sequence[int]) -> Wide:
-    """Returns the largest numbers over some axes; NaN where there is one."""
+    """Returns the largest numbers over some axes; NaN where one of them is NaN."""
     axes = tuple(axes)
     order = wide.order(x)
     first = jnp.max(order, axes, keepdims=True)
@@ -218,21 +223,18 @@ def largest_over(x: Wide, axes: Sequence[int]) -> Wide:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Fourier transforms of pairs of float32 in block floating point: natural order, one loop whose body is one stage.
+# Fourier transforms in block floating point: natural order, one loop whose body is one stage
 #
-# *Range.* The numbers of a transform are taken over one power of two, that of the largest. What is below 2^-126 of it
-#  is
-# off by as much, and so is what a device flushes to zero: together below 2^-90 of the largest.
+# *Range.* The numbers of a transform are taken over one power of two, that of the largest. Parts below 2^-126 of it are
+# off by as much, and so are those that a device flushes to zero: together below 2^-90 of the largest.
 #
 # *Order.* N = r m^2 points, r one of 1, 2, 3 and 6 and m a power of two. m^2 points are a square, row by row:
-#  transforms
-# of its columns, a factor for each entry and a transposition, twice, the second time with factors of 1, leave it in
-# natural order. Columns begin with their bits reversed. A stage takes numbers two by two and leaves sums in the upper
-# and
-# differences in the lower half, so that stages are the same but for their factors (Pease, 1968). Numbers of one column
-# never meet along the last axis: the lanes of a vector unit stay as they are. For r, every r-th number is a transform
-# of
-# its own, beside the others, and one stage joins them. A real transform is a complex one of half the length, folded.
+# transforms of its columns, a factor for each entry and a transposition, twice, the second time with factors of 1,
+# leave it in natural order. Columns begin with their bits reversed. A stage takes numbers two by two and leaves sums in
+# the upper and differences in the lower half, so that stages are the same but for their factors (Pease, 1968). Numbers
+# of one column never meet along the last axis: the lanes of a vector unit stay as they are. For r, every r-th number is
+# a transform of its own, beside the others, and one stage joins them. A real transform is a complex one of half the
+# length, folded.
 #
 # *Errors*, with u = 2^-24, relative to the moduli of the exact results of an operation. Sums of complex pairs err by
 # 3 u^2, whatever cancels, as their parts do. Products err by 14 u^2 in each of four, which comes to sqrt(2) 14 u^2, for
@@ -240,13 +242,11 @@ def largest_over(x: Wide, axes: Sequence[int]) -> Wide:
 # from a table: 23.6 u^2. Products with 1, i and powers of two are exact.
 #
 # - A stage of two, a +- w b with |w| = 1, errs by 23.6 u^2 |b|, with both signs, and by 3 u^2 of each result. In L2
-#   that
-#   is 26.6 u^2 of the norm of the results, and all stages are sqrt(2) times a unitary map: relative errors add up. As
-#   to
-#   single results, one path leads from each input to each result, with factors of modulus 1: so a stage adds at most
-#   26.6 u^2 of the sum of the inputs' moduli (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section
-#   24.1, has both). The first stage of a column has factors of 1 alone: the factors of the square's entries take the
-#   place of those, and the second columns err by 3 u^2 there.
+#   that is 26.6 u^2 of the norm of the results, and all stages are sqrt(2) times a unitary map: relative errors add up.
+#   As to single results, one path leads from each input to each result, with factors of modulus 1: so a stage adds at
+#   most 26.6 u^2 of the sum of the inputs' moduli (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed.,
+#   section 24.1, has both). The first stage of a column has factors of 1 alone: the factors of the square's entries
+#   take the place of those, and the second columns err by 3 u^2 there.
 # - A stage of three is two products and two sums, (23.6 sqrt(2) + 6) u^2 < 39.4 u^2 in L2 and 29.6 u^2 of the sum of
 #   moduli: less than log2(3) stages of two.
 # - Folding is a sum, a difference and its product with a factor, and a sum: below 30 u^2 in L2 and, forward, of the sum
@@ -261,18 +261,18 @@ def largest_over(x: Wide, axes: Sequence[int]) -> Wide:
 # ----------------------------------------------------------------------------------------------------
 
 TRANSFORM_ERROR = PAIR.of_level * PAIR.roundoff
-"""Error of one of log2(n) levels, 40 u^2: of each result relative to the sum of the magnitudes, of all in L2 to the
-norm."""
+"""Error of one of log2(n) levels, 40 u^2: of each result relative to the sum of the magnitudes, and of all results in
+L2 relative to the norm."""
 
 SHORTEST, LONGEST = 128, 2**19
-"""Numbers of points for which the above was counted."""
+"""Fewest and most points of a transform: the range for which the errors above were counted."""
 
 LANES = 128
-"""Numbers of a row of a vector unit: columns are laid side by side to fill it."""
+"""Numbers in a row of a vector unit: columns are laid side by side to fill it. Speed only."""
 
 
 class ComplexPair(NamedTuple):
-    """Complex numbers (...)."""
+    """Complex numbers (...) by their parts."""
 
     real: Pair
     imaginary: Pair
@@ -310,7 +310,7 @@ def _check_length(n: int) -> None:
 
 
 def _over_largest(real: Wide, imaginary: Wide) -> tuple[ComplexPair, Array]:
-    """Returns complex numbers (batch, n) over powers of two, so that no part is 2 or larger, and those (batch, 1)."""
+    """Returns complex numbers (batch, n) over powers of two (batch, 1), so that no part is 2 or larger, and those."""
     real, imaginary = (jax.tree.map(lambda part: part.reshape(-1, part.shape[-1]), x) for x in (real, imaginary))
     exponent = jnp.max(jnp.maximum(real.exponent, imaginary.exponent), axis=1, keepdims=True)
     return ComplexPair(wide.aligned(real, exponent), wide.aligned(imaginary, exponent)), exponent
@@ -347,7 +347,7 @@ def multiply(x: ComplexPair, y: ComplexPair) -> ComplexPair:
 
 
 def _roots(index: np.ndarray, n: int) -> Complex128[np.ndarray, " ..."]:
-    """Returns exp(-2 pi i index / n), each part right to 2^-50 of itself: functions are of an eighth of a turn."""
+    """Returns exp(-2 pi i index / n), each part right to 2^-50 of itself: angles are at most an eighth of a turn."""
     quarters, rest = np.divmod(4 * (index % n) + n // 2, n)
     angle = 2 * np.pi * ((rest - n // 2) / (4 * n))
     cosine, sine = np.cos(angle), np.sin(angle)
@@ -366,12 +366,12 @@ def _constants(values: Complex128[np.ndarray, " ..."]) -> ComplexPair:
 
 
 def _half_circle(n: int) -> Complex128[np.ndarray, " half"]:
-    """Returns -i exp(-2 pi i k / n), k to n / 2."""
+    """Returns -i exp(-2 pi i k / n), for k from 0 to n / 2."""
     return -1j * _roots(np.arange(n // 2 + 1), n)
 
 
 def _folded(x: ComplexPair, factors: Complex128[np.ndarray, " half"]) -> ComplexPair:
-    """Returns x + y + factors (x - y), y the conjugate of x (batch, half) from its end to its start."""
+    """Returns x + y + factors (x - y), where y is the conjugate of x (batch, half) from its end to its start."""
     y = _conjugate(jax.tree.map(lambda part: jnp.flip(part, 1), x))
     difference = add(x, jax.tree.map(jnp.negative, y))
     return add(add(x, y), multiply(difference, _constants(factors[None])))
@@ -383,7 +383,7 @@ def _transform(z: ComplexPair) -> ComplexPair:
     if n % 3 and n.bit_length() % 2:
         return _square(z)
     r = 2 if n % 3 else 3
-    # Every r-th number from the first, from the second, and so on: transforms of their own, then one stage of r.
+    # Every r-th number from the first, from the second, and so on have transforms of their own; one stage of r joins.
     parts = _transform(jax.tree.map(lambda p: jnp.moveaxis(p.reshape(batch, n // r, r), 2, 0).reshape(-1, n // r), z))
     parts = jax.tree.map(lambda p: p.reshape(r, batch, 1, n // r), parts)
     index = np.arange(1, r)[:, None] * np.arange(n)
@@ -404,13 +404,14 @@ def _square(z: ComplexPair) -> ComplexPair:
     k = np.arange(m)
     reverse = sum((k >> bit & 1) << stages - 1 - bit for bit in range(stages))
     stage = np.arange(stages)[:, None]
-    # Before stage s the upper s bits of an index are done: the factor is that of so many of 2^(s + 1) points.
+    # Before stage s the upper s bits of an index are done: the factor is that of so many out of 2^(s + 1) points.
     done = np.arange(m // 2) >> stages - 1 - stage
     of_stages = _constants(_roots(done << stages - 1 - stage, m)[..., None, None])
     between, ones = _constants(_roots(k[:, None] * k, n)[:, None]), _constants(np.ones((1, 1, 1), complex))
     width = batch * m
     lanes = math.gcd(width, LANES)
 
+    # One stage: numbers two by two along the first axis, sums to the upper and differences to the lower half.
     def run(z: ComplexPair, factors: ComplexPair) -> tuple[ComplexPair, None]:
         z = jax.tree.map(lambda p: p.reshape(m // 2, 2, width // lanes, lanes), z)
         first, second = (jax.tree.map(lambda p, k=k: p[:, k], z) for k in (0, 1))
@@ -419,6 +420,7 @@ def _square(z: ComplexPair) -> ComplexPair:
         both = add(jax.tree.map(lambda p: p[None], first), jax.tree.map(lambda p: p[None] * signs, second))
         return jax.tree.map(lambda p: p.reshape(m, width // lanes, lanes), both), None
 
+    # One of two turns: the columns' transforms, the factors of the entries (of 1 the second time), a transposition.
     def turn(k: Array, z: ComplexPair) -> ComplexPair:
         z, _ = lax.scan(run, jax.tree.map(lambda p: p[reverse].reshape(m, width // lanes, lanes), z), of_stages)
         factors = jax.tree.map(lambda p, q: jnp.where(k == 0, p, q), between, ones)
@@ -426,5 +428,5 @@ def _square(z: ComplexPair) -> ComplexPair:
         return jax.tree.map(lambda p: jnp.swapaxes(p, 0, 2), z)
 
     z = lax.fori_loop(0, 2, turn, jax.tree.map(lambda p: jnp.swapaxes(p.reshape(batch, m, m), 0, 1), z))
-    # The second transposition was one too many.
+    # The last transposition is undone: the second turn needs none.
     return jax.tree.map(lambda p: jnp.transpose(p, (1, 2, 0)).reshape(batch, n), z)

@@ -1,26 +1,28 @@
 """Sums of w (e^(i f a) - 1) over many angles a, at f = 1, 2, ...: by rotations, and products of digits.
 
-What :func:`turned_sums` is for: the characteristic function of a law, of which frequencies come in tiles of eight. It
-is the same sum as by one product in pairs for each angle and frequency, for a tenth of that, of numbers that are no
-larger than they need be: no exponents, over the largest weight of a lane.
+:func:`turned_sums` is for the characteristic function of a law, at frequencies that come in tiles of eight. It gives
+the same sum as one product in pairs for each angle and frequency, for a tenth of the work, with numbers that are no
+larger than they need be: without exponents, over the largest weight of a lane. At the end are functions of the
+mathematics in forms of their own for pairs (:data:`WHOLE`).
 
 *Errors*, in units of u^2 = 2^-48, relative to f |a|, as moduli of complex numbers. An angle 10, and 20 where it is a
-product with a frequency; sine and cosine of its half 40 each, so -2 sin^2 and 2 sin cos, 90 more: 110. What two turns
-come to, F G + F + G, has the errors of both, for 1 + F has modulus 1; the product makes 17.2 |F| |G| (each part two of
-10, and a sum), the sums 6 of the larger angle. |F| is at most 2 and at most its angle: so three doublings, a = b = x,
-2x, 4x, make at most 34, and 18 in sums: 152 up to e^(8ia) - 1, by which a tile is turned into the next. Seven such from
-a turn that is made anew make 34 and 42 besides: 228. Weights make 10: 238, and both factors of a node err by no more.
+product with a frequency; sine and cosine of its half 40 each, so -2 sin^2 and 2 sin cos, 90 more: 110. The product of
+two turns, F G + F + G, has the errors of both, for 1 + F has modulus 1; the product makes 17.2 |F| |G| (each part two
+of 10, and a sum), the sums 6 of the larger angle. |F| is at most 2 and at most its angle: so three doublings, a = b =
+x, 2x, 4x, make at most 34, and 18 in sums: 152 up to e^(8ia) - 1, by which a tile is turned into the next. Seven such
+from a turn that is made anew make 34 and 42 besides: 228. Weights make 10: 238, and both factors of a node err by no
+more.
 
 *Digits.* Numbers below 2 are whole numbers of 2^-53, written in seven digits from -128 to 127. Devices multiply
 matrices of such digits by the thousand, and sums in int32 are exact: 2^23 at most for 512 products of two digits, and
-seven of them for one power of 256. What the last digit does not hold is at most 0.51 of its units in either factor,
-2^-52.9 for a product; what is below the powers that are summed is at most 2^-57. For 512 products in each part that is
-2^-43.4 of the largest possible w f |a| of a lane, which is at most their sum: 24. Sums of w F by themselves, 256 terms
-cut off at 2^-54 of eight times the largest w |a|, at f from 2 on: 23. Two last sums: 6.
+seven of them for one power of 256. The last digit leaves at most 0.51 of its units in either factor, 2^-52.9 for a
+product; the powers below those that are summed leave at most 2^-57. For 512 products in each part that is 2^-43.4 of
+the largest possible w f |a| of a lane, which is at most their sum: 24. Sums of w F by themselves, 256 terms cut off at
+2^-54 of eight times the largest w |a|, at f from 2 on: 23. Two last sums: 6.
 
-All in all 291 < 19 units of roundoff, relative to the sum of w f |a|. What is below 2^-126, or flushed to zero, is
-nothing beside it where the largest w |a| is above 2^-64 of the largest w. Where it is not, or a number is infinite or
-not known, or an angle of a tile above three million, results are NaN.
+All in all 291 < 19 units of roundoff, relative to the sum of w f |a|. Numbers below 2^-126, or flushed to zero, are
+negligible beside it where the largest w |a| is above 2^-64 of the largest w. Where it is not, or a number is infinite
+or NaN, or an angle of a tile is above three million, results are NaN.
 """
 
 from __future__ import annotations
@@ -45,36 +47,36 @@ from jaxacct.numerics.float_pairs.sums import ComplexPair, add, cut, joined, mul
 from jaxacct.numerics.float_pairs.wide import Wide
 
 TILE = 8
-"""Frequencies of a tile."""
+"""Frequencies of a tile. The error bounds rest on it."""
 
 GROUP = 8
-"""Tiles after which a turn is made anew."""
+"""Tiles after which a turn is made anew. The error bounds rest on it."""
 
 DIGITS = 7
-"""Of eight bits, of a number."""
+"""Digits of a number, of eight bits each. The error bounds rest on it."""
 
 POWERS = 8
-"""Of 256, from the largest, that are summed."""
+"""Powers of 256, from the largest down, that are summed. The error bounds rest on it."""
 
 BIAS = 0x808080
-"""128 for each of three digits: with these added, digits from -128 are bytes."""
+"""The number with 128 in each of three digits: added to a number, it makes digits from -128 on bytes from 0 on."""
 
 LEAST_TILE = 2.0**-64
-"""Of the largest weight, that the largest product with an angle must come to."""
+"""Share of the largest weight that the largest product with an angle has to reach; below it results are NaN."""
 
 
 def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: Wide, imaginary: Wide) -> list[Wide]:
     """Returns ``real`` and ``imaginary`` (lanes, frequencies) with sums added, from each lane's tile ``first`` on.
 
-    ``weights`` (lanes, n), n up to 256, are not negative; ``angles`` (lanes, n) are those at frequency 1. As many
-    ``tiles`` (lanes,) are filled as the lane has that wants most.
+    ``weights`` (lanes, n), n up to 256, are not negative; ``angles`` (lanes, n) are those at frequency 1. All lanes
+    have as many tiles filled as the largest of ``tiles`` (lanes,).
     """
     top = jnp.max(weights.exponent, axis=1)
     w, once = wide.aligned(weights, top[:, None]), _turn(angles)
     # No product exceeds this times its frequency.
     most = jnp.max(w.high * jnp.abs(_plain(angles).high), axis=1) * np.float32(1 + 2.0**-10)
     known = jnp.all(jnp.isfinite(w.high + once.real.high), axis=1) & ((most == 0) | (most >= np.float32(LEAST_TILE)))
-    # Of 1 to 8 times the angle, and of 0 to 7 times: (lanes, 8, n).
+    # Turns by 1 to 8 times the angle, by three doublings, and then those by 0 to 7 times: (lanes, 8, n).
     turns = jax.tree.map(lambda part: part[:, None], once)
     for _ in range(3):
         both = _both(turns, jax.tree.map(lambda part: part[:, -1:], turns))
@@ -82,11 +84,13 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
     step = jax.tree.map(lambda part: part[:, -1], turns)
     turns = jax.tree.map(lambda part: jnp.concatenate([jnp.zeros_like(part[:, :1]), part[:, :-1]], axis=1), turns)
     own, weighed_step = _sums(_weighed(w, turns), TILE * most, top), _weighed(w, step)
-    # Cosines, of which these are 1 less, and sines.
+    # The table holds cosines and sines; turns are cosines less 1, so 1 is added to those.
     ones = np.where(np.arange(2 * TILE) < TILE, np.int32(1 << 21), 0).reshape(1, -1, 1)
     table = _digits(Pair(*(jnp.concatenate(parts, axis=1) for parts in zip(*turns, strict=True))), ones)
     table, own, weighed_step = lax.optimization_barrier((table, own, weighed_step))
 
+    # One tile: the products of the table with the weighed turn of its first frequency, in exact digits. The state is
+    # the sums, that turn, and where it is a number; the turn then goes on by eight frequencies.
     def tile(i: Array, state: tuple[Wide, ComplexPair, Array]) -> tuple[Wide, ComplexPair, Array]:
         sums, turn, is_known = state
         exponent = _exponent(most * _frequency(first + i))
@@ -101,6 +105,7 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
         sums = Wide(*(lax.dynamic_update_slice(part, new, at) for part, new in zip(sums, found, strict=True)))
         return sums, add(add(multiply(turn, step), turn), weighed_step), is_known
 
+    # A group of tiles begins with a turn that is made anew, so that errors of rotations do not add up without end.
     def group(i: Array, sums: Wide) -> Wide:
         fresh = _turn(wide.multiply(wide.single(_frequency(first + GROUP * i)[:, None]), angles))
         is_known = known & jnp.all(jnp.isfinite(fresh.real.high), axis=1)
@@ -119,24 +124,25 @@ def _frequency(tile: Array) -> Single:
 
 
 def _plain(x: Wide) -> Pair:
-    """Returns numbers below 2^126, as if 2^-126 of themselves where they are below that."""
+    """Returns numbers below 2^126; those below 2^-126 as if their exponent were -126."""
     return pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -126, 126)))
 
 
 def _turn(angle: Wide) -> ComplexPair:
     """Returns e^(ia) - 1."""
     sine, cosine = map(_plain, sine_and_cosine(wide.by_power(angle, np.int32(-1))))
+    # By the half angle: e^(ia) - 1 = -2 sin^2(a/2) + 2 i sin(a/2) cos(a/2), in which nothing cancels for small angles.
     squared, product = pair.square(sine), pair.multiply(sine, cosine)
     return ComplexPair(Pair(-2 * squared.high, -2 * squared.low), Pair(2 * product.high, 2 * product.low))
 
 
 def _both(x: ComplexPair, y: ComplexPair) -> ComplexPair:
-    """Returns e^(i(a+b)) - 1 of e^(ia) - 1 and e^(ib) - 1."""
+    """Returns e^(i(a+b)) - 1, from e^(ia) - 1 and e^(ib) - 1."""
     return add(add(multiply(x, y), x), jax.tree.map(lambda a, b: jnp.broadcast_to(a, b.shape), y, x))
 
 
 def _weighed(w: Pair, z: ComplexPair) -> ComplexPair:
-    """Returns w z, (lanes, n) or (lanes, rows, n)."""
+    """Returns w z, for z (lanes, n) or (lanes, rows, n)."""
     w = w if z.real.high.ndim == 2 else jax.tree.map(lambda part: part[:, None], w)
     return ComplexPair(pair.multiply(w, z.real), pair.multiply(w, z.imaginary))
 
@@ -151,7 +157,8 @@ def _over(values: Single, exponent: Int32[Array, " lanes"]) -> Single:
 
 
 def _pieces(x: Pair) -> tuple[Array, Array, Array]:
-    """Returns numbers below 2 in whole numbers of 2^-21, 2^-37 and 2^-53, of either sign."""
+    """Returns numbers below 2 as whole numbers of 2^-21, 2^-37 and 2^-53, of either sign."""
+    # Each piece is cut off exactly; only the last one is rounded.
     first, rest = cut(x.high, 2.0**21)
     second, rest = cut(rest, 2.0**16)
     more, low = cut(x.low, 2.0**37)
@@ -160,12 +167,13 @@ def _pieces(x: Pair) -> tuple[Array, Array, Array]:
 
 
 def _digits(x: Pair, more: np.ndarray | int = 0) -> Int8[Array, "lanes digits rows n"]:
-    """Returns digits of eight bits, the largest first, of numbers (lanes, rows, n), and of so much more of 2^-21."""
+    """Returns digits of eight bits, the largest first, of numbers (lanes, rows, n) plus ``more`` times 2^-21."""
+    # With BIAS added digits are plain bytes, and a carry goes to the piece above; then 128 is taken off each.
     first, second, last = _pieces(x)
     last = last + (BIAS & 0xFFFF)
     second = second + (BIAS & 0xFFFF) + (last >> 16)
     first, second, last = lax.optimization_barrier((first + BIAS + more + (second >> 16), second, last))
-    # Digits are taken from pieces by one operation: a device would do it anew for each.
+    # All digits are taken from the pieces by one operation: a device would compute the pieces anew for each digit.
     at = np.arange(DIGITS).reshape(1, -1, 1, 1)
     shift = jnp.asarray(np.array([16, 8, 0, 8, 0, 8, 0], np.int32).reshape(at.shape))
     piece = jnp.where(at < 3, first[:, None], jnp.where(at < 5, second[:, None], last[:, None]))
@@ -175,8 +183,8 @@ def _digits(x: Pair, more: np.ndarray | int = 0) -> Int8[Array, "lanes digits ro
 def _by_powers(products: Array, once: Array) -> Int32[Array, "powers 2 16 lanes"]:
     """Returns the sums of products (lanes, digit, row, digit, part) for each power of 256.
 
-    With lanes last, as vector units have them. A compiler would rather leave numbers as a product of matrices laid them
-    out, with most of a vector unit idle; what changes in a loop, be it done ``once``, is laid out as it says.
+    Lanes come last, as vector units have them. A compiler would rather leave numbers as a product of matrices laid them
+    out, with most of a vector unit idle; the state of a loop, even of one that runs ``once``, is laid out as it says.
     """
 
     def added(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -190,19 +198,20 @@ def _by_powers(products: Array, once: Array) -> Int32[Array, "powers 2 16 lanes"
 
 
 def _turned(sums: Array) -> Int32[Array, "powers 2 8 lanes"]:
-    """Returns sums (powers, part, row, lanes) as those of complex products."""
+    """Returns sums (powers, part, row, lanes) as the real and imaginary parts of complex products."""
     cosines, sines = sums[:, :, :TILE], sums[:, :, TILE:]
     return jnp.stack([cosines[:, 0] - sines[:, 1], cosines[:, 1] + sines[:, 0]], axis=1)
 
 
 def _carried(sums: Array) -> Pair:
-    """Returns the sum of whole numbers (powers, ...) over powers of 256, of those from 256^0 on."""
+    """Returns the sum of whole numbers (powers, ...) over powers of 256, from 256^0 down."""
     *above, carry = sums
     digits: list[Array] = []
+    # From the lowest power up: a byte stays, the rest is carried to the next.
     for number in above[::-1]:
         digits.insert(0, carry & 0xFF)
         carry = number + (carry >> 8)
-    # The first is left, below 2^28 and of either sign; of the others each three are a float32 number.
+    # The carry of the first is left, below 2^28 and of either sign; each three of the others are a float32 number.
     parts = [(carry >> 12).astype(jnp.float32) * 2.0**12, (carry & 0xFFF).astype(jnp.float32)]
     for i in range(0, len(digits), 3):
         whole = sum(digit << 8 * (2 - j) for j, digit in enumerate(digits[i : i + 3]))
@@ -212,6 +221,7 @@ def _carried(sums: Array) -> Pair:
 
 def _sums(z: ComplexPair, most: Single, top: Array) -> Wide:
     """Returns the sums of both parts of (lanes, rows, n) numbers up to ``most`` 2^top, as (2, rows, lanes)."""
+    # int32 holds sums of 256 pieces exactly: only the rounding of the last pieces errs, whatever the order.
     exponent = _exponent(most)
     both = Pair(*(_over(jnp.concatenate(parts, axis=1), exponent) for parts in zip(*z, strict=True)))
     sums = (jnp.sum(piece, axis=-1, dtype=jnp.int32).T for piece in _pieces(both))
@@ -224,19 +234,20 @@ def _sums(z: ComplexPair, most: Single, top: Array) -> Wide:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Functions of the kernel in forms of their own for pairs, by the names that they are traced by.
+# Functions of the mathematics in forms of their own for pairs, by the names that they are traced by
 #
-# Operation by operation a Taylor series of thirteen terms in pairs takes thousands of instructions; but what a term
-# needs not contribute to the last bit needs no pair.
+# Operation by operation a Taylor series of thirteen terms in pairs takes thousands of instructions; but a term that
+# does not reach the last bit needs no pair.
 # ----------------------------------------------------------------------------------------------------
 
 PAIRED = 7
-"""Terms of the series of e^x - 1 - x that are pairs; the next is at most 2^-24 of the first."""
+"""Terms of the series of e^x - 1 - x that are pairs; the next is at most 2^-24 of the first. The error bound of
+:func:`exp_remainder` rests on it."""
 
 
 @functools.cache
 def _remainders() -> tuple[list[list[np.float32]], list[np.float32]]:
-    """Returns 2/(n + 2)!: in two parts each, and further ones; what is left out is below 2^-57."""
+    """Returns 2/(n + 2)!: the first in two parts each, and further ones; the terms left out are below 2^-57."""
     every = [Fraction(2, factorial(n + 2)) for n in range(14)]
     return [parts(value, 24, 24) for value in every[:PAIRED]], [rounded(value) for value in every[PAIRED:]]
 
@@ -248,25 +259,26 @@ def _onto(constant: np.float32, t: Single) -> Pair:
 
 
 def exp_remainder(x: Wide, expm1_x: Wide) -> list[Wide]:
-    """Returns e^x - 1 - x, given e^x - 1, within 32 u^2 of itself for |x| < 1/2, and there without the latter.
+    """Returns e^x - 1 - x, given e^x - 1; within 32 u^2 of itself for |x| < 1/2, where it does not use the latter.
 
-    x^2/2 times S = 1 + x/3 + ..., between 0.84 and 1.2. In units of u^2: the terms that are no pairs come to 2^-24.5,
-    are off by 3 u and so count for 2. Of what is added to each coefficient, c_n = 2/(n + 2)!, the product is off by 9
-    of itself and of its low parts' sum by 4, and the coefficient and the sum by 3 of c_n; relative to c_n the product
-    is below 1/5, so the error of a partial sum over c_n is at most 3 + (13 + e)/5 with e that of the next: at most 7.
-    The square errs by 8 and the last product by 10: 27, over 0.84 where the 7 are concerned.
+    It is x^2/2 times S = 1 + x/3 + ..., between 0.84 and 1.2. In units of u^2: the terms that are no pairs come to
+    2^-24.5, are off by 3 u and so count for 2. At each coefficient, c_n = 2/(n + 2)!, the added product is off by 9 of
+    itself and its low parts' sum by 4, and the coefficient and the sum by 3 of c_n; relative to c_n the product is
+    below 1/5, so the error of a partial sum over c_n is at most 3 + (13 + e)/5 with e that of the next: at most 7. The
+    square errs by 8 and the last product by 10: 27, over 0.84 where the 7 are concerned.
     """
     coefficients, further = _remainders()
     high, low = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -100, -2)))
     x1, x2 = halves(high)
     tail = jnp.full_like(high, further[-1])
+    # Horner's rule: first in float32, then in pairs from the smallest coefficient that is one.
     for c in further[-2::-1]:
         tail = product(high, tail) + c
     (last, last_low), *rest = coefficients[::-1]
     p, q = _onto(last, product(high, tail))
     q = q + last_low
     for c, d in rest:
-        # c + d + x (p + q), as pair.multiply has it; what is larger comes first.
+        # c + d + x (p + q), formed as in pair.multiply; the larger terms come first.
         p1, p2 = halves(p)
         whole, crossed, other = x1 * p1, x1 * p2, x2 * p1
         t = whole + (crossed + other)
@@ -290,7 +302,7 @@ def lower_tail(z: Wide) -> list[Wide]:
 
 
 def turned(angle: Wide) -> list[Wide]:
-    """Returns cos - 1 and sin, of sine and cosine of the half.
+    """Returns cos - 1 and sin of an angle, from sine and cosine of its half.
 
     These are within 40 u^2 each, and so both together within 90 u^2 of the angle.
     """
@@ -303,8 +315,8 @@ def turned(angle: Wide) -> list[Wide]:
 def remaining_weight(least: Wide, slack: Wide) -> list[Wide]:
     """Returns 1 - least - slack, or less.
 
-    With 1 - least rounded down by five units of roundoff at most it is not above the truth. Where slack is at least
-    half of 1 - least it is below it by ten units of slack at most, and else right to fourteen of itself.
+    1 - least is rounded down by five units of roundoff at most, so the result is not above the truth. Where slack is at
+    least half of 1 - least it is below it by ten units of slack at most, and else right to fourteen of itself.
     """
     rest = wide.subtract(wide.filled(1.0, least.shape), least)
     return [wide.subtract(wide.multiply(rest, wide.constant(1 - 3 * pair.ROUNDING)), slack)]
@@ -313,8 +325,8 @@ def remaining_weight(least: Wide, slack: Wide) -> list[Wide]:
 def missing_above(value: Wide, high: Wide) -> list[Wide]:
     """Returns what ``high``, a float32 number, lacks of ``value``, raised to a multiple of 2^-52 of its power of two.
 
-    The difference is right to a unit of roundoff of itself and is raised by four, of which the sum takes one. What
-    follows is exact, below 2^-126 as if ``high`` were that.
+    The difference is right to a unit of roundoff of itself and is raised by four, of which the sum takes one. The rest
+    is exact; where ``high`` is below 2^-126 it counts as that.
     """
     rest = wide.subtract(value, high)
     rest = wide.add(rest, wide.by_power(wide.absolute(rest), np.int32(-42)))
@@ -332,3 +344,4 @@ WHOLE: dict[str, Callable[..., list[Wide]]] = {
     "turned": turned,
     "turned_sums": turned_sums,
 }
+"""Functions that are jitted by these names, in their forms for pairs."""

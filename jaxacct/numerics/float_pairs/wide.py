@@ -1,9 +1,9 @@
-"""Pairs of float32 with an exponent beside them: relative errors are the same for all numbers that float64 has.
+"""Wide numbers: pairs of float32 with an exponent beside them, with one relative error over the whole range of float64.
 
 A number is ``(high + low) 2^exponent`` with 1 <= |high| < 2 and low a multiple of 2^-70, or 0 with the exponent
 :data:`NOTHING`. So nothing under- or overflows before 2^-+16000, and every operation has the relative error of
-:mod:`jaxacct.numerics.float_pairs.pair`; what is moved below 2^-100 of a result on the way is lost beside that. inf and
-NaN are as IEEE has them.
+:mod:`jaxacct.numerics.float_pairs.pair`; terms that are moved below 2^-100 of a result on the way are lost beside that.
+inf and NaN are as IEEE has them. Conversions from and to other types stand last.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from jaxacct.numerics.float_pairs import pair
 from jaxacct.numerics.float_pairs.pair import LEAST, Pair, Single, bits, from_bits, power_of_two
 
 LARGEST = 16384
-"""Exponents beyond are those of inf, and of 0."""
+"""Largest exponent of a number; exponents beyond are those of inf, and of 0."""
 
 NOTHING = np.int32(-(2**17))
-"""The exponent of 0: below any other, so that a sum takes that one."""
+"""Exponent of 0: below any other, so that a sum takes the other one."""
 
 INFINITE = np.int32(2**18)
-"""The exponent of inf and NaN: so far up that beside 0 it leaves the range upwards, where products are NaN."""
+"""Exponent of inf and NaN: so far up that beside the exponent of 0 it leaves the range upwards, where products are
+NaN."""
 
 DUST = 2.0**-70
-"""Low parts are whole multiples of it, so that sums and differences have no subnormal errors: 2^-22 u^2 is lost."""
+"""Unit of low parts, so that sums and differences have no subnormal errors; rounding to it loses 2^-22 u^2."""
 
 
 _TO_DUST, _ZERO = np.float32(DUST * 2.0**23 * 1.5), np.float32(0)
-"""Numbers of Python would be float64 here, and each be converted."""
+"""Constants of float32: numbers of Python would be float64 here, and each be converted. The first rounds to
+:data:`DUST`."""
 
 
 class Wide(NamedTuple):
@@ -56,12 +58,13 @@ class Wide(NamedTuple):
 def normal(of: Pair, exponent: Array | int, plain: Single | None = None) -> Wide:
     """Returns ``of 2^exponent`` as a number, for pairs of which the high part is 0 or between 2^-120 and 2^120.
 
-    ``plain`` is what a single float32 operation gives: inf or NaN where the result is, of which error terms make NaN.
+    ``plain`` is the result of one float32 operation: inf or NaN where the result is so. A pair's error terms would make
+    NaN of both.
     """
     high, low = of
     field = (bits(high) >> 23) & 0xFF
     is_special = field == 255
-    # 2^127 for 0, and the smallest for inf and NaN, which it leaves as they are.
+    # The factor that brings high to [1, 2): 2^127 for 0, and the smallest for inf and NaN, which it leaves as they are.
     factor = from_bits(jnp.maximum(254 - field, 1) << 23)
     exponent = jnp.where(field == 0, NOTHING, jnp.where(is_special, INFINITE, exponent + (field - 127)))
     high = (high if plain is None else jnp.where(is_special, plain, high)) * factor
@@ -76,8 +79,9 @@ def _without_dust(low: Single) -> Single:
 def in_range(x: Wide, plain: Single | None = None) -> Wide:
     """Returns the numbers with those beyond the range as inf, and those below it as 0.
 
-    ``plain`` is what a single float32 operation gives, where that may be inf or NaN; it has the signs of the numbers.
+    ``plain`` is the result of one float32 operation, where that may be inf or NaN; it has the numbers' signs.
     """
+    # An infinite number keeps its sign by a product with inf; NaN stays NaN.
     beyond, up = jnp.abs(x.exponent) > LARGEST, x.exponent > 0
     end = jnp.where(up, (x.high if plain is None else plain) * np.float32(np.inf), _ZERO)
     return select(beyond, Wide(end, jnp.zeros_like(end), jnp.where(up, INFINITE, NOTHING)), x)
@@ -93,6 +97,7 @@ def constant(value: np.ndarray | float) -> Wide:
     mantissa, exponent = np.frexp(np.asarray(value, np.float64))  # of [1/2, 1)
     finite = np.isfinite(mantissa)
     doubled = 2 * mantissa
+    # Rounding to float32 may carry to 2, which is then halved.
     high = doubled.astype(np.float32)
     low = np.where(finite, doubled - np.where(finite, high, 0), 0).astype(np.float32)
     up = np.abs(high) == 2
@@ -103,7 +108,7 @@ def constant(value: np.ndarray | float) -> Wide:
 
 
 def aligned(x: Wide, exponent: Array) -> Pair:
-    """Returns the numbers over 2^exponent, which is at least their own; as if 2^-126 of 1 where that is smaller."""
+    """Returns the numbers over 2^exponent, which is at least their own; below 2^-126 as if their power were that."""
     return pair.scale(x.pair, power_of_two(jnp.maximum(x.exponent - exponent, -126)))
 
 
@@ -125,8 +130,9 @@ def subtract(x: Wide, y: Wide) -> Wide:
 
 
 def multiply(x: Wide, y: Wide) -> Wide:
-    """Returns x y. The exponents of 0, inf and NaN lead where they should: sums with them leave the range."""
+    """Returns x y. The exponents of 0, inf and NaN need no cases: sums with them leave the range on the right side."""
     high, low = pair.multiply(x.pair, y.pair)
+    # A product of numbers from 1 to 2 is below 4: one halving makes it normal, without a look at its bits.
     is_large = jnp.abs(high) >= 2
     factor = jnp.where(is_large, jnp.float32(0.5), jnp.float32(1))
     exponent = x.exponent + y.exponent + is_large.astype(jnp.int32)
@@ -145,12 +151,13 @@ def square(x: Wide) -> Wide:
 def divide(x: Wide, y: Wide) -> Wide:
     """Returns x / y."""
     high, low = pair.divide(x.pair, y.pair)
+    # A quotient of numbers from 1 to 2 is above 1/2: one doubling makes it normal.
     is_small = jnp.abs(high) < 1
     factor = jnp.where(is_small, jnp.float32(2), jnp.float32(1))
     exponent = x.exponent - y.exponent - is_small.astype(jnp.int32)
-    # Of 0, inf and NaN the high parts decide, and there is no residual to look at.
+    # For 0, inf and NaN the high parts decide, and there is no residual to check.
     plain = x.high / y.high
-    # 0 / 0 and inf / inf have exponents like any.
+    # 0 / 0 and inf / inf have ordinary exponents.
     exponent = jnp.where(jnp.isnan(plain), INFINITE, exponent)
     found = in_range(Wide(high * factor, _without_dust(low * factor), exponent), plain)
     is_nan = jnp.isnan(high) & jnp.isfinite(plain) & (plain != 0)
@@ -175,7 +182,7 @@ def times_power(x: Wide, exponent: Array) -> Wide:
 
 
 def by_power(x: Wide, exponent: Array | np.int32) -> Wide:
-    """Returns x 2^exponent, exactly; whole exponents of at most four times :data:`LARGEST`, to either side."""
+    """Returns x 2^exponent, exactly, for whole exponents of at most four times :data:`LARGEST`, to either side."""
     is_number = jnp.abs(x.exponent) < INFINITE
     return in_range(Wide(x.high, x.low, jnp.where(is_number, x.exponent + exponent, x.exponent)))
 
@@ -186,14 +193,14 @@ def select(which: Bool[Array, " ..."], yes: Wide, no: Wide) -> Wide:
 
 
 def order(x: Any) -> Int32[Array, " ..."]:
-    """Returns what numbers, pairs or not, are first compared by: exponents, with the sign."""
+    """Returns the first key of a comparison of numbers, pairs or not: the exponent, with the sign."""
     rank = x.exponent - (NOTHING - 1)
     return jnp.where(x.high > 0, rank, jnp.where(x.high < 0, -rank, 0))
 
 
 def less(x: Wide, y: Wide) -> Bool[Array, " ..."]:
     """Returns whether x < y, exactly: one number has one form, for its high part is the sum of both, rounded."""
-    # As float32, which holds them, and NaN where a number is none: that is neither less nor equal.
+    # As float32, which holds all exponents, and NaN where a number is NaN: that is neither less nor equal.
     a, b = ((n.exponent - (NOTHING - 1)).astype(jnp.float32) * jnp.sign(n.high) for n in (x, y))
     within = (x.high < y.high) | ((x.high == y.high) & (x.low < y.low))
     return (a < b) | ((a == b) & within)
@@ -210,12 +217,12 @@ def less_or_equal(x: Wide, y: Wide) -> Bool[Array, " ..."]:
 
 
 def largest(x: Wide, y: Wide) -> Wide:
-    """Returns the larger; NaN beside NaN."""
+    """Returns the larger number; NaN if either is NaN."""
     return select(less(x, y) | jnp.isnan(y.high), y, x)
 
 
 def smallest(x: Wide, y: Wide) -> Wide:
-    """Returns the smaller; NaN beside NaN."""
+    """Returns the smaller number; NaN if either is NaN."""
     return select(less(y, x) | jnp.isnan(y.high), y, x)
 
 
@@ -237,7 +244,7 @@ def floor(x: Wide) -> Wide:
     near = jnp.clip(x.exponent, -30, 100)
     high, low = pair.scale(x.pair, power_of_two(near))
     whole = jnp.floor(high)
-    # Above 2^24 high parts are whole; XLA's floor is exact.
+    # High parts above 2^24 are whole; XLA's floor is exact.
     rest = jnp.where(whole == high, jnp.floor(low), _ZERO)
     found = normal(pair.quick_two_sum(whole, rest), x.exponent - near)
     small = select(x.high < 0, constant(-1.0), constant(0.0))
@@ -251,6 +258,7 @@ def ceiling(x: Wide) -> Wide:
 
 def nearest_whole(x: Wide) -> Wide:
     """Returns the whole number nearest to x, the even one of two."""
+    # Ties go to the even neighbour, as IEEE 754 has it.
     below = floor(x)
     distance = subtract(x, below)
     half = constant(0.5)
@@ -262,15 +270,15 @@ def nearest_whole(x: Wide) -> Wide:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Numbers of other types as pairs with exponents, and back.
+# Conversions: numbers of other types as pairs with exponents, and back
 # ----------------------------------------------------------------------------------------------------
 
 PIECE = 20
-"""Bits of a whole number that are taken at once."""
+"""Bits of a whole number that are taken at once. Exact sums rest on it."""
 
 
 def of_array(value: Array) -> Wide:
-    """Returns an array of real numbers, exactly; of float64, right to 2^-49, and of more than 46 bits, to 2^-44."""
+    """Returns an array of real numbers: exactly; float64 to 2^-49, and whole numbers of more than 46 bits to 2^-44."""
     value = jnp.asarray(value)
     if jnp.issubdtype(value.dtype, jnp.bool_):
         one = value.astype(jnp.float32)
@@ -288,14 +296,17 @@ def single(value: Array) -> Wide:
 
 
 def _of_whole(value: Array) -> Wide:
-    """By pieces of :data:`PIECE` bits, each a float32 number: a sum of two is exact, and one of three up to 46 bits."""
+    """Returns whole numbers, by pieces of :data:`PIECE` bits, each a float32 number.
+
+    A sum of two pieces is exact, and one of three up to 46 bits.
+    """
     is_wider = value.dtype.itemsize > 4 or jnp.issubdtype(value.dtype, jnp.unsignedinteger)
     value = value.astype(jnp.int64 if is_wider else jnp.int32)
     pieces = [(value & (2**PIECE - 1)).astype(jnp.float32)]
     if is_wider:
         value = value >> PIECE
         pieces.append((value & (2**PIECE - 1)).astype(jnp.float32) * np.float32(2.0**PIECE))
-    # Of at most 24 bits, with the sign; not below the next piece, or 0.
+    # The top piece has at most 24 bits, with the sign; it is not below the next piece in size, or is 0.
     pieces.append((value >> PIECE).astype(jnp.float32) * np.float32(2.0 ** (PIECE * len(pieces))))
     total = pair.quick_two_sum(pieces[-1], pieces[-2])
     if is_wider:
@@ -311,7 +322,7 @@ def _of_float64(value: Array) -> Wide:
 def taken_apart(value: Array) -> tuple[Pair, Array]:
     """Returns pairs, and powers of two beside them, of float64 numbers that are two float32 ones, of their range.
 
-    One difference takes them apart, exactly; a power brings them to where pairs are made normal.
+    One difference takes them apart, exactly; a power brings them into the range of :func:`normal`.
     """
     high = value.astype(jnp.float32)
     low = jnp.where(jnp.isfinite(high), (value - high.astype(jnp.float64)).astype(jnp.float32), np.float32(0))
@@ -321,9 +332,10 @@ def taken_apart(value: Array) -> tuple[Pair, Array]:
 
 
 def _by_powers(value: Array) -> tuple[Pair, Array]:
-    """Brings numbers between 1/2 and 2 by powers of two, each a product in float64."""
+    """Returns numbers brought between 1/2 and 2 by powers of two, each a product in float64, and those powers."""
     exponent = jnp.zeros(value.shape, jnp.int32)
     is_number = jnp.isfinite(value) & (value != 0)
+    # A power for each bit of the exponent, from the largest: every product is exact.
     for shift in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
         up, down = jnp.float64(2.0**shift), jnp.float64(2.0**-shift)
         large, small = is_number & (jnp.abs(value) >= up), is_number & (jnp.abs(value) < 2 * down)
@@ -335,15 +347,15 @@ def _by_powers(value: Array) -> tuple[Pair, Array]:
 
 
 def to_float64(x: Wide) -> Array:
-    """Returns numbers as float64: exactly where that has its range; on a TPU as two float32 numbers, of theirs."""
+    """Returns numbers as float64: exactly in its range; on a TPU as two float32 numbers, in their range."""
     found: Array = lax.platform_dependent(x, tpu=to_two_singles, default=_to_double)
     return found
 
 
 def to_two_singles(x: Wide) -> Array:
-    """Returns the two float32 numbers that a number is, beyond their range inf, below it 0; the one sum is exact.
+    """Returns the two float32 numbers of a number, inf beyond their range, 0 below it; their one sum is exact.
 
-    XLA has no other way to a float64 on a TPU: nothing is made of its bits there. Low parts below 2^-126 are 0.
+    XLA has no other way to a float64 on a TPU: it makes nothing of its bits there. Low parts below 2^-126 are 0.
     """
     high, low = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -126, 127)))
     high = jnp.where(x.exponent < -126, np.float32(0), jnp.where(x.exponent > 127, x.high * np.float32(np.inf), high))
@@ -353,12 +365,14 @@ def to_two_singles(x: Wide) -> Array:
 
 def _to_double(x: Wide) -> Array:
     value = x.high.astype(jnp.float64) + x.low.astype(jnp.float64)
+    # The power is applied in two halves, so that neither overflows where the result does not; what float64 cannot hold
+    # is inf or 0.
     value = jnp.where(is_finite(x), value, x.high.astype(jnp.float64))
     exponent = jnp.where(is_finite(x), jnp.clip(x.exponent, -1200, 1200), 0)
     half = exponent >> 1
 
     def power(exponent: Array) -> Array:
-        """2^exponent, of which float32 has the eighth root, but for whole powers."""
+        """Returns 2^exponent: float32 has its eighth root, but for whole powers."""
         root, rest = (power_of_two(part).astype(jnp.float64) for part in (exponent >> 3, exponent & 7))
         return root**8 * rest
 
@@ -367,20 +381,23 @@ def _to_double(x: Wide) -> Array:
 
 def to_float32(x: Wide) -> Array:
     """Returns the nearest float32 numbers; subnormal ones are 0."""
+    # The high part is the nearest float32 number to the pair already.
     large, small = x.exponent > 127, x.exponent < -126
     value = x.high * power_of_two(jnp.clip(x.exponent, -126, 127))
     return jnp.where(large & (x.exponent < INFINITE), value * jnp.inf, jnp.where(small, 0.0, value))
 
 
 def to_whole(x: Wide, dtype: DTypeLike) -> Array:
-    """Returns the whole parts, towards 0, of numbers that ``dtype`` holds; the nearest that it holds of others."""
+    """Returns the whole parts, towards 0, as ``dtype``; numbers beyond its range become the nearest that it holds."""
+    # The sum of both parts is formed in int64; the range of wider types is cut to it.
     toward_zero = select(x.high < 0, ceiling(x), floor(x))
     limits = np.iinfo(dtype)
     is_unsigned = limits.min == 0
     near = jnp.clip(toward_zero.exponent, -23, 62)
 
     def part(value: Array) -> Array:
-        # A whole multiple of 2^(near - 23 - ...): the low part of a whole number is whole.
+        # The part times 2^near, in whole numbers: high has 23 bits behind its point. The low part of a whole number is
+        # whole.
         whole, rest = value * 2.0**23, near - 23
         left = jnp.left_shift(jnp.int64(1), jnp.maximum(rest, 0).astype(jnp.int64)) * whole.astype(jnp.int64)
         return jnp.where(rest >= 0, left, (whole * power_of_two(jnp.minimum(rest, 0))).astype(jnp.int64))

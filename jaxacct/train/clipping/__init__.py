@@ -1,4 +1,8 @@
-"""Per-example gradients, scaled by a clipping rule and summed: the query whose sensitivity is the rule's.
+"""Clipping: per-example gradients, scaled by a rule and summed, a query whose sensitivity is the rule's.
+
+Reading order: ``query`` has the rules and the query, ``contributions`` the bounds on computed norms and sums, ``ghost``
+the gradients that need not be formed, ``rows`` the batch as a map over its rows, and ``adaptive`` a norm that follows a
+quantile.
 
 >>> PerLayer.equally({"kernel": 0.0, "bias": 0.0}, 1.0).groups
 (('bias',), ('kernel',))

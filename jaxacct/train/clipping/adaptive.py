@@ -1,4 +1,4 @@
-"""A clipping norm that follows a quantile of the gradients' norms, by a noisy count whose cost is accounted for."""
+"""Adaptive clipping: a norm that follows a quantile of the gradients' norms, by a noisy count that is paid for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from jaxacct.train.clipping.query import MOST_CLIP_NORM, ClippingRule, check_fin
 from jaxacct.train.noise import standard_normal
 
 COUNT_SENSITIVITY = 0.5
-"""Each example adds 1/2 to the centred count if it is unclipped and takes 1/2 away if not."""
+"""Sensitivity of the centred count, in examples: an example adds 1/2 to it if it is unclipped, and takes 1/2 away if
+not. Another value breaks the guarantee."""
 
 
 @register_dataclass
@@ -76,7 +77,7 @@ class AdaptiveQuantile(ClippingRule):
         return flat_factors(squares, self.clip_norm)
 
     def gradient_noise_multiplier(self, noise_multiplier: float) -> float:
-        """Returns ``z_g = (1/z^2 - 1/(2 s)^2)^(-1/2)``, rounded up: the noise that is left for the gradients to have.
+        """Returns ``z_g = (1/z^2 - 1/(2 s)^2)^(-1/2)``, rounded up: the noise multiplier that the gradients then have.
 
         Raises ValueError where ``count_noise`` alone costs more than ``noise_multiplier`` does.
 
@@ -103,6 +104,7 @@ class AdaptiveQuantile(ClippingRule):
 
     @property
     def _count_multiplier(self) -> float:
+        """Noise multiplier of the count alone: m = 2 s."""
         return float(self.count_noise) / COUNT_SENSITIVITY
 
     def update(self, key: jax.Array, unclipped: ArrayLike, expected_batch_size: float) -> Self:
@@ -113,9 +115,10 @@ class AdaptiveQuantile(ClippingRule):
 
     @in_float64(safe=as_it_is)
     def _moved(self, unclipped: ArrayLike, noise: Array, expected_batch_size: float) -> Array:
+        """Returns the clipping norm after a step towards the quantile, by the noisy share of unclipped examples."""
         count = jnp.asarray(unclipped, jnp.float64) + self.count_noise * noise
         share = count / expected_batch_size + COUNT_SENSITIVITY
         step = -jnp.asarray(self.learning_rate, jnp.float64) * (share - jnp.asarray(self.target_quantile, jnp.float64))
-        # Within the range where float32 products of gradients lose nothing that matters.
+        # Kept within the range in which float32 products of gradients lose nothing that matters.
         moved = jnp.asarray(self.clip_norm, jnp.float64) * jnp.exp(step)
         return jnp.clip(moved, LEAST_CLIP_NORM, MOST_CLIP_NORM)

@@ -1,4 +1,10 @@
-"""What each example adds to one parameter's sum: bounds on its norm, and the sum, as the machine computes them.
+"""Contributions of a batch's examples to the sum by one parameter: upper bounds on their norms, and their sum.
+
+A gradient is held in the cheapest way that its layer allows (Goodfellow, 2015; Rochette et al., 2019; Bu et al., 2022):
+stored (:class:`Stored`), as the outer product of an activation a and a cotangent b (:class:`Outer`), as a sum of such
+products over positions (:class:`Summed`), or as the few rows of a table that were looked up (:class:`Looked`;
+:class:`Tied` where the table is a matrix as well). :class:`Stacked` has copies of one of these, and :class:`Together`
+the sums of all parameters while rows are added.
 
 The sensitivity has to hold for the computed numbers. The roundoff of float32 is 2^-24, that of float64 2^-53; n are the
 rows of the batch.
@@ -6,24 +12,20 @@ rows of the batch.
 * Norms are never taken too small. Float32 sums of d squares can err by d roundoffs, which for a large model is no small
   number: they are taken by halves, which costs one roundoff for each halving, and the last of them in float64.
   Squares that float32 flushes to zero are paid for by FLUSHED an entry.
-* Sums of numbers that were rounded before they were clipped are sums of those rounded numbers: what counts is the
-  rounding of the sum itself. Adding or removing one example shifts the rows behind it and with it every partial sum, so
-  twice the whole error of a sum has to fit into the margin. A sum of m terms in roundoff w is off by at most
+* Sums of numbers that were rounded before they were clipped are sums of those rounded numbers: only the rounding of the
+  sum itself counts. Adding or removing one example shifts the rows behind it and with it every partial sum, so twice
+  the whole error of a sum has to fit into the margin. A sum of m terms in roundoff w is off by at most
   m w / (1 - m w) times the sum of their magnitudes, in whatever order (Higham, 2002, section 3.1), entry by entry, so
   in norm by that times the sum of the norms, n clipping norms. ``margin`` is twice that number; norms are raised by
   it before they are clipped.
 
-Compute in half precision (bfloat16, float16) changes none of this. Let a and b be what a layer was given and what came
-back, as computed, with all that half precision rounded in them. They are float32 numbers exactly, and so is each
-product of entries of bfloat16. The gradient of which we speak is a function of these a and b (or the stored one of
-them), and no step behind them is in half precision: the norm that is clipped by, and the sum, are taken of the same
-float32 numbers, the first from above. So each example's term is at most the clipping norm long for *any* a and b, right
-or wrong; what half precision costs is the direction of the gradient, never its sensitivity. Entries that overflow are
+Computing in half precision (bfloat16, float16) changes none of this. Let a and b be a layer's input and the cotangent
+of its output, as computed, with all that half precision rounded in them. They are float32 numbers exactly, and so is
+each product of entries of bfloat16. The gradient in question is a function of these a and b (or is itself stored), and
+no step behind them is in half precision: the norm that is clipped by, and the sum, are taken of the same float32
+numbers, the norm from above. So each example's term is at most the clipping norm long for *any* a and b, right or
+wrong; half precision costs accuracy of the gradient's direction, never its sensitivity. Entries that overflow are
 infinite, and their example counts as zero.
-
-A gradient is held in the cheapest way that its layer allows (Goodfellow, 2015; Rochette et al., 2019; Bu et al., 2022):
-stored, as the outer product of an activation a and a cotangent b, as a sum of such products over positions, or as
-the few rows of a table that were looked up.
 """
 
 from __future__ import annotations
@@ -43,47 +45,54 @@ from jaxtyping import Array, Bool, Float32, Float64, Int32
 from jaxacct.train.clipping.rows import WHOLE, by_shards, laid
 
 LANES = 128
-"""Sums left to float64: few enough to take no time, and enough to keep the halves wide."""
+"""Number of partial sums that are left to float64: few enough to take no time, and enough to keep the halves wide.
+Fewer would add float32 roundoffs, which NORM_MARGIN has to cover."""
 
 LONG_ROW = 2048
-"""Entries of a gradient above which a CPU squares one after the other."""
+"""Number of entries of a gradient above which a CPU squares one after the other. Speed and memory only."""
 
 SMALL, PIECE = 2048, 32
-"""Entries up to which gradients that are stored are put side by side, and of the pieces that they are padded to there.
-They are less to compile. Speed only, but for PIECE, whose entries are added by halves twice."""
+"""Most entries of a stored gradient that is put side by side with others, and entries of the pieces that it is padded
+to there. They are less to compile. Speed only, except that PIECE's entries are added by halves twice in float32: it has
+to be a multiple of four."""
 
 ROWS_AT_ONCE = 2**17
-"""Entries of sums to which rows are added in one loop: what stays in a core's cache. Speed only."""
+"""Number of entries of sums to which rows are added in one loop: what stays in a core's cache. Speed only."""
 
 NORM_MARGIN = 2.0**-18
-"""A squared norm has at most 3 + log2(d / LANES) < 28 float32 roundoffs, a norm half of them, and a product of two
-norms twice that, 1.7e-6. The rest, as much again, is for scaling in float32, for the roundings in float64, and for what
-products of float32 lose by flushing: at most 2^-125 an entry and row, nothing beside a clipping norm of
-LEAST_CLIP_NORM."""
+"""Relative margin by which a computed norm may be too small. A squared norm has at most 3 + log2(d / LANES) < 28
+float32 roundoffs, a norm half of them, and a product of two norms twice that, 1.7e-6. The rest, as much again, is for
+scaling in float32, for the roundings in float64, and for what products of float32 lose by flushing: at most 2^-125 an
+entry and row, nothing beside a clipping norm of LEAST_CLIP_NORM. A smaller margin would break the sensitivity."""
 
 FLUSHED = 2.0**-125
-"""Above what one square loses where float32 has no normal number for it."""
+"""Amount added to a squared norm for each entry, above what one square loses where float32 has no normal number for it.
+Less would break the bound."""
 
 LEAST_CLIP_NORM = 2.0**-60
-"""Of sums of float32 products: see NORM_MARGIN."""
+"""Least clipping norm of sums of float32 products: NORM_MARGIN's part for flushing rests on it."""
 
 SINGLE_MARGIN = 0.0025
-"""Most of the clipping norm that may be given for summing blocks in float32, three times the speed of float64."""
+"""Largest share of the clipping norm that may be given for summing blocks in float32, at three times the speed of
+float64. Sound for any value, for norms are raised by it; a larger one clips more."""
 
 LEAST_BLOCK = 16
-"""Rows of a block below which a float32 matrix product no longer beats float64."""
+"""Number of rows of a block below which a float32 matrix product does not beat float64. Speed only."""
 
 UNROLLED = 4
-"""Blocks that are added up in one pass, as those of a microbatch are."""
+"""Number of blocks that are added up without a loop, as those of a microbatch are. Speed only."""
 
 CANCELLING = 2.0**-20
-"""Of (sum of |a_t| |b_t|)^2, added to the squared norm of a sum over positions: below, a norm may be all rounding."""
+"""Part of (sum of |a_t| |b_t|)^2 that raises the squared norm of a sum over positions: below it, a norm may be all
+rounding. Sound for any value, for the margin is made from it: a smaller one gives a larger margin."""
 
 HIGHEST = jax.lax.Precision.HIGHEST
+"""Precision of all matrix products: by default an accelerator rounds float32 operands to ten bits, which breaks the
+bounds."""
 
 
 class Contributions(Protocol):
-    """One parameter's part of a batch of gradients. All methods are called inside the float64 scope."""
+    """The gradients of a batch by one parameter, in some form. All methods are called inside the float64 scope."""
 
     def squares(self) -> Float64[Array, " batch"]:
         """Returns, up to NORM_MARGIN, upper bounds on the squared norms; not finite where a gradient is not."""
@@ -92,7 +101,7 @@ class Contributions(Protocol):
         """Returns the sum over the kept rows of factor times gradient, of ``rows`` in the whole batch."""
 
     def margin(self, rows: int) -> float:
-        """Returns what two such sums over ``rows`` rows are off by together, in units of the clipping norm."""
+        """Returns a bound on the errors of two such sums over ``rows`` rows together, in units of the clipping norm."""
 
 
 class Stored(NamedTuple):
@@ -110,8 +119,8 @@ class Stored(NamedTuple):
     def of(cls, gradients: Array, spec: PartitionSpec) -> Self:
         """Returns gradients that lie as ``spec`` says from when they are made.
 
-        In at least single precision, and made once: a compiler may leave out the rounding to half precision in one of
-        two uses, and the norm would be of other numbers than the sum.
+        They are in at least single precision, and made once: a compiler may leave out the rounding to half precision in
+        one of two uses, and the norm would be of other numbers than the sum.
         """
         if jnp.issubdtype(gradients.dtype, jnp.floating) and gradients.dtype.itemsize < 4:
             gradients = jax.lax.optimization_barrier(gradients.astype(jnp.float32))
@@ -149,6 +158,8 @@ class Outer(NamedTuple):
             return _product(left.astype(jnp.float64), right)
         # Rounded here, each row is a b^T for a slightly different b: of the norm that was clipped, up to a roundoff.
         right = right.astype(jnp.float32)
+        # Blocks of rows in float32, their sums in float64: so the float32 error grows with the block and not with the
+        # batch.
         count = -(-len(left) // block)
         if count <= UNROLLED:
             blocks = zip(jnp.array_split(left, count), jnp.array_split(right, count), strict=True)
@@ -158,6 +169,7 @@ class Outer(NamedTuple):
             jnp.pad(part, ((0, missing), (0, 0))).reshape(-1, block, part.shape[1]) for part in (left, right)
         )
 
+        # The state is the float64 sum of the blocks so far; the last block is filled up by rows of zeros.
         def add_block(total: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
             return total + _product(*pair).astype(jnp.float64), None
 
@@ -172,8 +184,9 @@ class Outer(NamedTuple):
 class Summed(NamedTuple):
     """Gradients ``sum_t a_it b_it^T`` over positions t, that are never formed.
 
-    Their squared norm is the sum over s, t of (a_s . a_t)(b_s . b_t), where all may cancel: in float64, and raised by
-    CANCELLING, so that the terms of the sum below are at most 2^10 times what they are clipped by.
+    Their squared norm is the sum over s, t of (a_s . a_t)(b_s . b_t), in which everything may cancel. It is computed in
+    float64, and raised by CANCELLING, so that the terms of the sum below are at most 2^10 times what they are clipped
+    by.
 
     Attributes:
         activations (batch, positions, k), cotangents (batch, positions, n): a and b.
@@ -183,6 +196,8 @@ class Summed(NamedTuple):
     cotangents: Float32[Array, "batch positions n"]
 
     def squares(self) -> Float64[Array, " batch"]:
+        # Two Gram matrices, positions by positions, in the place of the gradient. ``most`` bounds the sum's magnitude
+        # if nothing cancelled.
         wide = [part.astype(jnp.float64) for part in self]
         grams = [_gram(part) for part in wide]
         lengths = [jnp.sqrt(jnp.square(part).sum(axis=-1)) for part in wide]
@@ -225,10 +240,10 @@ class Looked(NamedTuple):
 
 
 class Tied(NamedTuple):
-    """Gradients of a table whose rows are looked up and which is a matrix, too, as of words that are read and written.
+    """Gradients of a table whose rows are looked up and which is a matrix as well: one for reading and writing words.
 
-    The sum of e_i b_p^T over lookups p of row i, and of c_t d_t^T over positions t: outer products all, as of
-    :class:`Summed`, and norms and margins are those of that, with (e_i . c_t)(b_p . d_t) between the two kinds.
+    A gradient is the sum of e_i b_p^T over lookups p of row i, and of c_t d_t^T over positions t. All are outer
+    products, so that norms and margins are those of :class:`Summed`, with (e_i . c_t)(b_p . d_t) between the two kinds.
 
     Attributes:
         indices (batch, lookups), looked (batch, lookups, width): i and b.
@@ -241,6 +256,8 @@ class Tied(NamedTuple):
     right: Float32[Array, "batch positions width"]
 
     def squares(self) -> Float64[Array, " batch"]:
+        # Three parts: lookups with lookups of the same row, positions with positions, and twice lookups with positions,
+        # for which e_i . c_t is the entry of c_t at row i.
         looked, left, right = (part.astype(jnp.float64) for part in self[1:])
         same = self.indices[:, :, None] == self.indices[:, None, :]
         chosen = jnp.take_along_axis(left, self.indices[:, None, :], axis=2)
@@ -260,14 +277,14 @@ class Tied(NamedTuple):
 
 
 class Stacked(NamedTuple):
-    """Gradients by copies of a matrix, of which each step of a loop has its own: worked off one copy after another.
+    """Gradients by copies of a matrix, one for each step of a loop, computed one copy after another.
 
     Norms are of all copies together, |g_i|^2 = sum_l |g_il|^2. Let the sum over i of what belongs to copy l be off by
     at most m sum_i f_i |g_il|. Then all are off by at most m sum_i f_i |g_i|, by the triangle inequality: the margin is
     that of one copy.
 
     Attributes:
-        copies: their contributions, whose arrays have an axis of copies in front.
+        copies: contributions whose arrays have an axis of copies in front.
     """
 
     copies: Contributions
@@ -283,11 +300,12 @@ class Stacked(NamedTuple):
         return rebuilt([part[0] for part in parts]).margin(rows)
 
     def _of_each(self, run: Callable[[Contributions], Array]) -> Array:
+        """Returns ``run`` of each copy, in a loop without a state: memory for one copy's squares or sum at a time."""
         parts, rebuilt = self._parts()
         return jax.lax.map(lambda parts: run(rebuilt(parts)), parts)
 
     def _parts(self) -> tuple[list[Array], Callable[[list[Array]], Contributions]]:
-        """Returns the arrays, and what makes contributions of others in their place."""
+        """Returns the arrays, and a function that makes contributions of others in their place."""
         leaves, structure = jax.tree.flatten(self.copies)
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
 
@@ -300,14 +318,15 @@ class Stacked(NamedTuple):
 
 @dataclass(frozen=True)
 class Together:
-    """How the sums of all parameters are held while rows are added: those of small gradients that are stored, as one.
+    """The sums of all parameters while rows are added, in which small stored gradients share one array.
 
     A model has many biases and scales, and each would be a few loops of its own to compile. Side by side, in pieces of
     PIECE entries of which the last is filled up by zeros, they are one array.
 
     Attributes:
-        shapes: of each parameter's sum, as its contributions hold it.
-        small: which of them are side by side; the shortest first, so that those of equally many pieces are neighbours.
+        shapes: shape of each parameter's sum, as its contributions hold it.
+        small: numbers of the parameters that are side by side; the shortest first, so that those of equally many pieces
+            are neighbours.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -315,19 +334,19 @@ class Together:
 
     @classmethod
     def of(cls, shapes: Sequence[tuple[int, ...]], stored: Sequence[bool]) -> Self:
-        """Returns that for sums of these shapes; ``stored`` are those of float32 gradients that are held by entry."""
+        """Returns the layout for sums of these shapes; ``stored``: whose gradients are held by entry in float32."""
         small = [place for place, shape in enumerate(shapes) if stored[place] and math.prod(shape) <= SMALL]
         small.sort(key=lambda place: math.prod(shapes[place]))
         return cls(tuple(shapes), tuple(small) if len(small) > 1 else ())
 
     @property
     def others(self) -> list[int]:
-        """Which parameters have sums of their own."""
+        """Numbers of the parameters that have sums of their own."""
         return [place for place in range(len(self.shapes)) if place not in self.small]
 
     @property
     def pieces(self) -> list[int]:
-        """Of each of the small ones."""
+        """Number of pieces of each small parameter."""
         return [-(-math.prod(self.shapes[place]) // PIECE) for place in self.small]
 
     def zeros(self) -> list[Float64[Array, ...]]:
@@ -349,9 +368,12 @@ class Together:
         found = {place: parts[place].squares() for place in self.others}
         if packed is not None:
             sums = jnp.square(packed)
+            # Two halvings in float32, two roundoffs; the eight sums that remain of a piece are added in float64.
             for half in (PIECE // 2, PIECE // 4):
                 sums = sums[..., :half] + sums[..., half:]
             of_pieces = sums.astype(jnp.float64).sum(axis=-1)
+            # One pass per group of parameters of equally many pieces, which are neighbours: ``first`` to ``last`` are
+            # the pieces of the group.
             first = 0
             for pieces, group in itertools.groupby(zip(self.pieces, self.small, strict=True), key=lambda pair: pair[0]):
                 places = [place for _, place in group]
@@ -370,6 +392,7 @@ class Together:
 
         Row by row all blocks are one sum, of no more terms and roundings than ``margin`` pays for.
         """
+        # Gradients held by entry are collected, to be added in shared loops below; all others add their block at once.
         found, stored = list(starts), list[int]()
         gradients, scales = list[Array](), list[Array]()
         for number, place in enumerate(self.others):
@@ -381,6 +404,7 @@ class Together:
             else:
                 found[number] = starts[number] + part.sum(kept, factor, rows)
         if packed is not None:
+            # One factor for all where the rule gives one, as flat clipping does; else each piece gets its parameter's.
             by = [factors[place] for place in self.small]
             stored.append(len(starts) - 1)
             gradients.append(packed)
@@ -413,6 +437,7 @@ def added(starts: list[Array], gradients: list[Array], kept: Array, factors: lis
         return jnp.where(used, gradient.astype(jnp.float64) * by, 0.0)
 
     def one_by_one(starts: list[Array], gradients: list[Array], kept: Array, factors: list[Array]) -> list[Array]:
+        # The state is the sums so far; a step adds one row to all of them.
         def add_one(totals: list[Array], row: Any) -> tuple[list[Array], None]:
             gradients, kept, factors = row
             parts = zip(totals, gradients, factors, strict=True)
@@ -429,7 +454,8 @@ def added(starts: list[Array], gradients: list[Array], kept: Array, factors: lis
 
 
 def _groups(sizes: list[int]) -> Iterator[list[int]]:
-    """Yields the numbers of neighbours that have ROWS_AT_ONCE entries together, or one that has more."""
+    """Yields the numbers of neighbours that have at most ROWS_AT_ONCE entries together, or of one that has more."""
+    # ``group`` is open while the next one fits; it is never empty when it is yielded.
     group, size = list[int](), 0
     for number, more in enumerate(sizes):
         if group and size + more > ROWS_AT_ONCE:
@@ -442,7 +468,7 @@ def _groups(sizes: list[int]) -> Iterator[list[int]]:
 
 
 def squared_norms(rows: Array) -> Float64[Array, " batch"]:
-    """Inside the float64 scope: returns the squared norm of each row, at most NORM_MARGIN too small."""
+    """Returns the squared norm of each row, at most NORM_MARGIN too small; to be called inside the float64 scope."""
     rows = rows.reshape(rows.shape[0], -1).astype(jnp.float32)
     entries = rows.shape[1]
     if entries <= LONG_ROW:
@@ -451,13 +477,15 @@ def squared_norms(rows: Array) -> Float64[Array, " batch"]:
     def one_by_one(rows: Array) -> Array:
         return jax.lax.map(_sums_of_squares, rows)
 
-    # Halves of all rows at once would leave a CPU's caches, and are as much memory again.
+    # Halving all rows at once would leave a CPU's caches, and take as much memory again.
     return jax.lax.platform_dependent(rows, cpu=one_by_one, default=_sums_of_squares) + entries * FLUSHED
 
 
 def _sums_of_squares(rows: Array) -> Float64[Array, ...]:
     """Returns the sums over the last axis of squares, by halves."""
     sums = jnp.square(rows)
+    # Each pass adds the second half to the first, an odd last entry aside, until LANES are left: one float32 roundoff a
+    # pass, about log2(d / LANES) in all.
     while sums.shape[-1] > LANES:
         half = sums.shape[-1] // 2
         sums = jnp.concatenate([sums[..., :half] + sums[..., half : 2 * half], sums[..., 2 * half :]], axis=-1)
@@ -487,4 +515,5 @@ def _product(left: Array, right: Array) -> Array:
 
 
 def _gram(rows: Array) -> Array:
+    """Returns the inner products of all pairs of an example's rows: (batch, rows, rows)."""
     return jax.lax.dot_general(rows, rows, (((2,), (2,)), ((0,), (0,))), precision=HIGHEST)

@@ -1,8 +1,12 @@
-"""Linear maps by a parameter, told by the operation that applies them, and written as products of matrices.
+"""Ghost clipping: per-example gradients by linear maps, recognized in a traced loss, without forming most of them.
 
 Whatever library a model is written in, a dense layer is a ``dot_general`` of an activation and the kernel, a
 convolution a ``conv_general_dilated``, an embedding a ``gather`` of rows. Each gradient of one example is a sum over
-positions t of a_t b_t^T, where a_t is what the kernel is applied to there, and b_t the cotangent of what comes out.
+positions t of a_t b_t^T, where a_t is the kernel's input there, and b_t the cotangent of its output.
+
+* :class:`Layer`, :class:`Dense`, :class:`Convolution`, :class:`Table`: linear maps written as products of matrices;
+* :class:`Uses`: the places where a traced loss uses its parameters by them;
+* :class:`Tap`, :class:`GhostLoss`: the form in which each parameter's gradients are held.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from jaxacct.train.clipping.contributions import (
 from jaxacct.train.clipping.rows import WHOLE, apart, laid, refuse, run_alone, side
 
 Shape = tuple[int, ...]
+"""Shape of an array, or some of its axes."""
 
 
 class Layer(Protocol):
@@ -51,7 +56,7 @@ class Layer(Protocol):
 
     @property
     def columns(self) -> Shape:
-        """The others."""
+        """The weight's other axes, which make up the columns."""
 
     def positions(self, output: Shape) -> int:
         """Returns how often the matrix is applied to one example that makes an output of this shape."""
@@ -59,7 +64,7 @@ class Layer(Protocol):
     def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
         """Returns a (batch, positions, rows) and b (batch, positions, columns), whose products add up to the gradient.
 
-        Of what went into the map, and the cotangent of what came out. A table has the numbers of rows in place of a.
+        Arguments are the map's input and the cotangent of its output. A table has the numbers of rows in place of a.
         """
 
 
@@ -78,12 +83,12 @@ def weight_shaped(layer: Layer, gradient: Array) -> Array:
 
 @dataclass(frozen=True)
 class Dense:
-    """``dot_general`` without batch axes, the weight on either side.
+    """A dense layer: ``dot_general`` without batch axes, the weight on either side.
 
     Attributes:
         weight_first: whether the weight is the left operand.
         summed, weight_summed: axes that are summed over, of the activation and of the weight, in the same order.
-        weight_shape: the weight's.
+        weight_shape: shape of the weight.
     """
 
     weight_first: bool
@@ -103,6 +108,7 @@ class Dense:
         return math.prod(output) // matrix_shape(self)[1]
 
     def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
+        # Axes that are not summed over are positions. Where the weight comes first, so do its columns in the output.
         free = tuple(axis for axis in range(activation.ndim - 1) if axis not in self.summed)
         order = (0, *(axis + 1 for axis in (*free, *self.summed)))
         batch, (inside, outside) = len(activation), matrix_shape(self)
@@ -114,14 +120,14 @@ class Dense:
 
 @dataclass(frozen=True)
 class Convolution:
-    """``conv_general_dilated`` of one group whose right operand is the weight.
+    """A convolution: ``conv_general_dilated`` of one group whose right operand is the weight.
 
     Attributes:
-        input_axes, weight_axes, output_axes: where the operands have batch, features and space: as JAX's
+        input_axes, weight_axes, output_axes: places of batch, features and space in the operands: as JAX's
             ``lhs_spec``, ``rhs_spec`` and ``out_spec``.
-        strides, padding, dilation: of each spatial axis; the dilation is the kernel's.
-        weight_shape: the weight's.
-        precision: of the products.
+        strides, padding, dilation: one for each spatial axis; the dilation is the kernel's.
+        weight_shape: shape of the weight.
+        precision: precision of the products.
     """
 
     input_axes: Shape
@@ -137,10 +143,10 @@ class Convolution:
         """Returns ``forward(image, weight)``, the convolution, whose derivative by the image is written out.
 
         XLA's CPU compiler brings convolutions into the form that it has fast code for, but not those inside of a loop,
-        as those of microbatches and of many steps are. The derivative as JAX makes it has the kernel's two feature axes
-        exchanged, and is several times slower there; here the kernel itself is turned.
+        such as those of microbatches and of many steps. The derivative as JAX makes it exchanges the kernel's two
+        feature axes by its dimension numbers, and is several times slower there; here the kernel itself is turned.
         """
-        # The weight is kept: that of a scan's step is gone when the derivative is taken.
+        # The weight is a residual: a scan step's own slice is gone when the derivative is taken.
         convolve = jax.custom_vjp(forward)
         convolve.defvjp(
             lambda image, weight: (forward(image, weight), weight),
@@ -149,6 +155,11 @@ class Convolution:
         return convolve(image, weight)
 
     def _backward(self, cotangent: Array, image: Array, weight: Array) -> Array:
+        """Returns the cotangent of the image.
+
+        It is a convolution of the output's cotangent, spread by the strides, with the flipped kernel, padded so that
+        the image's size comes out.
+        """
         outputs, inputs, *space = self.weight_axes
         reaches = [(weight.shape[axis] - 1) * by + 1 for axis, by in zip(space, self.dilation, strict=True)]
         padding = [
@@ -182,16 +193,17 @@ class Convolution:
         return self._patches(images), outputs.reshape(len(outputs), -1, matrix_shape(self)[1])
 
     def _patches(self, rows: Array) -> Array:
-        """Returns what the kernel sees (batch, positions, area), of rows (batch, images, *space, channels)."""
+        """Returns the kernel's inputs (batch, positions, area), from rows (batch, images, *space, channels)."""
         spatial = len(self.strides)
         rows = jax.lax.pad(
             rows, jnp.zeros((), rows.dtype), [(0, 0, 0)] * 2 + [(*ends, 0) for ends in self.padding] + [(0, 0, 0)]
         )
+        # Each pass replaces one spatial axis by two: the positions along it, and the taps of the kernel.
         for axis in range(spatial):
             size, place = self.weight_shape[self.weight_axes[2 + axis]], 2 + 2 * axis
             reach = (size - 1) * self.dilation[axis] + 1
             count = (rows.shape[place] - reach) // self.strides[axis] + 1
-            # Slices, not a gather, which is slow on a CPU.
+            # Slices, for a gather is slow on a CPU.
             ends = [(self.dilation[axis] * tap, self.strides[axis] * (count - 1) + 1) for tap in range(size)]
             cut = [
                 jax.lax.slice_in_dim(rows, first, first + length, self.strides[axis], place) for first, length in ends
@@ -204,10 +216,10 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Table:
-    """``gather`` of whole rows of a matrix.
+    """A table of which rows are looked up: ``gather`` of whole rows of a matrix.
 
     Attributes:
-        weight_shape: rows and width.
+        weight_shape: number of rows, and width.
         clipped: whether an index out of range means the nearest row, instead of none.
     """
 
@@ -230,7 +242,7 @@ class Table:
         indices, gradients = (
             part.reshape(len(part), -1, *last) for part, last in ((activation, ()), (cotangent, (width,)))
         )
-        if indices.dtype.itemsize < 4:  # which may not hold the number of rows
+        if indices.dtype.itemsize < 4:  # the number of rows may not fit into such a dtype
             indices = indices.astype(jnp.int32)
         inside = jnp.clip(indices, 0, size - 1).astype(jnp.int32)
         if not self.clipped:
@@ -241,7 +253,7 @@ class Table:
 def looked_up(indices: Array, gradients: Array, size: int) -> Looked:
     """Returns the gradients of a table of ``size`` rows of which some were looked up, each example's rows merged.
 
-    (batch, positions) and (batch, positions, width), or with an axis of copies in front of both.
+    Shapes are (batch, positions) and (batch, positions, width), or both with an axis of copies in front.
     """
     merge = _merge_rows
     for _ in indices.shape[:-1]:
@@ -250,7 +262,7 @@ def looked_up(indices: Array, gradients: Array, size: int) -> Looked:
 
 
 def matrix_form(positions: int, inside: int, outside: int) -> type[Outer] | type[Stored] | type[Summed]:
-    """Returns in which form gradients of (inside, outside) are fastest, and take no more memory than is taken already.
+    """Returns the form in which gradients of (inside, outside) are fastest, in no more memory than is in use already.
 
     A gradient is k n numbers and T k n multiplications; the inner products of its T positions are 2 T^2 numbers and
     T^2 (k + n) multiplications, in float64. The gradient is the better choice where it is smaller than the inner
@@ -271,7 +283,7 @@ def matrix_contributions(
 ) -> Contributions:
     """Returns the gradients ``sum_t a_t b_t^T`` in the form that :func:`matrix_form` says, laid as ``spec`` says.
 
-    Those that are stored are transposed.
+    Stored ones are transposed.
     """
     activations, cotangents = activations.astype(jnp.float32), cotangents.astype(jnp.float32)
     *first, positions, inside = activations.shape
@@ -280,7 +292,7 @@ def matrix_contributions(
         return Outer(activations[..., 0, :], cotangents[..., 0, :])
     if form is Stored:
         axis, batches = len(first), tuple(range(len(first)))
-        # The cotangents first: that order is twice as fast on a CPU.
+        # Cotangents come first: that order is twice as fast on a CPU.
         numbers = (((axis,), (axis,)), (batches, batches))
         product = jax.lax.dot_general(cotangents, activations, numbers, precision=HIGHEST)
         turned = PartitionSpec(*reversed(spec))
@@ -330,6 +342,8 @@ def _channels_last(axes: Shape) -> Shape:
 
 def _merge_rows(indices: Array, gradients: Array) -> tuple[Array, Array]:
     """Returns each index once, with the sum of its gradients; places that are left over point at row 0 with zeros."""
+    # Sorted, equal indices are neighbours: ``group`` numbers the distinct ones. A segment that is empty has the least
+    # integer as its largest index, which becomes row 0, and a gradient of zero.
     positions = len(indices)
     order = jnp.argsort(indices)
     indices, gradients = indices[order], gradients[order]
@@ -340,26 +354,29 @@ def _merge_rows(indices: Array, gradients: Array) -> tuple[Array, Array]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a traced loss uses its parameters by linear maps: found once, and then evaluated with a zero added at each.
+# Uses of parameters by linear maps in a traced loss: found once, and then evaluated with a zero added at each.
 #
-# A use is told by its path: the places of the operations on the way to it, from the outermost in. Those inside of
-# ``jit`` and ``remat`` are uses like others. A use inside of a ``scan`` is one use a step: what is added, and what went
-# into the map, get an axis of steps in front. A scan hands a parameter to all of its steps, which then share it, or
+# A use is identified by its path: the places of the operations on the way to it, from the outermost in. Those inside of
+# ``jit`` and ``remat`` are uses like others. A use inside of a ``scan`` is one use a step: the added zeros, and the
+# map's inputs, get an axis of steps in front. A scan hands a parameter to all of its steps, which then share it, or
 # slices it along its first axis, so that each step has a copy of its own: row i of what the scan takes belongs to row i
-# of all that it stacks, whichever end it starts from. All other uses lose a parameter.
+# of all that it stacks, whichever end it starts from. A parameter with any other use is lost.
 # ----------------------------------------------------------------------------------------------------
 
 INLINED = ("jit", "pjit")
 """Operations that only group others."""
 
 REMATERIALIZED = ("remat2", "checkpoint")
+"""Operations whose intermediate results are computed again in the backward pass."""
 
 MOVED = ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "convert_element_type", "copy")
 """Operations that keep an array's entries, where its size stays."""
 
 Path = tuple[int, ...]
+"""Places of the operations on the way to a use."""
+
 Move = tuple[Shape, Shape | None]
-"""The shape before, and the order of axes where it is a transposition."""
+"""Shape before a move, and the order of axes where it is a transposition."""
 
 
 @dataclass(frozen=True)
@@ -367,10 +384,10 @@ class Weight:
     """A parameter on its way to the map that uses it.
 
     Attributes:
-        leaf: which one.
+        leaf: number of the parameter.
         value: its entries; inside of scans that slice it, those of one copy.
-        moves: how they were moved about. To move each copy is to move all of them, with the axes of copies in front.
-        own, copies: which scans around, the outermost 0, slice it, and their lengths.
+        moves: moves of its entries so far. Moving each copy is moving all of them, with the axes of copies in front.
+        own, copies: numbers of the scans around that slice it, the outermost 0, and their lengths.
     """
 
     leaf: int
@@ -380,7 +397,7 @@ class Weight:
     copies: Shape = ()
 
     def moved(self, step: core.JaxprEqn, value: Array) -> Weight:
-        """Returns the weight after an operation that keeps its entries, and gives ``value``."""
+        """Returns the weight after an operation that keeps its entries and has the result ``value``."""
         order, first = None, len(self.copies)
         if step.primitive.name == "transpose":
             order = (*range(first), *(first + axis for axis in step.params["permutation"]))
@@ -396,12 +413,12 @@ class Use:
     """One use of a parameter by a linear map.
 
     Attributes:
-        leaf: which parameter.
+        leaf: number of the parameter.
         layer: the map.
-        moves: what moved the parameter's entries before.
-        activation, output: shapes and dtypes of what goes into the map besides, and of what comes out, once.
-        steps: how often, for each ``scan`` around it, the outermost first.
-        own: which of ``steps`` have copies of their own; the others share them.
+        moves: moves of the parameter's entries before the map.
+        activation, output: shapes and dtypes of the map's other operand and of its output, in one application.
+        steps: length of each ``scan`` around it, the outermost first.
+        own: places in ``steps`` of the scans whose steps have copies of their own; steps of the others share them.
     """
 
     leaf: int
@@ -414,44 +431,48 @@ class Use:
 
     @property
     def copies(self) -> Shape:
-        """The parameter's axes of copies, once it was moved."""
+        """Sizes of the parameter's axes of copies, once it was moved."""
         return tuple(self.steps[scan] for scan in self.own)
 
     @property
     def shape(self) -> Shape:
-        """The parameter's."""
+        """Shape of the parameter."""
         return self.moves[0][0] if self.moves else (*self.copies, *self.layer.weight_shape)
 
     @property
     def shift(self) -> Array:
-        """Zeros to add to what comes out."""
+        """Zeros to add to the outputs of all steps."""
         return jnp.zeros((*self.steps, *self.output.shape), self.output.dtype)
 
     @property
     def positions(self) -> int:
-        """How often the map is applied to one example, by each copy of the parameter."""
+        """Number of times that each copy of the parameter is applied to one example."""
         return math.prod(self.steps) // math.prod(self.copies) * self.layer.positions(self.output.shape)
 
     @property
     def sides(self) -> tuple[Any, Any]:
-        """What of the parameter are the rows and the columns of the map's matrix: the same for the same matrix."""
+        """Axes of the parameter that make up the rows and the columns of the map's matrix: equal for equal matrices."""
         first = len(self.own)
         rows, columns = ([first + axis for axis in axes] for axes in (self.layer.rows, self.layer.columns))
         return self._origin(rows), self._origin(columns)
 
     @property
     def stack(self) -> Any:
-        """What of the parameter are the copies."""
+        """Axes of the parameter that make up the copies."""
         return self._origin(range(len(self.own)))
 
     def _origin(self, axes: Sequence[int]) -> Any:
-        """Returns which of the parameter's axes those of what was moved are; in other words where it was reshaped."""
+        """Returns the parameter's axes that ``axes`` of the moved one come from; after a reshape, the moves themselves.
+
+        Then only uses after the same moves are equal.
+        """
+        # ``found`` has, for each axis after the moves so far, the parameter's axis that it comes from.
         found = list(range(len(self.shape)))
         shapes = [*(shape for shape, _ in self.moves), (*self.copies, *self.layer.weight_shape)]
         for (shape, order), result in zip(self.moves, shapes[1:], strict=True):
             if order is not None:
                 found = [found[axis] for axis in order]
-            elif shape != result:  # the same only where all moves are
+            elif shape != result:  # reshaped: equal only where all moves are
                 return self.moves, tuple(axes)
         return tuple(found[axis] for axis in axes)
 
@@ -460,6 +481,7 @@ class Use:
 
         Where steps have copies of their own, an axis of all copies comes first.
         """
+        # Axes of copies go to the front, and all axes before a single application's are folded into one for the layer.
         folded = [
             jnp.moveaxis(value, [1 + scan for scan in self.own], range(len(self.own))).reshape(-1, *shape.shape)
             for value, shape in ((activation, self.activation), (cotangent, self.output))
@@ -475,6 +497,7 @@ class Use:
         if self.own:
             shaped = jax.vmap(shaped)
         gradient = shaped(gradient).reshape(*self.copies, *self.layer.weight_shape)
+        # The moves are undone, the last one first.
         for shape, order in reversed(self.moves):
             if order is not None:
                 gradient = gradient.transpose(tuple(int(axis) for axis in np.argsort(order)))
@@ -483,11 +506,11 @@ class Use:
 
 
 class Uses:
-    """A loss without its dead code, and the uses that it makes of its first inputs.
+    """A traced loss without its dead code, and the uses that it makes of its first inputs, the parameters.
 
     Attributes:
-        found: by path, all uses by linear maps.
-        lost: by parameter, the first operation that uses it in another way.
+        found: all uses by linear maps, by path.
+        lost: the first operation that uses a parameter in another way, by the parameter's number.
     """
 
     def __init__(self, traced: core.ClosedJaxpr, parameters: int) -> None:
@@ -502,9 +525,9 @@ class Uses:
     def evaluate(
         self, weights: dict[int, Array], inputs: Any, shifts: dict[Path, Array]
     ) -> tuple[Array, dict[Path, Array]]:
-        """Returns the loss, with ``shifts`` added to what comes out of those uses, and what went into them.
+        """Returns the loss with ``shifts`` added to the outputs of those uses, and the inputs of the uses.
 
-        ``weights`` are the parameters whose uses are looked for; all others are taken from ``inputs``.
+        ``weights`` are the parameters whose uses are followed; all others are taken from ``inputs``.
         """
         given = [Weight(leaf, weights[leaf]) if leaf in weights else value for leaf, value in enumerate(inputs)]
         (value,), seen = self._evaluate(self._traced.jaxpr, self._traced.consts, given, shifts, (), ())
@@ -514,8 +537,13 @@ class Uses:
     def _evaluate(
         self, jaxpr: core.Jaxpr, consts: Any, inputs: Any, shifts: dict[Path, Array], path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
+        """Returns the results of a traced function, and the inputs of the uses in it.
+
+        ``path`` and ``steps`` are the operations and the lengths of the scans around it.
+        """
         values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
         seen: dict[Path, Array] = {}
+        # An interpreter: ``values`` has the results so far, among them parameters on their way to a map, as Weights.
         for place, step in enumerate(jaxpr.eqns):
             given = [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in step.invars]
             results, new = self._apply(jaxpr, step, given, shifts, (*path, place), steps)
@@ -526,7 +554,7 @@ class Uses:
     def _apply(
         self, jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
-        """Returns the results of one operation; what only moves a weight gives a weight."""
+        """Returns the results of one operation, and the inputs of uses in it; a moved weight stays a weight."""
         name = step.primitive.name
         places = [place for place, value in enumerate(given) if isinstance(value, Weight)]
         if places and name in INLINED:
@@ -538,12 +566,13 @@ class Uses:
             return self._scanned(step, given, shifts, path, steps)
         plain = [value.value if isinstance(value, Weight) else value for value in given]
         results = run_alone(jaxpr, step, plain)
+        # One of three: the operation moves a weight, applies one as a linear map, or loses every weight it is given.
         if len(places) == len(given) == 1 and keeps_entries(step):
             return [given[0].moved(step, results[0])], {}
         if len(places) == 1:
             (place,) = places
             layer = find_layer(name, step.params, [np.shape(value) for value in plain], place)
-            if layer is not None and results[0].size * math.prod(steps):  # what never runs has no positions
+            if layer is not None and results[0].size * math.prod(steps):  # a map that never runs has no positions
                 weight, activation, output = given[place], plain[1 - place], results[0]
                 inside, outside = (jax.ShapeDtypeStruct(value.shape, value.dtype) for value in (activation, output))
                 self.found[path] = Use(weight.leaf, layer, weight.moves, inside, outside, steps, weight.own)
@@ -558,6 +587,10 @@ class Uses:
     def _rematerialized(
         self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
+        """Returns the results of a rematerialized function, evaluated within a new ``jax.checkpoint``.
+
+        Weights are closed over, for they are no arrays; values and shifts are arguments.
+        """
         inner = step.params["jaxpr"]
 
         def body(plain: list[Any], own: dict[Path, Array]) -> tuple[list[Any], dict[Path, Array]]:
@@ -570,11 +603,17 @@ class Uses:
     def _scanned(
         self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
+        """Returns the results of a scan, evaluated as a new scan over the same rows with the shifts beside them.
+
+        Weights that are handed to all steps stay weights, those that are sliced become each step's own, and a weight
+        that is carried is lost: a step may change it.
+        """
         inner, length = step.params["jaxpr"], step.params["length"]
         first, carried = scan_counts(step.params)
         last = first + carried
         fixed, start, stacks = given[:first], self._opened(given[first:last], "scan, as it is carried"), given[last:]
 
+        # The state is that of the given scan; each step also takes its part of the shifts, and stacks the maps' inputs.
         def body(carry: list[Any], rows: Any) -> tuple[list[Any], Any]:
             own, slices = rows
             parts = [
@@ -592,7 +631,7 @@ class Uses:
         return [*carry, *stacked], seen
 
     def _opened(self, values: list[Any], name: str) -> list[Any]:
-        """Returns the values of what is used by an operation of that name, which loses weights among them."""
+        """Returns plain values for an operation of that name, to which the weights among them are lost."""
         for value in values:
             if isinstance(value, Weight):
                 self.lost.setdefault(value.leaf, name)
@@ -609,6 +648,7 @@ def keeps_entries(step: core.JaxprEqn) -> bool:
 
 
 def _plain(given: list[Any]) -> list[Any]:
+    """Returns all values but the weights, None in their places."""
     return [None if isinstance(value, Weight) else value for value in given]
 
 
@@ -618,6 +658,7 @@ def _closed(given: list[Any], plain: list[Any]) -> list[Any]:
 
 
 def _below(shifts: dict[Path, Array], path: Path) -> dict[Path, Array]:
+    """Returns the shifts of the uses inside of an operation."""
     return {place: shift for place, shift in shifts.items() if place[: len(path)] == path}
 
 
@@ -626,16 +667,16 @@ def _convolved(jaxpr: core.Jaxpr, step: core.JaxprEqn, image: Array, kernel: Arr
 
 
 # ----------------------------------------------------------------------------------------------------
-# Per-example gradients without forming most of them: "ghost" clipping, for a loss written in any way.
+# Ghost clipping: per-example gradients without forming most of them, for a loss written in any way.
 #
-# The loss of one example is traced. A parameter that is used by linear maps alone (:mod:`jaxacct.train.clipping.ghost`)
-# needs no gradient of its own: a zero is added to each map's output for each example, and the loss's derivative by that
-# zero is the cotangent b there. With the activation a that went in, both norm and sum follow, from one forward and one
-# backward pass, which leave the map's own gradient out. Several uses of one parameter, and those of the steps of a
-# loop, add up: the gradient is the sum over all their positions of a_t b_t^T, and one such sum has the norm and the
-# bounds of any other. Steps that have copies of their own, as layers that a scan takes off stacked parameters, have
-# such a sum each. All other parameters (biases, scales) get gradients for each example, as ``vmap`` forms them: right
-# whatever the use is, and cheap where they are small.
+# The loss of one example is traced. A parameter that is used by linear maps alone needs no gradient of its own: a zero
+# is added to each map's output for each example, and the loss's derivative by that zero is the cotangent b there. With
+# the activation a that went in, both norm and sum follow, from one forward and one backward pass, which leave the map's
+# own gradient out. Several uses of one parameter, and those of the steps of a loop, add up: the gradient is the sum
+# over all their positions of a_t b_t^T, and one such sum has the norm and the bounds of any other. Steps that have
+# copies of their own, such as layers that a scan takes off stacked parameters, have such a sum each. All other
+# parameters (biases, scales) get gradients for each example, as ``vmap`` forms them: right whatever the use is, and
+# cheap where they are small.
 #
 # Source: Li et al. (2022), "Large language models can be strong differentially private learners", section 4, for the
 # method; Bu et al. (2023), "Differentially private optimization on large model at small cost", for the sum without a
@@ -647,12 +688,14 @@ WHY: dict[type[Contributions], str] = {
     Stored: "cheaper than inner products of positions",
     Summed: "inner products of positions are cheaper",
 }
+"""Reasons for the forms of a matrix's gradients, in words."""
 
 
 MANY, AFFORDED = 16, 4
-"""From so many positions on, the float64 sum over them takes longer than to form a dense layer's gradients, in float32:
-k n (T + 28) multiplications against 2.5 k n T, where to hold a number takes 28 and float64 is 2.5 times as slow (both
-measured on a CPU). So they are formed, where they are at most so many times what goes in and out."""
+"""Number of positions from which the float64 sum over them takes longer than to form a dense layer's gradients in
+float32: k n (T + 28) multiplications against 2.5 k n T, where holding a number costs 28 and float64 is 2.5 times as
+slow (both measured on a CPU). Gradients are therefore formed there, if they are at most AFFORDED times as large as the
+map's inputs and outputs. Speed and memory only."""
 
 
 @dataclass(frozen=True)
@@ -660,8 +703,8 @@ class Tap:
     """All uses of a parameter, by linear maps of one matrix or of its transpose; lookups first.
 
     Attributes:
-        uses: by path.
-        form: what holds the gradients.
+        uses: the uses, with their paths.
+        form: form in which the gradients are held.
     """
 
     uses: tuple[tuple[Path, Use], ...]
@@ -677,8 +720,9 @@ class Tap:
     def _of_each_copy(
         self, activations: dict[Path, Array], cotangents: dict[Path, Array], spec: PartitionSpec
     ) -> Contributions:
-        """Returns the same of a parameter of which there are copies: an axis of them is in front of all arrays."""
+        """Returns :meth:`contributions`; if the parameter has copies, an axis of them is in front of all arrays."""
         parts, matrix = [], self._lying(spec)
+        # Factors of all uses of the first use's matrix; those of its transpose exchange a and b.
         for path, use in self.uses:
             left, right = use.factors(activations[path], cotangents[path])
             parts.append((left, right) if use.sides == self.uses[0][1].sides else (right, left))
@@ -700,7 +744,7 @@ class Tap:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a sum of contributions; of stored ones transposed."""
+        """Shape of a sum of contributions; stored ones are transposed."""
         use = self.uses[0][1]
         copies = (math.prod(use.copies),) if use.own else ()
         rows, columns = matrix_shape(use.layer)
@@ -713,12 +757,12 @@ class Tap:
 
 @dataclass(frozen=True)
 class Route:
-    """How the gradients of one parameter are held.
+    """The form in which the gradients of one parameter are held.
 
     Attributes:
         parameter: its name.
         form: one of :mod:`jaxacct.train.clipping.contributions`.
-        reason: why.
+        reason: reason for the form, in words.
     """
 
     parameter: str
@@ -753,10 +797,10 @@ class GhostLoss:
         specs: how each parameter lies over a mesh's axes of tensors; None: whole.
 
     Attributes:
-        taps: by the number of a parameter, its uses by linear maps; parameters without an entry get gradients of
-            their own for each example.
-        reasons: by the number of a parameter, why that is so.
-        together: how sums are held.
+        taps: uses by linear maps, by the number of a parameter; parameters without an entry get gradients of their own
+            for each example.
+        reasons: reasons for the form, by the number of a parameter.
+        together: layout of the sums.
     """
 
     def __init__(
@@ -792,6 +836,7 @@ class GhostLoss:
         )
 
     def _is_stored(self, leaf: int, shape: jax.ShapeDtypeStruct) -> bool:
+        """Returns whether a parameter's gradients are held by entry in float32, and not by copies."""
         tap = self.taps.get(leaf)
         of_copies = tap is not None and bool(tap.uses[0][1].own)
         return (tap is None or tap.form is Stored) and not of_copies and shape.dtype.itemsize <= 4
@@ -799,7 +844,9 @@ class GhostLoss:
     def _chosen(
         self, leaf: int, shape: jax.ShapeDtypeStruct
     ) -> tuple[type[Contributions], str, tuple[tuple[Path, Use], ...]]:
-        """Returns in which form a parameter's gradients are held, why, and its uses if it is by those."""
+        """Returns the form of a parameter's gradients, the reason, and the uses that they are held by; () if none."""
+        # Any use of another kind, or of another matrix, falls back to stored gradients, which are right whatever the
+        # use is. The choices below weigh time and memory only.
         uses = [(path, use) for path, use in self._uses.found.items() if use.leaf == leaf]
         uses.sort(key=lambda found: not isinstance(found[1].layer, Table))
         if leaf in self._uses.lost:
@@ -827,8 +874,9 @@ class GhostLoss:
             return form, f"{size}, some of which look up rows", tuple(uses) if form is Tied else ()
         rows, columns = matrix_shape(dense[0].layer)
         form = matrix_form(positions, rows, columns)
-        # A loop would add up gradients of its own step by step, which pays where they are small. Where steps have
-        # copies, it would hold what goes in and out beside what it holds for the derivative: twice the memory.
+        # Gradients of their own are added up use by use, or step by step in a loop, which pays where they are small.
+        # Held by uses, a loop whose steps have copies would keep the maps' inputs and outputs beside what it keeps for
+        # the derivative: twice the memory.
         if form is Stored and (len(uses) > 1 or dense[0].steps) and entries <= positions * (rows + columns):
             return Stored, f"{size}: fewer than go in and out of its maps there", ()
         plain = all(isinstance(use.layer, Dense) and len(use.own) == len(use.steps) for use in dense)
@@ -843,6 +891,8 @@ class GhostLoss:
 
     def contributions(self, params: PyTree, examples: PyTree) -> list[Contributions]:
         """Returns, for each parameter, the gradients of all examples in some form."""
+        # Derivatives by the zeros give the cotangents, those by the remaining parameters their gradients, in one pass
+        # over each example; tapped parameters are constants of it.
         leaves = jax.tree.leaves(params)
         own = {leaf: value for leaf, value in enumerate(leaves) if leaf not in self.taps}
         tapped = {leaf: value for leaf, value in enumerate(leaves) if leaf in self.taps}
@@ -867,7 +917,7 @@ class GhostLoss:
 
 
 def _joined(parts: list[tuple[Array, Array]], axis: int) -> Any:
-    """Returns the factors of several uses with their positions, along ``axis``, one after another; None of none."""
+    """Returns the factors of several uses with their positions, along ``axis``, one after another; None for no use."""
     if len(parts) < 2:
         return parts[0] if parts else (None, None)
     return tuple(jnp.concatenate(column, axis=axis) for column in zip(*parts, strict=True))

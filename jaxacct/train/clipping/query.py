@@ -1,8 +1,11 @@
-"""Clipping rules: by what factor each example's gradient is scaled, and the L2 sensitivity of the sum that results.
+"""Clipping rules, and the query of DP-SGD: per-example gradients, scaled by a rule and summed, at a known sensitivity.
 
-A rule is a frozen dataclass and a pytree, so that a training state can carry it through ``jit`` and ``scan``. It gets
-upper bounds on the squared norms, one for each parameter, which already include all roundings
-(:mod:`jaxacct.train.clipping.contributions`).
+A rule says by what factor each example's gradient is scaled, and the sensitivity of the sum. It is a frozen dataclass
+and a pytree, so that a training state can carry it through ``jit`` and ``scan``. It gets upper bounds on the squared
+norms, one for each parameter, which already include all roundings (:mod:`jaxacct.train.clipping.contributions`).
+
+* :class:`ClippingRule`, :class:`Flat`, :class:`Automatic`, :class:`PerLayer`: rules;
+* :func:`clipped_sum`, :func:`clip_and_sum`: the query, block by block and over several devices.
 """
 
 from __future__ import annotations
@@ -29,11 +32,15 @@ from jaxacct.train.clipping.rows import WHOLE, Shards, apart, dealt, filled, ref
 from jaxacct.train.clipping.rows import check_rows as rows_are_alone
 
 MOST_CLIP_NORM = 1 / LEAST_CLIP_NORM
-"""Gradients whose squares leave float32 count as zero anyway, little above it."""
+"""Largest finite clipping norm. Little above it, squares of gradients leave float32, and their examples count as zero
+anyway."""
 
 
 class ClippingRule:
-    """What every clipping rule answers. Subclasses are frozen dataclasses registered as pytrees."""
+    """A clipping rule: factors for the gradients, and the sensitivity of their sum.
+
+    Subclasses are frozen dataclasses registered as pytrees.
+    """
 
     @property
     def sensitivity(self) -> ArrayLike:
@@ -51,12 +58,12 @@ class ClippingRule:
         raise NotImplementedError
 
     def gradient_noise_multiplier(self, noise_multiplier: float) -> float:
-        """Returns the noise on the sum, over :attr:`sensitivity`, for a step that costs ``noise_multiplier`` in all."""
+        """Returns the noise on the sum, over :attr:`sensitivity`, of a step that costs ``noise_multiplier`` in all."""
         validation.check_noise_multiplier(noise_multiplier)
         return float(noise_multiplier)
 
     def effective_noise_multiplier(self, gradient_noise_multiplier: float) -> float:
-        """Returns the noise multiplier that a step costs whose sum has this noise: the inverse, a lower bound."""
+        """Returns the noise multiplier of a whole step whose sum has this noise: the inverse, a lower bound."""
         validation.check_noise_multiplier(gradient_noise_multiplier, "gradient_noise_multiplier")
         return float(gradient_noise_multiplier)
 
@@ -74,7 +81,7 @@ class ClippingRule:
 @register_dataclass
 @dataclass(frozen=True)
 class Flat(ClippingRule):
-    """Clips the whole gradient to one L2 norm: ``g min(1, clip_norm / |g|)``.
+    """Flat clipping, of the whole gradient to one L2 norm: ``g min(1, clip_norm / |g|)``.
 
     Attributes:
         clip_norm (): above 0; ``inf`` clips nothing, and bounds nothing. It is the sensitivity.
@@ -101,7 +108,9 @@ class Flat(ClippingRule):
 @register_dataclass
 @dataclass(frozen=True)
 class Automatic(ClippingRule):
-    """Normalizes every gradient: ``g clip_norm / (|g| + stability)``. No example is left as it is.
+    """Automatic clipping, which normalizes every gradient: ``g clip_norm / (|g| + stability)``.
+
+    No example is left as it is.
 
     Attributes:
         clip_norm (): above 0 and finite: the sensitivity. It only rescales the learning rate.
@@ -134,7 +143,7 @@ class Automatic(ClippingRule):
 @register_dataclass
 @dataclass(frozen=True)
 class PerLayer(ClippingRule):
-    """Clips each group of parameters to a norm of its own; made by :meth:`of` or :meth:`equally`.
+    """Clipping of each group of parameters to a norm of its own; made by :meth:`of` or :meth:`equally`.
 
     Attributes:
         clip_norms: norm of each group, above 0 and finite.
@@ -161,7 +170,7 @@ class PerLayer(ClippingRule):
 
     @classmethod
     def of(cls, clip_norms: Mapping[str, Any]) -> Self:
-        """Returns the rule for a mapping of names to norms, which may be nested, or have several names joined by "/".
+        """Returns the rule for a mapping of names to norms; it may be nested, or have several names joined by "/".
 
         >>> PerLayer.of({"output/bias": 1.0}).groups
         (('output', 'bias'),)
@@ -183,14 +192,19 @@ class PerLayer(ClippingRule):
 
     @property
     def sensitivity(self) -> ArrayLike:
-        """``sqrt(sum c^2)``, since one example may use every group's norm; rounded up."""
+        """L2 sensitivity ``sqrt(sum c^2)``, since one example may use every group's norm; rounded up."""
         if is_concrete(self.clip_norms):
-            return float(np.sqrt(np.sum(np.square(np.asarray(self.clip_norms, np.float64))))) * (1 + 2.0**-50)
+            return float(np.sqrt(np.sum(np.square(np.asarray(self.clip_norms, np.float64))))) * self._rounded_up
         return self._traced_sensitivity()
 
     @in_float64
     def _traced_sensitivity(self) -> Array:
-        return jnp.sqrt(sum(jnp.square(_wide(norm)) for norm in self.clip_norms)) * (1 + 2.0**-50)
+        return jnp.sqrt(sum(jnp.square(_wide(norm)) for norm in self.clip_norms)) * self._rounded_up
+
+    @property
+    def _rounded_up(self) -> float:
+        # A sum of n squares errs by at most n + 1 units of roundoff of itself, its root by half of that and one more.
+        return 1 + 2.0**-50 + len(self.clip_norms) * 2.0**-53
 
     def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
         leaves, structure = jax.tree_util.tree_flatten_with_path(squares)
@@ -203,7 +217,9 @@ class PerLayer(ClippingRule):
         return jax.tree.unflatten(structure, [scaled[owner][0][0] for owner in owners]), within
 
     def _owners(self, names: list[tuple[str, ...]]) -> list[int]:
+        """Returns the group of each parameter; raises ValueError where it has none or several, or a group has none."""
         owners = []
+        # One pass per parameter: one in no group would not be clipped, one in two groups would have two norms.
         for name in names:
             found = [i for i, group in enumerate(self.groups) if name[: len(group)] == group]
             if len(found) != 1:
@@ -222,8 +238,9 @@ class PerLayer(ClippingRule):
 
 
 def flat_factors(squares: PyTree, clip_norm: ArrayLike) -> tuple[PyTree, Bool[Array, " batch"]]:
-    """Inside the float64 scope: returns one factor for all parameters, and which norms are within ``clip_norm``."""
+    """Returns one factor for all parameters, and which norms are within ``clip_norm``; inside the float64 scope."""
     norm, bound = _norm(squares), _wide(clip_norm)
+    # A norm that is NaN is not within, and its factor is not used.
     within = norm <= bound
     factor = jnp.where(within, 1.0, bound / norm)
     return jax.tree.map(lambda _: factor, squares), within
@@ -232,7 +249,7 @@ def flat_factors(squares: PyTree, clip_norm: ArrayLike) -> tuple[PyTree, Bool[Ar
 def check_clip_norm(value: Any) -> None:
     """Raises where a clipping norm is no single number, or is concrete and below 2^-60; infinity passes.
 
-    Below, products of float32 vanish: nothing of any gradient would be left, and the budget would buy noise.
+    Below 2^-60 products of float32 vanish: nothing of any gradient would be left, and the budget would buy noise.
     """
     seen = validation.concrete_value(value)
     if seen is None or not np.all(seen == np.inf):
@@ -255,18 +272,22 @@ def check_finite_clip_norm(value: Any, name: str = "clip_norm") -> None:
 
 
 def _wide(value: ArrayLike) -> Float64[Array, ""]:
+    """Returns a number in float64."""
     return jnp.asarray(value, jnp.float64)
 
 
 def _norm(squares: PyTree) -> Float64[Array, " batch"]:
+    """Returns the norms of whole gradients from the squared norms by each parameter."""
     return jnp.sqrt(sum(jax.tree.leaves(squares)))
 
 
 def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
+    """Returns the names on the way to a leaf."""
     return tuple(jax.tree_util.keystr(path, simple=True, separator="/").split("/"))
 
 
 def _flatten(norms: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yields the groups of a nested mapping, as tuples of names, with their norms."""
     for name, below in norms.items():
         group = (*above, *str(name).split("/"))
         if isinstance(below, Mapping):
@@ -276,13 +297,14 @@ def _flatten(norms: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[
 
 
 # ----------------------------------------------------------------------------------------------------
-# The query of DP-SGD: per-example gradients, scaled by a clipping rule and summed, at a known sensitivity.
+# Query of DP-SGD: per-example gradients, scaled by a clipping rule and summed, at a known sensitivity.
 # ----------------------------------------------------------------------------------------------------
 
 Loss = Callable[[PyTree, Any], Array]
-"""``loss(params, example)``: scalar, of one example without a batch axis."""
+"""Loss of one example without a batch axis, ``loss(params, example)``, a scalar."""
 
 MOST_MARGIN = 0.5
+"""Largest margin for roundings, in units of the clipping norm, at which a batch is accepted."""
 
 
 def clipped_sum(
@@ -328,7 +350,7 @@ def clip_and_sum(
 
     Args:
         loss: ``loss(params, example)``, a scalar; traced under the caller's precision.
-        params: pytree of floating-point arrays: what is trained, and no more. What stays frozen belongs into ``loss``.
+        params: pytree of floating-point arrays: what is trained, and no more. Frozen parameters belong into ``loss``.
         examples: pytree with leading axis ``batch``.
         mask (batch,): rows that count; the others contribute exactly zero, whatever they hold.
         rule: how gradients are scaled.
@@ -340,7 +362,8 @@ def clip_and_sum(
         sharding: its first entry names the mesh's axes over which the rows are dealt: each device sums its own, and the
             sums are added.
         specs: pytree like ``params`` of ``PartitionSpec``: how they lie on that mesh. The sums, and gradients of single
-            examples where they are held, lie likewise (:mod:`jaxacct.train.clipping.rows`). None: on every device.
+            examples where they are held, lie in the same way (:mod:`jaxacct.train.clipping.rows`). None: on every
+            device.
 
     Returns:
         Pytree like ``params``, float64, and the centred count (), float64: the sum over masked-in examples of +1/2
@@ -349,8 +372,8 @@ def clip_and_sum(
 
     Formal guarantee: each contribution, as computed, has L2 norm at most ``rule.sensitivity``, and adding or removing
     one row moves the computed sum by at most that, roundings included
-    (:mod:`jaxacct.train.clipping.contributions`). This takes gradients as computed: that of one example must not depend
-    on where it stands in the batch, as is so for compiled code whose rows are worked off alike. A gradient with an
+    (:mod:`jaxacct.train.clipping.contributions`). This is said of gradients as computed: an example's gradient must not
+    depend on its place in the batch, which holds for compiled code that treats all rows alike. A gradient with an
     infinite or NaN entry, or one whose square leaves float32 (above 1e19 in norm), contributes zero and counts as
     clipped.
 
@@ -411,6 +434,7 @@ def routes(loss: Loss, params: PyTree, example: PyTree, *, ghost: bool = True) -
 
 
 Summing = Callable[[PyTree, ClippingRule, PyTree, Array], tuple[PyTree, Array]]
+"""Sum over rows, of parameters, rule, examples and mask: the sums and the centred count."""
 
 
 def _sum_rows(
@@ -425,9 +449,10 @@ def _sum_rows(
     mask: Array,
 ) -> tuple[PyTree, Array]:
     """Returns the sums over these rows, of ``batch`` in all, block by block up to the last one that counts."""
-    # Traced here, on the devices: what the loss closes over, such as a step's key, is laid out as it is there.
+    # Traced here, where each device runs: values that the loss closes over, such as a step's key, lie as they do there.
     lying = tuple(map(shards.by_tensors, range(len(shards.specs)))) if shards else None
     gradients = (GhostLoss if ghost else StoredLoss)(loss, params, jax.tree.map(_one, examples), lying)
+    # Blocks are whole tiles of rows, so that a row's bits do not depend on its place (:mod:`.rows`).
     size, rows = rows_at_once(len(mask), microbatch_size), len(mask)
     start = _zeros(gradients, params, shards)
     if size >= rows:
@@ -435,8 +460,10 @@ def _sum_rows(
         sums = _add(gradients, gradients.contributions(params, examples), mask, start, rule, params, batch, shards)
         return _finished(gradients, params, sums, shards)
 
+    # The loop's state is the sums and the count so far; a step adds one block of ``size`` rows. It ends with the last
+    # block that has a row that counts. Where devices meet in collectives, all go through as many blocks as the longest.
     def add_block(block: Array, sums: tuple[list[Array], Array]) -> tuple[list[Array], Array]:
-        # The last block starts early where it would reach beyond the rows: those before it are not counted again.
+        # The last block starts early where it would reach beyond the rows; rows of the block before are masked out.
         first = jnp.minimum(block * size, rows - size)
         cut = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=size)
         kept = cut(mask) & (first + jnp.arange(size) >= block * size)
@@ -464,11 +491,13 @@ def _over_devices(summed: Summing, shards: Shards) -> Summing:
         return added_up(summed(params, rule, *own))
 
     def over_devices(params: PyTree, rule: ClippingRule, examples: PyTree, mask: Array) -> tuple[PyTree, Array]:
+        # Copies of the last row fill up the last turn; ``real`` masks them out, whatever the mask says of that row.
         examples, kept = jax.tree.map(lambda rows: dealt(rows, shards.devices), (examples, mask))
         real = np.arange(kept.size).reshape(kept.shape) < len(mask)
         structure, turns = jax.tree.structure(params), PartitionSpec(None, shards.axes)
         lying = jax.tree.unflatten(structure, map(shards.by_rows, range(len(shards.specs))))
-        # Checks of what varies over devices would have gradients by shared parameters added up before they are clipped.
+        # Unchecked: with JAX's check of what varies over devices, the derivative by a shared parameter would be added
+        # up over devices before it is clipped.
         spread = jax.shard_map(
             on_each, mesh=shards.rows.mesh, in_specs=(WHOLE, WHOLE, turns, turns), out_specs=(lying, WHOLE),
             axis_names=set(shards.axes), check_vma=False,
@@ -479,9 +508,7 @@ def _over_devices(summed: Summing, shards: Shards) -> Summing:
 
 
 class StoredLoss:
-    """The gradients of all examples, as ``vmap`` forms them: :class:`~jaxacct.train.clipping.ghost.GhostLoss` without
-    its savings.
-    """
+    """A loss whose gradients are formed for all examples by ``vmap``: :class:`.GhostLoss` without its savings."""
 
     def __init__(
         self, loss: Loss, params: PyTree, example: PyTree, specs: Sequence[PartitionSpec] | None = None
@@ -505,15 +532,15 @@ def check_rows(
 ) -> bool:
     """Raises ValueError where :func:`clip_and_sum` of so many rows would not map them one by one: :func:`.check_rows`.
 
-    Arguments are as there, but for ``example``, of which only shapes and dtypes are looked at, and params, which may be
-    shapes as well. Nothing private is touched: all rows are made up. Blocks that have fewer rows than a tile are not
-    asked about where they have one row; it is by itself.
+    Arguments are as there, except that only shapes and dtypes of ``example`` are looked at, and params may be shapes as
+    well. Nothing private is touched: all rows are made up. A block of one row passes: nothing stands beside it.
 
     Returns whether the gradient is finite at any of the examples that were made up.
     """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), (params, example))
     gradients = (GhostLoss if ghost else StoredLoss)(loss, *shapes)
 
+    # Besides the loss, every array that norms and sums are made of is compared, with its axis of rows in front.
     def look(params: PyTree, examples: PyTree) -> list[Array]:
         found = [jax.vmap(loss, in_axes=(None, 0))(params, examples)]
         for part in gradients.contributions(params, examples):
@@ -526,6 +553,7 @@ def check_rows(
 
 
 def _one(rows: Array) -> jax.ShapeDtypeStruct:
+    """Returns the shape and dtype of one row."""
     return jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype)
 
 
@@ -561,6 +589,7 @@ def _add(
     shards: Shards | None,
 ) -> tuple[list[Array], Array]:
     """Returns the sums with a block's contributions added, of a batch of ``rows`` in all."""
+    # Norms are raised by all roundings before they are clipped; what is computed then keeps to the sensitivity.
     margin = NORM_MARGIN + max(part.margin(rows) for part in parts)
     if margin > MOST_MARGIN:
         raise ValueError(f"a batch of {rows} rows is too large for the roundings of its sum: give smaller batches.")
@@ -568,16 +597,19 @@ def _add(
     packed = together.side_by_side(parts)
     squares = [square * (1 + margin) ** 2 for square in together.squares(parts, packed)]
     factors, within = rule.factors(jax.tree.unflatten(jax.tree.structure(params), squares))
+    # A row that is not finite is left out by a select, never by a factor of 0, which would leave NaN. A traced norm
+    # below LEAST_CLIP_NORM, whose float32 products would flush, leaves everything out.
     finite = jnp.isfinite(sum(squares))
     kept = mask & finite
     if isinstance(gradients, GhostLoss):
         kept &= jnp.asarray(rule.sensitivity, jnp.float64) >= LEAST_CLIP_NORM
     by = jax.tree.leaves(factors)
-    if shards:  # The totals are shards: a block is summed whole, and then scattered.
+    if shards:  # the totals are shards: each block is summed whole on its device, and the sum is then scattered
         added = gradients.restored([part.sum(kept, factor, rows) for part, factor in zip(parts, by, strict=True)])
         added = [shards.scattered(leaf, total) for leaf, total in enumerate(added)]
         totals = [total + new for total, new in zip(sums[0], added, strict=True)]
     else:
         totals = together.sums(parts, packed, kept, by, rows, sums[0])
+    # Multiples of 1/2, whose sum is exact: the count's sensitivity has no rounding.
     count = jnp.where(mask, jnp.where(within & finite, 0.5, -0.5), 0.0).sum()
     return totals, sums[1] + count

@@ -1,21 +1,24 @@
-"""A batch as a map over its rows: what is computed of one example has the same bits whatever stands beside it.
+"""A batch as a map over its rows: the results of one example have the same bits whatever stands beside it.
 
-Clipping bounds what one example adds. That is a bound on what it changes only if it changes nothing of what the others
-add, down to the last bit: a loss with a kink makes a large difference of a last bit. ``jax.vmap`` promises this of real
-numbers. Of numbers as computed four things break it, each of which is met here.
+Clipping bounds what one example adds. That bounds what it changes only if it changes nothing of what the others add,
+down to the last bit: a loss with a kink makes a large difference of a last bit. ``jax.vmap`` promises this of real
+numbers. For numbers as computed four things break it, each of which is met here.
 
-* *Remainders.* Code for whole tiles of rows and for what is left over adds in different orders, so a row's last bits
-  depend on its place. Blocks are therefore whole tiles (:func:`rows_at_once`), filled up by rows that do not count.
+* *Remainders.* Code for whole tiles of rows and code for the remaining rows add in different orders, so a row's last
+  bits depend on its place. Blocks are therefore whole tiles (:func:`rows_at_once`), filled up by rows that do not
+  count.
 * *Masks of zeros.* XLA:CPU writes the derivative of a grouped convolution by its kernel as a dense convolution, times
-  zeros where groups of several examples meet: one NaN, or what overflows, reaches every example. There each example has
-  a convolution of its own (:func:`apart`).
-* *Narrow indices.* JAX puts the number of a row beside the indices that are looked up in it, in their own dtype: of
-  tokens of eight bits row 128 is another one. There indices are widened (:func:`apart`, too).
-* *Operations that look at the batch*, as the callbacks and batching rules of users do: they are refused by name
+  zeros where groups of several examples meet: one NaN or overflow reaches every example. Each example therefore gets a
+  convolution of its own (:func:`apart`).
+* *Narrow indices.* JAX puts the number of a row beside the indices that are looked up in it, in their own dtype: with
+  tokens of eight bits, row 128 becomes another one. Such indices are widened (:func:`apart`, too).
+* *Operations that look at the batch*, as callbacks and batching rules of users do: they are refused by name
   (:func:`refuse`).
 
-What is left is a property of compilers, which nobody promises. So it is looked at before training, on made-up rows
-(:func:`check_rows`): what it cannot show is a dependence that these rows, or these parameters, do not bring to light.
+The rest is a property of compilers, which nobody promises. It is therefore checked before training, on made-up rows
+(:func:`check_rows`). The check cannot show a dependence that these rows, or these parameters, do not bring to light.
+
+The second part, :class:`Shards`, says how rows and parameters lie on a mesh while gradients are clipped and summed.
 """
 
 from __future__ import annotations
@@ -36,12 +39,15 @@ from jaxtyping import Array, PyTree
 from jaxacct.numerics.precision import is_concrete
 
 TILE = 8
-"""Rows of a tile of XLA's CPU code, and a divisor of those of other compilers. Sound for any value: it is checked."""
+"""Number of rows of a tile of XLA's CPU code, which divides that of other compilers. Sound for any value: the result is
+checked."""
 
 HUGE = 3e38
-"""Near the end of float32: what is next to it in a sum overflows."""
+"""Magnitude of large made-up numbers, near the end of float32: a sum with another of them overflows."""
 
 CALLBACKS = ("pure_callback", "io_callback", "ffi_call")
+"""Operations that call back into Python, or into foreign code."""
+
 BY_ROWS = ("sequential", "sequential_unrolled")
 """Ways of batching a callback that call it for each row."""
 
@@ -50,16 +56,17 @@ GENERATORS = ("rng_bit_generator", "rng_uniform")
 
 
 BESIDE = np.array([4, 5, 6, 2, 3])
-"""Kinds of made-up rows that stand beside those of ordinary numbers: NaN, large ones of both signs, zeros and ones."""
+"""Kinds of made-up rows that stand beside those of ordinary numbers: NaN, large numbers of both signs, zeros and ones.
+They are numbers of the list ``kinds`` in :func:`check_rows`."""
 
 MIXTURES = 2 * len(BESIDE)
-"""Arrangements of all kinds: each of BESIDE once at each of two places."""
+"""Number of arrangements of all kinds: each of BESIDE once at each of two places. Fewer check less."""
 
 
 def rows_at_once(rows: int, microbatch_size: int | None) -> int:
     """Returns the rows of a block, at most ``microbatch_size``: whole tiles, or fewer rows than one has.
 
-    Without that, or where all rows fit: as many as there are, and what completes their last tile.
+    Without a microbatch size, or where all rows fit, these are as many as there are, with their last tile completed.
 
     >>> rows_at_once(500, 37), rows_at_once(500, 5), rows_at_once(500, None)
     (32, 5, 504)
@@ -71,7 +78,7 @@ def rows_at_once(rows: int, microbatch_size: int | None) -> int:
 
 
 def filled(tree: PyTree, rows: int, size: int) -> PyTree:
-    """Returns arrays of ``rows`` rows with further ones, copies of the last, up to ``size``; they are not to count."""
+    """Returns arrays of ``rows`` rows filled up to ``size`` by copies of the last, which must not count."""
     if size == rows:
         return tree
     places = np.minimum(np.arange(size), rows - 1)
@@ -79,7 +86,7 @@ def filled(tree: PyTree, rows: int, size: int) -> PyTree:
 
 
 def mapped(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> Any:
-    """Returns ``function`` of each row, worked off in blocks of whole tiles: every row as every other.
+    """Returns ``function`` of each row, computed in blocks of whole tiles, so that all rows are treated alike.
 
     >>> mapped(lambda x: x + 1, jnp.arange(3), 512).tolist()
     [1, 2, 3]
@@ -88,6 +95,7 @@ def mapped(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> A
     size = rows_at_once(rows, block)
     whole = filled(tree, rows, -(-rows // size) * size)
     together = jax.vmap(apart(function, "what is counted"))
+    # A loop over blocks without a state: all have the same shape, and the last is filled up.
     found = jax.lax.map(together, jax.tree.map(lambda part: part.reshape(-1, size, *part.shape[1:]), whole))
     return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[:rows], found)
 
@@ -136,10 +144,10 @@ def need_care(jaxpr: core.Jaxpr) -> bool:
 
 
 def apart(function: Callable[..., Any], what: str = "loss") -> Callable[..., Any]:
-    """Returns ``function``, in a batch of which grouped convolutions are computed one by one, and indices are wide.
+    """Returns ``function`` so that in a batch grouped convolutions are computed one by one, and indices are wide.
 
-    For what is differentiated already: of other derivatives nothing is said. It is traced for that, and here what
-    users' rules of derivatives do is seen, which a trace of their loss does not show: :func:`refuse` looks at it.
+    Derivatives of the result are not covered: a loss is differentiated first. The trace of its derivative also shows
+    what users' derivative rules do, unlike a trace of the loss: :func:`refuse` examines it.
     """
 
     def run(*args: Any) -> Any:
@@ -157,12 +165,12 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
     """Raises ValueError where a row of a block has other bits at another place, or beside other rows.
 
     Args:
-        look: ``look(params, examples)``, the arrays (rows, ...) that are computed of the examples of a block.
-        params: parameters, concrete or only their shapes: then made up as well.
+        look: ``look(params, examples)``, the arrays (rows, ...) that are computed from the examples of a block.
+        params: parameters, concrete, or only their shapes, for which numbers are made up as well.
         example: shapes and dtypes of one example.
         size: rows of a block.
 
-    Returns whether what is looked at was finite for any of the rows that were made up.
+    Returns whether the arrays were finite for any of the made-up rows.
     """
     random = np.random.default_rng(0)
     if not is_concrete(params) or any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params)):
@@ -174,7 +182,8 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *kinds)
     looked = jax.jit(lambda params, kinds, chosen: look(params, jax.tree.map(lambda kind: kind[chosen], kinds)))
     alone: dict[int, tuple[list[np.ndarray], bool]] = {}
-    # Each of finite numbers first with copies of itself at all places; then all kinds among each other.
+    # Each pass computes one arrangement of kinds and compares every row of a finite kind with that kind's first result,
+    # kept in ``alone``. First each finite kind has all places, beside copies of itself; then kinds are mixed.
     for chosen in (*(np.full(size, kind) for kind in range(len(draws))), *_mixtures(size, random)):
         found = [np.asarray(part).reshape(size, -1) for part in looked(params, stacked, chosen.astype(np.int32))]
         for kind in {*chosen.tolist()} & {*range(len(draws))}:
@@ -184,7 +193,7 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
             reference, is_finite = alone[kind]
             places = np.flatnonzero(chosen == kind)
             rows = found if len(places) == size else [part[places] for part in found]
-            # A gradient that is not finite is left out whatever its bits, and has to be so beside all others.
+            # A gradient that is not finite is left out whatever its bits: it only has to be so beside all other rows.
             if not (right := _same(rows, reference) if is_finite else ~_finite(rows)).all():
                 raise ValueError(
                     f"the gradient of one example depends on what stands beside it, or where: of {size} rows computed "
@@ -196,10 +205,10 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
 
 
 def _mixtures(size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yields which kind stands at each place of a block: the first two at half of them, the others between them.
+    """Yields the kind at each place of a block: kinds 0 and 1 at half of the places, those of BESIDE at the others.
 
-    At even places and at odd ones, each of the others next to them, also in blocks of two rows; in longer blocks at
-    random places as well, so that rows meet at all distances.
+    Kinds 0 and 1 stand at even places and at odd ones, each of the others next to them, also in blocks of two rows; in
+    longer blocks they stand at random places as well, so that rows meet at all distances.
     """
     for turn in range(MIXTURES if size > 1 else 0):
         is_own = np.arange(size) % 2 == turn % 2
@@ -213,7 +222,7 @@ def _of_kind(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
 
 
 def _made(like: Any, values: Any) -> Array:
-    """Returns made-up numbers of a shape and dtype; of whole numbers the nearest, none below 0."""
+    """Returns made-up numbers of a shape and dtype; for a whole dtype their magnitudes, cut to its range."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jax.random.split(jax.random.key(0, impl=jax.random.key_impl(jnp.empty((), like.dtype))), like.shape)
     if jnp.issubdtype(like.dtype, jnp.inexact):
@@ -229,7 +238,7 @@ def _is_real(part: Any) -> bool:
 
 
 def _same(rows: list[np.ndarray], one: list[np.ndarray]) -> np.ndarray:
-    """Returns whether each row has the bits of ``one``; of zeros the sign is no matter, of NaN nothing else."""
+    """Returns whether each row has the bits of ``one``; zeros may differ in sign, and NaNs in anything."""
     right = np.ones(len(rows[0]), bool)
     for part, like in zip(rows, one, strict=True):
         if not (equal := part == like).all():
@@ -238,7 +247,7 @@ def _same(rows: list[np.ndarray], one: list[np.ndarray]) -> np.ndarray:
 
 
 def _finite(rows: list[np.ndarray]) -> np.ndarray:
-    """Returns of which rows all real numbers are finite."""
+    """Returns which rows have finite real numbers only."""
     right = np.ones(len(rows[0]), bool)
     for part in filter(_is_real, rows):
         right &= np.isfinite(part if part.dtype.itemsize > 2 else part.astype(np.float32)).all(axis=1)
@@ -252,7 +261,7 @@ def _is_grouped(step: core.JaxprEqn) -> bool:
 
 
 def _narrow_indices(step: core.JaxprEqn) -> range:
-    """Returns which operands of an operation are indices of less than 32 bits."""
+    """Returns the places of an operation's indices among its operands, if some have less than 32 bits."""
     name = step.primitive.name
     if name == "gather" or name.startswith("scatter"):
         places = range(1, 2)
@@ -275,8 +284,11 @@ def _inside(step: core.JaxprEqn) -> Iterator[core.Jaxpr]:
 
 
 def _evaluated(jaxpr: core.Jaxpr, consts: Any, inputs: Any) -> list[Any]:
-    """Returns what a traced function comes to, with its grouped convolutions computed by themselves in a batch."""
+    """Returns the results of a traced function whose grouped convolutions are computed by themselves in a batch."""
     values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
+    # An interpreter: ``values`` has the results so far, and each pass evaluates one operation in the order of the
+    # trace. Operations with traced functions inside are rewritten only where those need care, all others run as they
+    # are.
     for step in jaxpr.eqns:
         given = [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in step.invars]
         if _is_grouped(step):
@@ -299,7 +311,7 @@ def _bound(step: core.JaxprEqn, *given: Array) -> Array:
 def _by_itself(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
     """Returns a convolution that is batched, on a CPU, by a loop, where both its operands are an example's own.
 
-    With a kernel that all examples share they are images of one batch, and no zeros are between them.
+    With a kernel that all examples share, they are images of one batch, and no masked zeros are in between.
     """
     own = jax.custom_batching.custom_vmap(function)
 
@@ -308,6 +320,7 @@ def _by_itself(function: Callable[[Array, Array], Array]) -> Callable[[Array, Ar
         together = jax.vmap(function, in_axes=tuple(0 if each else None for each in in_batched))
         if not all(in_batched):
             return together(*given), True
+        # A loop over examples without a state: one example's numbers never meet another's, not even times zero.
         one_by_one = lambda *given: jax.lax.map(lambda pair: function(*pair), given)  # noqa: E731
         return jax.lax.platform_dependent(*given, cpu=one_by_one, default=together), True
 
@@ -330,6 +343,7 @@ def _rewritten(value: Any) -> Any:
 
 def run_alone(jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any]) -> list[Array]:
     """Returns the results of one operation of ``jaxpr``, run as a function of its own."""
+    # Literals stay in the operation; a variable that stands at several places becomes one input.
     places = [place for place, atom in enumerate(step.invars) if not isinstance(atom, core.Literal)]
     inputs = dict(zip((step.invars[place] for place in places), (given[place] for place in places), strict=True))
     alone = jaxpr.replace(constvars=[], invars=list(inputs), outvars=list(step.outvars), eqns=[step])
@@ -337,15 +351,17 @@ def run_alone(jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any]) -> list[
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a batch's rows and the parameters lie on a mesh while gradients are clipped and summed.
+# Layout of a batch's rows and of the parameters on a mesh while gradients are clipped and summed.
 #
 # A mesh has axes of two kinds. Over *row axes* the rows are dealt: each device clips its own (:func:`jax.shard_map`),
-# and their sums are scattered to where the parameter's shard lies, so that no device holds a whole one of all. Over the
-# other axes, of *tensors*, the compiler divides each layer's products as the parameters are divided. A gradient of one
-# example is then held in shards, of which each adds its own squares: what crosses devices is a number for each row.
+# and their sums are scattered to where the parameter's shard lies, so that no device holds the whole sum over all rows.
+# Over the other axes, of *tensors*, the compiler divides each layer's products as the parameters are divided. A
+# gradient of one example is then held in shards, each of which adds its own squares: one number for each row crosses
+# devices.
 # ----------------------------------------------------------------------------------------------------
 
 WHOLE = PartitionSpec()
+"""Spec of an array that is whole on every device."""
 
 
 def _scattered(part: Array, names: Any, axis: int) -> Array:
@@ -359,7 +375,7 @@ def _scattered(part: Array, names: Any, axis: int) -> Array:
     def reduced(part: Array) -> Array:
         return jax.lax.psum_scatter(part, names, scatter_dimension=axis, tiled=True)
 
-    # A TPU's compiler adds up no float64 between devices, and moves it. What is sent is as much.
+    # A TPU's compiler cannot add up float64 between devices, but can move it. As much is sent either way.
     return jax.lax.platform_dependent(part, tpu=exchanged, default=reduced)
 
 
@@ -368,8 +384,8 @@ class Shards:
     """The mesh, its row axes, and how each parameter lies on it.
 
     Attributes:
-        rows: whose first entry names the row axes.
-        specs: of each parameter; none: all are whole on every device.
+        rows: a sharding whose first entry names the row axes.
+        specs: spec of each parameter; empty specs where all are whole on every device.
     """
 
     rows: NamedSharding
@@ -382,12 +398,12 @@ class Shards:
 
     @property
     def devices(self) -> int:
-        """Over how many parts the rows are dealt."""
+        """Number of parts over which the rows are dealt."""
         return math.prod(self.rows.mesh.shape[axis] for axis in self.axes)
 
     @property
     def meet(self) -> bool:
-        """Whether devices meet while they sum, and have to go through as many blocks."""
+        """Whether devices exchange sums block by block, and therefore have to go through equally many blocks."""
         return any(map(names_in, self.specs))
 
     def by_rows(self, leaf: int) -> PartitionSpec:
@@ -395,27 +411,28 @@ class Shards:
         return _restricted(self.specs[leaf], self.axes)
 
     def by_tensors(self, leaf: int) -> PartitionSpec:
-        """Returns how it lies over the others."""
+        """Returns how a parameter lies over the axes of tensors."""
         return _restricted(self.specs[leaf], [axis for axis in self.rows.mesh.axis_names if axis not in self.axes])
 
     def scattered(self, leaf: int, total: Array) -> Array:
-        """On each device: returns its shard of the sum of all ``total``, over those row axes that divide the parameter.
+        """Returns, on each device, its shard of the sum of all ``total`` over the row axes that divide the parameter.
 
-        What is added up are float64 sums in another order, which their margins allow for.
+        Float64 sums are added in another order, which their margins allow for.
         """
         rows, tensors = self.by_rows(leaf), self.by_tensors(leaf)
         total = _laid(total, tensors)
         divided = [axis for axis, entry in enumerate(rows) if entry is not None]
 
+        # One exchange for each axis that rows divide, after which a device has its part along that axis.
         def scatter(part: Array) -> Array:
             for axis in divided:
                 part = _scattered(part, rows[axis], axis)
             return part
 
-        # In an axis of both kinds, what rows divide is divided again by tensors, and not the other way round.
+        # An array axis that both kinds divide is divided by rows first, and each part again by tensors.
         if not names_in(tensors) or any(axis < len(tensors) and tensors[axis] is not None for axis in divided):
             return _laid(scatter(total), tensors)
-        # Left to itself, XLA would first gather the shards of the tensor.
+        # Without this, XLA would first gather the shards of the tensor.
         names = set(names_in(tensors))
         return jax.shard_map(scatter, in_specs=tensors, out_specs=tensors, axis_names=names, check_vma=False)(total)
 
@@ -424,7 +441,9 @@ class Shards:
         return NamedSharding(self.rows.mesh, self.by_rows(leaf)).shard_shape(shape)
 
     def added_up(self, totals: Sequence[Array], count: Array) -> tuple[list[Array], Array]:
-        """On each device: returns the sums, and the count, added up over those row axes that do not divide them."""
+        """Returns, on each device, the sums and the count added up over the row axes that do not divide them."""
+        # One reduction for each set of axes that some sums are missing, the count with those that miss all of them: as
+        # few collectives as possible, in the same order on every device.
         missing = [tuple(axis for axis in self.axes if axis not in names_in(spec)) for spec in self.specs]
         found, (rest,) = list(totals), [count]
         for axes in dict.fromkeys((*missing, self.axes)):
@@ -439,13 +458,13 @@ class Shards:
         return found, rest
 
     def _summed(self, values: list[Array], axes: tuple[str, ...], tensors: list[PartitionSpec]) -> list[Array]:
-        """Returns sums over row axes of arrays that lie over the other axes as told, those without a word whole."""
+        """Returns sums over row axes of arrays that lie over the other axes as ``tensors`` says, the rest whole."""
         specs = [*tensors, *[WHOLE] * (len(values) - len(tensors))]
         summed = functools.partial(jax.lax.psum, axis_name=axes)
         others = set(self.rows.mesh.axis_names) - set(self.axes)
         if not others:
             return list(summed(values))
-        # A TPU's compiler adds up float64 between devices only where no axis is left to it.
+        # A TPU's compiler adds up float64 between devices only where it divides no axis by itself.
         shards = jax.shard_map(summed, in_specs=(specs,), out_specs=specs, axis_names=others, check_vma=False)
         return list(shards(values))
 
@@ -472,14 +491,14 @@ def side(spec: PartitionSpec, axes: Sequence[int], shape: tuple[int, ...]) -> An
 
 
 def laid(values: Array, spec: PartitionSpec) -> Array:
-    """Returns ``values`` (batch, ...), each of which is to lie as ``spec`` says."""
+    """Returns ``values`` (batch, ...), each of which lies as ``spec`` says."""
     return _laid(values, PartitionSpec(None, *spec))
 
 
 def by_shards(norms: Callable[[Array], Array], values: Array, spec: PartitionSpec) -> Array:
     """Returns ``norms(values)`` (batch,), sums over the other axes, which lie as ``spec`` says: shard by shard.
 
-    What each shard gives is added up in float64, of which NORM_MARGIN has room for the roundings.
+    The shards' sums are added up in float64, whose roundings NORM_MARGIN has room for.
     """
     axes = names_in(spec)
     if not axes:
@@ -492,7 +511,7 @@ def by_shards(norms: Callable[[Array], Array], values: Array, spec: PartitionSpe
 
 
 def dealt(rows: Array, devices: int) -> Array:
-    """Returns rows (turns, devices, ...) dealt in turns, so that padding, which is last, is shared by all."""
+    """Returns rows (turns, devices, ...) dealt in turns, so that all devices share the padding, which comes last."""
     places = np.arange(-(-len(rows) // devices) * devices)
     filled = rows if len(places) == len(rows) else rows[np.minimum(places, len(rows) - 1)]
     return filled.reshape(-1, devices, *rows.shape[1:])
@@ -503,6 +522,6 @@ def _laid(values: Array, spec: PartitionSpec) -> Array:
 
 
 def _restricted(spec: PartitionSpec, axes: Sequence[str]) -> PartitionSpec:
-    """Returns what a spec says of some axes of the mesh."""
+    """Returns the part of a spec that names some axes of the mesh."""
     entries = [tuple(axis for axis in axes_of(entry) if axis in axes) for entry in spec]
     return PartitionSpec(*(entry[0] if len(entry) == 1 else entry or None for entry in entries))

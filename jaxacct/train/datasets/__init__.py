@@ -21,7 +21,7 @@ from jaxacct.train.datasets.dataset import Dataset, bounded_contributions, mean_
 __all__ = ["LOADERS", "Dataset", "bounded_contributions", "load", "mean_over_examples", "users_as_examples"]
 
 Loader = tuple[Callable[[pathlib.Path, int | None], Dataset], str]
-"""What reads a data set from a folder, with a number of examples to hold out; where to get its files, or ""."""
+"""Reader of a data set from a folder, given a number of examples to hold out; and where to get its files, or ""."""
 
 LOADERS: dict[str, Loader] = {
     "mnist": (partial(dataset.load_idx, "mnist", dataset.MNIST_SOURCE), dataset.MNIST_SOURCE),
@@ -30,7 +30,7 @@ LOADERS: dict[str, Loader] = {
     "adult-uci": (table.load_uci, table.UCI_SOURCE),
     "digits": (dataset.load_digits, ""),
 }
-"""The data sets by name."""
+"""Loaders of the data sets, by name."""
 
 
 def load(
@@ -47,7 +47,7 @@ def load(
         data_dir: folder of the files.
         test_size: examples to hold out of the training files by a fixed permutation; test files are then not read.
             None: the data set's own test files, and where it has none, 360 digits, or a fifth of the others.
-        loaders: what is read by which name; more of them where you have data sets of your own.
+        loaders: loaders by name; give more of them where you have data sets of your own.
 
     Raises:
         ValueError: an unknown name, no ``data_dir`` where one is needed, a ``test_size`` that leaves a part empty, or a

@@ -1,4 +1,10 @@
-"""A data set split into a private part to train on and a public one to test with."""
+"""Data sets split into a private part to train on and a public one to test with, and data of users.
+
+* :class:`Dataset`, :func:`hold_out` and checks of files;
+* :func:`load_idx`: MNIST and Fashion-MNIST;
+* :func:`load_digits`: scikit-learn's digits;
+* :func:`bounded_contributions`, :func:`users_as_examples`: privacy of users who own several examples.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +29,7 @@ SPLIT_SEED = 20240229
 """Seed of the fixed permutations that hold out a test set; public, and no part of the training's randomness."""
 
 MOST_TEXT = 2**28
-"""Bytes of a text file: ten times the longest one."""
+"""Most bytes of a text file: ten times the longest one. A larger file is refused as damaged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +37,7 @@ class Dataset:
     """A classification data set, split: the training part is the private one.
 
     Attributes:
-        name: as the command line calls it.
+        name: the name that the command line has for it.
         train_inputs, test_inputs (examples, ...): float32 features, or int32 numbers of what is embedded.
         train_labels, test_labels (examples,): int32, in [0, num_classes).
         num_classes: number of classes.
@@ -128,20 +134,27 @@ def read_text(path: pathlib.Path, encoding: str, source: str) -> str:
 # ----------------------------------------------------------------------------------------------------
 
 MNIST_SOURCE = "the four MNIST files (plain or .gz), e.g. from https://ossci-datasets.s3.amazonaws.com/mnist/"
+"""Source of MNIST's files, for messages."""
+
 FASHION_SOURCE = (
     "the four Fashion-MNIST files (plain or .gz), which are named like MNIST's, e.g. from "
     "https://github.com/zalandoresearch/fashion-mnist"
 )
+"""Source of Fashion-MNIST's files, for messages."""
+
 FILES = {
     "train_inputs": "train-images-idx3-ubyte",
     "train_labels": "train-labels-idx1-ubyte",
     "test_inputs": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
+"""Names of the files, without .gz, by the parts of the data set."""
+
 CLASSES = 10
+"""Number of classes of both data sets."""
 
 MOST_BYTES = 2**30
-"""Of one file's examples: twenty times MNIST's."""
+"""Most bytes of one file's examples: twenty times MNIST's. A file whose header asks for more is refused as damaged."""
 
 
 def load_idx(name: str, source: str, folder: pathlib.Path, test_size: int | None = None) -> Dataset:
@@ -231,6 +244,7 @@ def _opened(path: pathlib.Path) -> BinaryIO:
 # ----------------------------------------------------------------------------------------------------
 
 TEST_SIZE = 360
+"""Number of digits that are held out by default: a fifth."""
 
 
 def load_digits(folder: pathlib.Path, test_size: int | None = None) -> Dataset:
@@ -238,24 +252,24 @@ def load_digits(folder: pathlib.Path, test_size: int | None = None) -> Dataset:
 
     Raises ModuleNotFoundError without scikit-learn.
 
-    >>> load(pathlib.Path(), test_size=1000).train_inputs.shape
+    >>> load_digits(pathlib.Path(), test_size=1000).train_inputs.shape
     (797, 8, 8, 1)
     """
     del folder
     try:
-        from sklearn.datasets import load_digits
+        from sklearn import datasets
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             'the digits data set comes with scikit-learn, which is missing: pip install "jaxacct[train]".'
         ) from None
-    raw = load_digits()
+    raw = datasets.load_digits()
     inputs = (raw.data.astype(np.float32) / 16).reshape(-1, 8, 8, 1)  # pixels are counts from 0 to 16
     test_size = TEST_SIZE if test_size is None else test_size
     return hold_out("digits", inputs, raw.target.astype(np.int32), test_size, num_classes=10)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Data of people: how many examples each may own, and one record for each user in the place of its examples.
+# Data of users: a bound on how many examples each may own, and one record for each user in the place of its examples.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -275,10 +289,10 @@ def bounded_contributions(
             examples' contents.
 
     Formal guarantee: a mechanism that is private for groups of k examples under "zero_out" or "replace" is so for
-    users: for all examples of one user, owned alone or with others, whose contents become zero, or others. What is kept
-    depends on who owns what, which is taken as the same for both neighbours, and so as known. Where every example has
-    one owner it is private for users added and removed as well, by "add_or_remove". With several owners it is not: with
-    a user gone, examples of others may be kept that were not, and theirs left out in turn.
+    users: for all examples of one user, owned alone or with others, whose contents become zero, or others. Which
+    examples are kept depends on who owns what, which is taken as the same for both neighbours, and so as known. Where
+    every example has one owner it is private for users added and removed as well, by "add_or_remove". With several
+    owners it is not: with a user gone, examples of others may be kept that were not, and theirs left out in turn.
 
     Raises ValueError or TypeError where an argument is wrong.
 
@@ -294,6 +308,8 @@ def bounded_contributions(
         raise ValueError(f"order is no permutation of the {len(owners)} examples: give each of them once.")
     owned: Counter[Hashable] = Counter()
     kept = []
+    # ``owned`` has how many kept examples each user owns, at most ``most``. Whether an example is kept follows from the
+    # owners alone, never from its contents.
     for example in looked_at:
         users = _users(owners[example])
         if all(owned[user] < most for user in users):
@@ -311,7 +327,7 @@ def _users(owner: Any) -> set[Hashable]:
 
 
 def _check_user(user: Any) -> None:
-    """Raises where a user cannot be known again: NaN differs from itself, and would be another each time."""
+    """Raises ValueError where a user cannot be recognized: NaN differs from itself, and would be another each time."""
     if isinstance(user, Iterable) and not isinstance(user, (str, bytes, tuple, frozenset)):
         raise ValueError(f"owner {user!r} is told apart by what it is, not by whom it names: give a name or a number.")
     if user != user:
@@ -321,7 +337,7 @@ def _check_user(user: Any) -> None:
 def users_as_examples(
     data: PyTree, owner: Sequence[Hashable] | np.ndarray, most: int
 ) -> tuple[PyTree, Float32[np.ndarray, "users most"]]:
-    """Returns one record for each user: its first ``most`` examples, and what each counts for in their mean.
+    """Returns one record for each user: its first ``most`` examples, and their weights in the mean.
 
     A trainer that takes these for its examples samples users and clips the gradient of a user's mean once, with
     :func:`mean_over_examples` for a loss. Its accounting, as it stands, is then for users: one added or removed with
@@ -348,6 +364,7 @@ def users_as_examples(
     if lengths != {len(owner)} or not len(owner):
         raise ValueError(f"owner names {len(owner)} users for arrays of {sorted(lengths)} examples: give one for each.")
     rows: dict[Hashable, list[int]] = {}
+    # Each user's examples in their order, and users in the order of their first example.
     for example, user in enumerate(owner):
         _check_user(user)
         rows.setdefault(user, []).append(example)
@@ -359,21 +376,21 @@ def users_as_examples(
 
 @dataclass(frozen=True)
 class LossOfUser:
-    """The loss of a user's record, by that of one example: :func:`mean_over_examples`."""
+    """The loss of a user's record, made of the loss of one example: :func:`mean_over_examples`."""
 
     of_example: Callable[..., Array]
 
     def __call__(self, model: Any, *record: Any) -> Array:
         *examples, weights = record
         losses = jax.vmap(lambda *example: self.of_example(model, *example))(*examples)
-        # Losses that are infinite where they count for nothing would be NaN.
+        # An infinite loss at weight 0 would be NaN in the product.
         return jnp.sum(jnp.where(weights > 0, weights * losses, 0.0))
 
 
 def mean_over_examples(loss: Callable[..., Array]) -> LossOfUser:
     """Returns the loss of a record of :func:`users_as_examples`: the weighted mean of ``loss`` over its examples.
 
-    A trainer of such a loss says of its guarantee that it is for users.
+    A trainer of such a loss states its guarantee for users.
 
     Args:
         loss: of a model and one example, ``loss(model, *example)``.

@@ -1,9 +1,12 @@
-"""A user's own table (CSV, npz, Parquet) as a classification data set, by public rules that are not of its making.
+"""Tables as classification data sets, encoded by public rules: a user's own (CSV, npz, Parquet), and the Adult census.
 
 A mean, a least value or a list of the categories that occur would be a release of its own, outside the budget. So
 bounds, categories and classes are given; each row is encoded by them alone, without a look at the others, and every row
 stays: how many there are is public, and must not depend on what is in them. Whoever knows neither bounds nor categories
 has to leave the column out.
+
+* :func:`load`, :func:`read`, :func:`encoded`: a user's own table;
+* :func:`load_libsvm`, :func:`load_uci`: the Adult census data.
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ import numpy as np
 from jaxacct.train.datasets.dataset import Dataset, damaged, existing, hold_out, read_text
 
 Bounds = tuple[float, float]
-"""Of a column of numbers: what lies outside is clipped to them, and they become -1 and 1."""
+"""Bounds of a column of numbers: what lies outside is clipped to them, and they become -1 and 1."""
 
 Rule = Bounds | Sequence[str]
-"""How a column is encoded: by bounds, or by the names of its categories, one feature each."""
+"""Rule by which a column is encoded: bounds, or the names of its categories, one feature each."""
 
 Columns = dict[str, np.ndarray]
 """Arrays with a common leading axis, by name; of numbers or of text."""
@@ -47,9 +50,9 @@ def load(
         path: .csv with names in its first line, .npz, or .parquet (needs pyarrow). Arrays of an npz file may have more
             axes; a single one besides the labels keeps its shape.
         label: the column of classes.
-        rules: of columns by name.
+        rules: rules of columns, by name.
         classes: names of all classes, or how many there are: labels are whole numbers from 0 then.
-        bounds: of the columns without a rule.
+        bounds: bounds of the columns without a rule.
         drop: columns that are left out.
         test: a table with the same columns, whose rows are public.
         test_size: rows that a fixed permutation of their numbers holds out in place of that; they are treated as
@@ -122,7 +125,7 @@ def _read_parquet(path: pathlib.Path) -> Columns:
 def encoded(
     columns: Columns, path: pathlib.Path, label: str, rules: Mapping[str, Rule], classes: int | Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the inputs, float32, the columns that have rules in the order of these; and the labels, int32."""
+    """Returns the inputs, float32, with the columns in the order of their rules; and the labels, int32."""
     _check_there(columns, path, label, *rules)
     features = [_features(name, columns[name], rule) for name, rule in rules.items()]
     inputs = (
@@ -225,16 +228,21 @@ def _texts(column: np.ndarray) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The Adult census data: LIBSVM's 123 binary features, or the table of the UCI repository, encoded here.
+# Adult census data: LIBSVM's 123 binary features, or the table of the UCI repository, encoded here.
 #
-# LIBSVM's file a9a has each number cut at quantiles of the data, by those who made it: a release that no budget of ours
-# covers, harmless for data that is public. The encoding of the UCI table is made of constants: the categories that the
-# repository's ``adult.names`` lists, and bounds on the numbers.
+# In LIBSVM's file a9a each number is cut at quantiles of the data, by those who made it: a release that no budget of
+# ours covers, harmless for data that is public. The encoding of the UCI table is made of constants: the categories that
+# the repository's ``adult.names`` lists, and bounds on the numbers.
 # ----------------------------------------------------------------------------------------------------
 
 FEATURES = 123
+"""Number of binary features of LIBSVM's file."""
+
 LIBSVM_SOURCE = "the LIBSVM file a9a, from https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html"
+"""Source of LIBSVM's file, for messages."""
+
 UCI_SOURCE = "adult.data and adult.test, from https://archive.ics.uci.edu/dataset/2/adult"
+"""Source of the UCI table's files, for messages."""
 
 COLUMNS: dict[str, float | str] = {
     "age": 100.0,
@@ -258,13 +266,16 @@ COLUMNS: dict[str, float | str] = {
     "France Dominican-Republic Laos Ecuador Taiwan Haiti Columbia Hungary Guatemala Nicaragua Scotland Thailand "
     "Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands",
 }
-"""In their order: the public bound of a number, or the names of the categories."""
+"""Columns of the UCI table in their order: the public bound of a number, or the names of the categories."""
 
 LOGARITHMIC = ("capital-gain", "capital-loss")
-"""Numbers that span several orders of magnitude."""
+"""Columns of numbers that span several orders of magnitude, scaled by their logarithms."""
 
 LABELS = {"<=50K": 0, ">50K": 1}
+"""Labels as the table writes them, and their numbers."""
+
 MISSING = "?"
+"""Mark of a missing category."""
 
 
 def load_libsvm(folder: pathlib.Path, test_size: int | None = None) -> Dataset:
@@ -327,7 +338,7 @@ def read_libsvm(path: str | os.PathLike[str], features: int) -> tuple[np.ndarray
 
 
 def load_uci(folder: pathlib.Path, test_size: int | None = None) -> Dataset:
-    """Returns the 14 columns of the UCI table as 105 features in [0, 1]; a test part of its own, adult.test.
+    """Returns the 14 columns of the UCI table as 105 features in [0, 1]; the test part is the file adult.test.
 
     Raises FileNotFoundError or ValueError for a missing or damaged file, with its path.
     """
@@ -340,9 +351,9 @@ def load_uci(folder: pathlib.Path, test_size: int | None = None) -> Dataset:
 def read_uci(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the encoded rows (examples, 105), float32 in [0, 1], and the labels, int32: 1 for more than 50K.
 
-    A number is divided by a public bound, and clipped to it; capital gains and losses by their logarithms. A category
-    becomes one feature of its column's, and a missing one, ``?``, none of them: rows with missing values are kept, as
-    dropping them would make the number of examples depend on their values.
+    A number is divided by a public bound, and clipped to it; capital gains and losses are so by their logarithms. A
+    category becomes one of its column's features, and a missing one, ``?``, none of them: rows with missing values are
+    kept, for dropping them would make the number of examples depend on their values.
 
     Raises ValueError with path and line number where a line cannot be read; FileNotFoundError where there is no file.
     """

@@ -1,4 +1,4 @@
-"""Ways of drawing batches, each with the mechanism that accounts for exactly it.
+"""Samplers: ways of drawing batches, each with the mechanism that accounts for exactly that way.
 
 =============================  ==================================================  =================================
 sampler                        a batch                                             accounted as

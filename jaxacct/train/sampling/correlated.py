@@ -1,4 +1,9 @@
-"""Batches of a sampler under correlated noise: what is drawn, what noise it gets, and what both together are."""
+"""Samplers that bound an example's participation, and the joining of a sampler to correlated noise.
+
+* :class:`Correlated`: a sampler's batches with a strategy's noise, which together are a matrix mechanism;
+* :class:`CyclicPoissonSampler`: Poisson samples from groups that take turns;
+* :class:`RandomAllocationSampler`: each example in k batches of every epoch.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +44,13 @@ class Correlated:
     """A sampler's batches with a strategy's noise: a :class:`.Sampler` whose mechanism is the matrix mechanism.
 
     Attributes:
-        batches: draws them; it says how examples come to steps, and so what is accounted is what is drawn.
+        batches: the sampler that draws them; it says how examples take part: what is drawn is what is accounted.
         strategy: correlates the noise.
-        steps: most steps of the whole run.
+        steps: largest number of steps of the whole run.
 
     Formal guarantee: ``steps`` steps of these batches, each with its row of C^-1 z, are :meth:`mechanism` as often as
     they begin runs of ``steps_per_run`` steps: cycles, under cyclic Poisson sampling, else the whole training, once
-    (:class:`.MatrixMechanism`). It takes noise that is not drawn again: a step that is made again from other keys is
+    (:class:`.MatrixMechanism`). This holds for noise that is drawn once: a step that is made again from other keys is
     another run.
 
     Raises ValueError for a sampler that bounds no participation, and as :class:`.MatrixMechanism` does.
@@ -70,12 +75,12 @@ class Correlated:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether it is amplified, and accounted by cycles."""
+        """Whether the noise is amplified by sampling, and accounted by cycles."""
         return self._at_one.is_sampled
 
     @property
     def noise(self) -> str:
-        """In words."""
+        """Description of the noise, in words."""
         of = "each turn" if self.is_sampled else self.participation
         found = float(np.asarray(self._at_one.sensitivity))
         return f"correlated over steps by {type(self.strategy).__name__}, of sensitivity {found:.9g} for {of}"
@@ -85,7 +90,7 @@ class Correlated:
 
     @property
     def num_examples(self) -> int:
-        """Of the sampler, as what follows."""
+        """Size of the sampler's data set; the properties below are the sampler's, too."""
         return self.batches.num_examples
 
     @property
@@ -106,7 +111,7 @@ class Correlated:
         return self.batches.steps_per_run if self.is_sampled else self.participation.pattern.steps
 
     def mechanism(self, noise_multiplier: float) -> Mechanism:
-        """Returns what ``steps_per_run`` steps are: noise over the clipping norm, at the strategy's sensitivity."""
+        """Returns the mechanism of ``steps_per_run`` steps: noise over clipping norm, at the strategy's sensitivity."""
         return self._at_one.with_noise(noise_multiplier).apart(1)[0][0]
 
     def sample(self, key: jax.Array, step: ArrayLike) -> Batch:
@@ -127,32 +132,32 @@ def separating(sampler: Sampler) -> Separating:
 
 
 def drawn_by(sampler: Sampler) -> Sampler:
-    """Returns what draws the batches, whatever noise they get."""
+    """Returns the sampler that draws the batches, whatever noise they get."""
     return sampler.batches if isinstance(sampler, Correlated) else sampler
 
 
 # ----------------------------------------------------------------------------------------------------
 # Cyclic Poisson sampling: groups of examples take turns, and a step samples from its group.
 #
-# Two participations of an example are a multiple of the number of groups apart, so that noise correlated over at most
-# as many steps leaves them apart, and amplified (:class:`.MatrixMechanism`). At rate 1 a group's turn is all of it:
-# examples in one order, a single pass or several.
+# Two participations of an example are a multiple of the number of groups apart. Noise that is correlated over at most
+# as many steps then leaves them apart, and amplified (:class:`.MatrixMechanism`). At rate 1 a step takes the whole
+# group: the examples come in one fixed order, in a single pass or in several.
 # ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CyclicPoissonSampler:
-    """Draws step t's batch from group t mod ``groups``, by a coin of each of its examples.
+    """A sampler that draws step t's batch from group t mod ``groups``, by a coin of each of its examples.
 
     Attributes:
         num_examples: size of the data set; taken as public.
-        groups: b, from 1 to 2**16: as many as bands of the strategy, which is what correlation asks for, and no more,
-            which amplifies less.
-        sampling_rate: probability of an example of the group to be in the batch, in (0, 1]; what is really drawn, as
-            for :class:`.PoissonSampler`. For batches of B examples of m it is b B / m.
-        capacity: rows of a batch. What lies beyond is cut, at the price of :meth:`overflow_delta`.
-        equal_groups: whether example i is of group i mod b: its place's, so that neighbours are those of "replace".
-            Else each example's group is drawn by itself, once for the whole run.
+        groups: b, from 1 to 2**16. Give as many as the strategy has bands: correlation asks for that many, and more
+            amplify less.
+        sampling_rate: probability of an example of the group to be in the batch, in (0, 1]: the rate that is really
+            drawn, as for :class:`.PoissonSampler`. For batches of B examples of m it is b B / m.
+        capacity: rows of a batch. Examples beyond it are cut, at the price of :meth:`overflow_delta`.
+        equal_groups: whether example i is of group i mod b: the group is its place's, so that neighbours are those of
+            "replace". Else each example's group is drawn by itself, once for the whole run.
 
     Formal guarantee: a cycle of b steps is one run of :meth:`mechanism`, with independent noise, and steps in a row are
     those of :class:`.strategies.CyclicPoisson`, except with the probability that :meth:`overflow_delta` pays for. The
@@ -213,28 +218,31 @@ class CyclicPoissonSampler:
 
     @property
     def _trials(self) -> tuple[int, float]:
-        """How many examples are in a batch with which probability; groups by 64 bits, whose bias is rounded away."""
+        """Number of examples that may be in a batch, and the probability of each.
+
+        A group that is drawn by 64 bits has a slight bias, which the factor and the rounding up of the rate cover.
+        """
         if self.equal_groups:
             return -(-self.num_examples // self.groups), self.sampling_rate
         return self.num_examples, min(math.nextafter(self.sampling_rate / self.groups * (1 + 2.0**-40), 1.0), 1.0)
 
     @property
     def relation(self) -> Relation:
-        """That of one example replaced for equal groups, else of one added or removed."""
+        """Neighbouring relation: one example replaced for equal groups, else one added or removed."""
         return "replace" if self.equal_groups else "add_or_remove"
 
     @property
     def steps_per_run(self) -> int:
-        """``groups``."""
+        """Steps of a cycle: ``groups``."""
         return self.groups
 
     @property
     def expected_batch_size(self) -> float:
-        """``num_examples * sampling_rate / groups``: what the noisy sum is divided by."""
+        """Divisor of the noisy sum: ``num_examples * sampling_rate / groups``."""
         return self.num_examples * self.sampling_rate / self.groups
 
     def overflow_delta(self, steps: int, epsilon: float) -> float:
-        """Returns what cut batches add to delta over ``steps`` steps: see :mod:`.sampling.poisson`."""
+        """Returns what cut batches add to delta over ``steps`` steps: see :mod:`.sampling.sampler`."""
         return cut_cost(log_overflow_bound(*self._trials, self.capacity), steps, epsilon)
 
     def mechanism(self, noise_multiplier: float) -> Mechanism:
@@ -243,7 +251,10 @@ class CyclicPoissonSampler:
         return MatrixMechanism(identity(), noise_multiplier, cycle).cycle
 
     def participation(self, steps: int, bands: int) -> Participation:
-        """Returns turns, in whole cycles; at rate 1, where more bands than groups leave nothing to amplify, epochs."""
+        """Returns cyclic participation, in whole cycles, or that of fixed epochs where there is nothing to amplify.
+
+        That is so at rate 1 with more bands than groups.
+        """
         cycles = -(-steps // self.groups)
         if self.sampling_rate == 1 and bands > self.groups:
             return FixedEpochs(self.groups, cycles)
@@ -266,20 +277,20 @@ class CyclicPoissonSampler:
 # Random allocation, or balls-in-bins: in every epoch each example goes to k batches, independently of the others.
 #
 # Every example is used equally often in an epoch, as with shuffled data. Unlike a shuffle's, batches have random sizes,
-# and an example's place tells nothing of another's: so a bound as good as Poisson sampling's, or better, is known.
+# and an example's place tells nothing of another's: hence a bound as good as Poisson sampling's, or better, is known.
 # ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RandomAllocationSampler:
-    """Draws, for every epoch anew, ``participations`` of ``batches`` batches for each example.
+    """A sampler that draws for each example, anew in every epoch, ``participations`` of the ``batches`` batches.
 
     Attributes:
         num_examples: size of the data set; taken as public.
-        batches: batches, and steps, of an epoch, from 1 to 2**16.
-        capacity: rows of a batch. What lies beyond is cut, at the price of :meth:`overflow_delta`.
-        participations: k, batches of an epoch that an example is in, all different; from 1 to ``batches``. k epochs of
-            ``batches / k`` cost a little more privacy, and use each example once in each.
+        batches: number of batches, and of steps, of an epoch, from 1 to 2**16.
+        capacity: rows of a batch. Examples beyond it are cut, at the price of :meth:`overflow_delta`.
+        participations: k, the number of batches of an epoch that an example is in, all different; from 1 to
+            ``batches``. k epochs of ``batches / k`` cost a little more privacy, and use each example once in each.
 
     Formal guarantee: steps ``batches * e`` to ``batches * (e + 1) - 1`` are one run of :meth:`mechanism`, except with
     the probability that :meth:`overflow_delta` pays for. An epoch that is left early costs a whole one.
@@ -336,24 +347,25 @@ class RandomAllocationSampler:
 
     @property
     def _rate(self) -> float:
+        """Probability of an example to be in a given batch."""
         return self.participations / self.batches
 
     @property
     def steps_per_run(self) -> int:
-        """``batches``."""
+        """Steps of an epoch: ``batches``."""
         return self.batches
 
     @property
     def expected_batch_size(self) -> float:
-        """``num_examples * participations / batches``: what the noisy sum is divided by."""
+        """Divisor of the noisy sum: ``num_examples * participations / batches``."""
         return self.num_examples * self.participations / self.batches
 
     def overflow_delta(self, steps: int, epsilon: float) -> float:
         """Returns what cut batches, and the finite number of random bits, add to delta over ``steps`` steps.
 
-        For cut batches see :mod:`.sampling.poisson`: in one step the size is Binomial(n, k/t). Each of k times 64 bits,
-        modulo t at most, are within t/2^64 of uniform in total variation; the one example at issue counts, the others'
-        places may follow any law, for the dominating pair holds given them.
+        For cut batches see :mod:`.sampling.sampler`: in one step the size is Binomial(n, k/t). Each of the k draws, 64
+        bits modulo t at most, is within t/2^64 of uniform in total variation. Only the draws of the one example at
+        issue count; the others' places may follow any law, for the dominating pair holds given them.
         """
         cut = cut_cost(log_overflow_bound(self.num_examples, self._rate, self.capacity), steps, epsilon)
         uneven = math.log(self.batches * self.participations) - 64 * math.log(2)
@@ -368,15 +380,16 @@ class RandomAllocationSampler:
         return RandomAllocation(noise_multiplier, self.batches, participations=self.participations)
 
     def participation(self, steps: int, bands: int) -> MinSeparation:
-        """Returns what correlated noise is accounted by: k times an epoch; the allocation amplifies nothing."""
+        """Returns the participation that correlated noise is accounted by: k times an epoch, without amplification."""
         most = self.participations * -(-steps // self.batches)
         return MinSeparation(steps, steps if most == 1 else 1, min(most, steps))
 
     def places(self, key: jax.Array, epoch: ArrayLike) -> Int32[Array, "*k num_examples"]:
         """Returns the batch, from 0 to ``batches - 1``, that each example goes to in an epoch.
 
-        Of the shape (num_examples,), or (k, num_examples) for k > 1 participations: Floyd's draw of k out of t, in
-        which the i-th is one of the first t - k + i places, or the last of these where it has been drawn before.
+        The result has the shape (num_examples,), or (k, num_examples) for k > 1 participations: Floyd's draw of k out
+        of t, in which the i-th is one of the first t - k + i places, or the last of these where it has been drawn
+        before.
         """
         k, n = self.participations, self.num_examples
         key = jax.random.fold_in(key, epoch)
@@ -384,6 +397,7 @@ class RandomAllocationSampler:
             return places(key, n, self.batches)
         words = jax.random.bits(key, (2 * k, n), jnp.uint32)
 
+        # The state has each example's places so far, -1 where none is drawn; step i draws the i-th of k for all.
         def draw(drawn: Array, i: Array) -> tuple[Array, None]:
             last = self.batches - k + i
             place = modulo(jax.lax.dynamic_slice_in_dim(words, 2 * i, 2), (last + 1).astype(jnp.uint32))

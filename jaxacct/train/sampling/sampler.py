@@ -1,4 +1,10 @@
-"""What a trainer needs of a way of drawing batches, and the checks that all of them share."""
+"""Samplers of batches with independent noise, and the arithmetic that all samplers share.
+
+* :class:`Sampler`, :class:`Separating`: the interfaces that a trainer needs;
+* :func:`pack` to :func:`random_order`: random choices of examples in rows of a fixed shape;
+* :func:`log_overflow_bound` to :func:`log_tie`: the probability that a batch overflows, and what cutting it costs;
+* :class:`PoissonSampler`, :class:`TruncatedPoissonSampler`, :class:`WithoutReplacementSampler`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +32,7 @@ from jaxacct.strategies.strategy import Participation
 
 
 class Sampler(Protocol):
-    """Draws batches of one static shape, and knows the mechanism that noisy sums over them are.
+    """A way of drawing batches of one static shape, with the mechanism that noisy sums over them are.
 
     Hashable and without arrays: a sampler is closed over in a compiled step.
 
@@ -34,8 +40,8 @@ class Sampler(Protocol):
         num_examples: size of the data set.
         capacity: rows of a batch, used or not.
         relation: neighbouring relation that the accounting is for, to be handed to the accountant.
-        steps_per_run: how many steps one run of :meth:`mechanism` covers: 1, or those of an epoch. A run that has begun
-            counts as a whole one.
+        steps_per_run: number of steps that one run of :meth:`mechanism` covers: 1, or those of an epoch. A run that has
+            begun counts as a whole one.
     """
 
     @property
@@ -52,7 +58,7 @@ class Sampler(Protocol):
 
     @property
     def expected_batch_size(self) -> float:
-        """What the noisy sum is divided by: a constant, never the size that was drawn."""
+        """Divisor of the noisy sum: a constant, never the size that was drawn."""
         ...
 
     def sample(self, key: jax.Array, step: ArrayLike) -> Batch:
@@ -60,27 +66,27 @@ class Sampler(Protocol):
         ...
 
     def mechanism(self, noise_multiplier: float) -> Mechanism:
-        """Returns the mechanism of ``steps_per_run`` steps, noise over the clipping norm."""
+        """Returns the mechanism of ``steps_per_run`` steps; the noise multiplier is that over the clipping norm."""
         ...
 
     def overflow_delta(self, steps: int, epsilon: float) -> float:
-        """Returns what is to be taken off delta, because what is drawn is not exactly what is accounted."""
+        """Returns what has to be taken off delta because batches are not drawn exactly as the mechanism says."""
         ...
 
 
 @runtime_checkable
 class Separating(Sampler, Protocol):
-    """A sampler that knows in which steps an example may take part: what correlated noise is accounted by."""
+    """A sampler that bounds the steps in which an example may take part, by which correlated noise is accounted."""
 
     def participation(self, steps: int, bands: int) -> Participation:
-        """Returns how an example comes to so many steps, for noise that at most ``bands`` steps share."""
+        """Returns how an example takes part in so many steps, for noise that at most ``bands`` steps share."""
         ...
 
 
 def runs_of(sampler: Sampler, steps: int) -> int:
     """Returns how many runs of the sampler's mechanism so many steps cost, begun ones in full.
 
-    Formal guarantee: an upper bound: the results of a part of a run are those of the whole run with the others left
+    Formal guarantee: an upper bound, for the results of a part of a run are those of the whole run with the others left
     out, and leaving out is post-processing.
 
     >>> from jaxacct.train.sampling import PoissonSampler
@@ -91,7 +97,7 @@ def runs_of(sampler: Sampler, steps: int) -> int:
 
 
 def check_num_examples(num_examples: int) -> None:
-    """Raises where a number of examples is no size."""
+    """Raises ValueError where a number of examples is not a whole number from 1 to ``MOST_COUNT``."""
     if not isinstance(num_examples, int) or not 1 <= num_examples <= validation.MOST_COUNT:
         raise ValueError(
             f"num_examples = {num_examples} is not a size: give a whole number from 1 to {validation.MOST_COUNT}."
@@ -108,17 +114,19 @@ def drawn_rate(sampling_rate: float) -> float:
 
 
 # ----------------------------------------------------------------------------------------------------
-# From a random choice of examples to rows of a fixed shape, whatever was drawn.
+# Rows of a fixed shape from a random choice of examples, whatever was drawn.
 # ----------------------------------------------------------------------------------------------------
 
 Batch = tuple[Int32[Array, " capacity"], Bool[Array, " capacity"]]
 """Indices into the data set, and which of the rows are real. The others point at example 0 and count for nothing."""
 
 MOST_BINS = 2**16
-"""64 random bits modulo the number of bins are then formed in 32-bit arithmetic, without overflow."""
+"""Largest number of bins: 64 random bits modulo it are formed in 32-bit arithmetic. With more bins products of residues
+would overflow, and the places would not be uniform."""
 
 RATE_UNIT = 2**32
-"""An example takes part if 32 random bits, as a number, fall below sampling_rate * 2^32: the rate is met exactly."""
+"""Number of values of 32 random bits. An example takes part if they, as a number, fall below sampling_rate * 2^32: the
+rate is met exactly. Another value breaks that."""
 
 
 def pack(
@@ -143,7 +151,7 @@ def coins(key: jax.Array, count: int, rate: float) -> Bool[Array, " count"]:
 
 
 def places(key: jax.Array, count: int, bins: int) -> Int32[Array, " count"]:
-    """Returns for each of ``count`` examples one of at most 2^16 bins, by 64 random bits modulo their number."""
+    """Returns for each of ``count`` examples one of at most 2^16 bins: 64 random bits modulo the number of bins."""
     return modulo(jax.random.bits(key, (2, count), jnp.uint32), jnp.uint32(bins))
 
 
@@ -164,11 +172,12 @@ def random_order(key: jax.Array, first: UInt32[Array, " n"], count: int) -> Int3
 
 
 # ----------------------------------------------------------------------------------------------------
-# How likely more examples are drawn than a batch has rows, and what cutting it costs.
+# Overflow: the probability that more examples are drawn than a batch has rows, and what cutting it costs.
 # ----------------------------------------------------------------------------------------------------
 
 KL_ROUNDING = 1e-6
-"""Relative allowance for the rounding of the divergence; it is computed to about 1e-10."""
+"""Relative allowance for the rounding of the divergence, which is computed to about 1e-10. An allowance below that
+would break the bound; a larger one costs capacity."""
 
 
 def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -> float:
@@ -176,11 +185,11 @@ def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -
 
     Args:
         num_examples: size of the data set; a neighbour may have one more.
-        sampling_rate: of each, independently, in (0, 1].
+        sampling_rate: probability of each example to take part, independently, in (0, 1].
         capacity: rows of a batch.
 
-    Formal guarantee: an upper bound, with an allowance for rounding: Chernoff's, e^(-n KL(k/n || rate)) for n examples
-    and k = capacity + 1. 0, a probability of 1, where it says nothing.
+    Formal guarantee: Chernoff's upper bound, with an allowance for rounding: e^(-n KL(k/n || rate)) for n examples and
+    k = capacity + 1. Where the bound says nothing, 0 is returned, a probability of 1.
 
     >>> round(log_overflow_bound(999, 0.1, 199), 2), log_overflow_bound(999, 0.1, 1000)
     (-44.4, -inf)
@@ -215,7 +224,7 @@ def log_binomial_tail(trials: int, probability: float, least: int) -> float:
 
 
 def cut_cost(log_probability: float, steps: int, epsilon: float) -> float:
-    """Returns ``(1 + e^epsilon) steps p``, at most 1: what events of probability p a step add to delta."""
+    """Returns ``(1 + e^epsilon) steps p``, at most 1: what events of probability p in each step add to delta."""
     if steps <= 0:
         return 0.0
     return math.exp(min(log_probability + math.log(steps) + np.logaddexp(0.0, epsilon), 0.0))
@@ -232,6 +241,8 @@ def least_capacity(
     target = math.log(allowance * delta) - math.log(max(steps, 1)) - np.logaddexp(0.0, epsilon)
     low = math.ceil((num_examples + 1) * sampling_rate) + 1
     high = num_examples + 1
+    # Bisection: ``high`` always suffices (a batch with room for everyone never overflows), and everything below ``low``
+    # does not or is below the mean. The bound falls in the capacity, and ``high - low`` shrinks in every pass.
     while low < high:
         middle = (low + high) // 2
         if log_overflow_bound(num_examples, sampling_rate, middle) <= target:
@@ -250,10 +261,10 @@ def log_tie(num_examples: int, bits: int = 96) -> float:
 # Poisson sampling into batches of a fixed shape, and the mechanism that it is.
 #
 # A compiled step needs a static batch shape; a Poisson sample has a random size. The sample is packed into ``capacity``
-# rows under a mask. What is left is the event that more than ``capacity`` examples are drawn. Then the batch is cut,
-# and the run is no longer the mechanism that is accounted. No branch and no compilation depend on the realized size.
+# rows under a mask. One event remains: more than ``capacity`` examples are drawn. Then the batch is cut, and the run is
+# not the mechanism that is accounted. No branch and no compilation depend on the realized size.
 #
-# What the cut costs. Let M be ``steps`` steps with unbounded batches and M' the same with cut ones, both run on the
+# Cost of the cut. Let M be ``steps`` steps with unbounded batches and M' the same with cut ones, both run on the
 # same sample and the same noise, and let p bound the probability of an overflow in one step on every data set of at
 # most ``num_examples + 1`` examples (both of any two neighbours). The two outputs differ only where some step
 # overflows, so eta = steps * p bounds their total variation distance, also if the run stops by an adaptive rule within
@@ -270,11 +281,12 @@ def log_tie(num_examples: int, bits: int = 96) -> float:
 # ----------------------------------------------------------------------------------------------------
 
 ALLOWANCE = 1e-3
-"""Share of delta that overflows may cost, by default. The batch grows by the logarithm of its inverse only."""
+"""Share of delta that overflows may cost, by default. Sound for any value in (0, 1), for the cost is taken off delta; a
+smaller one makes larger batches, which grow with the logarithm of its inverse only."""
 
 
 def present_of(sampler: Sampler) -> int:
-    """Returns how many examples there are to draw from; of samplers that protect their number not the public one.
+    """Returns how many examples there are to draw from: where a sampler protects that number, not the public one.
 
     >>> present_of(PoissonSampler(num_examples=40, sampling_rate=0.5, capacity=41, present=31))
     31
@@ -285,17 +297,17 @@ def present_of(sampler: Sampler) -> int:
 
 @dataclass(frozen=True)
 class PoissonSampler:
-    """Draws batches in which each example takes part independently, and knows what mechanism that makes.
+    """A sampler of batches in which each example takes part independently, with the mechanism that this makes.
 
     Attributes:
         num_examples: size of the data set; taken as public, as it sets the expected batch size. With ``present`` a
             public number that the data has at most.
         sampling_rate: probability of each example to be in a batch. The multiple of 2^-32 next to the one given: the
             attribute is what is really drawn, and what :meth:`mechanism` accounts.
-        capacity: rows of a batch. What lies beyond is cut, at the price of :meth:`overflow_delta`.
-        present: how many examples there are, where that is to be protected as well; the others of ``num_examples`` are
-            drawn and contribute nothing. All else depends on ``num_examples`` alone, so that an example that is not
-            there is one whose gradient is zero. None: all.
+        capacity: rows of a batch. Examples beyond it are cut, at the price of :meth:`overflow_delta`.
+        present: number of examples that there are, where that is to be protected as well; the others of
+            ``num_examples`` are drawn and contribute nothing. All else depends on ``num_examples`` alone, so that an
+            example that is not there is one whose gradient is zero. None: all.
 
     Hashable and without arrays: close over it in a compiled function.
 
@@ -350,7 +362,7 @@ class PoissonSampler:
             sampling_rate: probability of each example to be in a batch.
             epsilon: budget of the whole run.
             delta: budget of the whole run.
-            steps: the most steps that the run can take.
+            steps: largest number of steps that the run can take.
             allowance: share of delta given away, in (0, 1). Raise it where rows of padding cost too much time.
 
         The capacity depends on these public parameters only.
@@ -365,7 +377,7 @@ class PoissonSampler:
 
     @property
     def expected_batch_size(self) -> float:
-        """``num_examples * sampling_rate``: what the noisy sum is divided by."""
+        """Divisor of the noisy sum: ``num_examples * sampling_rate``."""
         return self.num_examples * self.sampling_rate
 
     relation: ClassVar[Relation] = "add_or_remove"
@@ -377,7 +389,7 @@ class PoissonSampler:
         return math.exp(log_overflow_bound(self.num_examples, self.sampling_rate, self.capacity))
 
     def overflow_delta(self, steps: int, epsilon: float) -> float:
-        """Returns what cut batches add to delta over ``steps`` steps of an (epsilon, .)-DP run: see the module.
+        """Returns what cut batches add to delta over ``steps`` steps of an (epsilon, .)-DP run (proof above the class).
 
         >>> PoissonSampler(num_examples=10, sampling_rate=0.5, capacity=11).overflow_delta(steps=5, epsilon=1.0)
         0.0
@@ -396,7 +408,7 @@ class PoissonSampler:
         """Returns the batch of a step: indices into the data set, and which of them are real.
 
         Args:
-            key: typed key of the run; without ``step`` that of this batch alone, to be used once.
+            key: typed key of the run; without ``step``, the key of this batch alone, to be used once.
             step: number of the step, which is folded into the key.
 
         Real rows come first, in rising order, each example at most once; rows under a false mask point at example 0
@@ -411,8 +423,8 @@ class PoissonSampler:
     def sample_at(self, key: jax.Array, step: ArrayLike, sampling_rate: ArrayLike) -> Batch:
         """Returns the batch of a step at another rate, traced or not, of at most :attr:`sampling_rate`.
 
-        The rate is rounded to a multiple of 2^-32, which is what :meth:`mechanism_at` accounts. Being lower, it
-        overflows more rarely.
+        The rate is rounded up to a multiple of 2^-32, and :meth:`mechanism_at` accounts the rounded one. A lower rate
+        than :attr:`sampling_rate` overflows more rarely.
         """
         bits = jax.random.bits(jax.random.fold_in(key, step), (self.num_examples,), jnp.uint32)
         with scope():
@@ -422,6 +434,7 @@ class PoissonSampler:
 
     @in_float64(safe=as_it_is)
     def _drawn_at(self, sampling_rate: ArrayLike) -> Array:
+        """Returns the rate that 32 random bits meet exactly, next above the one given; float64."""
         rate = jnp.minimum(jnp.asarray(sampling_rate, jnp.float64), self.sampling_rate)
         return jnp.ceil(rate * RATE_UNIT) / RATE_UNIT
 
@@ -430,25 +443,26 @@ class PoissonSampler:
         return self._of_present(coins(key, self.num_examples, self.sampling_rate))
 
     def _of_present(self, selected: Bool[Array, " num_examples"]) -> Bool[Array, " num_examples"]:
+        """Returns the selection without the examples that are only public."""
         return selected if self.present is None else selected & (jnp.arange(self.num_examples) < self.present)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Poisson sampling cut at a batch size of the user's choice, each cut accounted for as what it is.
+# Truncated Poisson sampling: cut at a batch size of the user's choice, the cut being part of the mechanism.
 #
 # For batches that hardly ever overflow :class:`.PoissonSampler` counts an overflow as a failure, (1 + e^epsilon) times
-# its probability. Here batches may overflow as often as the user likes: of a sample that is too large a uniformly
-# random part is taken, and the step accounted is :class:`~jaxacct.mechanisms.TruncatedPoissonGaussian`, which says why.
+# its probability. Here batches may overflow as often as the user likes: a uniformly random part of a sample that is too
+# large is taken, and the step is accounted as :class:`~jaxacct.mechanisms.TruncatedPoissonGaussian`, with the proof.
 # ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TruncatedPoissonSampler:
-    """Draws Poisson samples, and of those above ``capacity`` that many at random.
+    """A sampler of Poisson samples, of which those above ``capacity`` are cut to that many at random.
 
     Attributes:
         num_examples: size of the data set; taken as public.
-        sampling_rate: probability of each example to be sampled, before the cut. What is really drawn, as for
+        sampling_rate: probability of each example to be sampled, before the cut: the rate that is really drawn, as for
             :class:`.PoissonSampler`.
         capacity: largest batch, and the rows of each; from 1 to ``num_examples + 1``.
 
@@ -477,7 +491,7 @@ class TruncatedPoissonSampler:
 
     @property
     def expected_batch_size(self) -> float:
-        """``num_examples * sampling_rate``, or ``capacity`` if that is less: what the noisy sum is divided by."""
+        """Divisor of the noisy sum: ``num_examples * sampling_rate``, or ``capacity`` if that is less."""
         return min(self.num_examples * self.sampling_rate, float(self.capacity))
 
     @property
@@ -512,17 +526,17 @@ class TruncatedPoissonSampler:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Batches of a fixed size, drawn without replacement, afresh for every step.
+# Sampling without replacement: batches of a fixed size, drawn afresh for every step.
 # ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class WithoutReplacementSampler:
-    """Draws uniformly random subsets of a fixed size, a new one for every step.
+    """A sampler of uniformly random subsets of a fixed size, a new one for every step.
 
     Attributes:
         num_examples: size of the data set; public, as neighbours under "replace" have the same.
-        batch_size: examples of a batch, from 1 to ``num_examples``; all rows are real.
+        batch_size: number of examples of a batch, from 1 to ``num_examples``; all rows are real.
 
     Formal guarantee: each subset of that size is equally likely, but for ties in 96 random bits of two examples, which
     :meth:`overflow_delta` counts. Accounted for replacing one example: the noise multiplier stays that over the
@@ -548,12 +562,12 @@ class WithoutReplacementSampler:
 
     @property
     def capacity(self) -> int:
-        """``batch_size``."""
+        """Rows of a batch: ``batch_size``."""
         return self.batch_size
 
     @property
     def expected_batch_size(self) -> float:
-        """``batch_size``: what the noisy sum is divided by."""
+        """Divisor of the noisy sum: ``batch_size``."""
         return float(self.batch_size)
 
     def overflow_delta(self, steps: int, epsilon: float) -> float:

@@ -1,0 +1,125 @@
+"""Numbers as people write them, without JAX: decimals that are rounded to the safe side, and steps and rates of epochs.
+
+The command's help and its tables need no more than this.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+
+def rounded_up(value: float | Decimal, spec: str = ".6g") -> str:
+    """Returns ``value`` formatted by ``spec``, rounded up.
+
+    Args:
+        value: a float counts as it is written, as the shortest text that is read as it: 1e-5 is shown as that. The
+            text is then read as no smaller float. ``Decimal(value)`` counts to its last binary digit, and is shown with
+            zeros at the end, in as many digits as ``spec`` asks for.
+        spec: the format of a float, with ``e``, ``f``, ``g``, ``n`` or ``%``, or a width alone.
+
+    >>> rounded_up(1 / 3), rounded_up(1e-5), rounded_up(Decimal(1e-5)), rounded_up(2.00001, ".2f")
+    ('0.333334', '1e-05', '0.0000100001', '2.01')
+    """
+    return _formatted(value, spec, decimal.ROUND_CEILING)
+
+
+def rounded_down(value: float | Decimal, spec: str = ".6g") -> str:
+    """Returns ``value`` formatted by ``spec``, rounded down; its arguments are those of :func:`rounded_up`.
+
+    >>> rounded_down(1 / 3), rounded_down(2.99999, ".2f"), rounded_down(0.0)
+    ('0.333333', '2.99', '0')
+    """
+    return _formatted(value, spec, decimal.ROUND_FLOOR)
+
+
+def _formatted(value: float | Decimal, spec: str, rounding: str) -> str:
+    if not math.isfinite(value) or value == 0:
+        return format(float(value) + 0.0, spec)  # without the sign of a zero
+    digits, kind = re.fullmatch(r".*?(\.\d+)?([eEfFgGn%]?)", spec, re.DOTALL).groups()  # type: ignore[union-attr]
+    if not digits and not kind:
+        return format(float(value), spec)  # the shortest text that is read as this number
+    if not digits:  # six, the default of any float
+        spec = f"{spec[:-1]}.6{kind}"
+    exact = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
+    with decimal.localcontext(rounding=rounding, prec=1000):
+        # The format of decimals has neither underscores between thousands nor the alternate form.
+        safe = format(exact, spec.replace("_", ",").replace("#", ""))
+        if kind != "n" and not isinstance(value, Decimal):
+            # Floats are written shorter, without zeros at the end: that form is used where it is on the safe side, too.
+            for close in (exact, _number(safe)):
+                text = format(float(close), spec)
+                if "inf" not in text and _is_outward(_number(text), exact, rounding):
+                    return text
+    return safe.replace(",", "_") if "_" in spec else safe
+
+
+def _is_outward(shown: Decimal, exact: Decimal, rounding: str) -> bool:
+    return shown >= exact if rounding == decimal.ROUND_CEILING else shown <= exact
+
+
+def _number(text: str) -> Decimal:
+    """Returns the number that a formatted text shows."""
+    digits = re.search(r"-?[\d.,_]+([eE][-+]?\d+)?", text)[0].replace(",", "").replace("_", "")  # type: ignore[index]
+    return Decimal(digits) / (100 if "%" in text else 1)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Rates and steps: what the numbers that people think in, batches and epochs, are as a rate and as steps
+# ----------------------------------------------------------------------------------------------------
+
+
+def up(value: Fraction) -> float:
+    """Returns a float64 that is not below the exact value.
+
+    >>> up(Fraction(1, 3)) > Fraction(1, 3)
+    True
+    """
+    nearest = float(value)
+    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
+def number(text: str) -> float:
+    """Returns the number that a text gives, a fraction rounded up; raises ValueError where it is no number.
+
+    >>> number("1e-5"), number("64/1000")
+    (1e-05, 0.064)
+    """
+    over, slash, under = (word.strip() for word in text.partition("/"))
+    if slash and Fraction(under) == 0:
+        raise ValueError(f"{text!r} divides by 0")
+    return up(Fraction(over) / Fraction(under)) if slash else float(text)
+
+
+def rate_of(batch_size: float, examples: float) -> float:
+    """Returns the sampling rate of batches of an expected size, rounded up.
+
+    >>> rate_of(64, 1000)
+    0.064
+    """
+    if not 0 < batch_size <= examples < math.inf:
+        given = f"batch_size = {batch_size:g} of examples = {examples:g}"
+        raise ValueError(f"{given}: give numbers above 0, the first not the larger.")
+    return up(Fraction(batch_size) / Fraction(examples))
+
+
+def steps_of(epochs: float, sampling_rate: float) -> int:
+    """Returns the least number of steps that is at least so many expected passes over the data.
+
+    The arguments count as the decimal numbers that they print as. A rate that is a quotient was rounded itself, so a
+    number of steps that is whole but for that rounding is not raised to the next one.
+
+    >>> steps_of(10, 0.07), steps_of(10, 1 / 3)
+    (143, 30)
+    """
+    if not (0 < epochs < math.inf and 0 < sampling_rate <= 1):
+        given = f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g}"
+        raise ValueError(f"{given}: give epochs above 0, and a rate in (0, 1].")
+    quotient = Fraction(repr(float(epochs))) / Fraction(repr(float(sampling_rate)))
+    steps = math.ceil(quotient * (1 - Fraction(1, 2**51)))
+    if steps > 2**53:
+        raise ValueError(f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g} are too many steps: give fewer.")
+    return steps

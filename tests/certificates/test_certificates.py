@@ -1,0 +1,427 @@
+"""Certificates: what they say follows from their spec, and whatever is changed in one is noticed."""
+
+import copy
+import functools
+import hashlib
+import html
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import zipfile
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import jaxacct as ja
+from jaxacct import certificates, json_files, specs
+from jaxacct.certificates import certificate
+from jaxacct.certificates.certificate import text_of
+from jaxacct.cli import main
+from jaxacct.mechanisms.records import mechanism_of, record_of
+
+SPEC = json.loads((pathlib.Path(__file__).parents[1] / "data" / "spec.json").read_text())
+SCHEMA = json.loads((pathlib.Path(certificates.__file__).parent / "certificate-1.schema.json").read_text())
+GAUSSIAN = {"type": "gaussian", "noise_multiplier": 10.0, "count": 100}
+
+SAYS_THE_MAKER = ("made", "versions", "sha256.code", "sha256.files", "seal")
+"""Fields of which only who made a certificate knows: the seal alone holds them."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A certificate as the command writes it."""
+    place = tmp_path_factory.mktemp("made") / "certificate"
+    spec = place.parent / "spec.json"
+    spec.write_text(json.dumps(SPEC))
+    assert main(["certify", str(spec), "--out", str(place), "--json"]) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def made(folder):
+    return json.loads((folder / "certificate.json").read_text())
+
+
+def leaves(value, path=()):
+    """Yields the path of every leaf."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not inside:
+        yield path
+    for key, entry in inside:
+        yield from leaves(entry, (*path, key))
+
+
+def changed(value, path):
+    """Returns a copy with one leaf changed by as little as its kind allows, but for numbers: by a percent."""
+    found = copy.deepcopy(value)
+    place = functools.reduce(lambda inner, key: inner[key], path[:-1], found)
+    leaf = place[path[-1]]
+    if isinstance(leaf, str):
+        place[path[-1]] = leaf[:-1] + chr(ord(leaf[-1]) ^ 1) if leaf else "x"
+    elif isinstance(leaf, (int, float)):
+        place[path[-1]] = leaf * 1.01 + (leaf == 0) if isinstance(leaf, float) else leaf + 1
+    else:
+        place[path[-1]] = [1]
+    return found
+
+
+def schema_of(value, schema, path):
+    """Asserts that a value has the keys and the types that a schema says."""
+    types = {"object": dict, "array": list, "string": str, "number": float, "integer": int}
+    if "type" in schema:
+        wanted = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        assert isinstance(value, tuple(types[name] for name in wanted)), path
+    assert value in schema.get("enum", [value]), path
+    assert value == schema.get("const", value), path
+    if isinstance(value, dict) and "properties" in schema:
+        assert set(schema.get("required", ())) <= set(value) <= set(schema["properties"]), path
+        for key, entry in value.items():
+            schema_of(entry, schema["properties"][key], (*path, key))
+    for i, entry in enumerate(value if isinstance(value, list) else ()):
+        schema_of(entry, schema.get("items", {}), (*path, i))
+
+
+def test_it_is_what_the_accountants_say_in_the_published_format(folder, made):
+    bounds = ja.epsilon(ja.Gaussian(10.0), 100, 1e-5)
+    assert made["claim"] == {"epsilon": bounds.upper, "delta": 1e-5}
+    assert (made["bracket"]["lower"], made["bracket"]["upper"]) == (bounds.lower, bounds.upper)
+    assert made["verdict"]["status"] == "PROVED"
+    schema_of(made, SCHEMA, ())
+    found = certificates.check(folder)
+    assert (found.status, found.same_code) == ("PROVED", True)
+    shown = (folder / "certificate.html").read_text()
+    assert "4.37718" in shown
+    assert "one person&#x27;s record" in shown
+    assert certificate.without_picture(shown) == certificate.html(made, None)
+
+
+def test_its_risks_are_above_those_of_the_best_attack(made):
+    """The best test of N(0, 1) against N(mu, 1) has power Phi(Phi^-1(a) + mu)."""
+    from scipy.stats import norm
+
+    risks = made["risks"]
+    for rate, bound in zip(risks["false_positive_rate"], risks["true_positive_rate"], strict=True):
+        assert norm.cdf(norm.ppf(rate) + 1.0) <= bound < 1.2 * norm.cdf(norm.ppf(rate) + 1.0) + 0.25
+
+
+def test_every_byte_of_every_field_is_sealed(folder, made, tmp_path):
+    file = tmp_path / "certificate.json"
+    paths = list(leaves(made))
+    assert len(paths) > 60
+    for path in paths:
+        file.write_bytes(text_of(changed(made, path)))
+        with pytest.raises(ValueError, match=r"not as it was sealed|no certificate"):
+            certificates.check(file)
+    whole = (folder / "certificate.json").read_bytes()
+    for at in range(0, len(whole), 97):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match="certificate"):
+            certificates.check(file)
+
+
+def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypatch, tmp_path):
+    """Whoever computes hashes anew still has to have true brackets, and words and numbers that follow from the spec."""
+    monkeypatch.setattr(certificate, "followed", remembered(certificate.followed))
+    monkeypatch.setattr(certificate, "judged", lambda spec, bracket: judge(json_files.dumps([spec.given, bracket])))
+    judge = functools.cache(lambda text: certificate.judged(specs.parsed(json.loads(text)[0]), json.loads(text)[1]))
+    file, refuted = tmp_path / "certificate.json", 0
+    for path in leaves({key: value for key, value in made.items() if key != "seal"}):
+        name = ".".join(map(str, path))
+        if name.startswith(SAYS_THE_MAKER):
+            continue
+        forged = changed({key: value for key, value in made.items() if key != "seal"}, path)
+        if path[0] == "spec":
+            forged["sha256"]["spec"] = certificate.digest(forged["spec"])
+        file.write_bytes(text_of(forged | {"seal": certificate.digest(forged)}))
+        try:
+            assert certificates.check(file).status == "REFUTED", name
+            refuted += 1
+        except ValueError:
+            continue
+    assert refuted >= 3  # the ends of the bracket, and a spec with more runs
+
+
+def test_a_new_seal_adds_nothing_and_hides_no_claim_below_its_bracket(folder, made, monkeypatch, tmp_path):
+    monkeypatch.setattr(certificate, "followed", remembered(certificate.followed))
+    below = made["claim"]["epsilon"] * (1 - 5e-7)
+    forged = [
+        ({"approved_by": "somebody"}, "the certificate is"),
+        ({"versions": made["versions"] | {"note": "approved"}}, "versions is"),
+        ({"sha256": made["sha256"] | {"note": "approved"}}, "sha256 is"),
+        ({"claim": made["claim"] | {"epsilon": below}, "profile": made["profile"] | {
+            "epsilon": [*made["profile"]["epsilon"][:-1], below]}}, "statement is|not implied by the bracket"),
+    ]  # fmt: skip
+    for change, why in forged:
+        value = {key: entry for key, entry in (made | change).items() if key != "seal"}
+        value = certificate.worded(value)
+        (tmp_path / "certificate.json").write_bytes(text_of(value | {"seal": certificate.digest(value)}))
+        with pytest.raises(ValueError, match=why):
+            certificates.check(tmp_path / "certificate.json")
+    (tmp_path / "certificate.json").write_text('{"a":' * 900 + "1" + "}" * 900)
+    with pytest.raises(ValueError, match="no certificate"):
+        certificates.check(tmp_path / "certificate.json")
+    # A page that says something else, by what claims to be other code.
+    shown = (folder / "certificate.html").read_text().replace("4.37718", "0.10000").encode()
+    value = {key: entry for key, entry in made.items() if key != "seal"}
+    value["sha256"] = value["sha256"] | {"code": "0" * 64}
+    certificates.write(tmp_path / "new", value, {"certificate.html": shown})
+    with pytest.raises(ValueError, match="does not say what"):
+        certificates.check(tmp_path / "new")
+
+
+def texts(given):
+    return " ".join(one["text"] for one in certificate.assumptions(specs.parsed(given)))
+
+
+def test_what_is_within_a_search_or_a_turn_is_assumed_too():
+    run = {"type": "dp-sgd", "noise_multiplier": 5.0, "sampling_rate": 0.1}
+    search = {
+        "type": "RepeatAndSelect",
+        "mechanism": [run],
+        "steps": [10],
+        "trials": {"type": "geometric", "mean": 9.0},
+    }
+    found = texts({"parts": [search]})
+    assert "Poisson sample" in found
+    assert "the best alone" in found
+    made = {"mechanisms": [{"type": "Gaussian", "noise_multiplier": 10.0}], "steps": [1],
+            "relation": "add_or_remove", "cut_probability": 0.0}  # fmt: skip
+    config = {"sampler": "CyclicPoissonSampler", "composition": made, "noise": "correlated over steps by X",
+              "seed": "given by the user"}  # fmt: skip
+    found = texts({"parts": [{"report": {"config": config, "final": {"delta": 1e-5}}}]})
+    assert "correlated over steps by X" in found
+    assert "seed is secret" in found
+
+
+def test_words_do_not_undo_settings_that_followed_from_results():
+    with pytest.raises(ValueError, match="followed from results"):
+        specs.parsed(specs.combined([{"parts": [GAUSSIAN], "fixed": False}], fixed="by me"))
+
+
+def remembered(function):
+    known = {}
+
+    def call(given):
+        key = json_files.dumps(given)
+        if key not in known:
+            known[key] = function(given)
+        return copy.deepcopy(known[key])
+
+    return call
+
+
+def test_a_file_of_the_folder_is_refused_where_it_was_changed_or_is_gone(folder, tmp_path):
+    names = sorted(path.name for path in folder.iterdir())
+    assert names in (
+        ["certificate.html", "certificate.json", "certificate.pdf"],
+        ["certificate.html", "certificate.json"],
+    )
+    for name in names:
+        for content_of in (lambda old: old[:-1] + bytes([old[-1] ^ 1]), lambda old: None):
+            copied = tmp_path / "copy"
+            copied.mkdir(exist_ok=True)
+            for path in folder.iterdir():
+                (copied / path.name).write_bytes(path.read_bytes())
+            new = content_of((copied / name).read_bytes())
+            (copied / name).unlink() if new is None else (copied / name).write_bytes(new)
+            assert main(["certify", "--check", str(copied)]) == 2
+
+
+def test_a_folder_is_not_overwritten_silently(folder, tmp_path, capsys):
+    spec = folder.parent / "spec.json"
+    before = (folder / "certificate.json").read_bytes()
+    assert main(["certify", str(spec), "--out", str(folder)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (folder / "certificate.json").read_bytes() == before
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "diary.txt").write_text("mine")
+    assert main(["certify", str(spec), "--out", str(other), "--overwrite"]) == 2
+    assert (other / "diary.txt").read_text() == "mine"
+    sealed = certificates.write(tmp_path / "new", {"sha256": {}}, {})
+    assert certificates.write(tmp_path / "new", {"sha256": {}}, {"a": b"b"}, overwrite=True) != sealed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "new"]
+
+
+def test_cut_batches_are_paid_for_in_delta():
+    composition = {"mechanisms": [{"type": "Gaussian", "noise_multiplier": 10.0}], "steps": [100]}
+    report = {
+        "config": {"sampler": "PoissonSampler",
+                   "composition": composition | {"relation": "add_or_remove", "cut_probability": 1e-9}},
+        "final": {"delta": 1e-5, "guarantee": ""},
+    }  # fmt: skip
+    found = certificate.followed({"parts": [{"report": report}]})
+    epsilon, left = found["claim"]["epsilon"], found["bracket"]["given"]
+    assert left + (1 + 2.718281828459046**epsilon) * 1e-9 <= 1e-5
+    assert left > 1e-5 * (1 - 0.02)
+    assert epsilon == ja.epsilon(ja.Gaussian(10.0), 100, left).upper > ja.epsilon(ja.Gaussian(10.0), 100, 1e-5).upper
+    report["config"]["composition"]["cut_probability"] = 1e-3
+    with pytest.raises(ValueError, match="cost more than delta"):
+        certificate.followed({"parts": [{"report": report}]})
+
+
+COMPOSED = {
+    "an Opacus history": ([[1.0, 0.01, 600], [1.5, 0.01, 400]], 1.5506),
+    "a dp_event": (
+        {"class_name": "SelfComposedDpEvent", "count": 100,
+         "event": {"class_name": "GaussianDpEvent", "noise_multiplier": 10.0}}, 4.3772,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_what_others_write_is_a_spec(name, tmp_path):
+    value, epsilon = COMPOSED[name]
+    (tmp_path / "file.json").write_text(json.dumps(value))
+    spec = specs.parsed(specs.combined([specs.read(str(tmp_path / "file.json"))], delta=1e-5))
+    assert ja.epsilon(spec.mechanisms, spec.steps, spec.delta).upper == pytest.approx(epsilon, abs=1e-4)
+
+
+def test_toml_yaml_and_json_say_the_same(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"delta": 1e-5, "parts": [GAUSSIAN, {"opacus": "h.json"}]}))
+    (tmp_path / "h.json").write_text("[[1.0, 0.01, 600]]")
+    (tmp_path / "a.toml").write_text(
+        'delta = 1e-5\n[[parts]]\ntype = "gaussian"\nnoise_multiplier = 10.0\ncount = 100\n'
+        '[[parts]]\nopacus = "h.json"\n'
+    )
+    (tmp_path / "a.yaml").write_text(
+        "delta: 1.0e-5\nparts:\n- {type: gaussian, noise_multiplier: 10.0, count: 100}\n- {opacus: h.json}\n"
+    )
+    read = [specs.read(str(tmp_path / name)) for name in ("a.json", "a.toml")]
+    assert read[0]["parts"] == read[1]["parts"] == [GAUSSIAN, {"opacus": [[1.0, 0.01, 600]]}]
+    pytest.importorskip("yaml")
+    assert specs.read(str(tmp_path / "a.yaml")) == read[0]
+    with zipfile.ZipFile(tmp_path / "c.pt", "w") as file:
+        file.writestr("archive/data.pkl", b"nonsense")
+    with pytest.raises(ValueError, match="no checkpoint"):
+        specs.read(str(tmp_path / "c.pt"))
+
+
+def test_batches_and_epochs_are_a_rate_and_steps_rounded_to_the_safe_side():
+    sampled = {"type": "gaussian", "noise_multiplier": 1.0, "sampling": "poisson", "epochs": 10}
+    (release,) = specs.parsed({"parts": [sampled | {"batch_size": 64, "examples": 6000}]}).releases
+    assert type(release.mechanism).__name__ == "PoissonSubsampledGaussian"
+    assert 0 <= Fraction(release.mechanism.sampling_rate) - Fraction(64, 6000) < 1e-17
+    assert release.count == 938
+    again = specs.parsed({"parts": [sampled | {"sampling_rate": "64/6000"}, sampled | {"sampling_rate": "64/6000"}]})
+    assert again.steps == (2 * 938,)
+    assert again.releases[0].mechanism == release.mechanism
+
+
+def test_groups_and_selections_compose():
+    selected = {"type": "RepeatAndSelect", "mechanism": {"type": "gaussian", "noise_multiplier": 5.0}, "steps": 1,
+                "trials": {"type": "geometric", "mean": 10.0}}  # fmt: skip
+    spec = specs.parsed({"parts": [selected, GAUSSIAN], "relation": "zero_out"})
+    assert [type(one).__name__ for one in spec.mechanisms] == ["RepeatAndSelect", "Gaussian"]
+    assert mechanism_of(record_of(spec.mechanisms[0])) == spec.mechanisms[0]
+    assert ja.epsilon(spec.mechanisms, spec.steps, 1e-5, relation="zero_out").upper < 20
+    assert specs.parsed({"parts": [GAUSSIAN], "group": 2}).mechanisms[0].noise_multiplier == 5.0
+
+
+REPORT = {
+    "config": {"sampler": "PoissonSampler", "composition": {
+        "mechanisms": [{"type": "Gaussian", "noise_multiplier": 10.0}], "steps": [100],
+        "relation": "add_or_remove", "cut_probability": 0.0}},
+    "final": {"delta": 1e-5, "guarantee": ""},
+}  # fmt: skip
+
+WRONG = {
+    "shuffled": ({"parts": [{"type": "dp-sgd", "noise_multiplier": 1.0, "sampling_rate": 0.1, "sampling": "shuffled"}]},
+                 "no certificate: shuffled batches are no Poisson samples.*zero_out"),
+    "shuffled by Opacus": ({"parts": [{"opacus": [[1.0, 0.1, 5]], "sampling": "shuffled"}]}, "poisson_sampling=False"),
+    "settings from results": ({"parts": [GAUSSIAN], "fixed": False}, "followed from results.*jaxacct.filters"),
+    "adaptive run": (
+        {"parts": [{"report": {"config": {"composition": None}, "final": {"guarantee": "G."}}}]}, "no certificate.*G."
+    ),
+    "older report": ({"parts": [{"report": {"config": {}, "final": {}}}]}, "older version"),
+    "no sampling said": (
+        {"parts": [{"type": "gaussian", "noise_multiplier": 1.0, "sampling_rate": 0.1}]}, "sampling = 'poisson'"
+    ),
+    "sampling that is not": (
+        {"parts": [{"type": "dp-sgd", "noise_multiplier": 1.0, "sampling_rate": 0.1, "sampling": "none"}]},
+        "is of poisson",
+    ),
+    "key": ({"parts": [GAUSSIAN], "relations": "add"}, "did you mean relation"),
+    "type": ({"parts": [{"type": "laplac", "scale": 1}]}, r"parts\[0\].*did you mean Laplace"),
+    "field": ({"parts": [{"type": "laplace", "sigma": 1}]}, "no field 'sigma': give scale"),
+    "nothing": ({"parts": []}, "give a list of at least one"),
+    "two quantities": ({"parts": [GAUSSIAN], "delta": 1e-5, "epsilon": 1.0}, "give the one"),
+    "two relations": ({"parts": [{"type": "GaussianWithoutReplacement", "noise_multiplier": 1.0, "sampling_rate": 0.1}],
+                       "relation": "add"}, "relation = 'add' is not supported by GaussianWithoutReplacement"),
+    "batch alone": ({"parts": [{"type": "dp-sgd", "noise_multiplier": 1.0, "batch_size": 5}]}, "go together"),
+    "count and epochs": (
+        {"parts": [{"type": "dp-sgd", "noise_multiplier": 1.0, "sampling_rate": 0.1, "epochs": 1, "count": 3}]},
+        "give one of the two",
+    ),
+    "half a step": ({"parts": [GAUSSIAN | {"count": 2.5}]}, "count = 2.5 .* whole number"),
+    "event": ({"parts": [{"dp_event": {"class_name": "UnsupportedDpEvent"}}]}, "no mechanism here"),
+    "group of a report": ({"parts": [{"report": REPORT}], "group": 2}, "cut batches is for neighbours"),
+    "seed told": (
+        {"parts": [{"report": REPORT | {"config": REPORT["config"] | {"seed": 3}}}]}, "tells the seed"
+    ),
+    "settings from results, in words": ({"parts": [GAUSSIAN], "fixed": "no"}, "followed from results"),
+    "no text": ({"parts": [GAUSSIAN], "unit": "\x1b[2Jone"}, "no line of text"),
+    "no unit": ({"parts": [GAUSSIAN], "unit": ""}, "no line of text"),
+    "group in letters": ({"parts": [GAUSSIAN], "group": "2"}, "group = '2'"),
+    "no values": ({"parts": [{"type": "gaussian", "noise_multiplier": []}]}, r"noise_multiplier = \[\]"),
+    "event with more": (
+        {"parts": [{"dp_event": {"class_name": "GaussianDpEvent", "noise_multiplier": 1.0, "count": 9}}]},
+        "no field 'count'",
+    ),
+    "no delta": ({"parts": [GAUSSIAN]}, "delta is missing"),
+    "no noise": ({"parts": [{"type": "pure-dp", "epsilon": "inf"}], "delta": 1e-5}, "no finite epsilon"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_certified_is_refused_with_the_reason(name):
+    given, words = WRONG[name]
+    with pytest.raises(ValueError, match=words):
+        certificate.followed(given)
+
+
+def test_the_hash_of_the_code_is_that_of_its_files(made):
+    package = pathlib.Path(ja.__file__).parent
+    assert len(list(package.rglob("*.py"))) > 300
+    assert made["sha256"]["code"] == certificate.code_digest() != hashlib.sha256().hexdigest()
+    assert made["sha256"]["spec"] == certificate.digest(made["spec"])
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove", "remove", "add"])
+def test_the_picture_is_nowhere_below_what_is_proved(relation):
+    profile = {"epsilon": [0.2, 0.5, 1.1, 1.9, 2.1], "delta": [0.3, 0.1, 0.01, 1e-3, 1e-5]}
+    rates, success = certificate.attack_curve({"profile": profile, "relation": relation})
+    assert (rates[0], rates[-1]) == (0.0, 1.0)
+    assert rates == sorted(rates)
+    for x in np.random.default_rng(0).uniform(size=2000) ** 3:
+        best = min(
+            min([math.exp(e) * x + d] * (relation != "add") + [1 - math.exp(-e) * (1 - d - x)] * (relation != "remove"))
+            for e, d in zip(*profile.values(), strict=True)
+        )
+        assert min(best, 1.0) <= np.interp(x, rates, success) <= min(best, 1.0) + 1e-11
+
+
+def test_what_is_printed_is_what_the_page_says(made):
+    on_paper = [text for heading, texts in certificate.printed(made) for text in (heading, *texts)]
+    shown = html.unescape(certificate.html(made, None))
+    assert all(text in shown for pair in certificate.facts(made) for text in pair)
+    assert all(any(fact in text for text in on_paper) for _, fact in certificate.facts(made))
+    for one in made["assumptions"]:
+        assert sum(one["text"] in text and one["void_if"] in text for text in on_paper) == 1
+    for count, what in certificate.released(made):
+        assert f"{count} times {what}" in on_paper
+        assert what in shown
+    assert any(made["sha256"]["code"] in text for text in on_paper)
+
+
+def test_nothing_is_imported_that_is_not_read():
+    """torch takes seconds to import: a spec without a history of Opacus has no need of it, nor has one with it."""
+    script = (
+        "import sys; from jaxacct import specs; "
+        "specs.parsed({'parts': [{'opacus': [[1.0, 0.01, 5]]}], 'delta': 1e-5}); "
+        "assert not {'torch', 'opacus'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,307 @@
+"""Ways to ask for one number (called, traced with all fields, batched, by each accountant) never contradict each other.
+
+What differs between these roads is what Python can see. A traced program has one structure for all values of its
+arguments, an eager call the one that fits its own: both must come to the same number.
+"""
+
+import functools
+import inspect
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import pytest
+from helpers.thorough import THOROUGH, cases
+from helpers.thorough import program as thorough_program
+from jaxtyping import ArrayLike
+
+import jaxacct as ja
+from jaxacct import rdp, selection
+from jaxacct.mechanisms.mechanism import Mechanism
+from jaxacct.mechanisms.renyi_only import RenyiOnly
+from jaxacct.numerics.pytrees import register_dataclass
+
+P, Q = np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.1, 0.2, 0.3, 0.4])
+
+
+def program(function):
+    """Returns a traced function of float64 numbers, which without the scope would be rounded before they are asked."""
+    traced = thorough_program(function)
+
+    def asked(*args):
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, traced(*args))
+
+    return asked
+
+
+MECHANISMS = {
+    "AboveThreshold": [ja.AboveThreshold(4.0, 8.0)],
+    "ApproximateDP": [ja.ApproximateDP(0.5, 1e-6)],
+    "DPWithoutReplacement": [ja.DPWithoutReplacement(0.5, 1e-6, 0.1)],
+    "DiscreteGaussian": [ja.DiscreteGaussian(2.0)],
+    "DiscreteLaplace": [ja.DiscreteLaplace(2.0)],
+    "DiscretePair": [ja.DiscretePair(P, Q)],
+    "ExponentialMechanism": [ja.ExponentialMechanism(0.5)],
+    "Gaussian": [ja.Gaussian(1.5)],
+    "GaussianAboveThreshold": [ja.GaussianAboveThreshold(8.0, 16.0, 10)],
+    "GaussianMixture": [ja.GaussianMixture(1.5, (0.0, 1.0, 2.0), (0.7, 0.2, 0.1))],
+    "GaussianWithReplacement": [ja.GaussianWithReplacement.of(1.5, 100, 10)]
+    if hasattr(ja.GaussianWithReplacement, "of")
+    else [],
+    "GaussianWithoutReplacement": [ja.GaussianWithoutReplacement(1.5, 0.1)],
+    "Laplace": [ja.Laplace(2.0)],
+    "LaplaceWithoutReplacement": [ja.LaplaceWithoutReplacement(2.0, 0.1)],
+    "MatrixMechanism": [],
+    "PoissonSubsampled": [],
+    "PoissonSubsampledDP": [ja.PoissonSubsampledDP(0.5, 1e-6, 0.1)],
+    "PoissonSubsampledGaussian": [ja.PoissonSubsampledGaussian(1.2, 0.1), ja.PoissonSubsampledGaussian(1.2, 1.0)],
+    "PoissonSubsampledGroup": [ja.PoissonSubsampledGroup(2.0, 0.1, 3)],
+    "PoissonSubsampledLaplace": [ja.PoissonSubsampledLaplace(2.0, 0.1)],
+    "PrivacyLoss": [],
+    "PureDP": [ja.PureDP(0.5)],
+    "RandomAllocation": [
+        ja.RandomAllocation(0.7, 2.0, points=64),
+        ja.RandomAllocation(0.7, 1.0, points=64),
+        ja.RandomAllocation(2.0, 2.0, points=64, participations=2),
+        ja.RandomAllocation(1.0, 7.0, points=64, participations=3),
+        ja.RandomAllocation(1.0, 3.0, points=64, participations=3),
+    ],
+    "RandomizedResponse": [ja.RandomizedResponse(0.5, outcomes=3)],
+    "RepeatAndSelect": [],
+    "SubsampledWithoutReplacement": [],
+    "TreeAggregation": [ja.TreeAggregation(2.0, 3)],
+    "TruncatedPoissonGaussian": [ja.TruncatedPoissonGaussian(1.2, 0.1, 1e-7)],
+    "WithoutReplacementGroup": [ja.WithoutReplacementGroup(1.5, 100, 10, 2)],
+    "ZeroConcentratedDP": [ja.ZeroConcentratedDP(0.05)],
+}
+"""One or more of every public class. Those of none are known by curves of others, asked below, or are functions."""
+
+COUNTS = (0.0, 1.0, 2.0, 7.0)
+DELTA, EPSILON = 1e-4, 0.7
+SLACK = 1e-12
+
+
+def test_no_mechanism_is_forgotten():
+    public = {
+        name
+        for name in ja.__all__
+        if inspect.isclass(getattr(ja, name)) and issubclass(getattr(ja, name), Mechanism) and name != "Mechanism"
+    }
+    assert public == set(MECHANISMS)
+
+
+class Told:
+    """What several roads say of one number: brackets, of which every two must share a point."""
+
+    def __init__(self, question):
+        self.question, self.brackets, self.pairs = question, {}, 0
+
+    def add(self, road, lower, upper):
+        lower, upper = float(lower), float(upper)
+        assert lower <= upper, (self.question, road)
+        for other, (low, high) in self.brackets.items():
+            self.pairs += 1
+            assert lower <= high * (1 + SLACK) + 1e-300, (self.question, road, other, lower, high)
+            assert low <= upper * (1 + SLACK) + 1e-300, (self.question, other, road, low, upper)
+        self.brackets[road] = lower, upper
+
+
+@functools.cache
+def traced(structure, relation):
+    """Both questions with everything traced, as programs of the leaves and the count."""
+
+    def asked(leaves, steps):
+        mechanism = jax.tree.unflatten(structure, leaves)
+        epsilon = ja.saddlepoint.epsilon(mechanism, steps, DELTA, relation=relation)
+        delta = ja.saddlepoint.delta(mechanism, steps, EPSILON, relation=relation)
+        return epsilon.lower, epsilon.upper, delta.lower, delta.upper
+
+    return program(asked)
+
+
+@functools.cache
+def everything(structure, relation):
+    """The top level's own verbs, compiled and batched over counts."""
+
+    def asked(leaves, steps):
+        mechanism = jax.tree.unflatten(structure, leaves)
+        epsilon = ja.epsilon(mechanism, steps, DELTA, relation=relation)
+        delta = ja.delta(mechanism, steps, EPSILON, relation=relation)
+        return epsilon.lower, epsilon.upper, delta.lower, delta.upper
+
+    batched = jax.jit(jax.vmap(asked, in_axes=(None, 0)))
+
+    def within(*args):
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, batched(*args))
+
+    return within
+
+
+def compared(mechanism, relation, counts=COUNTS, shape=()):
+    """Asks all roads; returns how many pairs of brackets were compared."""
+    leaves, structure = jax.tree.flatten(mechanism)
+    leaves = [np.asarray(leaf, np.float64) for leaf in leaves]
+    pairs = 0
+    rows = np.stack([np.full(shape, count) for count in counts])
+    batch = everything(structure, relation)(leaves, rows) if THOROUGH else None
+    for row, count in enumerate(counts):
+        epsilon, delta = Told((mechanism, relation, count, "epsilon")), Told((mechanism, relation, count, "delta"))
+        # Of a sequence each is run so often.
+        runs = np.full(shape, count)
+        steps = runs.astype(int) if runs.ndim else int(count)
+        low, high, least, most = traced(structure, relation)(leaves, runs)
+        epsilon.add("traced", low, high)
+        delta.add("traced", least, most)
+        if batch is not None:
+            epsilon.add("batched", batch[0][row], batch[1][row])
+            delta.add("batched", batch[2][row], batch[3][row])
+        found = ja.epsilon(mechanism, steps, DELTA, relation=relation)
+        epsilon.add("called", found.lower, found.upper)
+        found = ja.delta(mechanism, steps, EPSILON, relation=relation)
+        delta.add("called", found.lower, found.upper)
+        # Concrete fields beside a traced question, which keeps what can be seen of the fields.
+        if count == 1:
+            asked = functools.partial(ja.saddlepoint.epsilon, mechanism, steps, relation=relation)
+            found = jax.vmap(asked)(np.array([DELTA]))
+            epsilon.add("traced question", found.lower[0], found.upper[0])
+        if THOROUGH or count == 2:
+            found = ja.prv.epsilon(mechanism, steps, DELTA, relation=relation, tolerance=1e-2)
+            # Of several runs of bounded range the pair is not the mechanism, whose own worst case is what is called.
+            is_pairs = isinstance(mechanism, ja.ExponentialMechanism) and count > 1
+            epsilon.add("mesh", 0.0 if is_pairs else found.lower, found.upper)
+        if count and relation in ("add_or_remove", "replace"):
+            epsilon.add("Rényi", 0.0, rdp.epsilon(mechanism, steps, DELTA, relation=relation))
+        pairs += epsilon.pairs + delta.pairs
+    return pairs
+
+
+EVERY = [
+    (name, mechanism) for name, some in MECHANISMS.items() for mechanism in some if not isinstance(mechanism, RenyiOnly)
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("name", "mechanism"), EVERY, ids=[f"{name}{i}" for i, (name, _) in enumerate(EVERY)])
+def test_no_road_contradicts_another(name, mechanism):
+    relations = mechanism.relations if THOROUGH else mechanism.relations[:1]
+    for relation in relations:
+        assert compared(mechanism, relation) >= 2 * len(COUNTS)
+
+
+SHAPES = [
+    ("sequence", ja.PoissonSubsampledGaussian(np.array([1.2, 0.8]), np.array([0.1, 0.02]))),
+    ("allocations", ja.RandomAllocation(np.array([0.7, 2.0]), np.array([2.0, 1.0]), points=64)),
+    ("group", ja.group(ja.PoissonSubsampledGaussian(2.0, 0.05), 3)),
+]
+
+
+@pytest.mark.parametrize(("name", "mechanism"), SHAPES, ids=[name for name, _ in SHAPES])
+def test_sequences_and_groups(name, mechanism):
+    assert compared(mechanism, "add_or_remove", (1.0, 7.0), () if name == "group" else (2,)) >= 4
+
+
+@pytest.mark.parametrize("counts", cases([(1, 2)], [(0, 1), (1, 0), (7, 7)]))
+def test_tuples(counts):
+    mechanisms = ja.RandomAllocation(1.0, 3.0, points=64), ja.Gaussian(2.0)
+
+    @program
+    def asked(noise, batches, other, steps):
+        some = ja.RandomAllocation(noise, batches, points=64), ja.Gaussian(other)
+        found = ja.saddlepoint.epsilon(some, (steps[0], steps[1]), DELTA)
+        return found.lower, found.upper
+
+    told = Told(counts)
+    told.add("traced", *asked(*(np.float64(x) for x in (1.0, 3.0, 2.0)), np.array(counts, float)))
+    called = ja.epsilon(mechanisms, counts, DELTA)
+    told.add("called", called.lower, called.upper)
+    assert told.pairs == 1
+
+
+def test_within_a_search():
+    for batches in (1.0, 2.0):
+        mechanism = ja.RandomAllocation(1.5, batches, points=64)
+        search = ja.RepeatAndSelect(mechanism, 1, selection.Geometric(5.0))
+        told = Told(batches)
+        called = ja.epsilon(search, 1, DELTA)
+        told.add("profile", called.lower, called.upper)
+        told.add("Rényi", 0.0, rdp.epsilon(search, 1, DELTA))
+        single = ja.epsilon(mechanism, 1, DELTA)
+        assert called.upper >= single.lower  # a search costs no less than one run of it
+        assert told.pairs == 1
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Twice(Mechanism):
+    """A user's own: two runs, of which what can be seen of the noise decides how they are taken apart."""
+
+    noise: ArrayLike
+    relations = ("add_or_remove", "replace")
+
+    def validate(self):
+        pass
+
+    def dominating_pairs(self, relation="add_or_remove"):
+        raise AssertionError("it has none of its own")
+
+    def apart(self, steps):
+        # Either as two runs of one Gaussian, or as one of it and one of its twin: with a placeholder where traced.
+        halves = [(ja.Gaussian(self.noise), steps), (ja.Gaussian(self.noise), steps)]
+        return halves if isinstance(self.noise, jax.core.Tracer) else [(ja.Gaussian(self.noise), 2 * steps)]
+
+
+def test_a_users_own_mechanism_that_is_two_runs():
+    exact = ja.epsilon(ja.Gaussian(3.0), 2, DELTA)
+    called = ja.epsilon(Twice(3.0), 1, DELTA)
+    told = Told("twice")
+    told.add("gaussian", exact.lower, exact.upper)
+    told.add("called", called.lower, called.upper)
+
+    @program
+    def asked(noise):
+        found = ja.saddlepoint.epsilon(Twice(noise), 1, DELTA)
+        return found.lower, found.upper
+
+    told.add("traced", *asked(np.float64(3.0)))
+    told.add("Rényi", 0.0, rdp.epsilon(Twice(3.0), 1, DELTA))
+    assert told.pairs == 6
+    curves = [rdp.curve(each, [2.0, 8.0]) for each in (Twice(3.0), ja.Gaussian(3.0))]
+    np.testing.assert_allclose(curves[0], 2 * curves[1], rtol=1e-9)
+    one, two = ja.filters.ZCDPFilter(1.0, DELTA), ja.filters.RenyiFilter(1.0, DELTA)
+    for each in (one, two):
+        assert each.remaining(Twice(30.0)) == each.remaining(ja.Gaussian(30.0)) // 2 > 0
+
+
+def test_the_values_that_were_found_wrong():
+    """One epoch of several batches, traced; and all batches, whose closed form is a Gaussian of sensitivity sqrt(2)."""
+    found = [ja.epsilon(ja.RandomAllocation(0.5, t), 1, 1e-5) for t in (1, 2)]
+
+    @program
+    def asked(batches):
+        bounds = ja.saddlepoint.epsilon(ja.RandomAllocation(0.5, batches), 1, 1e-5)
+        return bounds.lower, bounds.upper
+
+    for t, eager in zip((1.0, 2.0), found, strict=True):
+        lower, upper = asked(np.float64(t))
+        assert lower <= eager.upper
+        assert eager.lower <= upper
+    bounds = ja.delta(ja.RandomAllocation(2.0, 2, participations=2), 1, 1.5)
+    exact = ja.delta(ja.Gaussian(np.sqrt(2.0)), 1, 1.5)
+    assert bounds.lower <= exact.upper * (1 + 1e-12)
+    assert exact.lower <= bounds.upper * (1 + 1e-12)
+    assert bounds.upper == pytest.approx(0.008683, rel=1e-4)
+
+
+def test_profiles_of_an_epoch_in_all_of_its_batches():
+    """What is asked at many numbers at once takes the same road: a Gaussian of sensitivity sqrt(2)."""
+    epoch, exact = ja.RandomAllocation(2.0, 2, participations=2), ja.Gaussian(np.sqrt(2.0))
+    found, expected = (ja.curve(each, 1, epsilons=[0.5, 1.5]) for each in (epoch, exact))
+    assert np.all(found.lower <= expected.upper * (1 + SLACK))
+    assert np.all(expected.lower <= found.upper * (1 + SLACK))
+    curves = [ja.tradeoff.curve(each, 1, np.array([0.05, 0.3])) for each in (epoch, exact)]
+    assert np.all(curves[0].lower <= curves[1].upper + 1e-12)
+    assert np.all(curves[1].lower <= curves[0].upper + 1e-12)
+    mus = [ja.gdp.certified_mu(each, 1).mu for each in (epoch, exact)]
+    assert float(mus[0]) == pytest.approx(float(mus[1]), rel=1e-3)

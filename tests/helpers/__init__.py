@@ -1,0 +1,1 @@
+"""Code that several tests share: oracles, judges of brackets, commands, walks, pages as programs."""

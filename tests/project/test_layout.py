@@ -1,0 +1,243 @@
+"""The layout that CONTRIBUTING.md promises: imports point one way, files are small, and what a page links to exists."""
+
+import ast
+import itertools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = ROOT / "jaxacct"
+
+ROOMS = (
+    *(
+        "processes",
+        "outward",
+        "numerics",
+        "validation",
+        "rounded_sum",
+        "json_files",
+        "bounds",
+        "selection",
+        "strategies",
+    ),
+    *("dominating_pairs", "mechanisms", "composition", "convert"),
+    *("prv", "saddlepoint", "rdp", "certified", "tradeoff", "gdp", "iteration", "monte_carlo"),
+    *("calibrate", "factorize", "ledger", "menus", "filters", "odometers", "policies"),
+    *("train", "audit", "adapters", "sweep", "plot", "verify", "specs", "certificates", "cli", "__main__"),
+)
+"""Each imports only from those before it: mechanisms know no accountant, accountants know no trainer, no sweep."""
+
+MOST_LINES = 1200
+
+PLACEHOLDERS = {f"jaxacct/{room}/yours.py": "the reader's own file" for room in ("mechanisms", "dominating_pairs")}
+
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(ROOT.glob("docs/**/*.md"))]
+
+
+def room_of(module: str) -> str:
+    """The room of a module's full name; the top level stands for its two verbs."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "certified"
+
+
+def imported(path: pathlib.Path):
+    """Yields the modules of the library that a file imports, within functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "jaxacct")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            if node.module == "jaxacct":
+                yield from (f"jaxacct.{alias.name}" if alias.name in ROOMS else "jaxacct" for alias in node.names)
+            elif node.module.startswith("jaxacct."):
+                yield node.module
+
+
+def test_every_room_has_its_place():
+    found = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert found - {"__init__"} == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_point_one_way(room):
+    files = list((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
+    above = set(ROOMS[ROOMS.index(room) + 1 :])
+    wrong = [f"{path.relative_to(ROOT)}: {name}" for path in files for name in imported(path) if room_of(name) in above]
+    assert not wrong
+
+
+def arrows() -> dict[str, set[str]]:
+    """The rooms that each room of the picture in CONTRIBUTING.md points at."""
+    picture = (ROOT / "CONTRIBUTING.md").read_text().split("```mermaid")[1].split("```")[0]
+    labels = dict(re.findall(r'(\w+)\["(\w+)', picture))
+    found: dict[str, set[str]] = {}
+    for left, right in re.findall(r"^(.*)-->(.*)$", re.sub(r'\["[^"]*"\]', "", picture), re.M):
+        sources, targets = ([labels.get(word, word) for word in re.findall(r"\w+", side)] for side in (left, right))
+        for source in sources:
+            found.setdefault(source, set()).update(targets)
+    return found
+
+
+def reached(room: str, picture: dict[str, set[str]]) -> set[str]:
+    """The rooms that a room comes to along the arrows."""
+    return set().union(*({after} | reached(after, picture) for after in picture.get(room, ())))
+
+
+def test_the_picture_shows_every_import():
+    picture = arrows()
+    shown = set(picture).union(*picture.values())
+    assert len(shown) > 15
+    assert shown <= set(ROOMS)
+    for room in sorted(shown):
+        files = list((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
+        used = {room_of(name) for path in files for name in imported(path)} & shown - {room}
+        assert used <= reached(room, picture), room
+
+
+def roads() -> list[list[tuple[pathlib.Path, str]]]:
+    """The roads that CONTRIBUTING.md describes: files with the functions that are passed, in order."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().split("## From `ja.epsilon`")[1].split("\n## ")[0]
+    found: list[list[tuple[pathlib.Path, str]]] = []
+    for number, path, functions in re.findall(r"^(\d+)\. `([\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", text, re.M):
+        if number == "1":
+            found.append([])
+        found[-1] += [(ROOT / path, name) for name in re.findall(r"\w+", functions)]
+    return found
+
+
+MOST = {
+    ("mesh", "cold"): (17, 235, 22),
+    ("mesh", "warm"): (12, 95, 13),
+    ("contour", "cold"): (21, 320, 33),
+    ("contour", "warm"): (17, 110, 16),
+}
+"""Files and functions of the package that a call enters, and how deep it goes, at most: a road that grows says so."""
+
+
+def test_the_road_to_the_transform_is_as_it_is_told():
+    """The calls are run; CONTRIBUTING has the stack at their ends (``python -m bench.road --write``)."""
+    done = subprocess.run([sys.executable, "-m", "bench.road"], cwd=ROOT, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    for told, name in zip(roads(), ("mesh", "contour"), strict=True):
+        assert [(str(path.relative_to(ROOT)), function) for path, function in told] == list(
+            map(tuple, found[name]["road"])
+        )
+    for (name, when), most in MOST.items():
+        counts = found[name][when]
+        assert counts["files"] <= most[0], (name, when, counts["entered"])
+        assert (counts["functions"], counts["depth"]) <= most[1:], (name, when)
+
+
+SUBJECTLESS = {
+    *("What", "Of", "Where", "How", "By", "Which", "As", "For", "Those", "In", "On", "At", "That", "To", "So", "And"),
+    *("Below", "Above", "Over", "Under", "Up", "Between", "Within", "Beside", "Beyond", "With", "Likewise", "Namely"),
+}
+"""Words with which no sentence begins that says what a thing is."""
+
+
+def texts(tree: ast.Module):
+    """Yields the docstrings of a module, its classes and functions, and its constants and attributes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield ast.get_docstring(node) or ""
+            for before, after in itertools.pairwise(node.body):
+                is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+                if is_text and isinstance(before, ast.Assign | ast.AnnAssign):
+                    yield str(after.value.value)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_docstrings_begin_with_what_the_thing_is(room):
+    files = list((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
+    first = {(path.name, text[:60]) for path in files for text in texts(ast.parse(path.read_text()))}
+    assert len(first) > len(files)
+    assert not [
+        entry for entry in sorted(first) if entry[1].split(maxsplit=1)[:1] and entry[1].split()[0] in SUBJECTLESS
+    ]
+
+
+def test_only_what_draws_imports_the_plots():
+    users = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if "jaxacct.plot" in imported(path)}
+    assert users - {"plot", "__init__.py"} == {"cli"}
+
+
+BORDER = ("numerics",)
+"""Rooms that decide which arithmetic a program is made of, or are one."""
+
+
+def test_nothing_but_the_border_asks_which_arithmetic_it_is():
+    """Others know units and what an arithmetic says of itself, and name functions of which pairs have another form."""
+    asks = []
+    for path in PACKAGE.rglob("*.py"):
+        if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in BORDER:
+            continue
+        tree = ast.parse(path.read_text())
+        nodes = list(ast.walk(tree))
+        units = {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr == "roundoff"}
+        for node in nodes:
+            is_one = isinstance(node, ast.Name) and node.id in ("FLOAT64", "PAIR", "FLOAT32") and id(node) not in units
+            is_name = isinstance(node, ast.Attribute) and ast.unparse(node) == "arithmetic().name"
+            if is_one or is_name:
+                asks.append(f"{path.relative_to(ROOT)}: {ast.unparse(node)}")
+    assert not asks
+
+
+def test_files_are_small():
+    files = [path for folder in ("jaxacct", "bench", "tests") for path in (ROOT / folder).rglob("*.py")]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
+    assert len(lengths) > 100
+    assert not {name: length for name, length in lengths.items() if length > MOST_LINES}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_and_to_headings(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", text):
+        link = target[0] or target[1]
+        if re.match(r"[a-z]+:", link):
+            continue
+        place, _, heading = link.partition("#")
+        file = (page.parent / place).resolve() if place else page
+        if not file.exists() or (heading and file.suffix == ".md" and heading not in headings(file)):
+            broken.append(link)
+    assert not broken
+
+
+def headings(page: pathlib.Path) -> set[str]:
+    """The anchors of a page's headings."""
+    lines = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", line).strip().lower().replace(" ", "-") for line in lines}
+
+
+def named_files():
+    """Yields each page with a path of the repository that it names in code."""
+    for page in PAGES:
+        for name in re.findall(r"`((?:jaxacct|bench|docs|tests|notebooks|\.ci)/[\w./-]*)`", page.read_text()):
+            yield page, name
+    papers = ROOT / "docs" / "papers.md"
+    for name in re.findall(r"`(?!bench/)([\w/]+\.py)`", papers.read_text()):
+        yield papers, f"jaxacct/{name}"
+
+
+def test_files_that_a_page_names_exist():
+    named = list(named_files())
+    missing = {name for _, name in named if not (ROOT / name).exists()}
+    assert len(named) > 80
+    assert missing == set(PLACEHOLDERS), "missing, or no longer a placeholder"
+
+
+def test_every_cited_paper_is_listed_with_the_files_that_use_it():
+    rows = re.findall(r"^\| (.*\(\d{4}\).*) \|$", (ROOT / "docs" / "papers.md").read_text(), re.M)
+    name = r"[A-Z][^\W\d_]+(?:-[A-Z]\w+)?"
+    citation = re.compile(rf"({name})(?:, {name})*(?:,? and {name}| et al\.)? \((\d{{4}})\)")
+    cited = set()
+    for path in PACKAGE.rglob("*.py"):
+        cited |= set(citation.findall(re.sub(r"\s+(?:# )?", " ", path.read_text())))
+    assert len(cited) > 40
+    assert not {(author, year) for author, year in cited if not any(author in row and year in row for row in rows)}

@@ -1,0 +1,40 @@
+"""The notebooks as they are kept: executed, small, and without traces of the machine they ran on.
+
+That they still run is checked by ``.ci/run``, which executes each.
+"""
+
+import json
+import pathlib
+import re
+
+import pytest
+
+FOLDER = pathlib.Path(__file__).parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+MOST_BYTES = 300_000
+PRIVATE = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|usr)/\w")
+
+
+def test_they_are_there():
+    assert {path.stem for path in NOTEBOOKS} >= {
+        "quickstart", "certified_bounds", "calibration", "adaptive_training", "sweeps", "papers", "menus",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_kept_outputs(path):
+    notebook = json.loads(path.read_text())
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1)), "run it from top to bottom"
+    assert outputs, "run it, and keep what it shows"
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert path.stat().st_size < MOST_BYTES
+    for output in outputs:
+        assert output["output_type"] != "error"
+        assert output.get("name") != "stderr", output["text"]
+    texts = [cell["source"] for cell in notebook["cells"]]
+    texts += [output.get("text", "") for output in outputs]
+    texts += [text for output in outputs for kind, text in output.get("data", {}).items() if kind != "image/png"]
+    for text in texts:
+        assert not PRIVATE.search("".join(text)), text
