@@ -247,11 +247,6 @@ class Facts(NamedTuple):
         """Bounds on the probability of an infinite loss, as numbers."""
         return (jnp.zeros(()), jnp.zeros(())) if self.masses is None else self.masses
 
-    @property
-    def supremum(self) -> tuple[Array, Array]:
-        """Bounds on the supremum of the finite losses' sum, as numbers."""
-        return (jnp.full((), jnp.inf), jnp.full((), jnp.inf)) if self.suprema is None else self.suprema
-
 
 def known_of(pair: DominatingPair) -> Known:
     """Returns the facts of one pair."""

@@ -134,9 +134,6 @@ class CountedShiftsPair(ShiftedNoisePair):
         error, gap = super()._rounding()
         return error + 2 * as_float64(self.weight_units), gap
 
-    def log_tail(self, order: Array, loss: Array) -> Array:
-        return super().log_tail(order, loss) + 2 * (1 + jnp.abs(order)) * self._off()
-
     def law(self) -> Law | None:
         return in_float64_only(LawOfCountedShifts(self)) if self.noise == "gaussian" else None
 

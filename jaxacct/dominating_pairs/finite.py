@@ -192,25 +192,6 @@ class FinitePair(DominatingPair):
             jnp.where(some & ~single, high, jnp.nan),
         )
 
-    def log_tail(self, order: Array, loss: Array) -> Array:
-        p, _, losses, finite = self._atoms()
-        error = jnp.max(jnp.broadcast_to(as_real(self.rounding), p.shape))
-        # Raised, in an arithmetic that holds smaller numbers than float64 does: the bound on rounding counts on it.
-        log_p = jnp.where(p > 0, jnp.maximum(jnp.log(p), -LARGEST_LOG), -jnp.inf)
-        largest = jnp.max(jnp.abs(losses))
-
-        def bound(order: Array, loss: Array) -> Array:
-            beyond = finite & (losses > loss - LOSS_UNITS * roundoff() * jnp.abs(loss))
-            # The order-0 tail is bounded as well: the tilted mass is the smaller one where the finite losses are
-            # negative.
-            of_both = [jnp.where(beyond, logs, -jnp.inf) for logs in (log_p + order * losses, log_p)]
-            log_mass = jnp.max(jax.nn.logsumexp(jnp.stack(of_both), axis=1))
-            # Each log p is at most 709; the losses, the products, the exponentials and the sum round a few times each.
-            rounds = p.shape[-1] + 8 * (LARGEST_LOG + jnp.abs(order) * largest) + 16 * jnp.abs(order) * largest
-            return log_mass + roundoff() * rounds + 2 * error
-
-        return jnp.vectorize(bound)(order, loss)
-
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y); Y < inf]``, a sum over all atoms, for any order."""
         scan = self.law().scan()
@@ -394,19 +375,6 @@ class LossDistributionPair(DominatingPair):
     def anchors(self) -> tuple[Array, Array]:
         return as_float64(self.atoms[0]), as_float64(self.atoms[1])
 
-    def log_tail(self, order: Array, loss: Array) -> Array:
-        fractions = jnp.linspace(0.0, 1.0, PIECES + 1) ** 3
-        highest = as_float64(self.highest)
-
-        def bound(order: Array, loss: Array) -> Array:
-            start = jnp.minimum(loss - JUMP_UNITS * roundoff() * jnp.abs(loss), highest)
-            edge = jnp.maximum(start, as_float64(self.lowest))
-            raised = self._raised(start, _ending(edge + (highest - edge) * fractions, highest))
-            tail = jnp.maximum(_log_moment(raised, order), _log_moment(raised, jnp.zeros_like(order)))
-            return jnp.where(loss >= highest + JUMP_UNITS * roundoff() * jnp.abs(highest), -jnp.inf, tail)
-
-        return jnp.vectorize(bound)(order, loss)
-
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns an upper bound on ``log E_P[exp(order Y); Y < inf]`` for orders from 0 up.
 
@@ -416,16 +384,16 @@ class LossDistributionPair(DominatingPair):
         low, high, center = as_float64(self.lowest), as_float64(self.highest), self.central_loss()
         fractions = jnp.linspace(0.0, 1.0, PIECES + 1) ** 3
         mesh = jnp.concatenate([center - (center - low) * fractions[::-1], center + (high - center) * fractions[1:]])
-        raised = self._raised(jnp.asarray(-jnp.inf, jnp.float64), _ending(mesh, high))
+        raised = self._raised(_ending(mesh, high))
         return jnp.vectorize(lambda order: _log_moment(raised, order))(as_float64(order))
 
-    def _raised(self, start: Array, mesh: Float[Array, " n"]) -> tuple[Array, Array]:
-        """Returns losses and P-masses whose moments bound those of the losses above ``start``.
+    def _raised(self, mesh: Float[Array, " n"]) -> tuple[Array, Array]:
+        """Returns losses and P-masses whose moments bound those of the finite losses.
 
-        The mass between ``start`` and the mesh moves up to the mesh's first point. The upper end's share of a piece
-        from y to y + h, (P - e^y Q)/(1 - e^-h), is rounded up by its own error, the whole mass by its own.
+        The mass below the mesh moves up to its first point. The upper end's share of a piece from y to y + h,
+        (P - e^y Q)/(1 - e^-h), is rounded up by its own error, the whole mass by its own.
         """
-        cells = self.cell_masses(jnp.concatenate([start[None], mesh]))
+        cells = self.cell_masses(jnp.concatenate([jnp.full(1, -jnp.inf, jnp.float64), mesh]))
         mass = cells.p + cells.p_error
         p, q, q_error = cells.p[1:], cells.q[1:], cells.q_error[1:]
         lower, width = mesh[:-1], mesh[1:] - mesh[:-1]
@@ -463,8 +431,8 @@ def _log_moment(raised: tuple[Array, Array], order: Array) -> Array:
 #
 # P is the discrete Gaussian on the integers moved by D, Q the one at 0: their masses are proportional to e^(-(n-D)^2/(2
 # s^2)) and e^(-n^2/(2 s^2)), and the loss is D (2n - D)/(2 s^2). Cell masses are sums over the integers within a static
-# reach, beyond which neither has a mass that float64 could hold. Tails and cumulants are closed forms over all
-# integers: there the weight e^(order Y) makes those far away count.
+# reach, beyond which neither has a mass that float64 could hold. Cumulants are closed forms over all integers: there
+# the weight e^(order Y) makes those far away count.
 #
 # Sums over the integers, theta functions, are taken as they stand for s below 1/sqrt(2 pi) and by Poisson's formula
 # above: then the k-th term is at most e^(-pi k^2) of the first, and the fifth is below the rounding.
@@ -539,23 +507,6 @@ class DiscreteGaussianPair(DominatingPair):
     def anchors(self) -> tuple[Array, Array]:
         center = as_float64(self.sensitivity)
         return self._losses(center - 1), self._losses(center)
-
-    def log_tail(self, order: Array, loss: Array) -> Array:
-        # e^(order Y) P(n) is e^(order (order+1) D^2/(2 s^2)) times the mass at n of the discrete Gaussian about
-        # (order+1) D, off the integers. Its tail beyond the first integer above the loss is one of log_upper_tail.
-        s, shift = as_float64(self.scale), self.sensitivity
-        edge = loss * s**2 / shift + shift / 2
-        edge = edge - LOSS_UNITS * roundoff() * (jnp.abs(loss) * s**2 / shift + shift)
-        center = (order + 1) * shift
-        first = jnp.floor(edge) + 1
-        distance = first - center - 4 * roundoff() * (jnp.abs(first) + center)
-        distance = jnp.where(jnp.isnan(distance), jnp.inf, distance)  # inf - inf
-        moment = order * (order + 1) * shift**2 / (2 * s**2)
-        return moment * (1 + 16 * roundoff()) + _log_upper_tail(s, distance)
-
-    def log_head(self, loss: Array) -> Array:
-        s, shift = as_float64(self.scale), self.sensitivity
-        return _log_upper_tail(s, shift - jnp.floor(loss * s**2 / shift + shift / 2))
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y)]`` in closed form.
@@ -764,9 +715,6 @@ class PublicCoinPair(DominatingPair):
 
     def boundary_error(self, largest: Array) -> Array:
         return jnp.max(jax.vmap(lambda pair: pair.boundary_error(largest))(self.pairs))
-
-    def log_tail(self, order: Array, loss: Array) -> Array:
-        return self._mixed(jax.lax.map(lambda pair: pair.log_tail(order, loss), self.pairs)) + scaled(1e-14)
 
     def _mixed(self, logs: Array) -> Array:
         """Returns the log of the weighted sum of exponentials (m, ...); a pair that is never drawn does not count."""

@@ -1,9 +1,7 @@
 """Functions that laws and meshes of normal noise rest on, each with a bound on its rounding: sines, cosines and tails.
 
 1. :func:`turned`: e^(ix) - 1 without cancellation, and :func:`sine_and_cosine`, both as fast as a CPU allows;
-2. :func:`normal_cells`, :func:`lower_tail`, :func:`log_upper_tail`: masses and tails of normal distributions.
-
-Source: Sampford (1953), for the bound on the tail.
+2. :func:`normal_cells`, :func:`lower_tail`: masses and tails of normal distributions.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array
 
-from jaxacct.numerics.arithmetic import roundoff, scaled, with_pair_form
+from jaxacct.numerics.arithmetic import roundoff, with_pair_form
 
 # ----------------------------------------------------------------------------------------------------
 # Sines and cosines of angles, to a few units of roundoff and of the angle.
@@ -159,14 +157,3 @@ def _narrow_cell(middle: Array, width: Array) -> tuple[Array, Array]:
     series = 1 + w2 * (he2 / 24 + w2 * (he4 / 1920 + w2 * he6 / 322560))
     mass = jnp.exp(-0.5 * m2) * (w * series * (1 / math.sqrt(2 * math.pi)))
     return mass, roundoff() * (24 + 8 * m2) * mass
-
-
-def log_upper_tail(z: Array) -> Array:
-    """Returns an upper bound on ``log Phi(-z)``, within 0.13 of it for z >= 0 and within log 2 below.
-
-    Sampford (1953): Phi(-z) < phi(z) 4 / (3 z + sqrt(z^2 + 8)) for z > -1. The margin covers the rounding of the rest.
-    """
-    above, margin = jnp.maximum(z, 0.0), 4 / math.sqrt(2 * math.pi) * (1 + scaled(1e-14))
-    square = above**2
-    found = jnp.log(margin / (3 * above + jnp.sqrt(square + 8))) - (0.5 - scaled(5e-16)) * square
-    return jnp.where(z > 0, found + scaled(1e-14), 0.0)

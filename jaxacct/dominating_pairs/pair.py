@@ -45,10 +45,9 @@ from jaxacct.numerics.precision import TINY, log_complement
 # E_P[e^(t L)] = E_Q[e^(-(t+1) (-L))].
 #
 # The windows of the integral are found by looking, and the rule's error is not bounded here. No bound of the mesh uses
-# a cumulant: the mesh takes its windows from Chernoff bounds on the lattice's weights, and its tails from ``log_tail``.
-# The Rényi divergences of shifted noise do use cumulants, as the exact value that
-# :data:`jaxacct.rdp.accountant.ALLOWANCE` rounds up. That allowance was measured against quadrature at high precision;
-# it is not proved.
+# a cumulant: the mesh takes its windows from Chernoff bounds on the lattice's weights. The Rényi divergences of shifted
+# noise do use cumulants, as the exact value that :data:`jaxacct.rdp.accountant.ALLOWANCE` rounds up. That allowance was
+# measured against quadrature at high precision; it is not proved.
 # ----------------------------------------------------------------------------------------------------
 
 LARGEST_EXPONENT = 600.0
@@ -686,17 +685,8 @@ class DominatingPair(ABC):
         """Returns a bound on the distance of a cell's true edge from the boundary asked for, for |loss| <= largest."""
 
     @abstractmethod
-    def log_tail(self, order: Array, loss: Array) -> Array:
-        """Returns an upper bound on ``log E_P[exp(order Y); loss < Y < inf]``, and on the same with order 0."""
-
-    @abstractmethod
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y); Y < inf]``, relative error about 1e-11, or an upper bound for orders >= 0."""
-
-    def log_head(self, loss: Array) -> Array:
-        """Returns an approximation of ``log P(Y <= loss)``; used to place windows, never in a bound."""
-        below = jnp.vectorize(lambda y: self.cell_masses(jnp.stack([jnp.full_like(y, -jnp.inf), y])).p[0])
-        return jnp.log(below(loss))
 
     def supremum(self) -> tuple[Array, Array]:
         """Returns bounds (lower, upper) on the supremum of the finite losses; the upper one is 0 only if that is.

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells, turned
+from jaxacct.dominating_pairs.normal import normal_cells, turned
 from jaxacct.dominating_pairs.pair import (
     COARSEST,
     FINEST,
@@ -165,10 +165,6 @@ class Noise(ABC):
         """Returns the masses between monotone points x, with error bounds."""
 
     @abstractmethod
-    def log_upper_tail(self, z: Array) -> Array:
-        """Returns an upper bound on the log of the mass above z, of noise with scale 1."""
-
-    @abstractmethod
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
     ) -> Array:
@@ -181,14 +177,6 @@ class Noise(ABC):
     @abstractmethod
     def law(self, pair: ShiftedNoisePair) -> Law:
         """Returns the law of the pair's loss."""
-
-    def edge(self, pair: ShiftedNoisePair, loss: Array, x: Array) -> Array:
-        """Returns a point whose loss is at most ``loss``; x is the one that the inversion came to."""
-        return x
-
-    def log_tilted_tail(self, pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) -> Array:
-        """Returns an upper bound on ``log E_P[exp(order Y)]`` above x, whose loss is at most ``loss``; inf for none."""
-        return jnp.full_like(x, jnp.inf)
 
 
 def weighted(weights: Array, values: Array) -> Array:
@@ -440,7 +428,7 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
 
 
 # ----------------------------------------------------------------------------------------------------
-# Gaussian noise for mixtures of shifts: densities, tails, and the law of the loss for the contour.
+# Gaussian noise for mixtures of shifts: densities, masses, and the law of the loss for the contour.
 #
 # The law is a trapezoid rule in x, which generalizes that of :mod:`.subsampled_gaussian`. P and Q are sums of Gaussians
 # around locations, Q's at or left of P's (:class:`ShiftedNoisePair`), and a moment of order t + iw is the integral of
@@ -502,20 +490,6 @@ class GaussianNoise(Noise):
     def cells(self, x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
         return normal_cells(x, center, scale)
 
-    def log_upper_tail(self, z: Array) -> Array:
-        return log_upper_tail(z)
-
-    def edge(self, pair: ShiftedNoisePair, loss: Array, x: Array) -> Array:
-        # The inversion ends at its reach. Beyond, the loss grows no faster than a line of the steepest slope from
-        # there.
-        s, _, _, _ = pair._fields()
-        last = pair._ends()[1] + self.reach(s)
-        farther = (loss - pair._log_ratio(last)) * s**2 / (_highest(pair) - _least_center(pair, last))
-        return jnp.where(farther > 0, last + farther * (1 - scaled(1e-12)), x)
-
-    def log_tilted_tail(self, pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) -> Array:
-        return jnp.fmin(_tail_by_posterior(pair, order, loss, x), _tail_by_slope(pair, order, loss, x))
-
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
     ) -> Array:
@@ -531,63 +505,6 @@ class GaussianNoise(Noise):
 
     def law(self, pair: ShiftedNoisePair) -> LawOfShiftedGaussians:
         return LawOfShiftedGaussians(pair)
-
-
-def _tail_by_posterior(pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) -> Array:
-    """Returns a bound on the log of the tilted mass above x, as E_Q[r^a], a = order + 1; the loss there <= ``loss``.
-
-    Let b be the mean location under Q's posterior at x, and v_k(y) = e^((m_k - b)(y - x)/s^2). The log of Q(y) over any
-    one component is convex, so it lies above its tangent at x; hence r(y) <= r(x) sum_k w_k v_k(y), w_k the posterior
-    weights of P at x, and by Jensen r^a <= r(x)^a sum_k w_k v_k^a. Each term has a closed Gaussian integral over y > x.
-    """
-    s, locations, p, q = pair._fields()
-    a = order + 1
-    exponents = pair._exponents(x)
-    log_p = log_mixture(p, exponents)
-    base = _least_center(pair, x)
-
-    def term(weight: Array, location: Array, exponent: Array) -> Array:
-        posterior = jnp.log(weight) + exponent - log_p
-        rate = a * (location - base) / s**2
-        return posterior + jax.nn.logsumexp(
-            jax.vmap(lambda w, m: jnp.log(w) + _tilted_tail(rate, x, m, s))(q, locations), axis=0
-        )
-
-    return a * loss + jax.nn.logsumexp(jax.vmap(term)(p, locations, exponents), axis=0) + _margin(a * loss)
-
-
-def _tail_by_slope(pair: ShiftedNoisePair, order: Array, loss: Array, x: Array) -> Array:
-    """Returns a bound on the log of the tilted mass above x, as E_P[e^(order Y)], Y growing at its largest slope."""
-    s, locations, p, _ = pair._fields()
-    rate = order * (_highest(pair) - _least_center(pair, x)) / s**2
-    parts = jax.vmap(lambda w, m: jnp.log(w) + _tilted_tail(rate, x, m, s))(p, locations)
-    return order * loss + jax.nn.logsumexp(parts, axis=0) + _margin(order * loss)
-
-
-def _least_center(pair: ShiftedNoisePair, x: Array) -> Array:
-    """Returns the mean location under Q's posterior at x, which grows with x, less a margin for its rounding."""
-    _, locations, _, q = pair._fields()
-    exponents = pair._exponents(x)
-    values = jax.vmap(lambda location: jnp.full_like(x, location))(locations)
-    return mean(q, exponents, log_mixture(q, exponents), values) - scaled(1e-12) * pair._spread()
-
-
-def _highest(pair: ShiftedNoisePair) -> Array:
-    """Returns the highest location that has weight in P."""
-    _, locations, p, _ = pair._fields()
-    return jnp.max(jnp.where(p > 0, locations, -jnp.inf))
-
-
-def _tilted_tail(rate: Array, x: Array, center: Array, scale: Array) -> Array:
-    """Returns an upper bound on the log of the integral of e^(rate (y - x)) N(y; center, scale^2) over y > x."""
-    z, tilt = (x - center) / scale, rate * scale
-    bound = tilt * (tilt / 2 - z) + log_upper_tail(z - tilt)
-    return bound + 16 * roundoff() * (tilt**2 + z**2)
-
-
-def _margin(value: Array) -> Array:
-    """Returns a margin that covers the rounding of sums of logarithms of about this size."""
-    return scaled(1e-13) + 64 * roundoff() * jnp.abs(value)
 
 
 @dataclass(frozen=True)
@@ -727,6 +644,8 @@ class LaplaceNoise(Noise):
     def cells(self, x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
         """Returns the masses between monotone points x, with error bounds; infinite ends are allowed.
 
+        Points may fall as well as rise: a fixed-size sample asks for both.
+
         No difference of tails is ever taken. A cell on one side of the centre is ``e^-|z| (1 - e^-w) / 2``, z its end
         near the centre and w its width, which is formed from x[i+1] - x[i] and rounds relative to itself; a cell around
         the centre is the sum of its two sides. So each mass is right to a few ulps of itself.
@@ -744,13 +663,6 @@ class LaplaceNoise(Noise):
         # z errs by 2u of itself, which exp turns into 2u |z| of the mass; beyond e^-745 there is no mass to err.
         exponent = jnp.where(straddles, 0.0, jnp.minimum(near, 800.0))
         return mass, roundoff() * (24 + 4 * exponent) * mass
-
-    def log_upper_tail(self, z: Array) -> Array:
-        """Returns an upper bound on the log of the mass above z, above it by 90 units of 1 + |z| at most."""
-        above = -z - jnp.log(2.0)
-        below = log_complement(0.5 * jnp.exp(jnp.minimum(z, 0.0)))
-        finite = jnp.where(jnp.isfinite(z), jnp.abs(z), 0.0)
-        return jnp.minimum(jnp.where(z > 0, above, below) + scaled(1e-15) * (4 + finite), 0.0)
 
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
@@ -1093,19 +1005,6 @@ class ShiftedNoisePair(DominatingPair):
         least = jnp.min(jnp.minimum(jnp.where(p > 0, p, 1.0), jnp.where(q > 0, q, 1.0)))
         centers = 2 * slope * jnp.maximum(jnp.abs(low), jnp.abs(high))
         return 16 + 4 * len(locations) - 2 * jnp.log(least) + 10 * extent + centers, 16 + extent
-
-    def log_tail(self, order: Array, loss: Array) -> Array:
-        s, locations, p, _ = self._fields()
-        # The edge of a lowered loss: by the bound on its error, its own loss is at most ``loss``.
-        lowered = loss - self.boundary_error(jnp.abs(loss))
-        x = self._noise.edge(self, lowered, self._threshold(lowered))
-        _, supremum = self.loss_range()
-        upper = jax.vmap(lambda w, location: jnp.log(w) + self._noise.log_upper_tail((x - location) / s))(p, locations)
-        log_above = jnp.minimum(jax.nn.logsumexp(upper, axis=0), 0.0)
-        # Where the supremum is finite, all mass above counts as if it lay there.
-        bound = jnp.where(order == 0, 0.0, order * jnp.maximum(supremum, -1e300)) + log_above + scaled(1e-14)
-        bound = jnp.fmin(bound, self._noise.log_tilted_tail(self, order, loss, x))
-        return jnp.where(loss >= supremum, -jnp.inf, jnp.where(jnp.isnan(bound), jnp.inf, bound))
 
     def cumulant(self, order: ArrayLike) -> Array:
         orders = as_float64(order)

@@ -4,7 +4,7 @@ An example takes part with probability q, and the noise has deviation s. So the 
 told from N(0, s^2), and r is their likelihood ratio. In reading order:
 
 1. moments of r, one by one or together (:func:`log_moment_of_ratio`, :func:`log_moments`), for the Rényi curve;
-2. the pair (:class:`SubsampledGaussianPair`), with the tails and masses that the mesh asks, and the law of its loss
+2. the pair (:class:`SubsampledGaussianPair`), with the masses that the mesh asks, and the law of its loss
    (:class:`LawOfSubsampledGaussian`), for the contour.
 
 *Moments, without cancellation or overflow.* With r = e^L the moment ``E[r^a]`` of x ~ N(0, s^2) lies near 1 where the
@@ -35,7 +35,7 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.dominating_pairs.gaussian_profile import sampled_delta
-from jaxacct.dominating_pairs.normal import log_upper_tail, normal_cells
+from jaxacct.dominating_pairs.normal import normal_cells
 from jaxacct.dominating_pairs.pair import (
     COARSEST,
     FINEST,
@@ -54,7 +54,7 @@ from jaxacct.dominating_pairs.pair import (
     tilted,
     weighted_remainder,
 )
-from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.by_work import one_by_one
 from jaxacct.numerics.precision import as_float64, as_real, in_float64_by_programs, is_concrete, log_complement
 from jaxacct.numerics.pytrees import register_dataclass
@@ -355,12 +355,6 @@ def _log_ratio_and_excess(q: Array, u: Array) -> tuple[Array, Array]:
 # at most the root of 1 + e^(2 (z - z*)/b) times that of the real line's.
 # ----------------------------------------------------------------------------------------------------
 
-PIECES = 24
-"""Number of chords that bound the tilted density beyond a loss from above. Sound for any value.
-
-They leave the bound within a factor of e.
-"""
-
 LEAST_ADD = 0.09
 """Least spacing of the scan for "add", in standard deviations, which leaves room for some orders. Sound for any value.
 
@@ -527,57 +521,6 @@ class SubsampledGaussianPair(DominatingPair):
         # is large and negative the factor r'/r falls like e^L. Doubled, and with the rounding of the boundary itself.
         s, q, _ = self._fields()
         return 16 * roundoff() * (2 + largest - jnp.log(q) + 1 / s**2)
-
-    def log_tail(self, order: Array, loss: Array) -> Array:
-        # log r is convex in u = (2x-1)/(2 s^2) with slope in [0, 1]. Remove: beyond x0, whose loss is at most ``loss``,
-        # r^a is at most r(x0)^a e^(a (u - u0)) with a = order + 1, whose Gaussian integral is closed. Add: likewise
-        # r^-t for x below x0, and also r^-t <= (1-q)^-t. Below the infimum of the loss the tail is everything: no bound
-        # is given. x0 belongs to a loss lowered by the error of an edge: so the loss at x0 is at most ``loss``, and no
-        # part of the tail lies on its other side.
-        s, q, removes = self._fields()
-        infimum, supremum = self.loss_range()
-        lowered = loss - self.boundary_error(jnp.abs(loss))
-        x = self._threshold(jnp.where(removes, lowered, -lowered))
-        a = order + 1
-        # A part errs by 4u of itself; (x - a)/s by 3u of (|x| + a)/s, which a tail multiplies by that again.
-        margin = 16 * roundoff() * (1 + a * jnp.abs(loss) + a * jnp.abs(x) / s**2 + (a / s) ** 2 + (x / s) ** 2)
-        of_steepest, of_linear, of_flat = log_upper_tail(jnp.stack([x - a, -(x + order), -x]) / s)
-        steepest = a * loss - a * x / s**2 + a**2 / (2 * s**2) + of_steepest + margin
-        removed = jnp.fmin(steepest, self._tail_by_chords(a, x))
-        linear = order * loss + order * x / s**2 + order**2 / (2 * s**2) + of_linear + margin
-        level = -order * log_complement(q) * (1 + 16 * roundoff()) + 16 * roundoff() * (1 + (x / s) ** 2)
-        flat = jnp.where(q == 1, jnp.inf, level + of_flat)
-        bound = jnp.where(removes, removed, jnp.fmin(flat, linear))
-        return jnp.where(loss < infimum, jnp.inf, jnp.where(loss >= supremum, -jnp.inf, bound))
-
-    def _tail_by_chords(self, a: Array, x: Array) -> Array:
-        """Returns an upper bound on the log of the integral of r^a over the base beyond ``x``; nan for x = -inf.
-
-        Where the loss is small its slope is far below the steepest one, with which the bound may be e^28 too large.
-        Between two points the convex log r lies below its chord, whose exponential has a closed integral. Beyond the
-        last point, which lies where even e^(a u) falls off, it lies below a line of the steepest slope.
-        """
-        s, q, _ = self._fields()
-        near, far = jnp.minimum(s, s**2) / 8, jnp.maximum(a - x, 0.0) + 8 * s
-        distances = near * (far / near) ** jnp.linspace(0.0, 1.0, PIECES)
-        points = x + jnp.concatenate([jnp.zeros(1), distances])
-        log_r = jnp.logaddexp(log_complement(q), jnp.log(q) + (points - 0.5) / s**2)
-        slopes = jnp.concatenate([jnp.diff(log_r) / jnp.diff(points), (1 / s**2)[None]])
-        # The tilted normal's mass between the two ends is at most the mass beyond either end, and width times the
-        # largest density.
-        left = points / s - a * s * slopes
-        right = jnp.concatenate([points[1:] / s, jnp.full(1, jnp.inf)]) - a * s * slopes
-        nearest = jnp.maximum(jnp.maximum(left, -right), 0.0)
-        widths = jnp.concatenate([jnp.diff(points) / s, jnp.full(1, jnp.inf)])  # right - left would cancel
-        filled = jnp.log(widths) - 0.5 * nearest**2 - 0.5 * jnp.log(2 * jnp.pi)
-        mass = jnp.minimum(jnp.min(log_upper_tail(jnp.stack([left, -right])), axis=0), filled)
-        terms = a * (log_r - slopes * points) + (a * s * slopes) ** 2 / 2 + mass
-        # Each part errs by a few units of its own magnitude. A slope as computed is that of some line through the left
-        # end, which integrates exactly; it passes the right end at a distance of some units of log r at both. log r
-        # errs by units of itself, of log q and, x - 1/2 being rounded, of the slope.
-        ends = jnp.abs(log_r) + jnp.concatenate([jnp.abs(log_r[1:]), jnp.zeros(1)]) + slopes * (jnp.abs(points) + 1)
-        magnitude = a * (ends + jnp.abs(jnp.log(q)) + 1) + (a * s * slopes) ** 2 + (points / s) ** 2
-        return jax.nn.logsumexp(terms + 16 * roundoff() * magnitude) + scaled(1e-14)
 
     def cumulant(self, order: ArrayLike) -> Array:
         s, q, removes = self._fields()

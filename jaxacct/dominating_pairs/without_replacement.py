@@ -57,7 +57,7 @@ from jaxacct.dominating_pairs.shifted_noise import (
     panels,
     stretches,
 )
-from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, log_complement
 from jaxacct.numerics.pytrees import register_dataclass
 
@@ -170,11 +170,6 @@ class WithoutReplacementPair(DominatingPair):
 
     def boundary_error(self, largest: Array) -> Array:
         return self._above().boundary_error(largest)
-
-    def log_tail(self, order: Array, loss: Array) -> Array:
-        # Below 0 the tilted mass between the loss and 0 is at most 1.
-        above = self._above().log_tail(order, jnp.maximum(loss, 0.0))
-        return jnp.where(loss >= 0, above, jnp.logaddexp(above, 0.0) + scaled(1e-14))
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y)]``."""

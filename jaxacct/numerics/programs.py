@@ -25,7 +25,7 @@ from weakref import WeakSet
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive, unmapped_aval
+from jax.extend.core import Primitive, jaxpr_as_fun, unmapped_aval
 from jax.interpreters import ad, batching, mlir
 
 from jaxacct.numerics import elementary
@@ -238,8 +238,6 @@ def by_platform(
     """
     if arithmetic() != FLOAT64 or (is_decided() and at_once is None):
         return (at_once or function)(*args)
-    from jax.extend.core import jaxpr_as_fun
-
     given = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
     if result is None:
         with float64_elsewhere():
@@ -284,8 +282,6 @@ def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
     Concrete arguments are computed with operation by operation; traced ones make a program that is traced anew where it
     is lowered.
     """
-    from jaxacct.numerics.float_pairs.interpret import as_pairs
-
     if is_concrete(args):
         return as_pairs(function, stepwise=True)(*args)
     types, result = jax.make_jaxpr(function, return_shape=True)(*args)

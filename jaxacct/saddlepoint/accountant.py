@@ -30,6 +30,7 @@ from jaxacct.composition import (
     Question,
     check_asked,
     directed_parts,
+    facts_of,
     once,
     runs_nothing,
     says_nothing,
@@ -244,10 +245,13 @@ def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     question = question.at(np.asarray(value, real) if is_concrete(value) else as_real(value))
     runs = closed_forms(directions, asked.known)
     # Pairs that are not valid have no answer: a closed form would search in vain, for seconds.
-    if says_nothing(directions) if runs else not _may_converge(directions):
+    if says_nothing(directions) if runs else not _has_laws(directions):
         return unknown(question), jnp.asarray(0)
     if runs:
         return _of_runs(runs, question)
+    if not _may_fall(directions):
+        found = _by_facts(tuple(directions), question.at(question.value[None]))
+        return jax.tree.map(lambda leaf: leaf[0], found), jnp.asarray(0)
     return solve.bounds_of(directions, question)
 
 
@@ -261,9 +265,10 @@ def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Re
     known = once(mechanism, steps)
     directions = directed_parts(mechanism, steps, relation, known)
     runs = closed_forms(directions, known)
-    if says_nothing(directions) if runs else not _may_converge(directions):
+    if says_nothing(directions) if runs else not _has_laws(directions):
         return outside(unknown(questions.at(as_float64(questions.value))))
-    each = functools.partial(_each_run, runs) if runs else functools.partial(_each, tuple(directions))
+    solved = _each if _may_fall(directions) else _by_facts
+    each = functools.partial(_each_run, runs) if runs else functools.partial(solved, tuple(directions))
     # Rows of one length, the last one padded, so that one program serves any number of questions.
     pieces = [each(questions.at(as_float64(row))) for row in rows(questions.value, ROW)]
     found = outside(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces))
@@ -280,6 +285,17 @@ _each = Program(_every)
 
 
 @compiled
+def _by_facts(directions: tuple[Parts, ...], questions: Question) -> Bounds:
+    """Returns the brackets that need no integral, (n,): of the sum's supremum, and the mass of infinite losses."""
+
+    def bracket(question: Question) -> Bounds:
+        found = [question.close(unknown(question), facts_of(parts)) for parts in directions]
+        return functools.reduce(lambda one, other: solve.larger(one, other)[0], found)
+
+    return jax.vmap(bracket)(questions)
+
+
+@compiled
 def _each_run(runs: list[Closed], questions: Question) -> Bounds:
     return jax.lax.map(lambda question: _of_runs(runs, question)[0], questions)
 
@@ -293,9 +309,16 @@ def _has_laws(directions: list[Parts]) -> bool:
     return all(pair.law() is not None for parts in directions for pair, _ in parts)
 
 
-def _may_converge(directions: list[Parts]) -> bool:
+def may_answer(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
+    """Returns whether this accountant has a closed form of a composition, or an integral that may converge."""
+    known = once(mechanism, steps)
+    directions = directed_parts(mechanism, steps, relation, known)
+    return bool(closed_forms(directions, known)) or (_has_laws(directions) and _may_fall(directions))
+
+
+def _may_fall(directions: Sequence[Parts]) -> bool:
     """Returns whether a program is worth its time: all laws are known, and the characteristic function may fall."""
-    return _has_laws(directions) and all(_log_recurring(parts) < FALLEN for parts in directions)
+    return all(_log_recurring(parts) < FALLEN for parts in directions)
 
 
 def _log_recurring(parts: Parts) -> float:

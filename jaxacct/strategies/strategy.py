@@ -59,7 +59,7 @@ class SinglePass(Unsampled):
     steps: int = field(metadata={"static": True})
 
     def __post_init__(self) -> None:
-        _check(self.steps, "steps", "the number of steps")
+        validation.check_count(self.steps, "steps", "the number of steps")
 
     @property
     def pattern(self) -> Pattern:
@@ -85,10 +85,10 @@ class MinSeparation(Unsampled):
     most: int | None = field(default=None, metadata={"static": True})
 
     def __post_init__(self) -> None:
-        _check(self.steps, "steps", "the number of steps")
-        _check(self.separation, "separation", "the least distance of participations")
+        validation.check_count(self.steps, "steps", "the number of steps")
+        validation.check_count(self.separation, "separation", "the least distance of participations")
         if self.most is not None:
-            _check(self.most, "most", "the most participations of an example")
+            validation.check_count(self.most, "most", "the most participations of an example")
 
     @property
     def pattern(self) -> Pattern:
@@ -110,9 +110,9 @@ class FixedEpochs(Unsampled):
     epochs: int = field(metadata={"static": True})
 
     def __post_init__(self) -> None:
-        _check(self.steps_per_epoch, "steps_per_epoch", "the number of steps of an epoch")
-        _check(self.epochs, "epochs", "the number of epochs")
-        _check(self.steps_per_epoch * self.epochs, "steps_per_epoch * epochs", "the number of steps")
+        validation.check_count(self.steps_per_epoch, "steps_per_epoch", "the number of steps of an epoch")
+        validation.check_count(self.epochs, "epochs", "the number of epochs")
+        validation.check_count(self.steps_per_epoch * self.epochs, "steps_per_epoch * epochs", "the number of steps")
 
     @property
     def pattern(self) -> Pattern:
@@ -143,8 +143,8 @@ class CyclicPoisson:
     equal_groups: bool = field(default=False, metadata={"static": True})
 
     def __post_init__(self) -> None:
-        _check(self.steps, "steps", "the number of steps")
-        _check(self.groups, "groups", "the number of groups")
+        validation.check_count(self.steps, "steps", "the number of steps")
+        validation.check_count(self.groups, "groups", "the number of groups")
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     @property
@@ -160,10 +160,6 @@ class CyclicPoisson:
 
 Participation: TypeAlias = Unsampled | CyclicPoisson
 """Rules by which examples come to steps."""
-
-
-def _check(value: object, name: str, meaning: str) -> None:
-    validation.check_count(value, name, meaning)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ AHEAD = 4
 """Number of blocks handed to each device before the first is read back, so that no device waits. Speed only."""
 
 
-class Program(NamedTuple):
+class SweepProgram(NamedTuple):
     """A compiled program for ``block`` entries on each device, ``width`` in all, and the layout of its arguments."""
 
     run: Callable[[dict[str, Any]], dict[str, Any]]
@@ -179,7 +179,7 @@ class Program(NamedTuple):
 @functools.lru_cache(maxsize=32)
 def program_of(
     quantity: Quantity, mechanism: type, names: tuple[str, ...], devices: tuple[Any, ...], memory: int
-) -> Program:
+) -> SweepProgram:
     """Returns the program whose temporary arrays take at most ``memory`` bytes on a device."""
     one_by_one = devices[0].platform == "cpu"
     if one_by_one and quantity.arithmetic == "pair":
@@ -190,7 +190,7 @@ def program_of(
         # XLA's CPU backend takes many minutes to compile pairs, so they are run operation by operation, with the
         # entries side by side.
         each = functools.partial(replace(quantity, arithmetic="auto").compiled, mechanism)
-        return Program(functools.partial(_in_pairs, each), sharding, ONE_BY_ONE, ONE_BY_ONE)
+        return SweepProgram(functools.partial(_in_pairs, each), sharding, ONE_BY_ONE, ONE_BY_ONE)
     # A CPU's threads are better spent on whole entries, as a CPU can be made into any number of devices.
     options: dict[str, str | bool] | None = {"xla_cpu_multi_thread_eigen": False} if one_by_one else None
     each = jax.shard_map(
@@ -207,7 +207,7 @@ def program_of(
             compiled = jax.jit(each).lower(dict.fromkeys(names, entry)).compile(options)
         needed = _temporary(compiled)
         if needed <= memory:
-            return Program(compiled, sharding, block, width)
+            return SweepProgram(compiled, sharding, block, width)
     raise ValueError(
         f"memory = {memory} bytes: the smallest program takes {needed} bytes of a device's memory: allow that much."
     )
@@ -230,7 +230,7 @@ def _temporary(compiled: Any) -> int:
     return 0 if analysis is None else int(analysis.temp_size_in_bytes)
 
 
-def run(program: Program, columns: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+def run(program: SweepProgram, columns: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
     """Yields the results of consecutive entries, block by block."""
     size = len(next(iter(columns.values())))
     pending: deque[tuple[int, dict[str, Any]]] = deque()

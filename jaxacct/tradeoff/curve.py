@@ -39,7 +39,7 @@ from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_
 from jaxacct.numerics.programs import compiled, lowered
 from jaxacct.numerics.pytrees import of_each
 from jaxacct.rdp.accountant import composed
-from jaxacct.saddlepoint.accountant import ROW, has_laws
+from jaxacct.saddlepoint.accountant import ROW, may_answer
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class Profile(NamedTuple):
 def certified(mechanism: Any, steps: Any, epsilons: Any, relation: Relation, accountant: str = "best") -> Profile:
     """Returns the profile at ``epsilons`` (n,), at least 0 and increasing, of what :func:`jaxacct.curve` takes.
 
-    "best" asks the exact accountant where it knows the losses, and meshes (:func:`jaxacct.prv.curve`) where it does
+    "best" asks the exact accountant where it may have an answer, and meshes (:func:`jaxacct.prv.curve`) where it does
     not or, outside a trace, where it did not converge; both brackets are valid, and so is what they share.
     """
     validation.check_one_of(accountant, "accountant", ACCOUNTANTS)
@@ -276,7 +276,7 @@ def certified(mechanism: Any, steps: Any, epsilons: Any, relation: Relation, acc
         found = [prv.curve(mechanism, steps, row, relation=relation).delta for row in rows(epsilons, MESH_BATCH)]
         return _monotone(jax.tree.map(lambda *parts: jnp.concatenate(parts)[: np.shape(epsilons)[0]], *found))
 
-    if accountant == "prv" or (accountant == "best" and not has_laws(mechanism, steps, relation)):
+    if accountant == "prv" or (accountant == "best" and not may_answer(mechanism, steps, relation)):
         bounds = mesh()
     else:
         bounds = _monotone(saddlepoint.accountant.curve(mechanism, steps, ForDelta(epsilons), relation))

@@ -27,7 +27,7 @@ from jaxacct.train.planned import Plan
 from jaxacct.train.saving import asked_anywhere, check_same
 from jaxacct.train.sources import ArraySource, IndexedSource, stream
 from jaxacct.train.state import Evaluation, Keeper, OwnRows, Progress, TrainState
-from jaxacct.train.step import Program
+from jaxacct.train.step import StepProgram
 
 PATIENCE = 0.5
 """Seconds that compiled steps may take in one piece: Ctrl-C is heard within about as many, or within one step. Speed
@@ -47,7 +47,7 @@ class Loop(Sole, Sealed):
     source: ArraySource | IndexedSource
     sampler: Any
     policy: Any
-    program: Program
+    program: StepProgram
     data: tuple[Array, ...]
     _state: TrainState
     _constants: nnx.State

@@ -67,7 +67,7 @@ Data = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Program:
+class StepProgram:
     """The parts of a training step that do not change.
 
     Attributes:

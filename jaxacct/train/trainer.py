@@ -39,7 +39,7 @@ from jaxacct.train.saving import agreed_key, check_same, check_settings, fingerp
 from jaxacct.train.settings import items_of, spending
 from jaxacct.train.sources import ArraySource, source_of
 from jaxacct.train.state import Progress, TrainState
-from jaxacct.train.step import Program, strongly_typed
+from jaxacct.train.step import StepProgram, strongly_typed
 
 OTHER_NAMES = {
     **dict.fromkeys(("max_grad_norm", "l2_norm_clip", "clipping_norm", "clipping_threshold"), "clip_norm"),
@@ -182,7 +182,7 @@ class DPTrainer(Loop):
         of_one = ExampleLoss.of(loss, self._graph, params, self._constants, self.source.example, augmentation)
         book = self._ledger(self.delta_after_overflow)
         policy_state = owned(self.policy.start(book))
-        self.program = Program(
+        self.program = StepProgram(
             loss=of_one, correct=correct, optimizer=optimizer, sampler=self.sampler,
             policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
             gradient_noise=settings.gradient_noise(self.policy, rule, metrics, self.noise), metrics=metrics,

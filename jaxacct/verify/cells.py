@@ -468,8 +468,6 @@ def delta(runs: contour.Runs, epsilon: arb, tilt: float) -> arb:
 # joining of cells as a post-processing.
 # ----------------------------------------------------------------------------------------------------
 
-BITS = 160
-"""Bits of precision."""
 
 TAIL = 34.0
 """Negative natural logarithm of the share of tilted mass and of delta that windows leave out: e^-34 = 2e-15.

@@ -146,16 +146,6 @@ def test_cut_gaussian():
             reach = mp.mpf(CUT) - t * m
             truth = t * (t + 1) * mp.mpf(m) ** 2 / 2 + mp.log(mp.ncdf(reach))
             assert truth <= value <= truth * (1 + 1e-4)
-        tail = program(pair.log_tail)
-        for t in (0.0, 2.0, 5.0):
-            for loss in (-3.0, 0.0, 4.0, 12.0):
-                shift = (mp.mpf(loss) - mp.mpf(m) ** 2 / 2) / m - t * m
-                mass = mp.ncdf(mp.mpf(CUT) - t * m) - mp.ncdf(shift) if shift < 0 else mp.ncdf(-shift)
-                truth = t * (t + 1) * mp.mpf(m) ** 2 / 2 + mp.log(mass) if shift < CUT - t * m else -mp.inf
-                bound = float(tail(t, loss))
-                cut = mp.exp(t * (t + 1) * mp.mpf(m) ** 2 / 2) * mp.ncdf(-(mp.mpf(CUT) - t * m))
-                assert mp.log(mp.exp(truth) - cut) <= bound
-                assert bound <= float(truth) + 0.01
 
 
 def test_mass_above_the_highest_loss_must_be_counted():
@@ -193,7 +183,7 @@ def test_one_compilation_serves_all_parameters_inside_a_float32_trace():
         traces.append(b)
         (pair,) = laplace(as_float64(b)).dominating_pairs()
         cells = pair.cell_masses(jnp.asarray([-np.inf, -0.2, 0.1, np.inf], jnp.float64))
-        return cells, pair.cumulant(2.0), pair.log_tail(2.0, 0.05), pair.central_loss(), pair.is_valid()
+        return cells, pair.cumulant(2.0), pair.central_loss(), pair.is_valid()
 
     run = in_float64(everything)
     jitted = jax.jit(lambda b: run(b))

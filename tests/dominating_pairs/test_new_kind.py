@@ -76,19 +76,6 @@ class VariancePair(DominatingPair):
         (v, top, _), t = self._parts(), as_float64(order)
         return t * top - jnp.log1p(t * (1 - v)) / 2
 
-    def log_tail(self, order, loss):
-        # Tilted by t the law is normal of precision (1 + t (1 - v))/v: of |x| < r it has at most 2 r times its density
-        # at 0, and at most everything.
-        v, top, _ = self._parts()
-        radius = self._radius(loss - self.boundary_error(jnp.abs(loss)))
-
-        def bound(t):
-            density = jnp.sqrt((1 + t * (1 - v)) / (2 * jnp.pi * v))
-            within = jnp.minimum(jnp.log(2 * radius * density), 0.0)
-            return self.cumulant(t) + within + 1e-13 * (1 + t * top)
-
-        return jnp.where(loss >= top, -jnp.inf, jnp.maximum(bound(order), bound(jnp.zeros_like(order))))
-
     def law(self):
         return in_float64_only(VarianceLaw(self))
 

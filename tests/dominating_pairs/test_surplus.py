@@ -1,4 +1,4 @@
-"""Inequalities on random inputs, in 60 digits: what the roundings of cells and tails are said to be at most."""
+"""Inequalities on random inputs, in 60 digits: what the roundings of a surplus and of cells are said to be at most."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,6 @@ import mpmath as mp
 import numpy as np
 from helpers.thorough import program
 
-from jaxacct.dominating_pairs import SubsampledGaussianPair
 from jaxacct.dominating_pairs.normal import normal_cells
 from jaxacct.dominating_pairs.pair import surplus
 
@@ -48,21 +47,3 @@ def test_cells_of_a_normal_far_from_the_origin():
                 a, b = points[i : i + 2]
                 truth = mp.ncdf(b) - mp.ncdf(a) if b < 0 else mp.ncdf(-a) - mp.ncdf(-b)
                 assert abs(mp.mpf(float(masses[i])) - truth) <= mp.mpf(float(errors[i]))
-
-
-def test_tails_of_a_gaussian_are_upper_bounds():
-    """q = 1: the tail has a closed form, and the bound by the slope is that but for its margin and Mills' ratio."""
-    tail = program(lambda s, removes, t, y: SubsampledGaussianPair(s, 1.0, removes).log_tail(t, y))
-    with jax.enable_x64(True), mp.workdps(60):
-        for _ in range(60):
-            s, t = 10 ** RANDOM.uniform(-2, 1.5), 10 ** RANDOM.uniform(-2, 2)
-            removes = bool(RANDOM.random() < 0.5)
-            # Far below the tilted mean the tail is nearly all of the moment.
-            y = (0.5 + t) / s**2 + RANDOM.uniform(-30, 10) / s
-            found = float(tail(s, removes, t, y))
-            s_, t_, y_ = mp.mpf(s), mp.mpf(t), mp.mpf(float(y))
-            # The loss is N(1/(2 s^2), 1/s^2) in either direction; tilted, its mean is (1/2 + t)/s^2.
-            truth = t_ * (t_ + 1) / (2 * s_**2) + mp.log(
-                mp.erfc((y_ * s_ - (t_ + mp.mpf(1) / 2) / s_) / mp.sqrt(2)) / 2
-            )
-            assert truth <= found
