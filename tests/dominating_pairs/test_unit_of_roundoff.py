@@ -109,32 +109,32 @@ def test_edges_are_within_their_bound_where_a_moderate_loss_is_negative():
 
 TRACED = [
     *(path for room in ("dominating_pairs", "saddlepoint", "mechanisms") for path in (PACKAGE / room).glob("*.py")),
-    *(PACKAGE / f"{name}.py" for name in ("composition", "question", "bounds")),
+    *(PACKAGE / f"{name}.py" for name in ("composition", "bounds")),
 ]
 
 OF_THE_HOST = {
-    "loss_distribution.VALUE_ERROR": "of a user's functions in float64; what is traced scales it",
-    "truncated.for_batches": "Python's own floats, before anything is traced",
-    "with_replacement.dominating_pairs": "of NumPy's numbers, before anything is traced",
-    "group_without_replacement.dominating_pairs": "of functions in float64; what is traced scales it",
+    "finite.VALUE_ERROR": "of a user's functions in float64; what is traced scales it",
+    "gaussian.TruncatedPoissonGaussian.for_batches": "Python's own floats, before anything is traced",
+    "gaussian.GaussianWithReplacement.dominating_pairs": "of NumPy's numbers, before anything is traced",
+    "group.WithoutReplacementGroup.dominating_pairs": "of functions in float64; what is traced scales it",
 }
 
 NO_ROUNDING = {
     "finite.SUM_TOLERANCE": "what a user's numbers may miss is checked on the host; what is traced scales it",
-    "paired_allocation._paired": "the least width of a grid",
-    "paired_allocation._with_part": "the least bend of a grid's rows, and of a logarithm",
-    "panels.SHARE_ROUNDING": "scaled where it is used",
-    "random_allocation.VALUE_ERROR": "scaled where it is used",
-    "random_allocation.FIRST_ERROR": "scaled where it is used",
-    "random_allocation.step": "the least width of a grid",
-    "turns.HALF_PI": "pi",
-    "turns.TURN": "pi",
-    "turns.QUARTERS": "a coefficient of a sine",
-    "with_replacement.ROUNDING": "of NumPy's numbers, before anything is traced",
-    "with_replacement.SLACK": "likewise",
-    "with_replacement.validate": "what a user's probabilities may miss",
+    "allocation._paired": "the least width of a grid",
+    "allocation._with_part": "the least bend of a grid's rows, and of a logarithm",
+    "shifted_noise.SHARE_ROUNDING": "scaled where it is used",
+    "allocation.VALUE_ERROR": "scaled where it is used",
+    "allocation.FIRST_ERROR": "scaled where it is used",
+    "allocation.step": "the least width of a grid",
+    "normal.HALF_PI": "pi",
+    "normal.TURN": "pi",
+    "normal.QUARTERS": "a coefficient of a sine",
+    "gaussian.ROUNDING": "of NumPy's numbers, before anything is traced",
+    "gaussian.SLACK": "likewise",
+    "gaussian.GaussianWithReplacement.validate": "what a user's probabilities may miss",
     "solve.CONVERGED": "what counts as converged",
-    "question.NEGLIGIBLE": "what counts as converged",
+    "composition.NEGLIGIBLE": "what counts as converged",
     "composition._infinite_mass": "far above the rounding of the product that it covers, in any unit",
 }
 
@@ -143,11 +143,16 @@ class Units(ast.NodeVisitor):
     """Collects, each with where it stands: uses of float64's unit, small numbers that nothing scales, early calls."""
 
     def __init__(self, module):
-        self.module, self.places = module, []
+        self.module, self.owner, self.places = module, [], []
         self.float64, self.unscaled, self.early, self.scaled = set(), set(), set(), set()
 
     def place(self):
-        return f"{self.module}.{self.places[-1] if self.places else ''}"
+        return ".".join([self.module, *self.owner, *self.places[-1:]])
+
+    def visit_ClassDef(self, node):
+        self.owner.append(node.name)
+        self.generic_visit(node)
+        self.owner.pop()
 
     def visit_FunctionDef(self, node):
         # Defaults and decorators are evaluated where the function is defined.
@@ -199,8 +204,9 @@ def test_no_traced_module_keeps_a_unit():
     assert set().union(*(found.unscaled for found in every)) == set(NO_ROUNDING)
     assert not set().union(*(found.early for found in every))
     for name in NO_ROUNDING:
-        module, constant = name.split(".")
+        module, *_, constant = name.split(".")
         if "scale" in NO_ROUNDING[name]:
             text = "".join(path.read_text() for path in TRACED if path.stem == module)
             assert f"scaled({constant})" in text
-            assert text.count(constant) == 2
+            names = [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
+            assert names.count(constant) == 2
