@@ -138,6 +138,7 @@ def test_one_compilation_serves_all_values():
         ),
         (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=1000), ["points = 1000", "power of two"]),
         (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=96), ["points = 96", "at least 128"]),
+        (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=192), ["points = 192", "a multiple of it"]),
         (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=9 * 2**7), ["points = 1152", "three times"]),
         (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=64, tolerance=0.1), ["tolerance", "points"]),
         (lambda: ja.prv.epsilon(ja.Gaussian(1.0), 1, 1e-5, tolerance=0.0), ["tolerance = 0.0"]),
