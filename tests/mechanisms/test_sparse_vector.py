@@ -91,8 +91,13 @@ def test_gaussian_tails_are_those_of_n_events():
     assert count == 100
     with jax.enable_x64(True):
         losses = np.array([-2.0, -1.001, -1.0, 0.0, 0.999, 1.0, 1.001, 2.0, 12.0]) * least
-        found = {f.__name__: np.asarray(f(losses, pair.parameters)) for f in
-                 (pair.survival_p, pair.survival_q, pair.cdf_p, pair.cdf_q)}  # fmt: skip
+        functions = {
+            "survival_p": pair.survival_p,
+            "survival_q": pair.survival_q,
+            "cdf_p": pair.cdf_p,
+            "cdf_q": pair.cdf_q,
+        }
+        found = {name: np.asarray(function(losses, pair.parameters)) for name, function in functions.items()}
     error = float(pair.value_error)
     assert error < 1e-13
     with mpmath.workdps(40):
