@@ -72,7 +72,8 @@ class Bounds:
     def intersection(self, other: Bounds) -> Bounds:
         """Returns the intersection of two brackets of one number, which have the same shape.
 
-        It has converged where either has. The estimate is this one's where that has converged, else the other's.
+        It has converged where either has. The estimate is this one's where that has converged, else the other's. Of
+        brackets that contradict each other it is the least that holds both, and has not converged.
         """
         return outside(_intersection(self, other))
 
@@ -126,8 +127,12 @@ def _gap(lower: ArrayLike, upper: ArrayLike) -> Array:
 @compiled
 def _intersection(first: Bounds, second: Bounds) -> Bounds:
     lower, upper = jnp.maximum(first.lower, second.lower), jnp.minimum(first.upper, second.upper)
+    # Brackets that share no number: one of them is wrong, and nothing tells which. All between them may be the truth.
+    is_shared = ~(lower > upper)
+    lower = jnp.where(is_shared, lower, jnp.minimum(first.lower, second.lower))
+    upper = jnp.where(is_shared, upper, jnp.maximum(first.upper, second.upper))
     estimate = jnp.where(first.converged, first.estimate, jnp.clip(second.estimate, lower, upper))
-    return Bounds(lower, estimate, upper, first.converged | second.converged)
+    return Bounds(lower, estimate, upper, is_shared & (first.converged | second.converged))
 
 
 @in_float64

@@ -93,3 +93,12 @@ def test_the_top_level_shows_the_api_and_nothing_else():
     assert sorted(dir(ja)) == sorted([*ja.__all__, "__version__"])
     for name in dir(ja):
         assert getattr(ja, name) is not None
+
+
+def test_brackets_that_contradict_each_other_are_no_bracket_turned_round():
+    low, high = (ja.Bounds(*map(np.float64, ends), np.True_) for ends in ((1.0, 1.5, 2.0), (3.0, 3.5, 4.0)))
+    for one, other in ((low, high), (high, low)):
+        both = one.intersection(other)
+        assert (both.lower, both.upper, bool(both.converged)) == (1.0, 4.0, False)
+    shared = low.intersection(ja.Bounds(*map(np.float64, (2.0, 2.5, 3.0)), np.False_))
+    assert (shared.lower, shared.upper, bool(shared.converged)) == (2.0, 2.0, True)
