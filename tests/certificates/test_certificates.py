@@ -125,8 +125,9 @@ def test_every_byte_of_every_field_is_sealed(folder, made, tmp_path):
 def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypatch, tmp_path):
     """Whoever computes hashes anew still has to have true brackets, and words and numbers that follow from the spec."""
     monkeypatch.setattr(certificate, "followed", remembered(certificate.followed))
+    judged = certificate.judged
     monkeypatch.setattr(certificate, "judged", lambda spec, bracket: judge(json_files.dumps([spec.given, bracket])))
-    judge = functools.cache(lambda text: certificate.judged(specs.parsed(json.loads(text)[0]), json.loads(text)[1]))
+    judge = functools.cache(lambda text: judged(specs.parsed(json.loads(text)[0]), json.loads(text)[1]))
     file, refuted = tmp_path / "certificate.json", 0
     for path in leaves({key: value for key, value in made.items() if key != "seal"}):
         name = ".".join(map(str, path))
