@@ -81,7 +81,7 @@ def process(words: list[str], folder: Path, kill_at: int | None = None) -> dict[
 def killed_twice(side: int, mode: str, folder: Path) -> dict[str, Any]:
     """Returns the record of one sweep."""
     words = [*words_of(side, mode), "--out", str(folder)]
-    total = len(ja.sweep.boxes.Boxes.of((side,) * 3, CHUNK))
+    total = len(ja.sweep.description.Boxes.of((side,) * 3, CHUNK))
     runs = [process([*words, "--resume"], folder, round(share * total)) for share in KILLED_AT]
     runs.append(process([*words, "--resume"], folder))
     found = sweep.load(folder)

@@ -31,7 +31,7 @@ def test_rows_go_together():
 
 
 def test_columns_in_a_file_stay_there_and_are_all_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(ja.sweep.settings, "STRETCH", 2)
+    monkeypatch.setattr(ja.sweep.description, "STRETCH", 2)
     np.save(tmp_path / "noise.npy", [1.0, 2.0, 3.0, 4.0, -5.0])
     settings = rows(
         noise_multiplier=ja.sweep.read_values(tmp_path / "noise.npy"), sampling_rate=0.1, steps=1, delta=0.1
