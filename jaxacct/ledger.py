@@ -10,7 +10,7 @@ import abc
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,9 @@ class Ledger(abc.ABC):
     Attributes:
         state: a registered dataclass of float32 leaves. The fields that a subclass adds are hashable and static.
     """
+
+    has_budget: ClassVar[bool] = True
+    """Whether there is a budget of which something may remain: a filter's; an odometer has none."""
 
     state: PyTree
 

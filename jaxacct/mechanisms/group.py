@@ -40,7 +40,7 @@ from jaxacct.numerics.programs import lowered
 from jaxacct.numerics.pytrees import register_dataclass
 
 MOST_EXAMPLES = 512
-"""Largest group on Poisson samples. Its number of sampled examples is taken by its exact law, each with a place on the
+"""Largest group. On Poisson samples its number of sampled examples is taken by its exact law, each with a place on the
 noise's axis; a limit of work alone."""
 
 LEAST_PLACES = 16
@@ -212,9 +212,6 @@ def more_of_a_group(epsilon: ArrayLike, delta: ArrayLike, size: int) -> tuple[Ar
 # Groups of examples in batches of fixed size, drawn without replacement
 # ----------------------------------------------------------------------------------------------------
 
-MOST_OF_GROUP = 512
-"""Largest group in batches of fixed size; a limit of work alone."""
-
 FARTHEST = 14.0
 """Standard deviations beyond which a loss counts as infinite: 1e-44 of its mass. Sound for any value."""
 
@@ -283,7 +280,7 @@ class WithoutReplacementGroup(Mechanism):
 
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_whole(self.size, "size", 1, MOST_OF_GROUP, "the number of examples of a group")
+        validation.check_whole(self.size, "size", 1, MOST_EXAMPLES, "the number of examples of a group")
         validation.check_whole(self.num_examples, "num_examples", 2, 2**53, "the number of examples")
         others = self.num_examples - self.size
         validation.check_whole(

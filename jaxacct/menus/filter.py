@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -289,6 +289,8 @@ class MenuOdometer(MenuFilter):
     >>> print(f"{odometer.epsilon():.2f}")
     0.47
     """
+
+    has_budget: ClassVar[bool] = False
 
     readings: tuple[float, ...]
 

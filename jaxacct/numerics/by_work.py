@@ -26,11 +26,11 @@ from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import is_concrete
 from jaxacct.numerics.programs import Program, by_platform
 
-Stacked = TypeVar("Stacked")
+Tree = TypeVar("Tree")
 Result = TypeVar("Result")
 
 
-def stack(*trees: Stacked) -> Stacked:
+def stack(*trees: Tree) -> Tree:
     """Returns pytrees of equal structure and shapes as one, with a new leading axis.
 
     >>> stack({"a": 1.0}, {"a": 2.0})["a"].tolist()
@@ -148,8 +148,6 @@ _run_many = Program(_map, static=("function", "static", "which"), by=By.XLA)
 # Functions given to these loops must take all that differs between lanes as arguments: values that they close over are
 # not batched.
 # ----------------------------------------------------------------------------------------------------
-
-Tree = TypeVar("Tree")
 
 LANES = 32768
 """Most lanes of a block, which bounds the memory; a share of a share of them still keeps a device busy. Only speed and

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -110,6 +111,8 @@ class RenyiTotals:
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class _RenyiOdometer(RenyiLedger):
+    has_budget: ClassVar[bool] = False
+
     state: RenyiTotals
     orders: tuple[float, ...]
 

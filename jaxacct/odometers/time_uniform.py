@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +81,8 @@ class TimeUniformState:
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class _TimeUniformOdometer(Ledger):
+    has_budget: ClassVar[bool] = False
+
     state: TimeUniformState
 
     def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:

@@ -29,15 +29,6 @@ from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.numerics.precision import as_float64, in_float64
 from jaxacct.numerics.pytrees import register_dataclass
-from jaxacct.odometers import (
-    FilterOdometer,
-    MenuOdometer,
-    MixtureOdometer,
-    RenyiOdometer,
-    RogersOdometer,
-    StitchedOdometer,
-    VilleOdometer,
-)
 
 
 class Setting(NamedTuple):
@@ -190,18 +181,6 @@ class Schedule(_Fixed):
 # ----------------------------------------------------------------------------------------------------
 
 
-ODOMETERS = (
-    FilterOdometer,
-    MenuOdometer,
-    MixtureOdometer,
-    RenyiOdometer,
-    RogersOdometer,
-    StitchedOdometer,
-    VilleOdometer,
-)
-"""Ledgers without a budget: nothing of it could remain."""
-
-
 @dataclass(frozen=True)
 class SpendRemaining:
     """Policy that spends what is left of the budget evenly over the steps left: it asks for the least noise that does.
@@ -247,7 +226,7 @@ class SpendRemaining:
         return self.sampling_rate, self.sampling_rate
 
     def start(self, ledger: Ledger) -> Float32[Array, ""]:
-        if isinstance(ledger, ODOMETERS):
+        if not ledger.has_budget:
             raise ValueError(
                 f"ledger is a {type(ledger).__name__}, an odometer: it has no budget of which something could remain. "
                 "Give SpendRemaining a filter."

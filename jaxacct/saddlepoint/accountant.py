@@ -317,7 +317,7 @@ def may_answer(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
 
 
 def _may_fall(directions: Sequence[Parts]) -> bool:
-    """Returns whether a program is worth its time: all laws are known, and the characteristic function may fall."""
+    """Returns whether the characteristic functions may fall, as far as a line needs to end."""
     return all(_log_recurring(parts) < FALLEN for parts in directions)
 
 

@@ -32,7 +32,7 @@ from jaxacct.numerics.float_pairs.interpret import as_pairs
 from jaxacct.numerics.precision import scope
 from jaxacct.processes import check_not_forked, progress
 from jaxacct.sweep.description import MECHANISM, Accountant, Boxes, Description, Entry, Quantity, Settings, quantity_of
-from jaxacct.sweep.result import Folder, Memory, Shard, Store, Sweep
+from jaxacct.sweep.result import Arrays, Folder, Memory, Shard, Store, Sweep
 
 
 def epsilon(
@@ -257,9 +257,6 @@ def _read(count: int, results: dict[str, Any]) -> dict[str, np.ndarray]:
 # ----------------------------------------------------------------------------------------------------
 # Results of a part of the entries: the compiled program for all of them, then the mesh for those that this leaves open.
 # ----------------------------------------------------------------------------------------------------
-
-Arrays = dict[str, np.ndarray]
-"""Columns by name."""
 
 
 def computed(

@@ -29,8 +29,8 @@ from jaxtyping import Array, ArrayLike, Float32, PyTree
 from jaxacct.numerics.precision import scope
 from jaxacct.policies import Constant, Policy, Setting
 
-Owned = TypeVar("Owned")
-"""Type of what is copied."""
+T = TypeVar("T")
+"""Type of a pytree."""
 
 
 class Sealed:
@@ -75,7 +75,7 @@ class Sole:
         )
 
 
-def owned(tree: Owned) -> Owned:
+def owned(tree: T) -> T:
     """Returns a pytree like ``tree`` with nothing of it in common: new containers, new Variables, new memory.
 
     Arrays of NumPy become arrays of JAX; dtypes, and where arrays of JAX lie, stay.
@@ -102,7 +102,7 @@ def owned_array(given: Any) -> jax.Array:
     return jax.device_put(np.array(given))
 
 
-def fresh(tree: Owned) -> Owned:
+def fresh(tree: T) -> T:
     """Returns ``tree`` in new containers and new Variables around the same arrays: what is written into it stays there.
 
     That is enough within a traced function, whose arrays nobody else can write to.
@@ -110,7 +110,7 @@ def fresh(tree: Owned) -> Owned:
     return jax.tree.map(lambda leaf: leaf, tree)
 
 
-def owned_settings(given: Owned, name: str) -> Owned:
+def owned_settings(given: T, name: str) -> T:
     """Returns a copy of a policy, a sampler or a clipping rule; arrays that it holds are copied as well.
 
     Raises TypeError where it cannot be copied.
@@ -161,9 +161,6 @@ Arrays = dict[str, np.ndarray]
 
 Leaf = tuple[str, tuple[int, ...], str]
 """An array as text: dtype, shape, and its bytes in hexadecimal digits."""
-
-T = TypeVar("T")
-"""Type of a pytree."""
 
 
 def arrays_of(tree: Any) -> Arrays:

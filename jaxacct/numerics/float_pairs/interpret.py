@@ -29,13 +29,23 @@ from jaxtyping import Array, Bool
 
 from jaxacct.numerics import arithmetic
 from jaxacct.numerics.float_pairs import functions, sums, wide
-from jaxacct.numerics.float_pairs.operations import COMPLEX, MOVING, REAL, WHOLE, Complex, Params, Rule, beside_constant
+from jaxacct.numerics.float_pairs.operations import (
+    COMPLEX,
+    MOVING,
+    REAL,
+    WHOLE,
+    Complex,
+    Params,
+    Rule,
+    beside_constant,
+    of_operands,
+)
 from jaxacct.numerics.float_pairs.pair import Single, bits, from_bits, power_of_two
 from jaxacct.numerics.float_pairs.wide import INFINITE, LARGEST, NOTHING, Wide
 from jaxacct.numerics.pytrees import scan_counts
 
-WIDE_DTYPE = np.dtype(np.float64)
-"""Type of the numbers that become pairs."""
+FLOAT64, COMPLEX128 = np.dtype(np.float64), np.dtype(np.complex128)
+"""Types whose operations are replaced."""
 
 CALLS = {
     "jit": "jaxpr", "pjit": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
@@ -163,9 +173,9 @@ class _Planning:
         # Single numbers of the host alone are computed there: they would be constants of the program, which a compiler
         # might rewrite.
         folded = FOLDED.get(name)
-        if folded and shape == () and dtype == WIDE_DTYPE and all(isinstance(atom, Known) for atom in inputs):
+        if folded and shape == () and dtype == FLOAT64 and all(isinstance(atom, Known) for atom in inputs):
             with np.errstate(all="ignore"):
-                return [Known(np.asarray(folded(*(atom.value for atom in inputs)), WIDE_DTYPE))]
+                return [Known(np.asarray(folded(*(atom.value for atom in inputs)), FLOAT64))]
         # Programs within loops and branches are compared by their identity.
         key = name, tuple(sorted(equation.params.items())), tuple(map(_key, inputs))
         is_known = not equation.effects and _is_hashable(key)
@@ -250,7 +260,7 @@ def together(values: Sequence[Any], shape: tuple[int, ...], inward: Callable[[An
 
 def constant_of(step: Step) -> tuple[Callable[[Any], Any], Any] | None:
     """Returns the function that a step with one constant operand is of the other, and that operand; None for others."""
-    if len(step.inputs) != 2 or getattr(step.operands[0], "dtype", None) != WIDE_DTYPE:
+    if len(step.inputs) != 2 or getattr(step.operands[0], "dtype", None) != FLOAT64:
         return None
     for place, atom in enumerate(step.inputs):
         other = step.inputs[1 - place]
@@ -265,7 +275,7 @@ def constant_of(step: Step) -> tuple[Callable[[Any], Any], Any] | None:
 def kind_of(step: Step) -> Any:
     """Returns the key of steps that can be done at once, None for a step that is done by itself."""
     name, shape = step.name, step.shape
-    if name not in COSTS or any(getattr(operand, "dtype", None) != WIDE_DTYPE for operand in step.operands):
+    if name not in COSTS or any(getattr(operand, "dtype", None) != FLOAT64 for operand in step.operands):
         return None
     # A step with a constant has a shorter form by itself, and cheap steps on many numbers gain nothing side by side.
     size = math.prod(shape)
@@ -503,10 +513,6 @@ def _product_of_matrices(params: Params, x: Rough, y: Rough) -> Rough:
     return sums.products_summed(x, y, params["dimension_numbers"], multiply, summed)
 
 
-def _plain(function: Callable[..., Any]) -> Rule:
-    return lambda params, *args: function(*args)
-
-
 def _whole_power(params: Params, x: Rough) -> Rough:
     power = functools.reduce(multiply, [x] * abs(params["y"]))
     one = Rough(jnp.ones_like(x.high), jnp.zeros_like(x.exponent))
@@ -514,37 +520,37 @@ def _whole_power(params: Params, x: Rough) -> Rough:
 
 
 ROUGH: dict[str, Rule] = {
-    "add": _plain(add),
-    "add_any": _plain(add),
+    "add": of_operands(add),
+    "add_any": of_operands(add),
     "sub": lambda params, x, y: add(x, negative(y)),
-    "mul": _plain(multiply),
-    "div": _plain(divide),
-    "neg": _plain(negative),
+    "mul": of_operands(multiply),
+    "div": of_operands(divide),
+    "neg": of_operands(negative),
     "abs": lambda params, x: Rough(jnp.abs(x.high), x.exponent),
     "max": lambda params, x, y: select(less(x, y) | jnp.isnan(y.high), y, x),
     "min": lambda params, x, y: select(less(y, x) | jnp.isnan(y.high), y, x),
     "square": lambda params, x: multiply(x, x),
-    "sqrt": _plain(square_root),
+    "sqrt": of_operands(square_root),
     "integer_pow": _whole_power,
     "is_finite": lambda params, x: x.exponent < INFINITE,
-    "eq": _plain(equal),
+    "eq": of_operands(equal),
     "ne": lambda params, x, y: ~equal(x, y),
-    "lt": _plain(less),
+    "lt": of_operands(less),
     "le": lambda params, x, y: less(x, y) | equal(x, y),
     "gt": lambda params, x, y: less(y, x),
     "ge": lambda params, x, y: less(y, x) | equal(x, y),
-    "exp": _plain(exp),
+    "exp": of_operands(exp),
     "exp2": lambda params, x: exp(multiply(x, normal(jnp.float32(math.log(2)), 0))),
-    "log": _plain(log),
-    "log1p": _plain(log1p),
-    "expm1": _plain(expm1),
+    "log": of_operands(log),
+    "log1p": of_operands(log1p),
+    "expm1": of_operands(expm1),
     "pow": lambda params, x, y: exp(multiply(log(x), y if isinstance(y, Rough) else normal(y.astype(jnp.float32), 0))),
     "reduce_sum": total,
     "reduce_max": largest_over,
     "reduce_min": lambda params, x: negative(largest_over(params, negative(x))),
     "cumsum": _running,
     "dot_general": _product_of_matrices,
-    "lower_tail": _plain(lower_tail),
+    "lower_tail": of_operands(lower_tail),
 }
 """Forms of operations on rough numbers."""
 
@@ -562,9 +568,6 @@ NUMBERS = (Wide, Complex, Rough)
 
 ROUGHLY = "roughly_done"
 """Name of the jitted function of :func:`jaxacct.numerics.arithmetic.roughly`."""
-
-FLOAT64, COMPLEX128 = np.dtype(np.float64), np.dtype(np.complex128)
-"""Types whose operations are replaced."""
 
 
 def as_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callable[..., Any]:

@@ -164,16 +164,12 @@ def divide(x: Wide, y: Wide) -> Wide:
     return Wide(jnp.where(is_nan, jnp.nan, found.high), found.low, jnp.where(is_nan, INFINITE, found.exponent))
 
 
-def _single(value: Single) -> Wide:
-    return normal(Pair(value, jnp.zeros_like(value)), 0)
-
-
 def square_root(x: Wide) -> Wide:
     """Returns the root; NaN below 0."""
     odd = x.exponent & 1
     found = pair.square_root(pair.scale(x.pair, power_of_two(odd)))
     root = normal(found, (x.exponent - odd) >> 1)
-    return select((x.high <= 0) | (x.exponent == INFINITE), _single(jnp.sqrt(x.high)), root)
+    return select((x.high <= 0) | (x.exponent == INFINITE), single(jnp.sqrt(x.high)), root)
 
 
 def times_power(x: Wide, exponent: Array) -> Wide:
