@@ -38,9 +38,9 @@ from flax import nnx
 
 import jaxacct as ja
 from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Policy, Schedule
-from jaxacct.train import Budget, Dataset, DPTrainer, accuracy, cross_entropy, load
-from jaxacct.train.models import MLP, Linear
+from jaxacct.train import Budget, DPTrainer, accuracy, cross_entropy
 from jaxacct.train.report import write_report
+from jaxacct_recipes import MLP, Dataset, Linear, load
 
 RESULT = pathlib.Path(__file__).parent / "results" / "adaptive.json"
 DELTA, CLIP_NORM = 1e-5, 1.0

@@ -22,7 +22,8 @@ from flax import nnx
 from bench import report
 from jaxacct import audit
 from jaxacct.audit import experiment
-from jaxacct.train import Linear, cross_entropy
+from jaxacct.train import cross_entropy
+from jaxacct_recipes import Linear
 
 EXAMPLES, FEATURES, CLASSES = 1000, 8, 4
 SEEDS = 20

@@ -31,18 +31,10 @@ from flax import nnx
 import jaxacct as ja
 from bench import report
 from bench.papers import scattering
-from jaxacct.train import (
-    Budget,
-    DPTrainer,
-    Linear,
-    accuracy,
-    clipped_sum,
-    cross_entropy,
-    load,
-    privatize,
-)
+from jaxacct.train import Budget, DPTrainer, accuracy, clipped_sum, cross_entropy, privatize
 from jaxacct.train.planned import Plan, SideQuery
-from jaxacct.train.recipes import decaying_in_the_second_half
+from jaxacct_recipes import Linear, load
+from jaxacct_recipes.recipes import decaying_in_the_second_half
 
 EPSILON, DELTA = 3.0, 1e-5
 MEAN_NOISE = 10.0

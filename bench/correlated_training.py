@@ -33,8 +33,9 @@ from flax import nnx
 from bench import report
 from bench.networks import NETWORKS, cross_entropy
 from jaxacct import factorize, strategies
-from jaxacct.train import CyclicPoissonSampler, DPTrainer, Linear, accuracy, load, run_key
+from jaxacct.train import CyclicPoissonSampler, DPTrainer, accuracy, run_key
 from jaxacct.train import cross_entropy as class_loss
+from jaxacct_recipes import Linear, load
 
 BANDS, EXAMPLES = 16, 65_536
 

@@ -34,8 +34,9 @@ from bench import report
 from bench.timing import clock
 from jaxacct.policies import Constant, Policy, Schedule
 from jaxacct.train import DPTrainer
-from jaxacct.train.models import MLP, cross_entropy
+from jaxacct.train.models import cross_entropy
 from jaxacct.train.step import Program
+from jaxacct_recipes import MLP
 
 EXAMPLES, BATCH, STEPS, NOISE_MULTIPLIER = 10_000, 256, 20, 1.0
 """Steps of one timed call: the start of a call is no part of a step."""

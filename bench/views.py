@@ -20,7 +20,8 @@ from flax import nnx
 
 from bench import report
 from bench.timing import clock
-from jaxacct.train import RECIPES, Augmentation, DPTrainer, accuracy, cross_entropy, load
+from jaxacct.train import Augmentation, DPTrainer, accuracy, cross_entropy
+from jaxacct_recipes import RECIPES, load
 
 EPSILON, DELTA = 3.0, 1e-5
 BATCH, STEPS, MICROBATCH = 512, 120, 64

@@ -100,7 +100,7 @@ def _model(shape: tuple[int, ...], classes: int) -> Any:
     """Returns the model that is trained, a linear one."""
     from flax import nnx
 
-    from jaxacct.train import Linear
+    from jaxacct_recipes import Linear
 
     return Linear(shape, classes, rngs=nnx.Rngs(0))
 
@@ -108,7 +108,7 @@ def _model(shape: tuple[int, ...], classes: int) -> Any:
 def _examples(name: str) -> tuple[Any, Any, int]:
     """Returns inputs, labels and the number of classes of a data set."""
     if name == "digits":
-        from jaxacct.train import load
+        from jaxacct_recipes import load
 
         digits = load("digits")
         return digits.train_inputs, digits.train_labels, digits.num_classes

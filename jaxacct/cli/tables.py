@@ -60,7 +60,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """Returns the data set of the arguments, a table or a named one, and a report's entries on a table."""
     from jaxacct.train import datasets
-    from jaxacct.train.datasets import table
 
     if arguments.data is None:
         given = [name for name in ONLY_FOR_TABLES if getattr(arguments, name) is not None]
@@ -98,7 +97,7 @@ def recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | No
     """Returns the recipe of a run, made of public numbers for a table, and its epochs."""
     import dataclasses
 
-    from jaxacct.train import RECIPES
+    from jaxacct_recipes import RECIPES
 
     own = {} if arguments.model is None else {"module": _factory(arguments.model)}
     named = arguments.data is None
@@ -111,8 +110,8 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
     from jaxacct import calibrate
     from jaxacct.outward import steps_of
     from jaxacct.train.groups import Batches
-    from jaxacct.train.models import MLP
-    from jaxacct.train.recipes import UNTUNED, Recipe
+    from jaxacct_recipes import MLP
+    from jaxacct_recipes.recipes import UNTUNED, Recipe
 
     size = Batches(most_examples=arguments.most_examples).size_for(len(dataset.train_labels))
     batch = min(BATCH, size) if arguments.batch_size is None else arguments.batch_size

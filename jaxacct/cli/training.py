@@ -226,7 +226,7 @@ def _export(trainer: Any, dataset: Any, path: pathlib.Path) -> None:
 
 def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dict[str, Any]]:
     """Returns the trainer, the number of steps to fit it for, and the report's entries on both."""
-    from jaxacct.train import make_trainer
+    from jaxacct_recipes import make_trainer
 
     recipe, epochs = tables.recipe(arguments, dataset)
     given = vars(arguments) | {"epochs": epochs}

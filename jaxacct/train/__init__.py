@@ -10,6 +10,10 @@ other loops are in ``own_loop``.
 0.5
 """
 
+import importlib
+import warnings
+from typing import Any
+
 try:
     import flax as _flax  # noqa: F401
     import optax as _optax  # noqa: F401
@@ -23,15 +27,11 @@ except ModuleNotFoundError as missing:
 from jaxacct.train.averaging import adam_bc, averaged, averaged_model, averaging
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
-from jaxacct.train.datasets import Dataset, bounded_contributions, load, mean_over_examples, users_as_examples
 from jaxacct.train.groups import Augmentation, Batches, Budget, Placement
 from jaxacct.train.keys import run_key
 from jaxacct.train.loop import ShortRunWarning
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.models import (
-    MLP,
-    Linear,
-    PatchCNN,
     accuracy,
     cross_entropy,
     lora,
@@ -43,7 +43,6 @@ from jaxacct.train.models import (
 from jaxacct.train.noise import privatize
 from jaxacct.train.own_loop import PrivateGradients, PrivateState, add_noise, make_private
 from jaxacct.train.planned import Plan, SideQuery
-from jaxacct.train.recipes import RECIPES, Recipe, Tuned, make_trainer, planned_epsilon, tune
 from jaxacct.train.report import Norms, build_report, certified_epsilon, guarantee, last_norms, observing, write_report
 from jaxacct.train.sampling import (
     CyclicPoissonSampler,
@@ -57,10 +56,10 @@ from jaxacct.train.sources import IndexedSource
 from jaxacct.train.sparse_vector import SparseVector
 from jaxacct.train.state import Evaluation, TrainState
 from jaxacct.train.trainer import DPTrainer
+from jaxacct.train.tuning import Tuned, tune
+from jaxacct.train.users import bounded_contributions, mean_over_examples, users_as_examples
 
 __all__ = [
-    "MLP",
-    "RECIPES",
     "AdaptiveQuantile",
     "Augmentation",
     "Automatic",
@@ -69,14 +68,11 @@ __all__ = [
     "Checkpoints",
     "CyclicPoissonSampler",
     "DPTrainer",
-    "Dataset",
     "Evaluation",
     "Flat",
     "IndexedSource",
-    "Linear",
     "Metrics",
     "Norms",
-    "PatchCNN",
     "PerLayer",
     "Placement",
     "Plan",
@@ -84,7 +80,6 @@ __all__ = [
     "PrivateGradients",
     "PrivateState",
     "RandomAllocationSampler",
-    "Recipe",
     "ShortRunWarning",
     "SideQuery",
     "SparseVector",
@@ -107,15 +102,12 @@ __all__ = [
     "export_inference",
     "guarantee",
     "last_norms",
-    "load",
     "load_model",
     "lora",
     "make_private",
-    "make_trainer",
     "mean_over_examples",
     "merge_lora",
     "observing",
-    "planned_epsilon",
     "privatize",
     "run_key",
     "save_model",
@@ -126,3 +118,13 @@ __all__ = [
     "users_as_examples",
     "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what :mod:`jaxacct_recipes` holds now, with a warning, for one minor version more."""
+    if name in ("MLP", "RECIPES", "Dataset", "Linear", "PatchCNN", "Recipe", "load", "make_trainer", "planned_epsilon"):
+        warnings.warn(
+            f"jaxacct.train.{name} is jaxacct_recipes.{name} now: import it from there.", DeprecationWarning, stacklevel=2
+        )
+        return getattr(importlib.import_module("jaxacct_recipes"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

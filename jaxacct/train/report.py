@@ -29,12 +29,12 @@ from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.records import KINDS, record_of
 from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant
-from jaxacct.train.datasets.dataset import LossOfUser
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.sampling import PoissonSampler, runs_of
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import Evaluation
 from jaxacct.train.trainer import DPTrainer
+from jaxacct.train.users import LossOfUser
 
 
 def certified_epsilon(trainer: DPTrainer) -> Bounds:

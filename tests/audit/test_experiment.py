@@ -12,7 +12,8 @@ from jaxacct import audit
 from jaxacct.audit import experiment
 from jaxacct.cli import main
 from jaxacct.outward import rounded_up
-from jaxacct.train import Linear, cross_entropy, run_key
+from jaxacct.train import cross_entropy, run_key
+from jaxacct_recipes import Linear
 
 SMALL = audit.Settings(noise_multiplier=1.5, steps=200, canaries=400, guesses=100)
 FEATURES, CLASSES = 6, 3

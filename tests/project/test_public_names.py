@@ -78,7 +78,7 @@ WITH_ANY = {
     "jaxacct.train.build_report(config)": "JSON",
     "jaxacct.train.build_report(return)": "JSON",
     "jaxacct.train.cross_entropy(model)": "any callable module",
-    "jaxacct.train.make_trainer(options)": "those of DPTrainer",
+    "jaxacct_recipes.make_trainer(options)": "those of DPTrainer",
     "jaxacct.train.split_params(return)": "a graph definition of flax, whose type is not public",
     "jaxacct.train.write_report(report)": "JSON",
 }

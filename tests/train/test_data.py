@@ -12,9 +12,8 @@ from bench.papers import cifar
 from bench.papers.cifar import read_cifar
 from bench.papers.ratings import read_ratings
 from bench.papers.recipes import LOADERS, load
-from jaxacct.train import Dataset
-from jaxacct.train.datasets.dataset import FILES, hold_out, read_idx
-from jaxacct.train.datasets.table import read_libsvm
+from jaxacct_recipes import Dataset
+from jaxacct_recipes.datasets import FILES, hold_out, read_idx, read_libsvm
 
 REAL = pathlib.Path(__file__).parents[3] / "shared" / "data"
 

@@ -7,7 +7,7 @@ from bench.papers.ratings import load as load_ratings
 from bench.papers.recipes import load
 from bench.papers.reviews import LENGTH, VOCABULARY, encode, hashing, listed, words
 from bench.papers.reviews import load as load_reviews
-from jaxacct.train.datasets.table import COLUMNS, read_uci
+from jaxacct_recipes.datasets import COLUMNS, read_uci
 
 
 def test_adult_with_and_without_its_own_test_file(tmp_path):

@@ -12,10 +12,11 @@ import pytest
 from bench.papers import ratings, recipes, reviews
 from bench.papers.networks import PooledEmbedding, root_mean_squared_error
 from jaxacct import train
-from jaxacct.train import Dataset, accuracy, planned_epsilon
-from jaxacct.train.datasets import LOADERS
+from jaxacct.train import accuracy
+from jaxacct_recipes import Dataset, planned_epsilon
+from jaxacct_recipes.datasets import LOADERS
 
-RECIPES = train.RECIPES | recipes.RECIPES
+RECIPES = jaxacct_recipes.RECIPES | recipes.RECIPES
 
 SHAPES = {
     "digits": ((8, 8, 1), jnp.float32, 10),
@@ -46,7 +47,7 @@ PRINTED = {
 
 
 def test_every_data_set_has_a_recipe_of_its_own_name():
-    assert set(LOADERS) == set(train.RECIPES)
+    assert set(LOADERS) == set(jaxacct_recipes.RECIPES)
     assert set(recipes.LOADERS) <= set(RECIPES)
     for name in recipes.LOADERS:
         assert RECIPES[name].dataset == name
@@ -104,7 +105,7 @@ def test_a_recipe_splits_its_data_as_its_source_does(tmp_path):
     (tmp_path / "a9a").write_text("".join(f"{i % 2} {i % 100 + 1}:1\n" for i in range(4000)))
     dataset = RECIPES["bu-adult"].load(tmp_path)
     assert (len(dataset.train_labels), len(dataset.test_labels)) == (744, 3256)
-    assert len(train.load("adult", tmp_path).test_labels) == 800
+    assert len(jaxacct_recipes.load("adult", tmp_path).test_labels) == 800
 
 
 def test_a_trainer_by_name_keeps_to_its_plan():

@@ -9,7 +9,7 @@ import pytest
 from jaxacct.cli import main
 from jaxacct.cli.training import DATASETS
 from jaxacct.train.checkpoints import SPENDS, Checkpoints
-from jaxacct.train.datasets import LOADERS
+from jaxacct_recipes.datasets import LOADERS
 
 SHORT = ["train", "--epochs", "5", "--seed", "3"]
 

@@ -9,8 +9,9 @@ from flax import nnx
 from helpers.shared import SGD, sharing
 
 from jaxacct.filters import RenyiFilter
-from jaxacct.train import Batches, Budget, DPTrainer, Flat, Placement, certified_epsilon, load, make_trainer
+from jaxacct.train import Batches, Budget, DPTrainer, Flat, Placement, certified_epsilon
 from jaxacct.train.models import accuracy
+from jaxacct_recipes import load, make_trainer
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-3}
 

@@ -1,49 +1,33 @@
-"""Recipes, ready-made settings for the named data sets, and a private search for the best settings of one's own.
+"""Recipes: settings of a run for each of the named data sets, which the command line starts from, and their trainer.
 
-* :class:`Recipe`, :data:`RECIPES`, :func:`make_trainer`: one recipe for each data set, which the command line starts
-  from. Recipes were chosen by the test accuracy on public data sets. On private data, tuning costs budget of its own.
-* :func:`tune`: a search whose cost is part of the budget.
+Recipes were chosen by the test accuracy on public data sets. On private data, choosing settings costs budget of its
+own: :func:`jaxacct.train.tune` pays for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import jax
-import numpy as np
 import optax
 from flax import nnx
 
 from jaxacct import validation
-from jaxacct.bounds import Bounds
-from jaxacct.calibrate.targets import least_noise
 from jaxacct.filters import RenyiFilter
-from jaxacct.mechanisms.mechanism import Mechanisms, Steps
-from jaxacct.outward import rounded_down, rounded_up, steps_of
+from jaxacct.outward import steps_of
 from jaxacct.policies import Policy
-from jaxacct.selection import Trials
-from jaxacct.selection.laws import DRAWING
-from jaxacct.train.datasets import Dataset
-from jaxacct.train.groups import Batches, Budget
-from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
-from jaxacct.train.models import MLP, Linear, PatchCNN, cross_entropy
-from jaxacct.train.planned import Plan, composition_of
-from jaxacct.train.report import RELATIONS, unit_of
-from jaxacct.train.sampling import ALLOWANCE, PoissonSampler
+from jaxacct.train import Batches, Budget, DPTrainer, PoissonSampler, cross_entropy, run_key
+from jaxacct.train.keys import DerivedKey, describe_seed
+from jaxacct.train.sampling import ALLOWANCE
 from jaxacct.train.settings import affordable_steps, rate_of, spending
-from jaxacct.train.trainer import DPTrainer
+from jaxacct_recipes.datasets import Dataset
+from jaxacct_recipes.networks import MLP, Linear, PatchCNN
 
 Optimizer = Callable[[float, int], optax.GradientTransformation]
 """Maker of an Optax transformation from the learning rate and the planned number of steps."""
-
-BUDGET_ROUNDING = 1e-6
-"""Relative room above what the planned steps cost, for the filter's rounding at the last of them. Sound for any value:
-the filter keeps to its epsilon; less could lose the last step."""
 
 
 def decaying_in_the_second_half(learning_rate: float, steps: int) -> optax.Schedule:
@@ -66,7 +50,7 @@ class Recipe:
     """Settings of a run.
 
     Attributes:
-        dataset: its name, for :func:`~jaxacct.train.datasets.load`.
+        dataset: its name, for :func:`~jaxacct_recipes.load`.
         module: makes the module from the shape of an example, the number of classes and the keys.
         noise_multiplier: standard deviation of the noise over ``clip_norm``.
         batch_size: the expected one.
@@ -156,7 +140,7 @@ def make_trainer(
     training have their own keys.
 
     Args:
-        dataset: from :func:`~jaxacct.train.datasets.load`.
+        dataset: from :func:`~jaxacct_recipes.load`.
         epsilon: of the budget. None: what the epochs cost.
         delta: of the budget.
         recipe: a :class:`Recipe`, or a name in :data:`RECIPES`. None: the one named like the data set.
@@ -175,7 +159,7 @@ def make_trainer(
     Raises ValueError where an argument is out of range, a recipe is unknown or for another data set, or neither the
     budget nor the epochs are known.
 
-    >>> from jaxacct.train.datasets import load
+    >>> from jaxacct_recipes import load
     >>> trainer, steps = make_trainer(load("digits"), epsilon=3.0, delta=1e-5, epochs=10, seed=0)
     >>> trainer.steps, steps
     (0, 15)
@@ -272,178 +256,6 @@ def planned_epsilon(
     mechanism = PoissonSampler(num_examples, sampling_rate, num_examples + 1).mechanism(noise_multiplier)
     unlimited = RenyiFilter(float("inf"), delta * (1 - 2 * ALLOWANCE))
     _, spent = unlimited.spend(mechanism, steps=steps)
-    return float(spent.epsilon()) * (1 + BUDGET_ROUNDING)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Private search for the best settings, whose cost is part of the budget.
-# ----------------------------------------------------------------------------------------------------
-
-SHARE = 1e-3
-"""Share of delta that is set aside for cut batches. Sound for any value in (0, 1/2), for :func:`tune` checks the
-cost."""
-
-Setting = TypeVar("Setting")
-"""Type of a setting, in any form that ``make`` takes."""
-
-
-@dataclass(frozen=True)
-class Tuned(Generic[Setting]):
-    """The release of a search. Nothing of the other runs is kept.
-
-    Attributes:
-        setting: the winner's; None where the law drew no trial at all.
-        model: the winner, as trained.
-        score: the winner's score; -inf where every run failed.
-        noise_multiplier: noise multiplier of every run.
-        certified: bounds on the epsilon of the whole search, at ``delta`` less what cut batches and the
-            drawing of trials may cost.
-        delta: the budget.
-        certificate: the statement to publish, as plain values for :func:`~jaxacct.train.write_report`: the law of the
-            number of trials and not the number, the total, and in words what it holds for.
-    """
-
-    setting: Setting | None
-    model: nnx.Module | None
-    score: float | None
-    noise_multiplier: float
-    certified: Bounds
-    delta: float
-    certificate: dict[str, Any] = field(repr=False)
-
-
-def tune(
-    make: Callable[..., DPTrainer],
-    space: Sequence[Setting],
-    score: Callable[[nnx.Module], float],
-    *,
-    trials: Trials,
-    epsilon: float,
-    delta: float,
-) -> Tuned[Setting]:
-    """Trains with settings drawn at random, and returns the best model; the whole search is (epsilon, delta)-DP.
-
-    Args:
-        make: ``make(setting, noise_multiplier=..., delta=...)`` returns a :class:`DPTrainer` that is planned: it passes
-            both on, with ``steps`` or ``epochs`` and the batches, the same for all settings, and no ``seed``.
-        space: the settings, from which each trial draws one, all with equal probabilities: learning rates, clipping
-            norms, models, in any form that ``make`` takes. Public: chosen without looking at the data.
-        score: ``score(model)``, a number, the higher the better, of the model and public examples alone. Validation
-            examples that were split off the private data are private: a score on them needs noise of its own, which is
-            then a :class:`SideQuery` of every run; without it there is no guarantee.
-        trials: law of the number of runs (:mod:`jaxacct.selection`). More of them cost little. A law that varies less
-            costs more, and finds more: :func:`jaxacct.calibrate.most_trials` weighs that.
-        epsilon: budget of all runs together, above 0.
-        delta: budget of all runs together, in (0, 1).
-
-    Returns:
-        :class:`Tuned`. The noise is the least with which the search keeps to the budget. A run in which nothing is
-        learned any longer (FloatingPointError), or whose score is NaN, comes last.
-
-    Formal guarantee: the result is (epsilon, delta)-DP for the sampler's relation, by the certified upper bound of
-    :class:`jaxacct.RepeatAndSelect`, if it is all that anybody learns of the search: not how many runs there were, thus
-    not how long it took, nor what ``make`` and ``score`` print. An interruption may tell that.
-
-    Raises ValueError where an argument is out of range, settings differ in what a run costs, a trainer is not planned
-    or has a seed, or no noise suffices; TypeError where ``trials`` is no law; RuntimeError in a group of processes.
-
-    Source: Papernot and Steinke (2022), "Hyperparameter tuning with Rényi differential privacy".
-
-    A search for a learning rate::
-
-        def make(rate, **run):
-            return DPTrainer(model(), loss, optax.sgd(rate), data, steps=1000, sampling_rate=0.01, clip_norm=1.0, **run)
-
-        found = tune(make, [0.1, 1.0, 10.0], score, trials=Geometric(10.0), epsilon=3.0, delta=1e-5)
-        write_report(found.certificate, "certificate.json")
-    """
-    if not isinstance(trials, Trials):
-        raise TypeError(f"trials = {trials!r} is no law: give one of jaxacct.selection, such as Geometric(10.0).")
-    validation.check_positive(epsilon, "epsilon")
-    validation.check_delta(delta)
-    space = list(space)
-    if not space:
-        raise ValueError("space is empty: give at least one setting.")
-    if jax.process_count() > 1:
-        raise RuntimeError("tune was called in a group of processes, which would draw different trials: use one.")
-    # Delta is divided: a share for cut batches of all runs expected, the distance between the drawn number of trials
-    # and its law, which counts 1 + e^epsilon times, and the rest for the mechanisms.
-    mean = float(trials.mean)
-    run_delta = SHARE * delta / mean
-    drawing = DRAWING * math.ceil(mean / 1000) * (1 + math.exp(min(epsilon, 700.0)))
-    if not drawing < delta / 2:
-        raise ValueError(
-            f"delta = {delta} at epsilon = {epsilon}: how the number of trials is drawn costs "
-            f"{rounded_up(drawing, '.2g')} of it: give a larger delta, or a smaller epsilon."
-        )
-    left = delta * (1 - SHARE) - drawing
-    one = make(space[0], noise_multiplier=1.0, delta=run_delta)
-    first, unit = _plan(one), unit_of(one)
-    del one
-
-    def run(noise: float) -> tuple[Mechanisms, Steps]:
-        return composition_of(first.sampler, noise, first.steps, first.queries)
-
-    found = least_noise(run, trials, epsilon, left, first.sampler.relation, first.noise_multiplier)
-    noise, costs = float(found.value), run(float(found.value))
-    best: tuple[float, Setting, nnx.Module] | None = None
-    # One run per trial, of settings drawn by the operating system's entropy; ``best`` is all that is kept of them. Each
-    # run is checked to cost what was accounted, and a failed one counts as the worst instead of ending the search.
-    for _ in range(trials.draw()):
-        drawn = space[secrets.randbelow(len(space))]
-        trainer = make(drawn, noise_multiplier=noise, delta=run_delta)
-        _check_same(trainer, costs, drawn, epsilon, SHARE * delta, mean)
-        try:
-            trainer.fit()
-            reached = float(score(trainer.model))
-        except FloatingPointError:
-            reached = -math.inf
-        reached = -math.inf if math.isnan(reached) else reached
-        if best is None or reached > best[0]:
-            best = reached, drawn, trainer.model
-        del trainer
-    certificate = {
-        "search": {"trials": str(trials), "settings": len(space), "steps": first.steps, "noise_multiplier": noise},
-        "epsilon_certified": {"lower": float(found.reached.lower), "upper": float(found.reached.upper)},
-        "budget": {"epsilon": float(epsilon), "delta": float(delta)},
-        "guarantee": (
-            "The best of a random number of runs, its setting and its score were released, and nothing of the others. "
-            "All runs together are (epsilon, delta)-differentially private. Neighbours: "
-            f"{RELATIONS[first.sampler.relation].format(unit=unit)}. The score is taken to depend on the model alone, "
-            "and the number of runs and the time they took not to be known."
-        ),
-    }
-    value, setting, model = (None, None, None) if best is None else best
-    return Tuned(setting, model, value, noise, found.reached, delta, certificate)
-
-
-def _plan(trainer: DPTrainer) -> Plan:
-    """Returns a trainer's plan; raises ValueError where it has none, or a seed."""
-    if trainer.plan is None:
-        raise ValueError(
-            "make gives a trainer that is not planned: give it steps or epochs, and pass its arguments on."
-        )
-    if trainer.seed != ENTROPY:
-        raise ValueError("make gives a seed: its runs would have the same noise. Leave it out.")
-    return trainer.plan
-
-
-def _check_same(
-    trainer: DPTrainer, costs: tuple[Mechanisms, Steps], setting: object, epsilon: float, share: float, mean: float
-) -> None:
-    """Raises where a run costs anything but what was accounted for, or cut batches cost more than their share."""
-    plan = _plan(trainer)
-    steps = math.ceil(mean * plan.runs * plan.sampler.steps_per_run)
-    cut = plan.sampler.overflow_delta(steps, epsilon)
-    given = plan.composition()
-    kinds: set[Any] = {jax.tree.structure(given), jax.tree.structure(costs)}
-    if len(kinds) > 1 or not all(map(np.array_equal, jax.tree.leaves(given), jax.tree.leaves(costs))):
-        raise ValueError(
-            f"space has {setting!r}, a run of which is {given} and not {costs}: give all settings the same batches and "
-            "steps, and each trainer the noise multiplier that make gets."
-        )
-    if not cut <= share:
-        raise ValueError(
-            f"cut batches cost {rounded_up(cut)} of delta and not the {rounded_down(share)} that is set aside: give "
-            "samplers a larger capacity, or a larger delta."
-        )
+    # Relative room for the filter's rounding at the last step. Sound for any value, as the filter keeps to its epsilon:
+    # less could lose that step.
+    return float(spent.epsilon()) * (1 + 1e-6)
