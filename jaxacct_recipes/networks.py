@@ -1,4 +1,4 @@
-"""The networks of the recipes: logistic regression, a perceptron of one hidden layer, and a small convolutional network.
+"""The networks of the recipes: logistic regression, a multilayer perceptron, and a small convolutional network.
 
 They take one example, without a batch axis, and are made of ``nnx.Linear`` alone, whose per-example gradients need not
 be formed to be clipped. None of them mixes examples or keeps statistics of them.

@@ -150,7 +150,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def make_trainer(dataset: Dataset, *, recipe: str | Recipe, **settings: Any) -> tuple[DPTrainer, int]:
-    """Returns what ``jaxacct_recipes.make_trainer`` does, with the recipe's delta, epochs and noise unless others are given."""
+    """Returns what ``jaxacct_recipes.make_trainer`` does, with the recipe's own delta, epochs and noise by default."""
     if isinstance(recipe, str):
         if recipe not in RECIPES:
             raise ValueError(f"recipe = {recipe!r} is not known: give one of {', '.join(sorted(RECIPES))}.")

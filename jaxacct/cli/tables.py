@@ -59,13 +59,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """Returns the data set of the arguments, a table or a named one, and a report's entries on a table."""
-    from jaxacct.train import datasets
+    import jaxacct_recipes
+    from jaxacct_recipes import tables
 
     if arguments.data is None:
         given = [name for name in ONLY_FOR_TABLES if getattr(arguments, name) is not None]
         if given:
             raise ValueError(f"--{given[0].replace('_', '-')} is of a table of your own: give --data.")
-        return datasets.load(arguments.dataset or "digits", arguments.data_dir), {}
+        return jaxacct_recipes.load(arguments.dataset or "digits", arguments.data_dir), {}
     if arguments.dataset is not None or arguments.data_dir is not None:
         raise ValueError("--data is a table of your own: leave out --dataset and --data-dir.")
     if arguments.label is None or arguments.classes is None:
@@ -84,7 +85,7 @@ def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         else [name.strip() for name in arguments.classes.split(",")]
     )
     test = None if arguments.test is None else pathlib.Path(arguments.test)
-    loaded, columns = table.load(
+    loaded, columns = tables.load(
         pathlib.Path(arguments.data), arguments.label, rules, classes,
         bounds=everywhere, drop=drop, test=test, test_size=arguments.test_size or 0,
     )  # fmt: skip

@@ -124,7 +124,9 @@ def __getattr__(name: str) -> Any:
     """Returns what :mod:`jaxacct_recipes` holds now, with a warning, for one minor version more."""
     if name in ("MLP", "RECIPES", "Dataset", "Linear", "PatchCNN", "Recipe", "load", "make_trainer", "planned_epsilon"):
         warnings.warn(
-            f"jaxacct.train.{name} is jaxacct_recipes.{name} now: import it from there.", DeprecationWarning, stacklevel=2
+            f"jaxacct.train.{name} is jaxacct_recipes.{name} now: import it from there.",
+            DeprecationWarning,
+            stacklevel=2,
         )
         return getattr(importlib.import_module("jaxacct_recipes"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

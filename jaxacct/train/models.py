@@ -37,6 +37,7 @@ from jaxacct.train.groups import Augmentation
 from jaxacct.train.keys import run_key
 from jaxacct.train.owned import fresh, owned
 
+
 def cross_entropy(model: Any, example: Array, label: Array) -> Float[Array, ""]:
     """Returns the negative log-likelihood of one labelled example, in nats.
 

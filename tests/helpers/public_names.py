@@ -6,7 +6,7 @@ import pkgutil
 
 import jaxacct
 
-PACKAGES = ["jaxacct"] + [
+PACKAGES = ["jaxacct", "jaxacct_recipes"] + [
     name
     for _, name, is_package in pkgutil.walk_packages(jaxacct.__path__, "jaxacct.")
     # The command's public face is its help, and arithmetic is asked for by ``arithmetic=``.

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxacct_recipes
 from bench.papers import ratings, recipes, reviews
 from bench.papers.networks import PooledEmbedding, root_mean_squared_error
-from jaxacct import train
 from jaxacct.train import accuracy
 from jaxacct_recipes import Dataset, planned_epsilon
 from jaxacct_recipes.datasets import LOADERS
@@ -163,4 +163,4 @@ def test_bad_input(options, words):
     if options == {"recipe": "bu-adult"}:  # a batch above the data is cut to it by default, not where it is given
         options = {**options, "batch_size": 21}
     with pytest.raises(ValueError, match=words):
-        (recipes if "recipe" in options else train).make_trainer(dataset, **options)
+        (recipes if "recipe" in options else jaxacct_recipes).make_trainer(dataset, **options)
