@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
+import importlib
 import math
-from collections.abc import Callable
 from typing import Any
 
 from jaxacct.cli.arguments import (
@@ -15,49 +15,39 @@ from jaxacct.cli.arguments import (
     Run,
     add_json,
     add_run,
-    examples,
+    new_command,
     number,
     print_facts,
     rounded,
     run_of,
     scope_of,
     show,
+    why,
 )
 
 RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
 """The run of DP-SGD in the help's examples."""
 
-VERBS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
-    "best": lambda ja: (ja.epsilon, ja.delta),
-    "prv": lambda ja: (ja.prv.epsilon, ja.prv.delta),
-    "rdp": lambda ja: (ja.rdp.epsilon, ja.rdp.delta),
-    "saddlepoint": lambda ja: (ja.saddlepoint.epsilon, ja.saddlepoint.delta),
-}
-"""Functions for epsilon and delta by accountant, given the library, which is imported late as that takes time."""
-
 
 def add_parser(commands: Any) -> None:
     """Adds the commands to the parser's subcommands."""
     for quantity, given, value in (("epsilon", "delta", "1e-5"), ("delta", "epsilon", "4")):
-        article = "an" if given == "epsilon" else "a"
-        command = commands.add_parser(
-            quantity,
-            help=f"{quantity} of a run of DP-SGD, at {article} {given}",
-            description=f"Certified bounds on the {quantity} of a run: a Gaussian mechanism, some steps on Poisson "
+        command = new_command(
+            commands, quantity, functools.partial(run, quantity, given),
+            f"{quantity} of a run of DP-SGD, at {'an' if given == 'epsilon' else 'a'} {given}",
+            f"Certified bounds on the {quantity} of a run: a Gaussian mechanism, some steps on Poisson "
             "samples; or of any mechanisms composed. Report the upper bound.",
-            epilog=examples(
-                f"jaxacct {quantity} {RUN} --{given} {value}",
-                f"jaxacct {quantity} --noise-multiplier 20 --steps 100 --{given} {value} --json",
-                f"jaxacct {quantity} --mechanism gaussian:noise_multiplier=4,count=10 --mechanism laplace:scale=9 "
-                f"--{given} {value}",
-            ),
-        )
+            f"jaxacct {quantity} {RUN} --{given} {value}",
+            f"jaxacct {quantity} --noise-multiplier 20 --steps 100 --{given} {value} --json",
+            f"jaxacct {quantity} --mechanism gaussian:noise_multiplier=4,count=10 --mechanism laplace:scale=9 "
+            f"--{given} {value}",
+        )  # fmt: skip
         add_run(command)
         meaning = "failure probability, in (0, 1)" if given == "delta" else "privacy loss, at least 0"
         command.add_argument(f"--{given}", type=number, metavar=given[0].upper(), help=meaning)
         command.add_argument(f"--{quantity}", action=Elsewhere, const=f"it is what is looked for: give --{given}")
         command.add_argument(
-            "--accountant", choices=sorted(VERBS), default="best",
+            "--accountant", choices=sorted(GUARANTEES), default="best",
             help="best (default): saddlepoint, and prv where that has not converged",
         )  # fmt: skip
         command.add_argument(
@@ -65,7 +55,6 @@ def add_parser(commands: Any) -> None:
             help="relative gap between the bounds that prv aims at, where it is asked (default 1e-3)",
         )  # fmt: skip
         add_json(command)
-        command.set_defaults(run=functools.partial(run, quantity, given))
 
 
 def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
@@ -73,13 +62,14 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
     import jaxacct as ja
 
     asked = run_of(arguments)
-    value = getattr(arguments, given)
-    if value is None:
-        value = arguments.spec_asks[given] if arguments.spec else None
+    value = vars(arguments)[given]
+    if value is None and arguments.spec:
+        value = arguments.spec_asks[given]
     if value is None:
         raise ValueError(f"--{given} is missing: give that at which {quantity} is wanted.")
-    epsilon, delta = VERBS[arguments.accountant](ja)
-    solve = epsilon if quantity == "epsilon" else delta
+    # Only the accountant that is asked is imported: that takes time.
+    room: Any = ja if arguments.accountant == "best" else importlib.import_module(f"jaxacct.{arguments.accountant}")
+    solve = room.epsilon if quantity == "epsilon" else room.delta
     options = {"relation": asked.relation}
     if arguments.tolerance is not None:
         if arguments.accountant not in ("best", "prv"):
@@ -91,24 +81,23 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
         result = solve(asked.mechanism, asked.steps, value, **options)
     finally:
         gc.enable()
-    bounds: dict[str, float | None] = {"lower": None, "estimate": None, "upper": None}
+    # Rényi divergences give an upper bound alone.
+    lower, estimate, upper = None, None, result
     if isinstance(result, ja.Bounds):
-        bounds = {name: float(getattr(result, name)) for name in bounds}
-    else:
-        bounds["upper"] = float(result)
+        lower, estimate, upper = float(result.lower), float(result.estimate), result.upper
     record = {
         "quantity": quantity,
-        **bounds,
+        "lower": lower,
+        "estimate": estimate,
+        "upper": float(upper),
         given: value,
         **described(asked),
         "accountant": arguments.accountant,
         "guarantee": GUARANTEES[arguments.accountant],
     }
-    if bounds["upper"] == {"epsilon": math.inf, "delta": 1.0}[quantity]:
-        from jaxacct.cli.arguments import why
-
+    if record["upper"] == (math.inf if quantity == "epsilon" else 1.0):
         record["why"] = why(asked, value if quantity == "epsilon" else 1.0)
-    show(record, arguments.json, lambda: _print(record, asked, bounds, given))
+    show(record, arguments.json, lambda: _print(record, asked, given))
     return 0
 
 
@@ -143,14 +132,14 @@ def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
             for name, value in mechanism.items() if name not in ("type", "noise")]  # fmt: skip
 
 
-def _print(record: dict[str, Any], run: Run, bounds: dict[str, float | None], given: str) -> None:
+def _print(record: dict[str, Any], run: Run, given: str) -> None:
     """Prints a result as a table, its bounds rounded outward."""
     quantity = record["quantity"]
-    shown = [(f"{quantity}, {name}", rounded(name, bound)) for name, bound in bounds.items() if bound is not None]
+    bounds = [(name, record[name]) for name in ("lower", "estimate", "upper") if record[name] is not None]
     facts = [
         *facts_of_run(record),
         (given, f"{record[given]:.12g}"),
-        *shown,
+        *((f"{quantity}, {name}", rounded(name, bound)) for name, bound in bounds),
         *([("why", record["why"])] if "why" in record else []),
         ("accountant", f"{record['accountant']} ({record['guarantee']})"),
         ("holds for", record["scope"]),

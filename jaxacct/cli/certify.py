@@ -8,11 +8,11 @@ import pathlib
 from typing import Any
 
 from jaxacct.cli.arguments import (
-    RELATIONS,
     add_json,
     add_overwrite,
+    add_relation,
     count,
-    examples,
+    new_command,
     number,
     print_facts,
     rounded,
@@ -20,51 +20,39 @@ from jaxacct.cli.arguments import (
 )
 from jaxacct.cli.verify import CODES
 
-PDF = "certificate.pdf"
-"""Name of the page for paper in a certificate's folder."""
-
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "certify",
-        help="a certificate of a run or a composition, or whether one holds",
-        description="Writes a folder: certificate.json, sealed; a page for readers, certificate.html; and "
+    command = new_command(
+        commands, "certify", run, "a certificate of a run or a composition, or whether one holds",
+        "Writes a folder: certificate.json, sealed; a page for readers, certificate.html; and "
         "certificate.pdf where matplotlib is installed. SPEC is JSON, TOML or YAML, or a report.json of jaxacct train, "
         "an Opacus history or checkpoint, or a dp_event; several are composed. --check ends with code 0 where a folder "
         "holds, 3 where its bracket is refuted, 4 where the referee has not decided, and 2 where it was changed. Needs "
         'python-flint: pip install "jaxacct[verify]".',
-        epilog=examples(
-            "jaxacct certify runs/digits/report.json --out certificate",
-            'jaxacct certify spec.toml --delta 1e-6 --unit "one person\'s visits" --group 8',
-            "jaxacct certify --check certificate",
-        ),
-    )
+        "jaxacct certify runs/digits/report.json --out certificate",
+        'jaxacct certify spec.toml --delta 1e-6 --unit "one person\'s visits" --group 8',
+        "jaxacct certify --check certificate",
+    )  # fmt: skip
     command.add_argument("spec", metavar="SPEC", nargs="*", help="what is certified; - for standard input")
     command.add_argument("--check", metavar="FOLDER", help="check what this command wrote, elsewhere or later")
     at = command.add_mutually_exclusive_group()
     at.add_argument("--delta", type=number, metavar="D", help="at which epsilon is certified, in place of the spec's")
     at.add_argument("--epsilon", type=number, metavar="E", help="at which delta is certified")
-    command.add_argument("--relation", choices=RELATIONS, help="neighbouring relation, in place of the spec's")
+    add_relation(command, ", in place of the spec's")
     command.add_argument("--unit", metavar="WORDS", help="whose data is protected: one person's visits, say")
     command.add_argument("--group", type=count, metavar="G", help="records of one unit, which change together")
     command.add_argument("--fixed", metavar="WORDS", help="who fixed noise, sampling and steps, and when")
     command.add_argument("--out", metavar="FOLDER", help="where to write (default certificate)")
     add_overwrite(command, "replace the certificate in FOLDER")
     add_json(command, "print the certificate as one JSON object")
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes a certificate, or checks one, prints it, and returns the exit code."""
     settings = {name: vars(arguments)[name] for name in ("delta", "epsilon", "relation", "unit", "group", "fixed")}
     if arguments.check is not None:
-        if (
-            arguments.spec
-            or arguments.out
-            or arguments.overwrite
-            or any(setting is not None for setting in settings.values())
-        ):
+        if arguments.spec or arguments.out or arguments.overwrite or set(settings.values()) != {None}:
             raise ValueError("--check is of a folder that is there: leave out SPEC, --out and all settings.")
         return _check(arguments)
     if not arguments.spec:
@@ -77,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_free(folder, overwrite=arguments.overwrite)
     made = certificates.certify(specs.combined([specs.read(name) for name in arguments.spec], **settings))
     png, pdf = _pictures(made)
-    files = {certificate.HTML: certificate.html(made, png).encode()} | ({} if pdf is None else {PDF: pdf})
+    files = {certificate.HTML: certificate.html(made, png).encode()} | ({} if pdf is None else {"certificate.pdf": pdf})
     seal = certificates.write(folder, made, files, overwrite=arguments.overwrite)
     status = made["verdict"]["status"]
     show(made | {"seal": seal}, arguments.json, lambda: _print(made, seal, status, [("written to", str(folder))]))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jaxacct import json_files
+from jaxacct.choices import Relation
 from jaxacct.cli.accounting import RUN, described, facts_of_run
 from jaxacct.cli.arguments import (
     GUARANTEES,
@@ -18,35 +19,18 @@ from jaxacct.cli.arguments import (
     add_json,
     add_overwrite,
     add_run,
-    check_free,
-    examples,
+    file_to_write,
+    new_command,
     print_columns,
     print_facts,
     rounded,
     run_of,
     show,
+    why,
 )
-
-if TYPE_CHECKING:
-    from jaxacct.mechanisms.mechanism import Relation
 
 KINDS = {"epsilon": "profile", "delta": "profile", "fpr": "tradeoff", "orders": "renyi"}
 """Kinds of curves, by the argument that gives their places."""
-
-NUMBERS = (".npz", ".csv", ".json")
-"""Suffixes of files of numbers."""
-
-LEAST_DELTA = 1e-12
-"""Delta at about which a profile ends unless its epsilons are given."""
-
-LEAST_STEP = 1e-3
-"""Least distance (nats) between a profile's epsilons that are not given."""
-
-POINTS = 101
-"""Number of a curve's places where they are not given."""
-
-SHOWN = 21
-"""Largest number of lines printed."""
 
 
 class Found(NamedTuple):
@@ -60,18 +44,15 @@ class Found(NamedTuple):
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "curve",
-        help="the privacy profile, the trade-off curve or the Rényi divergences of a run",
-        description="Bounds at many places: delta over epsilon, or epsilon over delta (profile); the least "
+    command = new_command(
+        commands, "curve", run, "the privacy profile, the trade-off curve or the Rényi divergences of a run",
+        "Bounds at many places: delta over epsilon, or epsilon over delta (profile); the least "
         "false-negative rate of any attack over its false-positive rate (tradeoff); the Rényi divergence over its "
         "order (renyi). VALUES are a number, numbers with commas, or LOW:HIGH:COUNT[:log].",
-        epilog=examples(
-            f"jaxacct curve {RUN}",
-            f"jaxacct curve {RUN} --delta 1e-10:1e-2:9:log",
-            f"jaxacct curve {RUN} --kind tradeoff --out curve.csv",
-        ),
-    )
+        f"jaxacct curve {RUN}",
+        f"jaxacct curve {RUN} --delta 1e-10:1e-2:9:log",
+        f"jaxacct curve {RUN} --kind tradeoff --out curve.csv",
+    )  # fmt: skip
     command.add_argument(
         "--kind", choices=tuple(dict.fromkeys(KINDS.values())), default="profile", help="which curve (default: profile)"
     )
@@ -85,13 +66,20 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
     add_overwrite(command)
     add_json(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Computes the curve, writes and prints it, and returns the exit code."""
-    out, plot = (None if name is None else pathlib.Path(name) for name in (arguments.out, arguments.plot))
-    _check_files(out, plot, arguments)
+    from jaxacct.plot import require_matplotlib
+
+    # Files are looked at, and their folders made, before the computation and not after it.
+    out = None if arguments.out is None else file_to_write(arguments.out, (".npz", ".csv", ".json"), arguments)
+    plot = None if arguments.plot is None else file_to_write(arguments.plot, PICTURES, arguments)
+    if plot is not None:
+        require_matplotlib()
+    for path in (out, plot):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
     name, at = _places(arguments)
     asked = run_of(arguments)
     compute = {"profile": _epsilons if name == "delta" else _deltas, "tradeoff": _tradeoff, "renyi": _divergences}
@@ -107,8 +95,6 @@ def run(arguments: argparse.Namespace) -> int:
         "plot": None if plot is None else str(plot),
     }
     if found.quantity == "epsilon" and (known := found.bounds["upper"] == float("inf")).any():
-        from jaxacct.cli.arguments import why
-
         record["why"] = why(asked, float(found.at[known].max()))
     if out is not None:
         _write(record, found, out)
@@ -118,23 +104,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_files(out: pathlib.Path | None, plot: pathlib.Path | None, arguments: argparse.Namespace) -> None:
-    """Makes the folders, and raises ValueError where a file cannot be written: before the computation, not after it."""
-    files = [(path, known) for path, known in ((out, NUMBERS), (plot, PICTURES)) if path is not None]
-    if files:
-        from jaxacct.sweep.result import check_suffix
-
-        for path, known in files:
-            check_suffix(path, known)
-            check_free(path, arguments)
-    if plot is not None:
-        from jaxacct.plot import require_matplotlib
-
-        require_matplotlib()
-    for path, _ in files:
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-
 def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
     """Returns the argument by which places are given, and the places (n,); None and None for the kind's own."""
     import numpy as np
@@ -142,7 +111,7 @@ def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
     from jaxacct.sweep.description import parsed
 
     for name, kind in KINDS.items():
-        text = getattr(arguments, name)
+        text = vars(arguments)[name]
         if text is None:
             continue
         if kind != arguments.kind:
@@ -155,24 +124,21 @@ def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
 
 
 def _deltas(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
-    """Returns delta over epsilon; without epsilons given, from 0 to about where delta is :data:`LEAST_DELTA`."""
+    """Returns delta over epsilon; without epsilons given, from 0 to about where pictures of a profile end."""
     import numpy as np
 
     import jaxacct as ja
+    from jaxacct.plot.curves import LEAST_DELTA
 
     if at is None:
         # The end of the range need not be tight: a cheap upper bound is enough.
         last = float(ja.rdp.epsilon(mechanism, steps, LEAST_DELTA, relation=relation))
         if not np.isfinite(last):
             raise ValueError("--epsilon is missing: no range is known for this run; give the epsilons that you want.")
-        at = np.arange(POINTS) * _round_up(last / (POINTS - 1))
+        # The step has two digits, rounded up: multiples of it are printed in full. It is at least 0.001 nats.
+        at = np.arange(101) * float(f"{1.05 * max(last / 100, 1e-3):.1e}")
     found = ja.curve(mechanism, steps, epsilons=at, relation=relation)
     return Found("delta", "epsilon", at, _columns(found))
-
-
-def _round_up(step: float) -> float:
-    """Returns a number of two digits at or above a step: multiples of it can be printed in full."""
-    return float(f"{1.05 * max(step, LEAST_STEP):.1e}")
 
 
 def _epsilons(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
@@ -189,7 +155,7 @@ def _tradeoff(mechanism: Any, steps: float, at: Any, relation: Relation) -> Foun
 
     from jaxacct import tradeoff
 
-    at = np.linspace(0.0, 1.0, POINTS) if at is None else at
+    at = np.linspace(0.0, 1.0, 101) if at is None else at
     found = tradeoff.curve(mechanism, steps, at, relation=relation)
     return Found("false_negative_rate", "false_positive_rate", at, _columns(found))
 
@@ -260,11 +226,11 @@ def _title(record: dict[str, Any]) -> str:
 
 
 def _print(record: dict[str, Any], run: Run, found: Found) -> None:
-    """Prints up to :data:`SHOWN` places, evenly spread, and the facts of the run."""
+    """Prints up to 21 places, evenly spread, and the facts of the run."""
     import numpy as np
 
     every = len(found.at)
-    shown = np.unique(np.linspace(0, every - 1, min(every, SHOWN)).round().astype(int))
+    shown = np.unique(np.linspace(0, every - 1, min(every, 21)).round().astype(int))
     bounds = {name: values for name, values in found.bounds.items() if name != "estimate"}
     rows = [
         [f"{found.at[i]:.10g}", *(rounded(name, float(values[i])) for name, values in bounds.items())] for i in shown

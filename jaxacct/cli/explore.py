@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jaxacct.cli.arguments import GUARANTEES, add_json, add_relation, check_free, examples, print_facts, scope_of, show
-
-if TYPE_CHECKING:
-    from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.cli.arguments import (
+    GUARANTEES,
+    add_json,
+    add_overwrite,
+    add_relation,
+    file_to_write,
+    new_command,
+    print_facts,
+    scope_of,
+    show,
+)
 
 AXES = {
     "noise-multiplier": ("noise_multipliers", "0.5:8:25:log"),
@@ -22,23 +28,19 @@ AXES = {
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "explore",
-        help="a page with sliders for noise, rate, epochs and delta, for any browser, offline",
-        description="Writes one HTML file that shows certified bounds on epsilon for a grid of runs, and for what lies "
+    command = new_command(
+        commands, "explore", run, "a page with sliders for noise, rate, epochs and delta, for any browser, offline",
+        "Writes one HTML file that shows certified bounds on epsilon for a grid of runs, and for what lies "
         "between its points those of the cell around it. VALUES are as of sweep.",
-        epilog=examples(
-            "jaxacct explore --out page.html",
-            "jaxacct explore --noise-multiplier 1:4:16:log --epochs 5:50:10:log --sampling-rate 0.01 --delta 1e-6",
-        ),
-    )
+        "jaxacct explore --out page.html",
+        "jaxacct explore --noise-multiplier 1:4:16:log --epochs 5:50:10:log --sampling-rate 0.01 --delta 1e-6",
+    )  # fmt: skip
     command.add_argument("--out", metavar="FILE", default="explore.html", help="the page (default: explore.html)")
-    command.add_argument("--overwrite", action="store_true", help="replace the page that is there")
+    add_overwrite(command, "replace the page that is there")
     for name, (_, default) in AXES.items():
         command.add_argument(f"--{name}", metavar="VALUES", help=f"of the grid (default: {default})")
     add_relation(command)
     add_json(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,16 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxacct.json_files import write_whole
     from jaxacct.plot import explorer
     from jaxacct.sweep.description import parsed
-    from jaxacct.sweep.result import check_suffix
 
-    path = pathlib.Path(arguments.out)
-    check_suffix(path, (".html",))
-    check_free(path, arguments)
+    path = file_to_write(arguments.out, (".html",), arguments)
     given = {name: vars(arguments)[name.replace("-", "_")] for name in AXES}
     grid: dict[str, Any] = {
         AXES[name][0]: np.atleast_1d(parsed(text, name)) for name, text in given.items() if text is not None
     }
-    relation: Relation = arguments.relation or "add_or_remove"
+    relation = arguments.relation or "add_or_remove"
     page = explorer.page(**grid, relation=relation, show_progress=True)
     write_whole(path, page.encode())
     data = explorer.data_of(page)

@@ -17,11 +17,8 @@ from typing import Any
 from jaxacct import json_files
 from jaxacct.cli.arguments import number
 
-EPSILON, EPOCHS, LEAST_STEPS, BATCH, WIDTH = 3.0, 40, 100, 1024, 64
-"""Defaults for a table: budget epsilon, passes over the data, least number of steps, batch size, width of the MLP."""
-
-ONLY_FOR_TABLES = ("label", "classes", "bounds", "categories", "columns", "drop", "test", "test_size")
-"""Arguments that need --data."""
+EPSILON = 3.0
+"""Epsilon of the budget where none is given."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -63,8 +60,8 @@ def load(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     from jaxacct_recipes import tables
 
     if arguments.data is None:
-        given = [name for name in ONLY_FOR_TABLES if getattr(arguments, name) is not None]
-        if given:
+        of_tables = ("label", "classes", "bounds", "categories", "columns", "drop", "test", "test_size")
+        if given := [name for name in of_tables if vars(arguments)[name] is not None]:
             raise ValueError(f"--{given[0].replace('_', '-')} is of a table of your own: give --data.")
         return jaxacct_recipes.load(arguments.dataset or "digits", arguments.data_dir), {}
     if arguments.dataset is not None or arguments.data_dir is not None:
@@ -115,8 +112,9 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
     from jaxacct_recipes.recipes import UNTUNED, Recipe
 
     size = Batches(most_examples=arguments.most_examples).size_for(len(dataset.train_labels))
-    batch = min(BATCH, size) if arguments.batch_size is None else arguments.batch_size
-    epochs = max(EPOCHS, LEAST_STEPS * batch / size) if arguments.epochs is None else arguments.epochs
+    # By default 1024 rows at a time, 40 passes, and at least 100 steps.
+    batch = min(1024, size) if arguments.batch_size is None else arguments.batch_size
+    epochs = max(40, 100 * batch / size) if arguments.epochs is None else arguments.epochs
     if not (0 < batch <= size and 0 < epochs < float("inf")):
         raise ValueError(
             f"--batch-size {batch:g}, --epochs {epochs:g}: give numbers above 0, the first at most {size}."
@@ -128,7 +126,7 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
         steps = steps_of(epochs, batch / size)
         noise = float(calibrate.noise_multiplier(epsilon, arguments.delta, batch / size, steps).value)
     made = Recipe(
-        dataset=dataset.name, module=lambda shape, classes, rngs: MLP(shape, classes, width=WIDTH, rngs=rngs),
+        dataset=dataset.name, module=lambda shape, classes, rngs: MLP(shape, classes, width=64, rngs=rngs),
         noise_multiplier=1.0 if noise is None else noise, batch_size=batch, clip_norm=1.0, learning_rate=0.01,
         microbatch_size=128, source=UNTUNED,
     )  # fmt: skip

@@ -11,43 +11,39 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxacct.cli import tables
-from jaxacct.cli.arguments import Elsewhere, History, add_json, examples, number, print_facts, show
+from jaxacct.cli.arguments import (
+    Elsewhere,
+    History,
+    add_json,
+    add_noise,
+    add_overwrite,
+    new_command,
+    number,
+    print_facts,
+    show,
+)
 from jaxacct.json_files import write_whole
 from jaxacct.outward import rounded_down, rounded_up
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
 """Data sets that can be named."""
-POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
-"""Policies that can be named."""
 CHECKPOINTS, HISTORY = "checkpoints", "history.jsonl"
 """Names in a run's folder: the folder of checkpoints, and in that the file of evaluations."""
 MODEL, INFERENCE, REPORT, PICTURE = "model", "inference.jax_export", "report.json", "training.png"
 """Names of the results in a run's folder."""
 
-INCREMENT, LEAST, MOST = 1 / 20, 0.8, 2.0
-"""Adaptive noise, as shares of the initial noise multiplier: distance of two levels, least and largest level."""
-
-BATCH_INCREMENT, BATCH_LEAST = 1 / 4, 1 / 2
-"""Adaptive batches, as shares of the initial size: distance of two levels and least level.
-
-They are those of 512 by 128 down to 256 in Lécuyer (2021), section 5.1.
-"""
-
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "train",
-        help="train a model by DP-SGD within a privacy budget",
-        description="Trains a Flax model with differential privacy until the next step would exceed the budget, and "
+    command = new_command(
+        commands, "train", run, "train a model by DP-SGD within a privacy budget",
+        "Trains a Flax model with differential privacy until the next step would exceed the budget, and "
         "writes the model (by Orbax), inference.jax_export (a function of a batch, for jax.export.deserialize), "
         "report.json and training.png.",
-        epilog=examples(
-            "jaxacct train --dataset digits --epsilon 3 --delta 1e-5",
-            "jaxacct train --dataset mnist --data-dir data/mnist --checkpoint-every 100 --out runs/kept",
-            "jaxacct train --data table.csv --label y --classes no,yes --bounds age=0:120 --categories sex=F,M",
-        ),
-    )
+        "jaxacct train --dataset digits --epsilon 3 --delta 1e-5",
+        "jaxacct train --dataset mnist --data-dir data/mnist --checkpoint-every 100 --out runs/kept",
+        "jaxacct train --data table.csv --label y --classes no,yes --bounds age=0:120 --categories sex=F,M",
+    )  # fmt: skip
     command.add_argument("--dataset", choices=DATASETS, help="default: digits, which needs no files")
     command.add_argument("--data-dir", metavar="DIR", help="folder of the data set's files")
     command.add_argument(
@@ -58,11 +54,8 @@ def add_parser(commands: Any) -> None:
         help="budget (default 3; with constant --noise-multiplier and --epochs what these cost)",
     )  # fmt: skip
     command.add_argument("--delta", type=number, default=1e-5, metavar="D", help="budget (default 1e-5)")
-    command.add_argument(
-        "--noise-multiplier", type=number, metavar="S",
-        help="standard deviation of the noise over the clipping norm; more noise pays for more steps (default: "
-        "the least for the epochs, or about the recipe's)",
-    )  # fmt: skip
+    least = "the least for the epochs, or about the recipe's"
+    add_noise(command, f"; more noise pays for more steps (default: {least})")
     command.add_argument("--batch-size", type=number, metavar="B", help="expected size of the Poisson sampled batches")
     command.add_argument(
         "--most-examples", type=int, metavar="N",
@@ -96,23 +89,20 @@ def add_parser(commands: Any) -> None:
         "--examples", action=Elsewhere, const="they are those of the data set: give --dataset or --data"
     )
     command.add_argument("--out", metavar="DIR", help="where to write (default runs/DATASET)")
-    command.add_argument(
-        "--overwrite", action="store_true",
-        help="delete the run that DIR holds; what it released of the same data stays spent, and both budgets add up",
-    )  # fmt: skip
+    stays = "what it released of the same data stays spent, and both budgets add up"
+    add_overwrite(command, f"delete the run that DIR holds; {stays}")
     add_json(command, "print the report as one JSON object instead of a table")
     tables.add_arguments(command)
     _add_policies(command.add_argument_group("what the steps spend"))
     kept = command.add_argument_group("checkpoints", "in DIR/checkpoints, which holds the run's key: keep it private")
     kept.add_argument("--checkpoint-every", type=int, metavar="N", help="most updates between two (default: none)")
     kept.add_argument("--resume", action="store_true", help="go on with the run in DIR, with the arguments it had")
-    command.set_defaults(run=run)
 
 
 def _add_policies(group: Any) -> None:
     """Adds the arguments of policies and ledgers."""
     group.add_argument(
-        "--policy", choices=POLICIES, default="constant",
+        "--policy", choices=("constant", "adaptive-noise", "adaptive-batch", "spend-remaining"), default="constant",
         help="noise as given throughout; noise or batch size by how a noisy count of correct training examples goes; "
         "or the least noise that the rest of the budget pays for",
     )  # fmt: skip
@@ -280,10 +270,12 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
         asks: dict[str, Any] = {"period": period, "query_noise": arguments.query_noise}
         policy: Any = Constant(noise, rate)
         if arguments.policy == "adaptive-noise":
-            asks |= {"increment": INCREMENT * noise, "least": LEAST * noise, "most": MOST * noise}
+            # Levels are shares of the initial noise. Sound for any value, as the ledger pays for what is chosen.
+            asks |= {"increment": 0.05 * noise, "least": 0.8 * noise, "most": 2.0 * noise}
             policy = AdaptiveNoise(sampling_rate=rate, initial=noise, **asks)
         elif arguments.policy == "adaptive-batch":
-            asks |= {"increment": BATCH_INCREMENT * batch, "least": BATCH_LEAST * batch, "most": batch}
+            # Levels are those of 512 by 128 down to 256 in Lécuyer (2021), section 5.1, as shares of the initial size.
+            asks |= {"increment": batch / 4, "least": batch / 2, "most": batch}
             policy = AdaptiveBatchSize(noise_multiplier=noise, num_examples=size, initial=batch, **asks)
         elif arguments.policy == "spend-remaining":
             policy = SpendRemaining(sampling_rate=rate, steps=steps, period=period)

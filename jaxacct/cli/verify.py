@@ -7,13 +7,11 @@ import itertools
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jaxacct import json_files
-from jaxacct.cli.arguments import add_json, examples, print_columns, print_facts, rounded, show
-
-if TYPE_CHECKING:
-    from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.choices import Relation
+from jaxacct.cli.arguments import add_json, new_command, print_columns, print_facts, rounded, show
 
 CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
 """Exit codes, by verdict."""
@@ -36,17 +34,15 @@ class Claim(NamedTuple):
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "verify",
-        help="whether a bracket of an epsilon or a delta is true, in ball arithmetic",
-        description="Proves or refutes the brackets in a JSON file that epsilon, delta, calibrate, curve or sweep "
+    command = new_command(
+        commands, "verify", run, "whether a bracket of an epsilon or a delta is true, in ball arithmetic",
+        "Proves or refutes the brackets in a JSON file that epsilon, delta, calibrate, curve or sweep "
         "wrote, without the accountants' code. Ends with code 0 if all are PROVED, 3 if one is REFUTED, else 4. "
         'Needs python-flint: pip install "jaxacct[verify]".',
-        epilog=examples("jaxacct verify claim.json", "jaxacct verify claim.json --json"),
-    )
+        "jaxacct verify claim.json", "jaxacct verify claim.json --json",
+    )  # fmt: skip
     command.add_argument("file", metavar="FILE", help="what a command wrote with --json; - for standard input")
     add_json(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -73,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             "status": verdict.status.value, "truth": list(verdict.truth), "reason": verdict.reason,
         })  # fmt: skip
     statuses = [str(verdict["status"]) for verdict in verdicts]
-    status = next(name for name in ("REFUTED", "UNDECIDED", "PROVED") if name in statuses)
+    status = max(statuses, key=("PROVED", "UNDECIDED", "REFUTED").index)  # that of the worst
     counts = {name.lower(): statuses.count(name) for name in CODES}
     show(
         {"status": status, "counts": counts, "claims": verdicts, "version": __version__},

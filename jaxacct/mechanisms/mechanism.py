@@ -21,17 +21,10 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
+from jaxacct.choices import Relation as Relation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.numerics.precision import as_float64, as_real, exact_float64, exact_real, is_concrete, is_zero
 from jaxacct.numerics.pytrees import check_told_apart
-
-Relation: TypeAlias = Literal["add_or_remove", "remove", "add", "replace", "zero_out"]
-"""Neighbouring relations: neighbours differ by one example more or less, one less, one more, one replaced by another,
-or one replaced by an example that contributes nothing ("zero_out", also called replace-special: a record of its own,
-whose clipped gradients are all 0).
-
-Under "replace" and "zero_out" neighbours have equally many examples: their number is public and may be used. Under the
-others it is protected as well. Sums protect it, but what a sum is divided by must not depend on it."""
 
 Direction: TypeAlias = Literal["remove", "add", "replace"]
 """A direction of a relation: from the data set with the example to the one without, back, or by a replacement."""

@@ -41,8 +41,8 @@ from jaxacct.sweep import Sweep
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEAST_DELTA = 1e-10
-"""Delta at which a profile ends, unless its epsilons are given."""
+LEAST_DELTA = 1e-12
+"""Delta at which a profile ends, here and on the command line, unless its epsilons are given. Sound for any value."""
 
 RATES = np.concatenate([[0.0], np.geomspace(1e-5, 0.05, 20), np.linspace(0.0, 1.0, 33)[2:]])
 """False-positive rates of a trade-off, unless they are given: enough for both scales."""
@@ -75,7 +75,7 @@ def profile(
     Args:
         mechanism: as for :func:`jaxacct.epsilon`.
         steps: likewise.
-        epsilons (n,): at least 0, ascending; by default up to where delta is 1e-10.
+        epsilons (n,): at least 0, ascending; by default up to where delta is 1e-12.
         relation: neighbouring relation.
         label: its text in the legend; by default the mechanism's numbers.
         axes: axes to draw on, which may hold another run's picture; by default a new figure.

@@ -23,13 +23,14 @@ import pathlib
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxacct import calibrate, certified, prv, saddlepoint, validation
 from jaxacct.bounds import Bounds
+from jaxacct.choices import Mode
 from jaxacct.composition import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
@@ -423,9 +424,6 @@ def _stretches(value: np.ndarray) -> Iterator[np.ndarray]:
 # Quantities: the computation for one entry of a sweep, compiled for all, and by the mesh for those that it leaves open.
 # ----------------------------------------------------------------------------------------------------
 
-MODES = ("saddlepoint", "certified")
-"""Modes of a sweep: the exact accountant alone, or the mesh where that does not converge."""
-
 Entry = dict[str, Any]
 """Values of one entry by name: settings, or results."""
 
@@ -475,7 +473,7 @@ class Quantity:
 
     def check(self, settings: Settings) -> None:
         """Raises ValueError where the settings are not those that the quantity needs."""
-        validation.check_one_of(self.mode, "mode", MODES)
+        validation.check_one_of(self.mode, "mode", get_args(Mode))
         validation.check_positive(self.tolerance, "tolerance")
         choices: tuple[Chosen, ...] = ("auto",) if self.calibrates else CERTIFIED
         validation.check_one_of(self.arithmetic, "arithmetic", choices, f" by a sweep for {self.name}")

@@ -823,11 +823,15 @@ class Sweep(Description):
         description, grid, arrays = downsampled(self, most, at)
         return Sweep(**_fields(description), grid=grid, store=Memory(description.boxes, arrays, full=True))
 
+    def about(self) -> dict[str, Any]:
+        """Returns the question, and what all entries share, as a JSON file has them."""
+        names = ("quantity", "mode", "relation", "tolerance", "arithmetic", "mechanisms", "layout", "constants")
+        return {name: vars(self)[name] for name in names}
+
     def as_dict(self) -> dict[str, Any]:
         """Returns the whole sweep as plain Python values, as a JSON file has it."""
-        about = ("quantity", "mode", "relation", "tolerance", "arithmetic", "mechanisms", "layout", "constants")
         results = self.shown({name: values.ravel() for name, values in self.arrays.items()})
-        return {name: getattr(self, name) for name in about} | {
+        return self.about() | {
             "axes": {name: values.tolist() for name, values in self.axes.items()},
             "shape": list(self.shape),
             "counts": self.counts(),

@@ -15,6 +15,7 @@ PACKAGE = ROOT / "jaxacct"
 
 ROOMS = (
     *(
+        "choices",
         "processes",
         "outward",
         "numerics",
