@@ -110,7 +110,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Sweeps, writes and prints the results, and returns the exit code."""
-    from jaxacct.sweep.compute import Options, sweep
+    from jaxacct.sweep.compute import sweep
     from jaxacct.sweep.description import quantity_of
 
     start = time.monotonic()
@@ -128,9 +128,9 @@ def run(arguments: argparse.Namespace) -> int:
     if out is not None and shard is not None:
         out = out.with_name(f"{out.name}-{shard[0]}-of-{shard[1]}")
     _use_all_cores(arguments.devices)
-    options = Options(out, shard, arguments.resume, arguments.overwrite, arguments.chunk)
+    kept = {name: vars(arguments)[name] for name in ("resume", "overwrite", "chunk")}
     try:
-        found = sweep(quantity, settings, options)
+        found = sweep(quantity, settings, out=out, shard=shard, **kept)
     except KeyboardInterrupt:
         if out is not None:
             raise KeyboardInterrupt(f"finished parts are kept in {out}: give --resume to go on") from None

@@ -131,21 +131,8 @@ def read_columns(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 # Boxes: the cut of a sweep's grid into boxes of consecutive entries, which are computed and stored one at a time.
 # ----------------------------------------------------------------------------------------------------
 
-LEAST, MOST_AT_ONCE = 2**15, 4096
-"""Default number of entries of a box, and number of boxes beyond which boxes become larger.
-
-A box takes ten seconds on two cores, and few of the blocks that a program takes (:mod:`.compute`) are not full. Speed
-only.
-"""
-
 LARGEST = 2**27
 """Largest number of entries of a box: one of them is in memory."""
-
-SHARED, FULL = 8, 1024
-"""Least number of boxes of a shard, and least number of entries of such a box, which goes first where entries are few.
-
-A shard has at most one box more than another, so several boxes make shards of about one size. Speed only.
-"""
 
 
 @dataclass(frozen=True)
@@ -169,9 +156,12 @@ class Boxes:
         size = math.prod(shape)
         validation.check_whole(shards, "shard's count", 1, size, "a number of shards, no more than there are entries")
         if most is None:
-            most = max(LEAST, -(-size // MOST_AT_ONCE))
+            # 32,768 entries take ten seconds on two cores, and few of a program's blocks are not full; beyond 4,096
+            # boxes they become larger. A shard has at least 8, so that all are of about one size, unless these had less
+            # than 1,024 entries. All of that is speed only.
+            most = max(2**15, -(-size // 4096))
             if shards > 1:
-                most = min(most, max(FULL, -(-size // (SHARED * shards))))
+                most = min(most, max(1024, -(-size // (8 * shards))))
         validation.check_whole(most, "chunk", 1, LARGEST, "a number of entries")
         room, box = min(most, -(-size // shards)), [1] * len(shape)
         # From the last axis on: an axis that fits is taken whole, and divides the room for those before; the first that
@@ -589,12 +579,6 @@ def quantity_of(
 # Descriptions: the record that identifies a sweep. Where two are equal, so are the results, to the last bit.
 # ----------------------------------------------------------------------------------------------------
 
-MOST_BOXES = 2**24
-"""Largest number of boxes that a record may have."""
-
-QUANTITIES, LAYOUTS = ("epsilon", "delta", "noise_multiplier"), ("grid", "rows")
-"""Quantities and layouts that a record may have."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Description:
@@ -657,13 +641,13 @@ def description_of(record: dict[str, Any]) -> Description:
         columns=tuple(map(_text, record["columns"])),
         boxes=boxes,
     )
-    validation.check_one_of(found.quantity, "quantity", QUANTITIES)
-    validation.check_one_of(found.layout, "layout", LAYOUTS)
+    validation.check_one_of(found.quantity, "quantity", ("epsilon", "delta", "noise_multiplier"))
+    validation.check_one_of(found.layout, "layout", ("grid", "rows"))
     # Names become file names: none may lead out of the folder, and no two may be equal.
     settings, names = (*found.columns, *found.constants), (*found.columns, *found.constants, *found.results)
     if not all(map(str.isidentifier, settings)) or len(set(names)) < len(names):
         raise ValueError(f"its settings have the names {settings}.")
-    if len(boxes) > MOST_BOXES or math.prod(boxes.box) > LARGEST:
+    if len(boxes) > 2**24 or math.prod(boxes.box) > LARGEST:  # a damaged record must not exhaust the memory
         raise ValueError(f"it has {len(boxes)} chunks of {math.prod(boxes.box)} entries.")
     if len(boxes.shape) != len(boxes.box) or len(boxes.shape) != len(found.dimensions):
         raise ValueError(f"its shape {boxes.shape} is not that of its axes {found.columns}, in chunks {boxes.box}.")
