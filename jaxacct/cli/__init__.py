@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxacct.cli import accounting, audit, calibration, certify, curve, doctor, explore, sweep, training, verify
+from jaxacct.cli import accounting, audit, calibration, doctor, sweep, training, verify
 from jaxacct.cli.arguments import Parser
 from jaxacct.cli.doctor import keep_compilations
 from jaxacct.processes import Interrupts
@@ -128,8 +128,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="print what makes bash, zsh or tcsh complete the commands and their arguments",
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (accounting, calibration, sweep, curve, explore, certify, verify, training, audit, doctor):
-        group.add_parser(commands)
+    for add in (
+        *(accounting.add_parser, calibration.add_parser, sweep.add_parser, accounting.add_curve, sweep.add_explore),
+        *(verify.add_certify, verify.add_parser, training.add_parser, audit.add_parser, doctor.add_parser),
+    ):
+        add(commands)
     return parser
 
 

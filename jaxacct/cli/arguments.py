@@ -1,4 +1,4 @@
-"""The common parts of all commands: text output, reasons for infinite bounds, arguments, runs, and histories on disk.
+"""The common parts of all commands: text output, reasons for infinite bounds, arguments, and runs.
 
 In reading order:
 
@@ -6,7 +6,6 @@ In reading order:
 - :func:`why`: the reason for an infinite epsilon.
 - :class:`Parser` to :func:`file_to_write`: the parser, its one-line errors, and arguments that several commands take.
 - :class:`Run` to :func:`run_of`: a run of DP-SGD, or a composition, from the arguments.
-- :class:`History`: a training run's evaluations on disk.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
-import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 
 from jaxacct import json_files, outward
 from jaxacct.choices import Relation
-from jaxacct.json_files import PRIVATE, write_whole
 from jaxacct.outward import rounded_down, rounded_up
 
 if TYPE_CHECKING:
@@ -301,7 +298,7 @@ def add_overwrite(command: argparse.ArgumentParser, what: str = "replace files t
     command.add_argument("--overwrite", action="store_true", help=what)
 
 
-def file_to_write(name: str, suffixes: Sequence[str], arguments: argparse.Namespace) -> pathlib.Path:
+def file_to_write(name: str, suffixes: tuple[str, ...], arguments: argparse.Namespace) -> pathlib.Path:
     """Returns the path of a file; raises ValueError for another suffix, and where one is there that is to stay."""
     from jaxacct.sweep.result import check_suffix
 
@@ -447,65 +444,3 @@ def run_of(arguments: argparse.Namespace) -> Run:
         raise ValueError("--spec has a report whose batches may have been cut, which delta pays for: jaxacct certify.")
     arguments.spec_asks = {"epsilon": spec.epsilon, "delta": spec.delta}
     return Run(spec.mechanisms, spec.steps, spec.relation, spec.group, [record_of(one) for one in spec.mechanisms])
-
-
-# ----------------------------------------------------------------------------------------------------
-# Evaluations of a training run, on disk.
-# ----------------------------------------------------------------------------------------------------
-
-
-class History:
-    """A run's evaluations on disk, one a line, after a line with its settings: a resumed run's report has them all.
-
-    A line is appended after each evaluation, so an interrupted run loses at most a line that was cut.
-    """
-
-    def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
-        self.path, self.config = path, json_files.loads(json_files.dumps(config))
-
-    def add(self, entry: Any) -> None:
-        """Appends an evaluation; a new file, which no other user can read, begins with the settings."""
-        with os.fdopen(
-            os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "a", encoding="utf-8"
-        ) as file:
-            if file.tell() == 0:
-                file.write(json_files.dumps(self.config) + "\n")
-            file.write(_line(entry))
-
-    def check(self) -> None:
-        """Raises ValueError where the file's settings differ from this run's."""
-        from jaxacct.train.owned import differences
-
-        there, _ = self._read()
-        if differing := differences(there, {name: self.config.get(name) for name in there}):
-            raise ValueError(
-                f"{self.path.parent} is of a run with other settings ({differing}): give those, or another --out."
-            )
-
-    def until(self, steps: int) -> list[Any]:
-        """Returns the evaluations of the first ``steps`` steps, and removes all others from the file."""
-        kept = [entry for entry in self._read()[1] if entry.step <= steps]
-        lines = [json_files.dumps(self.config) + "\n", *map(_line, kept)]
-        write_whole(self.path, lambda file: file.write("".join(lines).encode()), mode=PRIVATE)
-        return kept
-
-    def _read(self) -> tuple[dict[str, Any], list[Any]]:
-        """Returns the settings and evaluations in the file, without a last line that was cut."""
-        lines = self.path.read_text(encoding="utf-8").split("\n")[:-1] if self.path.exists() else []
-        try:
-            there, *entries = [json_files.loads(line) for line in lines] or [{}]
-            return dict(there), [_evaluation(*entry) for entry in entries]
-        except (ValueError, TypeError):
-            raise ValueError(f"{self.path} is damaged: delete it to go on without the evaluations so far.") from None
-
-
-def _line(entry: Any) -> str:
-    """Returns an evaluation as a line of JSON."""
-    return json_files.dumps([*entry[:-1], dict(entry.metrics)]) + "\n"
-
-
-def _evaluation(step: Any, reached: Any, epsilon: Any, metrics: Any = ()) -> Any:
-    """Returns the evaluation that a line holds."""
-    from jaxacct.train.state import Evaluation
-
-    return Evaluation(int(step), None if reached is None else float(reached), float(epsilon), dict(metrics))

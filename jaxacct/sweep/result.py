@@ -824,7 +824,7 @@ class Sweep(Description):
     def to_pandas(self) -> Any:
         """Returns a ``pandas.DataFrame`` with a row for each entry, from :meth:`pieces`; pandas must be installed."""
         try:
-            import pandas  # type: ignore[import-untyped]
+            import pandas
         except ModuleNotFoundError:
             raise ModuleNotFoundError(
                 'to_pandas needs pandas, which is missing: pip install "jaxacct[sweep]".'
@@ -839,10 +839,10 @@ class Sweep(Description):
         or a curve over a single axis.
         """
         try:
-            import xarray  # type: ignore[import-not-found]
+            import xarray
 
             if isinstance(self.store, Folder):
-                import zarr  # type: ignore[import-not-found] # noqa: F401
+                import zarr  # noqa: F401
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f'to_xarray needs {error.name}, which is missing: pip install "jaxacct[sweep]".'

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.cli import build_parser, main, tables, training
+from jaxacct.cli import build_parser, main, training
 from jaxacct.train.saving import locked
-from jaxacct_recipes import tables as own_tables
+from jaxacct_recipes import tables
 
 HEADER = "age,sex,id,y"
 ROWS = ["20, F, a, no", "", "60,M,b,yes", "200,,c,no", ",M,d,yes", '40,"F",e,no', "-5,F,f,yes"]
@@ -26,7 +26,7 @@ def csv(tmp_path):
 
 
 def test_a_table_is_encoded_by_its_rules(csv):
-    dataset, columns = own_tables.load(csv, "y", dict(reversed(RULES.items())), ("no", "yes"), drop=("id",))
+    dataset, columns = tables.load(csv, "y", dict(reversed(RULES.items())), ("no", "yes"), drop=("id",))
     assert list(columns.items()) == list(RULES.items())  # in the order of the file
     np.testing.assert_array_equal(dataset.train_inputs, np.array(INPUTS, np.float32))
     assert dataset.train_labels.tolist() == LABELS
@@ -36,17 +36,17 @@ def test_a_table_is_encoded_by_its_rules(csv):
 
 def test_a_row_is_encoded_alike_whatever_the_others_are(csv):
     """Neighbouring tables give neighbouring data sets: that is what the guarantee of the training is about."""
-    whole, _ = own_tables.load(csv, "y", RULES, ("no", "yes"), drop=("id",))
+    whole, _ = tables.load(csv, "y", RULES, ("no", "yes"), drop=("id",))
     lines = csv.read_text(encoding="utf-8").splitlines()
     csv.write_text("\n".join(lines[:4] + lines[5:]) + "\n", encoding="utf-8")
-    without, _ = own_tables.load(csv, "y", RULES, ("no", "yes"), drop=("id",))
+    without, _ = tables.load(csv, "y", RULES, ("no", "yes"), drop=("id",))
     np.testing.assert_array_equal(without.train_inputs, np.delete(whole.train_inputs, 2, axis=0))
     np.testing.assert_array_equal(without.train_labels, np.delete(whole.train_labels, 2))
 
 
 def test_a_test_file_may_have_its_columns_in_another_order(csv):
     (csv.parent / "other.csv").write_text("sex,more,y,age\nM,?,yes,60\n")
-    dataset, _ = own_tables.load(csv, "y", RULES, ("no", "yes"), drop=("id",), test=csv.parent / "other.csv")
+    dataset, _ = tables.load(csv, "y", RULES, ("no", "yes"), drop=("id",), test=csv.parent / "other.csv")
     assert dataset.test_inputs.tolist() == [INPUTS[1]]
     assert dataset.test_labels.tolist() == [1]
 
@@ -54,11 +54,11 @@ def test_a_test_file_may_have_its_columns_in_another_order(csv):
 def test_arrays_keep_their_shape_or_become_features(tmp_path):
     images = np.arange(24.0).reshape(6, 2, 2)
     np.savez(tmp_path / "a.npz", x=images, y=np.array(LABELS))
-    alone, _ = own_tables.load(tmp_path / "a.npz", "y", {}, 2, bounds=(0.0, 24.0), test_size=2)
+    alone, _ = tables.load(tmp_path / "a.npz", "y", {}, 2, bounds=(0.0, 24.0), test_size=2)
     assert alone.train_inputs.shape == (4, 2, 2)
     assert len(alone.test_labels) == 2
     np.savez(tmp_path / "b.npz", x=images, z=np.array([1.0, np.nan, 3, 1, 2, 3]), y=np.array(LABELS, float))
-    both, _ = own_tables.load(
+    both, _ = tables.load(
         tmp_path / "b.npz", "y", {"z": ("1", "2", "3")}, 2, bounds=(0.0, 24.0), test=tmp_path / "b.npz"
     )
     assert both.train_inputs[:2].tolist() == [[-1, *(np.arange(1, 4) / 12 - 1).astype(np.float32), 1, 0, 0],
@@ -71,7 +71,7 @@ def test_parquet_reads_as_csv_does(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     columns = {"age": [20, 60, 200, None, 40, -5], "sex": ["F", "M", None, "M", "F", "F"], "y": LABELS}
     parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
-    dataset, _ = own_tables.load(tmp_path / "t.parquet", "y", RULES, 2)
+    dataset, _ = tables.load(tmp_path / "t.parquet", "y", RULES, 2)
     np.testing.assert_array_equal(dataset.train_inputs, np.array(INPUTS, np.float32))
 
 
@@ -79,7 +79,7 @@ def test_parquet_without_pyarrow_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "t.parquet").touch()
     with pytest.raises(ModuleNotFoundError, match="pip install pyarrow"):
-        own_tables.load(tmp_path / "t.parquet", "y", RULES, 2)
+        tables.load(tmp_path / "t.parquet", "y", RULES, 2)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_parquet_without_pyarrow_says_what_is_missing(tmp_path, monkeypatch):
 def test_what_is_not_public_and_complete_is_refused(change, words, csv):
     settings = {"label": "y", "rules": RULES, "classes": ("no", "yes"), "drop": ("id",)} | change
     with pytest.raises(ValueError, match=words):
-        own_tables.load(csv, **settings)
+        tables.load(csv, **settings)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_what_is_not_public_and_complete_is_refused(change, words, csv):
 def test_damaged_files_are_named(name, content, words, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=words):
-        own_tables.read(tmp_path / name)
+        tables.read(tmp_path / name)
 
 
 OWN_MODEL = """
@@ -188,7 +188,7 @@ def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch,
 def test_the_noise_of_a_table_keeps_to_the_budget(csv):
     run = command(csv, "--bounds", "0:80", "--categories", "sex=F,M", "--epochs", "50", "--batch-size", "3")
     arguments = build_parser().parse_args(run)
-    trainer, steps, _ = training._trainer(arguments, tables.load(arguments)[0])
+    trainer, steps, _ = training._trainer(arguments, training.load_data(arguments)[0])
     assert (steps, trainer.sampler.expected_batch_size) == (100, 3)
     spent = ja.epsilon(ja.PoissonSubsampledGaussian(trainer.noise_multiplier, 0.5), steps=steps, delta=1e-5)
     assert 2.97 < spent.upper <= 3.0

@@ -11,7 +11,7 @@ from helpers.shared import SGD, sharing
 
 import jaxacct as ja
 from jaxacct import strategies, train
-from jaxacct.cli import build_parser, tables, training
+from jaxacct.cli import build_parser, training
 from jaxacct.specs.spec import unit_of
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.saving import fingerprint
@@ -94,7 +94,7 @@ def test_what_the_command_makes_of_a_table_does_not_tell_it(tmp_path):
             "train", "--data", str(tmp_path / "rows.npz"), "--label", "y", "--classes", "2", "--bounds=-4:4",
             "--batch-size", "10", "--most-examples", "40", *options,
         ])  # fmt: skip
-        dataset, described = tables.load(arguments)
+        dataset, described = training.load_data(arguments)
         made, steps, config = training._trainer(arguments, dataset)
         return steps, config | described, repr(made.plan), repr(made.policy), fingerprint(made)
 
