@@ -372,10 +372,11 @@ def _fixed(text: str) -> tuple[str, float | str]:
 def described(found: Any, out: Any) -> dict[str, Any]:
     """Returns the description of a sweep as JSON has it, without its results and the time it took."""
     from jaxacct import __version__
+    from jaxacct.sweep.description import question_of
 
     shows_axes = out is None or found.layout == "grid"
     return {
-        **found.about(),
+        **question_of(found),
         "axes": {name: values.tolist() for name, values in found.axes.items()} if shows_axes else {},
         "shape": list(found.shape),
         "counts": found.counts(),

@@ -628,6 +628,12 @@ def record_of(description: Description) -> dict[str, Any]:
     return record | {"shape": boxes.shape, "chunk": boxes.box}
 
 
+def question_of(description: Description) -> dict[str, Any]:
+    """Returns what a sweep asks, and what all entries share, as its JSON for readers has it."""
+    names = ("quantity", "mode", "relation", "tolerance", "arithmetic", "mechanisms", "layout", "constants")
+    return {name: vars(description)[name] for name in names}
+
+
 def description_of(record: dict[str, Any]) -> Description:
     """Returns the description in a record; raises ValueError, TypeError or KeyError where it holds none."""
     boxes = Boxes(_whole(record["shape"]), _whole(record["chunk"]))

@@ -39,6 +39,7 @@ from jaxacct.sweep.description import (
     Description,
     description_of,
     kind_of_setting,
+    question_of,
     record_of,
 )
 
@@ -790,15 +791,10 @@ class Sweep(Description):
         part = Memory(description.boxes, {name: values.reshape(shape) for name, values in arrays.items()}, full=True)
         return Sweep(**_fields(description), grid=grid, store=part)
 
-    def about(self) -> dict[str, Any]:
-        """Returns the question, and what all entries share, as a JSON file has them."""
-        names = ("quantity", "mode", "relation", "tolerance", "arithmetic", "mechanisms", "layout", "constants")
-        return {name: vars(self)[name] for name in names}
-
     def as_dict(self) -> dict[str, Any]:
         """Returns the whole sweep as plain Python values, as a JSON file has it."""
         results = self.shown({name: values.ravel() for name, values in self.arrays.items()})
-        return self.about() | {
+        return question_of(self) | {
             "axes": {name: values.tolist() for name, values in self.axes.items()},
             "shape": list(self.shape),
             "counts": self.counts(),
