@@ -50,48 +50,40 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     command.add_argument("--dataset", choices=DATASETS, help="default: digits, which needs no files")
     command.add_argument("--data-dir", metavar="DIR", help="folder of the data set's files")
-    command.add_argument(
-        "--recipe", action=Elsewhere, const="published settings are trained by python -m bench.papers.train"
-    )
-    command.add_argument(
-        "--epsilon", type=number, metavar="E",
-        help="budget (default 3; with constant --noise-multiplier and --epochs what these cost)",
-    )  # fmt: skip
+    for name, instead in (
+        ("recipe", "published settings are trained by python -m bench.papers.train"),
+        ("sampling-rate", "give --batch-size, the rate times the examples"),
+        ("steps", "give --epochs, the steps times the batch size over the examples"),
+        ("examples", "they are those of the data set: give --dataset or --data"),
+    ):
+        command.add_argument(f"--{name}", action=Elsewhere, const=instead)
+    budget = "budget (default 3; with constant --noise-multiplier and --epochs what these cost)"
+    command.add_argument("--epsilon", type=number, metavar="E", help=budget)
     command.add_argument("--delta", type=number, default=1e-5, metavar="D", help="budget (default 1e-5)")
-    least = "the least for the epochs, or about the recipe's"
-    add_noise(command, f"; more noise pays for more steps (default: {least})")
-    command.add_argument("--batch-size", type=number, metavar="B", help="expected size of the Poisson sampled batches")
-    command.add_argument(
-        "--most-examples", type=int, metavar="N",
-        help="a public number, chosen without looking, that the data has at most: how many examples there are is then "
-        "protected, too (default: it is public)",
-    )  # fmt: skip
-    command.add_argument("--clip-norm", type=number, metavar="C", help="bound on each example's gradient norm")
-    command.add_argument("--learning-rate", type=number, metavar="R", help="of the optimizer")
-    command.add_argument(
-        "--epochs", type=number, metavar="N",
-        help="expected passes over the data (default: what the budget pays for)",
-    )  # fmt: skip
+    add_noise(command, "; more noise pays for more steps (default: the least for the epochs, or about the recipe's)")
+    most = (
+        "a public number, chosen without looking, that the data has at most: how many examples there are is then "
+        "protected, too (default: it is public)"
+    )
+    seed = "makes the run repeatable, and its noise known to whoever knows the seed (default: system entropy)"
+    for name, kind, letter, meaning in (
+        ("batch-size", number, "B", "expected size of the Poisson sampled batches"),
+        ("most-examples", int, "N", most),
+        ("clip-norm", number, "C", "bound on each example's gradient norm"),
+        ("learning-rate", number, "R", "of the optimizer"),
+        ("epochs", number, "N", "expected passes over the data (default: what the budget pays for)"),
+        ("microbatch-size", int, "N", "examples whose gradients are in memory"),
+        ("seed", int, "N", seed),
+    ):
+        command.add_argument(f"--{name}", type=kind, metavar=letter, help=meaning)
     command.add_argument(
         "--trainable", action="append", metavar="PATH",
         help="parameters that train, such as output or layers/1; may be given again (default: all)",
     )  # fmt: skip
-    command.add_argument("--microbatch-size", type=int, metavar="N", help="examples whose gradients are in memory")
     command.add_argument(
         "--ghost", action=argparse.BooleanOptionalAction, default=None,
         help="leave out the gradients of single examples where their norms follow without them",
     )  # fmt: skip
-    command.add_argument(
-        "--seed", type=int, metavar="N",
-        help="makes the run repeatable, and its noise known to whoever knows the seed (default: system entropy)",
-    )  # fmt: skip
-    command.add_argument("--sampling-rate", action=Elsewhere, const="give --batch-size, the rate times the examples")
-    command.add_argument(
-        "--steps", action=Elsewhere, const="give --epochs, the steps times the batch size over the examples"
-    )
-    command.add_argument(
-        "--examples", action=Elsewhere, const="they are those of the data set: give --dataset or --data"
-    )
     command.add_argument("--out", metavar="DIR", help="where to write (default runs/DATASET)")
     stays = "what it released of the same data stays spent, and both budgets add up"
     add_overwrite(command, f"delete the run that DIR holds; {stays}")
