@@ -14,7 +14,8 @@ import math
 import pathlib
 from typing import Any, NamedTuple
 
-from jaxacct import json_files
+import jaxacct as ja
+from jaxacct import __version__, json_files
 from jaxacct.choices import Relation
 from jaxacct.cli.arguments import (
     GUARANTEES,
@@ -70,8 +71,6 @@ def add_parser(commands: Any) -> None:
 
 def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
     """Computes the quantity, prints it, and returns the exit code."""
-    import jaxacct as ja
-
     asked = run_of(arguments)
     value = vars(arguments)[given]
     if value is None and arguments.spec:
@@ -114,8 +113,6 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
 
 def described(run: Run) -> dict[str, Any]:
     """Returns the part of a result that describes its run."""
-    from jaxacct import __version__
-
     composed = isinstance(run.steps, tuple)
     return {
         "mechanism": run.record,
@@ -260,7 +257,6 @@ def _deltas(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
     """Returns delta over epsilon; without epsilons given, from 0 to about where pictures of a profile end."""
     import numpy as np
 
-    import jaxacct as ja
     from jaxacct.plot.curves import LEAST_DELTA
 
     if at is None:
@@ -276,8 +272,6 @@ def _deltas(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
 
 def _epsilons(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
     """Returns epsilon over delta."""
-    import jaxacct as ja
-
     found = ja.curve(mechanism, steps, deltas=at, relation=relation)
     return Found("epsilon", "delta", at, _columns(found))
 

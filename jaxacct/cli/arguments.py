@@ -17,6 +17,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 
+import jaxacct as ja
 from jaxacct import json_files, outward
 from jaxacct.choices import Relation
 from jaxacct.outward import rounded_down, rounded_up
@@ -116,7 +117,6 @@ def why(run: Run, delta: float) -> str:
     for one in _all(run.record):
         if min(least(one.get(name, 1.0)) for name in ("noise_multiplier", "scale")) == 0:
             return f"{one['type']} without noise gives away what it is applied to: give noise above 0"
-    import jaxacct as ja
 
     sure = ja.delta(run.mechanism, run.steps, math.inf, relation=run.relation).lower
     if sure > (delta if delta < 1 else 0.0):
@@ -419,7 +419,6 @@ def run_of(arguments: argparse.Namespace) -> Run:
 
     A spec's own epsilon and delta go to ``arguments.spec_asks``.
     """
-    import jaxacct as ja
     from jaxacct.mechanisms.records import record_of
 
     rate, noise, others = rate_given(arguments), arguments.noise_multiplier, arguments.mechanism or arguments.spec

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from jaxacct import __version__
 from jaxacct.cli.arguments import (
     add_json,
     add_rate,
@@ -104,8 +105,6 @@ def _examples(name: str) -> tuple[Any, Any, int]:
 
 def _record(arguments: argparse.Namespace, found: Any, examples: int) -> dict[str, Any]:
     """Returns the result as JSON has it."""
-    from jaxacct import __version__
-
     settings = found.settings
     return {
         "claim": found.claim,

@@ -10,6 +10,8 @@ import argparse
 import math
 from typing import Any
 
+import jaxacct as ja
+from jaxacct import __version__
 from jaxacct.choices import Relation
 from jaxacct.cli.arguments import (
     GUARANTEES,
@@ -69,7 +71,6 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Finds the setting that was asked for, prints it, and returns the exit code."""
-    from jaxacct import __version__
     from jaxacct.calibrate import Status
 
     unknown = arguments.solve_for
@@ -190,7 +191,6 @@ def _solve(unknown: str, target: dict[str, float], known: dict[str, float], rela
 
 def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, size: int) -> Any:
     """Returns the least noise for groups, certified; no other setting can be calibrated for them."""
-    import jaxacct as ja
     from jaxacct.calibrate import Calibrated, Status, search
 
     if unknown != "noise-multiplier" or not target.get("epsilon", 0.0) > 0:

@@ -12,6 +12,7 @@ import warnings
 from importlib import metadata
 from typing import Any
 
+from jaxacct import __version__
 from jaxacct.cli.arguments import add_json, new_command, print_facts, show
 
 PACKAGES = {
@@ -44,7 +45,6 @@ def _found() -> dict[str, Any]:
     """Returns versions, devices, the verdict on each way of computing float64, and the folder of compiled programs."""
     import jax
 
-    from jaxacct import __version__
     from jaxacct.numerics import elementary
     from jaxacct.numerics.arithmetic import UnsoundBackendError
 

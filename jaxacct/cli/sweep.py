@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, get_args
 
+from jaxacct import __version__
 from jaxacct.choices import Certified, Mode, Relation
 from jaxacct.cli.arguments import (
     GUARANTEES,
@@ -33,6 +34,7 @@ from jaxacct.cli.arguments import (
     scope_of,
     show,
 )
+from jaxacct.outward import rate_of, steps_of
 
 AXES = {
     "noise_multiplier": "standard deviation of the noise over the clipping norm",
@@ -50,8 +52,6 @@ MECHANISMS = (
     "PoissonSubsampledLaplace", "LaplaceWithoutReplacement", "DiscreteLaplace",
 )  # fmt: skip
 """Classes of mechanisms that a command's axes can describe; the first is the default."""
-SHOWN = 20
-"""Largest number of entries printed."""
 
 
 def add_parser(commands: Any) -> None:
@@ -156,7 +156,6 @@ def _settings(arguments: argparse.Namespace) -> Any:
 
     from jaxacct import validation
     from jaxacct.mechanisms.records import KINDS
-    from jaxacct.outward import rate_of, steps_of
     from jaxacct.sweep import grid, read_columns, rows
     from jaxacct.sweep.description import parsed
 
@@ -223,14 +222,15 @@ def _use_all_cores(devices: int | None) -> None:
 def _print(record: dict[str, Any], found: Any) -> None:
     """Prints the first entries and a summary; only the parts that hold these entries are read."""
     first: dict[str, list[Any]] = {}
+    shown = 20
     for piece in found.pieces():
-        first = {name: (first.get(name, []) + values[:SHOWN].tolist())[:SHOWN] for name, values in piece.items()}
-        if len(first["upper"]) == SHOWN:
+        first = {name: (first.get(name, []) + values[:shown].tolist())[:shown] for name, values in piece.items()}
+        if len(first["upper"]) == shown:
             break
     print_entries(found, first)
     counts, seconds = record["counts"], record["seconds"]
-    if counts["entries"] > SHOWN:
-        print(f"... {counts['entries'] - SHOWN:,} more" + ("" if record["out"] else ": give --out for all"))
+    if counts["entries"] > shown:
+        print(f"... {counts['entries'] - shown:,} more" + ("" if record["out"] else ": give --out for all"))
     print_about(record, f" in {seconds:.1f} s, {counts['entries'] / seconds:,.0f} a second")
 
 
@@ -371,7 +371,6 @@ def _fixed(text: str) -> tuple[str, float | str]:
 
 def described(found: Any, out: Any) -> dict[str, Any]:
     """Returns the description of a sweep as JSON has it, without its results and the time it took."""
-    from jaxacct import __version__
     from jaxacct.sweep.description import question_of
 
     shows_axes = out is None or found.layout == "grid"
@@ -452,7 +451,6 @@ def explore(arguments: argparse.Namespace) -> int:
     """Computes and writes the page, and returns the exit code."""
     import numpy as np
 
-    from jaxacct import __version__
     from jaxacct.json_files import write_whole
     from jaxacct.plot import explorer
     from jaxacct.sweep.description import parsed

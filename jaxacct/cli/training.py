@@ -24,7 +24,7 @@ from jaxacct.cli.arguments import (
     show,
 )
 from jaxacct.json_files import PRIVATE, write_whole
-from jaxacct.outward import rounded_down, rounded_up
+from jaxacct.outward import rounded_down, rounded_up, steps_of
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
 """Data sets that can be named."""
@@ -251,7 +251,6 @@ def _correct(model: Any, example: Any, label: Any) -> Any:
 def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float, int], Any] | None:
     """Returns a function that makes the policy named; None for constant noise, which a trainer has by itself."""
     from jaxacct import validation
-    from jaxacct.outward import steps_of
     from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, EarlyStopping, SpendRemaining
 
     if arguments.policy == "constant" and arguments.target_accuracy is None:
@@ -458,7 +457,6 @@ def choose_recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, flo
 def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]:
     """Returns an MLP's settings and its epochs; only the table's size is used, or the public bound on it."""
     from jaxacct import calibrate
-    from jaxacct.outward import steps_of
     from jaxacct.train.groups import Batches
     from jaxacct_recipes import MLP
     from jaxacct_recipes.recipes import UNTUNED, Recipe

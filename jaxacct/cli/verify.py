@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from jaxacct import json_files
+from jaxacct import __version__, json_files
 from jaxacct.choices import Relation
 from jaxacct.cli.arguments import (
     add_json,
@@ -62,7 +62,7 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Judges the claims of a file, prints the verdicts, and returns the exit code."""
-    from jaxacct import __version__, verify
+    from jaxacct import verify
 
     found = list(claims(read(arguments.file)))
     if not found:

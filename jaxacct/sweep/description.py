@@ -36,9 +36,6 @@ from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
 
-FORM = "a number, numbers with commas (100,1000), LOW:HIGH:COUNT[:log] (0.5:8:64:log), or @FILE"
-"""Forms of values as text, for messages."""
-
 
 def parsed(text: str, name: str, *, whole: bool = False) -> Any:
     """Returns the number, or the values (n,), that ``text`` gives; ``name`` is for the message of the ValueError.
@@ -52,6 +49,7 @@ def parsed(text: str, name: str, *, whole: bool = False) -> Any:
     """
     if text.startswith("@"):
         return read_values(text[1:])
+    forms = "a number, numbers with commas (100,1000), LOW:HIGH:COUNT[:log] (0.5:8:64:log), or @FILE"
     try:
         if ":" not in text:
             numbers = [float(part) for part in text.split(",")]
@@ -59,12 +57,12 @@ def parsed(text: str, name: str, *, whole: bool = False) -> Any:
         low, high, count, *scale = text.split(":")
         first, last, points = float(low), float(high), int(count)
     except ValueError:
-        raise ValueError(f"{name} = {text!r} is not understood: give {FORM}.") from None
+        raise ValueError(f"{name} = {text!r} is not understood: give {forms}.") from None
     is_log = scale == ["log"]
     if scale and not is_log:
-        raise ValueError(f"{name} = {text!r}: {':'.join(scale)!r} is no scale: give {FORM}.")
+        raise ValueError(f"{name} = {text!r}: {':'.join(scale)!r} is no scale: give {forms}.")
     if points < 2 or not (math.isfinite(first) and math.isfinite(last) and first < last):
-        raise ValueError(f"{name} = {text!r}: a range rises, over at least 2 values: give {FORM}.")
+        raise ValueError(f"{name} = {text!r}: a range rises, over at least 2 values: give {forms}.")
     if is_log and first <= 0:
         raise ValueError(f"{name} = {text!r}: a logarithmic range begins above 0: raise its low end or leave out :log.")
     values = np.geomspace(first, last, points) if is_log else np.linspace(first, last, points)
