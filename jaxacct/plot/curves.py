@@ -137,8 +137,8 @@ def tradeoff(
     ('least false-negative rate', ['log'])
     """
     # By default enough rates for both scales.
-    default = [[0.0], np.geomspace(1e-5, 0.05, 20), np.linspace(0.0, 1.0, 33)[2:]]
-    rates = np.concatenate(default) if fpr is None else np.asarray(fpr, np.float64)
+    default = np.concatenate([np.zeros(1), np.geomspace(1e-5, 0.05, 20), np.linspace(0.0, 1.0, 33)[2:]])
+    rates = default if fpr is None else np.asarray(fpr, np.float64)
     found = trade_offs.curve(mechanism, steps, rates, relation=relation)
     return draw_tradeoff(axes_or_new(axes), rates, found.lower, found.upper, label or described(mechanism, steps))
 
@@ -354,7 +354,7 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
     >>> sweep(found).get_ylabel()
     'epsilon, upper bound'
     """
-    part = found.downsampled(**at)
+    part = found.downsampled(256, **at)
     over = {name: values for name, values in part.axes.items() if len(values) > 1}
     if not 1 <= len(over) <= 2 or any(values.dtype.kind == "U" for values in over.values()):
         raise ValueError(

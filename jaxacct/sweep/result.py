@@ -5,7 +5,7 @@ needs the memory of one box, survives an interruption, and can be made by many j
 
 In reading order:
 
-- :class:`Store`, :class:`Memory`, :class:`Columns`: the interface of stores, and results in memory.
+- :class:`Memory`, :class:`Columns`: results in memory, and arrays that are read when they are asked for.
 - :class:`Folder`: results in a folder, a Zarr store.
 - :func:`group` to :func:`unpacked`: the files of a Zarr store.
 - :func:`merge`: shards put together.
@@ -26,7 +26,7 @@ import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -47,28 +47,11 @@ Arrays = dict[str, np.ndarray]
 """Arrays by name."""
 
 
-class Store(Protocol):
-    """The interface of stores: arrays of one shape by their names, cut into boxes."""
-
-    @property
-    def held(self) -> Sequence[int]:
-        """Numbers of the boxes that the store is for: all, or a shard's."""
-
-    def read(self, name: str, i: int) -> np.ndarray:
-        """Returns the array of this name for the entries of box ``i``."""
-
-    def whole(self, name: str) -> np.ndarray:
-        """Returns the array of this name for all entries, in the shape of the results."""
-
-    def write(self, i: int, arrays: Arrays) -> None:
-        """Stores the results of box ``i``."""
-
-    def holds(self, i: int) -> bool:
-        """Returns whether box ``i`` has been computed, and is sound."""
-
-
 class Memory:
-    """A store of arrays in memory, which count as computed where they are ``full``."""
+    """A store in memory: arrays of one shape by their names, cut into boxes; computed where they came ``full``.
+
+    ``held`` are the numbers of the boxes that the store is for: all, or in a folder those of a shard.
+    """
 
     def __init__(self, boxes: Boxes, arrays: Arrays, *, full: bool = False) -> None:
         self.boxes, self.arrays, self.full, self.held = boxes, arrays, full, range(len(boxes))
@@ -127,7 +110,7 @@ Shard = tuple[int, int]
 
 
 class Folder:
-    """A store on disk, of all of a sweep or of one shard: a :class:`~jaxacct.sweep.result.Store`."""
+    """A store on disk, of all of a sweep or of one shard; its methods mean what those of :class:`Memory` do."""
 
     def __init__(self, path: pathlib.Path, description: Description, shard: Shard | None = None) -> None:
         self.path, self.description, self.shard = path, description, shard
@@ -311,6 +294,10 @@ class Folder:
         for name in (*self.kinds, *self.description.columns):
             shutil.rmtree(self.path / name, ignore_errors=True)
         (self.path / METADATA).unlink()
+
+
+Store = Memory | Folder
+"""Store of a sweep's arrays, which are computed, written and read box by box."""
 
 
 def _named(shard: Shard | None) -> str:
