@@ -13,7 +13,7 @@ from jaxacct.mechanisms.approximate_dp import (
     RandomizedResponse,
 )
 from jaxacct.mechanisms.custom import DiscretePair, PrivacyLoss
-from jaxacct.mechanisms.gaussian import (
+from jaxacct.mechanisms.fixed_batches import (
     Gaussian,
     GaussianMixture,
     GaussianWithoutReplacement,

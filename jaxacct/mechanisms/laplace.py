@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
-from jaxacct.mechanisms.gaussian import shifted_pair, subsampled_pair
+from jaxacct.mechanisms.fixed_batches import shifted_pair, subsampled_pair
 from jaxacct.mechanisms.group import PoissonSubsampledGroup, less_noise
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
 from jaxacct.numerics.arithmetic import roundoff

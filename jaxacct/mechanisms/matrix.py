@@ -16,7 +16,7 @@ from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
+from jaxacct.mechanisms.fixed_batches import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless, nothing_sampled
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, as_real, exact_real, is_concrete, outside, within_scope

@@ -18,7 +18,7 @@ from jaxacct import validation
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.dominating_pairs.allocation import LEAST_NOISE, MOST_BATCHES, allocation_pairs, paired_allocation_pairs
 from jaxacct.mechanisms.custom import DiscretePair
-from jaxacct.mechanisms.gaussian import Gaussian
+from jaxacct.mechanisms.fixed_batches import Gaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless
 from jaxacct.numerics.precision import is_concrete, outside, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
