@@ -52,7 +52,7 @@ if _typing.TYPE_CHECKING:
         WithoutReplacementGroup,
         ZeroConcentratedDP,
     )
-    from jaxacct.mechanisms.group import group
+    from jaxacct.mechanisms.groups import group
     from jaxacct.numerics.pytrees import register_dataclass
 
 if _typing.TYPE_CHECKING:

@@ -4,6 +4,7 @@ A mechanism knows nothing of accountants. They ask it for its dominating pairs u
 (:mod:`jaxacct.dominating_pairs`) and work on those.
 """
 
+from jaxacct.mechanisms.allocation import RandomAllocation
 from jaxacct.mechanisms.approximate_dp import (
     ApproximateDP,
     DPWithoutReplacement,
@@ -12,23 +13,25 @@ from jaxacct.mechanisms.approximate_dp import (
     PureDP,
     RandomizedResponse,
 )
-from jaxacct.mechanisms.custom import DiscretePair, PrivacyLoss
+from jaxacct.mechanisms.by_curve import (
+    PoissonSubsampled,
+    RenyiOnly,
+    RepeatAndSelect,
+    SubsampledWithoutReplacement,
+    ZeroConcentratedDP,
+)
+from jaxacct.mechanisms.finite import DiscreteGaussian, DiscreteLaplace, DiscretePair, PrivacyLoss
 from jaxacct.mechanisms.fixed_batches import (
-    Gaussian,
-    GaussianMixture,
     GaussianWithoutReplacement,
     GaussianWithReplacement,
     LaplaceWithoutReplacement,
-    PoissonSubsampledGaussian,
-    TruncatedPoissonGaussian,
 )
-from jaxacct.mechanisms.group import PoissonSubsampledGroup, WithoutReplacementGroup, group
-from jaxacct.mechanisms.laplace import DiscreteGaussian, DiscreteLaplace, Laplace, PoissonSubsampledLaplace
+from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian, TruncatedPoissonGaussian
+from jaxacct.mechanisms.groups import PoissonSubsampledGroup, WithoutReplacementGroup, group
 from jaxacct.mechanisms.matrix import MatrixMechanism, TreeAggregation
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Mechanisms, Relation, Steps
-from jaxacct.mechanisms.random_allocation import RandomAllocation
-from jaxacct.mechanisms.renyi_only import PoissonSubsampled, RenyiOnly, SubsampledWithoutReplacement, ZeroConcentratedDP
-from jaxacct.mechanisms.selection import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
+from jaxacct.mechanisms.shifted_noise import GaussianMixture, Laplace, PoissonSubsampledLaplace
+from jaxacct.mechanisms.sparse_vector import AboveThreshold, GaussianAboveThreshold
 
 __all__ = [
     "DIRECTIONS",

@@ -1,23 +1,35 @@
-"""Mechanisms with Gaussian noise, alone or on sampled batches, and the pairs of shifted noise that dominate them.
+"""The dominating pair of a batch of fixed size, sampled without replacement, and the law of its privacy loss.
 
-A dominating pair is here the law of the noise moved by a random shift against that of the noise. Batch axes stand in
-front of the axis of shifts. In reading order:
+A is the noise around 2, B that around 0, and q the sampling rate. :class:`WithoutReplacementPair` derives the pair,
+from Theorem 11 of Zhu, Dong and Wang (2022). :class:`LawWithoutReplacement` gives its characteristic function by panels
+of a Gauss-Legendre rule, whose error is bounded here.
 
-- pairs of shifted noise (:func:`shifted_pair`, :func:`subsampled_pair`, :func:`mixture_pair`), for Laplace noise, too,
-- the Gaussian mechanism, alone and on Poisson samples,
-- a random sensitivity (:class:`GaussianMixture`),
-- batches of fixed size, without replacement, with Gaussian or Laplace noise,
-- batches drawn with replacement,
-- Poisson samples that are cut at a largest batch size.
+With M = (1-q) B + q A the loss is L = log M/B above 0, of density M in x > 1, and -L below, of density B there
+(:class:`WithoutReplacementPair`). log A/B = u grows linearly in x, so that M/B = 1 - q + q e^u is analytic for |Im
+u| < pi. Tilted by t + iw the two halves are B (M/B)^(1+t+iw) and B (M/B)^-(t+iw). With a = q e^u B/M, at Im u = theta,
+|M/B| is at most its value at Re u, and 1 - 4 a (1-a) sin(theta/2)^2 times that, squared; its argument is that of 1 - a
++ a e^(i theta), which grows with a.
+
+The rule of :mod:`.shifted_noise` errs relative to a half's largest density, which its own moment bounds: it does not
+fall too fast to the right.
+
+* Laplace noise: the density ends at x = 2 with atoms of twice the density in u. The logarithm's slopes are at most
+  k = t a + 1/2 in u, so that the moment is at least the largest density times min(2, 1/k), and an ellipse around a
+  panel meets densities larger by that slope where it reaches beyond the ends.
+* Gaussian noise, in z = x/s: at x = 1, where a = q, and left of it, the logarithm falls at most at k = (1 + 2tq)/s; at
+  that rate densities may be larger there. Its second derivative is at least -c^2 = -(1 + t/s^2). So the moment is
+  at least the largest density times the integral of e^(-k z - c^2 z^2/2), which is at least 1/(k + c) (Mills' ratio).
+  At Im z = y the modulus of B is e^(y^2/2) times larger.
 """
 
 from __future__ import annotations
 
 import decimal
+import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,266 +37,294 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.dominating_pairs import (
+from jaxacct.mechanisms.finite import FinitePair
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, nothing_sampled
+from jaxacct.mechanisms.normal import sampled_delta
+from jaxacct.mechanisms.pair import (
+    CELLS,
+    LARGEST_POWER,
+    THETAS,
+    CellMasses,
     DominatingPair,
-    FinitePair,
-    ShiftedNoisePair,
-    SubsampledGaussianPair,
-    WithoutReplacementPair,
+    Ellipses,
+    Law,
+    Nodes,
+    PanelLaw,
+    argument,
+    in_float64_only,
+    log_decay,
+    log_excess,
+    log_moment,
+    log_shrinkage,
+    panels,
+    reflected,
+    stretches,
+    tilted,
 )
-from jaxacct.dominating_pairs.finite import PublicCoinPair
-from jaxacct.mechanisms.group import PoissonSubsampledGroup, less_noise
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
-from jaxacct.numerics.arithmetic import with_pair_form
-from jaxacct.numerics.precision import TINY, UNIT_ROUNDOFF, as_float64, is_concrete, outside, scope, within_scope
+from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.precision import (
+    UNIT_ROUNDOFF,
+    as_float64,
+    log_complement,
+)
 from jaxacct.numerics.pytrees import register_dataclass
-from jaxacct.rounded_sum import binomial_tail
 
+SHIFT = 2.0
+"""Distance of A and B, in clipping norms: replacing an example changes a sum of contributions of norm 1 by up to 2."""
 
-def shifted_pair(scale: ArrayLike, shift: float, noise: str) -> ShiftedNoisePair:
-    """Returns noise around ``shift`` against noise around 0."""
-    if is_concrete(scale):  # by NumPy: JAX compiles operations outside of programs one by one
-        s: Any = np.asarray(scale, np.float64)
-    else:
-        with scope():
-            s = as_float64(scale)
-    # Made by NumPy, the weights are concrete within a trace, too.
-    p, q = (np.broadcast_to(weights, (*s.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))
-    return ShiftedNoisePair(s, shift * p, p, q, noise)
+MIDDLE = SHIFT / 2
+"""Place x at which the loss is 0."""
 
+PANELS = 4
+"""Panels of a piece, on either side. Sound for any value, as the rule's error is bounded from their width."""
 
-def subsampled_pair(scale: ArrayLike, rate: ArrayLike, direction: str, noise: str) -> ShiftedNoisePair:
-    """Returns the pair of a Poisson sample: an example of norm 1 is removed, added, or replaced by its opposite."""
-    if is_concrete(scale, rate):
-        return _subsampled_pair(np, np.asarray(scale, np.float64), np.asarray(rate, np.float64), direction, noise)
-    with scope():
-        return _subsampled_pair(jnp, as_float64(scale), as_float64(rate), direction, noise)
+SCAN = 20
+"""Panels of the scan, on either side. Sound for any value: more serve larger orders."""
 
+WIDEST, WIDEST_TURN = 4.0, 4.5
+"""Largest width of the scan's panels, in z and in u, which decides the largest order.
 
-def _subsampled_pair(xp: Any, scale: Any, rate: Any, direction: str, noise: str) -> ShiftedNoisePair:
-    s, q = xp.broadcast_arrays(scale, rate)
-    none, one = xp.zeros_like(q), xp.ones_like(q)
-    chosen = {
-        "remove": ((none, one), (1 - q, q), (one, none)),
-        "add": ((none, -one), (one, none), (1 - q, q)),
-        "replace": ((none, one, -one), (1 - q, q, none), (1 - q, none, q)),
-    }[direction]
-    locations, p, q_weights = (xp.stack(values, axis=-1) for values in chosen)
-    return ShiftedNoisePair(s, locations, p, q_weights, noise)
-
-
-@within_scope
-def mixture_pair(
-    scale: ArrayLike,
-    sensitivities: ArrayLike | Sequence[float],
-    probabilities: ArrayLike | Sequence[float],
-    direction: str,
-) -> ShiftedNoisePair:
-    """Returns the Gaussian pair of a random sensitivity against none ("remove"), or mirrored ("add").
-
-    The base stands first, apart from a sensitivity of 0, so that P - Q is formed from the probabilities of the others.
-    """
-    s, shifts, weights = as_float64(scale), as_float64(sensitivities), as_float64(probabilities)
-    batch = jnp.broadcast_shapes(s.shape, shifts.shape[:-1], weights.shape[:-1])
-    shifts, weights = (jnp.broadcast_to(v, (*batch, v.shape[-1])) for v in (shifts, weights))
-    # Probabilities given in float32, say, sum to one only nearly.
-    weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
-    first = jnp.zeros((*batch, 1))
-    locations = jnp.concatenate([first, shifts], axis=-1)
-    mixture = jnp.concatenate([first, weights], axis=-1)
-    base = jnp.concatenate([first + 1, jnp.zeros_like(weights)], axis=-1)
-    s = jnp.broadcast_to(s, batch)
-    if direction == "remove":
-        return ShiftedNoisePair(s, locations, mixture, base)
-    return ShiftedNoisePair(s, -locations, base, mixture)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The Gaussian mechanism, and one step of DP-SGD
-# ----------------------------------------------------------------------------------------------------
+For small sampling rates the rule then errs by less than e^-46.
+"""
 
 
 @register_dataclass
 @dataclass(frozen=True)
-class Gaussian(Mechanism):
-    """Gaussian mechanism: a query of sensitivity 1 plus noise of the given standard deviation.
+class WithoutReplacementPair(DominatingPair):
+    """The law of the loss under replacement, when a fraction of the examples is drawn without replacement.
+
+    With A and B the noise around 2 and around 0, and M = (1-q) B + q A, the mechanism is dominated by H(M || B) above
+    epsilon = 0 and by H(A || (1-q) A + q B) below (Zhu, Dong and Wang 2022, Theorem 11). The part of a loss's law above
+    0 determines the one curve, the part below 0 the other. So the law is that of log M/B under M above 0, that of the
+    second pair below 0, and an atom at 0 of the remaining mass. Reflecting x -> 2 - x turns the second pair into (B,
+    M): below 0 the law is that of -log M/B under B, with the Q-mass of M. The remaining mass is the same for P and for
+    Q,
+
+        1 - M(x > 1) - B(x > 1) = (1-q) (1 - 2 B(x > 1)),
+
+    and the pair is its own mirror image.
 
     Attributes:
-        noise_multiplier (...): standard deviation of the noise over the query's L2 sensitivity. 0 means no noise, and
-            every accountant answers with an infinite epsilon.
+        scale (): width of the noise: standard deviation, or Laplace scale, over the clipping norm.
+        sampling_rate (): batch size over the number of examples.
+        noise: "gaussian" or "laplace"; static.
 
-    Relations: "add_or_remove" (default), "remove", "add", "zero_out", one pair for all of them by symmetry; "replace",
-    under which the query moves by up to 2, so that the pair is that of half the noise multiplier.
-
-    >>> Gaussian(noise_multiplier=2.0).relations
-    ('add_or_remove', 'remove', 'add', 'replace', 'zero_out')
+    >>> pair = WithoutReplacementPair(scale=2.0, sampling_rate=0.5, noise="laplace")
+    >>> with jax.enable_x64(True):
+    ...     print([round(float(loss), 4) for loss in pair.loss_range()])  # log(1 - q + q e^(2/2))
+    [-0.6201, 0.6201]
     """
 
-    noise_multiplier: ArrayLike
-
-    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
-    tight: ClassVar[bool] = True
-
-    def validate(self) -> None:
-        validation.check_noise_multiplier(self.noise_multiplier)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
-
-    def of_group(self, size: int) -> Gaussian:
-        return Gaussian(less_noise(self.noise_multiplier, size))
-
-    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the one pair ``N(1, s^2)`` against ``N(0, s^2)``; the opposite direction is its mirror image."""
-        noise = self.noise_multiplier
-        if "replace" in directions(self, relation):
-            with scope():  # halving is exact in float64, but not in the type that it may have come in
-                noise = as_float64(noise) / 2
-        return (SubsampledGaussianPair(noise, 1.0, removes=True),)
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class PoissonSubsampledGaussian(Mechanism):
-    """Gaussian mechanism on a Poisson sample: one step of DP-SGD.
-
-    Each example takes part independently with probability ``sampling_rate``; the sum of the sampled examples' clipped
-    contributions gets Gaussian noise.
-
-    Attributes:
-        noise_multiplier (...): standard deviation of the noise over the clipping norm.
-        sampling_rate (...): probability of each example to be in the batch, in (0, 1]; shapes broadcast.
-
-    Relations: "add_or_remove" (default), "remove", "add", "replace", and "zero_out", whose pairs are those of adding
-    and removing: an example that contributes nothing is as good as none, and the others are sampled independently of
-    it. Batches of fixed size, and shuffled ones, are *not* this mechanism.
-
-    Source: dominating pairs, Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via
-    characteristic function", Theorem 11. Replacement: the pair (1-q) N(0, s^2) + q N(1, s^2) against
-    (1-q) N(0, s^2) + q N(-1, s^2). Let mu_v be the law of the output if the example at issue takes part and contributes
-    v, given what else is sampled, and mu_0 if it does not. For c >= 1 and an event of mu_0-probability a,
-
-        P - c Q = (1-q) (1-c) a + q (mu_v - c mu_w).
-
-    By Neyman and Pearson mu_v is at most Phi(Phi^-1(a) + |v|/s) and mu_w at least Phi(Phi^-1(a) - |w|/s), with norms of
-    at most 1; for v = -w of norm 1 one half-space attains both for every a, and so the pair's supremum is an upper
-    bound. For c < 1 exchange the two. Other examples sampled shift all three laws alike; the divergence is convex.
-
-    >>> PoissonSubsampledGaussian(noise_multiplier=1.0, sampling_rate=0.01).sampling_rate
-    0.01
-    """
-
-    noise_multiplier: ArrayLike
+    scale: ArrayLike
     sampling_rate: ArrayLike
+    noise: str = field(default="gaussian", metadata=dict(static=True))
 
-    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
-    tight: ClassVar[bool] = True
+    def _fields(self) -> tuple[Array, Array]:
+        return as_float64(self.scale), as_float64(self.sampling_rate)
 
-    def validate(self) -> None:
-        validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
+    def _above(self) -> ShiftedNoisePair:
+        """Returns the pair (M, B), whose law is this one's above 0."""
+        s, q = self._fields()
+        weights = jnp.stack([1 - q, q]), jnp.array([1.0, 0.0])
+        return ShiftedNoisePair(s, jnp.array([0.0, SHIFT]), *weights, noise=self.noise)
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
+    def _atom(self) -> Array:
+        """Returns the mass at 0, right to some ulps: that of the noise within 1 of its centre, times 1 - q."""
+        s, q = self._fields()
+        within = -jnp.expm1(-1 / s) if self.noise == "laplace" else jax.scipy.special.erf(1 / (s * jnp.sqrt(2.0)))
+        return (1 - q) * within
 
-    def of_group(self, size: int) -> PoissonSubsampledGroup:
-        return PoissonSubsampledGroup(self.noise_multiplier, self.sampling_rate, size)
+    def is_valid(self) -> Array:
+        _, q = self._fields()
+        return self._above().is_valid() & (q > 0) & (q <= 1)
 
-    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"; for "replace" two mixtures."""
-        asked = directions(self, relation)
-        if "replace" in asked:
-            return (subsampled_pair(self.noise_multiplier, self.sampling_rate, "replace", "gaussian"),)
-        return tuple(
-            SubsampledGaussianPair(self.noise_multiplier, self.sampling_rate, removes=direction == "remove")
-            for direction in asked
+    def loss_range(self) -> tuple[Array, Array]:
+        _, supremum = self._above().loss_range()
+        return -supremum, supremum
+
+    def supremum(self) -> tuple[Array, Array]:
+        return self._above().supremum()
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        s, q = self._fields()
+        return sampled_delta(SHIFT / s, q, epsilon) if self.noise == "gaussian" else super().one_run(epsilon)
+
+    def central_loss(self) -> Array:
+        _, q = self._fields()
+        return jnp.where(q <= 0.5, 0.0, self._above().central_loss())
+
+    def anchors(self) -> tuple[Array, Array]:
+        _, upper = self._above().anchors()  # NaN for Gaussian noise; the lowest atom is -upper, in step with these
+        return jnp.zeros_like(upper), upper
+
+    def _edges(self, loss: Array) -> Array:
+        """Returns x with log M/B = loss where that is above 0, and exactly 1 elsewhere."""
+        return jnp.where(loss > 0, jnp.maximum(self._above()._threshold(jnp.maximum(loss, 0.0)), SHIFT / 2), SHIFT / 2)
+
+    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        # Both halves end at x = 1 exactly, so that no mass is lost or counted twice beside the atom.
+        above = self._above().masses_between(self._edges(boundaries))
+        below = self._above().masses_between(self._edges(-boundaries))
+        holds = (boundaries[:-1] < 0) & (boundaries[1:] >= 0)
+        atom = jnp.where(holds, self._atom(), 0.0)
+        rounding = 24 * roundoff()
+        p, q = above.p + below.q + atom, above.q + below.p + atom
+        return CellMasses(
+            p=p,
+            q=q,
+            p_error=above.p_error + below.q_error + rounding * atom + 4 * roundoff() * p,
+            q_error=above.q_error + below.p_error + rounding * atom + 4 * roundoff() * q,
         )
 
+    def boundary_error(self, largest: Array) -> Array:
+        return self._above().boundary_error(largest)
 
-# ----------------------------------------------------------------------------------------------------
-# Gaussian noise on a random sensitivity
-# ----------------------------------------------------------------------------------------------------
+    def cumulant(self, order: ArrayLike) -> Array:
+        """Returns ``log E_P[exp(order Y)]``."""
+        orders = as_float64(order)
+        return jax.vmap(self._cumulant)(orders.reshape(-1)).reshape(orders.shape)
 
-SUM_TOLERANCE = 1e-6
-"""Largest distance from 1 of the sum of concrete probabilities: as much as float32 may cause. They are normalized, so
-it is sound for any value."""
+    def _cumulant(self, order: Array) -> Array:
+        # The pair is its own mirror image: exchanging P and Q leaves the law as it is.
+        _, used = reflected(order)
+        pair = self._above()
+
+        def height(x: Array) -> Array:
+            loss, log_m, log_b = pair.log_densities(x)
+            return jnp.logaddexp(log_m + log_excess(loss, used), log_b + log_excess(-loss, used))
+
+        return log_moment(pair.log_integral(height, used, start=as_float64(SHIFT / 2)), order)
+
+    def law(self) -> Law | None:
+        return in_float64_only(LawWithoutReplacement(self))
 
 
-@register_dataclass
 @dataclass(frozen=True)
-class GaussianMixture(Mechanism):
-    """Mixture-of-Gaussians mechanism: an example moves the query by a random amount, to which Gaussian noise is added.
+class LawWithoutReplacement(PanelLaw):
+    """The law of the loss by Gauss-Legendre panels in x > 1, each node of which stands for a loss L and for -L.
 
-    It covers a Poisson sample, an example that takes part a random number of times, and one row of a matrix mechanism
-    with sampling.
-
-    Attributes:
-        noise_multiplier (...): standard deviation of the noise, in the units of the sensitivities.
-        sensitivities (..., m): what the example may add to the query, at least 0 each, not all 0.
-        probabilities (..., m): their probabilities, fixed beforehand; sum 1 (to 1e-6; they are normalized).
-
-    A sequence of n mechanisms has sensitivities and probabilities of shape (n, m); the noise may stay a scalar.
-
-    Relations: "add_or_remove" (default), "remove", "add", "zero_out".
-
-    Raises ValueError where a concrete field is out of range or shapes do not match; traced ones cannot raise and cost
-    inf instead.
-
-    Source: Choquette-Choo, Ganesh, Steinke and Thakurta (2024), "Privacy amplification for matrix mechanisms", whose
-    mixture-of-Gaussians mechanisms these are. Sensitivities that are vectors are dominated by their norms there.
-
-    >>> GaussianMixture(1.0, sensitivities=[0.0, 1.0, 2.0], probabilities=[0.9, 0.09, 0.01]).batch_shape
-    ()
+    The module's docstring derives its bounds.
     """
 
-    noise_multiplier: ArrayLike
-    sensitivities: Float[ArrayLike, "*batch m"] | Sequence[float]
-    probabilities: Float[ArrayLike, "*batch m"] | Sequence[float]
+    pair: WithoutReplacementPair
 
-    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out")
-    tight: ClassVar[bool] = True
+    def _is_laplace(self) -> bool:
+        return self.pair.noise == "laplace"
 
-    def __post_init__(self) -> None:
-        for name in ("sensitivities", "probabilities"):
-            value = getattr(self, name)
-            if isinstance(value, (list, tuple)):  # which as a pytree would have a leaf for each number
-                object.__setattr__(self, name, np.asarray(value, np.float64))
-        self.validate()
+    def _rate(self) -> Array:
+        """Returns du/dx."""
+        s, _ = self.pair._fields()
+        return SHIFT / s if self._is_laplace() else SHIFT / s**2
 
-    def validate(self) -> None:
-        validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sensitivities(self.sensitivities)
-        validation.check_probabilities(self.probabilities, "probabilities", SUM_TOLERANCE)
-        if not all(hasattr(value, "shape") for value in (self.sensitivities, self.probabilities)):
-            return  # JAX has put other things into the fields
-        shape, other, noise = (
-            np.shape(value) for value in (self.sensitivities, self.probabilities, self.noise_multiplier)
-        )
-        if shape != other:
-            raise ValueError(
-                f"sensitivities of shape {shape} do not match probabilities of shape {other}: give one probability for "
-                "each sensitivity."
-            )
-        if noise not in ((), shape[:-1]):
-            raise ValueError(
-                f"noise_multiplier of shape {noise} does not match sensitivities of shape {shape}: give a scalar, or "
-                "one noise multiplier for each row."
-            )
+    def largest_order(self) -> Array:
+        s, _ = self.pair._fields()
+        if self._is_laplace():
+            largest = self.pair.loss_range()[1]
+            return jnp.where(largest < LARGEST_POWER, LARGEST_POWER / largest, 0.0)
+        # SCAN panels of the largest width cover the middle, the noise's reach, and SHIFT for each unit of the order.
+        room = SCAN * jnp.minimum(WIDEST * s, WIDEST_TURN / self._rate()) - arithmetic().reach * s - MIDDLE
+        return jnp.maximum(room / SHIFT, 0.0)
 
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields, without that of the sensitivities."""
-        return np.shape(self.probabilities)[:-1]
+    def _end(self, order: Array) -> Array:
+        """Returns the x where nodes end: densities tilted up to this order are negligible, or 0, beyond."""
+        s, _ = self.pair._fields()
+        # Beyond 2 (1 + t) the logarithm falls as that of a Gaussian there.
+        return jnp.full_like(s, SHIFT) if self._is_laplace() else SHIFT * (1 + order) + arithmetic().reach * s
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
+    def scan(self) -> Nodes:
+        return self._nodes(self._end(self.largest_order()), 0, 1, SCAN)
 
-    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"."""
-        return tuple(
-            mixture_pair(self.noise_multiplier, self.sensitivities, self.probabilities, direction)
-            for direction in directions(self, relation)
-        )
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        """Returns the x between which the nodes lie."""
+        end = self._end(order)
+        return jnp.full_like(end, MIDDLE), end
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        return self._nodes(window[1], index, pieces, PANELS)
+
+    def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
+        """Returns the half-width of the panels."""
+        return (window[1] - window[0]) / (2 * PANELS * pieces)
+
+    def _nodes(self, end: Array, index: Array | int, pieces: Array | int, count: int) -> Nodes:
+        index, width = jnp.asarray(index, end.dtype), (end - MIDDLE) / (count * pieces)
+        nodes = _nodes(self._is_laplace(), count, *self.pair._above()._fields(), self.pair._atom(), width, index)
+        places = width / 2 * np.arange(len(nodes[0]))  # half a panel apart, as step says
+        nothing = jnp.zeros_like(end)
+        losses, log_p, log_q = nodes
+        return Nodes(losses, log_p, log_q, nothing, nothing, places)
+
+    def _logit(self) -> Array:
+        """Returns the log of q e^u over 1 - q in the middle."""
+        _, q = self.pair._fields()
+        return jnp.log(q) - log_complement(q)
+
+    def ellipses(self, order: Array) -> Ellipses:
+        (s, q), end, is_laplace = self.pair._fields(), self._end(order), self._is_laplace()
+        # The unit is that of u for Laplace noise, that of z for Gaussian.
+        unit, turn = (self._rate(), 1.0) if is_laplace else (1 / s, SHIFT / s)
+        # Shares of A in M, at the ends and as far beyond as an ellipse may reach.
+        theta, logit = jnp.asarray(THETAS), self._logit()
+        low, high = jax.nn.sigmoid(logit - theta), jax.nn.sigmoid(logit + self._rate() * (end - MIDDLE) + theta)
+        fall = 0.5 + order * high if is_laplace else (1 + 2 * order * q) / s
+        peak = fall[0] if is_laplace else fall + jnp.sqrt(1 + order / s**2)
+        heights, costs = theta / turn, -order * log_shrinkage(low, high, theta)
+        costs = costs if is_laplace else costs + 0.5 * heights**2
+        # The panels' half-widths add up to half of the length.
+        return Ellipses(unit, heights, costs, argument(high, theta), fall, jnp.log(unit * (end - MIDDLE) / 2 * peak))
+
+    def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        (s, q), end, rate, is_laplace = self.pair._fields(), self._end(order), self._rate(), self._is_laplace()
+        log_total, error = self.log_total(order, nodes)
+        # Finer towards the middle, where the bulk of Gaussian noise is.
+        fractions = np.linspace(0.0, 1.0, CELLS + 1) ** (1 if is_laplace else 2)
+        x = MIDDLE + (end - MIDDLE) * fractions
+        u = rate * (x - MIDDLE)
+        share, loss = jax.nn.sigmoid(self._logit() + u), jnp.logaddexp(log_complement(q), jnp.log(q) + u)
+        log_b = self.pair._above()._noise.log_density(x, jnp.zeros_like(s), s)
+        # Two rows: the mixture's half, where losses are positive, and the base's, with the mirror image of the losses.
+        side, powers = jnp.asarray([[1.0], [-1.0]]), jnp.stack([1 + order, -order])[:, None]
+        at = log_b[None] + powers * loss[None] - (log_total + jnp.log(share * rate))[None]
+        # Slopes of the logarithms: that of B, which falls ever faster; of M/B, the share; of the rate, 1 - share.
+        base = jnp.full_like(x, -1 / s) if is_laplace else -x / s**2
+        first, last = (powers + 1) * share[None, :-1], (powers + 1) * share[None, 1:]
+        steepest = base[None, :-1] + rate * (jnp.maximum(first, last) - 1)
+        flattest = base[None, 1:] + rate * (jnp.minimum(first, last) - 1)
+        parts = stretches(side * loss[None], at, steepest, flattest, jnp.diff(x)[None])
+        # Atoms are the last node of each side, for Laplace noise, and the last of all, at 0.
+        half = len(nodes.losses) // 2
+        atoms = np.array([half - 1, 2 * half - 1, 2 * half] if is_laplace else [2 * half])
+        return log_decay(w, (nodes.losses[atoms], tilted(nodes, order)[atoms]), parts, error)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _nodes(
+    is_laplace: bool,
+    count: int,
+    s: Array,
+    locations: Array,
+    p: Array,
+    q: Array,
+    atom: Array,
+    width: Array,
+    index: Array,
+) -> tuple[Array, Array, Array]:
+    """Returns losses and logs of P's and Q's masses on ``count`` panels on either side, with the atoms on the first."""
+    x, log_weight = panels(jnp.asarray(MIDDLE), width, index, count)
+    first = jnp.where(index == 0, 0.0, -jnp.inf)
+    if is_laplace:
+        x, log_weight = jnp.append(x, SHIFT), jnp.append(log_weight, jnp.log(s) + first)
+    losses, log_m, log_b = ShiftedNoisePair(s, locations, p, q, "laplace" if is_laplace else "gaussian").log_densities(
+        x
+    )
+    log_m, log_b, at_zero = log_m + log_weight, log_b + log_weight, (jnp.log(atom) + first)[None]
+    # The nodes above 0, their mirror images with P and Q exchanged, and the atom at 0.
+    return (
+        jnp.concatenate([losses, -losses, jnp.zeros(1)]),
+        jnp.concatenate([log_m, log_b, at_zero]),
+        jnp.concatenate([log_b, log_m, at_zero]),
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -605,150 +645,3 @@ def _masses(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
     if not np.all(found >= bound * (1 - SLACK / 2)):
         raise ValueError("noise_multiplier is too small for the masses of its privacy losses: give more.")
     return q[1:], infinite
-
-
-# ----------------------------------------------------------------------------------------------------
-# Poisson samples that are cut at a largest batch size
-# ----------------------------------------------------------------------------------------------------
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class TruncatedPoissonGaussian(Mechanism):
-    """Gaussian mechanism on a Poisson sample that is cut: if it exceeds B examples, B of them at random are used.
-
-    Attributes:
-        noise_multiplier (...): s, standard deviation of the noise over the clipping norm.
-        sampling_rate (...): q, probability of each example to be sampled, before the cut, in (0, 1].
-        overflow_probability (...): w, upper bound on the probability that B or more *others* are sampled, for a given
-            example of any of the data sets; shapes broadcast. :class:`.TruncatedPoissonSampler` knows it.
-        least_overflow_probability (...): v, lower bound on the same, at most w.
-        overflow_rate (...): r, in (0, 1], and
-        overflow_slack (...): e, in [0, 1]: with p the probability that B or more others are sampled, and t the
-            probability that moreover the example is in the batch, t <= v r + q min(e, p - v) for all data sets at
-            issue.
-
-    With the defaults of the last three a full batch counts at the rate q. :meth:`for_batches` makes one from the number
-    of examples and B.
-
-    Relations: "add_or_remove" (default), "remove", "add".
-
-    Formal guarantee: let D(s, q) be the pair of :class:`.PoissonSubsampledGaussian`, (1 - q) N(0, s^2) + q N(1, s^2)
-    and N(0, s^2), and e' = min(e, w - v). The pair of this mechanism is D(s/2, r) with probability v,
-    D(s/2, q) with probability e' and D(s, q) with the rest; which of the three is known, and costs nothing by itself.
-
-    Proof. Let S be the sampled others. Its law does not depend on the example at issue; give away whether its size K
-    is at least B. If not, give away S, too: the batch is S, or with probability q S and the example, so the sum moves
-    by a vector of norm at most 1: D(s, q). If K >= B, let T be a uniform B-subset of S, the batch without the example,
-    and z uniform in T. With the example at hand, given K, the batch is T with z exchanged for it with probability
-    q B / (K + 1), else T: a uniform B-subset of S and the example holds it with probability B / (K + 1), and then a
-    uniform (B - 1)-subset of S. Given K >= B, the law of T and z is that of a uniform B-subset of the others and one of
-    its members, whatever K is; so it is independent of K and of the exchange. Give T and z away, but not K: the sum
-    moves by a vector of norm at most 2 with probability t/p = E[q B / (K + 1) | K >= B] < q: D(s/2, t/p).
-
-    Write D also for the hockey-stick divergence at any one epsilon. It is convex in the rate, and falls neither as the
-    rate nor as the norm rises, so p D(s/2, t/p) <= v D(s/2, r) + x D(s/2, q) + (p - v - x) D(s/2, 0) for x =
-    min(e, p - v), as t <= v r + x q. With (1 - p) D(s, q) added and D(s, q) in place of D(s/2, 0), and as
-    D(s/2, q) >= D(s, q) and x <= e', this is at most the divergence of the pair.
-
-    Source: Ganesh (2025), "Tighter privacy analysis for truncated Poisson sampling", with the pair of a replaced
-    example in place of D(s/2, t/p); an overflow as a failure, Chua et al. (2024), "Scalable DP-SGD".
-
-    >>> TruncatedPoissonGaussian(1.0, 0.01, overflow_probability=1e-3).relations
-    ('add_or_remove', 'remove', 'add')
-    """
-
-    noise_multiplier: ArrayLike
-    sampling_rate: ArrayLike
-    overflow_probability: ArrayLike
-    least_overflow_probability: ArrayLike = 0.0
-    overflow_rate: ArrayLike = 1.0
-    overflow_slack: ArrayLike = 1.0
-
-    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add")
-
-    @classmethod
-    def for_batches(
-        cls, noise_multiplier: ArrayLike, sampling_rate: float, num_examples: int | Sequence[int], capacity: int
-    ) -> TruncatedPoissonGaussian:
-        """Returns the mechanism of data sets of a known size and batches of at most ``capacity``.
-
-        Args:
-            noise_multiplier (...): as that of the class; may be traced.
-            sampling_rate: a number in (0, 1], before the cut.
-            num_examples: n, of the larger of two neighbouring data sets; taken as public. Several numbers where it may
-                be any of them: (n, n + 1) for all neighbours of a data set of n.
-            capacity: B, the largest batch, at least 1.
-
-        Formal guarantee: that of the class. With m = n - 1 others K is binomial, and p_m and t_m are sums over its law
-        (:func:`jaxacct.rounded_sum.binomial_tail`), rounded to their safe sides. For one n, v and w bound p_m,
-        r is t_m over v and e is 0. For several, v and r are those of the least m, and e is the amount by which the
-        largest t exceeds t_m, over q. Then t <= v r + q e for each; and t_k <= v r + q (p_k - v) for a k above m, since
-        one more sampled example adds to t at most where it fills the batch, so at most q (p_(m + 1) - p_m). Where
-        t_m / v is above q, r is q, and v r + q (p_m - v) is p_m q, which is not below t_m either.
-
-        Raises ValueError or TypeError where an argument is out of range.
-
-        >>> mechanism = TruncatedPoissonGaussian.for_batches(1.0, 0.01, num_examples=1000, capacity=10)
-        >>> [round(float(value), 4) for value in jax.tree.leaves(mechanism)]
-        [1.0, 0.01, 0.5414, 0.5414, 0.0077, 0.0]
-        """
-        validation.check_scalar(sampling_rate, "sampling_rate")
-        validation.check_sampling_rate(sampling_rate)
-        sizes = tuple(num_examples) if isinstance(num_examples, Sequence) else (num_examples,)
-        for size in sizes:
-            validation.check_whole(size, "num_examples", 1, 2**53, "the number of examples")
-        validation.check_whole(capacity, "capacity", 1, 2**53, "the largest batch")
-        rate, up = float(sampling_rate), 1 + 4 * UNIT_ROUNDOFF
-        tails = [binomial_tail(size - 1, rate, capacity) for size in sorted(sizes)]
-        entered = [max(rate * capacity * tail.inverse * up, TINY) for tail in tails]
-        least, covered = tails[0].least, entered[0]
-        overflow_rate = covered / least * up if least > 0 else math.inf
-        if overflow_rate > rate:
-            overflow_rate, covered = rate, least * rate / up
-        slack = min(max(max(entered) - covered, 0.0) / rate * up, 1.0)
-        return cls(noise_multiplier, rate, max(tail.most for tail in tails), least, overflow_rate, slack)
-
-    def validate(self) -> None:
-        validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
-        validation.check_probability(self.overflow_probability, "overflow_probability")
-        validation.check_probability(self.least_overflow_probability, "least_overflow_probability")
-        validation.check_sampling_rate(self.overflow_rate, "overflow_rate")
-        validation.check_probability(self.overflow_slack, "overflow_slack")
-        least, most = (
-            validation.concrete_value(v) for v in (self.least_overflow_probability, self.overflow_probability)
-        )
-        if least is not None and most is not None and np.any(least > most):
-            raise ValueError(
-                f"least_overflow_probability = {self.least_overflow_probability} is above overflow_probability = "
-                f"{self.overflow_probability}: give a lower and an upper bound on one probability."
-            )
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
-
-    @within_scope
-    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the mixed pairs of (mixture, base) for "remove" and of (base, mixture) for "add"."""
-        s, q, most, least, r, slack = (as_float64(v) for v in jax.tree.leaves(self))
-        slack = jnp.minimum(slack, most - least)
-        rest = jnp.where(most <= 1, jnp.maximum(remaining_weight(least, slack), 0.0), jnp.nan)
-        noises, rates = jnp.stack([s, s / 2, s / 2]), jnp.stack([q, r, q])
-        weights = jnp.stack([rest, least, slack])
-
-        def pair(removes: bool) -> DominatingPair:
-            return outside(PublicCoinPair(SubsampledGaussianPair(noises, rates, np.full(3, removes)), weights))
-
-        return tuple(pair(direction == "remove") for direction in directions(self, relation))
-
-
-@with_pair_form
-def remaining_weight(least: Array, slack: Array) -> Array:
-    """Returns 1 - least - slack: in float64 right to a few roundings however near to 0 it is.
-
-    In other arithmetic it is right to fourteen, or not above the truth by any, and below it by ten of slack at most:
-    the pair in which slack takes what is missing is the larger one.
-    """
-    rest = 1 - least
-    return (rest - slack) + ((1 - rest) - least)

@@ -15,13 +15,13 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.mechanisms.fixed_batches import Gaussian, PoissonSubsampledGaussian
+from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless, nothing_sampled
+from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, as_real, exact_real, is_concrete, outside, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
-from jaxacct.strategies.strategy import CyclicPoisson, Participation, Strategy, Unsampled
+from jaxacct.strategies import CyclicPoisson, Participation, Strategy, Unsampled
 
 LARGEST = np.finfo(np.float64).max
 """Largest finite float64 number, to which a ratio that overflows is lowered: only infinite noise costs nothing."""
@@ -65,7 +65,7 @@ class MatrixMechanism(Mechanism):
     only its end may be chosen, between cycles: a filter is asked for :attr:`cycle`, once for each.
 
     Relations: those of :class:`.PoissonSubsampledGaussian`; with ``equal_groups`` "replace" alone. The assumptions of
-    :mod:`jaxacct.strategies.strategy` about examples added and removed are made here, too.
+    :mod:`jaxacct.strategies` about examples added and removed are made here, too.
 
     Raises:
         TypeError: a strategy or a participation that is none, or strategies that are traced.

@@ -17,8 +17,8 @@ from jaxtyping import ArrayLike
 
 import jaxacct as ja
 from jaxacct import rdp, selection
+from jaxacct.mechanisms.by_curve import RenyiOnly
 from jaxacct.mechanisms.mechanism import Mechanism
-from jaxacct.mechanisms.renyi_only import RenyiOnly
 from jaxacct.numerics.pytrees import register_dataclass
 
 P, Q = np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.1, 0.2, 0.3, 0.4])

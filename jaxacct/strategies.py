@@ -37,6 +37,25 @@ from jaxacct import validation
 from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside, scope
 from jaxacct.numerics.pytrees import register_dataclass
 
+__all__ = [
+    "BandedToeplitz",
+    "BufferedToeplitz",
+    "CyclicPoisson",
+    "Dense",
+    "FixedEpochs",
+    "MinSeparation",
+    "NoiseState",
+    "Pattern",
+    "SinglePass",
+    "Strategy",
+    "Streamed",
+    "TreeAggregation",
+    "Workload",
+    "identity",
+    "square_root",
+    "squared_errors",
+]
+
 
 class Unsampled(abc.ABC):
     """Participation by a pattern, whoever chooses among its sets, even adaptively. Nothing is amplified."""
@@ -923,7 +942,7 @@ def squared_errors(strategy: Strategy, steps: int, workload: Workload = PREFIX_S
 
     Raises ValueError where ``rates`` are not as many as steps.
 
-    >>> from jaxacct.strategies.strategy import identity
+    >>> from jaxacct.strategies import identity
     >>> squared_errors(identity(), steps=4).tolist()
     [1.0, 2.0, 3.0, 4.0]
     """

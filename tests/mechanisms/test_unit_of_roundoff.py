@@ -12,7 +12,8 @@ from helpers.thorough import program
 
 import jaxacct as ja
 from jaxacct import saddlepoint
-from jaxacct.dominating_pairs import ShiftedNoisePair, pair
+from jaxacct.dominating_pairs import ShiftedNoisePair
+from jaxacct.mechanisms import pair
 from jaxacct.numerics.arithmetic import FLOAT64, PAIR, in_pairs
 
 PACKAGE = pathlib.Path(ja.__file__).parent
