@@ -72,51 +72,14 @@ FINE = 2**13
 The quadrature of X's law (:func:`_single`) counts on it: fewer would break FIRST_ERROR.
 """
 
-REACH = 11.5
-"""Standard deviations of z, under Q and under P, beyond which values are spread to 0 and infinity: 7e-31 of mass.
-
-Sound for any value: a smaller one spreads more.
-"""
-
-LARGEST_REACH = 37.0
-"""Largest number of standard deviations under Q at which float64 holds the masses: e^(-37^2/2) = e^-685."""
-
 LEAST_NOISE = 0.05
-"""Smallest valid noise multiplier: below it values beyond e^-650 or masses beyond LARGEST_REACH would be needed."""
+"""Smallest valid noise multiplier: below it values beyond e^-650, or masses beyond e^-685, would be needed."""
 
 MOST_BATCHES = 2**30
 """Largest valid number of batches, so that counts and :data:`POWERS` fit int32."""
 
 POWERS = 2 ** np.arange(1, 31, dtype=np.int32)
 """Powers of 2 up to MOST_BATCHES, by which the bits of a number of batches are counted."""
-
-TILTS = np.array([-16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 9.0, 17.0])
-"""Powers of the ratio whose expectations are to be kept well: points are chosen where the tilted laws lie.
-
-Negative ones serve the Rényi divergence of adding an example. Sound for any values: any choice of points is a spread.
-"""
-
-SPREADS = np.array([-6.0, -4.5, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.5, 6.0])
-"""More such powers, over the standard deviation of the ratio's logarithm, around 0 and 1: the tails of Q and P.
-
-Sound for any values.
-"""
-
-RELEVANT = 1e-18
-"""Mass, of P and of Q, below which no points are sought: a hundredth of a unit of roundoff. Sound for any value."""
-
-JUMPS = 0.25
-"""Share of the points spaced evenly in log(1 + k/t M_k). Sound for any value.
-
-That is about the loss of the epoch if all but these k terms are as expected: a far tail of the loss comes from a single
-large term, whose shape has to be kept to the end.
-"""
-
-EVEN = 0.1
-"""Share of the points that are spaced evenly on the fine grid. Sound for any value.
-
-They are for the far tails, on which high moments of 1/M rest.
-"""
 
 VALUE_ERROR = 2e-14
 """Error of a value by one merge in float64, relative and over 2 + the largest logarithm of a value.
@@ -133,12 +96,6 @@ A smaller one would break the bound eta.
 
 LARGEST_ORDER = 256
 """Largest Rényi order computed for the removal of an example; above it the Gaussian mechanism's bound stands."""
-
-LOG_FACTORIALS = np.array([math.lgamma(k + 1) for k in range(LARGEST_ORDER + 1)])
-"""Logs of k!, for k from 0 to LARGEST_ORDER."""
-
-GAUSS = np.polynomial.legendre.leggauss(4)
-"""Nodes and weights of the Gauss-Legendre rule on [-1, 1] that integrates over a cell of z; see :func:`_single`."""
 
 
 class RatioLaw(NamedTuple):
@@ -315,11 +272,18 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     Four nodes of Gauss's rule integrate density and share over a cell: for a cell width of (37 + 1/s)/FINE the rule
     errs by less than 3e-14 of the integral.
     """
-    start = jnp.maximum(-REACH, s * -650.0 + 0.5 / s)
-    stop = jnp.minimum(1 / s + REACH, LARGEST_REACH)
+    # Nodes and weights of the Gauss-Legendre rule on [-1, 1] that integrates over a cell of z; see :func:`_single`.
+    gauss = np.polynomial.legendre.leggauss(4)
+    # Largest number of standard deviations under Q at which float64 holds the masses: e^(-37^2/2) = e^-685.
+    farthest = 37.0
+    # Standard deviations of z, under Q and under P, beyond which values are spread to 0 and infinity: 7e-31 of mass.
+    # Sound for any value: a smaller one spreads more.
+    far = 11.5
+    start = jnp.maximum(-far, s * -650.0 + 0.5 / s)
+    stop = jnp.minimum(1 / s + far, farthest)
     h = (stop - start) / (FINE - 2)
     z = start + h * jnp.arange(FINE - 1)
-    nodes, weights = (GAUSS[0] + 1) / 2, GAUSS[1] / 2
+    nodes, weights = (gauss[0] + 1) / 2, gauss[1] / 2
     at = (z[:-1, None] + h * nodes[None]).astype(jnp.float64)
     density = jnp.exp(-(at**2) / 2) * (h * weights[None] / jnp.sqrt(2 * jnp.pi))
     up = jnp.expm1(nodes * h / s) / jnp.expm1(h / s)
@@ -364,14 +328,29 @@ def coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array | fl
     A gap costs its width squared times the mass there: so widths go like the inverse cube root of the density of all
     the tilted laws together. Any choice of points is a spread, and sound.
     """
+    # Share of the points that are spaced evenly on the fine grid. Sound for any value. They are for the far tails, on
+    # which high moments of 1/M rest.
+    even = 0.1
+    # Share of the points spaced evenly in log(1 + k/t M_k). Sound for any value. That is about the loss of the epoch if
+    # all but these k terms are as expected: a far tail of the loss comes from a single large term, whose shape has to
+    # be kept to the end.
+    share_of_jumps = 0.25
+    # Mass, of P and of Q, below which no points are sought: a hundredth of a unit of roundoff. Sound for any value.
+    relevant = 1e-18
+    # More such powers, over the standard deviation of the ratio's logarithm, around 0 and 1: the tails of Q and P.
+    # Sound for any values.
+    spreads = np.array([-6.0, -4.5, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.5, 6.0])
+    # Powers of the ratio whose expectations are to be kept well: points are chosen where the tilted laws lie. Negative
+    # ones serve the Rényi divergence of adding an example. Sound for any values: any choice of points is a spread.
+    powers = np.array([-16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 9.0, 17.0])
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(logs)])
     positive = masses[1:]
     deviation = jnp.sqrt(jnp.sum(positive * logs**2))
-    tilts = jnp.concatenate([jnp.asarray(TILTS), SPREADS / deviation, 1 + SPREADS / deviation])
+    tilts = jnp.concatenate([jnp.asarray(powers), spreads / deviation, 1 + spreads / deviation])
     exponents = jnp.log(positive)[None] + tilts[:, None] * logs[None]
     tilted = jnp.exp(exponents - jnp.max(exponents, axis=1, keepdims=True))
     tilted = jnp.sum(tilted / jnp.sum(tilted, axis=1, keepdims=True), axis=0)
-    relevance = jnp.minimum(1.0, positive * jnp.maximum(1.0, values[1:]) / RELEVANT)
+    relevance = jnp.minimum(1.0, positive * jnp.maximum(1.0, values[1:]) / relevant)
     tilted = tilted * relevance
     # Sums of a few values fall on a few points of the grid only: a moving mean looks at neighbours together.
     tilted = jnp.convolve(tilted, jnp.full(17, 1 / 17.0), mode="same")
@@ -379,7 +358,11 @@ def coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array | fl
     losses = jnp.log1p(share_of_terms * values[1:])
     jumps = jnp.diff(losses, append=losses[-1:]) * relevance
     needed, jumps = jnp.cumsum(tilted ** (1 / 3) * gaps ** (2 / 3)), jnp.cumsum(jumps)
-    needed = needed / needed[-1] * (1 - JUMPS - EVEN) + jumps / jumps[-1] * JUMPS + jnp.linspace(0.0, EVEN, len(logs))
+    needed = (
+        needed / needed[-1] * (1 - share_of_jumps - even)
+        + jumps / jumps[-1] * share_of_jumps
+        + jnp.linspace(0.0, even, len(logs))
+    )
     # Points are quantiles of ``needed``, the mixture of the three shares; 0, the least positive and the largest value
     # are always among them.
     index = 1 + jnp.searchsorted(needed, jnp.linspace(0.0, 1.0, points - 2)[:-1])
@@ -396,8 +379,10 @@ def coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array | fl
 
 def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
     """Returns a bound on log E[M^a], NaN for orders above LARGEST_ORDER."""
+    # Logs of k!, for k from 0 to LARGEST_ORDER.
+    log_factorials = np.array([math.lgamma(k + 1) for k in range(LARGEST_ORDER + 1)])
     k = jnp.arange(LARGEST_ORDER + 1.0, dtype=jnp.float64)
-    factorials = jnp.asarray(LOG_FACTORIALS)
+    factorials = jnp.asarray(log_factorials)
     growth = k * (k - 1) / (2 * s**2)
     g = jnp.where(k < 2, -jnp.inf, growth + jnp.log(-jnp.expm1(-jnp.maximum(growth, 1e-300))) - factorials)
     whole = jnp.logaddexp(g, -factorials)
@@ -478,18 +463,8 @@ Two would give the epsilon of two epochs of half the steps; each further one tak
 and 8 the epsilon of a (100, 5) allocation with s = 0.6 was 7.86, 7.83 and 7.80; 8.09 with 2.
 """
 
-ROWS, LEAST_ROW = 64, 1e-4
-"""Number of rows, and the least positive one: values of 2 T/S^2 over its maximum. Sound for any values.
-
-The rows are 0, and e^-u, u evenly in log(1 + u/width). Below the least one T hardly tells beside S times the sum of the
-parts to come.
-"""
-
-FLATTEST = 2.0
-"""Largest width of rows; the width is the squared deviation of the parts where that is less. Sound for any value."""
-
-LEAST_NOISE_OF_TWO = 0.085
-"""Smallest valid noise multiplier for two steps: products of two values are then below e^430, too."""
+ROWS = 64
+"""Number of rows, values of 2 T/S^2 over its maximum. Sound for any value."""
 
 
 class _Spread(NamedTuple):
@@ -538,8 +513,10 @@ def paired_allocation_pairs(
     noise_multiplier: ArrayLike, batches: ArrayLike, points: int, removes: Sequence[bool]
 ) -> list[PairedAllocationPair]:
     """Returns the spread pairs of two steps out of so many batches, 2 at least, as :func:`allocation_pairs` does."""
+    # Smallest valid noise multiplier for two steps: products of two values are then below e^430, too.
+    least_noise = 0.085
     s, n = as_float64(noise_multiplier), as_float64(batches)
-    valid = (s >= LEAST_NOISE_OF_TWO) & (s < jnp.inf) & (n >= 2) & (n <= MOST_BATCHES) & (n == jnp.floor(n))
+    valid = (s >= least_noise) & (s < jnp.inf) & (n >= 2) & (n <= MOST_BATCHES) & (n == jnp.floor(n))
     s, n = jnp.where(valid, s, 1.0), jnp.where(valid, n, 2.0)
     less = jnp.floor(n / PARTS)
     few, many = (allocated(s, jnp.maximum(size, 1), points // 2) for size in (less, less + 1))
@@ -581,13 +558,18 @@ def _paired(few: RatioLaw, many: RatioLaw, n: Array, square: Array, points: int)
 
 def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square: Array) -> _Spread:
     """Returns the law of (S + M, T + S M), of so many parts."""
+    # Largest width of rows; the width is the squared deviation of the parts where that is less. Sound for any value.
+    flattest = 2.0
+    # Least positive row, of 2 T/S^2 over its maximum: below it T hardly tells beside S times the sum of the parts to
+    # come. Sound for any value. The rows are 0, and e^-u, u evenly in log(1 + u/width).
+    least_row = 1e-4
     # The sum is put on the grid as a mean: near 1, where the grid is dense.
     least = jnp.log(jnp.minimum(law.columns[1], part.values[1]) / number)
     grid = Grid(least, jnp.log((law.columns[-1] + part.values[-1]) / number), width)
     fine = summed(law.sums(), 1 / number, part, 1 / number, grid)
     columns = number * coarsened(grid.logs(), fine.masses, fine.eta, number / PARTS, len(part.values)).values
-    bend, most = jnp.clip(square, 1e-9, FLATTEST), 1 - 1 / number
-    largest = jnp.log1p(-np.log(LEAST_ROW) / bend)
+    bend, most = jnp.clip(square, 1e-9, flattest), 1 - 1 / number
+    largest = jnp.log1p(-np.log(least_row) / bend)
     falls = bend * jnp.expm1(largest * jnp.linspace(1.0, 0.0, ROWS - 1))
     rows = jnp.concatenate([jnp.zeros(1), most * jnp.exp(-falls)])
     squares, products = columns**2 / 2, law.products()

@@ -235,12 +235,6 @@ class RandomizedResponse(Mechanism):
 # Its profile and its Rényi divergences are derived in :class:`BoundedRangePair`.
 # ----------------------------------------------------------------------------------------------------
 
-RANGE_ERROR = 2.0**-50
-"""Bound on the errors of the distribution functions: 8 ulps of one.
-
-They are quotients of two expm1, of an argument that is rounded once, and at most one.
-"""
-
 
 def cdf_p(loss: Array, epsilon: Array) -> Array:
     """Returns P(Y <= y) = (e^((y+e)/2) - 1) / (e^e - 1); like the survival functions, without cancellation at its 0."""
@@ -307,11 +301,14 @@ class BoundedRangePair(LossDistributionPair):
 
 def bounded_range_pair(epsilon: ArrayLike) -> BoundedRangePair:
     """Returns the pair of a range of ``epsilon`` (...); batch axes stay in front."""
+    # Bound on the errors of the distribution functions: 8 ulps of one. They are quotients of two expm1, of an argument
+    # that is rounded once, and at most one.
+    error = 2.0**-50
     e = as_float64(epsilon)
     free = jnp.full_like(e, jnp.nan)
     zero = jnp.zeros_like(e)
     laws = cdf_p, cdf_q, survival_p, survival_q
-    return BoundedRangePair(-e, e, e, zero, zero + RANGE_ERROR, (free, free), *laws)
+    return BoundedRangePair(-e, e, e, zero, zero + error, (free, free), *laws)
 
 
 @register_dataclass

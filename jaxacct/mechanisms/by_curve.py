@@ -299,13 +299,6 @@ def _log_sum(logs: Array) -> Array:
 # Private search: the best of a random number of runs
 # ----------------------------------------------------------------------------------------------------
 
-GRID = np.array([*np.round(np.arange(1.1, 11.0, 0.1), 1), *np.round(np.geomspace(11, 1024, 64))])
-"""Orders from which the theorem's second order b, and an order above the one asked for, are chosen. The bound holds at
-each of them, so the grid is sound for any values above 1."""
-
-HALVINGS = 100
-"""Number of halvings in the search for log(1/g). Its upper end is returned, so it is sound for any value."""
-
 
 @register_dataclass
 @dataclass(frozen=True)
@@ -362,14 +355,17 @@ class RepeatAndSelect(OfOthers):
             raise ValueError(f"trials = {self.trials} has arrays, and is one law: give numbers, or jax.vmap over laws.")
 
     def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:
+        # Orders from which the theorem's second order b, and an order above the one asked for, are chosen. The bound
+        # holds at each of them, so the grid is sound for any values above 1.
+        grid_of_orders = np.array([*np.round(np.arange(1.1, 11.0, 0.1), 1), *np.round(np.geomspace(11, 1024, 64))])
         law = self.trials
         if isinstance(law, Binomial):
             most, chance = as_float64(law.count), as_float64(law.probability)
             valid = (most >= 1) & (chance > 0) & (chance <= 1)
             return jnp.where(valid, most * curves.of(self.mechanism, self.steps, orders), jnp.nan)
-        mean, grid = as_float64(law.mean), jnp.asarray(GRID)
+        mean, grid = as_float64(law.mean), jnp.asarray(grid_of_orders)
         asked = jnp.concatenate([orders, grid])
-        own, fixed = (curves.of(self.mechanism, self.steps, values) for values in (orders, GRID))
+        own, fixed = (curves.of(self.mechanism, self.steps, values) for values in (orders, grid_of_orders))
         if isinstance(law, Poisson):
             added = mean * curves.delta(fixed, grid, jnp.log1p(1 / (asked - 1)))
         else:
@@ -387,6 +383,8 @@ class RepeatAndSelect(OfOthers):
 
 def _log_inverse(mean: Array, eta: Array) -> Array:
     """Returns log(1/g), rounded up, for the truncated negative binomial law of a given mean."""
+    # Number of halvings in the search for log(1/g). Its upper end is returned, so it is sound for any value.
+    halvings = 100
 
     def enough(u: Array) -> Array:
         x = eta * u
@@ -402,4 +400,4 @@ def _log_inverse(mean: Array, eta: Array) -> Array:
     # Bisection. The mean at its upper end is never below the given one: at first by the bound e^(u/2), as u there is
     # 2 log(mean).
     most = 2 * jnp.log(mean) * (1 + 4096 * roundoff()) + 4096 * roundoff()
-    return jax.lax.fori_loop(0, HALVINGS, halve, (jnp.zeros_like(most), most))[1]
+    return jax.lax.fori_loop(0, halvings, halve, (jnp.zeros_like(most), most))[1]

@@ -59,9 +59,6 @@ SUM_TOLERANCE = 1e-12
 A pair that misses it is not valid, and its epsilon is infinite.
 """
 
-LARGEST_LOG = 709.0
-"""Largest |log p| of a normal float64 p <= 1, in nats."""
-
 
 @register_dataclass
 @dataclass(frozen=True)
@@ -326,8 +323,7 @@ class DiscretePair(Mechanism):
 #
 # Between two losses only the masses of the laws are known. Moments are therefore bounded from above by moving each
 # piece's mass to its two ends so that P- and Q-mass stay: r^a is convex in r = p/q for a >= 1, and lies below its
-# chord. That is the discretization of Doroshenko et al. (2022), "Connect the dots", on a mesh of its own:
-# :data:`PIECES`.
+# chord. That is the discretization of Doroshenko et al. (2022), "Connect the dots", on a mesh of its own.
 # ----------------------------------------------------------------------------------------------------
 
 Distribution = Callable[[Array, Any], Array]
@@ -340,12 +336,6 @@ JUMP_UNITS = 8
 """Units of roundoff, relative, that are allowed for the losses at which the callables jump.
 
 It is part of the contract with the user's callables: a bound fails where they jump farther off.
-"""
-
-PIECES = 2048
-"""Pieces of a moment's mesh. Those at a fraction x of its length are 3 x^(2/3) / PIECES of it wide.
-
-Sound for any value: fewer pieces loosen the bound.
 """
 
 
@@ -464,11 +454,14 @@ class LossDistributionPair(DominatingPair):
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns an upper bound on ``log E_P[exp(order Y); Y < inf]`` for orders from 0 up.
 
-        Its relative error is about (range / (deviation PIECES))^2, and some thousand ulps of one. For orders between -1
+        Its relative error is about (range / (deviation pieces))^2, and some thousand ulps of one. For orders between -1
         and 0 the value is fit for planning only.
         """
+        # Pieces of a moment's mesh. Those at a fraction x of its length are 3 x^(2/3) / pieces of it wide. Sound for
+        # any value: fewer pieces loosen the bound.
+        pieces = 2048
         low, high, center = as_float64(self.lowest), as_float64(self.highest), self.central_loss()
-        fractions = jnp.linspace(0.0, 1.0, PIECES + 1) ** 3
+        fractions = jnp.linspace(0.0, 1.0, pieces + 1) ** 3
         mesh = jnp.concatenate([center - (center - low) * fractions[::-1], center + (high - center) * fractions[1:]])
         raised = self._raised(_ending(mesh, high))
         return jnp.vectorize(lambda order: _log_moment(raised, order))(as_float64(order))
@@ -505,10 +498,12 @@ def _ending(mesh: Array, highest: Array) -> Array:
 
 def _log_moment(raised: tuple[Array, Array], order: Array) -> Array:
     """Returns the log of the sum of ``e^(order y) p`` over the points, rounded up."""
+    # Largest |log p| of a normal float64 p <= 1, in nats.
+    largest_log = 709.0
     losses, masses = raised
     largest = jnp.maximum(jnp.abs(losses[0]), jnp.abs(losses[-1]))
     # The sum rounds once a point; logarithms are below 709; the losses at jumps are off by JUMP_UNITS.
-    rounds = losses.shape[0] + 8 * LARGEST_LOG + 4 * JUMP_UNITS * jnp.abs(order) * largest
+    rounds = losses.shape[0] + 8 * largest_log + 4 * JUMP_UNITS * jnp.abs(order) * largest
     return jax.nn.logsumexp(jnp.log(masses) + order * losses) + roundoff() * rounds
 
 
@@ -628,17 +623,9 @@ LARGEST_SENSITIVITY = 2**16
 """Largest change of a query's integer value: discrete Laplace noise has an atom for each unit of it. A limit of memory
 alone."""
 
-LARGEST_REACH = 2**16
-"""Most integers on either side of discrete Gaussian noise that are summed over by default; enough for a scale of 1700.
-A limit of memory and time alone."""
-
 DEFAULT_REACH = 2**11
 """Integers on either side for a traced scale, which Python cannot look at; enough for a scale of 54. Beyond it epsilon
 is inf."""
-
-SCALES_OF_REACH = 38
-"""Number of scales beyond which the discrete Gaussian's mass, e^(-38^2/2) = e^-722, is below the smallest float64,
-e^-708."""
 
 
 @register_dataclass
@@ -721,9 +708,6 @@ TERMS = 4
 Fewer would leave out more than the rounding that is allowed for.
 """
 
-SMALLEST_SCALE = 1e-140
-"""Scale s below which the square of a loss's denominator leaves float64; the pair is taken to have no noise."""
-
 
 @register_dataclass
 @dataclass(frozen=True)
@@ -761,9 +745,11 @@ class DiscreteGaussianPair(DominatingPair):
         return FinitePair(jnp.exp(-x_p) / total, jnp.exp(-x_q) / total, self._losses(n), rounding)
 
     def is_valid(self) -> Array:
+        # Scale s below which the square of a loss's denominator leaves float64; the pair is taken to have no noise.
+        smallest = 1e-140
         s = as_float64(self.scale)
         cut = _log_upper_tail(s, jnp.asarray(self.reach + 1.0, jnp.float64))
-        return (s > SMALLEST_SCALE) & (s < jnp.inf) & (cut < math.log(TINY / 2))
+        return (s > smallest) & (s < jnp.inf) & (cut < math.log(TINY / 2))
 
     def loss_range(self) -> tuple[Array, Array]:
         s = as_float64(self.scale)
@@ -904,14 +890,20 @@ def check_sensitivity(value: int) -> None:
 
 def _enough(scale: np.ndarray | None) -> int:
     """Returns a power of two that reaches far enough for each of the scales."""
+    # Number of scales beyond which the discrete Gaussian's mass, e^(-38^2/2) = e^-722, is below the smallest float64,
+    # e^-708.
+    scales = 38
+    # Most integers on either side of discrete Gaussian noise that are summed over by default; enough for a scale of
+    # 1700. A limit of memory and time alone.
+    largest_reach = 2**16
     if scale is None or not np.any(np.isfinite(scale)):
         return DEFAULT_REACH
     # At least 64 integers, and a power of two: few programs serve all scales.
     largest = float(np.max(scale, where=np.isfinite(scale), initial=0.0))
-    needed = 2 ** math.ceil(math.log2(max(SCALES_OF_REACH * largest + 1, 64)))
-    if needed > LARGEST_REACH:
+    needed = 2 ** math.ceil(math.log2(max(scales * largest + 1, 64)))
+    if needed > largest_reach:
         raise ValueError(
-            f"scale = {largest} needs sums over more than {LARGEST_REACH} integers on either side: give "
+            f"scale = {largest} needs sums over more than {largest_reach} integers on either side: give "
             f"reach = {needed}, if that much memory and time can be spent."
         )
     return needed

@@ -76,18 +76,6 @@ SHIFT = 2.0
 MIDDLE = SHIFT / 2
 """Place x at which the loss is 0."""
 
-PANELS = 4
-"""Panels of a piece, on either side. Sound for any value, as the rule's error is bounded from their width."""
-
-SCAN = 20
-"""Panels of the scan, on either side. Sound for any value: more serve larger orders."""
-
-WIDEST, WIDEST_TURN = 4.0, 4.5
-"""Largest width of the scan's panels, in z and in u, which decides the largest order.
-
-For small sampling rates the rule then errs by less than e^-46.
-"""
-
 
 @register_dataclass
 @dataclass(frozen=True)
@@ -160,7 +148,7 @@ class WithoutReplacementPair(DominatingPair):
 
     def _edges(self, loss: Array) -> Array:
         """Returns x with log M/B = loss where that is above 0, and exactly 1 elsewhere."""
-        return jnp.where(loss > 0, jnp.maximum(self._above()._threshold(jnp.maximum(loss, 0.0)), SHIFT / 2), SHIFT / 2)
+        return jnp.where(loss > 0, jnp.maximum(self._above()._threshold(jnp.maximum(loss, 0.0)), MIDDLE), MIDDLE)
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
         # Both halves end at x = 1 exactly, so that no mass is lost or counted twice beside the atom.
@@ -194,7 +182,7 @@ class WithoutReplacementPair(DominatingPair):
             loss, log_m, log_b = pair.log_densities(x)
             return jnp.logaddexp(log_m + log_excess(loss, used), log_b + log_excess(-loss, used))
 
-        return log_moment(pair.log_integral(height, used, start=as_float64(SHIFT / 2)), order)
+        return log_moment(pair.log_integral(height, used, start=as_float64(MIDDLE)), order)
 
     def law(self) -> Law | None:
         return in_float64_only(LawWithoutReplacement(self))
@@ -209,6 +197,10 @@ class LawWithoutReplacement(PanelLaw):
 
     pair: WithoutReplacementPair
 
+    # Panels of the scan and of a piece, on either side. Sound for any numbers, as the rule's error is bounded from
+    # their width; more serve larger orders.
+    panels_of_scan, panels_of_piece = 20, 4
+
     def _is_laplace(self) -> bool:
         return self.pair.noise == "laplace"
 
@@ -218,12 +210,17 @@ class LawWithoutReplacement(PanelLaw):
         return SHIFT / s if self._is_laplace() else SHIFT / s**2
 
     def largest_order(self) -> Array:
+        # Largest width of the scan's panels, in z and in u, which decides the largest order. For small sampling rates
+        # the rule then errs by less than e^-46.
+        widest, widest_turn = 4.0, 4.5
         s, _ = self.pair._fields()
         if self._is_laplace():
             largest = self.pair.loss_range()[1]
             return jnp.where(largest < LARGEST_POWER, LARGEST_POWER / largest, 0.0)
-        # SCAN panels of the largest width cover the middle, the noise's reach, and SHIFT for each unit of the order.
-        room = SCAN * jnp.minimum(WIDEST * s, WIDEST_TURN / self._rate()) - arithmetic().reach * s - MIDDLE
+        # The scan's panels, of the largest width, cover the middle, the noise's reach, and SHIFT for each unit of the
+        # order.
+        covered = self.panels_of_scan * jnp.minimum(widest * s, widest_turn / self._rate())
+        room = covered - arithmetic().reach * s - MIDDLE
         return jnp.maximum(room / SHIFT, 0.0)
 
     def _end(self, order: Array) -> Array:
@@ -233,7 +230,7 @@ class LawWithoutReplacement(PanelLaw):
         return jnp.full_like(s, SHIFT) if self._is_laplace() else SHIFT * (1 + order) + arithmetic().reach * s
 
     def scan(self) -> Nodes:
-        return self._nodes(self._end(self.largest_order()), 0, 1, SCAN)
+        return self._nodes(self._end(self.largest_order()), 0, 1, self.panels_of_scan)
 
     def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
         """Returns the x between which the nodes lie."""
@@ -241,11 +238,11 @@ class LawWithoutReplacement(PanelLaw):
         return jnp.full_like(end, MIDDLE), end
 
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
-        return self._nodes(window[1], index, pieces, PANELS)
+        return self._nodes(window[1], index, pieces, self.panels_of_piece)
 
     def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
         """Returns the half-width of the panels."""
-        return (window[1] - window[0]) / (2 * PANELS * pieces)
+        return (window[1] - window[0]) / (2 * self.panels_of_piece * pieces)
 
     def _nodes(self, end: Array, index: Array | int, pieces: Array | int, count: int) -> Nodes:
         index, width = jnp.asarray(index, end.dtype), (end - MIDDLE) / (count * pieces)
@@ -418,24 +415,8 @@ NEGLIGIBLE = 1e-30
 """Probability, given that an example is drawn, of the numbers of copies, and of the losses, that are not told apart:
 they count as infinite losses. Sound for any value."""
 
-DIGITS, MOST_COPIES = 60, 512
-"""Decimal digits of the copies' law, and most copies that are counted. Fewer digits would make the law inexact; the
-second is a limit of work alone."""
-
 LEAST_NOISE = 0.1
 """Smallest noise multiplier; with less, losses are too large to be told apart."""
-
-POINTS = 1024
-"""Number of points above c = 1 at which the profile is bounded, and so of the pair's losses above 0. Sound for any
-value; twice as many cost twice as much."""
-
-LARGEST_LOSS = 600.0
-"""Largest loss of the pair that is finite, in nats: its exponential has to be a float64 number. Larger losses count as
-infinite, so it is sound for any value below that."""
-
-ROUNDING = 1e-13
-"""Bound on the relative error of a normal tail, and of sums of them: a few units of erfc, the error of its argument,
-and some hundred terms. The proof rests on it: it must not be lowered."""
 
 SLACK = 1e-11
 """Relative amount by which the profile is raised, for the rounding of the masses made of it. Chosen by measuring;
@@ -547,9 +528,12 @@ class GaussianWithReplacement(Mechanism):
 
 def _copies(n: int, draws: int) -> tuple[float, np.ndarray, float]:
     """Returns p, rounded up; the law of K from 1 up, given that it is above 0; and a bound on the mass left out."""
+    # Decimal digits of the copies' law, and most copies that are counted. Fewer digits would make the law inexact; the
+    # second is a limit of work alone.
+    digits, most_copies = 60, 512
     validation.check_whole(n, "num_examples", 2, 2**53, "the number of examples, of which one is replaced")
     validation.check_whole(draws, "batch_size", 1, 2**53, "the number of draws")
-    with decimal.localcontext(prec=DIGITS):
+    with decimal.localcontext(prec=digits):
         size, chance = decimal.Decimal(draws), 1 / decimal.Decimal(n)
         law = [(size * (1 - chance).ln()).exp()]
         some = 1 - law[0]
@@ -560,9 +544,9 @@ def _copies(n: int, draws: int) -> tuple[float, np.ndarray, float]:
             # the last one.
             if k > 4 * size * chance and law[-1] < decimal.Decimal(NEGLIGIBLE) * some:
                 break
-            if k > MOST_COPIES:
+            if k > most_copies:
                 raise ValueError(
-                    f"batch_size = {draws} draws from num_examples = {n} may hold one more than {MOST_COPIES} times: "
+                    f"batch_size = {draws} draws from num_examples = {n} may hold one more than {most_copies} times: "
                     "give a smaller batch."
                 )
         beyond = float(law[-1] / some) if len(law) <= draws else 0.0
@@ -575,10 +559,19 @@ def _tail(z: np.ndarray) -> np.ndarray:
 
 
 def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns c - 1, log c and an upper bound on the profile there, at c = 1 and at POINTS c above it.
+    """Returns c - 1, log c and an upper bound on the profile there, at c = 1 and at points c above it.
 
     Each c belongs to a point x of the line, at which the mixture's density is a times that of N(0, s^2).
     """
+    # Bound on the relative error of a normal tail, and of sums of them: a few units of erfc, the error of its argument,
+    # and some hundred terms. The proof rests on it: it must not be lowered.
+    rounding = 1e-13
+    # Largest loss of the pair that is finite, in nats: its exponential has to be a float64 number. Larger losses count
+    # as infinite, so it is sound for any value below that.
+    largest_loss = 600.0
+    # Number of points above c = 1 at which the profile is bounded, and so of the pair's losses above 0. Sound for any
+    # value; twice as many cost twice as much.
+    points = 1024
     k = np.arange(1.0, len(copies) + 1)[:, None]
     weights = copies[:, None]
 
@@ -598,17 +591,17 @@ def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[
     # The last point is where the tail is negligible, or where c is as large as is counted, whichever comes first.
     last = min(
         where(True, NEGLIGIBLE, first, first + 2.0 * len(copies) + 40 * s),
-        where(False, LARGEST_LOSS - math.log(rate), first, first + LARGEST_LOSS * s**2 + 2.0 * len(copies)),
+        where(False, largest_loss - math.log(rate), first, first + largest_loss * s**2 + 2.0 * len(copies)),
     )
-    x = np.linspace(first, last, POINTS + 1)
+    x = np.linspace(first, last, points + 1)
     log_ratio = log_a(x)
     log_ratio[0] = 0.0
     a = np.exp(log_ratio)
     # S(a), of the half-line from x on, and V(a), of the best half-line for each number of copies; both rounded up.
     own, base = weights * _tail((x - 2 * k) / s), _tail(x / s)
-    secret = np.sum(own, axis=0) * (1 + ROUNDING) - a * base * (1 - ROUNDING)
+    secret = np.sum(own, axis=0) * (1 + rounding) - a * base * (1 - rounding)
     edges = (s**2 * log_ratio + 2 * k**2) / (2 * k)
-    each = _tail((edges - 2 * k) / s) * (1 + ROUNDING) - a * _tail(edges / s) * (1 - ROUNDING)
+    each = _tail((edges - 2 * k) / s) * (1 + rounding) - a * _tail(edges / s) * (1 - rounding)
     known = np.sum(weights * np.clip(each, 0.0, 1.0), axis=0)
     secret = np.clip(np.minimum(secret, known), 0.0, 1.0)
     bound = rate * ((1 - rate) * (secret + (known - secret) / a) + rate * known) + rate * beyond

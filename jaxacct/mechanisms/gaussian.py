@@ -42,10 +42,13 @@ from jaxacct.mechanisms.groups import PoissonSubsampledGroup
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, less_noise, nothing_sampled
 from jaxacct.mechanisms.normal import normal_cells, sampled_delta
 from jaxacct.mechanisms.pair import (
+    ANGLES,
     COARSEST,
+    CUT,
     FINEST,
     LARGEST_EXPONENT,
     RULE,
+    STEEPEST,
     CellMasses,
     DominatingPair,
     Lines,
@@ -86,59 +89,6 @@ from jaxacct.rounded_sum import binomial_tail
 QUADRATURE_NODES = 512
 """Most nodes of the trapezoid rule; enough for s >= 0.1, and below that for all but vanishing terms."""
 
-FEWEST_NODES = 64
-"""Fewest nodes of the trapezoid rule, for integrands narrower than the Gaussian's."""
-
-FINEST_SAMPLED, COARSEST_SAMPLED = 0.3, 0.5
-"""Spacing of the nodes, in standard deviations: ``min(FINEST_SAMPLED s, COARSEST_SAMPLED)``.
-
-r vanishes at imaginary part pi s, so the rule errs by e^(-2 pi pi s / h), 3e-29 of the integrand there for 0.3 s; the
-Gaussian alone would leave e^(-2 pi^2 / h^2). Both values are chosen by measuring: the error stays below 2e-13 of the
-cumulant.
-"""
-
-CUT = 60.0
-"""Log of the ratio of the integrand's maximum to what the nodes may leave out, in nats: e^-60 is 1e-26."""
-
-FARTHEST = 50.0
-"""Standard deviations from a peak within which the integrand falls by CUT nats, for every order up to 4096.
-
-Where the peak of r^a and its valley merge, the log integrand is quartic, -z^4/(24 s^2), which takes
-(24 CUT s^2)^(1/4) < 40 for s <= 32; they merge for a >= 4 s^2 only, and elsewhere the curvature is at least 1/2.
-"""
-
-MAXIMUM_SPAN = 100.0
-"""Longest range, in standard deviations, that one trapezoid rule covers; of a longer one each end gets half of it."""
-
-LARGEST_EXPONENT_OF_SINGLE = 75.0
-"""Exponent, in nats, that stands for LARGEST_EXPONENT in float32, which overflows at e^88."""
-
-SPACING, WIDEST = 0.6, 0.7
-"""Distance of the nodes for many orders, in standard deviations: SPACING s, and at most WIDEST.
-
-r vanishes at imaginary part pi s and |r| is largest on the real line, so the rule errs by e^(-2 pi y/h + y^2/2) for
-spacing h and every y up to pi s: 7e-13 for s = 1, 5e-12 at most, where s = 1.17.
-"""
-
-REACH, PLATEAU = 7.5, 1.7
-"""Standard deviations beyond a peak, where e^-28 of it is left, and width of the place of a peak, in units of s.
-
-Chosen by measuring: less than 5e-12 of the whole was left out in 12,000 settings, half of them with merging peaks, that
-were integrated without windows. ALLOWANCE of the Rényi accountant is 1e-10.
-"""
-
-LEAST_NOISE = 0.01
-"""Noise multiplier below which moments are bounded in closed form, for the rule would take 80/s nodes.
-
-The closed form is a bound for any noise.
-"""
-
-CHUNK = 16
-"""Number of nodes that one step of the loop takes. Speed only."""
-
-STEPS = (np.arange(CHUNK)[None] + 0.5) / CHUNK
-"""Middles of the nodes of a chunk, in units of the chunk's width."""
-
 
 def log_moment_of_ratio(
     noise_multiplier: Array, sampling_rate: Array, exponent: Array, nodes: int = QUADRATURE_NODES
@@ -149,13 +99,21 @@ def log_moment_of_ratio(
     scope. The relative error is measured in tests/rdp/test_cumulants.py. Parameters out of range give garbage: the
     callers check them first.
     """
+    # Longest range, in standard deviations, that one trapezoid rule covers; of a longer one each end gets half of it.
+    longest = 100.0
+    # Spacing of the nodes, in standard deviations: ``min(finest s, coarsest)``. r vanishes at imaginary part pi s, so
+    # the rule errs by e^(-2 pi pi s / h), 3e-29 of the integrand there for 0.3 s; the Gaussian alone would leave e^(-2
+    # pi^2 / h^2). Both values are chosen by measuring: the error stays below 2e-13 of the cumulant.
+    finest, coarsest = 0.3, 0.5
+    # Fewest nodes of the trapezoid rule, for integrands narrower than the Gaussian's.
+    fewest = 64
     s, q, a = jnp.broadcast_arrays(*(as_float64(v) for v in (noise_multiplier, sampling_rate, exponent)))
     left, right, top = _window(s, q, a)
-    span = jnp.minimum(right - left, MAXIMUM_SPAN)
-    wide = right - left > MAXIMUM_SPAN
+    span = jnp.minimum(right - left, longest)
+    wide = right - left > longest
     # One count for all: the widest span and the finest spacing decide, and a loop over a batch ends with its longest.
-    needed = jnp.ceil(jnp.max(span / jnp.minimum(FINEST_SAMPLED * s, COARSEST_SAMPLED)))
-    count = jnp.fmin(jnp.fmax(needed, FEWEST_NODES), nodes)
+    needed = jnp.ceil(jnp.max(span / jnp.minimum(finest * s, coarsest)))
+    count = jnp.fmin(jnp.fmax(needed, fewest), nodes)
     spacing = span / count
 
     def add(i: Array, total: Array) -> Array:
@@ -196,7 +154,9 @@ def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     and the rounding of that sum is put back after the logarithm. Below 1/2, where that sum has lost digits when q is
     near 1, it is formed as (1 - q) + q e^u.
     """
-    limit = LARGEST_EXPONENT if z.dtype == jnp.float64 else LARGEST_EXPONENT_OF_SINGLE
+    # Exponent, in nats, that stands for LARGEST_EXPONENT in float32, which overflows at e^88.
+    largest_of_single = 75.0
+    limit = LARGEST_EXPONENT if z.dtype == jnp.float64 else largest_of_single
     u = (z - 0.5 / s) / s
     # q e^u is formed by its exponent where e^u alone would overflow.
     beyond = u > limit
@@ -217,6 +177,10 @@ def _window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
     that count are within e^-CUT of the highest; from the outermost of them the flanks fall, and bisection finds where
     they have fallen enough.
     """
+    # Standard deviations from a peak within which the integrand falls by CUT nats, for every order up to 4096. Where
+    # the peak of r^a and its valley merge, the log integrand is quartic, -z^4/(24 s^2), which takes (24 CUT s^2)^(1/4)
+    # < 40 for s <= 32; they merge for a >= 4 s^2 only, and elsewhere the curvature is at least 1/2.
+    farthest = 50.0
 
     def height(z: Array) -> Array:
         coefficient, log_scale = _integrand(s, q, a, z)
@@ -231,13 +195,13 @@ def _window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
     right = jnp.max(jnp.where(counts, places, -jnp.inf), axis=0)
 
     def narrow(i: int, reach: Array) -> Array:
-        shorter = reach - FARTHEST * 0.5**i
+        shorter = reach - farthest * 0.5**i
         fallen = jax.vmap(lambda z: height(z) < top - CUT)(jnp.stack([left - shorter[0], right + shorter[1]]))
         return jnp.where(fallen, shorter, reach)
 
-    # The state is how far the window reaches beyond the outermost peaks. Step i shortens it by FARTHEST/2^i where the
+    # The state is how far the window reaches beyond the outermost peaks. Step i shortens it by farthest/2^i where the
     # integrand has fallen enough by then: eight halvings leave 0.2 standard deviations too much.
-    reach = jax.lax.fori_loop(1, 9, narrow, jnp.full((2, *left.shape), FARTHEST, jnp.float64))
+    reach = jax.lax.fori_loop(1, 9, narrow, jnp.full((2, *left.shape), farthest, jnp.float64))
     return left - reach[0], right + reach[1], top
 
 
@@ -270,7 +234,7 @@ def _stationary_points(s: Array, q: Array, a: Array) -> tuple[Array, Array]:
 def log_moments(noise_multiplier: Array, sampling_rate: Array, orders: Array) -> Array:
     """Returns ``log E[r^a]`` for each of the orders a (n,), above 1; scalars s and q, inside the float64 scope.
 
-    The relative error is measured in tests/rdp/test_cumulants.py. For noise below LEAST_NOISE it is an upper bound,
+    The relative error is measured in tests/rdp/test_cumulants.py. For noise below 0.01 it is an upper bound,
     equal to the moment to rounding but for orders next to 1. Invalid parameters give garbage.
     """
     return one_by_one(_log_moments)(noise_multiplier, sampling_rate, orders)
@@ -281,43 +245,58 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     """Returns :func:`log_moments`: one trapezoid rule for all orders, over the windows that count.
 
     The integrand r (phi(m L) + m phi(-L)) e^(-z^2/2) rises and falls like a normal density around each of its peaks, so
-    REACH on either side of them is enough. Where they may be follows from z = (a/s) p(z), the equation of a peak of r^a
+    reach on either side of them is enough. Where they may be follows from z = (a/s) p(z), the equation of a peak of r^a
     e^(-z^2/2), p = q e^u/r rising from 0 to 1 around the bend of log r, q e^u = 1 - q:
 
     * near 0, where 1 and a (r - 1) are subtracted, and, where r - 1 is small, near 2/s, the peak of (r - 1)^2, or at
       the bend, if that comes first;
     * in [0, 2 s], or in [a/s - 2 s, a/s]: at the valley between two peaks p (1 - p) = s^2/a, so that the lower peak has
       p <= 2 s^2/a, and the higher one 1 - p <= 2 s^2/a; where there is no valley a/s is at most 4 s. Peaks that lie
-      farthest from the ends are the narrowest, so that PLATEAU s and REACH are enough.
+      farthest from the ends are the narrowest, so that flat s and reach are enough.
 
     By Minkowski's inequality E[r^a]^(1/a) <= 1 - q + q E[e^(a u)]^(1/a), which is the moment where q = 1, and to
     rounding where s is tiny.
     """
-    m, exact = a - 1.0, (q == 1.0) | (s < LEAST_NOISE)
+    # Distance of the nodes for many orders, in standard deviations: finest s, and at most widest. r vanishes at
+    # imaginary part pi s and |r| is largest on the real line, so the rule errs by e^(-2 pi y/h + y^2/2) for spacing h
+    # and every y up to pi s: 7e-13 for s = 1, 5e-12 at most, where s = 1.17.
+    finest, widest = 0.6, 0.7
+    # Standard deviations beyond a peak, where e^-28 of it is left, and width of the place of a peak, in units of s.
+    # Chosen by measuring: less than 5e-12 of the whole was left out in 12,000 settings, half of them with merging
+    # peaks, that were integrated without windows. ALLOWANCE of the Rényi accountant is 1e-10.
+    reach, flat = 7.5, 1.7
+    # Noise multiplier below which moments are bounded in closed form, for the rule would take 80/s nodes. The closed
+    # form is a bound for any noise.
+    least_noise = 0.01
+    # Number of nodes that one step of the loop takes. Speed only.
+    chunk = 16
+    # Middles of the nodes of a chunk, in units of the chunk's width.
+    middles = (np.arange(chunk)[None] + 0.5) / chunk
+    m, exact = a - 1.0, (q == 1.0) | (s < least_noise)
     bound = a * _log_ratio_and_excess(q, m * (0.5 / (s * s)))[0]
-    s, rate = jnp.maximum(s, LEAST_NOISE), jnp.minimum(q, 1 - roundoff())
+    s, rate = jnp.maximum(s, least_noise), jnp.minimum(q, 1 - roundoff())
     tilt, log_q = 1.0 / s, jnp.log(rate)
     center = 0.5 * tilt
     half = center * tilt
     bend = center + s * (jnp.log1p(-rate) - log_q)
     farthest = jnp.max(a) * tilt
-    middle, plateau = jnp.minimum(jnp.maximum(bend, 0.0), 2.0 * tilt), jnp.minimum(PLATEAU * s, farthest)
+    middle, plateau = jnp.minimum(jnp.maximum(bend, 0.0), 2.0 * tilt), jnp.minimum(flat * s, farthest)
     # There are three windows: around 0, around the middle, and, for each order, around its upper peak. A window goes on
     # where the one before it ends, or begins at some distance, which is jumped over: ``shift``, and ``gap`` of each
     # order.
-    shift, end = jnp.maximum(middle - 2.0 * REACH, 0.0), jnp.maximum(middle, plateau) + REACH
-    gap = jnp.maximum(a * tilt - (plateau + REACH) - end, 0.0)[:, None]
-    second = end - shift + REACH
-    length = second + jnp.minimum(jnp.maximum(farthest + REACH - end, 0.0), plateau + 2.0 * REACH)
-    spacing = jnp.minimum(SPACING * s, WIDEST) * CHUNK
+    shift, end = jnp.maximum(middle - 2.0 * reach, 0.0), jnp.maximum(middle, plateau) + reach
+    gap = jnp.maximum(a * tilt - (plateau + reach) - end, 0.0)[:, None]
+    second = end - shift + reach
+    length = second + jnp.minimum(jnp.maximum(farthest + reach - end, 0.0), plateau + 2.0 * reach)
+    spacing = jnp.minimum(finest * s, widest) * chunk
     top = jnp.maximum(a * (m * half + log_q), 0.0)
     power, scale = m[:, None], top[:, None]
 
-    # The integrand is r (phi(m L) + m phi(-L)) e^(-z^2/2 - top). Each step takes CHUNK nodes of every order, in a place
+    # The integrand is r (phi(m L) + m phi(-L)) e^(-z^2/2 - top). Each step takes chunk nodes of every order, in a place
     # x along the windows without their gaps; z is where that lies. The loop ends with the longest order's windows.
     def add(i: Array, total: Array) -> Array:
-        x = (jnp.asarray(STEPS) + i) * spacing
-        z = jnp.where(x > 2.0 * REACH, x + shift, x) - REACH
+        x = (jnp.asarray(middles) + i) * spacing
+        z = jnp.where(x > 2.0 * reach, x + shift, x) - reach
         z = jnp.where(x > second, z + gap, z)
         log_r, beyond_one = _log_ratio_and_excess(rate, z * tilt - half)
         log_weight = log_r - (0.5 * z * z + scale)
@@ -326,8 +305,8 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
         return total + ahead + power * weighted_remainder(-log_r, weight, weight / (1.0 + beyond_one))
 
     chunks = jnp.ceil(length / spacing).astype(jnp.int32)
-    total = jax.lax.fori_loop(jnp.int32(0), chunks, add, jnp.zeros((len(a), CHUNK)))
-    log_excess = top + jnp.log(jnp.sum(total, axis=1) * (spacing / (CHUNK * math.sqrt(2 * math.pi))))
+    total = jax.lax.fori_loop(jnp.int32(0), chunks, add, jnp.zeros((len(a), chunk)))
+    log_excess = top + jnp.log(jnp.sum(total, axis=1) * (spacing / (chunk * math.sqrt(2 * math.pi))))
     moment = jnp.maximum(log_excess, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(log_excess)))
     return jnp.where(exact, bound, moment)
 
@@ -373,49 +352,12 @@ def _log_ratio_and_excess(q: Array, u: Array) -> tuple[Array, Array]:
 # at most the root of 1 + e^(2 (z - z*)/b) times that of the real line's.
 # ----------------------------------------------------------------------------------------------------
 
-LEAST_ADD = 0.09
-"""Least spacing of the scan for "add", in standard deviations, which leaves room for some orders. Sound for any value.
-
-For "add" the spacing is half as wide as for "remove", as high orders cost more there.
-"""
-
-STEEPEST = 1.5
-"""Largest theta, in radians, of the decay's bound: beyond a right angle arg r gains nothing where r is near 1.
-
-Up to there arg(1 - p + p e^(i theta)) >= p sin(theta): with x = p (1 - cos(theta)) and y = p sin(theta) it is the arc
-tangent of y/(1-x). At p = 1 that is theta >= sin(theta); tests/saddlepoint/test_laws.py asks for it on a grid.
-"""
-
-ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
-"""Values of theta, in radians, of the lines that the quadrature's bound may use. Sound for any values below pi."""
-
-HIGHEST = 3.1
-"""Largest theta, in radians, of a line that is used. Sound below pi, where r may vanish."""
-
-WIDER = 4.0
-"""Factor by which the lines are higher where q = 1. Sound for any value: r is an exponential, and vanishes nowhere."""
-
 WIDEST_END, FLAT_BY = 0.8, 11 / 6
 """Largest scale c of the end of the losses, in standard deviations, and the shift of its place, in scales.
 
 The scale is s where that is less. Any scale is sound up to which ENDING holds; this one takes few nodes. The shift is
 1 + 1/2 + 1/3.
 """
-
-LENGTH_OF_END = 12.5 + FLAT_BY
-"""Scales c beyond the place at which the nodes end: there dz/dx is e^-50."""
-
-LONGEST = 46.0
-"""Farthest place z*, in scales c and less the reach of the noise, at which losses are left out. Speed only.
-
-For places beyond it the scan's nodes are too far apart.
-"""
-
-FAR_AT_END = 2.0
-"""Standard deviations by which an order may move a law that ends, away from its end. Sound for any value."""
-
-MOST_PIECES = 32
-"""Most pieces where the losses end: there oscillations are fast, and rare. Sound for any value."""
 
 
 def _ending() -> tuple[np.ndarray, np.ndarray]:
@@ -444,9 +386,6 @@ def _ending() -> tuple[np.ndarray, np.ndarray]:
 
 CELLS = np.array([-8.0, -5.0, -4.0, -3.25, -2.75, -2.25, -1.75, -1.25, -0.75, -0.25, 0.5, 2.0])
 """Beginnings of the cells in which a line's height and its real part are bounded apart, in scales about the end."""
-
-PLAIN = np.stack([ANGLES, ANGLES, *np.zeros((3, len(ANGLES)))])
-"""The five rows of ENDING where no losses are left out, in units of s: there z is x."""
 
 ENDING, (HEIGHTS, FRONTS) = _ending()
 """Bounds on the lines where the losses end, in units of c.
@@ -593,6 +532,9 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def mark_from(self, large: Array, small: Array, log_mass: Array) -> Array:
         # Losses of the Gaussian mechanism itself are never rare.
+        # Farthest place z*, in scales c and less the reach of the noise, at which losses are left out. Speed only. For
+        # places beyond it the scan's nodes are too far apart.
+        longest = 46.0
         s, q, removes = self.pair._fields()
         known = jnp.where(removes, large, -small)
         z = s * jnp.log(jnp.maximum(jnp.expm1(known) / q + 1, 0.0)) + 0.5 / s
@@ -602,7 +544,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         a = jnp.maximum(-2 * logs - 1.84, 1.0)
         roots = jnp.sqrt(a - jnp.log(a)) + jnp.stack([0.0, jnp.where(removes, 1 / s, 0.0)])
         place = jnp.minimum(jnp.where(z > 0, z, jnp.inf), jnp.max(roots))
-        fits = (q < 1) & (place < LONGEST * _scale_of_end(s) - arithmetic().reach)
+        fits = (q < 1) & (place < longest * _scale_of_end(s) - arithmetic().reach)
         return jnp.where(fits, place, jnp.inf)
 
     def marked(self, place: Array) -> Marked:
@@ -655,8 +597,10 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         return jax.vmap(lambda order: lines.log_error(order, 0.0, step))(orders)
 
     def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        # Most pieces where the losses end: there oscillations are fast, and rare. Sound for any value.
+        most_at_end = 32
         place = self._place()
-        most = self.most_pieces if place is None else jnp.where(place < jnp.inf, MOST_PIECES, self.most_pieces)
+        most = self.most_pieces if place is None else jnp.where(place < jnp.inf, most_at_end, self.most_pieces)
         return jnp.minimum(self.pieces_needed(order, w, window), most)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
@@ -720,14 +664,21 @@ def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Arra
     share of q e^u in r, which is at most q where z < 0. So the order moves the law by at most that, and the scan is
     longer than the reach of the noise by as much.
     """
+    # Standard deviations by which an order may move a law that ends, away from its end. Sound for any value.
+    far_at_end = 2.0
+    # Scales c beyond the place at which the nodes end: there dz/dx is e^-50.
+    length_of_end = 12.5 + FLAT_BY
+    # Least spacing of the scan for "add", in standard deviations, which leaves room for some orders. Sound for any
+    # value. For "add" the spacing is half as wide as for "remove", as high orders cost more there.
+    least_add = 0.09
     reach = arithmetic().reach
-    spacing = jnp.minimum(FINEST * s, jnp.where(removes, COARSEST, jnp.clip(FINEST / 2 * s, LEAST_ADD, COARSEST / 2)))
+    spacing = jnp.minimum(FINEST * s, jnp.where(removes, COARSEST, jnp.clip(FINEST / 2 * s, least_add, COARSEST / 2)))
     far = jnp.maximum(RULE * jnp.where(q == 1, COARSEST, spacing) - 2 * reach, 0.0)
     high = reach + jnp.where(removes, far, 0.0)
     if place is not None:
         is_end = place < jnp.inf
-        far = jnp.where(is_end, jnp.where(removes, jnp.inf, FAR_AT_END), far)
-        high = jnp.where(is_end, place + LENGTH_OF_END * _scale_of_end(s), high)
+        far = jnp.where(is_end, jnp.where(removes, jnp.inf, far_at_end), far)
+        high = jnp.where(is_end, place + length_of_end * _scale_of_end(s), high)
     low = -reach - jnp.where(removes, 0.0, far)
     return low, (high - low) / RULE, jnp.maximum(far * s / jnp.where(removes, 1.0, q) - 1, 0.0)
 
@@ -759,13 +710,19 @@ def _log_ratio(s: Array, q: Array, z: Array) -> Array:
 
 @jax.jit
 def _lines(s: Array, q: Array, removes: Array, place: Array | None) -> Lines:
+    # The five rows of ENDING where no losses are left out, in units of s: there z is x.
+    plain_rows = np.stack([ANGLES, ANGLES, *np.zeros((3, len(ANGLES)))])
+    # The factor by which lines are higher where q = 1, sound for any value: r is an exponential, and vanishes nowhere.
+    wider = 4.0
+    # The largest theta, in radians, of a line that is used. Sound below pi, where r may vanish.
+    highest = 3.1
     is_end = jnp.zeros((), bool) if place is None else jnp.isfinite(place)
     is_mixed = jnp.where(q < 1, 1.0, 0.0)
-    rows: list[Array] = [jnp.asarray(row, s.dtype) for row in PLAIN]
+    rows: list[Array] = [jnp.asarray(row, s.dtype) for row in plain_rows]
     if place is not None:
         rows = [jnp.where(is_end, row.astype(s.dtype), plain) for row, plain in zip(ENDING, rows, strict=True)]
     line, height, ahead, back, growth = rows
-    c = jnp.where(is_end, _scale_of_end(s), jnp.where(q == 1, WIDER, s))
+    c = jnp.where(is_end, _scale_of_end(s), jnp.where(q == 1, wider, s))
     theta = c / s * height
     share, turn = jnp.ones_like(theta), theta
     constant = 0.5 * (c * height) ** 2 + growth
@@ -776,9 +733,9 @@ def _lines(s: Array, q: Array, removes: Array, place: Array | None) -> Lines:
         constant = constant + jnp.where(is_end, place, 0.0) * c * back
     power = share * (c / s) * jnp.where(removes, ahead, back)
     even = jnp.minimum(share, 0.5)
-    shrink = 4 * even * (1 - even) * jnp.sin(jnp.minimum(theta, HIGHEST) / 2) ** 2
+    shrink = 4 * even * (1 - even) * jnp.sin(jnp.minimum(theta, highest) / 2) ** 2
     power = power - jnp.where(removes, 0.0, is_mixed / 2) * jnp.log(1 - shrink)
-    constant = jnp.where(theta * is_mixed < HIGHEST, constant, jnp.inf)
+    constant = jnp.where(theta * is_mixed < highest, constant, jnp.inf)
     return Lines(c * line, constant + jnp.where(removes, power, 0.0), power, turn)
 
 

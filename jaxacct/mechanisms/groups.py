@@ -23,9 +23,11 @@ from jaxacct import validation
 from jaxacct.mechanisms.finite import LossDistributionPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
 from jaxacct.mechanisms.pair import (
+    ANGLES,
     COARSEST,
     FINEST,
     RULE,
+    STEEPEST,
     CellMasses,
     DominatingPair,
     Law,
@@ -74,19 +76,6 @@ from jaxacct.numerics.pytrees import register_dataclass
 # roots need not be known: the sum of the a_j is the mean of K under the posterior at Re x, that of the a_j (1 - a_j)
 # its variance.
 # ----------------------------------------------------------------------------------------------------
-
-
-SCAN = 4 * RULE
-"""Nodes of the scan: a group's law is wide, and the strip of little noise is narrow. Sound for any value."""
-
-STEEPEST = 1.5
-"""Largest theta, in radians, of the decay's bound, which needs arg(1 - p + p e^(i theta)) >= p sin(theta).
-
-:data:`jaxacct.mechanisms.gaussian.STEEPEST` has the proof for this value; a larger one needs another.
-"""
-
-ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
-"""Values of theta, in radians, of the lines that the quadrature's bounds may use. Sound for any values below pi."""
 
 
 def binomial_masses(trials: int, probability: Any) -> tuple[Any, Any]:
@@ -169,6 +158,9 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
     The module's docstring derives its bounds; all others are those of :class:`LawOfShiftedGaussians`.
     """
 
+    scan_nodes = 4 * RULE
+    """Nodes of the scan: a group's law is wide, and the strip of little noise is narrow. Sound for any value."""
+
     pair: CountedShiftsPair
 
     most_pieces = 16
@@ -184,7 +176,7 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
     def _room(self) -> Array:
         """Returns the length of the scan beyond the locations and the reach of the noise."""
         s = self.pair._fields()[0]
-        return SCAN * self._spacing() - 2 * arithmetic().reach * s - self.pair._spread()
+        return self.scan_nodes * self._spacing() - 2 * arithmetic().reach * s - self.pair._spread()
 
     def largest_order(self) -> Array:
         _, _, p, q = self.pair._fields()
@@ -197,7 +189,7 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
         s, (low, high) = self.pair._fields()[0], self.pair._ends()
         reach = arithmetic().reach * s
         first, last = low - reach, high + reach + jnp.maximum(self._room(), 0.0)
-        return self._rule(first, (last - first) / SCAN, SCAN)
+        return self._rule(first, (last - first) / self.scan_nodes, self.scan_nodes)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
         return self._rule(low, step, RULE)
@@ -271,10 +263,6 @@ def _posterior(weights: Array, exponents: Array, counts: Array) -> tuple[Array, 
 MOST_EXAMPLES = 512
 """Largest group. On Poisson samples its number of sampled examples is taken by its exact law, each with a place on the
 noise's axis; a limit of work alone."""
-
-LEAST_PLACES = 16
-"""Fewest places on the noise's axis. Smaller groups have as many places, all but theirs without weight, and larger ones
-twice, four times as many and so on: one program serves all groups of so many places. Speed only."""
 
 
 def group(mechanism: Mechanism, size: int) -> Mechanism:
@@ -389,8 +377,11 @@ class PoissonSubsampledGroup(Mechanism):
 
     def _pairs(self, xp: Any, scale: Any, rate: Any, asked: tuple[str, ...]) -> tuple[DominatingPair, ...]:
         # Places beyond the group's size have no weight: they make shapes equal, and so programs few.
+        # Fewest places on the noise's axis. Smaller groups have as many places, all but theirs without weight, and
+        # larger ones twice, four times as many and so on: one program serves all groups of so many places. Speed only.
+        least_places = 16
         s, q = xp.broadcast_arrays(scale, rate)
-        most = LEAST_PLACES << max(0, math.ceil(math.log2(self.size / LEAST_PLACES)))
+        most = least_places << max(0, math.ceil(math.log2(self.size / least_places)))
         drawn, units = binomial_masses(self.size, q)
         drawn = xp.concatenate([drawn, xp.zeros((*q.shape, most - self.size))], axis=-1)
         counts = xp.arange(most + 1.0)
@@ -411,17 +402,6 @@ class PoissonSubsampledGroup(Mechanism):
 # ----------------------------------------------------------------------------------------------------
 # Groups of examples in batches of fixed size, drawn without replacement
 # ----------------------------------------------------------------------------------------------------
-
-FARTHEST = 14.0
-"""Standard deviations beyond which a loss counts as infinite: 1e-44 of its mass. Sound for any value."""
-
-HALVINGS = 64
-"""Number of halvings in the search for an event's edge: enough for all digits of float64. With fewer the edge, and so
-the loss's law, would be inexact."""
-
-VALUE_UNITS = 256
-"""Error of sums of normal tails, relative to their parts times their logarithms, in units of roundoff. The accountants'
-bounds rest on it: it must not be lowered."""
 
 
 @register_dataclass
@@ -514,11 +494,16 @@ class WithoutReplacementGroup(Mechanism):
     @within_scope
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
+        # Error of sums of normal tails, relative to their parts times their logarithms, in units of roundoff. The
+        # accountants' bounds rest on it: it must not be lowered.
+        value_units = 256
+        # Standard deviations beyond which a loss counts as infinite: 1e-44 of its mass. Sound for any value.
+        farthest = 14.0
         directions(self, relation)
         s, masses = as_float64(self.noise_multiplier), self.masses()
-        # The loss of the largest shift, 2 g, at FARTHEST deviations. The atom at 0 is the jump of the slopes of U at c
+        # The loss of the largest shift, 2 g, at farthest deviations. The atom at 0 is the jump of the slopes of U at c
         # = 1.
-        highest = 2 * self.size * (self.size + FARTHEST * s) / s**2
+        highest = 2 * self.size * (self.size + farthest * s) / s**2
         parameters = s, jnp.broadcast_to(masses, (*s.shape, len(masses)))
         free = jnp.full_like(s, jnp.nan)
         return (
@@ -529,7 +514,7 @@ class WithoutReplacementGroup(Mechanism):
                 infinite_mass_p=jnp.vectorize(lambda loss, s, h: _above(loss, (s, h))[0], signature="(),(),(k)->()")(
                     highest, *parameters
                 ),
-                value_error=jnp.full_like(s, VALUE_UNITS * UNIT_ROUNDOFF),
+                value_error=jnp.full_like(s, value_units * UNIT_ROUNDOFF),
                 atoms=(jnp.zeros_like(s), free),
                 cdf_p=_cdf_p,
                 cdf_q=_cdf_q,
@@ -541,6 +526,9 @@ class WithoutReplacementGroup(Mechanism):
 
 def _edge(loss: Array, s: Array, masses: Array) -> Array:
     """Returns t for losses log(c) (n,) >= 0, by bisection of the equation that rises in t."""
+    # Number of halvings in the search for an event's edge: enough for all digits of float64. With fewer the edge, and
+    # so the loss's law, would be inexact.
+    halvings = 64
     k, h = jnp.arange(1.0, masses.shape[0])[:, None], masses[1:, None]
 
     def is_high(t: Array) -> Array:
@@ -557,7 +545,7 @@ def _edge(loss: Array, s: Array, masses: Array) -> Array:
 
     # The upper end: where the term of one k alone is 1, the sum is high enough. Each step keeps the edge between ends.
     alone = k + s**2 * (loss[None] + jnp.log1p(1 / jnp.maximum(h, 1e-290))) / (2 * k)
-    return jax.lax.fori_loop(0, HALVINGS, halved, (jnp.zeros_like(loss), jnp.min(alone, axis=0)))[1]
+    return jax.lax.fori_loop(0, halvings, halved, (jnp.zeros_like(loss), jnp.min(alone, axis=0)))[1]
 
 
 def _above(loss: Array, parameters: tuple[Array, Array]) -> tuple[Array, Array]:

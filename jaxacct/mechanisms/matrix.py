@@ -23,9 +23,6 @@ from jaxacct.numerics.precision import as_float64, as_real, exact_real, is_concr
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import CyclicPoisson, Participation, Strategy, Unsampled
 
-LARGEST = np.finfo(np.float64).max
-"""Largest finite float64 number, to which a ratio that overflows is lowered: only infinite noise costs nothing."""
-
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False)
@@ -174,10 +171,12 @@ class MatrixMechanism(Mechanism):
 
     def _noise(self) -> Any:
         """Returns the noise over the sensitivity, rounded down; infinite, which costs nothing, only where it was so."""
+        # Largest finite float64 number, to which a ratio that overflows is lowered: only infinite noise costs nothing.
+        largest = np.finfo(np.float64).max
         if is_concrete(self.noise_multiplier, self.sensitivity):
             noise: Any = np.asarray(self.noise_multiplier, np.float64)
             with np.errstate(over="ignore"):
-                over = np.minimum(noise / self.sensitivity * (1 - 2.0**-51), LARGEST)
+                over = np.minimum(noise / self.sensitivity * (1 - 2.0**-51), largest)
         else:
             noise = as_real(self.noise_multiplier)
             over = noise / as_real(self.sensitivity) * (1 - 4 * roundoff())

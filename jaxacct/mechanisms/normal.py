@@ -74,12 +74,6 @@ def turned(angle: Array) -> tuple[Array, Array]:
 HALF_PI = (1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21)
 """pi/2 in three parts of 33 bits, so that in float64 the first two times a whole number below 2^20 are exact."""
 
-SINES = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(8)]
-"""Coefficients of the Taylor series of sin(x)/x in x^2; for |x| <= pi/4 the first term left out is 5e-17."""
-
-COSINES = [(-1.0) ** n / math.factorial(2 * n) for n in range(9)]
-"""Coefficients of the Taylor series of cos(x) in x^2; for |x| <= pi/4 the first term left out is 2e-18."""
-
 
 @with_pair_form
 def sine_and_cosine(x: Array) -> tuple[Array, Array]:
@@ -89,6 +83,10 @@ def sine_and_cosine(x: Array) -> tuple[Array, Array]:
     the differences by three at most, as if the angle had been rounded five times more. Up to pi/4 nothing is
     subtracted. This holds up to 2^52, where what is left of a turn may be off by 2.5, and the series are by 2.
     """
+    # Coefficients of the Taylor series of cos(x) in x^2; for |x| <= pi/4 the first term left out is 2e-18.
+    cosines = [(-1.0) ** n / math.factorial(2 * n) for n in range(9)]
+    # Coefficients of the Taylor series of sin(x)/x in x^2; for |x| <= pi/4 the first term left out is 5e-17.
+    sines = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(8)]
     turns = jnp.round(x * (2 / math.pi))
     r = ((x - turns * HALF_PI[0]) - turns * HALF_PI[1]) - turns * HALF_PI[2]
     square = r * r
@@ -99,7 +97,7 @@ def sine_and_cosine(x: Array) -> tuple[Array, Array]:
             value = (value + c) * square
         return value + coefficients[0]
 
-    sine, cosine = r * series(SINES), series(COSINES)
+    sine, cosine = r * series(sines), series(cosines)
     # An odd number of quarter turns swaps sine and cosine; every half turn changes the sign.
     pairs = jnp.floor(turns / 2)
     is_odd, sign = turns - 2 * pairs > 0.5, 1 - 2 * (pairs - 2 * jnp.floor(pairs / 2))
@@ -217,26 +215,8 @@ The module's bounds on the rule and on its rounding are for these.
 LOWEST, HIGHEST = -8.5, 1e3
 """Ends of t, in standard deviations. Below, delta is 1 to all digits; above, it is less than any float64."""
 
-FARTHEST = 1e25
-"""Largest t, in standard deviations, at which an upper bound is taken: there its rounding is nothing yet beside t^2/2.
-
-Delta falls in t, so that an upper bound at a smaller t is one.
-"""
-
-LEAST = 1e-20
-"""Smallest mu at which the rule is asked: below it 1 - e^(-mu s) is mu s to all digits of float64, for all nodes."""
-
-SURE = 2.0**-29
-"""Move of Newton's last step, over which a slope changes by less than is allowed for. Larger is sound, and wider."""
-
-FEW, LARGEST = 30.0, 700.0
-"""Epsilons, in nats, from which e^eps - 1 is e^eps, and up to which e^eps is a number."""
-
-MOST = 1 - 2.0**-20
-"""Largest plain delta at which a sampled one is looked up.
-
-Above it, epsilon is at most the epsilon at it, and at least 0. Sound for any value below 1.
-"""
+LARGEST = 700.0
+"""Largest epsilon, in nats, whose e^epsilon is a number: float64 overflows at e^709."""
 
 LOG_NORMAL = 0.5 * float(np.log(2 * np.pi))
 """Log of sqrt(2 pi): minus the log of the normal density at 0."""
@@ -256,7 +236,7 @@ class Point(NamedTuple):
 
 
 def point(mu: Array, t: Array) -> Point:
-    """Returns log delta at t = eps/mu - mu/2 in [LOWEST, HIGHEST], and how fast it falls, for mu in [LEAST, inf)."""
+    """Returns log delta at t = eps/mu - mu/2 in [LOWEST, HIGHEST], and how fast it falls, for mu in [1e-20, inf)."""
     mu, t = (jnp.expand_dims(x, -1) if jnp.ndim(x) else x for x in (mu, t))
     nodes, weights = (np.reshape(row, (1,) * (jnp.ndim(t) - 1) + (-1,)) for row in (NODES, WEIGHTS))
     # Of phi(t + s) the factor phi(max(t, 0)) is taken out, so that no term underflows before delta does.
@@ -281,8 +261,10 @@ def allowance(log_delta: Array, more: float = 0.0) -> Array:
 
 
 def raised(mu: Array) -> tuple[Array, Array]:
-    """Returns mu, but at least LEAST, and the logarithm by which delta is less: so no term of the sum is subnormal."""
-    kept = jnp.maximum(mu, LEAST)
+    """Returns mu, but at least 1e-20, and the logarithm by which delta is less: so no term of the sum is subnormal."""
+    # Smallest mu at which the rule is asked: below it 1 - e^(-mu s) is mu s to all digits of float64, for all nodes.
+    least = 1e-20
+    kept = jnp.maximum(mu, least)
     return kept, jnp.log(mu / kept)
 
 
@@ -292,8 +274,11 @@ def log_delta_at(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     Beyond HIGHEST, where phi(t) alone is below float64's range, the value is only an upper bound on log delta: delta /
     phi(t) falls in t.
     """
+    # Largest t, in standard deviations, at which an upper bound is taken: there its rounding is nothing yet beside
+    # t^2/2. Delta falls in t, so that an upper bound at a smaller t is one.
+    farthest = 1e25
     # Delta falls in t, so an upper bound at a smaller t is one.
-    t = jnp.minimum(epsilon / mu - mu / 2, FARTHEST)
+    t = jnp.minimum(epsilon / mu - mu / 2, farthest)
     kept, less = raised(mu)
     here = point(kept, jnp.clip(t, LOWEST, HIGHEST))
     beyond = jnp.maximum(t - HIGHEST, 0.0)
@@ -402,6 +387,8 @@ def newton(
         target (): log delta.
         start (): place from which Newton's steps run monotonically.
     """
+    # Move of Newton's last step, over which a slope changes by less than is allowed for. Larger is sound, and wider.
+    sure = 2.0**-29
 
     def advance(state: Any) -> Any:
         place, *_ = state
@@ -413,7 +400,7 @@ def newton(
         far = near + 1.0625 * bend * step**2
         far = jnp.where(bend * (far + jnp.abs(step)) < 1 / 64, far, jnp.inf)
         following = moved(here, step)
-        is_open = (jnp.abs(miss) > jnp.maximum(2 * error, SURE * steep)) & (following != place)
+        is_open = (jnp.abs(miss) > jnp.maximum(2 * error, sure * steep)) & (following != place)
         return following, near, far, is_open
 
     # The state is a place, how far the root may lie from it on either side, and whether to go on. Steps run
@@ -479,6 +466,8 @@ def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any 
     e^eps = q - (1-q) (e^eps - 1), and delta is 0 where that is not above 0. Like P - e^eps Q, delta rises with the
     share, so a bound on the share gives a bound on delta. ``mu`` is right to two units of roundoff.
     """
+    # Epsilon, in nats, from which e^eps - 1 is e^eps to all digits.
+    few = 30.0
     u, q = roundoff(), sampling_rate
     if isinstance(removes, bool) and removes:
         share, there = q, q > 0
@@ -487,9 +476,9 @@ def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any 
         share = jnp.where(removes, q, jnp.minimum(q - rest + 12 * u * SIDES * (q + rest), 1.0))
         there = share > 0
     share = jnp.where(there, share, 1.0)
-    small = jnp.log1p(jnp.expm1(jnp.minimum(epsilon, FEW)) / share)
-    large = epsilon - jnp.log(share) + jnp.log1p((share - 1) * jnp.exp(-jnp.maximum(epsilon, FEW)))
-    inner = jnp.where(epsilon < FEW, small, large) * (1 - 24 * u * SIDES)
+    small = jnp.log1p(jnp.expm1(jnp.minimum(epsilon, few)) / share)
+    large = epsilon - jnp.log(share) + jnp.log1p((share - 1) * jnp.exp(-jnp.maximum(epsilon, few)))
+    inner = jnp.where(epsilon < few, small, large) * (1 - 24 * u * SIDES)
     found = share * jnp.exp(bounds_of_log_delta(mu * (1 + 2 * u * SIDES), inner)) * (1 + 12 * u * SIDES)
     lower, upper = jnp.where(there, jnp.minimum(found, 1.0), 0.0)
     return lower, upper
@@ -500,8 +489,11 @@ def sampled_epsilon(mu: Array, sampling_rate: Array, delta: Array) -> tuple[Arra
 
     The plain epsilon' at delta / q is known, and epsilon = log(1 + q (e^eps' - 1)), which moves less than epsilon'.
     """
+    # Largest plain delta at which a sampled one is looked up. Above it, epsilon is at most the epsilon at it, and at
+    # least 0. Sound for any value below 1.
+    most_level = 1 - 2.0**-20
     level = delta / sampling_rate
-    inner = jnp.stack(epsilon_bounds(mu, jnp.minimum(level, MOST), 4 * roundoff()))
+    inner = jnp.stack(epsilon_bounds(mu, jnp.minimum(level, most_level), 4 * roundoff()))
     # Beyond LARGEST e^eps' - 1 is e^eps', and the excess adds up, if e^LARGEST is far above 1/q.
     most = jnp.minimum(inner, LARGEST)
     lower, upper = (jnp.log1p(sampling_rate * jnp.expm1(most)) + (inner - most)) * (
@@ -509,4 +501,4 @@ def sampled_epsilon(mu: Array, sampling_rate: Array, delta: Array) -> tuple[Arra
     )
     # Delta is at most q, whatever epsilon is.
     upper = jnp.where(level > 1 + 4 * roundoff(), 0.0, upper)
-    return jnp.where((level < MOST) & (sampling_rate > 1e-280), lower, 0.0), upper
+    return jnp.where((level < most_level) & (sampling_rate > 1e-280), lower, 0.0), upper

@@ -62,15 +62,6 @@ A term that stands beside so large a one is below e^-500 of it.
 CUT = 60.0
 """Log of the ratio of an integrand's maximum to what may be left out, in nats: e^-60 is 1e-26."""
 
-SCAN, ROUNDS = 128, 4
-"""Points at which an integrand's logarithm is looked at in one round, and rounds in which the window is narrowed."""
-
-FEWEST_PANELS, MOST_PANELS = 32, 8192
-"""Fewest and most panels of 16 Gauss-Legendre nodes over a window.
-
-32 leave an exponential four e-foldings a panel where it falls by CUT on both sides; the rule then errs by 1e-30.
-"""
-
 
 @with_pair_form
 def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
@@ -152,11 +143,16 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
     ones. A peak between two points of the grid may rise above them by as much as a Gaussian of the given width that is
     CUT e-foldings down the flank; such points are kept. Narrower peaks stand alone, next to the highest point.
     """
+    # Fewest and most panels of 16 Gauss-Legendre nodes over a window. 32 leave an exponential four e-foldings a panel
+    # where it falls by CUT on both sides; the rule then errs by 1e-30.
+    fewest, most = 32, 8192
+    # Points at which an integrand's logarithm is looked at in one round, and rounds in which the window is narrowed.
+    scan, rounds = 128, 4
 
     def narrow(_, window: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         left, right, _ = window
-        step = (right - left) / SCAN
-        x = left + (jnp.arange(SCAN) + 0.5) * step
+        step = (right - left) / scan
+        x = left + (jnp.arange(scan) + 0.5) * step
         heights = height(x)
         top = jnp.max(heights)
         # A Gaussian CUT e-foldings down its flank rises by no more between two points: 11 is sqrt(2 CUT).
@@ -171,11 +167,11 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
             top,
         )
 
-    # The state is the window and the highest log integrand seen. Each round looks at SCAN points of the window and
+    # The state is the window and the highest log integrand seen. Each round looks at scan points of the window and
     # drops the ends at which the integrand is negligible; the window never grows.
-    left, right, top = jax.lax.fori_loop(0, ROUNDS, narrow, (low, high, jnp.zeros_like(low)))
+    left, right, top = jax.lax.fori_loop(0, rounds, narrow, (low, high, jnp.zeros_like(low)))
     top = jnp.where(jnp.isfinite(top), top, 0.0)
-    count = jnp.fmin(jnp.fmax(jnp.ceil((right - left) / panel), FEWEST_PANELS), MOST_PANELS)
+    count = jnp.fmin(jnp.fmax(jnp.ceil((right - left) / panel), fewest), most)
     width = (right - left) / count
 
     points, weights = np.polynomial.legendre.leggauss(16)
@@ -198,12 +194,6 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
 # are close it is all that counts.
 # ----------------------------------------------------------------------------------------------------
 
-NEAR = 0.25
-"""Size of losses, in nats, below which P - e^y Q is formed without e^y. Sound for any value.
-
-However near to 1 e^y is, it rounds by a unit of one.
-"""
-
 
 def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     """Returns P - e^y Q, elementwise, and a bound on its rounding; NaN where e^y Q is infinity times 0.
@@ -214,7 +204,10 @@ def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     (:data:`jaxacct.numerics.elementary.ASSUMED`), the product by u, a difference by u of itself. Each number flushed to
     zero is below the smallest normal float64.
     """
-    is_near = jnp.abs(loss) < NEAR
+    # Size of losses, in nats, below which P - e^y Q is formed without e^y. Sound for any value. However near to 1 e^y
+    # is, it rounds by a unit of one.
+    near_by = 0.25
+    is_near = jnp.abs(loss) < near_by
     difference = p - q
     grown = jnp.expm1(jnp.where(is_near, loss, 0.0)) * q
     whole = jnp.exp(loss) * q
@@ -415,6 +408,20 @@ FINEST, COARSEST = 0.3, 0.5
 
 The rule then errs by e^(-2 pi pi/0.3) = 3e-29. Where nothing spreads, all is a normal density, and the rule errs by
 2 e^(-2 pi^2 / 0.25), 1e-34.
+"""
+
+
+ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
+"""Turns theta, in radians, of a likelihood ratio 1 - p + p e^(i theta) on the lines that a bound may use.
+
+Sound for any values below pi.
+"""
+
+STEEPEST = 1.5
+"""Largest such theta, in radians, of a decay's bound: beyond a right angle the argument gains nothing for small p.
+
+Up to there arg(1 - p + p e^(i theta)) >= p sin(theta): with x = p (1 - cos(theta)) and y = p sin(theta) it is the arc
+tangent of y/(1-x). At p = 1 that is theta >= sin(theta); tests/saddlepoint/test_laws.py asks for it on a grid.
 """
 
 

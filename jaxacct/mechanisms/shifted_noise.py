@@ -77,12 +77,6 @@ from jaxacct.numerics.pytrees import register_dataclass
 # The inverse of a nondecreasing function, by Newton's steps that keep a bracket.
 # ----------------------------------------------------------------------------------------------------
 
-MOST_STEPS = 600
-"""Most steps of an inversion: every ninth halves the bracket, so that they narrow it by 2^-66.
-
-Newton's steps need about ten. Fewer than 64 halvings would break the bound on the distance that :func:`invert` states.
-"""
-
 
 def invert(
     function: Callable[[Array], tuple[Array, Array]], values: Array, low: Array, high: Array, gap: Array
@@ -100,6 +94,9 @@ def invert(
     where it is above the value lies within ``4u |x| + 2^-64 (high - low)``. For this a bracket is kept. Newton's steps
     start from the end whose value is nearest, and are lengthened a little, lest all of them land on the same side.
     """
+    # Most steps of an inversion: every ninth halves the bracket, so that they narrow it by 2^-66. Newton's steps need
+    # about ten. Fewer than 64 halvings would break the bound on the distance that :func:`invert` states.
+    most_steps = 600
     span = high - low
 
     def resolution(below: Array, above: Array) -> Array:
@@ -139,7 +136,7 @@ def invert(
         (low + like, like - jnp.inf, like),
         (high + like, like + jnp.inf, like),
     )
-    final = jax.lax.while_loop(lambda state: (state[0] < MOST_STEPS) & jnp.any(is_open(state)), advance, start)
+    final = jax.lax.while_loop(lambda state: (state[0] < most_steps) & jnp.any(is_open(state)), advance, start)
     return final[2][0]
 
 
@@ -238,21 +235,6 @@ def mean(weights: Array, exponents: Array, log_total: Array, values: Array) -> A
 # with the height, to ``least`` = b (lowest of P - highest of Q)/s^2 at least, and |Q| loses no more than cos(pi/4).
 # ----------------------------------------------------------------------------------------------------
 
-HEIGHTS = np.geomspace(0.02, 40.0, 24)
-"""Heights b of the lines that the quadrature's bound may use, in standard deviations.
-
-Lines that leave the strip are lowered to WIDEST_TURNS, so that any values are sound.
-"""
-
-WIDEST_TURNS = 0.95 * np.pi
-"""Largest spread, in radians, of the turns of P's, or of Q's, terms that is used. Sound below pi."""
-
-STEEPEST = 1.0
-"""Largest spread, in radians, of the turns for the decay's bound. Sound below pi/2.
-
-The remainder up to pi/2 is for the rule that sums the bound.
-"""
-
 
 class GaussianNoise(Noise):
     """Normal noise; the scale is its standard deviation."""
@@ -331,8 +313,11 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         return self.nodes(low - reach, span / RULE)
 
     def lines(self) -> Lines:
+        # Heights b of the lines, in standard deviations. Those that leave the strip are lowered to the largest spread
+        # of the turns of P's, or of Q's, terms, in radians, which is sound below pi: so any heights are sound.
+        heights, widest_turns = np.geomspace(0.02, 40.0, 24), 0.95 * np.pi
         s, (p_spread, q_spread, _, extent) = self.pair._fields()[0], self._extents()
-        b = jnp.minimum(jnp.asarray(HEIGHTS) * s, WIDEST_TURNS * s**2 / jnp.maximum(p_spread, q_spread))
+        b = jnp.minimum(jnp.asarray(heights) * s, widest_turns * s**2 / jnp.maximum(p_spread, q_spread))
         return Lines(b, 0.5 * (b / s) ** 2, -jnp.log(jnp.cos(b * q_spread / (2 * s**2))), b * extent / s**2)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
@@ -342,6 +327,9 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         return Nodes(losses, log_p + jnp.log(step), log_q + jnp.log(step), nothing, nothing, x)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        # Largest spread, in radians, of the turns for the decay's bound. Sound below pi/2. The remainder up to pi/2 is
+        # for the rule that sums the bound.
+        steepest = 1.0
         s, locations, p, q = self.pair._fields()
         p_spread, q_spread, apart, _ = self._extents()
         spread = jnp.maximum(p_spread, q_spread)
@@ -356,10 +344,10 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         (lowest, _), (_, highest) = self.pair._ends_of_each()
         references = lowest, highest
 
-        # Every height b up to STEEPEST gives a bound; about w times the deviation of the loss is best. The integral of
+        # Every height b up to steepest gives a bound; about w times the deviation of the loss is best. The integral of
         # the modulus on the line is summed over the nodes at hand, and the error of that rule, ``missed``, is added.
         def bound(slope: Array) -> Array:
-            b = jnp.minimum(w * slope * s**2, STEEPEST * s**2 / spread)
+            b = jnp.minimum(w * slope * s**2, steepest * s**2 / spread)
             moduli, turns = [], []
             for share, reference in zip(shares, references, strict=True):
                 angles = (locations - reference) * b / s**2
@@ -403,9 +391,6 @@ def _shares(weights: Array, exponents: Array) -> Array:
 # times min(2, 1/k): from there to the nearest end the density falls no faster than e^-k a unit. By the rule of panels
 # above (:class:`Ellipses`) that bounds the error of quadrature.
 # ----------------------------------------------------------------------------------------------------
-
-PANELS = 8
-"""Panels of a piece, and of the scan, shared by the intervals between locations. Sound for any value."""
 
 
 class LaplaceNoise(Noise):
@@ -616,7 +601,9 @@ def _between(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:
 
 def _panels_of(locations: Array) -> int:
     """Returns how many panels of a piece an interval has."""
-    return max(PANELS // (np.shape(locations)[-1] - 1), 1)
+    # Panels of a piece, and of the scan, shared by the intervals between locations. Sound for any value.
+    most = 8
+    return max(most // (np.shape(locations)[-1] - 1), 1)
 
 
 @jax.jit
@@ -1025,11 +1012,6 @@ class PoissonSubsampledLaplace(Mechanism):
         )
 
 
-SUM_TOLERANCE = 1e-6
-"""Largest distance from 1 of the sum of concrete probabilities: as much as float32 may cause. They are normalized, so
-it is sound for any value."""
-
-
 @register_dataclass
 @dataclass(frozen=True)
 class GaussianMixture(Mechanism):
@@ -1072,9 +1054,12 @@ class GaussianMixture(Mechanism):
         self.validate()
 
     def validate(self) -> None:
+        # Largest distance from 1 of the sum of concrete probabilities: as much as float32 may cause. They are
+        # normalized, so it is sound for any value.
+        tolerance = 1e-6
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sensitivities(self.sensitivities)
-        validation.check_probabilities(self.probabilities, "probabilities", SUM_TOLERANCE)
+        validation.check_probabilities(self.probabilities, "probabilities", tolerance)
         if not all(hasattr(value, "shape") for value in (self.sensitivities, self.probabilities)):
             return  # JAX has put other things into the fields
         shape, other, noise = (

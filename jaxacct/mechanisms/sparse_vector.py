@@ -57,13 +57,6 @@ from jaxacct.numerics.pytrees import register_dataclass
 # whose mass beyond lies at y0.
 # ----------------------------------------------------------------------------------------------------
 
-CELLS = 1024
-"""Cells of x from 0 to 1 among which the largest ratio of hazards is looked for.
-
-Numerator and denominator fall on each cell, so the one at the left end over the other at the right end is a bound:
-sound for any value, and tighter for more cells.
-"""
-
 
 def survival_p(loss: Array, parameters: Any) -> Array:
     """Returns P(y < Y)."""
@@ -109,8 +102,12 @@ def _up_to(loss: Array, parameters: Any, side: float) -> Array:
 @functools.partial(jax.jit, inline=True)
 def first_above_pair(most: Array, scale: Array) -> LossDistributionPair:
     """Returns the pair for the largest loss and the scale of the queries' noise, both (); it is symmetric."""
+    # Cells of x from 0 to 1 among which the largest ratio of hazards is looked for. Numerator and denominator fall on
+    # each cell, so the one at the left end over the other at the right end is a bound: sound for any value, and tighter
+    # for more cells.
+    cells = 1024
     # H(x - 1) over H(x): it rises up to x = 0, 1 + 1/(b log 2), and falls from x = 1 on, where both are log(1 - w).
-    x = jnp.linspace(0.0, 1.0, CELLS + 1)
+    x = jnp.linspace(0.0, 1.0, cells + 1)
     above = jnp.log(2.0) + (1 - x[:-1]) / scale
     below = -jnp.log1p(-jnp.exp(-x[1:] / scale) / 2)
     log_ratio = jnp.log(jnp.max(above / below) * (1 + 64 * roundoff()))
@@ -144,15 +141,6 @@ def first_above_pair(most: Array, scale: Array) -> LossDistributionPair:
 #
 # This is the profile of a loss with n times the density of the Gaussian one beyond -x and x, and none between.
 # ----------------------------------------------------------------------------------------------------
-
-FARTHEST = 36.0
-"""Standard deviations beyond which the Gaussian loss is taken for infinite, which only raises delta.
-
-Its probability there is below 1e-283.
-"""
-
-HALVINGS = 80
-"""Halvings of the bracket of x, the loss at which the line touches: they leave 2^-80 of its first width."""
 
 
 def worst_survival_p(loss: Array, parameters: Any) -> Array:
@@ -192,7 +180,12 @@ def _tail(z: Array) -> Array:
 @functools.partial(jax.jit, inline=True)
 def worst_tails_pair(reach: Array, count: Array) -> LossDistributionPair:
     """Returns the pair of ``count`` events for the shift over noise ``reach``, both (); it is its own mirror image."""
-    highest = reach * (reach / 2 + FARTHEST)
+    # Halvings of the bracket of x, the loss at which the line touches: they leave 2^-80 of its first width.
+    halvings = 80
+    # Standard deviations beyond which the Gaussian loss is taken for infinite, which only raises delta. Its probability
+    # there is below 1e-283.
+    farthest = 36.0
+    highest = reach * (reach / 2 + farthest)
 
     def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
@@ -202,7 +195,7 @@ def worst_tails_pair(reach: Array, count: Array) -> LossDistributionPair:
 
     # The state is a bracket of x, at whose lower end n (S + T) is at least 1; each step halves it. The lower end is
     # used.
-    least = jax.lax.fori_loop(0, HALVINGS, halve, (jnp.zeros_like(highest), highest))[0]
+    least = jax.lax.fori_loop(0, halvings, halve, (jnp.zeros_like(highest), highest))[0]
     # With z = x/m - m/2 the tails' arguments err by 3u (z + m), and the tails by z + 1 times that; n S is at most 1, so
     # that (1 + z)^2 and 1 + |log S| grow together.
     z = jnp.maximum(least / reach - reach / 2, 0.0)
