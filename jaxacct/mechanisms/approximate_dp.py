@@ -38,9 +38,24 @@ ROUNDING_UNITS = 16
 quotient. The accountants' bounds rest on it: it must not be lowered."""
 
 
+@dataclass(frozen=True)
+class ByEpsilon(Mechanism):
+    """The base of mechanisms whose one number is an epsilon, under whichever relation it is stated for."""
+
+    epsilon: ArrayLike
+
+    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
+
+    def validate(self) -> None:
+        validation.check_epsilon(self.epsilon)
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return is_none(self.epsilon)
+
+
 @register_dataclass
 @dataclass(frozen=True)
-class PureDP(Mechanism):
+class PureDP(ByEpsilon):
     """Any mechanism that is epsilon-DP: at worst it is as private as binary randomized response.
 
     Attributes:
@@ -57,16 +72,7 @@ class PureDP(Mechanism):
     [0.5, -0.5]
     """
 
-    epsilon: ArrayLike
-
-    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
     tight: ClassVar[bool] = True
-
-    def validate(self) -> None:
-        validation.check_epsilon(self.epsilon)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_none(self.epsilon)
 
     def of_group(self, size: int) -> PureDP:
         return PureDP(more_of_a_group(self.epsilon, 0.0, size)[0])
@@ -156,7 +162,7 @@ def binary_probabilities(epsilon: Array) -> tuple[Array, Array]:
 
 @register_dataclass
 @dataclass(frozen=True)
-class RandomizedResponse(Mechanism):
+class RandomizedResponse(ByEpsilon):
     """Randomized response: one person's value, or with some probability another one of the possible values.
 
     The true one of k values is released with probability e^epsilon / (e^epsilon + k - 1), each other one with
@@ -180,18 +186,13 @@ class RandomizedResponse(Mechanism):
     [1.0, 0.0, -1.0]
     """
 
-    epsilon: ArrayLike
     outcomes: int = field(default=2, metadata={"static": True})
 
-    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
     tight: ClassVar[bool] = True
 
     def validate(self) -> None:
-        validation.check_epsilon(self.epsilon)
+        super().validate()
         validation.check_whole(self.outcomes, "outcomes", 2, 2**53, "the number of possible values")
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_none(self.epsilon)
 
     def of_group(self, size: int) -> PureDP:
         """Returns the mechanism with the pure guarantee size epsilon, which the reports of a group have."""
@@ -313,7 +314,7 @@ def bounded_range_pair(epsilon: ArrayLike) -> BoundedRangePair:
 
 @register_dataclass
 @dataclass(frozen=True)
-class ExponentialMechanism(Mechanism):
+class ExponentialMechanism(ByEpsilon):
     """Exponential mechanism: outcome y with probability proportional to ``e^(epsilon q(y) / (2 S))``.
 
     q(y) is the score of an outcome, S the most that a neighbour may change a score by. Where all scores change in one
@@ -342,16 +343,6 @@ class ExponentialMechanism(Mechanism):
     >>> f"{ranged:.4f} {pure:.4f}"
     '0.0835 0.2052'
     """
-
-    epsilon: ArrayLike
-
-    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
-
-    def validate(self) -> None:
-        validation.check_epsilon(self.epsilon)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_none(self.epsilon)
 
     def of_group(self, size: int) -> ExponentialMechanism:
         """Returns that of size epsilon: the losses of one change after another lie in intervals whose lengths add."""

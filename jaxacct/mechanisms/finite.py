@@ -18,7 +18,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -280,12 +280,7 @@ class DiscretePair(Mechanism):
     may_fail: ClassVar[bool] = True
     tight: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        for name in ("p", "q"):
-            # A list would be a pytree with a leaf for each number.
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, np.asarray(getattr(self, name), np.float64))
-        self.validate()
+    vectors: ClassVar[tuple[str, ...]] = ("p", "q")
 
     def validate(self) -> None:
         for name in ("p", "q"):
@@ -296,11 +291,6 @@ class DiscretePair(Mechanism):
                 f"p of shape {self.p.shape} and q of shape {self.q.shape} differ: give a probability of each for every "
                 "outcome."
             )
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields: all but the last."""
-        return np.shape(self.p)[:-1]
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         if is_concrete(self.p, self.q):
@@ -628,9 +618,31 @@ DEFAULT_REACH = 2**11
 is inf."""
 
 
+@dataclass(frozen=True)
+class NoiseOnIntegers(Mechanism):
+    """The base of mechanisms that add noise on the integers to one integer."""
+
+    scale: ArrayLike
+    sensitivity: int = field(default=1, metadata={"static": True})
+
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out")
+    tight: ClassVar[bool] = True
+
+    def validate(self) -> None:
+        validation.check_discrete_scale(self.scale)
+        largest_change = "the largest change of the query's value"
+        validation.check_whole(self.sensitivity, "sensitivity", 1, LARGEST_SENSITIVITY, largest_change)
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return is_endless(self.scale)
+
+    def of_group(self, size: int) -> Self:
+        return replace(self, sensitivity=self.sensitivity * size)
+
+
 @register_dataclass
 @dataclass(frozen=True)
-class DiscreteLaplace(Mechanism):
+class DiscreteLaplace(NoiseOnIntegers):
     """Discrete Laplace (two-sided geometric) mechanism: an integer query plus noise n of mass prop. to e^(-|n|/scale).
 
     Attributes:
@@ -648,22 +660,6 @@ class DiscreteLaplace(Mechanism):
     >>> [float(loss) for loss in pair.losses]
     [-1.0, 0.0, 1.0]
     """
-
-    scale: ArrayLike
-    sensitivity: int = field(default=1, metadata={"static": True})
-
-    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out")
-    tight: ClassVar[bool] = True
-
-    def validate(self) -> None:
-        validation.check_discrete_scale(self.scale)
-        check_sensitivity(self.sensitivity)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.scale)
-
-    def of_group(self, size: int) -> DiscreteLaplace:
-        return replace(self, sensitivity=self.sensitivity * size)
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -825,7 +821,7 @@ def _log_upper_tail(s: Array, distance: Array) -> Array:
 
 @register_dataclass
 @dataclass(frozen=True)
-class DiscreteGaussian(Mechanism):
+class DiscreteGaussian(NoiseOnIntegers):
     """Discrete Gaussian mechanism: an integer query plus noise n of mass proportional to e^(-n^2 / (2 scale^2)).
 
     Attributes:
@@ -853,12 +849,7 @@ class DiscreteGaussian(Mechanism):
     (128, 0.375)
     """
 
-    scale: ArrayLike
-    sensitivity: int = field(default=1, metadata={"static": True})
     reach: int | None = field(default=None, metadata={"static": True})
-
-    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out")
-    tight: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -866,26 +857,14 @@ class DiscreteGaussian(Mechanism):
             object.__setattr__(self, "reach", _enough(validation.concrete_value(self.scale)))
 
     def validate(self) -> None:
-        validation.check_discrete_scale(self.scale)
-        check_sensitivity(self.sensitivity)
+        super().validate()
         if self.reach is not None:
             validation.check_whole(self.reach, "reach", 1, 2**30, "the integers summed over on either side")
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.scale)
-
-    def of_group(self, size: int) -> DiscreteGaussian:
-        return replace(self, sensitivity=self.sensitivity * size)
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the noise moved by the sensitivity against the noise itself."""
         directions(self, relation)
         return (DiscreteGaussianPair(self.scale, self.sensitivity, self.reach or DEFAULT_REACH),)
-
-
-def check_sensitivity(value: int) -> None:
-    """Raises where a sensitivity is not a whole number in range."""
-    validation.check_whole(value, "sensitivity", 1, LARGEST_SENSITIVITY, "the largest change of the query's value")
 
 
 def _enough(scale: np.ndarray | None) -> int:

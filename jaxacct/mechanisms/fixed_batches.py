@@ -34,11 +34,12 @@ from typing import ClassVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.finite import FinitePair
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, nothing_sampled
+from jaxacct.mechanisms.gaussian import SampledGaussian
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions
 from jaxacct.mechanisms.normal import sampled_delta
 from jaxacct.mechanisms.pair import (
     CELLS,
@@ -61,7 +62,7 @@ from jaxacct.mechanisms.pair import (
     stretches,
     tilted,
 )
-from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair
+from jaxacct.mechanisms.shifted_noise import SampledLaplace, ShiftedNoisePair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import (
     UNIT_ROUNDOFF,
@@ -331,7 +332,7 @@ def _nodes(
 
 @register_dataclass
 @dataclass(frozen=True)
-class GaussianWithoutReplacement(Mechanism):
+class GaussianWithoutReplacement(SampledGaussian):
     """Gaussian mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -350,17 +351,7 @@ class GaussianWithoutReplacement(Mechanism):
     ('replace', 'zero_out')
     """
 
-    noise_multiplier: ArrayLike
-    sampling_rate: ArrayLike
-
     relations: ClassVar[tuple[Relation, ...]] = ("replace", "zero_out")
-
-    def validate(self) -> None:
-        validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
@@ -370,7 +361,7 @@ class GaussianWithoutReplacement(Mechanism):
 
 @register_dataclass
 @dataclass(frozen=True)
-class LaplaceWithoutReplacement(Mechanism):
+class LaplaceWithoutReplacement(SampledLaplace):
     """Laplace mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -386,17 +377,7 @@ class LaplaceWithoutReplacement(Mechanism):
     1
     """
 
-    scale: ArrayLike
-    sampling_rate: ArrayLike
-
     relations: ClassVar[tuple[Relation, ...]] = ("replace", "zero_out")
-
-    def validate(self) -> None:
-        validation.check_noise_scale(self.scale)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.scale, self.sampling_rate)
 
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
@@ -473,6 +454,7 @@ class GaussianWithReplacement(Mechanism):
 
     relations: ClassVar[tuple[Relation, ...]] = ("replace",)
     may_fail: ClassVar[bool] = True
+    vectors: ClassVar[tuple[str, ...]] = ("losses", "p", "q")
 
     @classmethod
     def for_batches(cls, noise_multiplier: float, num_examples: int, batch_size: int) -> GaussianWithReplacement:
@@ -503,17 +485,6 @@ class GaussianWithReplacement(Mechanism):
             np.concatenate([[infinite], p, [middle], q[::-1], [0.0]]),
             np.concatenate([[0.0], q, [middle], p[::-1], [infinite]]),
         )
-
-    def __post_init__(self) -> None:
-        for name in ("losses", "p", "q"):
-            if isinstance(getattr(self, name), (list, tuple)):  # which as a pytree would have a leaf for each number
-                object.__setattr__(self, name, np.asarray(getattr(self, name), np.float64))
-        self.validate()
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields: all but the last."""
-        return np.shape(self.p)[:-1]
 
     def validate(self) -> None:
         for name in ("p", "q"):

@@ -783,9 +783,24 @@ class Gaussian(Mechanism):
         return (SubsampledGaussianPair(noise, 1.0, removes=True),)
 
 
+@dataclass(frozen=True)
+class SampledGaussian(Mechanism):
+    """The base of Gaussian mechanisms on a sample of the examples: their two fields, and when nothing is released."""
+
+    noise_multiplier: ArrayLike
+    sampling_rate: ArrayLike
+
+    def validate(self) -> None:
+        validation.check_noise_multiplier(self.noise_multiplier)
+        validation.check_sampling_rate(self.sampling_rate, zero=True)
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
+
+
 @register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledGaussian(Mechanism):
+class PoissonSubsampledGaussian(SampledGaussian):
     """Gaussian mechanism on a Poisson sample: one step of DP-SGD.
 
     Each example takes part independently with probability ``sampling_rate``; the sum of the sampled examples' clipped
@@ -814,18 +829,8 @@ class PoissonSubsampledGaussian(Mechanism):
     0.01
     """
 
-    noise_multiplier: ArrayLike
-    sampling_rate: ArrayLike
-
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
     tight: ClassVar[bool] = True
-
-    def validate(self) -> None:
-        validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     def of_group(self, size: int) -> PoissonSubsampledGroup:
         return PoissonSubsampledGroup(self.noise_multiplier, self.sampling_rate, size)
@@ -848,7 +853,7 @@ class PoissonSubsampledGaussian(Mechanism):
 
 @register_dataclass
 @dataclass(frozen=True)
-class TruncatedPoissonGaussian(Mechanism):
+class TruncatedPoissonGaussian(SampledGaussian):
     """Gaussian mechanism on a Poisson sample that is cut: if it exceeds B examples, B of them at random are used.
 
     Attributes:
@@ -892,8 +897,6 @@ class TruncatedPoissonGaussian(Mechanism):
     ('add_or_remove', 'remove', 'add')
     """
 
-    noise_multiplier: ArrayLike
-    sampling_rate: ArrayLike
     overflow_probability: ArrayLike
     least_overflow_probability: ArrayLike = 0.0
     overflow_rate: ArrayLike = 1.0
@@ -944,8 +947,7 @@ class TruncatedPoissonGaussian(Mechanism):
         return cls(noise_multiplier, rate, max(tail.most for tail in tails), least, overflow_rate, slack)
 
     def validate(self) -> None:
-        validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
+        super().validate()
         validation.check_probability(self.overflow_probability, "overflow_probability")
         validation.check_probability(self.least_overflow_probability, "least_overflow_probability")
         validation.check_sampling_rate(self.overflow_rate, "overflow_rate")
@@ -958,9 +960,6 @@ class TruncatedPoissonGaussian(Mechanism):
                 f"least_overflow_probability = {self.least_overflow_probability} is above overflow_probability = "
                 f"{self.overflow_probability}: give a lower and an upper bound on one probability."
             )
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

@@ -61,7 +61,14 @@ DIRECTIONS: dict[Relation, tuple[Direction, ...]] = {
 class Fields:
     """The base of dataclasses whose fields are numbers, or arrays that broadcast; they are checked when one is made."""
 
+    vectors: ClassVar[tuple[str, ...]] = ()
+    """Names of fields that have one axis more than the rest, their last; a list given for one becomes an array."""
+
     def __post_init__(self) -> None:
+        for name in self.vectors:
+            value = getattr(self, name)
+            if isinstance(value, (list, tuple)):  # which as a pytree would have a leaf for each number
+                object.__setattr__(self, name, np.asarray(value, np.float64))
         self.validate()
 
     @abc.abstractmethod
@@ -71,6 +78,8 @@ class Fields:
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """The leading axes of the fields: () for one, (n,) for a sequence of n."""
+        if self.vectors:
+            return np.shape(getattr(self, self.vectors[-1]))[:-1]
         shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self)]
         try:
             return np.broadcast_shapes(*shapes)

@@ -967,9 +967,24 @@ class Laplace(Mechanism):
         return (shifted_pair(self.scale, shift, "laplace"),)
 
 
+@dataclass(frozen=True)
+class SampledLaplace(Mechanism):
+    """The base of Laplace mechanisms on a sample of the examples: their two fields, and when nothing is released."""
+
+    scale: ArrayLike
+    sampling_rate: ArrayLike
+
+    def validate(self) -> None:
+        validation.check_noise_scale(self.scale)
+        validation.check_sampling_rate(self.sampling_rate, zero=True)
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return nothing_sampled(self.scale, self.sampling_rate)
+
+
 @register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledLaplace(Mechanism):
+class PoissonSubsampledLaplace(SampledLaplace):
     """Laplace mechanism on a Poisson sample: each example takes part independently with probability ``sampling_rate``.
 
     Attributes:
@@ -986,18 +1001,8 @@ class PoissonSubsampledLaplace(Mechanism):
     ()
     """
 
-    scale: ArrayLike
-    sampling_rate: ArrayLike
-
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
     tight: ClassVar[bool] = True
-
-    def validate(self) -> None:
-        validation.check_noise_scale(self.scale)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.scale, self.sampling_rate)
 
     def of_group(self, size: int) -> Mechanism:
         from jaxacct.mechanisms.groups import PoissonSubsampledGroup  # whose pair is one of shifted noise
@@ -1045,13 +1050,7 @@ class GaussianMixture(Mechanism):
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out")
     tight: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name in ("sensitivities", "probabilities"):
-            value = getattr(self, name)
-            if isinstance(value, (list, tuple)):  # which as a pytree would have a leaf for each number
-                object.__setattr__(self, name, np.asarray(value, np.float64))
-        self.validate()
+    vectors: ClassVar[tuple[str, ...]] = ("sensitivities", "probabilities")
 
     def validate(self) -> None:
         # Largest distance from 1 of the sum of concrete probabilities: as much as float32 may cause. They are
@@ -1075,11 +1074,6 @@ class GaussianMixture(Mechanism):
                 f"noise_multiplier of shape {noise} does not match sensitivities of shape {shape}: give a scalar, or "
                 "one noise multiplier for each row."
             )
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields, without that of the sensitivities."""
-        return np.shape(self.probabilities)[:-1]
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
