@@ -50,7 +50,7 @@ if _typing.TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-__all__ = [
+__all__: list[str] = [
     "Bounds",
     "adapters",
     "audit",

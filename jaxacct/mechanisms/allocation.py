@@ -1,7 +1,8 @@
-"""Dominating pairs of random allocation, by convex order: each example takes part in one step, or two, of many.
+"""Random allocation: each example takes part in few steps of many, drawn at random. Its pairs, by convex order.
 
 The first part, down to :func:`_product`, is the pair of one step out of t (:func:`allocation_pairs`); the second is
-that of two steps out of n (:func:`paired_allocation_pairs`). In both the likelihood ratio is spread onto finitely many
+that of two steps out of n (:func:`paired_allocation_pairs`); the last is the mechanism :class:`RandomAllocation`, with
+more than two participations as a composition of blocks. In both pairs the likelihood ratio is spread onto finitely many
 points, which makes it larger in convex order, so that the spread pair dominates.
 
 *One step out of t.* Each example takes part in exactly one of t steps, drawn uniformly. Q is N(0, s^2 I_t), P the

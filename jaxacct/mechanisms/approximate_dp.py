@@ -4,7 +4,7 @@ The dominating pair of each is that of its worst case, a law on few losses. In r
 
 - pure and approximate guarantees,
 - randomized response,
-- the exponential mechanism,
+- the exponential mechanism, and the pair of every mechanism whose losses span no more than a range,
 - a guarantee amplified by sampling.
 """
 

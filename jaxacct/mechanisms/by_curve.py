@@ -1,8 +1,8 @@
-"""Mechanisms known by their Rényi divergences alone, without a dominating pair.
+"""Mechanisms known by their Rényi divergences, without a dominating pair of their own.
 
 Accountants that compose privacy losses refuse them. :mod:`jaxacct.rdp` adds their curves up, and
 :func:`jaxacct.epsilon` takes that route where one of them is composed. In reading order: the base class
-:class:`RenyiOnly`, concentrated privacy, and any composition run on one sample.
+:class:`RenyiOnly`, concentrated privacy, any composition run on one sample, and the best of a random number of runs.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Dominating pairs whose privacy losses are atoms, or are known by masses alone, and mixtures of pairs by a coin.
+"""Privacy losses that are atoms, or are known by masses alone: pairs, noise on the integers, and a user's own pairs.
 
 No density is integrated here: every mass is a sum, or a difference, of given numbers. So a bound on its rounding is a
 count of the operations, besides what the caller claims of the numbers themselves. In reading order:
 
-1. :class:`FinitePair`, of finitely many outcomes, and its law :class:`LawOfAtoms`;
-2. :class:`LossDistributionPair`, of a loss whose distribution functions the user gives;
-3. :class:`DiscreteGaussianPair`, of discrete Gaussian noise;
-4. :class:`BoundedRangePair`, of every mechanism whose losses span no more than a range;
-5. :class:`PublicCoinPair`, of one of several pairs, drawn by a coin that is given away.
+1. :class:`FinitePair`, of finitely many outcomes, its law :class:`LawOfAtoms`, and the mechanism
+   :class:`DiscretePair`, whose user gives the outcomes' probabilities;
+2. :class:`LossDistributionPair`, and the mechanism :class:`PrivacyLoss`, whose user gives distribution functions;
+3. noise on the integers: :class:`DiscreteLaplace`; :class:`DiscreteGaussianPair` and :class:`DiscreteGaussian`;
+4. :class:`PublicCoinPair`, of one of several pairs, drawn by a coin that is given away.
+
+That a pair of the user's own dominates the mechanism is for the user to prove.
 
 Source: Doroshenko et al. (2022), "Connect the dots", for the upper discretization of the second.
 """

@@ -1,8 +1,12 @@
-"""The dominating pair of a batch of fixed size, sampled without replacement, and the law of its privacy loss.
+"""Batches of a fixed size, drawn without replacement or with it: the pairs, the law of the loss, and the mechanisms.
 
-A is the noise around 2, B that around 0, and q the sampling rate. :class:`WithoutReplacementPair` derives the pair,
-from Theorem 11 of Zhu, Dong and Wang (2022). :class:`LawWithoutReplacement` gives its characteristic function by panels
-of a Gauss-Legendre rule, whose error is bounded here.
+In reading order: the pair without replacement, its law, and the mechanisms with Gaussian or Laplace noise; then draws
+with replacement (:class:`GaussianWithReplacement`), in which an example may be several times.
+
+*Without replacement.* A is the noise around 2, B that around 0, and q the sampling rate.
+:class:`WithoutReplacementPair` derives the pair, from Theorem 11 of Zhu, Dong and Wang (2022).
+:class:`LawWithoutReplacement` gives its characteristic function by panels of a Gauss-Legendre rule, whose error is
+bounded here.
 
 With M = (1-q) B + q A the loss is L = log M/B above 0, of density M in x > 1, and -L below, of density B there
 (:class:`WithoutReplacementPair`). log A/B = u grows linearly in x, so that M/B = 1 - q + q e^u is analytic for |Im

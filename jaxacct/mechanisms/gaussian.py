@@ -1,11 +1,13 @@
-"""The pair of a Gaussian mechanism on a Poisson sample, the moments of its likelihood ratio, and the law of its loss.
+"""Gaussian noise, alone and on Poisson samples: pair, moments of its likelihood ratio, law of its loss, mechanisms.
 
 An example takes part with probability q, and the noise has deviation s. So the mixture (1-q) N(0, s^2) + q N(1, s^2) is
-told from N(0, s^2), and r is their likelihood ratio. In reading order:
+told from N(0, s^2), and r is their likelihood ratio; q = 1 is the Gaussian mechanism. In reading order:
 
 1. moments of r, one by one or together (:func:`log_moment_of_ratio`, :func:`log_moments`), for the Rényi curve;
 2. the pair (:class:`SubsampledGaussianPair`), with the masses that the mesh asks, and the law of its loss
-   (:class:`LawOfSubsampledGaussian`), for the contour.
+   (:class:`LawOfSubsampledGaussian`), for the contour;
+3. the mechanisms :class:`Gaussian` and :class:`PoissonSubsampledGaussian`, one step of DP-SGD;
+4. Poisson samples that are cut at a largest batch size (:class:`TruncatedPoissonGaussian`).
 
 *Moments, without cancellation or overflow.* With r = e^L the moment ``E[r^a]`` of x ~ N(0, s^2) lies near 1 where the
 privacy is good, and its distance from 1 is what counts. Since E[r - 1] = 0 that distance is ``E[r^a - 1 - a (r - 1)]``,
@@ -28,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -84,6 +86,11 @@ from jaxacct.rounded_sum import binomial_tail
 # Moments of the likelihood ratio, one by one and together.
 #
 # The errors of these rules are measured, and not proved: the Rényi accountant rounds up by an allowance for them.
+#
+# The logarithm of r has three forms in this file, for three needs. :func:`log_ratio` keeps the relative accuracy of log
+# r and of r - 1 for any q and z, as moments one by one ask. ``_log_ratio_and_excess`` is the cheaper one of the loop
+# over many orders, which never meets q near 1. ``_log_ratio`` of the law is right to LOG_UNITS, in float32 and pairs as
+# well.
 # ----------------------------------------------------------------------------------------------------
 
 QUADRATURE_NODES = 512
@@ -221,7 +228,7 @@ def _stationary_points(s: Array, q: Array, a: Array) -> tuple[Array, Array]:
         slope = a * share * (1 - share) / s**2 - 1
         return x - (a * share - x) / jnp.where(slope < 0, slope, -jnp.inf)
 
-    def advance(_, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    def advance(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = (newton(end) for end in ends)
         return jnp.where(a > 0, jnp.minimum(low, inflection), low), jnp.where(a > 0, jnp.maximum(high, inflection), low)
 

@@ -2,9 +2,9 @@
 
 :func:`group` turns a mechanism for one example into one for g. In reading order:
 
-- :func:`group`, and sums over Poisson samples (:class:`PoissonSubsampledGroup`),
-- less noise, and more epsilon and delta, of a group, rounded to the safe side,
-- batches of fixed size (:class:`WithoutReplacementGroup`).
+1. the pair :class:`CountedShiftsPair` of a group on a Poisson sample, and the law of its loss;
+2. :func:`group`, and sums over Poisson samples (:class:`PoissonSubsampledGroup`);
+3. batches of fixed size (:class:`WithoutReplacementGroup`).
 """
 
 from __future__ import annotations

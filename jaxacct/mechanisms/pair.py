@@ -149,7 +149,7 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
     # Points at which an integrand's logarithm is looked at in one round, and rounds in which the window is narrowed.
     scan, rounds = 128, 4
 
-    def narrow(_, window: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def narrow(_: Any, window: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         left, right, _ = window
         step = (right - left) / scan
         x = left + (jnp.arange(scan) + 0.5) * step

@@ -1,19 +1,19 @@
-"""Pairs (P, Q) of mixtures of shifted Gaussian or Laplace noise, and the laws of their privacy losses.
+"""Mixtures of shifted noise: the pair, the laws of its loss, and the Laplace mechanisms and mixtures that have it.
 
-Noise of one scale lies around finitely many locations, with weights that differ between P and Q. So it is for Gaussian
-and Laplace mechanisms, subsampled Laplace noise, replacement of an example, and mixtures of Gaussians. Where the loss
+Noise of one scale lies around finitely many locations, with weights that differ between P and Q. So it is for Laplace
+mechanisms, alone and on samples, for replacement of an example, and for a random sensitivity. Where the loss
 log P/Q is nondecreasing in the noise x, cells of the loss are cells of x, whose ends a monotone inversion finds. The
 characteristic function is an integral over x of P^(1+t+iw) Q^-(t+iw), analytic beside the real line. In reading order:
 
 1. :func:`invert`: the inverse of a nondecreasing function, with a bracket;
 2. :class:`Noise`: all that a pair needs of its noise, and sums over mixtures;
-3. :class:`PanelLaw`, :func:`log_decay`: laws with atoms, their quadrature, and a bound on the characteristic function;
-4. :class:`GaussianNoise`, and its law by a trapezoid rule;
-5. :class:`LaplaceNoise`, and its law by panels;
-6. :class:`ShiftedNoisePair`: the pair itself.
+3. :class:`GaussianNoise`, and its law by a trapezoid rule;
+4. :class:`LaplaceNoise`, and its law by panels;
+5. :class:`ShiftedNoisePair`: the pair itself;
+6. the mechanisms :class:`Laplace`, :class:`PoissonSubsampledLaplace` and :class:`GaussianMixture`.
 
-Sources: Trefethen (2013), Theorem 19.3, and Trefethen and Weideman (2014), Theorem 5.1, for quadrature; Mironov (2017),
-Corollary 3 and Table II, for Rényi divergences of plain shifts.
+Sources: Trefethen and Weideman (2014), Theorem 5.1, for quadrature; Mironov (2017), Corollary 3 and Table II, for Rényi
+divergences of plain shifts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -102,11 +102,11 @@ def invert(
     def resolution(below: Array, above: Array) -> Array:
         return 2 * roundoff() * (jnp.abs(below) + jnp.abs(above)) + 2.0**-64 * span
 
-    def is_open(state) -> Array:
+    def is_open(state: Any) -> Array:
         _, _, (below, below_off, _), (above, above_off, _) = state
         return (above - below > resolution(below, above)) & ~(above_off - below_off <= gap)
 
-    def advance(state):
+    def advance(state: Any) -> Any:
         step, x, below, above = state
         value, slope = function(x)
         off = value - values
@@ -513,11 +513,10 @@ class LawOfShiftedLaplace(PanelLaw):
     def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
         """Returns the half-width of the widest panels."""
         return (
-            jnp.max(self._sides().length) / (4 * _panels_of(self.pair._fields()[1]) * pieces) * self.pair._fields()[0]
+            jnp.max(_sides(*self.pair._fields())[0])
+            / (4 * _panels_of(self.pair._fields()[1]) * pieces)
+            * self.pair._fields()[0]
         )
-
-    def _sides(self) -> _Sides:
-        return _sides(*self.pair._fields())
 
     def ellipses(self, order: Array) -> Ellipses:
         s = self.pair._fields()[0]
@@ -527,7 +526,7 @@ class LawOfShiftedLaplace(PanelLaw):
         return Ellipses(2 / s, jnp.asarray(THETAS), order * costs, turns, fall, log_size)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
-        length, above, below = self._sides()
+        length, above, below = _sides(*self.pair._fields())
         log_total, error = self.log_total(order, nodes)
         u = length[:, None] * np.linspace(0.0, 1.0, CELLS + 1)[None]
         # Log densities in u, and the shares of locations to the right; near one, their complements are subtracted
@@ -550,28 +549,19 @@ class LawOfShiftedLaplace(PanelLaw):
         return log_decay(w, (nodes.losses[-2:], tilted(nodes, order)[-2:]), parts, error)
 
 
-class _Sides(NamedTuple):
-    """Intervals between neighbouring locations, some of them empty, and the densities from either side of them.
-
-    Attributes:
-        length (I,): length of each interval, in u.
-        above (2, I), below (2, I): logs of P's and of Q's density at the left end, times twice the scale: the parts of
-            the locations to the right, and of those to the left.
-    """
-
-    length: Array
-    above: Array
-    below: Array
-
-
 @jax.jit
-def _sides(s: Array, locations: Array, p: Array, q: Array) -> _Sides:
+def _sides(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Array, Array]:
+    """Returns intervals between neighbouring locations, some of them empty, and the densities from either side of them.
+
+    They are the length (I,) of each interval, in u, and logs (2, I) of P's and of Q's density at its left end, times
+    twice the scale: the parts of the locations to the right, and of those to the left.
+    """
     left, right = _between(locations, p, q)
     heights = jax.vmap(lambda left: jnp.exp(-jnp.abs(left - locations) / s))(left)
     is_above = jax.vmap(lambda left, right: jnp.stack([locations >= right, locations <= left]))(left, right)
     of_sides = jnp.where(is_above, heights[:, None], 0.0)
     above, below = jnp.log(jnp.einsum("wm,ism->swi", jnp.stack([p, q]), of_sides, precision="highest"))
-    return _Sides((right - left) * (2 / s), above, below)
+    return (right - left) * (2 / s), above, below
 
 
 @jax.jit

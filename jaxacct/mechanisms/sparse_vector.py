@@ -1,10 +1,12 @@
-"""Dominating pairs of mechanisms that release one event among many, by bounds on their whole privacy profile.
+"""The sparse vector technique: which of many queries is the first above a threshold; pairs by a bound on the profile.
 
-Each part bounds the hockey-stick divergence of a mechanism by a convex function of e^epsilon, and returns the privacy
-loss that has this function for its profile, by the loss's distribution functions:
+Such a release tells far less than all that it looks at, and the pair counts that. Each part bounds the hockey-stick
+divergence of a mechanism by a convex function of e^epsilon, and returns the privacy loss that has this function for its
+profile, by the loss's distribution functions:
 
 1. :func:`first_above_pair`: the sparse vector technique with Laplace noise;
-2. :func:`worst_tails_pair`: n disjoint events, none of which tells more than a Gaussian mechanism does.
+2. :func:`worst_tails_pair`: n disjoint events, none of which tells more than a Gaussian mechanism does;
+3. the mechanisms :class:`AboveThreshold` and :class:`GaussianAboveThreshold`.
 """
 
 from __future__ import annotations
