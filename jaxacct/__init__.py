@@ -41,7 +41,6 @@ if _typing.TYPE_CHECKING:
         train,
         verify,
     )
-    from jaxacct import mechanisms as _mechanisms
     from jaxacct.bounds import Bounds
     from jaxacct.certified import curve, delta, epsilon
     from jaxacct.mechanisms import *  # noqa: F403
@@ -50,7 +49,7 @@ if _typing.TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-__all__: list[str] = [
+__all__ = [
     "Bounds",
     "adapters",
     "audit",
@@ -81,9 +80,6 @@ __all__: list[str] = [
     "train",
     "verify",
 ]
-
-if _typing.TYPE_CHECKING:
-    __all__ += _mechanisms.__all__
 
 _HOMES = {"Bounds": "bounds", "curve": "certified", "delta": "certified", "epsilon": "certified",
           "group": "mechanisms", "register_dataclass": "numerics.pytrees"}  # fmt: skip
