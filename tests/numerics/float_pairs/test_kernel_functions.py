@@ -9,7 +9,7 @@ import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import jaxacct as ja
-from jaxacct.mechanisms.fixed_batches import remaining_weight
+from jaxacct.mechanisms.gaussian import remaining_weight
 from jaxacct.mechanisms.normal import lower_tail, sine_and_cosine, turned
 from jaxacct.mechanisms.pair import exp_remainder
 from jaxacct.numerics.arithmetic import in_pairs
