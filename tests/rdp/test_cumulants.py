@@ -167,8 +167,8 @@ def test_a_finer_rule_changes_nothing(monkeypatch):
     # What befalls one setting in 160, or thoroughly in 650, would be seen with probability 0.95.
     s, q, a = random_settings(4, draws(500, 2_000), 0.15)
     values = kernel(s, q, a)
-    monkeypatch.setattr(gaussian, "FINEST", 0.05)
-    monkeypatch.setattr(gaussian, "COARSEST", 0.1)
+    monkeypatch.setattr(gaussian, "FINEST_SAMPLED", 0.05)
+    monkeypatch.setattr(gaussian, "COARSEST_SAMPLED", 0.1)
     finer = np.asarray(in_float64(jax.jit(functools.partial(log_moments, nodes=4096)))(s, q, a))
     assert np.any(finer != values)
     np.testing.assert_allclose(values, finer, rtol=TOLERANCE)
