@@ -618,6 +618,7 @@ def _ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int
         lower, upper = (jnp.stack([both * side, jnp.ones_like(both)], -1) for side in (1 - up, up))
         return into.at[low].add(lower).at[low + 1].add(upper), None
 
+    # One value of the last part a step, with all points of (S, T): each ratio goes to the two values beside it.
     sums, _ = jax.lax.scan(point, jnp.zeros((len(values), 2)), (last.values, last.masses))
     masses, counts = sums.T
     eta = law.eta + last.eta + roundoff() * (jnp.max(counts) + 16)

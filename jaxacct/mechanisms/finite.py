@@ -948,6 +948,7 @@ class PublicCoinPair(DominatingPair):
         return jnp.sum(jnp.where(heaviest, jax.vmap(lambda pair: pair.central_loss())(self.pairs), 0.0))
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        # One pair a step, here and for cumulants: its code is compiled once, however many pairs there are.
         weighted = jax.lax.map(
             lambda row: jax.tree.map(lambda mass: row[0] * mass, row[1].cell_masses(boundaries)),
             (self._weights(), self.pairs),

@@ -184,6 +184,7 @@ class MatrixMechanism(Mechanism):
         return choose(is_endless(noise), np.inf, over)
 
     def _fill(self, *values: Any) -> Self:
+        # The fields of the frozen class are not what it is given: they follow from that.
         for entry, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, entry.name, value)
         if self.equal_groups:

@@ -326,6 +326,7 @@ def check_parts(mechanism: Mechanisms, steps: Steps, *, made: bool = False) -> N
     numbers = (bool, int, float, np.ndarray, np.generic, jax.Array)
     if made and not all(isinstance(leaf, numbers) for leaf in jax.tree.leaves((mechanism, steps))):
         return
+    # Parts are mechanisms that stay whole: what is composed is listed as what it is composed of.
     for part, count in listed(mechanism, steps):
         check_mechanism(part)
         check_count(part, count)

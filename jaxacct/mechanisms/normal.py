@@ -92,6 +92,7 @@ def sine_and_cosine(x: Array) -> tuple[Array, Array]:
     square = r * r
 
     def series(coefficients: list[float]) -> Array:
+        # Horner's scheme; the first coefficient is 1, and is added last.
         value = coefficients[-1] * square
         for c in coefficients[-2:0:-1]:
             value = (value + c) * square

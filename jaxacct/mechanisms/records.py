@@ -91,6 +91,7 @@ def _made(record: dict[str, Any], kinds: dict[str, Any]) -> Any:
     kind = kind_of(record.get("type"), kinds)
     fields = {name: value for name, value in record.items() if name != "type"}
     known = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    # Unknown names are refused before missing ones: a misspelt field is both.
     for name in fields:
         if name not in known:
             raise ValueError(f"{kind.__name__} has no field {name!r}: give {', '.join(known)}.")
