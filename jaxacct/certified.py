@@ -30,8 +30,8 @@ from jaxacct.bounds import Bounds
 from jaxacct.composition import ForDelta, ForEpsilon, Question, check, check_asked
 from jaxacct.convert import concentrated
 from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
+from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, listed
-from jaxacct.mechanisms.renyi_only import has_renyi_only
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
 from jaxacct.numerics.by_work import one_by_one, stack, where_needed
 from jaxacct.numerics.precision import in_float64, in_float64_by_programs, is_concrete, outside, scope

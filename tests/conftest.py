@@ -141,7 +141,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts what takes longest at either end, and the many short files, docstrings above all, where the ends meet."""
     root = pathlib.Path(__file__).parent
     whole = ("certified", "project", "numerics")
-    accounting = (*whole, "prv", "saddlepoint", "dominating_pairs", "gdp", "tradeoff", "sweep", "calibrate")
+    accounting = (*whole, "prv", "saddlepoint", "mechanisms", "gdp", "tradeoff", "sweep", "calibrate")
     training = "train"
 
     def place(item: pytest.Item) -> int:

@@ -60,8 +60,8 @@ from jaxacct.mechanisms import (
     TruncatedPoissonGaussian,
     ZeroConcentratedDP,
 )
-from jaxacct.mechanisms.gaussian import LEAST_NOISE
-from jaxacct.mechanisms.laplace import LARGEST_SENSITIVITY
+from jaxacct.mechanisms.finite import LARGEST_SENSITIVITY
+from jaxacct.mechanisms.fixed_batches import LEAST_NOISE
 from jaxacct.numerics.precision import UNIT_ROUNDOFF
 from jaxacct.outward import up
 from jaxacct.rounded_sum import binomial_tail

@@ -34,9 +34,9 @@ from jaxacct import certified, prv
 from jaxacct.bounds import Bounds
 from jaxacct.composition import ForEpsilon, Kind, Question, directed_parts
 from jaxacct.composition import unknown as unknown_of
-from jaxacct.dominating_pairs.gaussian_profile import mu_bounds
 from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.mechanisms.normal import mu_bounds
 from jaxacct.numerics import by_work
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.numerics.by_work import one_by_one

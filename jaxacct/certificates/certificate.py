@@ -40,8 +40,8 @@ import jaxacct
 from jaxacct import json_files, saddlepoint
 from jaxacct.json_files import synchronize, write_whole
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
+from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.records import record_of
-from jaxacct.mechanisms.renyi_only import has_renyi_only
 from jaxacct.outward import rounded_up, up
 from jaxacct.specs import Spec, parsed
 from jaxacct.specs.spec import ANY, all_of, sampling_of, unit_of

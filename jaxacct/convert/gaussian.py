@@ -1,6 +1,6 @@
 """Conversions of Gaussian differential privacy: delta from mu and epsilon, both ways back, and Rényi divergences.
 
-The values are those of :mod:`jaxacct.dominating_pairs.gaussian_profile`, rounded to the safe side.
+The values are those of :mod:`jaxacct.mechanisms.normal`, rounded to the safe side.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.convert.renyi import Orders, by_order, checked_orders, kernel
-from jaxacct.dominating_pairs.gaussian_profile import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds
+from jaxacct.mechanisms.normal import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, outside, scope
 from jaxacct.numerics.programs import compiled, lowered

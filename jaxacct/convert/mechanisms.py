@@ -13,7 +13,6 @@ from jaxtyping import Array, Float
 
 from jaxacct.convert.concentrated import pure_to_zcdp
 from jaxacct.convert.renyi import kernel
-from jaxacct.dominating_pairs.gaussian_profile import quantile
 from jaxacct.mechanisms import (
     ApproximateDP,
     DiscreteGaussian,
@@ -28,6 +27,7 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.mechanisms.approximate_dp import log_of_sampled
 from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
+from jaxacct.mechanisms.normal import quantile
 from jaxacct.numerics.arithmetic import arithmetic
 from jaxacct.numerics.precision import TINY, as_float64, in_float64, is_zero, kept_positive
 from jaxacct.rounded_sum import LEAST_COST

@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.dominating_pairs.pair import exp_remainder, weighted_remainder
+from jaxacct.mechanisms.pair import exp_remainder, weighted_remainder
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import (

@@ -23,7 +23,7 @@ from jaxacct import calibrate, validation
 from jaxacct.calibrate import Calibrated
 from jaxacct.mechanisms import MatrixMechanism, Relation
 from jaxacct.numerics.precision import in_float64
-from jaxacct.strategies.strategy import (
+from jaxacct.strategies import (
     PREFIX_SUMS,
     BandedToeplitz,
     BufferedToeplitz,

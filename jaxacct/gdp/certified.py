@@ -23,9 +23,9 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.composition import check
-from jaxacct.dominating_pairs.gaussian_profile import delta_bounds, quantile, solve_mu
 from jaxacct.mechanisms import Gaussian
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, listed
+from jaxacct.mechanisms.normal import delta_bounds, quantile, solve_mu
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, as_float64, first_index, in_float64, is_concrete, outside
 from jaxacct.numerics.programs import compiled

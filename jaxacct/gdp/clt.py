@@ -33,11 +33,11 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.composition import check, directed_parts
 from jaxacct.convert.gaussian import gaussian_delta, gaussian_epsilon
-from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
-from jaxacct.dominating_pairs.pair import LARGEST_EXPONENT, exp_remainder
-from jaxacct.dominating_pairs.without_replacement import SHIFT
 from jaxacct.mechanisms import GaussianWithoutReplacement, PoissonSubsampledGaussian
+from jaxacct.mechanisms.finite import DiscreteGaussianPair, FinitePair
+from jaxacct.mechanisms.fixed_batches import SHIFT
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, listed
+from jaxacct.mechanisms.pair import LARGEST_EXPONENT, DominatingPair, exp_remainder
 from jaxacct.numerics.arithmetic import scaled
 from jaxacct.numerics.precision import as_float64, in_float64, outside
 from jaxacct.numerics.programs import compiled

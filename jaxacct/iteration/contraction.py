@@ -34,7 +34,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.convert.renyi import Orders, checked_orders
-from jaxacct.dominating_pairs.gaussian_profile import log_delta_at
+from jaxacct.mechanisms.normal import log_delta_at
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, as_float64, in_float64, outside
 from jaxacct.numerics.programs import outward

@@ -59,9 +59,9 @@ from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Int
 
 from jaxacct import validation
 from jaxacct.composition import ForDelta, directed_parts, length_class
-from jaxacct.dominating_pairs import CellMasses
 from jaxacct.mechanisms import Gaussian, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
+from jaxacct.mechanisms.pair import CellMasses
 from jaxacct.numerics.precision import (
     FUNCTION,
     TINY,

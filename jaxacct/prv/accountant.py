@@ -44,8 +44,8 @@ from jaxacct.composition import (
     runs_nothing,
     says_nothing,
 )
-from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import by_work
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
 from jaxacct.numerics.by_work import stack

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxacct.dominating_pairs import CellMasses
+from jaxacct.mechanisms.pair import CellMasses
 from jaxacct.numerics.arithmetic import roughly
 from jaxacct.numerics.precision import TINY, first_index, log_peak
 

@@ -36,8 +36,8 @@ from jaxacct.composition import (
     says_nothing,
     unknown,
 )
-from jaxacct.dominating_pairs.gaussian_profile import slopes_of_log_delta
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
+from jaxacct.mechanisms.normal import slopes_of_log_delta
 from jaxacct.numerics.arithmetic import CHOICES, Chosen, scaled
 from jaxacct.numerics.by_work import one_by_one, rows
 from jaxacct.numerics.precision import (

@@ -30,9 +30,9 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.composition import Part, Parts
-from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.normal import turned
-from jaxacct.dominating_pairs.pair import (
+from jaxacct.mechanisms.normal import turned
+from jaxacct.mechanisms.pair import (
+    DominatingPair,
     HasLaw,
     Law,
     Marked,
@@ -865,7 +865,7 @@ TURN_ROUNDING = 9.0
 """Bound on a node's angle's error, in units of roundoff of its phase and of w times slope and eps.
 
 Lowering it can break a bound: four units are the angle's own, and its sine and cosine may add five
-(:func:`jaxacct.dominating_pairs.normal.turned`).
+(:func:`jaxacct.mechanisms.normal.turned`).
 """
 
 ROUGH_CUT, DEVIATIONS = 8.0, 5.0

@@ -30,8 +30,8 @@ from jaxacct import json_files, outward, validation
 from jaxacct.adapters import from_dp_event
 from jaxacct.adapters.events import checkpoint_history, from_history
 from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
+from jaxacct.mechanisms.by_curve import OfOthers
 from jaxacct.mechanisms.records import kind_of, mechanism_of, record_of
-from jaxacct.mechanisms.renyi_only import OfOthers
 
 READERS = ("report", "opacus", "dp_event")
 """Keys of the parts that are records of a run in another format."""

@@ -31,8 +31,8 @@ from jaxacct.bounds import Bounds
 from jaxacct.certified import with_mesh
 from jaxacct.composition import ForDelta, Parts, check, directed_parts, facts_of
 from jaxacct.convert.gaussian import check_mu
-from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.by_work import rows
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement, outside

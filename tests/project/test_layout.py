@@ -26,7 +26,7 @@ ROOMS = (
         "selection",
         "strategies",
     ),
-    *("dominating_pairs", "mechanisms", "composition", "convert"),
+    *("mechanisms", "dominating_pairs", "composition", "convert"),
     *("prv", "saddlepoint", "rdp", "certified", "tradeoff", "gdp", "iteration", "monte_carlo"),
     *("calibrate", "factorize", "ledger", "menus", "filters", "odometers", "policies"),
     *("train", "audit", "adapters", "sweep", "plot", "verify", "specs", "certificates", "cli", "__main__"),
@@ -35,7 +35,7 @@ ROOMS = (
 
 MOST_LINES = 1200
 
-PLACEHOLDERS = {f"jaxacct/{room}/yours.py": "the reader's own file" for room in ("mechanisms", "dominating_pairs")}
+PLACEHOLDERS = {"jaxacct/mechanisms/yours.py": "the reader's own file"}
 
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 

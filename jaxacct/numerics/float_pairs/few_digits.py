@@ -62,7 +62,7 @@ def rounding_of_moments(terms: Any, nodes: Any, t: Array, slope: Array, near: Ar
 
     Args:
         terms: those of the value, and of the slope, (J,) each.
-        nodes: the law's :class:`jaxacct.dominating_pairs.pair.Nodes`.
+        nodes: the law's :class:`jaxacct.mechanisms.pair.Nodes`.
         t (): the order.
         slope (): as computed.
         near (): whether the moment is near 1, and a sum of such terms.

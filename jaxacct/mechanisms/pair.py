@@ -11,10 +11,12 @@ The parts, in reading order:
 2. the difference P - e^y Q of a cell, and its rounding: :func:`surplus`;
 3. the law of a privacy loss, as weighted nodes with bounds on what these miss: :class:`Nodes`, :class:`Law`,
    :class:`TrapezoidLaw`, :func:`moments`, :func:`rungs`;
-4. the pair itself: :class:`DominatingPair`.
+4. laws with atoms, by panels, and how their characteristic functions fade: :class:`PanelLaw`, :func:`log_decay`;
+5. the pair itself: :class:`DominatingPair`.
 
 Sources: Zhu, Dong and Wang (2022), Theorem 10, for composition; Trefethen and Weideman (2014), Theorem 5.1, for the
-trapezoid rule.
+trapezoid rule; Trefethen (2013),
+Theorem 19.3, for panels.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxacct.mechanisms.normal import turned
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled, with_pair_form
 from jaxacct.numerics.float_pairs import few_digits
 from jaxacct.numerics.precision import TINY, log_complement
@@ -58,19 +61,6 @@ A term that stands beside so large a one is below e^-500 of it.
 
 CUT = 60.0
 """Log of the ratio of an integrand's maximum to what may be left out, in nats: e^-60 is 1e-26."""
-
-SCAN, ROUNDS = 128, 4
-"""Points at which an integrand's logarithm is looked at in one round, and rounds in which the window is narrowed."""
-
-FEWEST_PANELS, MOST_PANELS = 32, 8192
-"""Fewest and most panels of 16 Gauss-Legendre nodes over a window.
-
-32 leave an exponential four e-foldings a panel where it falls by CUT on both sides; the rule then errs by 1e-30.
-"""
-
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(16)
-NODES, WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
-"""Nodes and weights of the Gauss-Legendre rule of a panel, on [0, 1]."""
 
 
 @with_pair_form
@@ -153,11 +143,16 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
     ones. A peak between two points of the grid may rise above them by as much as a Gaussian of the given width that is
     CUT e-foldings down the flank; such points are kept. Narrower peaks stand alone, next to the highest point.
     """
+    # Fewest and most panels of 16 Gauss-Legendre nodes over a window. 32 leave an exponential four e-foldings a panel
+    # where it falls by CUT on both sides; the rule then errs by 1e-30.
+    fewest, most = 32, 8192
+    # Points at which an integrand's logarithm is looked at in one round, and rounds in which the window is narrowed.
+    scan, rounds = 128, 4
 
-    def narrow(_, window: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def narrow(_: Any, window: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         left, right, _ = window
-        step = (right - left) / SCAN
-        x = left + (jnp.arange(SCAN) + 0.5) * step
+        step = (right - left) / scan
+        x = left + (jnp.arange(scan) + 0.5) * step
         heights = height(x)
         top = jnp.max(heights)
         # A Gaussian CUT e-foldings down its flank rises by no more between two points: 11 is sqrt(2 CUT).
@@ -172,16 +167,19 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
             top,
         )
 
-    # The state is the window and the highest log integrand seen. Each round looks at SCAN points of the window and
+    # The state is the window and the highest log integrand seen. Each round looks at scan points of the window and
     # drops the ends at which the integrand is negligible; the window never grows.
-    left, right, top = jax.lax.fori_loop(0, ROUNDS, narrow, (low, high, jnp.zeros_like(low)))
+    left, right, top = jax.lax.fori_loop(0, rounds, narrow, (low, high, jnp.zeros_like(low)))
     top = jnp.where(jnp.isfinite(top), top, 0.0)
-    count = jnp.fmin(jnp.fmax(jnp.ceil((right - left) / panel), FEWEST_PANELS), MOST_PANELS)
+    count = jnp.fmin(jnp.fmax(jnp.ceil((right - left) / panel), fewest), most)
     width = (right - left) / count
 
+    points, weights = np.polynomial.legendre.leggauss(16)
+    points, weights = (points + 1) / 2, weights / 2
+
     def add(i: Array, total: Array) -> Array:
-        values = height(left + width * (i + NODES)) - top
-        return total + jnp.sum(jnp.asarray(WEIGHTS) * jnp.exp(values))
+        values = height(left + width * (i + points)) - top
+        return total + jnp.sum(jnp.asarray(weights) * jnp.exp(values))
 
     # One panel a step, relative to the top, so that nothing overflows. The count is data and not a shape: narrow
     # windows cost little, and one program serves all.
@@ -196,12 +194,6 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
 # are close it is all that counts.
 # ----------------------------------------------------------------------------------------------------
 
-NEAR = 0.25
-"""Size of losses, in nats, below which P - e^y Q is formed without e^y. Sound for any value.
-
-However near to 1 e^y is, it rounds by a unit of one.
-"""
-
 
 def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     """Returns P - e^y Q, elementwise, and a bound on its rounding; NaN where e^y Q is infinity times 0.
@@ -212,7 +204,10 @@ def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     (:data:`jaxacct.numerics.elementary.ASSUMED`), the product by u, a difference by u of itself. Each number flushed to
     zero is below the smallest normal float64.
     """
-    is_near = jnp.abs(loss) < NEAR
+    # Size of losses, in nats, below which P - e^y Q is formed without e^y. Sound for any value. However near to 1 e^y
+    # is, it rounds by a unit of one.
+    near_by = 0.25
+    is_near = jnp.abs(loss) < near_by
     difference = p - q
     grown = jnp.expm1(jnp.where(is_near, loss, 0.0)) * q
     whole = jnp.exp(loss) * q
@@ -413,6 +408,20 @@ FINEST, COARSEST = 0.3, 0.5
 
 The rule then errs by e^(-2 pi pi/0.3) = 3e-29. Where nothing spreads, all is a normal density, and the rule errs by
 2 e^(-2 pi^2 / 0.25), 1e-34.
+"""
+
+
+ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
+"""Turns theta, in radians, of a likelihood ratio 1 - p + p e^(i theta) on the lines that a bound may use.
+
+Sound for any values below pi.
+"""
+
+STEEPEST = 1.5
+"""Largest such theta, in radians, of a decay's bound: beyond a right angle the argument gains nothing for small p.
+
+Up to there arg(1 - p + p e^(i theta)) >= p sin(theta): with x = p (1 - cos(theta)) and y = p sin(theta) it is the arc
+tangent of y/(1-x). At p = 1 that is theta >= sin(theta); tests/saddlepoint/test_laws.py asks for it on a grid.
 """
 
 
@@ -629,6 +638,213 @@ def rungs(nodes: Nodes, orders: Array) -> Rungs:
 def cumulant_above(nodes: Nodes, orders: Array) -> Array:
     """Returns upper bounds on ``log E_P[e^(t Y); Y < inf]``, t () or (n,), summed over nodes; see :func:`rungs`."""
     return jnp.reshape(rungs(nodes, jnp.reshape(orders, -1)).above, jnp.shape(orders))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Laws with atoms, and a density between two ends: a rule of quadrature, and a bound on the characteristic function.
+#
+# *Quadrature.* On a panel of half-width H a Gauss-Legendre rule of n nodes errs by at most (64/15) H M rho^(2-2n)/(1 -
+# rho^-2), M the largest modulus on the ellipse around the panel whose half-axes are H (rho +- 1/rho)/2, for any rho > 1
+# that leaves the integrand analytic in it (Trefethen 2013, "Approximation Theory and Approximation Practice", Theorem
+# 19.3).
+#
+# *Decay.* Atoms do not fade, so neither does the characteristic function: only many steps make it small. Where the
+# density of the loss is at least m on a stretch of length l, a uniform law of mass m l is part of the law. Let nu be
+# the part of atoms and stretches near the heaviest of them. The other stretches are a density of total variation V and
+# mass M, whose transform at w' is of modulus at most V/w' (by parts), or M. So
+#
+#     |phi(w')| <= |nu^(w')| + min(M, V/w) + everything else,    w' >= w,
+#
+# nu^ the transform of nu. |nu^|^2 has a second derivative of at least -V', V' the integral of (x - x')^2 over nu and
+# nu; so on an interval of length d it is at most the larger of its values at the ends plus V' d^2/8. Intervals from w
+# to 2^12 w make a bound for all w' up to there; beyond, and wherever it is smaller, the bound without nu stands.
+# ----------------------------------------------------------------------------------------------------
+
+DEGREE = 32
+"""Nodes of a panel. Sound for any value: the bound on the rule's error follows from it."""
+
+LARGEST_POWER = 40.0
+"""Largest order times loss, and largest loss, in nats, where losses are bounded.
+
+Logarithms of weights are subtracted that differ by so much; up to this they keep the digits that are counted on.
+"""
+
+THETAS = np.concatenate([np.geomspace(0.02, 2.0, 24), np.linspace(2.2, 0.95 * np.pi, 4)])
+"""Turns of a log likelihood ratio, in radians, at the top of the ellipses that the bound may use.
+
+Sound for any values below pi, where a mixture may vanish.
+"""
+
+CELLS = 64
+"""Number of stretches that a density is divided into. Sound for any value: more tighten the bound."""
+
+
+def panels(low: Array, width: Array, index: Array | int, count: int) -> tuple[Array, Array]:
+    """Returns nodes and the logs of their weights on ``count`` panels: the ``index``-th such row from ``low`` on."""
+    points, weights = np.polynomial.legendre.leggauss(DEGREE)
+    grid = (np.arange(count)[:, None] + ((points + 1) / 2)[None]).reshape(-1)
+    return low + width * (count * index + grid), jnp.log(width) + np.tile(np.log(weights / 2), count)
+
+
+class Ellipses(NamedTuple):
+    """Ellipses around a law's panels, one for each of THETAS, and bounds on the integrand in them.
+
+    The comments on each law derive the bounds; :meth:`log_error` makes a bound on the rule's error of them.
+
+    Attributes:
+        unit (): unit of the variable in which they are stated, over the unit of the law's steps.
+        heights (J,): heights of the ellipses.
+        costs (J,), turns (J,): the log of the modulus at that height over the one on the real line, at most, in nats;
+            and the nats that a unit of frequency adds.
+        fall () or (J,): largest rise of the log of the modulus in a unit of length beyond a panel's ends.
+        log_size (): log of the largest density over the moment, times half of the length.
+    """
+
+    unit: Array
+    heights: Array
+    costs: Array
+    turns: Array
+    fall: Array
+    log_size: Array
+
+    def log_error(self, w: Array, step: Array) -> Array:
+        """Returns a bound on the log of the rule's error over the moment, for panels of this half-width."""
+        half = self.unit * step
+        ratio = self.heights / half
+        root = jnp.sqrt(1 + ratio**2)
+        rho = root + ratio
+        # The ellipse reaches beyond the panel by half (root - 1). Every ellipse bounds the error: the best one counts.
+        gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log(1 - rho**-2.0)
+        least = jnp.min(self.costs + w * self.turns + self.fall * half * (root - 1) - gain)
+        return jnp.log(64 / 15 * jnp.exp(self.log_size + least) + math.exp(log_left_out()))
+
+
+class PanelLaw(Law):
+    """A law by Gauss-Legendre panels, a fixed number of them to a piece; a step is half a panel's width."""
+
+    @abstractmethod
+    def ellipses(self, order: Array) -> Ellipses:
+        """Returns the ellipses whose bounds bound the rule's error."""
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        return self.ellipses(order).log_error(w, step)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns the least number of pieces whose error is about that of the left-out tails, 8 if none's is."""
+        most = 8  # sound for any number: more reach higher frequencies
+        around, counts = self.ellipses(order), np.arange(1.0, most + 1)
+        errors = jax.vmap(lambda step: around.log_error(w, step))(self.step(window, 1) / counts)
+        # An error of the size of what the nodes leave out hardly tells beside it.
+        short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
+        return jnp.minimum(short + 1, most).astype(jnp.int32)
+
+    def log_total(self, order: Array, nodes: Nodes) -> tuple[Array, Array]:
+        """Returns the log of the moment at a real order, and a bound on the relative error of shares of it."""
+        missed = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), nodes.places[1]))
+        # 1e-9 covers the masses of stretches: differences of shares, and of losses, of 1e-6 and above.
+        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), missed + scaled(1e-9)
+
+
+def argument(share: Array, theta: Array) -> Array:
+    """Returns arg(1 - share + share e^(i theta)), which grows with the share for theta in [0, pi)."""
+    return jnp.arctan2(share * jnp.sin(theta), 1 - share + share * jnp.cos(theta))
+
+
+def log_shrinkage(low: Array, high: Array, theta: Array) -> Array:
+    """Returns the least log |1 - share + share e^(i theta)| for shares in [low, high]."""
+    evenly = jnp.clip(0.5, low, high)
+    return 0.5 * log_complement(4 * evenly * (1 - evenly) * jnp.sin(theta / 2) ** 2)
+
+
+class Stretches(NamedTuple):
+    """Stretches of the loss on which its density is bounded from below, each row of them CELLS neighbours.
+
+    Attributes:
+        low (rows, CELLS), high (rows, CELLS): ends of the stretches, in nats of the loss.
+        density (rows, CELLS): lower bounds on the density of the loss there.
+    """
+
+    low: Float[Array, "rows cells"]
+    high: Float[Array, "rows cells"]
+    density: Float[Array, "rows cells"]
+
+
+def stretches(losses: Array, log_density: Array, steepest: Array, flattest: Array, width: Array) -> Stretches:
+    """Returns the stretches of densities, from values at the CELLS + 1 ends of cells in x and slopes inside.
+
+    Args:
+        losses (rows, CELLS + 1): losses at the ends, monotone.
+        log_density (rows, CELLS + 1): log of the density of the loss at the ends.
+        steepest (rows, CELLS): upper bound on its slope in x.
+        flattest (rows, CELLS): lower bound on its slope in x.
+        width (rows, 1) or (rows, CELLS): width of the cells in x.
+    """
+    # From an end inwards the density falls no faster than at its extreme slope: both ends give a lower bound.
+    down, up = jnp.minimum(flattest, 0.0) * width, jnp.maximum(steepest, 0.0) * width
+    least = jnp.exp(jnp.maximum(log_density[:, :-1] + down, log_density[:, 1:] - up))
+    low, high = jnp.minimum(losses[:, :-1], losses[:, 1:]), jnp.maximum(losses[:, :-1], losses[:, 1:])
+    known = jnp.isfinite(least) & (high > low) & (width > 0)
+    return Stretches(low, high, jnp.where(known, least, 0.0))
+
+
+def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Array) -> Array:
+    """Returns a bound on log |phi|, phi the characteristic function, for all frequencies from w on.
+
+    The comments at the head of this part derive it.
+
+    Args:
+        w (): frequency.
+        atoms: losses (n,) and masses (n,).
+        parts: stretches of the same law, whose whole mass is 1.
+        error (): relative error of the masses.
+    """
+    places, masses = atoms
+    density, widths = parts.density * (1 - jnp.minimum(error, 1.0)), parts.high - parts.low
+    # Atoms and stretches in one list, an atom as a stretch of no length.
+    lengths = jnp.concatenate([jnp.zeros_like(places), widths.reshape(-1)])
+    middles = jnp.concatenate([places, (parts.low + parts.high).reshape(-1) / 2])
+    masses = jnp.concatenate([masses * (1 - jnp.minimum(error, 1.0)), (density * widths).reshape(-1)])
+    offsets = middles - jnp.max(jnp.where(masses == jnp.max(masses), middles, -jnp.inf))
+    atoms_first = len(places)
+    # Twelve octaves of frequencies from w on, with six intervals in each, whose ends over the octave's beginning are
+    # ``octave``, and 6/w, within which atoms and stretches make nu, are sound for any values: more octaves tighten the
+    # bound. Phases are up to 12 in an octave then, of which an interval has 1.5.
+    starts, octave = w * 2.0 ** np.arange(13), 2.0 ** (np.arange(7) / 6)
+
+    def others(far: Array, start: Array) -> Array:
+        """Returns how far the transform of the other stretches is below their mass, from a frequency on."""
+        apart = jnp.abs(jnp.diff(far, axis=1, prepend=0.0, append=0.0))
+        mass = jnp.sum(far * widths)
+        return mass - jnp.minimum(mass, jnp.sum(apart) / start)
+
+    def level(start: Array) -> Array:
+        """Returns a bound for the frequencies from ``start`` to twice that."""
+        near = jnp.abs(offsets) + lengths / 2 <= 6.0 / start
+        mass = jnp.where(near, masses, 0.0)
+        first = jnp.sum(mass * offsets)
+        # V' of the bound above: twice the mass times the second moment, less the first moment squared.
+        variation = 2 * (jnp.sum(mass) * jnp.sum(mass * (offsets**2 + lengths**2 / 12)) - first**2)
+        frequencies = start * octave
+
+        def transform(w: Array) -> Array:
+            half = w * lengths / 2
+            # The squared modulus of nu's transform, from cos - 1 so that nothing cancels where phases are small.
+            cosines, sines = turned(jnp.stack([w * offsets, half]))
+            heights = mass * jnp.where(half < 1e-4, 1 - half**2 / 6, sines[1] / jnp.maximum(half, 1e-4))
+            return (jnp.sum(heights) + jnp.sum(heights * cosines[0])) ** 2 + jnp.sum(heights * sines[0]) ** 2
+
+        squares = jax.vmap(transform)(frequencies)
+        apart = frequencies[1:] - frequencies[:-1]
+        here = jnp.sqrt(jnp.max(jnp.maximum(squares[:-1], squares[1:]) + variation * apart**2 / 8))
+        far = jnp.where(near[atoms_first:].reshape(density.shape), 0.0, density)
+        return 1 - jnp.sum(mass) - others(far, start) + here
+
+    # Beyond the last octave, and where an octave's bound is worse, atoms and near stretches count with their whole
+    # mass.
+    without = 1 - others(density, starts)
+    bound = jnp.maximum(jnp.max(jnp.fmin(jax.vmap(level)(starts[:-1]), without[:-1])), without[-1])
+    bound = bound + modulus_rounding()
+    return jnp.where(jnp.isnan(bound), 0.0, jnp.log(jnp.minimum(bound, 1.0)))
 
 
 # ----------------------------------------------------------------------------------------------------

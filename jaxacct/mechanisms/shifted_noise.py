@@ -1,70 +1,81 @@
-"""Pairs (P, Q) of mixtures of shifted Gaussian or Laplace noise, and the laws of their privacy losses.
+"""Mixtures of shifted noise: the pair, the laws of its loss, and the Laplace mechanisms and mixtures that have it.
 
-Noise of one scale lies around finitely many locations, with weights that differ between P and Q. So it is for Gaussian
-and Laplace mechanisms, subsampled Laplace noise, replacement of an example, and mixtures of Gaussians. Where the loss
+Noise of one scale lies around finitely many locations, with weights that differ between P and Q. So it is for Laplace
+mechanisms, alone and on samples, for replacement of an example, and for a random sensitivity. Where the loss
 log P/Q is nondecreasing in the noise x, cells of the loss are cells of x, whose ends a monotone inversion finds. The
 characteristic function is an integral over x of P^(1+t+iw) Q^-(t+iw), analytic beside the real line. In reading order:
 
 1. :func:`invert`: the inverse of a nondecreasing function, with a bracket;
 2. :class:`Noise`: all that a pair needs of its noise, and sums over mixtures;
-3. :class:`PanelLaw`, :func:`log_decay`: laws with atoms, their quadrature, and a bound on the characteristic function;
-4. :class:`GaussianNoise`, and its law by a trapezoid rule;
-5. :class:`LaplaceNoise`, and its law by panels;
-6. :class:`ShiftedNoisePair`: the pair itself.
+3. :class:`GaussianNoise`, and its law by a trapezoid rule;
+4. :class:`LaplaceNoise`, and its law by panels;
+5. :class:`ShiftedNoisePair`: the pair itself;
+6. the mechanisms :class:`Laplace`, :class:`PoissonSubsampledLaplace` and :class:`GaussianMixture`.
 
-Sources: Trefethen (2013), Theorem 19.3, and Trefethen and Weideman (2014), Theorem 5.1, for quadrature; Mironov (2017),
-Corollary 3 and Table II, for Rényi divergences of plain shifts.
+Sources: Trefethen and Weideman (2014), Theorem 5.1, for quadrature; Mironov (2017), Corollary 3 and Table II, for Rényi
+divergences of plain shifts.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxacct.dominating_pairs.normal import normal_cells, turned
-from jaxacct.dominating_pairs.pair import (
+from jaxacct import validation
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, less_noise, nothing_sampled
+from jaxacct.mechanisms.normal import normal_cells
+from jaxacct.mechanisms.pair import (
+    CELLS,
     COARSEST,
     FINEST,
     LARGEST_EXPONENT,
+    LARGEST_POWER,
     RULE,
+    THETAS,
     CellMasses,
     DominatingPair,
+    Ellipses,
     Law,
     Lines,
     Nodes,
+    PanelLaw,
     TrapezoidLaw,
+    argument,
     exp_remainder,
     in_float64_only,
+    log_decay,
     log_excess,
     log_integral,
     log_left_out,
     log_moment,
+    log_shrinkage,
     modulus_rounding,
+    panels,
     reflected,
+    stretches,
     tilted,
 )
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
-from jaxacct.numerics.precision import as_float64, first_index, is_concrete, log_complement
+from jaxacct.numerics.precision import (
+    as_float64,
+    first_index,
+    is_concrete,
+    scope,
+    within_scope,
+)
 from jaxacct.numerics.pytrees import register_dataclass
 
 # ----------------------------------------------------------------------------------------------------
 # The inverse of a nondecreasing function, by Newton's steps that keep a bracket.
 # ----------------------------------------------------------------------------------------------------
-
-MOST_STEPS = 600
-"""Most steps of an inversion: every ninth halves the bracket, so that they narrow it by 2^-66.
-
-Newton's steps need about ten. Fewer than 64 halvings would break the bound on the distance that :func:`invert` states.
-"""
 
 
 def invert(
@@ -83,16 +94,19 @@ def invert(
     where it is above the value lies within ``4u |x| + 2^-64 (high - low)``. For this a bracket is kept. Newton's steps
     start from the end whose value is nearest, and are lengthened a little, lest all of them land on the same side.
     """
+    # Most steps of an inversion: every ninth halves the bracket, so that they narrow it by 2^-66. Newton's steps need
+    # about ten. Fewer than 64 halvings would break the bound on the distance that :func:`invert` states.
+    most_steps = 600
     span = high - low
 
     def resolution(below: Array, above: Array) -> Array:
         return 2 * roundoff() * (jnp.abs(below) + jnp.abs(above)) + 2.0**-64 * span
 
-    def is_open(state) -> Array:
+    def is_open(state: Any) -> Array:
         _, _, (below, below_off, _), (above, above_off, _) = state
         return (above - below > resolution(below, above)) & ~(above_off - below_off <= gap)
 
-    def advance(state):
+    def advance(state: Any) -> Any:
         step, x, below, above = state
         value, slope = function(x)
         off = value - values
@@ -122,7 +136,7 @@ def invert(
         (low + like, like - jnp.inf, like),
         (high + like, like + jnp.inf, like),
     )
-    final = jax.lax.while_loop(lambda state: (state[0] < MOST_STEPS) & jnp.any(is_open(state)), advance, start)
+    final = jax.lax.while_loop(lambda state: (state[0] < most_steps) & jnp.any(is_open(state)), advance, start)
     return final[2][0]
 
 
@@ -198,239 +212,9 @@ def mean(weights: Array, exponents: Array, log_total: Array, values: Array) -> A
 
 
 # ----------------------------------------------------------------------------------------------------
-# Laws with atoms, and a density between two ends: a rule of quadrature, and a bound on the characteristic function.
-#
-# *Quadrature.* On a panel of half-width H a Gauss-Legendre rule of n nodes errs by at most (64/15) H M rho^(2-2n)/(1 -
-# rho^-2), M the largest modulus on the ellipse around the panel whose half-axes are H (rho +- 1/rho)/2, for any rho > 1
-# that leaves the integrand analytic in it (Trefethen 2013, "Approximation Theory and Approximation Practice", Theorem
-# 19.3).
-#
-# *Decay.* Atoms do not fade, so neither does the characteristic function: only many steps make it small. Where the
-# density of the loss is at least m on a stretch of length l, a uniform law of mass m l is part of the law. Let nu be
-# the part of atoms and stretches near the heaviest of them. The other stretches are a density of total variation V and
-# mass M, whose transform at w' is of modulus at most V/w' (by parts), or M. So
-#
-#     |phi(w')| <= |nu^(w')| + min(M, V/w) + everything else,    w' >= w,
-#
-# nu^ the transform of nu. |nu^|^2 has a second derivative of at least -V', V' the integral of (x - x')^2 over nu and
-# nu; so on an interval of length d it is at most the larger of its values at the ends plus V' d^2/8. Intervals from w
-# to 2^LEVELS w make a bound for all w' up to there; beyond, and wherever it is smaller, the bound without nu stands.
-# ----------------------------------------------------------------------------------------------------
-
-DEGREE = 32
-"""Nodes of a panel. Sound for any value: the bound on the rule's error follows from it."""
-
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(DEGREE)
-POINTS, WEIGHTS = (_POINTS + 1) / 2, _WEIGHTS / 2
-"""Nodes and weights of the Gauss-Legendre rule of a panel, on [0, 1]."""
-
-LOG_WEIGHTS = np.log(WEIGHTS)
-"""Logs of the weights."""
-
-PIECES = 8
-"""Most pieces that the nodes for complex orders come in. Sound for any value: more reach higher frequencies."""
-
-HIGHEST_TURN = 0.95 * np.pi
-"""Largest imaginary part, in radians, of a log likelihood ratio. Sound below pi, where a mixture may vanish."""
-
-LARGEST_POWER = 40.0
-"""Largest order times loss, and largest loss, in nats, where losses are bounded.
-
-Logarithms of weights are subtracted that differ by so much; up to this they keep the digits that are counted on.
-"""
-
-THETAS = np.concatenate([np.geomspace(0.02, 2.0, 24), np.linspace(2.2, HIGHEST_TURN, 4)])
-"""Turns of a log likelihood ratio, in radians, at the top of the ellipses that the bound may use. Sound below pi."""
-
-CELLS = 64
-"""Number of stretches that a density is divided into. Sound for any value: more tighten the bound."""
-
-LEVELS, POINTS_OF_LEVEL = 12, 6
-"""Octaves of frequencies from w on, and intervals in each. Sound for any values: more tighten the bound."""
-
-OCTAVES, OCTAVE = 2.0 ** np.arange(LEVELS + 1), 2.0 ** (np.arange(POINTS_OF_LEVEL + 1) / POINTS_OF_LEVEL)
-"""The octaves' beginnings over w, and the ends of the intervals over the beginning of theirs: the last one is 2."""
-
-NEAR = 6.0
-"""Distance from the heaviest part, in units of 1/w, within which atoms and stretches make nu. Sound for any value.
-
-Phases are then up to 12 in an octave, of which an interval has 1.5.
-"""
-
-SHARE_ROUNDING = 1e-9
-"""Relative error allowed for the masses of stretches in float64.
-
-It covers differences of shares, and of losses, of 1e-6 and above.
-"""
-
-
-def panels(low: Array, width: Array, index: Array | int, count: int) -> tuple[Array, Array]:
-    """Returns nodes and the logs of their weights on ``count`` panels: the ``index``-th such row from ``low`` on."""
-    grid = (np.arange(count)[:, None] + POINTS[None]).reshape(-1)
-    log_weights = np.tile(LOG_WEIGHTS, count)
-    return low + width * (count * index + grid), jnp.log(width) + log_weights
-
-
-class Ellipses(NamedTuple):
-    """Ellipses around a law's panels, one for each of THETAS, and bounds on the integrand in them.
-
-    The comments on each law derive the bounds; :meth:`log_error` makes a bound on the rule's error of them.
-
-    Attributes:
-        unit (): unit of the variable in which they are stated, over the unit of the law's steps.
-        heights (J,): heights of the ellipses.
-        costs (J,), turns (J,): the log of the modulus at that height over the one on the real line, at most, in nats;
-            and the nats that a unit of frequency adds.
-        fall () or (J,): largest rise of the log of the modulus in a unit of length beyond a panel's ends.
-        log_size (): log of the largest density over the moment, times half of the length.
-    """
-
-    unit: Array
-    heights: Array
-    costs: Array
-    turns: Array
-    fall: Array
-    log_size: Array
-
-    def log_error(self, w: Array, step: Array) -> Array:
-        """Returns a bound on the log of the rule's error over the moment, for panels of this half-width."""
-        half = self.unit * step
-        ratio = self.heights / half
-        root = jnp.sqrt(1 + ratio**2)
-        rho = root + ratio
-        # The ellipse reaches beyond the panel by half (root - 1). Every ellipse bounds the error: the best one counts.
-        gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log(1 - rho**-2.0)
-        least = jnp.min(self.costs + w * self.turns + self.fall * half * (root - 1) - gain)
-        return jnp.log(64 / 15 * jnp.exp(self.log_size + least) + math.exp(log_left_out()))
-
-
-class PanelLaw(Law):
-    """A law by Gauss-Legendre panels, a fixed number of them to a piece; a step is half a panel's width."""
-
-    @abstractmethod
-    def ellipses(self, order: Array) -> Ellipses:
-        """Returns the ellipses whose bounds bound the rule's error."""
-
-    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        return self.ellipses(order).log_error(w, step)
-
-    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
-        """Returns the least number of pieces whose error is about that of the left-out tails, PIECES if none's is."""
-        around, counts = self.ellipses(order), np.arange(1.0, PIECES + 1)
-        errors = jax.vmap(lambda step: around.log_error(w, step))(self.step(window, 1) / counts)
-        # An error of the size of what the nodes leave out hardly tells beside it.
-        short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
-        return jnp.minimum(short + 1, PIECES).astype(jnp.int32)
-
-    def log_total(self, order: Array, nodes: Nodes) -> tuple[Array, Array]:
-        """Returns the log of the moment at a real order, and a bound on the relative error of shares of it."""
-        missed = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), nodes.places[1]))
-        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), missed + scaled(SHARE_ROUNDING)
-
-
-def argument(share: Array, theta: Array) -> Array:
-    """Returns arg(1 - share + share e^(i theta)), which grows with the share for theta in [0, pi)."""
-    return jnp.arctan2(share * jnp.sin(theta), 1 - share + share * jnp.cos(theta))
-
-
-def log_shrinkage(low: Array, high: Array, theta: Array) -> Array:
-    """Returns the least log |1 - share + share e^(i theta)| for shares in [low, high]."""
-    evenly = jnp.clip(0.5, low, high)
-    return 0.5 * log_complement(4 * evenly * (1 - evenly) * jnp.sin(theta / 2) ** 2)
-
-
-class Stretches(NamedTuple):
-    """Stretches of the loss on which its density is bounded from below, each row of them CELLS neighbours.
-
-    Attributes:
-        low (rows, CELLS), high (rows, CELLS): ends of the stretches, in nats of the loss.
-        density (rows, CELLS): lower bounds on the density of the loss there.
-    """
-
-    low: Float[Array, "rows cells"]
-    high: Float[Array, "rows cells"]
-    density: Float[Array, "rows cells"]
-
-
-def stretches(losses: Array, log_density: Array, steepest: Array, flattest: Array, width: Array) -> Stretches:
-    """Returns the stretches of densities, from values at the CELLS + 1 ends of cells in x and slopes inside.
-
-    Args:
-        losses (rows, CELLS + 1): losses at the ends, monotone.
-        log_density (rows, CELLS + 1): log of the density of the loss at the ends.
-        steepest (rows, CELLS): upper bound on its slope in x.
-        flattest (rows, CELLS): lower bound on its slope in x.
-        width (rows, 1) or (rows, CELLS): width of the cells in x.
-    """
-    # From an end inwards the density falls no faster than at its extreme slope: both ends give a lower bound.
-    down, up = jnp.minimum(flattest, 0.0) * width, jnp.maximum(steepest, 0.0) * width
-    least = jnp.exp(jnp.maximum(log_density[:, :-1] + down, log_density[:, 1:] - up))
-    low, high = jnp.minimum(losses[:, :-1], losses[:, 1:]), jnp.maximum(losses[:, :-1], losses[:, 1:])
-    known = jnp.isfinite(least) & (high > low) & (width > 0)
-    return Stretches(low, high, jnp.where(known, least, 0.0))
-
-
-def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Array) -> Array:
-    """Returns a bound on log |phi|, phi the characteristic function, for all frequencies from w on.
-
-    The comments at the head of this part derive it.
-
-    Args:
-        w (): frequency.
-        atoms: losses (n,) and masses (n,).
-        parts: stretches of the same law, whose whole mass is 1.
-        error (): relative error of the masses.
-    """
-    places, masses = atoms
-    density, widths = parts.density * (1 - jnp.minimum(error, 1.0)), parts.high - parts.low
-    # Atoms and stretches in one list, an atom as a stretch of no length.
-    lengths = jnp.concatenate([jnp.zeros_like(places), widths.reshape(-1)])
-    middles = jnp.concatenate([places, (parts.low + parts.high).reshape(-1) / 2])
-    masses = jnp.concatenate([masses * (1 - jnp.minimum(error, 1.0)), (density * widths).reshape(-1)])
-    offsets = middles - jnp.max(jnp.where(masses == jnp.max(masses), middles, -jnp.inf))
-    atoms_first = len(places)
-
-    def others(far: Array, start: Array) -> Array:
-        """Returns how far the transform of the other stretches is below their mass, from a frequency on."""
-        apart = jnp.abs(jnp.diff(far, axis=1, prepend=0.0, append=0.0))
-        mass = jnp.sum(far * widths)
-        return mass - jnp.minimum(mass, jnp.sum(apart) / start)
-
-    def level(start: Array) -> Array:
-        """Returns a bound for the frequencies from ``start`` to twice that."""
-        near = jnp.abs(offsets) + lengths / 2 <= NEAR / start
-        mass = jnp.where(near, masses, 0.0)
-        first = jnp.sum(mass * offsets)
-        # V' of the bound above: twice the mass times the second moment, less the first moment squared.
-        variation = 2 * (jnp.sum(mass) * jnp.sum(mass * (offsets**2 + lengths**2 / 12)) - first**2)
-        frequencies = start * OCTAVE
-
-        def transform(w: Array) -> Array:
-            half = w * lengths / 2
-            # The squared modulus of nu's transform, from cos - 1 so that nothing cancels where phases are small.
-            cosines, sines = turned(jnp.stack([w * offsets, half]))
-            heights = mass * jnp.where(half < 1e-4, 1 - half**2 / 6, sines[1] / jnp.maximum(half, 1e-4))
-            return (jnp.sum(heights) + jnp.sum(heights * cosines[0])) ** 2 + jnp.sum(heights * sines[0]) ** 2
-
-        squares = jax.vmap(transform)(frequencies)
-        apart = frequencies[1:] - frequencies[:-1]
-        here = jnp.sqrt(jnp.max(jnp.maximum(squares[:-1], squares[1:]) + variation * apart**2 / 8))
-        far = jnp.where(near[atoms_first:].reshape(density.shape), 0.0, density)
-        return 1 - jnp.sum(mass) - others(far, start) + here
-
-    # Beyond the last octave, and where an octave's bound is worse, atoms and near stretches count with their whole
-    # mass.
-    starts = w * OCTAVES
-    without = 1 - others(density, starts)
-    bound = jnp.maximum(jnp.max(jnp.fmin(jax.vmap(level)(starts[:-1]), without[:-1])), without[-1])
-    bound = bound + modulus_rounding()
-    return jnp.where(jnp.isnan(bound), 0.0, jnp.log(jnp.minimum(bound, 1.0)))
-
-
-# ----------------------------------------------------------------------------------------------------
 # Gaussian noise for mixtures of shifts: densities, masses, and the law of the loss for the contour.
 #
-# The law is a trapezoid rule in x, which generalizes that of :mod:`.subsampled_gaussian`. P and Q are sums of Gaussians
+# The law is a trapezoid rule in x, which generalizes that of :mod:`.gaussian`. P and Q are sums of Gaussians
 # around locations, Q's at or left of P's (:class:`ShiftedNoisePair`), and a moment of order t + iw is the integral of
 # P^(1+t+iw) Q^-(t+iw). On the line Im x = b the term of P around m is turned by m b/s^2 and all are scaled by the same
 # e^(b^2/(2 s^2)). While the turns of P's terms spread over less than pi, and Q's as well, neither vanishes: the
@@ -450,21 +234,6 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
 # location Re(sum of m_k c_k)/(sum of c_k) over the turned terms c_k is at least the lowest, hence arg P - arg Q rises
 # with the height, to ``least`` = b (lowest of P - highest of Q)/s^2 at least, and |Q| loses no more than cos(pi/4).
 # ----------------------------------------------------------------------------------------------------
-
-HEIGHTS = np.geomspace(0.02, 40.0, 24)
-"""Heights b of the lines that the quadrature's bound may use, in standard deviations.
-
-Lines that leave the strip are lowered to WIDEST_TURNS, so that any values are sound.
-"""
-
-WIDEST_TURNS = 0.95 * np.pi
-"""Largest spread, in radians, of the turns of P's, or of Q's, terms that is used. Sound below pi."""
-
-STEEPEST = 1.0
-"""Largest spread, in radians, of the turns for the decay's bound. Sound below pi/2.
-
-The remainder up to pi/2 is for the rule that sums the bound.
-"""
 
 
 class GaussianNoise(Noise):
@@ -544,8 +313,11 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         return self.nodes(low - reach, span / RULE)
 
     def lines(self) -> Lines:
+        # Heights b of the lines, in standard deviations. Those that leave the strip are lowered to the largest spread
+        # of the turns of P's, or of Q's, terms, in radians, which is sound below pi: so any heights are sound.
+        heights, widest_turns = np.geomspace(0.02, 40.0, 24), 0.95 * np.pi
         s, (p_spread, q_spread, _, extent) = self.pair._fields()[0], self._extents()
-        b = jnp.minimum(jnp.asarray(HEIGHTS) * s, WIDEST_TURNS * s**2 / jnp.maximum(p_spread, q_spread))
+        b = jnp.minimum(jnp.asarray(heights) * s, widest_turns * s**2 / jnp.maximum(p_spread, q_spread))
         return Lines(b, 0.5 * (b / s) ** 2, -jnp.log(jnp.cos(b * q_spread / (2 * s**2))), b * extent / s**2)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
@@ -555,6 +327,9 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         return Nodes(losses, log_p + jnp.log(step), log_q + jnp.log(step), nothing, nothing, x)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        # Largest spread, in radians, of the turns for the decay's bound. Sound below pi/2. The remainder up to pi/2 is
+        # for the rule that sums the bound.
+        steepest = 1.0
         s, locations, p, q = self.pair._fields()
         p_spread, q_spread, apart, _ = self._extents()
         spread = jnp.maximum(p_spread, q_spread)
@@ -569,10 +344,10 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         (lowest, _), (_, highest) = self.pair._ends_of_each()
         references = lowest, highest
 
-        # Every height b up to STEEPEST gives a bound; about w times the deviation of the loss is best. The integral of
+        # Every height b up to steepest gives a bound; about w times the deviation of the loss is best. The integral of
         # the modulus on the line is summed over the nodes at hand, and the error of that rule, ``missed``, is added.
         def bound(slope: Array) -> Array:
-            b = jnp.minimum(w * slope * s**2, STEEPEST * s**2 / spread)
+            b = jnp.minimum(w * slope * s**2, steepest * s**2 / spread)
             moduli, turns = [], []
             for share, reference in zip(shares, references, strict=True):
                 angles = (locations - reference) * b / s**2
@@ -616,9 +391,6 @@ def _shares(weights: Array, exponents: Array) -> Array:
 # times min(2, 1/k): from there to the nearest end the density falls no faster than e^-k a unit. By the rule of panels
 # above (:class:`Ellipses`) that bounds the error of quadrature.
 # ----------------------------------------------------------------------------------------------------
-
-PANELS = 8
-"""Panels of a piece, and of the scan, shared by the intervals between locations. Sound for any value."""
 
 
 class LaplaceNoise(Noise):
@@ -741,11 +513,10 @@ class LawOfShiftedLaplace(PanelLaw):
     def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
         """Returns the half-width of the widest panels."""
         return (
-            jnp.max(self._sides().length) / (4 * _panels_of(self.pair._fields()[1]) * pieces) * self.pair._fields()[0]
+            jnp.max(_sides(*self.pair._fields())[0])
+            / (4 * _panels_of(self.pair._fields()[1]) * pieces)
+            * self.pair._fields()[0]
         )
-
-    def _sides(self) -> _Sides:
-        return _sides(*self.pair._fields())
 
     def ellipses(self, order: Array) -> Ellipses:
         s = self.pair._fields()[0]
@@ -755,7 +526,7 @@ class LawOfShiftedLaplace(PanelLaw):
         return Ellipses(2 / s, jnp.asarray(THETAS), order * costs, turns, fall, log_size)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
-        length, above, below = self._sides()
+        length, above, below = _sides(*self.pair._fields())
         log_total, error = self.log_total(order, nodes)
         u = length[:, None] * np.linspace(0.0, 1.0, CELLS + 1)[None]
         # Log densities in u, and the shares of locations to the right; near one, their complements are subtracted
@@ -778,28 +549,19 @@ class LawOfShiftedLaplace(PanelLaw):
         return log_decay(w, (nodes.losses[-2:], tilted(nodes, order)[-2:]), parts, error)
 
 
-class _Sides(NamedTuple):
-    """Intervals between neighbouring locations, some of them empty, and the densities from either side of them.
-
-    Attributes:
-        length (I,): length of each interval, in u.
-        above (2, I), below (2, I): logs of P's and of Q's density at the left end, times twice the scale: the parts of
-            the locations to the right, and of those to the left.
-    """
-
-    length: Array
-    above: Array
-    below: Array
-
-
 @jax.jit
-def _sides(s: Array, locations: Array, p: Array, q: Array) -> _Sides:
+def _sides(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Array, Array]:
+    """Returns intervals between neighbouring locations, some of them empty, and the densities from either side of them.
+
+    They are the length (I,) of each interval, in u, and logs (2, I) of P's and of Q's density at its left end, times
+    twice the scale: the parts of the locations to the right, and of those to the left.
+    """
     left, right = _between(locations, p, q)
     heights = jax.vmap(lambda left: jnp.exp(-jnp.abs(left - locations) / s))(left)
     is_above = jax.vmap(lambda left, right: jnp.stack([locations >= right, locations <= left]))(left, right)
     of_sides = jnp.where(is_above, heights[:, None], 0.0)
     above, below = jnp.log(jnp.einsum("wm,ism->swi", jnp.stack([p, q]), of_sides, precision="highest"))
-    return _Sides((right - left) * (2 / s), above, below)
+    return (right - left) * (2 / s), above, below
 
 
 @jax.jit
@@ -829,7 +591,9 @@ def _between(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:
 
 def _panels_of(locations: Array) -> int:
     """Returns how many panels of a piece an interval has."""
-    return max(PANELS // (np.shape(locations)[-1] - 1), 1)
+    # Panels of a piece, and of the scan, shared by the intervals between locations. Sound for any value.
+    most = 8
+    return max(most // (np.shape(locations)[-1] - 1), 1)
 
 
 @jax.jit
@@ -1084,3 +848,229 @@ def _log_densities(
     loss = jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), log_p - log_q)
     base = noise.log_density(x, locations[0], s)
     return loss, base + log_p, base + log_q
+
+
+# ----------------------------------------------------------------------------------------------------
+# Mechanisms with Laplace noise, and with Gaussian noise on a random sensitivity: pairs of shifted noise.
+#
+# Batch axes stand in front of the axis of shifts.
+# ----------------------------------------------------------------------------------------------------
+
+
+def shifted_pair(scale: ArrayLike, shift: float, noise: str) -> ShiftedNoisePair:
+    """Returns noise around ``shift`` against noise around 0."""
+    if is_concrete(scale):  # by NumPy: JAX compiles operations outside of programs one by one
+        s: Any = np.asarray(scale, np.float64)
+    else:
+        with scope():
+            s = as_float64(scale)
+    # Made by NumPy, the weights are concrete within a trace, too.
+    p, q = (np.broadcast_to(weights, (*s.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))
+    return ShiftedNoisePair(s, shift * p, p, q, noise)
+
+
+def subsampled_pair(scale: ArrayLike, rate: ArrayLike, direction: str, noise: str) -> ShiftedNoisePair:
+    """Returns the pair of a Poisson sample: an example of norm 1 is removed, added, or replaced by its opposite."""
+    if is_concrete(scale, rate):
+        return _subsampled_pair(np, np.asarray(scale, np.float64), np.asarray(rate, np.float64), direction, noise)
+    with scope():
+        return _subsampled_pair(jnp, as_float64(scale), as_float64(rate), direction, noise)
+
+
+def _subsampled_pair(xp: Any, scale: Any, rate: Any, direction: str, noise: str) -> ShiftedNoisePair:
+    s, q = xp.broadcast_arrays(scale, rate)
+    none, one = xp.zeros_like(q), xp.ones_like(q)
+    chosen = {
+        "remove": ((none, one), (1 - q, q), (one, none)),
+        "add": ((none, -one), (one, none), (1 - q, q)),
+        "replace": ((none, one, -one), (1 - q, q, none), (1 - q, none, q)),
+    }[direction]
+    locations, p, q_weights = (xp.stack(values, axis=-1) for values in chosen)
+    return ShiftedNoisePair(s, locations, p, q_weights, noise)
+
+
+@within_scope
+def mixture_pair(
+    scale: ArrayLike,
+    sensitivities: ArrayLike | Sequence[float],
+    probabilities: ArrayLike | Sequence[float],
+    direction: str,
+) -> ShiftedNoisePair:
+    """Returns the Gaussian pair of a random sensitivity against none ("remove"), or mirrored ("add").
+
+    The base stands first, apart from a sensitivity of 0, so that P - Q is formed from the probabilities of the others.
+    """
+    s, shifts, weights = as_float64(scale), as_float64(sensitivities), as_float64(probabilities)
+    batch = jnp.broadcast_shapes(s.shape, shifts.shape[:-1], weights.shape[:-1])
+    shifts, weights = (jnp.broadcast_to(v, (*batch, v.shape[-1])) for v in (shifts, weights))
+    # Probabilities given in float32, say, sum to one only nearly.
+    weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
+    first = jnp.zeros((*batch, 1))
+    locations = jnp.concatenate([first, shifts], axis=-1)
+    mixture = jnp.concatenate([first, weights], axis=-1)
+    base = jnp.concatenate([first + 1, jnp.zeros_like(weights)], axis=-1)
+    s = jnp.broadcast_to(s, batch)
+    if direction == "remove":
+        return ShiftedNoisePair(s, locations, mixture, base)
+    return ShiftedNoisePair(s, -locations, base, mixture)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Laplace(Mechanism):
+    """Laplace mechanism: a query of L1 sensitivity 1 plus independent Laplace noise on each coordinate.
+
+    Attributes:
+        scale (...): scale of the noise over the query's L1 sensitivity; (1/scale, 0)-DP. 0 means no noise, and every
+            accountant answers with an infinite epsilon.
+
+    Relations: "add_or_remove" (default), "remove", "add", "zero_out", one pair for all of them by symmetry; "replace",
+    under which the query moves by up to 2.
+
+    Source: Dwork, McSherry, Nissim and Smith (2006), "Calibrating noise to sensitivity in private data analysis". Many
+    coordinates are dominated by one that moves by the sum of their shifts: the hockey-stick divergence of two
+    coordinates with shifts a and b (noise scale 1) is at most that of one with a + b, ``1 - e^((epsilon - a - b)/2)``;
+    it is ``1 - e^((epsilon - a - b)/2) (1 + c)`` with c = min(a, b, (a + b - |epsilon|)/2)/2 where |epsilon| < a + b,
+    and the same beyond.
+
+    >>> Laplace(scale=2.0).relations
+    ('add_or_remove', 'remove', 'add', 'replace', 'zero_out')
+    """
+
+    scale: ArrayLike
+
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
+    tight: ClassVar[bool] = True
+
+    def validate(self) -> None:
+        validation.check_noise_scale(self.scale)
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return is_endless(self.scale)
+
+    def of_group(self, size: int) -> Laplace:
+        return Laplace(less_noise(self.scale, size))
+
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
+        """Returns the one pair of noise around the shift against noise around 0; its mirror image is the same."""
+        shift = 2.0 if "replace" in directions(self, relation) else 1.0
+        return (shifted_pair(self.scale, shift, "laplace"),)
+
+
+@dataclass(frozen=True)
+class SampledLaplace(Mechanism):
+    """The base of Laplace mechanisms on a sample of the examples: their two fields, and when nothing is released."""
+
+    scale: ArrayLike
+    sampling_rate: ArrayLike
+
+    def validate(self) -> None:
+        validation.check_noise_scale(self.scale)
+        validation.check_sampling_rate(self.sampling_rate, zero=True)
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return nothing_sampled(self.scale, self.sampling_rate)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class PoissonSubsampledLaplace(SampledLaplace):
+    """Laplace mechanism on a Poisson sample: each example takes part independently with probability ``sampling_rate``.
+
+    Attributes:
+        scale (...): scale of the Laplace noise over the L1 norm of one example's contribution.
+        sampling_rate (...): probability of each example to be in the batch, in (0, 1]; shapes broadcast.
+
+    Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". Fixed-size batches are *not* this
+    mechanism.
+
+    Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function",
+    Theorem 11; replacement as for :class:`.PoissonSubsampledGaussian`.
+
+    >>> PoissonSubsampledLaplace(scale=1.0, sampling_rate=0.01).batch_shape
+    ()
+    """
+
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
+    tight: ClassVar[bool] = True
+
+    def of_group(self, size: int) -> Mechanism:
+        from jaxacct.mechanisms.groups import PoissonSubsampledGroup  # whose pair is one of shifted noise
+
+        return PoissonSubsampledGroup(self.scale, self.sampling_rate, size, noise="laplace")
+
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
+        """Returns one pair for each direction: (mixture, base), (base, mixture), or one of two mixtures."""
+        return tuple(
+            subsampled_pair(self.scale, self.sampling_rate, direction, "laplace")
+            for direction in directions(self, relation)
+        )
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class GaussianMixture(Mechanism):
+    """Mixture-of-Gaussians mechanism: an example moves the query by a random amount, to which Gaussian noise is added.
+
+    It covers a Poisson sample, an example that takes part a random number of times, and one row of a matrix mechanism
+    with sampling.
+
+    Attributes:
+        noise_multiplier (...): standard deviation of the noise, in the units of the sensitivities.
+        sensitivities (..., m): what the example may add to the query, at least 0 each, not all 0.
+        probabilities (..., m): their probabilities, fixed beforehand; sum 1 (to 1e-6; they are normalized).
+
+    A sequence of n mechanisms has sensitivities and probabilities of shape (n, m); the noise may stay a scalar.
+
+    Relations: "add_or_remove" (default), "remove", "add", "zero_out".
+
+    Raises ValueError where a concrete field is out of range or shapes do not match; traced ones cannot raise and cost
+    inf instead.
+
+    Source: Choquette-Choo, Ganesh, Steinke and Thakurta (2024), "Privacy amplification for matrix mechanisms", whose
+    mixture-of-Gaussians mechanisms these are. Sensitivities that are vectors are dominated by their norms there.
+
+    >>> GaussianMixture(1.0, sensitivities=[0.0, 1.0, 2.0], probabilities=[0.9, 0.09, 0.01]).batch_shape
+    ()
+    """
+
+    noise_multiplier: ArrayLike
+    sensitivities: Float[ArrayLike, "*batch m"] | Sequence[float]
+    probabilities: Float[ArrayLike, "*batch m"] | Sequence[float]
+
+    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out")
+    tight: ClassVar[bool] = True
+    vectors: ClassVar[tuple[str, ...]] = ("sensitivities", "probabilities")
+
+    def validate(self) -> None:
+        # Largest distance from 1 of the sum of concrete probabilities: as much as float32 may cause. They are
+        # normalized, so it is sound for any value.
+        tolerance = 1e-6
+        validation.check_noise_multiplier(self.noise_multiplier)
+        validation.check_sensitivities(self.sensitivities)
+        validation.check_probabilities(self.probabilities, "probabilities", tolerance)
+        if not all(hasattr(value, "shape") for value in (self.sensitivities, self.probabilities)):
+            return  # JAX has put other things into the fields
+        shape, other, noise = (
+            np.shape(value) for value in (self.sensitivities, self.probabilities, self.noise_multiplier)
+        )
+        if shape != other:
+            raise ValueError(
+                f"sensitivities of shape {shape} do not match probabilities of shape {other}: give one probability for "
+                "each sensitivity."
+            )
+        if noise not in ((), shape[:-1]):
+            raise ValueError(
+                f"noise_multiplier of shape {noise} does not match sensitivities of shape {shape}: give a scalar, or "
+                "one noise multiplier for each row."
+            )
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return is_endless(self.noise_multiplier)
+
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
+        """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"."""
+        return tuple(
+            mixture_pair(self.noise_multiplier, self.sensitivities, self.probabilities, direction)
+            for direction in directions(self, relation)
+        )

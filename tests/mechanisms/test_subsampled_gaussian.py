@@ -7,7 +7,7 @@ import pytest
 from helpers.thorough import program
 
 from jaxacct.dominating_pairs import SubsampledGaussianPair
-from jaxacct.dominating_pairs.normal import normal_cells
+from jaxacct.mechanisms.normal import normal_cells
 
 # Each as one program, as accountants compile them.
 normal_cells = program(normal_cells)

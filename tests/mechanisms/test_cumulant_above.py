@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.thorough import program
 
-from jaxacct.dominating_pairs.pair import Nodes, cumulant_above
+from jaxacct.mechanisms.pair import Nodes, cumulant_above
 
 above = program(cumulant_above)
 

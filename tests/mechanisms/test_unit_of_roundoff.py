@@ -12,7 +12,8 @@ from helpers.thorough import program
 
 import jaxacct as ja
 from jaxacct import saddlepoint
-from jaxacct.dominating_pairs import ShiftedNoisePair, pair
+from jaxacct.dominating_pairs import ShiftedNoisePair
+from jaxacct.mechanisms import pair
 from jaxacct.numerics.arithmetic import FLOAT64, PAIR, in_pairs
 
 PACKAGE = pathlib.Path(ja.__file__).parent
@@ -108,31 +109,31 @@ def test_edges_are_within_their_bound_where_a_moderate_loss_is_negative():
 
 
 TRACED = [
-    *(path for room in ("dominating_pairs", "saddlepoint", "mechanisms") for path in (PACKAGE / room).glob("*.py")),
+    *(path for room in ("mechanisms", "saddlepoint") for path in (PACKAGE / room).glob("*.py")),
     *(PACKAGE / f"{name}.py" for name in ("composition", "bounds")),
 ]
 
 OF_THE_HOST = {
     "finite.VALUE_ERROR": "of a user's functions in float64; what is traced scales it",
     "gaussian.TruncatedPoissonGaussian.for_batches": "Python's own floats, before anything is traced",
-    "gaussian.GaussianWithReplacement.dominating_pairs": "of NumPy's numbers, before anything is traced",
-    "group.WithoutReplacementGroup.dominating_pairs": "of functions in float64; what is traced scales it",
+    "fixed_batches.GaussianWithReplacement.dominating_pairs": "of NumPy's numbers, before anything is traced",
+    "groups.WithoutReplacementGroup.dominating_pairs": "of functions in float64; what is traced scales it",
 }
 
 NO_ROUNDING = {
     "finite.SUM_TOLERANCE": "what a user's numbers may miss is checked on the host; what is traced scales it",
     "allocation._paired": "the least width of a grid",
     "allocation._with_part": "the least bend of a grid's rows, and of a logarithm",
-    "shifted_noise.SHARE_ROUNDING": "scaled where it is used",
     "allocation.VALUE_ERROR": "scaled where it is used",
     "allocation.FIRST_ERROR": "scaled where it is used",
     "allocation.step": "the least width of a grid",
     "normal.HALF_PI": "pi",
     "normal.TURN": "pi",
     "normal.QUARTERS": "a coefficient of a sine",
-    "gaussian.ROUNDING": "of NumPy's numbers, before anything is traced",
-    "gaussian.SLACK": "likewise",
-    "gaussian.GaussianWithReplacement.validate": "what a user's probabilities may miss",
+    "fixed_batches._profile": "of NumPy's numbers, before anything is traced",
+    "fixed_batches.SLACK": "likewise",
+    "fixed_batches.GaussianWithReplacement.validate": "what a user's probabilities may miss",
+    "finite.DiscretePair.validate": "likewise",
     "solve.CONVERGED": "what counts as converged",
     "composition.NEGLIGIBLE": "what counts as converged",
     "composition._infinite_mass": "far above the rounding of the product that it covers, in any unit",

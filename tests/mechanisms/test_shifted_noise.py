@@ -11,8 +11,8 @@ import pytest
 from helpers.thorough import draws, program
 
 from jaxacct.dominating_pairs import ShiftedNoisePair, SubsampledGaussianPair
-from jaxacct.dominating_pairs.shifted_noise import LaplaceNoise
 from jaxacct.mechanisms import Gaussian, GaussianMixture, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
+from jaxacct.mechanisms.shifted_noise import LaplaceNoise
 
 masses_of_cells = program(lambda pair, boundaries: pair.cell_masses(boundaries))
 cumulants = program(lambda pair, orders: pair.cumulant(orders))

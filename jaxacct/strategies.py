@@ -37,6 +37,25 @@ from jaxacct import validation
 from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside, scope
 from jaxacct.numerics.pytrees import register_dataclass
 
+__all__ = [
+    "BandedToeplitz",
+    "BufferedToeplitz",
+    "CyclicPoisson",
+    "Dense",
+    "FixedEpochs",
+    "MinSeparation",
+    "NoiseState",
+    "Pattern",
+    "SinglePass",
+    "Strategy",
+    "Streamed",
+    "TreeAggregation",
+    "Workload",
+    "identity",
+    "square_root",
+    "squared_errors",
+]
+
 
 class Unsampled(abc.ABC):
     """Participation by a pattern, whoever chooses among its sets, even adaptively. Nothing is amplified."""
@@ -216,18 +235,14 @@ class Pattern(NamedTuple):
 # raised by four times that.
 # ----------------------------------------------------------------------------------------------------
 
-MOST_DENSE = 4096
-"""Most steps for which X is formed, which then takes 128 MiB. A limit of memory alone."""
-
-ROWS = 256
-"""Number of rows of X that go through the dynamic program side by side. Speed only."""
-
 
 def check_dense(steps: int) -> None:
     """Raises ValueError where a matrix of so many steps is too large to be formed entry by entry."""
-    if steps > MOST_DENSE:
+    # Most steps for which X is formed, which then takes 128 MiB. A limit of memory alone.
+    most = 4096
+    if steps > most:
         raise ValueError(
-            f"steps = {steps} are too many for a matrix that is not Toeplitz: {MOST_DENSE} at most; banded and "
+            f"steps = {steps} are too many for a matrix that is not Toeplitz: {most} at most; banded and "
             "buffered Toeplitz strategies are bounded for any number."
         )
 
@@ -257,6 +272,8 @@ def of_toeplitz(coefficients: np.ndarray, pattern: Pattern, error: float = 0.0) 
 
 def of_matrix(matrix: np.ndarray, pattern: Pattern, error: float = 0.0) -> float:
     """Returns the bound for any matrix (rows, steps), whose entries are known up to a relative ``error``."""
+    # Number of rows of X that go through the dynamic program side by side. Speed only.
+    rows_at_once = 256
     steps, separation, most, is_fixed = pattern
     check_dense(steps)
     if most == 1:
@@ -273,11 +290,11 @@ def of_matrix(matrix: np.ndarray, pattern: Pattern, error: float = 0.0) -> float
         rows = np.diagonal(weights).copy()
         if most > 1:
             # R[s]: its own entry and the best others, at least ``separation`` from it; blocks of rows at once.
-            for start in range(0, steps, ROWS):
-                block = weights[start : start + ROWS].copy()
+            for start in range(0, steps, rows_at_once):
+                block = weights[start : start + rows_at_once].copy()
                 for row, values in enumerate(block, start):
                     values[max(row - separation + 1, 0) : row + separation] = 0.0
-                rows[start : start + ROWS] += _best(block, separation, most - 1)
+                rows[start : start + rows_at_once] += _best(block, separation, most - 1)
         best = float(_best(rows[None], separation, most)[0])
     return _root(best, len(matrix) + 2 * most * most, error)
 
@@ -923,7 +940,7 @@ def squared_errors(strategy: Strategy, steps: int, workload: Workload = PREFIX_S
 
     Raises ValueError where ``rates`` are not as many as steps.
 
-    >>> from jaxacct.strategies.strategy import identity
+    >>> from jaxacct.strategies import identity
     >>> squared_errors(identity(), steps=4).tolist()
     [1.0, 2.0, 3.0, 4.0]
     """

@@ -16,8 +16,9 @@ from jaxtyping import Array, ArrayLike
 
 import jaxacct as ja
 from jaxacct import saddlepoint
-from jaxacct.dominating_pairs.normal import normal_cells
-from jaxacct.dominating_pairs.pair import (
+from jaxacct.mechanisms.mechanism import directions
+from jaxacct.mechanisms.normal import normal_cells
+from jaxacct.mechanisms.pair import (
     BEYOND,
     RULE,
     CellMasses,
@@ -27,7 +28,6 @@ from jaxacct.dominating_pairs.pair import (
     in_float64_only,
     log_left_out,
 )
-from jaxacct.mechanisms.mechanism import directions
 from jaxacct.numerics.arithmetic import arithmetic
 from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64
 

@@ -6,8 +6,8 @@ import mpmath as mp
 import numpy as np
 from helpers.thorough import program
 
-from jaxacct.dominating_pairs.normal import normal_cells
-from jaxacct.dominating_pairs.pair import surplus
+from jaxacct.mechanisms.normal import normal_cells
+from jaxacct.mechanisms.pair import surplus
 
 RANDOM = np.random.default_rng(5)
 
