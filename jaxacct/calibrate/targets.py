@@ -765,7 +765,8 @@ def most_trials(
     validation.check_positive(epsilon, "epsilon")
     validation.check_positive(share, "share")
     validation.check_probability(share, "share")
-    ways = certified.profile((mechanism, steps), ForDelta(np.array([epsilon])), 1.0, relation)
+    asked = ForDelta(np.array([epsilon]))
+    ways = certified.profile_of_one_run((mechanism, steps), asked, 1.0, relation, certified.ACCOUNTANTS)
 
     def most(law: Callable[[float], Trials]) -> Trials | None:
         def pays(mean: float) -> bool:
