@@ -37,8 +37,7 @@ from jaxacct.numerics.precision import in_float64, in_float64_by_programs, is_co
 from jaxacct.numerics.programs import by_pairs, compiled, needs_pairs
 from jaxacct.saddlepoint import one_run
 from jaxacct.saddlepoint.accountant import Asked, unchecked
-from jaxacct.selection import Binomial
-from jaxacct.selection.profile import LARGEST, OneWay, Selection, pair_of
+from jaxacct.selection import LARGEST, Binomial, OneWay, Selection, pair_of
 from jaxacct.validation import check_one_of
 
 

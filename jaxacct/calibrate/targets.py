@@ -53,8 +53,7 @@ from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps,
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outside, scope
 from jaxacct.numerics.programs import compiled, lowered
-from jaxacct.selection import Poisson, Trials, TruncatedNegativeBinomial
-from jaxacct.selection.profile import Selection
+from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_COUNT
 
 TOLERANCE = 1e-6

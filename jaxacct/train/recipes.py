@@ -26,8 +26,7 @@ from jaxacct.filters import RenyiFilter
 from jaxacct.mechanisms.mechanism import Mechanisms, Steps
 from jaxacct.outward import rounded_down, rounded_up, steps_of
 from jaxacct.policies import Policy
-from jaxacct.selection import Trials
-from jaxacct.selection.laws import DRAWING
+from jaxacct.selection import DRAWING, Trials
 from jaxacct.train.datasets import Dataset
 from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
