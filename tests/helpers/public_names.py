@@ -2,15 +2,23 @@
 
 import importlib
 import inspect
+import pathlib
 import pkgutil
 
 import jaxacct
 
+
+def lists_names(finder, name):
+    """Whether a module that is a room of its own says what of it is public."""
+    path = pathlib.Path(finder.path) / f"{name.removeprefix('jaxacct.')}.py"
+    return path.exists() and "\n__all__ = " in path.read_text()
+
+
 PACKAGES = ["jaxacct"] + [
     name
-    for _, name, is_package in pkgutil.walk_packages(jaxacct.__path__, "jaxacct.")
+    for finder, name, is_package in pkgutil.walk_packages(jaxacct.__path__, "jaxacct.")
     # The command's public face is its help, and arithmetic is asked for by ``arithmetic=``.
-    if is_package and name != "jaxacct.cli" and not name.startswith("jaxacct.numerics")
+    if (is_package or lists_names(finder, name)) and name != "jaxacct.cli" and not name.startswith("jaxacct.numerics")
 ]
 
 
