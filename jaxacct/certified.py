@@ -1,22 +1,21 @@
-"""The top level's verbs: certified bounds on epsilon, on delta and on the privacy profile, by the best route there is.
+"""The top level's verbs, and the accountants that they ask: certified bounds on epsilon, delta and the privacy profile.
 
-Each accountant proves a bracket of the same number, so the largest lower bound and the smallest upper bound hold
-together. :func:`answer` takes the first route that applies to a composition. In reading order:
+An :class:`Accountant` proves a bracket of the compositions that it supports. Each bracket holds, so their intersection
+does: a verb asks the accountants of :data:`ACCOUNTANTS` in order and intersects what they prove, until the bracket has
+converged (:func:`ask`). In reading order:
 
-- searches (:class:`jaxacct.RepeatAndSelect`), alone and composed with others;
 - :func:`epsilon`, :func:`delta` and :func:`curve`, the verbs;
-- :func:`answer` and its routes;
-- :func:`with_mesh`, the intersection of the exact accountant's bracket with that of the mesh.
-
-*Searches* are bounded by the profile of one run, where Rényi curves alone would overstate the privacy loss. Accountants
-come to these functions as an argument (:class:`Ask`), because the verbs that call them answer for the runs of a search
-as well.
+- :class:`Composition`, what is asked, :class:`Accountant`, and :func:`ask`;
+- the accountants, in the order in which they are asked: closed forms, composition of bounded ranges, Rényi curves for
+  what has nothing else, pairs of float32 and the program of a trace, the exact accountant, the mesh, and Rényi curves;
+- the accountant of searches (:class:`jaxacct.RepeatAndSelect`), which is given others for the runs of a search;
+- :data:`ACCOUNTANTS`, their order and its reasons.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import prv, saddlepoint
+from jaxacct import prv, rdp, saddlepoint
 from jaxacct.bounds import Bounds
 from jaxacct.composition import ForDelta, ForEpsilon, Question, check, check_asked
 from jaxacct.convert import concentrated
@@ -38,154 +37,8 @@ from jaxacct.numerics.precision import in_float64, in_float64_by_programs, is_co
 from jaxacct.numerics.programs import by_pairs, compiled, needs_pairs
 from jaxacct.saddlepoint import one_run
 from jaxacct.saddlepoint.accountant import Asked, unchecked
-from jaxacct.selection import Binomial
-from jaxacct.selection.profile import LARGEST, OneWay, Selection, pair_of
+from jaxacct.selection import LARGEST, Binomial, OneWay, Selection, pair_of
 from jaxacct.validation import check_one_of
-
-MOST_COMPOSED = 2.0**20
-"""Largest number of runs of a search that are composed, in case that gives a smaller bound. Tightness only."""
-
-RATIOS = 48
-"""Number of epsilons at which the profile of one run is taken. Tightness and speed only.
-
-Twice as many lower the epsilon of a search by a thousandth.
-"""
-
-BEYOND = 1e-3
-"""Share of a given delta that the pairs of searches may count as infinite losses. Tightness only."""
-
-RARE = 1e-12
-"""Probability that the pairs of searches may count as infinite losses where delta is asked for. Tightness only."""
-
-
-class Ask(NamedTuple):
-    """The top level's accountants.
-
-    Attributes:
-        answer: certified bounds, from mechanism, steps, a question and a relation.
-        curve: certified bounds on delta at many epsilons.
-        by_curves: the bounds that Rényi curves alone prove, for the same arguments as ``answer``.
-    """
-
-    answer: Callable[..., Bounds]
-    curve: Callable[..., Bounds]
-    by_curves: Callable[..., Bounds]
-
-
-def is_search(mechanism: Any, steps: Any) -> bool:
-    """Returns whether a composition is one search alone."""
-    return isinstance(mechanism, RepeatAndSelect) and np.ndim(steps) == 0 and steps == 1
-
-
-def of_search(ask: Ask, search: RepeatAndSelect, questions: Question, relation: Relation) -> list[Bounds]:
-    """Returns the bracket of a search for each number asked, the intersection of those by profile and Rényi curves."""
-    directions(search, relation)
-    run, trials = (search.mechanism, search.steps), search.trials
-    each = [questions.at(value) for value in questions.value]
-    by_curves = [ask.by_curves(search, 1, question, relation) for question in each]
-    most: Any = trials.count if isinstance(trials, Binomial) else np.inf
-    # Whoever sees all runs sees the best one, so their composition bounds the search.
-    if most <= MOST_COMPOSED:
-        often = jax.tree.map(lambda count: count * float(most), run[1])
-        together = [ask.answer(run[0], often, question, relation) for question in each]
-        by_curves = [no_more_than(*both) for both in zip(together, by_curves, strict=True)]
-    selections = [
-        Selection(way, trials) for way in profile_of_one_run(ask, run, questions, float(trials.mean), relation)
-    ]
-    if not selections:
-        return [replace(found, lower=np.zeros(())) for found in by_curves]
-    found = []
-    # For each number asked, the worst of the directions by profile, and the curves' bound if that is less.
-    for question, curves in zip(each, by_curves, strict=True):
-        value = float(question.value)
-        if isinstance(question, ForDelta):
-            ends = [(way.lower(value), way.upper(value)) for way in selections]
-        else:
-            ends = [(way.most_epsilon(value), way.least_epsilon(value)) for way in selections]
-        upper = min(max(high for _, high in ends), float(curves.upper))
-        lower = min(max(low for low, _ in ends), upper)
-        found.append(Bounds(np.float64(lower), np.float64(np.nan), np.float64(upper), np.asarray(False)))
-    return found
-
-
-def with_searches(ask: Ask, mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation) -> Bounds:
-    """Returns the bracket of a composition with mechanisms that are known by Rényi curves.
-
-    The upper bound is that of the curves or, where all such mechanisms are searches, that of the composition of the
-    pairs of their profiles, if it is less.
-    """
-    curves = ask.by_curves(mechanism, steps, question, relation)
-    least = BEYOND * float(question.value) if isinstance(question, ForEpsilon) else RARE
-    parts: list[Mechanism] = []
-    counts: list[Any] = []
-    # Each search is replaced by a pair that dominates it; where one has none, or another mechanism has only a Rényi
-    # curve, the curves alone decide.
-    for part, count in listed(mechanism, steps):
-        if isinstance(part, RepeatAndSelect) and np.ndim(count) == 0 and least > 0:
-            directions(part, relation)
-            if count == 0:
-                continue
-            asked = ForEpsilon(np.array([least / float(np.asarray(count))]))
-            ways = profile_of_one_run(ask, (part.mechanism, part.steps), asked, float(part.trials.mean), relation)
-            pair = pair_of([Selection(way, part.trials) for way in ways], float(asked.value[0])) if ways else None
-            if pair is None:
-                return curves
-            part = DiscretePair(*pair)
-        elif isinstance(part, RenyiOnly):
-            return curves
-        parts.append(part)
-        counts.append(count)
-    if not parts:
-        return curves
-    found = no_more_than(ask.answer(tuple(parts), tuple(counts), question, relation), curves)
-    return replace(found, lower=np.zeros(()), estimate=np.asarray(np.nan), converged=found.upper == 0)
-
-
-def no_more_than(mesh: Bounds, curves: Bounds) -> Bounds:
-    """Returns the mesh's bracket, or one with the curves' upper end if that is less, as it may be for loose pairs."""
-    if mesh.upper <= curves.upper:
-        return mesh
-    lower = np.where(mesh.lower <= curves.upper, mesh.lower, 0.0)
-    return Bounds(lower, np.asarray(np.nan), curves.upper, np.asarray(False))
-
-
-def profile_of_one_run(
-    ask: Ask, run: tuple[Any, Any], questions: Question, mean: float, relation: Relation
-) -> list[OneWay]:
-    """Returns the profile of one run, mechanism and steps, for questions on a search of ``mean`` runs.
-
-    There is one profile for each direction, or the worse of both; none where no profile helps.
-    """
-    span = _span(ask, run, questions, mean, relation)
-    if not 0 <= span < np.inf:
-        return []
-    apart = relation == "add_or_remove" and all({"remove", "add"} <= set(part.relations) for part, _ in listed(*run))
-    ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
-    epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), RATIOS)
-    found = [ask.curve(*run, epsilons=epsilons, relation=way) for way in ways]
-    # The largest of several profiles bounds from above alone: its chords are not those of any one of them.
-    if not apart:
-        found = [replace(found[0], lower=np.zeros(RATIOS))]
-    return [OneWay.of(epsilons, forth, back) for forth, back in zip(found, found[::-1], strict=True)]
-
-
-def _span(ask: Ask, run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> float:
-    """Returns the epsilon up to which the profile of one run is wanted: beyond it ``mean`` runs hardly count."""
-    at = functools.partial(ask.answer, *run, relation=relation)
-    lost = float(at(question=ForDelta(np.inf)).upper) * (1 + 1e-6)
-    if isinstance(questions, ForEpsilon):
-        return float(at(question=ForEpsilon(min(lost + float(np.min(questions.value)) / (100 * mean), 0.5))).upper)
-    far, near = (float(at(question=ForEpsilon(min(lost + least, 0.5))).upper) for least in (1e-20, 1e-2))
-    return max(min(far, float(np.max(questions.value))), near)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The verbs of the top level: the exact accountant, and the mesh where that one has not converged.
-#
-# Both give brackets of the same number, so the larger lower bound and the smaller upper bound hold together. The exact
-# accountant (:mod:`jaxacct.saddlepoint`) is asked first: its brackets are a million times narrower and cost less. The
-# mesh (:mod:`jaxacct.prv`) answers for every composition.
-# ----------------------------------------------------------------------------------------------------
 
 
 def epsilon(
@@ -299,11 +152,19 @@ def curve(
     check(mechanism, steps)
     if not is_concrete(mechanism, steps, questions):
         return jax.vmap(lambda question: answer(mechanism, steps, question, relation))(questions)
-    alone = _alone(mechanism, steps)
-    if is_search(*alone):
-        return outside(stack(*of_search(_ASK, alone[0], questions, relation)))
+    return _profile(mechanism, steps, questions, relation, ACCOUNTANTS)
+
+
+def _profile(
+    mechanism: Any, steps: Any, questions: Question, relation: Relation, accountants: Sequence[Accountant]
+) -> Bounds:
+    """Returns the answers to concrete questions (n,), which share programs and compositions where they can."""
+    mechanism, steps = alone(mechanism, steps)
+    if is_search(mechanism, steps):
+        return outside(stack(*of_search(mechanism, questions, relation, accountants)))
     if isinstance(questions, ForEpsilon) or has_renyi_only(mechanism):
-        return outside(stack(*(answer(mechanism, steps, questions.at(value), relation) for value in questions.value)))
+        each = [Composition(mechanism, steps, questions.at(value), relation) for value in questions.value]
+        return outside(stack(*(ask(asked, accountants) for asked in each)))
     exact = saddlepoint.accountant.curve(mechanism, steps, questions, relation)
     mesh = functools.partial(prv.curve, mechanism, steps, questions.epsilon, relation=relation)
     return with_mesh(exact, lambda: mesh().delta, questions.tolerance)
@@ -321,29 +182,73 @@ def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question
     return asked.at(values)
 
 
-class _Call(NamedTuple):
-    """The arguments of a call of the top level."""
+class Composition(NamedTuple):
+    """A composition and what is asked of it, as accountants take it."""
 
     mechanism: Any
+    """One mechanism, a sequence by a leading axis, or a tuple of at least two."""
     steps: Any
+    """The numbers of runs."""
     question: Question
+    """Epsilon at a delta, or delta at an epsilon."""
     relation: Relation
-    tolerance: float | None
-    points: int | None
-    arithmetic: Chosen
+    """The relation of neighbouring data sets."""
+    tolerance: float | None = None
+    """The relative gap that is wanted of a mesh; None: the question's own."""
+    points: int | None = None
+    """The size of a mesh instead."""
+    arithmetic: Chosen = "auto"
+    """The arithmetic that the caller wants."""
 
     @property
     def run(self) -> tuple[Any, Any, Question]:
         """The arguments that have numbers to compute with."""
         return self.mechanism, self.steps, self.question
 
+    @property
+    def gap(self) -> float:
+        """The relative gap at which a bracket is narrow enough."""
+        return self.tolerance or self.question.tolerance
+
     def is_concrete(self) -> bool:
         """Returns whether Python sees all numbers."""
         return is_concrete(self.run)
 
-    def is_certain(self) -> bool:
-        """Returns whether the caller leaves the route open: then a closed form may do."""
+    def leaves_open(self) -> bool:
+        """Returns whether the caller leaves it open how the answer is found: then a closed form may do."""
         return self.arithmetic == "auto" and self.tolerance is self.points is None
+
+    def has_ranges(self) -> bool:
+        """Returns whether exponential mechanisms are composed with others, or with each other."""
+        parts = self.mechanism if isinstance(self.mechanism, (tuple, list)) else (self.mechanism,) * np.ndim(self.steps)
+        return any(isinstance(part, ExponentialMechanism) for part in parts)
+
+
+class Accountant(NamedTuple):
+    """One way to a certified bracket."""
+
+    supports: Callable[[Composition], bool]
+    """Whether it proves anything of a composition that others would not prove for less."""
+    narrow: Callable[[Composition, Bounds | None], Bounds]
+    """The bracket that it proves, intersected with the one that is known already, if there is one."""
+    suffices: bool = False
+    """Whether no accountant after it proves more of what it supports, converged or not."""
+
+
+def ask(asked: Composition, accountants: Sequence[Accountant]) -> Bounds:
+    """Returns the bracket of a composition by accountants, asked in order until it has converged.
+
+    ``asked`` has been checked; the float64 scope is entered.
+    """
+    found: Bounds | None = None
+    # Brackets of one number: each accountant narrows what those before it have proved.
+    for accountant in accountants:
+        if accountant.supports(asked):
+            found = accountant.narrow(asked, found)
+            if accountant.suffices or found.converged:
+                break
+    assert found is not None  # the last of the accountants supports every composition
+    return found
 
 
 @in_float64_by_programs
@@ -356,150 +261,152 @@ def answer(
     points: int | None = None,
     arithmetic: Chosen = "auto",
 ) -> Bounds:
-    """Returns the result of :func:`epsilon` or :func:`delta`, by the first of the routes that applies.
-
-    Closed forms come first, then compositions that have one route only, then routes that depend on where they run. Each
-    route's docstring names its case and the reason for it.
-    """
+    """Returns the result of :func:`epsilon` or :func:`delta`, by the question, after the checks of the arguments."""
     check_asked(mechanism, steps, question)
     check_one_of(arithmetic, "arithmetic", CERTIFIED)
-    call = _Call(*_alone(mechanism, steps), question, relation, tolerance, points, arithmetic)
-    # Each route returns None where it does not apply; the last one, ``_exact_first``, always does.
-    for route in (_plain, _by_curve_alone, _of_range_alone, _in_pairs, _in_a_trace, _with_ranges):
-        found = route(call)
-        if found is not None:
-            return found
-    return _exact_first(call)
+    asked = Composition(*alone(mechanism, steps), question, relation, tolerance, points, arithmetic)
+    if not asked.leaves_open():
+        is_seen = asked.is_concrete() and not needs_pairs(arithmetic, *asked.run)
+        prv.accountant.check_options(tolerance, points, concrete=is_seen or has_renyi_only(asked.mechanism))
+    found = ask(asked, ACCOUNTANTS)
+    if tolerance is None:
+        return found
+    return replace(found, converged=found.converged & ((found.gap <= tolerance) | (found.lower == found.upper)))
 
 
-def _plain(call: _Call) -> Bounds | None:
-    """Plain Gaussian mechanisms: a closed form, whatever the numbers, and no other route proves more."""
-    known = call.is_certain() and one_run.is_plain(call.mechanism)
-    if not known or needs_pairs("auto", *call.run):
-        return None
-    return unchecked(*saddlepoint.accountant.asked(*call.run, call.relation))
-
-
-def _by_curve_alone(call: _Call) -> Bounds | None:
-    """Compositions with a mechanism that is known by its Rényi curve alone: without a pair no accountant below applies.
-
-    Searches have a second bound, by the profile of one run, if all numbers are concrete.
-    """
-    if not has_renyi_only(call.mechanism):
-        return None
-    prv.accountant.check_options(call.tolerance, call.points, concrete=True)
-    mechanism, steps, question = call.run
-    if not call.is_concrete():
-        return _by_curves(*call.run, call.relation)
-    if is_search(mechanism, steps):
-        return of_search(_ASK, mechanism, question.at(np.atleast_1d(question.value)), call.relation)[0]
-    return with_searches(_ASK, mechanism, steps, question, call.relation)
-
-
-def _of_range_alone(call: _Call) -> Bounds | None:
-    """Several runs of one exponential mechanism: their optimal composition is known, and tighter than that of pairs."""
-    if not (call.is_certain() and _spans_a_range(*call.run)):
-        return None
-    return _of_range(*call.run, call.relation)
-
-
-def _in_pairs(call: _Call) -> Bounds | None:
-    """Numbers on a device without float64, or pairs asked for by name: this function, traced for pairs of float32."""
-    if not needs_pairs(call.arithmetic, *call.run):
-        return None
-    prv.accountant.check_options(call.tolerance, call.points, concrete=False)
-    return outside(by_pairs(functools.partial(answer, relation=call.relation, points=call.points), *call.run))
-
-
-def _in_a_trace(call: _Call) -> Bounds | None:
-    """Numbers that are traced: the exact accountant, and the mesh for what it leaves open, in one program."""
-    asked, leaves = saddlepoint.accountant.asked(*call.run, call.relation)
-    if is_concrete(leaves):
-        return None
-    prv.accountant.check_options(call.tolerance, call.points, concrete=False)
-    # Beside a closed form a mesh would prove nothing more.
-    closed = asked.has_closed_form(leaves)
-    return _traced(asked, None if closed else call.points or prv.accountant.DEFAULT_POINTS, leaves)
-
-
-def _with_ranges(call: _Call) -> Bounds | None:
-    """Exponential mechanisms beside others: the mesh has their pairs, and Rényi curves may prove more than pairs do."""
-    prv.accountant.check_options(call.tolerance, call.points, concrete=True)
-    if not _holds_a_range(call.mechanism, call.steps):
-        return None
-    found = prv.accountant.answer(*call.run, call.relation, call.tolerance, call.points)
-    return no_more_than(found, _by_curves(*call.run, call.relation))
-
-
-def _exact_first(call: _Call) -> Bounds:
-    """All other compositions: the exact accountant, then the mesh if that has not converged, then Rényi curves.
-
-    The exact accountant takes milliseconds. Curves may prove more than a mesh far out, where masses are below what a
-    mesh can tell from 0.
-    """
-    exact = unchecked(*saddlepoint.accountant.asked(*call.run, call.relation))
-    if exact.converged:
-        return exact if call.tolerance is None else replace(exact, converged=exact.gap <= call.tolerance)
-    mesh = functools.partial(prv.accountant.answer, *call.run, call.relation, call.tolerance, call.points)
-    found = with_mesh(exact, mesh, call.tolerance or call.question.tolerance)
-    return found if found.converged else no_more_than(found, _by_curves(*call.run, call.relation))
-
-
-def _by_curves(mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation) -> Bounds:
-    """Returns the bracket by Rényi curves, which bound from above only."""
-    from jaxacct import rdp  # late, as few answers need it
-
-    asked = rdp.epsilon if isinstance(question, ForEpsilon) else rdp.delta
-    upper = asked(mechanism, steps, question.value, relation=relation)
-    xp: Any = np if is_concrete(upper) else jnp
-    nothing = xp.zeros_like(upper)
-    return Bounds(nothing, xp.where(upper > 0, jnp.nan, 0.0), upper, upper == 0)
-
-
-def _alone(mechanism: Any, steps: Any) -> tuple[Any, Any]:
+def alone(mechanism: Any, steps: Any) -> tuple[Any, Any]:
     """Returns the one mechanism of a tuple of one, with its steps; others as they are."""
     if isinstance(mechanism, (tuple, list)) and len(mechanism) == 1:
         return mechanism[0], steps[0]
     return mechanism, steps
 
 
-def _holds_a_range(mechanism: Any, steps: Any) -> bool:
-    """Returns whether exponential mechanisms are composed with others, or with each other."""
-    parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,) * np.ndim(steps)
-    return any(isinstance(part, ExponentialMechanism) for part in parts)
+# ----------------------------------------------------------------------------------------------------
+# Closed forms: plain Gaussian mechanisms, and several runs of one exponential mechanism.
+# ----------------------------------------------------------------------------------------------------
 
 
-def _spans_a_range(mechanism: Any, steps: Any, question: Question) -> bool:
+def _is_plain(asked: Composition) -> bool:
+    return asked.leaves_open() and one_run.is_plain(asked.mechanism) and not needs_pairs("auto", *asked.run)
+
+
+def _by_normal_tails(asked: Composition, found: Bounds | None) -> Bounds:
+    """Returns the bracket of plain Gaussian mechanisms, whose composition is one Gaussian mechanism."""
+    return unchecked(*saddlepoint.accountant.asked(*asked.run, asked.relation))
+
+
+def _is_one_range(asked: Composition) -> bool:
     """Returns whether a composition is one exponential mechanism, run several times."""
-    plain = isinstance(mechanism, ExponentialMechanism) and is_concrete(mechanism, steps, question)
-    return plain and np.ndim(mechanism.epsilon) == np.ndim(steps) == 0 and 0 < mechanism.epsilon < np.inf and steps > 1
+    mechanism, steps = asked.mechanism, asked.steps
+    if not (asked.leaves_open() and isinstance(mechanism, ExponentialMechanism) and asked.is_concrete()):
+        return False
+    is_scalar = np.ndim(mechanism.epsilon) == np.ndim(steps) == 0
+    return is_scalar and 0 < float(np.asarray(mechanism.epsilon)) < np.inf and float(np.asarray(steps)) > 1
 
 
-def _of_range(mechanism: Any, steps: Any, question: Question, relation: Relation) -> Bounds:
-    """Returns the bracket of the optimal composition; for very many runs that of Rényi curves."""
-    directions(mechanism, relation)
-    span, count, value = float(mechanism.epsilon), int(steps), float(question.value)
-    if isinstance(question, ForEpsilon) and value == 0:
+def _by_range(asked: Composition, found: Bounds | None) -> Bounds:
+    """Returns the bracket of the optimal composition of one range; for very many runs that of Rényi curves."""
+    directions(asked.mechanism, asked.relation)
+    span, count, value = float(asked.mechanism.epsilon), int(asked.steps), float(asked.question.value)
+    if isinstance(asked.question, ForEpsilon) and value == 0:
         # Every t below the range has mass, so the losses' supremum is the number of runs times the range. Only one
         # product rounds.
         whole = np.float64(span * count)
         return Bounds(np.nextafter(whole, 0), whole, np.nextafter(whole, np.inf), np.True_)
     if not concentrated.is_affordable(span, count):
-        return _by_curves(mechanism, steps, question, relation)
-    if isinstance(question, ForEpsilon):
-        found = concentrated.bounded_range_to_epsilon(span, count, value)
+        return _by_curves(asked)
+    if isinstance(asked.question, ForEpsilon):
+        bounds = concentrated.bounded_range_to_epsilon(span, count, value)
     else:
-        found = concentrated.bounded_range_to_delta(span, count, value)
-    return found if found.converged else no_more_than(found, _by_curves(mechanism, steps, question, relation))
+        bounds = concentrated.bounded_range_to_delta(span, count, value)
+    return bounds if bounds.converged else no_more_than(bounds, _by_curves(asked))
 
 
-_ASK = Ask(answer, curve, _by_curves)
-"""The accountants of this file, as the searches take them."""
+# ----------------------------------------------------------------------------------------------------
+# Rényi curves: upper bounds for every mechanism, and all there is for some.
+# ----------------------------------------------------------------------------------------------------
 
 
-def profile(run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> list[OneWay]:
-    """Returns the profile of one run by this file's accountants: see :func:`profile_of_one_run`."""
-    return profile_of_one_run(_ASK, run, questions, mean, relation)
+def _has_curves_alone(asked: Composition) -> bool:
+    return has_renyi_only(asked.mechanism)
+
+
+def _by_curves(asked: Composition, found: Bounds | None = None) -> Bounds:
+    """Returns the bracket by Rényi curves, which bound from above only, or the one that is known if that is tighter."""
+    verb = rdp.epsilon if isinstance(asked.question, ForEpsilon) else rdp.delta
+    upper = verb(asked.mechanism, asked.steps, asked.question.value, relation=asked.relation)
+    xp: Any = np if is_concrete(upper) else jnp
+    curves = Bounds(xp.zeros_like(upper), xp.where(upper > 0, jnp.nan, 0.0), upper, upper == 0)
+    return curves if found is None else no_more_than(found, curves)
+
+
+def no_more_than(bounds: Bounds, curves: Bounds) -> Bounds:
+    """Returns a bracket, or one with the curves' upper end if that is less, as it may be for loose pairs."""
+    if bounds.upper <= curves.upper:
+        return bounds
+    lower = np.where(bounds.lower <= curves.upper, bounds.lower, 0.0)
+    return Bounds(lower, np.asarray(np.nan), curves.upper, np.asarray(False))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Traced numbers: the exact accountant, and the mesh for what it leaves open, as one program.
+# ----------------------------------------------------------------------------------------------------
+
+
+def _is_traced(asked: Composition) -> bool:
+    return not asked.is_concrete()
+
+
+def _in_a_trace(asked: Composition, found: Bounds | None) -> Bounds:
+    """Returns the bracket of the exact accountant, narrowed by a mesh unless a closed form leaves nothing open."""
+    static, leaves = saddlepoint.accountant.asked(*asked.run, asked.relation)
+    closed = static.has_closed_form(leaves)
+    return _traced(static, None if closed else asked.points or prv.accountant.DEFAULT_POINTS, leaves)
+
+
+def in_pairs(given: Sequence[Accountant]) -> Accountant:
+    """Returns the accountant for numbers on a device without float64, or where pairs are asked for by name.
+
+    It is given the accountants that are traced for pairs of float32.
+    """
+
+    def supports(asked: Composition) -> bool:
+        return needs_pairs(asked.arithmetic, *asked.run)
+
+    def narrow(asked: Composition, found: Bounds | None) -> Bounds:
+        @in_float64_by_programs
+        def in_order(mechanism: Mechanisms, steps: Steps, question: Question) -> Bounds:
+            return ask(Composition(mechanism, steps, question, asked.relation, points=asked.points), given)
+
+        return outside(by_pairs(in_order, *asked.run))
+
+    return Accountant(supports, narrow, suffices=True)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Concrete numbers: the exact accountant takes milliseconds, the mesh tens of them.
+# ----------------------------------------------------------------------------------------------------
+
+
+def _has_ranges(asked: Composition) -> bool:
+    return asked.has_ranges()
+
+
+def _by_mesh_and_curves(asked: Composition, found: Bounds | None) -> Bounds:
+    """Returns the bracket of exponential mechanisms beside others: Rényi curves may prove more than their pairs do."""
+    return _by_curves(asked, _by_mesh(asked, None))
+
+
+def _by_contour(asked: Composition, found: Bounds | None) -> Bounds:
+    """Returns the bracket of the exact accountant, converged if it is as narrow as is asked."""
+    exact = unchecked(*saddlepoint.accountant.asked(*asked.run, asked.relation))
+    return exact if exact.converged else outside(_judged(exact, asked.gap))
+
+
+def _by_mesh(asked: Composition, found: Bounds | None) -> Bounds:
+    """Returns the bracket of the mesh, which has an answer for every composition of pairs."""
+    mesh = prv.accountant.answer(*asked.run, asked.relation, asked.tolerance, asked.points)
+    return mesh if found is None else outside(_judged(found.intersection(mesh), asked.gap))
 
 
 def is_settled(bounds: Bounds, tolerance: Any) -> Any:
@@ -573,3 +480,190 @@ def _with_points(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[
         return prv.accountant.answer(*asked.arguments(leaves), asked.relation, points=points)
 
     return with_mesh(exact, mesh if points else None, asked.arguments(leaves)[-1].tolerance, leaves)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Searches, by the profile of one run, where Rényi curves alone would overstate the privacy loss.
+#
+# The accountant of searches is given the accountants that answer for one run, and for all runs together.
+# ----------------------------------------------------------------------------------------------------
+
+MOST_COMPOSED = 2.0**20
+"""Largest number of runs of a search that are composed, in case that gives a smaller bound. Tightness only."""
+
+RATIOS = 48
+"""Number of epsilons at which the profile of one run is taken. Tightness and speed only.
+
+Twice as many lower the epsilon of a search by a thousandth.
+"""
+
+BEYOND = 1e-3
+"""Share of a given delta that the pairs of searches may count as infinite losses. Tightness only."""
+
+RARE = 1e-12
+"""Probability that the pairs of searches may count as infinite losses where delta is asked for. Tightness only."""
+
+
+def searches(given: Sequence[Accountant]) -> Accountant:
+    """Returns the accountant of searches, alone and composed with others; for concrete numbers.
+
+    It is given the accountants of the runs of a search, to which it adds itself, as a run may hold searches again.
+    """
+
+    def supports(asked: Composition) -> bool:
+        return has_renyi_only(asked.mechanism) and asked.is_concrete()
+
+    def narrow(asked: Composition, found: Bounds | None) -> Bounds:
+        if is_search(asked.mechanism, asked.steps):
+            return of_search(
+                asked.mechanism, asked.question.at(np.atleast_1d(asked.question.value)), asked.relation, all_of_them
+            )[0]
+        return _with_searches(asked, all_of_them)
+
+    itself = Accountant(supports, narrow, suffices=True)
+    all_of_them = (itself, *given)
+    return itself
+
+
+def is_search(mechanism: Any, steps: Any) -> bool:
+    """Returns whether a composition is one search alone."""
+    return isinstance(mechanism, RepeatAndSelect) and np.ndim(steps) == 0 and steps == 1
+
+
+def of_search(
+    search: RepeatAndSelect, questions: Question, relation: Relation, accountants: Sequence[Accountant]
+) -> list[Bounds]:
+    """Returns the bracket of a search for each number asked, the intersection of those by profile and Rényi curves."""
+    directions(search, relation)
+    run, trials = (search.mechanism, search.steps), search.trials
+    each = [questions.at(value) for value in questions.value]
+    by_curves = [_by_curves(Composition(search, 1, question, relation)) for question in each]
+    most: Any = trials.count if isinstance(trials, Binomial) else np.inf
+    # Whoever sees all runs sees the best one, so their composition bounds the search.
+    if most <= MOST_COMPOSED:
+        often = jax.tree.map(lambda count: count * float(most), run[1])
+        together = [ask(Composition(*alone(run[0], often), question, relation), accountants) for question in each]
+        by_curves = [no_more_than(*both) for both in zip(together, by_curves, strict=True)]
+    ways = profile_of_one_run(run, questions, float(trials.mean), relation, accountants)
+    selections = [Selection(way, trials) for way in ways]
+    if not selections:
+        return [replace(found, lower=np.zeros(())) for found in by_curves]
+    found = []
+    # For each number asked, the worst of the directions by profile, and the curves' bound if that is less.
+    for question, curves in zip(each, by_curves, strict=True):
+        value = float(question.value)
+        if isinstance(question, ForDelta):
+            ends = [(way.lower(value), way.upper(value)) for way in selections]
+        else:
+            ends = [(way.most_epsilon(value), way.least_epsilon(value)) for way in selections]
+        upper = min(max(high for _, high in ends), float(curves.upper))
+        lower = min(max(low for low, _ in ends), upper)
+        found.append(Bounds(np.float64(lower), np.float64(np.nan), np.float64(upper), np.asarray(False)))
+    return found
+
+
+def _with_searches(asked: Composition, accountants: Sequence[Accountant]) -> Bounds:
+    """Returns the bracket of a composition with mechanisms that are known by Rényi curves.
+
+    The upper bound is that of the curves or, where all such mechanisms are searches, that of the composition of the
+    pairs of their profiles, if it is less.
+    """
+    mechanism, steps, question, relation = *asked.run, asked.relation
+    curves = _by_curves(asked)
+    least = BEYOND * float(question.value) if isinstance(question, ForEpsilon) else RARE
+    parts: list[Mechanism] = []
+    counts: list[Any] = []
+    # Each search is replaced by a pair that dominates it; where one has none, or another mechanism has only a Rényi
+    # curve, the curves alone decide.
+    for part, count in listed(mechanism, steps):
+        if isinstance(part, RepeatAndSelect) and np.ndim(count) == 0 and least > 0:
+            directions(part, relation)
+            if count == 0:
+                continue
+            rare = ForEpsilon(np.array([least / float(np.asarray(count))]))
+            run = part.mechanism, part.steps
+            ways = profile_of_one_run(run, rare, float(part.trials.mean), relation, accountants)
+            pair = pair_of([Selection(way, part.trials) for way in ways], float(rare.value[0])) if ways else None
+            if pair is None:
+                return curves
+            part = DiscretePair(*pair)
+        elif isinstance(part, RenyiOnly):
+            return curves
+        parts.append(part)
+        counts.append(count)
+    if not parts:
+        return curves
+    composed = Composition(*alone(tuple(parts), tuple(counts)), question, relation)
+    found = no_more_than(ask(composed, accountants), curves)
+    return replace(found, lower=np.zeros(()), estimate=np.asarray(np.nan), converged=found.upper == 0)
+
+
+def profile_of_one_run(
+    run: tuple[Any, Any], questions: Question, mean: float, relation: Relation, accountants: Sequence[Accountant]
+) -> list[OneWay]:
+    """Returns the profile of one run, mechanism and steps, for questions on a search of ``mean`` runs.
+
+    There is one profile for each direction, or the worse of both; none where no profile helps.
+    """
+    run = alone(*run)
+    span = _span(run, questions, mean, relation, accountants)
+    if not 0 <= span < np.inf:
+        return []
+    apart = relation == "add_or_remove" and all({"remove", "add"} <= set(part.relations) for part, _ in listed(*run))
+    ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
+    epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), RATIOS)
+    found = [_profile(*run, ForDelta(epsilons), way, accountants) for way in ways]
+    # The largest of several profiles bounds from above alone: its chords are not those of any one of them.
+    if not apart:
+        found = [replace(found[0], lower=np.zeros(RATIOS))]
+    return [OneWay.of(epsilons, forth, back) for forth, back in zip(found, found[::-1], strict=True)]
+
+
+def _span(
+    run: tuple[Any, Any], questions: Question, mean: float, relation: Relation, accountants: Sequence[Accountant]
+) -> float:
+    """Returns the epsilon up to which the profile of one run is wanted: beyond it ``mean`` runs hardly count."""
+
+    def upper(question: Question) -> float:
+        return float(ask(Composition(*run, question, relation), accountants).upper)
+
+    lost = upper(ForDelta(np.inf)) * (1 + 1e-6)
+    if isinstance(questions, ForEpsilon):
+        return upper(ForEpsilon(min(lost + float(np.min(questions.value)) / (100 * mean), 0.5)))
+    far, near = (upper(ForEpsilon(min(lost + least, 0.5))) for least in (1e-20, 1e-2))
+    return max(min(far, float(np.max(questions.value))), near)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The list of accountants.
+# ----------------------------------------------------------------------------------------------------
+
+PLAIN = Accountant(_is_plain, _by_normal_tails, suffices=True)
+"""Plain Gaussian mechanisms: a closed form, of numbers that are traced or not, and the cheapest of all."""
+
+BY_PROGRAMS = (
+    # Inside of a trace nothing can be looked at, so the exact accountant and the mesh are one program.
+    Accountant(_is_traced, _in_a_trace, suffices=True),
+    # The pairs of exponential mechanisms lose where they are composed with others.
+    Accountant(_has_ranges, _by_mesh_and_curves, suffices=True),
+    # The exact accountant's brackets are a million times narrower than a mesh's, and cost less.
+    Accountant(lambda _: True, _by_contour),
+    Accountant(lambda _: True, _by_mesh),
+    # Curves may prove more than a mesh far out, where masses are below what a mesh can tell from 0.
+    Accountant(lambda _: True, _by_curves),
+)
+"""The accountants of dominating pairs, which compute by JAX."""
+
+OF_RUNS = (
+    PLAIN,
+    # Without a pair no accountant below applies.
+    Accountant(_has_curves_alone, _by_curves, suffices=True),
+    # The optimal composition of one range is known, and tighter than that of its pairs.
+    Accountant(_is_one_range, _by_range, suffices=True),
+    in_pairs((PLAIN, *BY_PROGRAMS)),
+    *BY_PROGRAMS,
+)
+"""The accountants of all compositions; for those of searches by their Rényi curves alone."""
+
+ACCOUNTANTS = (PLAIN, searches(OF_RUNS), *OF_RUNS[1:])
+"""The accountants of the top level, in the order in which they are asked: what is cheap and final comes first."""

@@ -85,24 +85,34 @@ def once(mechanism: Any, steps: Any) -> Once | None:
     if not is_concrete(steps) or steps != 1:
         return None
     leaves, structure = jax.tree.flatten(mechanism)
-    traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
     seen: list[Once | None] = []
 
-    def look(moving: list[Any]) -> None:
-        every = iter(moving)
-        fields = (next(every) if moves else leaf for moves, leaf in zip(traced, leaves, strict=True))
-        mechanism = jax.tree.unflatten(structure, fields)
+    def look(leaves: list[Any]) -> None:
+        mechanism = jax.tree.unflatten(structure, leaves)
         entries = mechanism.apart(steps)
         if len(entries) == 1 and is_concrete(entries[0][1]) and entries[0][1] == 1:
             seen.append(Once.ITSELF if _is_same(entries[0][0], mechanism) else Once.APART)
 
-    moving = [leaf for moves, leaf in zip(traced, leaves, strict=True) if moves]
-    # Traced without computing: under jax.grad or jax.vmap of concrete numbers every operation would be compiled.
-    if moving:
-        jax.eval_shape(look, moving)
-    else:
-        look(moving)
+    without_computing(look, leaves)
     return seen[0] if seen else None
+
+
+def without_computing(look: Callable[[list[Any]], None], leaves: Sequence[Any]) -> None:
+    """Calls ``look`` with ``leaves``, of which traced ones are traced anew: nothing is computed, or compiled.
+
+    Under jax.grad or jax.vmap of concrete numbers each operation would be.
+    """
+    traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
+
+    def of_traced(moving: list[Any]) -> None:
+        every = iter(moving)
+        look([next(every) if moves else leaf for moves, leaf in zip(traced, leaves, strict=True)])
+
+    moving = [leaf for moves, leaf in zip(traced, leaves, strict=True) if moves]
+    if moving:
+        jax.eval_shape(of_traced, moving)
+    else:
+        of_traced(moving)
 
 
 def _is_same(first: Any, second: Any) -> bool:

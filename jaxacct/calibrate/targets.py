@@ -53,8 +53,7 @@ from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps,
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outside, scope
 from jaxacct.numerics.programs import compiled, lowered
-from jaxacct.selection import Poisson, Trials, TruncatedNegativeBinomial
-from jaxacct.selection.profile import Selection
+from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_COUNT
 
 TOLERANCE = 1e-6
@@ -765,7 +764,8 @@ def most_trials(
     validation.check_positive(epsilon, "epsilon")
     validation.check_positive(share, "share")
     validation.check_probability(share, "share")
-    ways = certified.profile((mechanism, steps), ForDelta(np.array([epsilon])), 1.0, relation)
+    asked = ForDelta(np.array([epsilon]))
+    ways = certified.profile_of_one_run((mechanism, steps), asked, 1.0, relation, certified.ACCOUNTANTS)
 
     def most(law: Callable[[float], Trials]) -> Trials | None:
         def pays(mean: float) -> bool:

@@ -292,7 +292,7 @@ def _divergences(mechanism: Any, steps: float, at: Any, relation: Relation) -> F
     import numpy as np
 
     from jaxacct import rdp
-    from jaxacct.rdp.accountant import DEFAULT_ORDERS
+    from jaxacct.rdp import DEFAULT_ORDERS
 
     at = np.array(DEFAULT_ORDERS) if at is None else at
     upper = np.asarray(rdp.composed_curve(mechanism, steps, at, relation=relation), np.float64)

@@ -32,7 +32,7 @@ from jaxacct.mechanisms.mechanism import (
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64
 from jaxacct.numerics.pytrees import register_dataclass
-from jaxacct.selection.laws import Binomial, Poisson, Trials, TruncatedNegativeBinomial
+from jaxacct.selection import Binomial, Poisson, Trials, TruncatedNegativeBinomial
 
 
 class Curves(Protocol):
@@ -308,7 +308,7 @@ class RepeatAndSelect(OfOthers):
     "Best" may mean any order on the results that does not look at the data again; the number of runs is not released.
     :func:`jaxacct.epsilon`, :func:`jaxacct.delta` and :func:`jaxacct.curve`, outside of a trace, know it by the
     privacy profile of one run, certified: alone with a lower bound, and composed with others by the pair that has
-    this profile (:mod:`jaxacct.selection.profile`). In a trace it is known by its Rényi curve alone.
+    this profile (:mod:`jaxacct.selection`). In a trace it is known by its Rényi curve alone.
 
     Attributes:
         mechanism: what one run is composed of: a mechanism, or a tuple of them. A run may draw a setting first and

@@ -49,7 +49,7 @@ from jaxacct.numerics.precision import TINY, log_complement
 #
 # The windows of the integral are found by looking, and the rule's error is not bounded here. No bound of the mesh uses
 # a cumulant: the mesh takes its windows from Chernoff bounds on the lattice's weights. The Rényi divergences of shifted
-# noise do use cumulants, as the exact value that :data:`jaxacct.rdp.accountant.ALLOWANCE` rounds up. That allowance was
+# noise do use cumulants, as the exact value that :data:`jaxacct.rdp.ALLOWANCE` rounds up. That allowance was
 # measured against quadrature at high precision; it is not proved.
 # ----------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from jaxacct.composition import (
     runs_nothing,
     says_nothing,
     unknown,
+    without_computing,
 )
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.mechanisms.normal import slopes_of_log_delta
@@ -161,22 +162,13 @@ class Asked(NamedTuple):
 
     def has_closed_form(self, leaves: Any) -> bool:
         """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
-        traced = [isinstance(leaf, jax.core.Tracer) for leaf in leaves]
         found: list[Closed] = []
 
-        def look(moving: list[Any]) -> None:
-            every = iter(moving)
-            known = [next(every) if moves else leaf for moves, leaf in zip(traced, leaves, strict=True)]
-            mechanism, steps, _ = self.arguments(known)
-            directions = directed_parts(mechanism, steps, self.relation, self.known)
-            found.extend(closed_forms(directions, self.known))
+        def look(leaves: list[Any]) -> None:
+            mechanism, steps, _ = self.arguments(leaves)
+            found.extend(closed_forms(directed_parts(mechanism, steps, self.relation, self.known), self.known))
 
-        moving = [leaf for moves, leaf in zip(traced, leaves, strict=True) if moves]
-        # Traced without computing: under jax.grad or jax.vmap of concrete numbers each operation would be compiled.
-        if moving:
-            jax.eval_shape(look, moving)
-        else:
-            look(moving)
+        without_computing(look, leaves)
         return bool(found)
 
 

@@ -38,7 +38,7 @@ from jaxacct.numerics.by_work import rows
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement, outside
 from jaxacct.numerics.programs import compiled, lowered
 from jaxacct.numerics.pytrees import of_each
-from jaxacct.rdp.accountant import composed
+from jaxacct.rdp import composed
 from jaxacct.saddlepoint.accountant import ROW, may_answer
 
 

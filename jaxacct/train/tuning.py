@@ -22,8 +22,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.calibrate.targets import least_noise
 from jaxacct.mechanisms.mechanism import Mechanisms, Steps
 from jaxacct.outward import rounded_down, rounded_up
-from jaxacct.selection import Trials
-from jaxacct.selection.laws import DRAWING
+from jaxacct.selection import DRAWING, Trials
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.planned import Plan, composition_of
 from jaxacct.train.report import RELATIONS, unit_of

@@ -9,8 +9,17 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.bounds import Bounds
-from jaxacct.selection import Binomial, Fixed, Geometric, Logarithmic, Poisson, TruncatedNegativeBinomial
-from jaxacct.selection.profile import OneWay, Selection, pair_of
+from jaxacct.selection import (
+    Binomial,
+    Fixed,
+    Geometric,
+    Logarithmic,
+    OneWay,
+    Poisson,
+    Selection,
+    TruncatedNegativeBinomial,
+    pair_of,
+)
 
 LAWS = [
     Poisson(7.0), Poisson(1.0), TruncatedNegativeBinomial(9.0, 0.5), TruncatedNegativeBinomial(30.0, 5.0),
@@ -167,7 +176,7 @@ def test_costs_less_than_by_divergences(law):
 
 @pytest.mark.parametrize("law", LAWS[::2], ids=str)
 def test_the_pair_of_a_search_dominates_it_alone_and_twice(law, monkeypatch):
-    monkeypatch.setattr("jaxacct.selection.profile.LEVELS", 500)  # a bound with any, and fast
+    monkeypatch.setattr("jaxacct.selection.LEVELS", 500)  # a bound with any, and fast
     rng = np.random.default_rng(2)
     asked = np.array([0.0, 0.02, 0.3, 1.0, 3.0])
     for _ in range(2):

@@ -10,8 +10,7 @@ import pytest
 from flax import nnx
 
 import jaxacct as ja
-from jaxacct.selection import Binomial, Fixed
-from jaxacct.selection.laws import DRAWING
+from jaxacct.selection import DRAWING, Binomial, Fixed
 from jaxacct.train import DPTrainer, tune
 
 DATA = (np.ones((200, 2), np.float32), np.ones(200, np.float32))

@@ -234,8 +234,8 @@ def a_fifth_less(module, patch):
 
 def judged(accountant, mutate=None):
     """The verdict on an accountant's epsilon at 1e-5, as it is or mutated."""
+    from jaxacct import rdp as renyi
     from jaxacct.prv import accountant as mesh
-    from jaxacct.rdp import accountant as renyi
     from jaxacct.saddlepoint import accountant as exact
 
     module = {"saddlepoint": exact, "prv": mesh, "rdp": renyi}[accountant]

@@ -33,9 +33,13 @@ from jaxacct.convert.renyi import (
     ToEpsilon,
     check_delta_or_none,
     checked_orders,
+    epsilon_improved,
+    epsilon_mironov,
     kernel,
     least_implied,
     least_of,
+    log_delta_improved,
+    log_delta_mironov,
 )
 from jaxacct.mechanisms import Mechanism, RenyiOnly
 from jaxacct.mechanisms.mechanism import (
@@ -51,6 +55,21 @@ from jaxacct.mechanisms.mechanism import (
 from jaxacct.numerics.arithmetic import roundoff, scaled
 from jaxacct.numerics.by_work import stack
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement
+
+__all__ = [
+    "ALLOWANCE",
+    "CONVERSIONS",
+    "DEFAULT_ORDERS",
+    "FLOOR",
+    "composed_curve",
+    "curve",
+    "delta",
+    "epsilon",
+    "epsilon_improved",
+    "epsilon_mironov",
+    "log_delta_improved",
+    "log_delta_mironov",
+]
 
 # ----------------------------------------------------------------------------------------------------
 # The Rényi orders that are tried.
