@@ -35,6 +35,7 @@ from jaxacct.convert.renyi import (
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, as_float64, is_zero
 from jaxacct.numerics.programs import lowered, raised
+from jaxacct.numerics.root_search import bisect
 
 
 def margin_of_pure() -> float:
@@ -119,7 +120,7 @@ The best factor for "optimal" was between 0.07 and 1.0 in 3,000 settings (rho in
 """
 
 
-def margin() -> float:
+def margin_of_products() -> float:
     """Returns a margin for the rounding of the products and quotients below, which are fewer and hold no function."""
     return 32 * roundoff()
 
@@ -264,7 +265,7 @@ def _check(rho: ArrayLike, omega: ArrayLike) -> None:
 def _tcdp_to_rdp(rho: Array, omega: Array, orders: Array) -> Array:
     rho, omega, orders = as_float64(rho), as_float64(omega), as_float64(orders)
     known = (rho >= 0) & (orders > 1) & (orders <= omega) & (omega > 1)
-    return jnp.where(known, rho * orders * (1 + margin()), jnp.inf)
+    return jnp.where(known, rho * orders * (1 + margin_of_products()), jnp.inf)
 
 
 def _largest_rho(found: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -290,7 +291,7 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
     # Below the first order the chord runs from 0, and its ratio is largest at order 1.
     values = values.at[0].set(rdp[0])
     known = jnp.all((rdp >= 0) & (orders > 1)) & jnp.all(jnp.diff(x) > 0)
-    rho = jnp.max(values) * (1 + margin())
+    rho = jnp.max(values) * (1 + margin_of_products())
     return jnp.where(known & ~jnp.isnan(rho), rho, jnp.inf), orders[-1]
 
 
@@ -306,7 +307,7 @@ def _tcdp_implies(rho: Array, omega: Array, number: Array, to: Conversion) -> Ar
 
     def bound(orders: Array) -> Array:
         tried = jnp.minimum(orders, omega)
-        return to.of_orders(tried * rho * (1 + margin()), tried, jnp.broadcast_to(number, orders.shape))
+        return to.of_orders(tried * rho * (1 + margin_of_products()), tried, jnp.broadcast_to(number, orders.shape))
 
     known = valid & (rho >= 0) & (rho < jnp.inf) & (omega > 1)
     power = jnp.sqrt(jnp.where(known & (rho > 0), size / rho, 1.0))
@@ -403,11 +404,8 @@ def bounded_range_to_epsilon(span: float, steps: int, delta: float) -> Bounds:
     validation.check_delta(delta)
     x, worst = _worst(span, steps)
     upper = _inverse(x, worst, delta)
-    low, high = 0.0, span * steps
-    # Bisection of the lower bound: at ``low`` it exceeds delta, so some composition has no smaller epsilon.
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _together(span, steps, middle) > delta else (low, middle)
+    # Where the lower bound exceeds delta, some composition has no smaller epsilon.
+    low = bisect(lambda epsilon: _together(span, steps, epsilon) > delta, 0.0, span * steps, steps=40)
     upper = min(upper, span * steps * (1 + ROUNDING))
     return Bounds(min(low, upper), math.nan, upper, upper - low <= 1e-3 * upper)
 

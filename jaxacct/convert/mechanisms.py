@@ -33,7 +33,7 @@ from jaxacct.numerics.precision import TINY, as_float64, in_float64, is_zero, ke
 from jaxacct.rounded_sum import LEAST_COST
 
 
-def margin() -> float:
+def margin_of_costs() -> float:
     """Returns the relative rounding of a handful of operations, two elementary functions among them."""
     return 8 * arithmetic().function
 
@@ -154,22 +154,22 @@ def _of_gaussian(mechanism: Mechanism, relation: Relation) -> _GaussianCost | No
 
 @kernel
 def _gaussian_cost(shift: Array, scale: Array) -> _GaussianCost:
-    ratio = jnp.maximum((shift / scale) ** 2 * (1 + margin()), LEAST_COST)
+    ratio = jnp.maximum((shift / scale) ** 2 * (1 + margin_of_costs()), LEAST_COST)
     mu_squared = jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
-    return _GaussianCost(mu_squared / 2, jnp.zeros(scale.shape), jnp.sqrt(mu_squared) * (1 + margin()))
+    return _GaussianCost(mu_squared / 2, jnp.zeros(scale.shape), jnp.sqrt(mu_squared) * (1 + margin_of_costs()))
 
 
 @kernel
 def _concentrated(rho: Array, xi: Array) -> tuple[Array, Array]:
     rho, xi = jnp.broadcast_arrays(as_float64(rho), as_float64(xi))
-    total = jnp.maximum((rho + xi) * (1 + margin()), LEAST_COST)
+    total = jnp.maximum((rho + xi) * (1 + margin_of_costs()), LEAST_COST)
     free, valid = is_zero(rho) & is_zero(xi), (rho >= 0) & (xi >= 0)
     return jnp.where(valid, jnp.where(free, 0.0, total), jnp.inf), jnp.zeros(rho.shape)
 
 
 @kernel
 def _noise_ratio(shift: Array, scale: Array) -> Array:
-    ratio = jnp.maximum(as_float64(shift) / scale * (1 + margin()), TINY)
+    ratio = jnp.maximum(as_float64(shift) / scale * (1 + margin_of_costs()), TINY)
     return jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
 
 
@@ -177,7 +177,7 @@ def _noise_ratio(shift: Array, scale: Array) -> Array:
 def _amplified(epsilon: Array, rate: Array) -> Array:
     """Returns :func:`.log_of_sampled`, rounded up."""
     bound = log_of_sampled(epsilon, rate)
-    raised = jnp.maximum(bound * (1 + 8 * margin()) + jnp.where(epsilon < 1, 0.0, margin()), TINY)
+    raised = jnp.maximum(bound * (1 + 8 * margin_of_costs()) + jnp.where(epsilon < 1, 0.0, margin_of_costs()), TINY)
     free = is_zero(epsilon) | is_zero(rate)
     valid = (epsilon >= 0) & ((epsilon < jnp.inf) | free) & (rate >= 0) & (rate <= 1)
     return jnp.where(valid, jnp.where(free, 0.0, jnp.minimum(raised, epsilon)), jnp.inf)
@@ -193,12 +193,12 @@ def _dp(epsilon: Array, delta: Array) -> tuple[Array, Array]:
 @kernel
 def _gdp_of_pure(epsilon: Array) -> Array:
     epsilon = as_float64(epsilon)
-    probability = (1 - margin()) / (1 + jnp.exp(jnp.minimum(epsilon, 700.0)))
+    probability = (1 - margin_of_costs()) / (1 + jnp.exp(jnp.minimum(epsilon, 700.0)))
     place, error = jnp.vectorize(quantile)(probability)
-    bound = jnp.where(epsilon < 700, 2 * (error - place) * (1 + margin()), jnp.inf)
+    bound = jnp.where(epsilon < 700, 2 * (error - place) * (1 + margin_of_costs()), jnp.inf)
     # Near 0 the rounding above exceeds the value. There tanh(epsilon/2) = 2 Phi(mu/2) - 1, where the left side is at
     # most epsilon/2 and the right side at least mu (1 - mu^2/24)/sqrt(2 pi).
-    near = jnp.sqrt(jnp.pi / 2) * epsilon * (1 + 0.07 * epsilon**2) * (1 + margin())
+    near = jnp.sqrt(jnp.pi / 2) * epsilon * (1 + 0.07 * epsilon**2) * (1 + margin_of_costs())
     bound = jnp.maximum(jnp.where(epsilon < 0.5, jnp.minimum(bound, near), bound), TINY)
     return jnp.where(is_zero(epsilon), 0.0, jnp.where(epsilon >= 0, bound, jnp.inf))
 

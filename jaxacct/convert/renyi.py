@@ -8,7 +8,6 @@ order:
 - logarithms of sums and differences, with their error bounds,
 - :func:`kernel`, which compiles the functions of this package,
 - closed bounds (:func:`epsilon_mironov` and the others),
-- a search for a root that returns the least bound it meets (:func:`least_near_root`),
 - the optimal relation, with its proof (:func:`epsilon_at`, :func:`log_delta_at`, :func:`least_rdp_at`),
 - the public functions :func:`rdp_to_epsilon`, :func:`rdp_to_delta` and :func:`least_rdp`.
 
@@ -44,6 +43,7 @@ from jaxacct.numerics.precision import (
     outside,
 )
 from jaxacct.numerics.programs import Program, lowered, outward
+from jaxacct.numerics.root_search import least_near_root
 
 Orders: TypeAlias = Float[ArrayLike, " orders"] | Sequence[float]
 """Rényi orders: an array, or a list of numbers."""
@@ -359,48 +359,6 @@ def least_rdp_f(epsilon: Array, delta: Array, orders: Array) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A root search that returns the least bound it meets, elementwise
-# ----------------------------------------------------------------------------------------------------
-
-
-def least_near_root(function: Callable[[Array], tuple[Array, Array]], low: Array, high: Array, rounds: int) -> Array:
-    """Returns the least bound seen in a search for a root between ``low`` and ``high``, in ``rounds`` evaluations.
-
-    ``function`` gives a value, which rises through 0 at the root, and a bound, which holds wherever it is taken and is
-    best at the root: so the search decides how good a bound is found and never whether it is one.
-
-    Source: Chandrupatla (1997), "A new hybrid quadratic/bisection algorithm for finding the zero of a nonlinear
-    function without using derivatives": inverse quadratic interpolation where three points allow it, bisection
-    elsewhere; so a fixed number of rounds is enough for all elements. The ends are not evaluated: the value is taken to
-    be negative at ``low`` and positive at ``high``, and the search runs into one of them where it is not. A value that
-    is NaN counts as positive; a bound that is NaN is ignored.
-    """
-
-    def narrow(_: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
-        near, near_value, far, far_value, share, least = state
-        point = near + share * (far - near)
-        value, bound = function(point)
-        least = jnp.where(bound < least, bound, least)
-        keeps = (value < 0) == (near_value < 0)
-        other, other_value = jnp.where(keeps, near, far), jnp.where(keeps, near_value, far_value)
-        far, far_value = jnp.where(keeps, far, near), jnp.where(keeps, far_value, near_value)
-        # Where the values at the three points are monotone enough, interpolation stays between the two (Chandrupatla).
-        position, height = (point - far) / (other - far), (value - far_value) / (other_value - far_value)
-        is_safe = (height**2 < position) & ((1 - height) ** 2 < 1 - position)
-        step = value / (far_value - value) * other_value / (far_value - other_value) + (other - point) / (
-            far - point
-        ) * value / (other_value - value) * far_value / (other_value - far_value)
-        share = jnp.where(is_safe & (jnp.abs(step) < jnp.inf), jnp.clip(step, 1e-9, 1 - 1e-9), 0.5)
-        return point, value, far, far_value, share, least
-
-    # The state is the newest point, the end on the root's other side, their values, the next step's share of the
-    # distance between them, and the least bound so far.
-    unknown = jnp.full_like(low, jnp.inf)
-    start = (low, -unknown, high, unknown, jnp.full_like(low, 0.5), unknown)
-    return jax.lax.fori_loop(0, rounds, narrow, start)[-1]
-
-
-# ----------------------------------------------------------------------------------------------------
 # The optimal relation between one Rényi divergence and (epsilon, delta), approached from the safe side
 #
 # The delta(epsilon) that a divergence of order a = b + 1 allows is decided by two outcomes (Asoodeh, Liao, Calmon,
@@ -683,7 +641,7 @@ _LEAST = {"g": least_rdp_g, "f": least_rdp_f}
 """Closed lower bounds on the divergence, by the names of :data:`LEAST_METHODS`."""
 
 
-def margin() -> float:
+def margin_of_closed() -> float:
     """Returns the margin for a closed bound's rounding, relative to the sizes that are added up beside it.
 
     By the error bounds above, log(1 + (e^(b rdp) - 1)/(a delta)) is right to F (5 + 7 b rdp + 3.2 (log a - log delta));
@@ -845,7 +803,7 @@ class ToEpsilon(Conversion):
         if self.method != "optimal":
             logs = jnp.log(orders) - jnp.log(delta)
             magnitude = rdp - log_below(orders - 1) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
-            bound = jnp.where(rdp == 0, 0.0, _EPSILON[self.method](rdp, orders, delta) + margin() * magnitude)
+            bound = jnp.where(rdp == 0, 0.0, _EPSILON[self.method](rdp, orders, delta) + margin_of_closed() * magnitude)
         else:
             rounds = EPSILON_ROUNDS_OF_MANY if many else EPSILON_ROUNDS
             bound = epsilon_at(rdp, orders, delta, rounds)
@@ -854,7 +812,9 @@ class ToEpsilon(Conversion):
             return bound
         # At order infinity each rule is its own limit: rdp + log(1 - delta), or without that logarithm.
         spared = log_complement(jnp.where(possible, asked, 0.0)) if self.method in SPARING else jnp.zeros_like(asked)
-        largest = jnp.maximum(given + spared * (1 - margin()), 0.0) * (1 + roundoff() * jnp.where(spared < 0, 2.0, 0.0))
+        largest = jnp.maximum(given + spared * (1 - margin_of_closed()), 0.0) * (
+            1 + roundoff() * jnp.where(spared < 0, 2.0, 0.0)
+        )
         return jnp.where(some & possible & (all_orders == jnp.inf), largest, bound)
 
 
@@ -868,7 +828,7 @@ class ToDelta(Conversion):
     def of_orders(self, rdp: Array, orders: Array, number: Array, *, many: bool = False) -> Array:
         epsilon = number
         pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (epsilon >= 0)
-        largest = jnp.maximum(-jnp.expm1(jnp.minimum(epsilon - rdp, 0.0)) * (1 + margin()), TINY)
+        largest = jnp.maximum(-jnp.expm1(jnp.minimum(epsilon - rdp, 0.0)) * (1 + margin_of_closed()), TINY)
         largest = jnp.where(rdp <= epsilon, 0.0, jnp.minimum(largest, 1.0) if self.method in SPARING else 1.0)
         known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (epsilon >= 0)
         finite = jnp.where((epsilon >= 0) & (epsilon < jnp.inf), epsilon, 1.0)
@@ -876,7 +836,7 @@ class ToDelta(Conversion):
         logs = log_delta_of_orders(rdp, orders, finite, self.method, many=many)
         # Values below TINY would be flushed to zero.
         implied = jnp.where(
-            epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + margin()), TINY)
+            epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + margin_of_closed()), TINY)
         )
         implied = jnp.where(known & ((logs < 0) | (epsilon == jnp.inf)), jnp.minimum(implied, 1.0), 1.0)
         return jnp.where(pure, largest, implied)
@@ -896,7 +856,7 @@ def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, 
         rounds = RATIO_ROUNDS_OF_MANY if many else RATIO_ROUNDS
         return log_delta_at(rdp, orders, epsilon, rounds)
     logs = _LOG_DELTA[method](rdp, orders, epsilon)
-    return logs + margin() * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
+    return logs + margin_of_closed() * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
 
 
 @kernel(static=1)
@@ -923,13 +883,13 @@ def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
     (epsilon, _), (delta, orders) = by_order(epsilon, orders), by_order(delta, orders)
     some = (epsilon >= 0) & (epsilon < jnp.inf) & (delta > 0) & (delta < 1)
     pure, known = some & (orders == jnp.inf), some & (orders > 1) & (orders < jnp.inf)
-    largest = (epsilon - log_complement(jnp.where(some, delta, 0.0))) * (1 - margin())
+    largest = (epsilon - log_complement(jnp.where(some, delta, 0.0))) * (1 - margin_of_closed())
     epsilon, delta, orders = (jnp.where(known, v, w) for v, w in ((epsilon, 1.0), (delta, 0.1), (orders, 2.0)))
     if method == "optimal":
         bound = least_rdp_at(epsilon, delta, orders)
     else:
         magnitude = epsilon + (1 + jnp.log(orders) - jnp.log(delta)) / (orders - 1)
-        bound = _LEAST[method](epsilon, delta, orders) - margin() * magnitude
-        alone = (epsilon - log_complement(delta)) * (1 - margin())
-        bound = jnp.where(orders * delta * (1 - margin()) >= 1, alone, bound)
+        bound = _LEAST[method](epsilon, delta, orders) - margin_of_closed() * magnitude
+        alone = (epsilon - log_complement(delta)) * (1 - margin_of_closed())
+        bound = jnp.where(orders * delta * (1 - margin_of_closed()) >= 1, alone, bound)
     return jnp.where(pure, largest, jnp.where(known, jnp.fmax(bound, 0.0), 0.0))

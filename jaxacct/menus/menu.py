@@ -40,6 +40,7 @@ from jaxacct.menus.game import (
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import is_concrete, outside, scope
 from jaxacct.numerics.programs import Program
+from jaxacct.numerics.root_search import bisect, bracket
 from jaxacct.outward import rounded_up
 from jaxacct.prv.accountant import LossLattice
 
@@ -145,15 +146,14 @@ class Game:
         def delta_of(number: int) -> float:
             return max(self._delta_of(row, index, number) for row in range(len(self.rows)))
 
-        # Doubling until the budget is exceeded, then bisection: ``low`` is within the budget, ``high`` beyond it.
-        low, high = 0, max(math.ceil(guess), 1)
-        while delta_of(high) <= self.guarantee.delta and high < MOST_LEVELS:
-            low, high = high, min(2 * high, MOST_LEVELS)
-        if delta_of(high) <= self.guarantee.delta:
+        def pays(number: int) -> bool:
+            return delta_of(number) <= self.guarantee.delta
+
+        low, high = bracket(pays, max(math.ceil(guess), 1), MOST_LEVELS, safe=0)
+        if low == high:
             return float(high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if delta_of(middle) <= self.guarantee.delta else (low, middle)
+        low = bisect(pays, low, high)
+        high = low + 1
         if not low or not delta_of(low) or not delta_of(high) < math.inf:
             return float(low)
         rise = math.log(delta_of(high)) - math.log(delta_of(low))
