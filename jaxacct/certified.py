@@ -28,7 +28,7 @@ from jaxtyping import ArrayLike
 from jaxacct import prv, saddlepoint
 from jaxacct.bounds import Bounds
 from jaxacct.composition import ForDelta, ForEpsilon, Question, check, check_asked
-from jaxacct.convert import concentrated
+from jaxacct.convert import one_parameter
 from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, listed
 from jaxacct.mechanisms.renyi_only import has_renyi_only
@@ -484,12 +484,12 @@ def _of_range(mechanism: Any, steps: Any, question: Question, relation: Relation
         # product rounds.
         whole = np.float64(span * count)
         return Bounds(np.nextafter(whole, 0), whole, np.nextafter(whole, np.inf), np.True_)
-    if not concentrated.is_affordable(span, count):
+    if not one_parameter.is_affordable(span, count):
         return _by_curves(mechanism, steps, question, relation)
     if isinstance(question, ForEpsilon):
-        found = concentrated.bounded_range_to_epsilon(span, count, value)
+        found = one_parameter.bounded_range_to_epsilon(span, count, value)
     else:
-        found = concentrated.bounded_range_to_delta(span, count, value)
+        found = one_parameter.bounded_range_to_delta(span, count, value)
     return found if found.converged else no_more_than(found, _by_curves(mechanism, steps, question, relation))
 
 

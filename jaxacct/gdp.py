@@ -1,7 +1,7 @@
 """Gaussian differential privacy: a certified mu of a composition with its regret, and the central-limit estimate of mu.
 
 G_mu is the trade-off function of N(0, 1) against N(mu, 1); its delta, epsilon and mu are converted into one another by
-:mod:`jaxacct.convert.gaussian`.
+:mod:`jaxacct.convert.one_parameter`.
 
 *Certified.* :func:`certified_mu` gives the least mu that is proved to have G_mu below the composition's trade-off
 function, and how far below (the regret). The privacy profile is bounded at a grid of epsilons, and :func:`summarize`
@@ -31,7 +31,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.composition import check, directed_parts
-from jaxacct.convert.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
+from jaxacct.convert.one_parameter import gaussian_delta, gaussian_epsilon, gaussian_mu
 from jaxacct.dominating_pairs import DiscreteGaussianPair, DominatingPair, FinitePair
 from jaxacct.dominating_pairs.gaussian_profile import delta_bounds, quantile, solve_mu
 from jaxacct.dominating_pairs.pair import LARGEST_EXPONENT, exp_remainder
@@ -309,11 +309,8 @@ class GaussianSummary:
     delta: Float[Array, ""] | float
 
 
-class Gain(NamedTuple):
-    """Share of each segment in an upper bound, (segments,): as the bound stands, and if the segment had no width."""
-
-    bound: Array
-    local: Array
+Gain = tuple[Array, Array]
+"""Type of each segment's share in an upper bound, (segments,): as the bound stands, and if the segment had no width."""
 
 
 @compiled
@@ -334,7 +331,7 @@ def summarize(profile: Profile, rate: Array, known: Array) -> tuple[GaussianSumm
         regret=Bounds(lower=lowest, estimate=(lowest + highest) / 2, upper=highest, converged=some),
         delta=jnp.where(some, missed, 1.0),
     )
-    return summary, (of_mu, Gain(above[:-1], jnp.maximum(below[:-1], below[1:])))
+    return summary, (of_mu, (above[:-1], jnp.maximum(below[:-1], below[1:])))
 
 
 def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, Array, Array]:
@@ -385,7 +382,7 @@ def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, A
     # The segments beside the place i decide the bound at a0, so their refinement is worth its gap.
     beside = jnp.abs(jnp.arange(len(length)) + 0.5 - last) < 1
     local = jnp.where(beside, _distance(reached, rate, -1.0), jnp.maximum(mus[count:-1], mus[count + 1 :]))
-    return Gain(jnp.where(beside, jnp.maximum(needed, at_rate), needed), local), most, least, upper[last]
+    return (jnp.where(beside, jnp.maximum(needed, at_rate), needed), local), most, least, upper[last]
 
 
 def _distance(high: Array, low: Array, side: float) -> Array:

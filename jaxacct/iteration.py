@@ -15,9 +15,8 @@ Each part has its theorem and proof in the comment above it.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +26,13 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.convert.renyi import Orders, checked_orders, log_delta_of_orders
+from jaxacct.convert.renyi import Orders, checked_orders, kernel, log_delta_of_orders
 from jaxacct.dominating_pairs.gaussian_profile import log_delta_at
 from jaxacct.mechanisms.mechanism import Fields
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.precision import TINY, as_float64, in_float64, outside
-from jaxacct.numerics.programs import lowered, outward
+from jaxacct.numerics.elementary import By
+from jaxacct.numerics.precision import TINY, in_float64
+from jaxacct.numerics.programs import lowered
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect_traced
 from jaxacct.validation import as_array
@@ -75,34 +75,8 @@ LEAST_LOG = -1e300
 """Floor that stands in for a logarithm that float64 cannot hold: it is the larger number, so a bound stays one."""
 
 
-def kernel(function: Callable[..., Any] | None = None, *, safe: Callable[[Any], Any] = outward) -> Callable[..., Any]:
-    """Returns ``function(*trees, **static)`` compiled, run in float64, on leaves of one shape.
-
-    Numbers come in as float64 arrays, broadcast against one another; concrete results leave as NumPy values. Keyword
-    arguments are static: one compilation serves all values of one shape. ``safe`` is as of
-    :func:`.precision.in_float64`.
-    """
-    if function is None:
-        return functools.partial(kernel, safe=safe)
-    parameters = inspect.signature(function).parameters.values()
-    static = [parameter.name for parameter in parameters if parameter.kind == parameter.KEYWORD_ONLY]
-    compiled = jax.jit(function, static_argnames=static)
-
-    @functools.wraps(function)
-    @in_float64(safe=safe)
-    def run(*trees: Any, **options: Any) -> Any:
-        leaves, structure = jax.tree.flatten(trees)
-        shape = np.broadcast_shapes(*(np.shape(leaf) for leaf in leaves))
-        same = [_float64_of_shape(leaf, shape) for leaf in leaves]
-        return outside(compiled(*jax.tree.unflatten(structure, same), **options))
-
-    return run
-
-
-def _float64_of_shape(leaf: Any, shape: tuple[int, ...]) -> Any:
-    if isinstance(leaf, jax.core.Tracer):
-        return jnp.broadcast_to(as_float64(leaf), shape)
-    return np.broadcast_to(np.asarray(leaf, np.float64), shape)
+elementwise = functools.partial(kernel, by=By.XLA, of_one_shape=True)
+"""Decorator of functions of numbers of one shape, whose loops may be long."""
 
 
 def theta(epsilon: ArrayLike, ratio: ArrayLike | Sequence[float], *, log: bool = False) -> Float[Array, ...]:
@@ -131,7 +105,7 @@ def theta(epsilon: ArrayLike, ratio: ArrayLike | Sequence[float], *, log: bool =
     epsilon, ratio = as_array(epsilon), as_array(ratio)
     validation.check_epsilon(epsilon)
     validation.check_not_negative(ratio, "ratio", "the distance of the means over the noise's standard deviation")
-    return _theta(epsilon, ratio, log=log)
+    return _theta(epsilon, ratio, log)
 
 
 def contracted_delta(
@@ -179,7 +153,7 @@ def contracted_delta(
     validation.check_probability(delta, "delta")
     validation.check_not_negative(ratio, "ratio", "the diameter of the images over the noise's standard deviation")
     validation.check_steps(steps)
-    return _contracted(epsilon, delta, ratio, steps, method=method, log=log)
+    return _contracted(epsilon, delta, ratio, steps, method, log)
 
 
 def from_log(log_delta: Array, *, log: bool) -> Array:
@@ -225,13 +199,13 @@ def extended(log_delta: Array, log_factor: Array) -> Array:
     return jnp.where((log_delta == -jnp.inf) | (log_factor == -jnp.inf), -jnp.inf, rounded)
 
 
-@kernel
-def _theta(epsilon: Array, ratio: Array, *, log: bool) -> Array:
+@elementwise(static=1)
+def _theta(epsilon: Array, ratio: Array, log: bool) -> Array:
     return from_log(log_theta(epsilon, ratio), log=log)
 
 
-@kernel
-def _contracted(epsilon: Array, delta: Array, ratio: Array, steps: Array, *, method: str, log: bool) -> Array:
+@elementwise(static=2)
+def _contracted(epsilon: Array, delta: Array, ratio: Array, steps: Array, method: str, log: bool) -> Array:
     valid = (delta >= 0) & (delta <= 1) & (epsilon >= 0) & (steps >= 0) & (jnp.floor(steps) == steps) & (ratio >= 0)
     start = jnp.log(jnp.where(valid, delta, 1.0))
     start = start + 2 * arithmetic().function * jnp.where(start == -jnp.inf, 0.0, jnp.abs(start))
@@ -331,7 +305,7 @@ def amplified_rdp(
     return _rdp_of_mu(orders, mu)
 
 
-@kernel
+@elementwise
 def _amplified_mu(shifts: Array, noise: Array) -> Array:
     count = shifts.shape[0]
     ordered = jnp.arange(count)[:, None] <= jnp.arange(count)[None, :]
@@ -351,7 +325,7 @@ def _amplified_mu(shifts: Array, noise: Array) -> Array:
     return jnp.where(valid & (mu >= 0), mu, jnp.inf)
 
 
-@kernel
+@elementwise
 def _rdp_of_mu(orders: Array, mu: Array) -> Array:
     return jnp.where(orders > 1, orders * mu**2 / 2 * (1 + 8 * roundoff()), jnp.inf)
 
@@ -487,7 +461,7 @@ def last_iterate_delta(
     seen, steps = validation.concrete_value(position), validation.concrete_value(sgd.steps)
     if seen is not None and steps is not None and not np.all((seen >= 1) & (seen <= steps) & (seen == np.floor(seen))):
         raise ValueError(f"position = {position} is no iteration: give a whole number from 1 to steps = {sgd.steps}.")
-    return _last_iterate_delta(sgd, as_array(epsilon), position, method=method, log=log)
+    return _last_iterate_delta(sgd, as_array(epsilon), position, method, log)
 
 
 def last_iterate_rdp(
@@ -594,8 +568,8 @@ def order_grid(highest: Array) -> Array:
     return 1 + (highest - 1)[None] * grid
 
 
-@kernel
-def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, *, method: str, log: bool) -> Array:
+@elementwise(static=2)
+def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, method: str, log: bool) -> Array:
     after = sgd.steps - position
     known = is_valid(sgd) & (position >= 1) & (after >= 0) & (jnp.floor(position) == position) & (epsilon >= 0)
     if method in NEEDS_CONVEXITY:
@@ -627,7 +601,7 @@ def _divergence(sgd: Any, orders: Array, count: Array) -> Array:
     return orders * 2 * (sgd.lipschitz / sgd.noise) ** 2 / count * rounded_up()
 
 
-@kernel
+@elementwise
 def _last_iterate_rdp(sgd: Any, orders: Array, position: Array) -> Array:
     after = sgd.steps - position
     known = is_valid(sgd) & is_contractive(sgd) & (orders > 1) & (position >= 1) & (after >= 0)
@@ -698,7 +672,7 @@ def stopped_delta(
     check_delta_call(sgd, epsilon, method, METHODS)
     if method == "feldman":
         _check_feldman(sgd)
-    return _stopped_delta(sgd, as_array(epsilon), method=method, log=log)
+    return _stopped_delta(sgd, as_array(epsilon), method, log)
 
 
 def stopped_epsilon(sgd: ProjectedNoisySGD, delta: ArrayLike, *, method: str = "best") -> Float[Array, ...]:
@@ -716,7 +690,7 @@ def stopped_epsilon(sgd: ProjectedNoisySGD, delta: ArrayLike, *, method: str = "
     validation.check_delta(as_array(delta))
     if method == "feldman":
         _check_feldman(sgd)
-    return _stopped_epsilon(sgd, as_array(delta), method=method)
+    return _stopped_epsilon(sgd, as_array(delta), method)
 
 
 def stopped_rdp(sgd: ProjectedNoisySGD, orders: Orders, *, method: str = "renyi") -> Float[Array, " orders"]:
@@ -749,7 +723,7 @@ def stopped_rdp(sgd: ProjectedNoisySGD, orders: Orders, *, method: str = "renyi"
     if method == "feldman":
         _check_feldman(sgd)
         _check_orders(sgd, orders)
-    return _stopped_rdp(sgd, orders, method=method)
+    return _stopped_rdp(sgd, orders, method)
 
 
 def highest_order(lipschitz: ArrayLike, noise: ArrayLike) -> Float[Array, ...]:
@@ -874,13 +848,13 @@ def _log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
     return jnp.where(known, jnp.where(epsilon == jnp.inf, -jnp.inf, result), 0.0)
 
 
-@kernel
-def _stopped_delta(sgd: Any, epsilon: Array, *, method: str, log: bool) -> Array:
+@elementwise(static=2)
+def _stopped_delta(sgd: Any, epsilon: Array, method: str, log: bool) -> Array:
     return from_log(_log_delta(sgd, epsilon, method), log=log)
 
 
-@kernel
-def _stopped_epsilon(sgd: Any, delta: Array, *, method: str) -> Array:
+@elementwise(static=1)
+def _stopped_epsilon(sgd: Any, delta: Array, method: str) -> Array:
     # Rounded down by what the way back from the logarithm may round up as well.
     target = jnp.log(delta) - arithmetic().function * (4 + 2 * jnp.abs(jnp.log(delta)))
     valid = is_valid(sgd) & (delta > 0) & (delta < 1)
@@ -901,13 +875,13 @@ def _stopped_epsilon(sgd: Any, delta: Array, *, method: str) -> Array:
     return jnp.where(valid, result, jnp.inf)
 
 
-@kernel
-def _stopped_rdp(sgd: Any, orders: Array, *, method: str) -> Array:
+@elementwise(static=1)
+def _stopped_rdp(sgd: Any, orders: Array, method: str) -> Array:
     value = _feldman(sgd, orders) if method == "feldman" else _moments(sgd, orders)
     known = is_valid(sgd) & is_contractive(sgd) & (orders > 1) & (value >= 0)
     return jnp.where(known, value, jnp.inf)
 
 
-@kernel(safe=lowered)
+@elementwise(safe=lowered)
 def _highest_order(lipschitz: Array, noise: Array) -> Array:
     return _order_limit(lipschitz, noise)

@@ -33,7 +33,7 @@ from jaxacct import prv, saddlepoint, validation
 from jaxacct.bounds import Bounds
 from jaxacct.certified import with_mesh
 from jaxacct.composition import ForDelta, Parts, check, directed_parts, facts_of
-from jaxacct.convert.gaussian import check_mu
+from jaxacct.convert.one_parameter import check_mu
 from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms import DiscretePair
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps

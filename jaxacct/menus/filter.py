@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 
 from jaxacct import validation
-from jaxacct.convert.gaussian import gaussian_epsilon, gaussian_mu
+from jaxacct.convert.one_parameter import gaussian_epsilon, gaussian_mu
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
 from jaxacct.menus.game import dominates
@@ -246,13 +246,6 @@ def _reading(state: MenuState, budget: int, epsilon: float) -> Array:
 READINGS = 128
 """Steps of the reading. Sound for any value; more make it finer."""
 
-SHARE = 0.1
-"""Share of delta at which the curve's shape is taken. Sound for any value."""
-
-EARLY = 0.1
-"""Part of the budget whose reading is read at once: to read less for the very first releases would cost all later ones
-more. Sound for any value."""
-
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -299,8 +292,10 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
     """Returns the menu with the largest budget found that can be read, and the readings after each part of it."""
     if not menu.budget or not menu.epsilon:
         return menu, (0.0,) + (menu.epsilon,) * READINGS
-    menu, delta = _in_blocks(menu), menu.delta * SHARE
-    squares = (np.arange(READINGS + 1) / READINGS + EARLY) / (1 + EARLY)
+    # The curve's shape is taken at a tenth of delta, and a tenth of the budget is read at once: to read less for the
+    # very first releases would cost all later ones more. Sound for any shares.
+    menu, delta = _in_blocks(menu), menu.delta * 0.1
+    squares = (np.arange(READINGS + 1) / READINGS + 0.1) / 1.1
     mu = float(gaussian_mu(menu.epsilon, delta))
     shape = np.asarray(gaussian_epsilon(mu * np.sqrt(squares), delta))
     readings = np.maximum.accumulate(np.where(np.isfinite(shape), shape, menu.epsilon))
