@@ -788,10 +788,10 @@ def _deltas(noise: float, rate: float, steps: int) -> tuple[float, ...]:
 
 def _least_refuted(refuted: Callable[[float], bool], claimed: float) -> float:
     """Returns about the least noise multiplier that is refuted, within a factor of 8; inf where none is."""
-    # Eight halvings of the factor find it to 1 %, on the side that makes the bound on epsilon smaller. Sound for any.
-    safe, other = (claimed, claimed / 8) if refuted(claimed) else (claimed * 8, claimed)
-    if safe == claimed and refuted(other):
-        return other
-    if safe != claimed and not refuted(safe):
-        return math.inf
-    return bisect(refuted, safe, other, steps=8, middle=geometric_mean)
+    # Eight halvings of the factor find it to 1 %, on the side that makes the bound on epsilon smaller. Sound for any
+    # numbers: what is returned is refuted.
+    if refuted(claimed):
+        least = claimed / 8
+        return least if refuted(least) else bisect(refuted, claimed, least, steps=8, middle=geometric_mean)
+    most = claimed * 8
+    return bisect(refuted, most, claimed, steps=8, middle=geometric_mean) if refuted(most) else math.inf

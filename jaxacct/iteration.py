@@ -869,9 +869,7 @@ def _stopped_epsilon(sgd: Any, delta: Array, method: str) -> Array:
         return _log_delta(sgd, epsilon, method) <= target
 
     # 52 halvings leave 2^-52 of the interval. Sound for any number.
-    result = bisect_traced(
-        is_enough, highest, jnp.zeros_like(highest), steps=52, middle=lambda a, b: (a + b) / 2, otherwise=math.inf
-    )
+    result = bisect_traced(is_enough, highest, jnp.zeros_like(highest), steps=52, otherwise=math.inf)
     return jnp.where(valid, result, jnp.inf)
 
 

@@ -636,7 +636,7 @@ def _start_of_scale(
 
     # The spread falls in the setting. 24 halvings find the start to a ten millionth of the range: speed only.
     low, high = ends
-    return bisect_traced(lambda setting: spread(setting) <= mu**2, high, low, steps=24, middle=lambda a, b: (a + b) / 2)
+    return bisect_traced(lambda setting: spread(setting) <= mu**2, high, low, steps=24)
 
 
 @in_float64

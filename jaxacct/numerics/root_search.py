@@ -117,7 +117,7 @@ def bisect_traced(
     other: Array,
     *,
     steps: int,
-    middle: Callable[[Array, Array], Array] = lambda one, other: one + (other - one) / 2,
+    middle: Callable[[Any, Any], Any] = mean,
     otherwise: float | None = None,
 ) -> Array:
     """Returns, elementwise, the end of a bracket at which ``holds`` is true, after so many halvings; inside a program.
