@@ -61,6 +61,7 @@ def bisect(
     other: Number,
     *,
     steps: int = 2000,
+    close: float = 0.0,
     middle: Callable[[Number, Number], Number] = mean,
 ) -> Number:
     """Returns the end of a bracket at which ``holds`` is true, after so many halvings or where the ends are neighbours.
@@ -70,6 +71,7 @@ def bisect(
         safe: an end that is known to hold; above or below the other.
         other: an end that is not known to hold.
         steps: most halvings; by default as many as float64 or whole numbers have, of which 53 to 1,100 are used.
+        close: distance of the ends, as a share of the safe one, at which to end earlier.
         middle: the point between two others that is tried next; :func:`geometric_mean` for ratios.
 
     Formal guarantee: the result is ``safe``, or a number at which ``holds`` was true when it was called.
@@ -82,7 +84,7 @@ def bisect(
     # Invariant: ``safe`` holds. Each pass moves one of the ends to the point between them.
     for _ in range(steps):
         point = middle(safe, other)
-        if point in (safe, other):
+        if point in (safe, other) or abs(other - safe) <= close * abs(safe):
             break
         safe, other = (point, other) if holds(point) else (safe, point)
     return safe

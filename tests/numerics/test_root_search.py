@@ -61,6 +61,13 @@ def test_what_says_nothing_does_not_hold():
     assert found.tolist() == [0.0, 0.0]
 
 
+def test_it_may_end_earlier():
+    asked = []
+    found = bisect(lambda x: asked.append(x) or x >= 1 / 3, 1.0, 0.0, close=1e-3)
+    assert 1 / 3 <= found <= (1 / 3) * (1 + 2e-3)
+    assert len(asked) == 12
+
+
 def test_ratios_are_halved_in_logarithms():
     found = bisect(lambda x: x <= 3.0, 1e-8, 1e8, steps=60, middle=geometric_mean)
     assert found == pytest.approx(3.0, rel=1e-14)
