@@ -731,7 +731,8 @@ def mechanism_to_zcdp(
     """
     gaussian = _of_gaussian(mechanism, relation)
     if gaussian is not None:
-        return gaussian[0], np.zeros_like(gaussian[0])
+        rho, delta, _ = gaussian
+        return rho, delta
     if isinstance(mechanism, ZeroConcentratedDP):
         return _concentrated(mechanism.rho, mechanism.xi)
     epsilon, delta = mechanism_to_dp(mechanism, relation=relation)
@@ -759,7 +760,7 @@ def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remov
     """
     gaussian = _of_gaussian(mechanism, relation)
     if gaussian is not None:
-        return gaussian[1]
+        return gaussian[2]
     if isinstance(mechanism, (ApproximateDP, DiscreteGaussian)):
         raise ValueError(f"{type(mechanism).__name__} is not known to be GDP: use a zCDP or a Rényi filter.")
     return _gdp_of_pure(mechanism_to_dp(mechanism, relation=relation)[0])
@@ -775,8 +776,8 @@ def _shift(relation: Relation) -> float:
     return 2.0 if relation == "replace" else 1.0
 
 
-def _of_gaussian(mechanism: Mechanism, relation: Relation) -> tuple[Array, Array] | None:
-    """Returns rho and mu of Gaussian noise, which is rho-zCDP surely and mu-GDP; None for other mechanisms."""
+def _of_gaussian(mechanism: Mechanism, relation: Relation) -> tuple[Array, Array, Array] | None:
+    """Returns rho, a delta of 0 and mu: Gaussian noise is rho-zCDP surely, and mu-GDP. None for other mechanisms."""
     _check_run(mechanism, relation)
     if isinstance(mechanism, Gaussian):
         return _gaussian_cost(_shift(relation), mechanism.noise_multiplier)
@@ -786,10 +787,10 @@ def _of_gaussian(mechanism: Mechanism, relation: Relation) -> tuple[Array, Array
 
 
 @kernel
-def _gaussian_cost(shift: Array, scale: Array) -> tuple[Array, Array]:
+def _gaussian_cost(shift: Array, scale: Array) -> tuple[Array, Array, Array]:
     ratio = jnp.maximum((shift / scale) ** 2 * (1 + margin_of_costs()), LEAST_COST)
     mu_squared = jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
-    return mu_squared / 2, jnp.sqrt(mu_squared) * (1 + margin_of_costs())
+    return mu_squared / 2, jnp.zeros(scale.shape), jnp.sqrt(mu_squared) * (1 + margin_of_costs())
 
 
 @kernel

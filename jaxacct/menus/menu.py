@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -334,7 +334,8 @@ def certify(
     return _certified(Guarantee(float(epsilon), float(delta), relation), offers)
 
 
-class Offer(NamedTuple):
+@dataclass(frozen=True)
+class Offer:
     """Item as it is asked for: None stands for what is to be chosen."""
 
     mechanism: Mechanism

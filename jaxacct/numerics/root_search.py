@@ -35,13 +35,13 @@ from jaxtyping import Array
 Number = TypeVar("Number", int, float)
 
 
-def mean(one: Number, other: Number) -> Number:
-    """Returns the middle of two numbers; of whole ones the whole part of it.
+def mean(one: Any, other: Any) -> Any:
+    """Returns the middle of two numbers, of Python's or of JAX's; of whole ones the whole part of it.
 
     >>> mean(1, 4), mean(1.0, 4.0)
     (2, 2.5)
     """
-    total: Any = one + other
+    total = one + other
     return total // 2 if isinstance(total, numbers.Integral) else total / 2
 
 
@@ -62,7 +62,7 @@ def bisect(
     *,
     steps: int = 2000,
     close: float = 0.0,
-    middle: Callable[[Number, Number], Number] = mean,
+    middle: Callable[[Any, Any], Any] = mean,
 ) -> Number:
     """Returns the end of a bracket at which ``holds`` is true, after so many halvings or where the ends are neighbours.
 
