@@ -623,20 +623,20 @@ def tangents(profile: Profile, rates: ArrayLike) -> np.ndarray:
     with np.errstate(over="ignore"):
         steepness = np.log(np.expm1(np.diff(epsilon))) + epsilon[:-1] - np.log(falls)
     middles = (epsilon[1:] + epsilon[:-1]) / 2
-    return np.interp(-np.log(np.maximum(np.asarray(rates), 1e-300)), steepness, middles)
+    return np.interp(-np.log(np.maximum(np.asarray(rates, np.float64), 1e-300)), steepness, middles)
 
 
-def extended(profile: Profile, epsilons: Any, *composition: Any) -> Profile:
+def extended(
+    profile: Profile, epsilons: Any, mechanism: Mechanisms, steps: Steps, relation: Relation, accountant: str
+) -> Profile:
     """Returns the profile with further places: those of ``epsilons`` that are above 0 and not among its own.
 
-    ``composition`` is mechanism, steps, relation and accountant, as of :func:`certified`. As delta falls, bounds at one
-    place bound it at the others.
+    As delta falls, bounds at one place bound it at the others.
     """
     old = np.asarray(profile.epsilon)
     new = np.setdiff1d(np.asarray(epsilons)[np.asarray(epsilons) > 0], old)
     if not new.size:
         return profile
-    mechanism, steps, relation, accountant = composition
     found = certified(mechanism, steps, new, relation, accountant)
     order = np.argsort(np.concatenate([old, new]), kind="stable")
     epsilon, lower, upper = (
