@@ -139,24 +139,23 @@ def bisect_traced(
     >>> bisect_traced(lambda x: x * x >= 2.0, jnp.full(1, 2.0), jnp.zeros(1), steps=20).round(4).tolist()
     [1.414199948310852]
     """
-    unsure = 0 if otherwise is None else 2
 
-    # The state is a bracket, the safe end of which holds; each step moves one of the ends to the point tried.
-    def halved(index: Array, ends: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        safe, other, found = ends
-        point = middle(safe, other)
-        if unsure:
+    # The state is a bracket, the safe end of which holds, and what was found where neither end is known to; each step
+    # moves one of the ends to the point tried.
+    def halved(index: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        safe, other, *found = state
+        point, is_first = middle(safe, other), False
+        if found:
             # The safe end is tried first, and then the other one.
-            point = jnp.where(index == 0, safe, jnp.where(index == 1, other, point))
+            is_first = index == 0
+            point = jnp.where(is_first, safe, jnp.where(index == 1, other, point))
         is_allowed = holds(point)
-        if not unsure:
-            return jnp.where(is_allowed, point, safe), jnp.where(is_allowed, other, point), found
-        found = jnp.where(is_allowed, point, found)
-        moved = index > 0
-        return jnp.where(is_allowed, point, safe), jnp.where(moved & ~is_allowed, point, other), found
+        ends = jnp.where(is_allowed, point, safe), jnp.where(is_allowed | is_first, other, point)
+        return (*ends, *(jnp.where(is_allowed, point, last) for last in found))
 
-    start = safe, other, safe if otherwise is None else jnp.full_like(safe, otherwise)
-    return jax.lax.fori_loop(0, steps + unsure, halved, start)[2 if unsure else 0]
+    if otherwise is None:
+        return jax.lax.fori_loop(0, steps, halved, (safe, other))[0]
+    return jax.lax.fori_loop(0, steps + 2, halved, (safe, other, jnp.full_like(safe, otherwise)))[2]
 
 
 # ----------------------------------------------------------------------------------------------------
