@@ -144,7 +144,8 @@ def bisect_traced(
     # moves one of the ends to the point tried.
     def halved(index: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
         safe, other, *found = state
-        point, is_first = middle(safe, other), False
+        point: Array = middle(safe, other)
+        is_first: Array | bool = False
         if found:
             # The safe end is tried first, and then the other one.
             is_first = index == 0
