@@ -27,7 +27,7 @@ from jaxtyping import ArrayLike
 from jaxacct import prv, rdp, saddlepoint
 from jaxacct.bounds import Bounds
 from jaxacct.composition import ForDelta, ForEpsilon, Question, check, check_asked
-from jaxacct.convert import concentrated
+from jaxacct.convert import one_parameter
 from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, listed
@@ -313,12 +313,12 @@ def _by_range(asked: Composition, found: Bounds | None) -> Bounds:
         # product rounds.
         whole = np.float64(span * count)
         return Bounds(np.nextafter(whole, 0), whole, np.nextafter(whole, np.inf), np.True_)
-    if not concentrated.is_affordable(span, count):
+    if not one_parameter.is_affordable(span, count):
         return _by_curves(asked)
     if isinstance(asked.question, ForEpsilon):
-        bounds = concentrated.bounded_range_to_epsilon(span, count, value)
+        bounds = one_parameter.bounded_range_to_epsilon(span, count, value)
     else:
-        bounds = concentrated.bounded_range_to_delta(span, count, value)
+        bounds = one_parameter.bounded_range_to_delta(span, count, value)
     return bounds if bounds.converged else no_more_than(bounds, _by_curves(asked))
 
 

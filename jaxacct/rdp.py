@@ -31,7 +31,6 @@ from jaxacct.convert.renyi import (
     Orders,
     ToDelta,
     ToEpsilon,
-    check_delta_or_none,
     checked_orders,
     epsilon_improved,
     epsilon_mironov,
@@ -471,7 +470,7 @@ def epsilon(
     >>> round(float(epsilon(PoissonSubsampledGaussian(1.0, 0.01), steps=1000, delta=1e-5)), 4)
     2.1009
     """
-    check_delta_or_none(delta)
+    validation.check_delta(delta, pure=True)
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
     tried, between = _search(orders)

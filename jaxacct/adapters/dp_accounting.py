@@ -13,8 +13,8 @@ from typing import Any
 from jaxacct import certified, rdp
 from jaxacct.adapters.events import NO_PRIVACY, Parts, UnknownEvent, lacking, made, parts_of, stand_in
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate import search
 from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.numerics.root_search import least_by_secants
 
 try:
     from dp_accounting import NeighboringRelation, PrivacyAccountant
@@ -145,7 +145,7 @@ def calibrate(
         """Returns the share of the budget that the parameter e^setting takes."""
         return make_accountant().compose(make_event(math.exp(setting))).get_epsilon(delta) / epsilon
 
-    found = search.least(cost, math.log(start), close=tolerance, rounds=40)
+    found = least_by_secants(cost, math.log(start), close=tolerance, rounds=40)
     if found == math.inf:
         raise ValueError(f"epsilon = {epsilon} at delta = {delta} was reached by no parameter that was tried.")
     return math.exp(found)

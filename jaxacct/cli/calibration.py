@@ -191,7 +191,8 @@ def _solve(unknown: str, target: dict[str, float], known: dict[str, float], rela
 
 def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, size: int) -> Any:
     """Returns the least noise for groups, certified; no other setting can be calibrated for them."""
-    from jaxacct.calibrate import Calibrated, Status, search
+    from jaxacct.calibrate import Calibrated, Status
+    from jaxacct.numerics.root_search import least_by_secants
 
     if unknown != "noise-multiplier" or not target.get("epsilon", 0.0) > 0:
         raise ValueError(f"--group {size}: with --epsilon above 0 and --delta, for the noise multiplier alone.")
@@ -202,7 +203,9 @@ def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], r
         one = ja.group(ja.PoissonSubsampledGaussian(math.exp(setting), rate), size)
         return ja.epsilon(one, steps, target["delta"], relation=relation)
 
-    found = search.least(lambda s: float(reached(s).upper) / target["epsilon"], math.log(size), close=1e-6, rounds=40)
+    found = least_by_secants(
+        lambda s: float(reached(s).upper) / target["epsilon"], math.log(size), close=1e-6, rounds=40
+    )
     if found == math.inf:
         raise ValueError(f"--group {size}: no noise that was tried keeps the budget: give a larger one.")
     return Calibrated(math.exp(found), reached(found), Status.CONVERGED)

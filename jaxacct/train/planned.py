@@ -18,12 +18,12 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 
 from jaxacct import calibrate, certified, rdp
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.search import least
 from jaxacct.calibrate.targets import most_certified
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
 from jaxacct.numerics.precision import in_float64, outside
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.root_search import least_by_secants
 from jaxacct.outward import rounded_up
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT
@@ -403,7 +403,7 @@ def _solved(
         mechanisms, counts = composition_of(sampler, math.exp(u), steps, queries)
         return float(certified.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
 
-    return math.exp(least(cost, start, close=CLOSE, rounds=ROUNDS))
+    return math.exp(least_by_secants(cost, start, close=CLOSE, rounds=ROUNDS))
 
 
 def _certified(

@@ -1,11 +1,22 @@
-"""Monte Carlo intervals of delta: draws of privacy losses, in blocks, and the interval that their mean gives.
+"""Monte Carlo estimates of delta, with intervals that may fail, for mechanisms without a tight bound by an accountant.
 
-For a dominating pair (P, Q) with the likelihood ratio L, delta(epsilon) is the mean of (1 - e^epsilon / L)+ under P,
-and for adding an example that of (1 - e^epsilon L)+ under Q. Both variables lie in [0, 1]. If such a variable has the
-mean mu, the mean of n draws is as far from it as m or farther with a probability of at most e^(-n kl(m, mu)) on either
-side, kl the divergence of two coins (Hoeffding 1963, "Probability inequalities for sums of bounded random variables",
-Theorem 1). An end of an interval is where this is the probability to miss it: for rare events nearly that of Clopper
-and Pearson.
+The result is neither a bracket nor certified. An :class:`Interval` holds the truth except with a probability that it
+carries: over the draws, which are fresh from the operating system, and as far as the generator's bits pass for random
+ones. Draws are made in float64, in blocks, on JAX's device: what rounding does to them, a relative 1e-10 or so, is not
+counted.
+
+*The interval.* For a dominating pair (P, Q) with the likelihood ratio L, delta(epsilon) is the mean of
+(1 - e^epsilon / L)+ under P, and for adding an example that of (1 - e^epsilon L)+ under Q. Both variables lie in
+[0, 1]. If such a variable has the mean mu, the mean of n draws is as far from it as m or farther with a probability of
+at most e^(-n kl(m, mu)) on either side, kl the divergence of two coins (Hoeffding 1963, "Probability inequalities for
+sums of bounded random variables", Theorem 1). An end of an interval is where this is the probability to miss it: for
+rare events nearly that of Clopper and Pearson.
+
+*What may be released.* Fix epsilon and delta. Draw once, and train if the upper end is at most delta, else release
+nothing. All of it is (epsilon, max(delta, eta))-DP, eta the failure probability: the draws know nothing of the data, so
+that the profile is the mechanism's times the probability to go ahead. That is at most eta where the mechanism's own
+exceeds delta, and the profile is at most delta where it does not. Drawing again until it passes adds eta up.
+Source: Wang et al. (2023), "A randomized approach for tight privacy accounting", and arXiv 2605.07072.
 """
 
 from __future__ import annotations
@@ -25,17 +36,14 @@ from jaxacct import validation
 from jaxacct.mechanisms import RandomAllocation
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Relation
 from jaxacct.numerics.precision import as_float64, scope
+from jaxacct.numerics.root_search import bisect
 from jaxacct.strategies import Strategy
+
+__all__ = ["BallsInBins", "Interval", "delta"]
+
 
 Kind: TypeAlias = tuple[int, int, int]
 """Type of the static numbers of a program: runs, batches, and participations, 0 of these for :class:`BallsInBins`."""
-
-BLOCK = 2**21
-"""Numbers that a block of draws holds. Memory and speed only."""
-
-LARGEST_SPREAD = 600.0
-"""Largest logarithm (nats) that sums of products of an epoch's likelihood ratios may have: float64 ends at e^709. Draws
-that are not finite count as 1, so that a larger value could break the lower end."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +166,8 @@ def delta(
     else:
         shifts, kind = np.zeros((0, 0)), (steps, int(np.asarray(mechanism.batches)), mechanism.participations)
         width = 4 * (mechanism.participations + 1)
-    rows = min(max(BLOCK // width, 1), draws)
+    # A block of draws holds 2^21 numbers. Memory and speed only.
+    rows = min(max(2**21 // width, 1), draws)
     blocks = -(-draws // rows)
     noise = float(np.asarray(mechanism.noise_multiplier))
     means = []
@@ -189,7 +198,9 @@ def _check(mechanism: object, steps: int, epsilon: float, draws: int, failure_pr
         raise ValueError(f"noise_multiplier = {noise} is out of range: give one mechanism, with noise from 0.05 on.")
     if isinstance(mechanism, RandomAllocation):
         t, k = int(np.asarray(mechanism.batches)), mechanism.participations
-        if k * 8 / noise + math.log(math.comb(t, k)) > LARGEST_SPREAD:
+        # Sums of products of an epoch's likelihood ratios are to stay below e^600; float64 ends at e^709. Draws that
+        # are not finite count as 1, so that a larger value could break the lower end.
+        if k * 8 / noise + math.log(math.comb(t, k)) > 600.0:
             raise ValueError(
                 f"participations = {k} of {t} batches with a noise multiplier of {noise}: sums of products of "
                 "likelihood ratios are beyond float64: give fewer, or take jaxacct.delta for an upper bound."
@@ -256,11 +267,5 @@ def end(mean: float, draws: int, probability: float, *, up: bool) -> float:
         one = m * math.log(m / u) if m > 0 else 0.0
         return one + ((1 - m) * math.log((1 - m) / (1 - u)) if m < 1 else 0.0)
 
-    inside, outside = m, 1.0 if up else 0.0
-    # ``outside`` stays where the divergence is beyond the level, ``inside`` within: the end returned is the wider one.
-    for _ in range(200):
-        middle = (inside + outside) / 2
-        if middle in (inside, outside):
-            break
-        inside, outside = (middle, outside) if kl(middle) <= most else (inside, middle)
-    return outside
+    # The divergence is beyond the level at the end returned, and within it at the mean: the wider end of a bracket.
+    return bisect(lambda u: kl(u) > most, 1.0 if up else 0.0, m, steps=200)

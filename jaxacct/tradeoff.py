@@ -1,4 +1,4 @@
-"""Certified trade-off functions of compositions, and the success of attacks that they bound: f-DP.
+"""f-DP: certified trade-off functions of compositions, the success of attacks that they bound, and curves as polygons.
 
 A trade-off function f gives the least false-negative rate of any test between neighbouring data sets at each
 false-positive rate. It and the privacy profile delta(eps) determine one another: f(a) is the supremum of
@@ -10,7 +10,10 @@ In reading order:
 * :class:`TradeOff`: the trade-off of one composition as an object, with methods for each kind of attack;
 * :func:`approximate_dp`, :func:`gaussian`, :func:`perfect`: trade-off functions with closed forms;
 * :func:`certified` and :func:`lines_below`: a profile's bounds at many epsilons, and between them;
-* :func:`curve`, :func:`advantage`, :func:`true_positive_rate`, :func:`bayes_risk`: certified curves and risks.
+* :func:`curve`, :func:`advantage`, :func:`true_positive_rate`, :func:`bayes_risk`: certified curves and risks, where
+  ``lower`` of a curve is what protects;
+* :func:`from_delta`, :func:`to_delta` and what follows them: polygons as arrays, their conversions, subsampling,
+  inverse and double conjugate, and the mechanism of a polygon, by which curves are composed.
 """
 
 from __future__ import annotations
@@ -30,16 +33,36 @@ from jaxacct import prv, saddlepoint, validation
 from jaxacct.bounds import Bounds
 from jaxacct.certified import with_mesh
 from jaxacct.composition import ForDelta, Parts, check, directed_parts, facts_of
-from jaxacct.convert.gaussian import check_mu
+from jaxacct.convert.one_parameter import check_mu
+from jaxacct.mechanisms import DiscretePair
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.by_work import rows
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement, outside
-from jaxacct.numerics.programs import compiled, lowered
+from jaxacct.numerics.programs import as_it_is, compiled, lowered
 from jaxacct.numerics.pytrees import of_each
 from jaxacct.rdp import composed
 from jaxacct.saddlepoint.accountant import ROW, may_answer
+
+__all__ = [
+    "TradeOff",
+    "advantage",
+    "approximate_dp",
+    "at",
+    "bayes_risk",
+    "convex_minorant",
+    "curve",
+    "from_delta",
+    "gaussian",
+    "inverse",
+    "pair",
+    "perfect",
+    "subsampled",
+    "symmetrized",
+    "to_delta",
+    "true_positive_rate",
+]
 
 
 @dataclass(frozen=True)
@@ -189,7 +212,7 @@ def perfect(fpr: ArrayLike) -> Float[Array, ...]:
 
 def checked_rates(fpr: ArrayLike) -> ArrayLike:
     """Returns false-positive rates, a list as an array; raises ValueError where a concrete one is out of [0, 1]."""
-    rates = np.asarray(fpr, np.float64) if isinstance(fpr, (list, tuple)) else fpr
+    rates = validation.as_array(fpr)
     validation.check_probability(rates, "fpr")
     return rates
 
@@ -204,14 +227,18 @@ def _clipped(function: Callable[..., Array], *arguments: Array) -> Array:
     values = jnp.broadcast_arrays(*arguments)
     found = function(*values)
     rates = values[-1]
-    return jnp.where((rates >= 0) & (rates <= 1) & ~jnp.isnan(found), jnp.clip(found, 0.0, 1.0), 0.0)
+    return jnp.where(_is_rate(rates) & ~jnp.isnan(found), jnp.clip(found, 0.0, 1.0), 0.0)
 
 
 def _approximate_dp(epsilon: Array, delta: Array, rate: Array) -> Array:
-    # An infinite epsilon makes e^epsilon fpr NaN at fpr = 0, where it counts as 0.
+    return jnp.where((epsilon >= 0) & _is_rate(delta), _two_lines(epsilon, delta, rate), 0.0)
+
+
+def _two_lines(epsilon: Array, delta: Array, rate: Array) -> Array:
+    """Returns the larger of the lines 1 - delta - e^epsilon rate and e^-epsilon (1 - delta - rate); may be below 0."""
+    # An infinite epsilon makes e^epsilon rate NaN at a rate of 0, where it counts as 0.
     steep = jnp.where(rate > 0, 1 - delta - jnp.exp(epsilon) * rate, 1 - delta)
-    found = jnp.maximum(steep, jnp.exp(-epsilon) * (1 - delta - rate))
-    return jnp.where((epsilon >= 0) & (delta >= 0) & (delta <= 1), found, 0.0)
+    return jnp.maximum(steep, jnp.exp(-epsilon) * (1 - delta - rate))
 
 
 def _perfect(rate: Array) -> Array:
@@ -233,22 +260,8 @@ def _gaussian(mu: Array, rate: Array) -> Array:
 # below by chords prolonged.
 # ----------------------------------------------------------------------------------------------------
 
-ACCOUNTANTS = ("best", "saddlepoint", "prv")
-"""Names of the choices of an accountant."""
-
 BATCH = ROW
 """Epsilons of one call of the exact accountant. Speed only."""
-
-MESH_BATCH = 2 * BATCH
-"""Epsilons of one call of the accountant by meshes, which composes afresh in each call: one size, so one compilation.
-Speed only."""
-
-WIDE = 1e-6
-"""Relative gap of delta above which the exact accountant counts as not converged, and meshes are tried as well. Sound
-for any value."""
-
-NOTHING = 1e-13
-"""Gap of delta that no mesh needs to close. Sound for any value."""
 
 ORDERS = np.geomspace(0.1, 1e5, 28)
 """Orders by which the end of a profile is placed: for losses that deviate by 1e-4 to 10 to be within a quarter. Sound
@@ -270,10 +283,11 @@ def certified(mechanism: Any, steps: Any, epsilons: Any, relation: Relation, acc
     "best" asks the exact accountant where it may have an answer, and meshes (:func:`jaxacct.prv.curve`) where it does
     not or, outside a trace, where it did not converge; both brackets are valid, and so is what they share.
     """
-    validation.check_one_of(accountant, "accountant", ACCOUNTANTS)
+    validation.check_one_of(accountant, "accountant", ("best", "saddlepoint", "prv"))
 
     def mesh() -> Bounds:
-        found = [prv.curve(mechanism, steps, row, relation=relation).delta for row in rows(epsilons, MESH_BATCH)]
+        # Meshes compose afresh in each call: of one size, so that one program is compiled. Speed only.
+        found = [prv.curve(mechanism, steps, row, relation=relation).delta for row in rows(epsilons, 2 * BATCH)]
         return _monotone(jax.tree.map(lambda *parts: jnp.concatenate(parts)[: np.shape(epsilons)[0]], *found))
 
     if accountant == "prv" or (accountant == "best" and not may_answer(mechanism, steps, relation)):
@@ -281,9 +295,9 @@ def certified(mechanism: Any, steps: Any, epsilons: Any, relation: Relation, acc
     else:
         bounds = _monotone(saddlepoint.accountant.curve(mechanism, steps, ForDelta(epsilons), relation))
         if accountant == "best" and is_concrete(mechanism, steps, epsilons):
-            # A bracket that is open by no more than this needs no mesh.
-            small = bounds.upper - bounds.lower <= NOTHING
-            bounds = _monotone(with_mesh(replace(bounds, converged=small), mesh, WIDE))
+            # A gap of delta of 1e-13, or of 1e-6 of itself, needs no mesh. Sound for any value.
+            small = bounds.upper - bounds.lower <= 1e-13
+            bounds = _monotone(with_mesh(replace(bounds, converged=small), mesh, 1e-6))
     return Profile(as_float64(epsilons), as_float64(bounds.lower), as_float64(bounds.upper))
 
 
@@ -398,13 +412,6 @@ def lines_below(profile: Profile) -> Lines:
 # Trade-off curves of compositions, certified, and the success of attacks.
 # ----------------------------------------------------------------------------------------------------
 
-LEAST_DELTA = 1e-9
-"""Delta up to which the grid of epsilons goes, times the least false-positive rate if that is below 1. Sound for any
-value."""
-
-TIGHT = 1e-2
-"""Width up to which a bracket of a false-negative rate counts as converged. It decides ``converged`` only."""
-
 REVERSE: dict[Relation, Relation] = {"remove": "add", "add": "remove"}
 """Relation whose pair is the other way round; all others are their own."""
 
@@ -434,7 +441,7 @@ def curve(
     Formal guarantee: ``lower <= f(fpr) <= upper``, f the trade-off function of the dominating pairs' composition,
     rounding included. f(a) is the supremum over real eps of 1 - delta(eps) - e^eps a (Dong, Roth and Su 2022,
     Proposition 2.12), so any certified delta gives a bound from below. Between two epsilons of a grid delta is at least
-    the larger of two lines (:func:`~jaxacct.tradeoff.curve.lines_below`), and on each piece what is to be maximized
+    the larger of two lines (:func:`~jaxacct.tradeoff.lines_below`), and on each piece what is to be maximized
     is linear: that bounds f from above. The grid has 64 epsilons and, outside a trace, those of the tangents at the
     rates asked for: ``lower`` is within 1e-4 of f there.
 
@@ -455,7 +462,8 @@ def curve(
         return outside(jax.tree.map(lambda leaf: leaf[0], found))
     concrete = is_concrete(mechanism, steps, rates)
     positive = np.asarray(rates)[np.asarray(rates) > 0] if concrete else np.ones(0)
-    delta = LEAST_DELTA * float(np.clip(np.min(positive, initial=1.0), 1e-200, 1.0))
+    # The grid of epsilons goes to this delta, by the least rate above 0. Sound for any value.
+    delta = 1e-9 * float(np.clip(np.min(positive, initial=1.0), 1e-200, 1.0))
     sides = [relation, REVERSE.get(relation, relation)]
     every = [relation] if sides[0] == sides[1] else sides
     last = functools.reduce(jnp.maximum, [largest_epsilon(mechanism, steps, delta, r) for r in every])
@@ -468,12 +476,12 @@ def curve(
         # Places of the tangents at the rates that are asked for: there the bound from below is nearly attained.
         middle = _both_sides(profiles[sides[0]], profiles[sides[1]])
         for r, sign in zip(sides, (1.0, -1.0), strict=True):
-            profiles[r] = _with(profiles[r], np.asarray(_tangents(middle, a)) * sign, mechanism, steps, r, accountant)
+            profiles[r] = extended(profiles[r], tangents(middle, rates) * sign, mechanism, steps, r, accountant)
     share = infinite_share(mechanism, steps, relation)
     lower, upper = _curve_of(_both_sides(profiles[sides[0]], profiles[sides[1]]), share, a)
     valid = known & (a >= 0) & (a <= 1)
     lower, upper = jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
-    converged = valid & (upper - lower <= TIGHT)
+    converged = valid & (upper - lower <= 1e-2)
     return outside(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=converged))
 
 
@@ -605,29 +613,37 @@ def _both_sides(ahead: Profile, behind: Profile) -> Profile:
     )
 
 
-@compiled
-def _tangents(profile: Profile, rates: Array) -> Array:
-    """Returns about the epsilons whose tangents touch the trade-off curve at the rates, from the slopes of chords."""
-    falls = profile.upper[:-1] - profile.upper[1:]
-    log_slopes = (
-        jnp.log(jnp.maximum(falls, 1e-300)) - jnp.log(jnp.expm1(jnp.diff(profile.epsilon))) - profile.epsilon[:-1]
-    )
-    middles = (profile.epsilon[1:] + profile.epsilon[:-1]) / 2
-    return jnp.interp(-jnp.log(jnp.maximum(rates, 1e-300)), -log_slopes, middles)
+def tangents(profile: Profile, rates: ArrayLike) -> np.ndarray:
+    """Returns about the epsilons whose tangents touch the trade-off curve at the rates, from the slopes of chords.
+
+    They are where a profile is worth asking next: a choice, by NumPy, as the number of places differs each time.
+    """
+    epsilon, upper = np.asarray(profile.epsilon), np.asarray(profile.upper)
+    falls = np.maximum(upper[:-1] - upper[1:], 1e-300)
+    with np.errstate(over="ignore"):
+        steepness = np.log(np.expm1(np.diff(epsilon))) + epsilon[:-1] - np.log(falls)
+    middles = (epsilon[1:] + epsilon[:-1]) / 2
+    return np.interp(-np.log(np.maximum(np.asarray(rates, np.float64), 1e-300)), steepness, middles)
 
 
-def _with(
-    profile: Profile, epsilons: np.ndarray, mechanism: Mechanisms, steps: Steps, relation: Relation, accountant: str
+def extended(
+    profile: Profile, epsilons: Any, mechanism: Mechanisms, steps: Steps, relation: Relation, accountant: str
 ) -> Profile:
-    """Returns the profile with further places: those of ``epsilons`` that are above 0."""
+    """Returns the profile with further places: those of ``epsilons`` that are above 0 and not among its own.
+
+    As delta falls, bounds at one place bound it at the others.
+    """
     old = np.asarray(profile.epsilon)
-    new = np.setdiff1d(epsilons[epsilons > 0], old)
+    new = np.setdiff1d(np.asarray(epsilons)[np.asarray(epsilons) > 0], old)
     if not new.size:
         return profile
     found = certified(mechanism, steps, new, relation, accountant)
     order = np.argsort(np.concatenate([old, new]), kind="stable")
-    values = (np.concatenate([np.asarray(x), np.asarray(y)])[order] for x, y in zip(profile, found, strict=True))
-    return Profile(*map(jnp.asarray, values))
+    epsilon, lower, upper = (
+        np.concatenate([np.asarray(x), np.asarray(y)])[order] for x, y in zip(profile, found, strict=True)
+    )
+    lower, upper = np.maximum.accumulate(lower[::-1])[::-1], np.minimum.accumulate(upper)
+    return Profile(*jax.device_put((epsilon, lower, upper)))
 
 
 @compiled
@@ -667,3 +683,271 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
     below, above = jax.lax.map(at, rates)
     known = ~(jnp.isnan(below) | jnp.isnan(above))
     return jnp.where(known, jnp.maximum(below, 0.0), 0.0), jnp.where(known, jnp.clip(above, 0.0, 1 - rates), 1 - rates)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Polygons: arrays of false-positive rates, increasing from 0 to 1, and of false-negative rates.
+#
+# Between its vertices a polygon is linear. Everything here is exact for polygons, up to a few roundings of 1, so a
+# result errs to the same side as the polygon it is made from. A polygon below the true curve (:func:`from_delta` of
+# deltas that are upper bounds) stays below it; one through points of the true curve, which is convex, lies above it.
+#
+# All functions work on single curves, arrays of one axis; batches are ``jax.vmap``.
+# ----------------------------------------------------------------------------------------------------
+
+Curve = tuple[Float[Array, " n"], Float[Array, " n"]]
+"""Type of a polygon: false-positive rates from 0 to 1, increasing, and false-negative rates, falling."""
+
+
+@in_float64(safe=lowered)
+def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Array, " n"]:
+    """Returns the least false-negative rates that are consistent with finitely many (epsilon, delta).
+
+    Args:
+        epsilon (m,): increasing, at least 0.
+        delta (m,): in [0, 1]; holding under both exchanges of the two data sets.
+        fpr (n,): false-positive rates in [0, 1].
+
+    Returns float64 (n,), the supremum of the f_{epsilon,delta}: convex, its own inverse, at most 1 - fpr.
+
+    Formal guarantee: a lower bound on the trade-off function, hence on every attack's false-negative rate, where each
+    delta is an upper bound at its epsilon; up to a few roundings of 1. Traced arguments out of range, or NaN, give 0.
+
+    Raises ValueError where a concrete epsilon or delta is out of range, or an argument has not one axis.
+
+    Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Proposition 2.12.
+
+    >>> from_delta([0.0, 1.0], [0.3, 0.1], [0.0, 0.2, 0.5]).round(4).tolist()
+    [0.9, 0.5, 0.2]
+    """
+    e, d, rates = (
+        as_float64(_checked(value, name)) for value, name in ((epsilon, "epsilon"), (delta, "delta"), (fpr, "fpr"))
+    )
+    validation.check_epsilon(validation.as_array(epsilon))
+    validation.check_probability(validation.as_array(delta), "delta")
+    return outside(_supremum(e, d, rates))
+
+
+@in_float64
+def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array, " m"]:
+    """Returns the deltas of a polygon (n,), (n,) at ``epsilon`` (m,), any real numbers; float64 (m,).
+
+    delta(epsilon) = max of 1 - fnr - e^epsilon fpr over the vertices, 0 at least.
+
+    Formal guarantee: an upper bound on delta if the polygon lies below the trade-off function, a lower bound if its
+    vertices are points of it, an identity if the polygon is the trade-off function; up to a few roundings of 1. It is
+    for the relation of the curve. Traced rates outside [0, 1], or NaN, give 1; that they fall is not checked.
+
+    Raises ValueError where concrete rates are no trade-off curve, or an argument has not one axis.
+
+    Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Proposition 2.12.
+
+    >>> to_delta([0.0, 0.2, 1.0], [1.0, 0.2, 0.0], [0.0]).round(4).tolist()
+    [0.6]
+    """
+    a, b = _curve(fpr, fnr)
+    return outside(_deltas(a, b, as_float64(_checked(epsilon, "epsilon"))))
+
+
+@in_float64(safe=lowered)
+def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Float[Array, ...]:
+    """Returns p f + (1 - p) Id, the curve of a mechanism on a Poisson sample with rate p; float64, elementwise.
+
+    It is the curve for telling the data without an example (null hypothesis) from those with it: the curve of the
+    relation "remove". Its inverse is that of "add", and both together are bounded by :func:`symmetrized`.
+
+    Args:
+        fpr (...): false-positive rates in [0, 1].
+        fnr (...): the mechanism's false-negative rates there; errors keep their side.
+        sampling_rate (): p, in (0, 1].
+
+    Formal guarantee: a lower bound on the trade-off function of the mechanism on the sample where ``fnr`` is one on
+    that of the mechanism, for removing an example (the inverse: for adding it); up to a few roundings of 1. Traced
+    arguments out of range, or NaN, give 0.
+
+    Raises ValueError where a concrete sampling rate is out of range.
+
+    Source: Bu, Dong, Long and Su (2020), "Deep learning with Gaussian differential privacy", Proposition A.1.
+
+    >>> subsampled([0.0, 0.5, 1.0], [1.0, 0.1, 0.0], 0.5).round(4).tolist()
+    [1.0, 0.3, 0.0]
+    """
+    validation.check_sampling_rate(sampling_rate)
+    a, b, p = (as_float64(value) for value in (validation.as_array(fpr), validation.as_array(fnr), sampling_rate))
+    return outside(jnp.where(_is_rate(p) & _is_rate(a) & _is_rate(b), p * b + (1 - p) * (1 - a), 0.0))
+
+
+@in_float64(safe=as_it_is)
+def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
+    """Returns the polygon of the inverse: the two errors exchanged. For a curve below 1 at 0 it ends there.
+
+    Formal guarantee: an identity, without any rounding. The inverse of T(P, Q) is T(Q, P), for to exchange the
+    hypotheses is to exchange the errors: a bound for removing an example becomes one, from its side, for adding it.
+
+    Raises ValueError where concrete rates are no trade-off curve.
+
+    >>> rates, misses = inverse([0.0, 0.2, 1.0], [1.0, 0.2, 0.0])
+    >>> rates.tolist(), misses.tolist()
+    ([0.0, 0.2, 1.0], [1.0, 0.2, 0.0])
+    """
+    a, b = _curve(fpr, fnr)
+    return outside((b[::-1], a[::-1]))
+
+
+@in_float64(safe=lowered)
+def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
+    """Returns the greatest convex function below a polygon, at its vertices: the double conjugate; float64 (n,).
+
+    Each value is the least of all chords over its place. The cost is n^2 for n vertices.
+
+    Formal guarantee: at most the polygon, so a lower bound on a trade-off function stays one. Trade-off functions are
+    convex, so nothing is lost where the polygon lies above one. Up to a few roundings of 1. Traced arguments are not
+    checked.
+
+    Raises ValueError where concrete rates are no trade-off curve.
+
+    >>> convex_minorant([0.0, 0.25, 0.5, 1.0], [1.0, 0.7, 0.2, 0.0]).round(4).tolist()
+    [1.0, 0.6, 0.2, 0.0]
+    """
+    a, b = _curve(fpr, fnr)
+    return outside(_lower_hull(a, b))
+
+
+@in_float64(safe=as_it_is)
+def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
+    """Returns min(f, f^-1)**, the curve for both exchanges of the two data sets: a polygon of 2 n vertices, float64.
+
+    Where f <= 1 - fpr the greatest convex function below both is the lower hull of the vertices of both: their minimum
+    is concave where they cross.
+
+    Formal guarantee: where the polygon is a lower bound on the trade-off function for removing an example and its
+    inverse one for adding it, the result is a lower bound under "add_or_remove"; up to a few roundings of 1. Traced
+    arguments are not checked.
+
+    Raises ValueError where concrete rates are no trade-off curve.
+
+    Source: Bu, Dong, Long and Su (2020), "Deep learning with Gaussian differential privacy", section 2.2.
+
+    >>> rates, misses = symmetrized([0.0, 0.1, 1.0], [1.0, 0.5, 0.0])
+    >>> rates.tolist(), misses.round(4).tolist()
+    ([0.0, 0.0, 0.1, 0.5, 1.0, 1.0], [1.0, 1.0, 0.5, 0.1, 0.0, 0.0])
+    """
+    a, b = _curve(fpr, fnr)
+    return outside(_symmetrized(a, b))
+
+
+@in_float64(safe=as_it_is)
+def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
+    """Returns a polygon's false-negative rates at ``rates`` (m,); float64 (m,).
+
+    Formal guarantee: an identity up to a few roundings of 1, so the values bound what the polygon bounds, from the same
+    side. Beyond the polygon's ends the value is that of the end. Traced arguments are not checked.
+
+    Raises ValueError where concrete rates are no trade-off curve.
+
+    >>> at([0.0, 0.5, 1.0], [1.0, 0.2, 0.0], [0.25]).round(4).tolist()
+    [0.6]
+    """
+    a, b = _curve(fpr, fnr)
+    return outside(jnp.interp(as_float64(_checked(rates, "rates")), a, b))
+
+
+def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
+    """Returns a mechanism whose trade-off curve is a convex polygon: it lets curves be composed, f tensor g.
+
+    Each segment is an outcome, with its width in ``fpr`` as its probability without the example, and its fall in
+    ``fnr`` as that with it; what the curve misses of 1 at 0 is an outcome that tells all. Concrete arguments only. Give
+    a tuple of such mechanisms to :func:`curve`, under the relation "remove" (or "add" for the inverse).
+
+    Formal guarantee: an identity up to the rounding of differences. A polygon below the trade-off function of some
+    mechanism thus gives a pair that dominates it. Where a polygon is not convex, the mechanism's curve lies below it.
+
+    Raises ValueError where the rates are no trade-off curve.
+
+    Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Definition 3.1 and Proposition 2.2.
+
+    >>> mechanism = pair([0.0, 0.5, 1.0], [1.0, 0.2, 0.0])
+    >>> mechanism.p.tolist(), mechanism.q.tolist()
+    ([0.0, 0.8, 0.2, 0.0], [0.0, 0.5, 0.5, 0.0])
+    """
+    a, b = (np.asarray(_checked(value, name), np.float64) for value, name in ((fpr, "fpr"), (fnr, "fnr")))
+    _check_polygon(a, b)
+    p = np.concatenate([[1 - b[0]], -np.diff(b), [b[-1]]])
+    q = np.concatenate([[a[0]], np.diff(a), [1 - a[-1]]])
+    return DiscretePair(p=p, q=q)
+
+
+def _is_rate(values: Array) -> Array:
+    """Returns whether values are probabilities; NaN is none."""
+    return (values >= 0) & (values <= 1)
+
+
+@compiled
+def _supremum(epsilons: Array, deltas: Array, rates: Array) -> Array:
+    highest = jax.vmap(lambda rate: jnp.max(_two_lines(epsilons, deltas, rate)))(rates)
+    known = jnp.all((epsilons >= 0) & _is_rate(deltas))
+    return jnp.where(known & _is_rate(rates), jnp.clip(highest, 0.0, 1.0), 0.0)
+
+
+@compiled
+def _deltas(a: Array, b: Array, epsilons: Array) -> Array:
+    def at(epsilon: Array) -> Array:
+        return jnp.max(1 - b - jnp.where(a > 0, jnp.exp(epsilon) * a, 0.0))
+
+    known = jnp.all(_is_rate(a) & _is_rate(b)) & ~jnp.isnan(epsilons)
+    return jnp.where(known, jnp.clip(jax.vmap(at)(epsilons), 0.0, 1.0), 1.0)
+
+
+@compiled
+def _symmetrized(a: Array, b: Array) -> Curve:
+    rates, misses = jnp.concatenate([a, b]), jnp.concatenate([b, a])
+    order = jnp.argsort(rates)
+    return rates[order], _lower_hull(rates[order], misses[order])
+
+
+@compiled
+def _lower_hull(a: Array, b: Array) -> Array:
+    """Returns the lower convex hull of points with nondecreasing a, at each a.
+
+    A point is a vertex if no slope to its left exceeds one to its right, and none lies below it.
+    """
+
+    def is_vertex(i: Array) -> Array:
+        run, rise = a - a[i], b - b[i]
+        slopes = rise / jnp.where(run == 0, 1.0, run)
+        left = jnp.max(jnp.where(run < 0, slopes, -jnp.inf))
+        right = jnp.min(jnp.where(run > 0, slopes, jnp.inf))
+        return (left <= right) & ~jnp.any((run == 0) & (rise < 0))
+
+    count = len(a)
+    index = jnp.arange(count)
+    # One point at a time, in O(n) memory; all pairs at once would take n^2.
+    vertex = jax.lax.map(is_vertex, index)
+    before = jax.lax.cummax(jnp.where(vertex, index, 0))
+    after = jax.lax.cummin(jnp.where(vertex, index, count - 1), reverse=True)
+    width = a[after] - a[before]
+    share = jnp.where(width > 0, (a - a[before]) / jnp.where(width > 0, width, 1.0), 1.0)
+    return jnp.minimum(b[before] + share * (b[after] - b[before]), b)
+
+
+def _checked(value: Any, name: str) -> Any:
+    array = validation.as_array(value)
+    if np.ndim(array) != 1 or not np.size(array):
+        raise ValueError(f"{name} of shape {np.shape(array)} is no list: give one axis, at least one entry.")
+    return array
+
+
+def _check_polygon(a: np.ndarray, b: np.ndarray) -> None:
+    inside = np.all((a >= 0) & (a <= 1) & (b >= 0) & (b <= 1))
+    if a.shape != b.shape or not inside or np.any(np.diff(a) < 0) or np.any(np.diff(b) > 0):
+        raise ValueError(
+            f"fpr and fnr of shapes {a.shape} and {b.shape} are no trade-off curve: give as many rates in [0, 1] of "
+            "the one, increasing, as of the other, falling."
+        )
+
+
+def _curve(fpr: Any, fnr: Any) -> tuple[Array, Array]:
+    a, b = _checked(fpr, "fpr"), _checked(fnr, "fnr")
+    if is_concrete(a, b):
+        _check_polygon(np.asarray(a), np.asarray(b))
+    return as_float64(a), as_float64(b)

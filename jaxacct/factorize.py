@@ -1,9 +1,9 @@
-"""Correlated noise of least error: strategies by L-BFGS, the noise multiplier for a budget, and the number of bands.
+"""Matrix factorization: from a workload, a participation and a budget to the correlated noise of least error.
 
 A strategy C correlates the noise of steps, so that it cancels in the workload; its sensitivity decides the noise that a
 budget asks for. :func:`noise_multiplier` and :func:`best_bands` calibrate the noise of a strategy; then come the
-searches, :func:`banded_toeplitz` (McKenna 2024) and :func:`buffered_toeplitz` (McMahan, Xu and Zhang 2024), and
-:func:`error`, by which strategies are compared.
+searches by L-BFGS (Optax, of the extra "train"), :func:`banded_toeplitz` (McKenna 2024) and :func:`buffered_toeplitz`
+(McMahan, Xu and Zhang 2024), and :func:`error`, by which strategies are compared.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ from jaxacct.strategies import (
     squared_errors,
 )
 
-SLACK = 2.0**-49
-"""Relative addition to the noise, for the roundings that :class:`.MatrixMechanism` takes off: less would break the
-bound."""
+__all__ = ["Bands", "banded_toeplitz", "best_bands", "buffered_toeplitz", "error", "noise_multiplier"]
 
 
 def noise_multiplier(
@@ -71,9 +69,10 @@ def noise_multiplier(
     if mechanism.equal_groups and relation != "replace":
         raise ValueError(f"relation = {relation!r} is not supported by groups of equal size: give 'replace'.")
     found = calibrate.noise_multiplier(epsilon, delta, mechanism.sampling_rate, mechanism.cycles, relation=relation)
-    # The little that is added to the noise may take a little from epsilon.
+    # What is added to the noise, relative to it, is for the roundings that :class:`.MatrixMechanism` takes off: less
+    # would break the bound. It may take a little from epsilon.
+    value = np.asarray(found.value) * np.asarray(mechanism.sensitivity) * (1 + 2.0**-49)
     reached = replace(found.reached, lower=found.reached.lower * (1 - 1e-9))
-    value = np.asarray(found.value) * np.asarray(mechanism.sensitivity) * (1 + SLACK)
     return replace(found, value=value[()], reached=reached)
 
 
@@ -142,13 +141,8 @@ def best_bands(
 # Strategies of least error: L-BFGS on their few numbers.
 # ----------------------------------------------------------------------------------------------------
 
-ITERATIONS, TOLERANCE = 200, 1e-6
-"""Most iterations of L-BFGS, and the gradient of the error's logarithm at which it ends. From there the error may fall
-by a share of some 1e-9 yet. Sound for any value: any strategy is private at its own sensitivity."""
-
-SPREADS = (1.0, 0.7)
-"""Relative distances between the buffers' lifetimes at first, one start each: from a single start two of the lifetimes
-may come to be the same. Sound for any values."""
+ITERATIONS = 200
+"""Most iterations of L-BFGS. Sound for any value: any strategy is private at its own sensitivity."""
 
 
 def banded_toeplitz(
@@ -191,7 +185,8 @@ def banded_toeplitz(
         bands, float(np.asarray(workload.momentum)), float(np.asarray(workload.decay))
     ).first_column
     free = _least(_banded, pattern, worst, iterations, np.asarray(start, np.float64)[1:], workload)
-    return _scaled(np.concatenate([[1.0], free]), pattern)
+    column = np.concatenate([[1.0], free])
+    return BandedToeplitz(column / BandedToeplitz(column).sensitivity(pattern))
 
 
 def buffered_toeplitz(
@@ -224,8 +219,9 @@ def buffered_toeplitz(
     pattern = participation.pattern
     validation.check_whole(buffers, "buffers", 1, 64, "the number of copies of the noise")
     found = []
-    # Each start is searched, and the strategy of less error is kept.
-    for spread in SPREADS:
+    # Each start, a relative distance between the buffers' lifetimes at first, is searched, and the strategy of less
+    # error is kept: from a single start two of the lifetimes may come to be the same. Sound for any values.
+    for spread in (1.0, 0.7):
         width = spread * math.log(4 * pattern.steps + 4) / 2 / buffers
         roots = np.exp(-width * (np.arange(buffers) + 0.5))  # s, of r = 1 - s^2
         weights = 2 / math.pi * np.sqrt(1 - roots**2) * roots * width
@@ -242,10 +238,6 @@ def _banded(free: Array) -> BandedToeplitz:
 def _buffered(free: Array) -> BufferedToeplitz:
     weights, rates = jnp.split(free, 2)
     return BufferedToeplitz(jnp.exp(weights), jax.nn.sigmoid(rates))
-
-
-def _scaled(column: np.ndarray, pattern: Pattern) -> BandedToeplitz:
-    return BandedToeplitz(column / BandedToeplitz(column).sensitivity(pattern))
 
 
 def _squared_sensitivity(strategy: Toeplitz, pattern: Pattern) -> Array:
@@ -286,11 +278,12 @@ def _least(
     search = optax.lbfgs()
     look = optax.value_and_grad_from_state(loss)
 
-    # One step is one of L-BFGS. It ends at a small gradient, after the most iterations, or where a step would leave the
-    # finite numbers: then the slope is set to 0, and the numbers before it are kept.
+    # One step is one of L-BFGS. It ends at a gradient of 1e-6, from where the error may fall by a share of some 1e-9
+    # yet, after the most iterations, or where a step would leave the finite numbers: then the slope is set to 0, and
+    # the numbers before it are kept.
     def goes_on(carry: Any) -> Array:
         _, _, count, slope = carry
-        return (count < iterations) & (slope > TOLERANCE)
+        return (count < iterations) & (slope > 1e-6)
 
     def step(carry: Any) -> Any:
         free, state, count, _ = carry
