@@ -32,7 +32,6 @@ import jaxacct as ja
 from bench import report
 from bench.papers import scattering
 from jaxacct.train import (
-    Budget,
     DPTrainer,
     Linear,
     accuracy,
@@ -102,7 +101,10 @@ def run(task: Task, parts: Any, classes: int, seed: int) -> tuple[Plan, dict[str
         cross_entropy,
         optax.sgd(rate, momentum),
         (NORM * (inputs - mean), labels),
-        budget=Budget(EPSILON, DELTA, steps=task.steps, queries=(SideQuery(ja.Gaussian(MEAN_NOISE), task.steps),)),
+        epsilon=EPSILON,
+        delta=DELTA,
+        steps=task.steps,
+        queries=(SideQuery(ja.Gaussian(MEAN_NOISE), task.steps),),
         sampling_rate=task.rate,
         clip_norm=task.clip_norm,
         microbatch_size=min(MICROBATCH, len(inputs)),

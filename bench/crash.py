@@ -61,7 +61,7 @@ def make_trainer(ledger: str) -> DPTrainer:
     x = rng.normal(size=(200, 3)).astype(np.float32)
     return DPTrainer(
         nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda model, x, y: ((model(x) - y) ** 2).sum(), optax.adam(0.1),
-        (x, x[:, :1]), delta=1e-3, expected_batch_size=20, clipping=AdaptiveQuantile(1.0, count_noise=8.0), seed=7,
+        (x, x[:, :1]), delta=1e-3, expected_batch_size=20, clip_norm=AdaptiveQuantile(1.0, count_noise=8.0), seed=7,
         **LEDGERS[ledger],
     )  # fmt: skip
 

@@ -110,11 +110,11 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
     """Returns an MLP's settings and its epochs; only the table's size is used, or the public bound on it."""
     from jaxacct import calibrate
     from jaxacct.outward import steps_of
-    from jaxacct.train.groups import Batches
     from jaxacct.train.models import MLP
     from jaxacct.train.recipes import UNTUNED, Recipe
+    from jaxacct.train.settings import public_size
 
-    size = Batches(most_examples=arguments.most_examples).size_for(len(dataset.train_labels))
+    size = public_size(len(dataset.train_labels), arguments.most_examples)
     batch = min(BATCH, size) if arguments.batch_size is None else arguments.batch_size
     epochs = max(EPOCHS, LEAST_STEPS * batch / size) if arguments.epochs is None else arguments.epochs
     if not (0 < batch <= size and 0 < epochs < float("inf")):

@@ -1,9 +1,9 @@
 """DP-SGD training of Flax modules, in which a ledger of the privacy spent grants every step.
 
-Reading order: :class:`.DPTrainer` (``trainer``, on ``loop``) is the whole; ``groups``, ``settings`` and ``planned``
-turn a budget into a sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``, ``clipping``,
-``noise`` and ``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee. Parts for
-other loops are in ``own_loop``.
+Reading order: :class:`.DPTrainer` (``trainer``) is the whole; ``settings`` and ``planned`` turn a budget into a
+sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``, ``clipping``, ``noise`` and
+``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee. Parts for other loops
+are in ``own_loop``.
 
 >>> from jaxacct import train
 >>> train.PoissonSampler(num_examples=100, sampling_rate=0.5, capacity=101).mechanism(1.0).sampling_rate
@@ -24,9 +24,7 @@ from jaxacct.train.averaging import adam_bc, averaged, averaged_model, averaging
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, bounded_contributions, load, mean_over_examples, users_as_examples
-from jaxacct.train.groups import Augmentation, Batches, Budget, Placement
 from jaxacct.train.keys import run_key
-from jaxacct.train.loop import ShortRunWarning
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.models import (
     MLP,
@@ -53,10 +51,11 @@ from jaxacct.train.sampling import (
     WithoutReplacementSampler,
 )
 from jaxacct.train.saving import export_inference, load_model, save_model
+from jaxacct.train.settings import Augmentation, Batches, Budget, Placement
 from jaxacct.train.sources import IndexedSource
 from jaxacct.train.sparse_vector import SparseVector
 from jaxacct.train.state import Evaluation, TrainState
-from jaxacct.train.trainer import DPTrainer
+from jaxacct.train.trainer import DPTrainer, ShortRunWarning
 
 __all__ = [
     "MLP",
@@ -126,3 +125,8 @@ __all__ = [
     "users_as_examples",
     "write_report",
 ]
+
+
+def __dir__() -> list[str]:
+    """Returns the names that are meant to be used; files of this folder are attributes as well."""
+    return __all__

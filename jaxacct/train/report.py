@@ -400,7 +400,7 @@ def build_report(
     if trainer.plan is not None or trainer.stopping_was_planned:
         bounds = certified_epsilon(trainer)
         certified = {name: float(getattr(bounds, name)) for name in ("lower", "estimate", "upper")}
-    augment, metrics = trainer.augmentation.augment, trainer.program.metrics
+    augment, metrics = trainer.augment, trainer.program.metrics
     settings = {
         "unit": unit_of(trainer),
         "num_examples": trainer.sampler.num_examples,
@@ -416,7 +416,7 @@ def build_report(
         "noise_multiplier": trainer.noise_multiplier,
         "clip_norm": trainer.clip_norm,
         "microbatch_size": trainer.microbatch_size,
-        "views": trainer.augmentation.views,
+        "views": trainer.views,
         "augment": None if augment is None else getattr(augment, "__qualname__", type(augment).__name__),
         "metrics": metrics and {"means": list(metrics.names), "share": metrics.share},
         "budget": {"epsilon": trainer.epsilon, "delta": trainer.delta},

@@ -45,7 +45,7 @@ def test_a_loop_of_the_parts_is_the_trainer_until_the_plan_is_spent():
     assert private.steps == 10
     assert 0.999 <= private.plan.certified.upper <= 1.0
     trainer = DPTrainer(
-        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), clipping=rule, seed=1,
+        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), clip_norm=rule, seed=1,
         **SETTINGS,
     )  # fmt: skip
     assert trainer.plan == private.plan

@@ -15,8 +15,6 @@ from scipy.stats import norm
 import jaxacct as ja
 from jaxacct.policies import Constant, Schedule
 from jaxacct.train import (
-    Batches,
-    Budget,
     Checkpoints,
     Plan,
     PoissonSampler,
@@ -108,19 +106,17 @@ def test_side_queries_are_part_of_the_plan():
 
 
 def test_a_plan_is_solved_once_and_no_other_is_taken_for_it():
-    options = {"size": 200, "budget": Budget(2.0, 1e-3, epochs=2), "policy": None, "noise": None}
-    batches = Batches(expected_batch_size=40)
-    made = spending(**options, batches=batches).plan
-    assert spending(**options, batches=batches).plan is made
+    options = {"size": 200, "epsilon": 2.0, "delta": 1e-3, "epochs": 2, "expected_batch_size": 40}
+    made = spending(**options).plan
+    assert spending(**options).plan is made
     assert made.certified == plan(poisson(200, 0.2, 1e-3), 1e-3, epsilon=2.0, steps=10).certified
     others = [
-        spending(**{**options, "budget": Budget(2.0, 1e-3, steps=11)}, batches=batches),
-        spending(**{**options, "budget": Budget(2.0, 2e-3, epochs=2)}, batches=batches),
-        spending(**{**options, "size": 400}, batches=Batches(expected_batch_size=80)),
-        spending(**options, batches=Batches(sampler=made.sampler)),
-        spending(**{**options, "budget": Budget(2.0, 1e-3, epochs=2, queries=(SideQuery(ja.Gaussian(9.0)),))},
-                 batches=batches),
-    ]  # fmt: skip
+        spending(**options | {"epochs": None, "steps": 11}),
+        spending(**options | {"delta": 2e-3}),
+        spending(**options | {"size": 400, "expected_batch_size": 80}),
+        spending(**options | {"expected_batch_size": None, "sampler": made.sampler}),
+        spending(**options | {"queries": (SideQuery(ja.Gaussian(9.0)),)}),
+    ]
     assert all(other.plan is not made for other in others)
     assert all(other.plan != made for other in others[:2])
 
@@ -227,7 +223,7 @@ def test_a_constant_policy_is_planned():
     options = {"noise_multiplier": None, "expected_batch_size": None, "policy": Constant(3.0, 0.2)}
     assert make(**options).plan == make().plan
     solved = make(**options, epsilon=None, steps=10)
-    assert solved.epsilon == solved.budget.epsilon == solved.plan.epsilon < 4.0
+    assert solved.epsilon == solved.plan.epsilon < 4.0
 
 
 @functools.cache

@@ -16,8 +16,15 @@ from helpers.thorough import cases
 from jaxacct.filters import RenyiFilter
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.odometers import VilleOdometer
-from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, EarlyStopping, Schedule, SpendRemaining
-from jaxacct.policies.policy import Setting
+from jaxacct.policies import (
+    AdaptiveBatchSize,
+    AdaptiveNoise,
+    Constant,
+    EarlyStopping,
+    Schedule,
+    Setting,
+    SpendRemaining,
+)
 from jaxacct.train import DPTrainer
 from jaxacct.train.clipping import AdaptiveQuantile
 from jaxacct.train.sources import IndexedSource

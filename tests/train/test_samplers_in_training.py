@@ -155,7 +155,7 @@ def noise_only(**options):
 def test_adaptive_quantile_accounts_for_the_sum_and_the_count_together():
     """The sum has more noise than the step costs: 1/z^2 = 1/z_g^2 + 1/(2 s)^2, with z accounted and z_g seen."""
     rule = AdaptiveQuantile(0.5, count_noise=2.5)
-    trainer = noise_only(clipping=rule)
+    trainer = noise_only(clip_norm=rule)
     seen, before = [], np.zeros((3, PARAMETERS), np.float32)
     for _ in range(3):
         clip_norm = trainer.clip_norm
@@ -179,7 +179,7 @@ def test_noise_is_in_units_of_the_rules_sensitivity():
         model,
         loss=lambda model, x, y: 0.0 * jnp.sum(model(x[:1])),
         optimizer=WHOLE,
-        clipping=PerLayer.of({"kernel": 0.3, "bias": 0.4}),
+        clip_norm=PerLayer.of({"kernel": 0.3, "bias": 0.4}),
     )
     trainer.fit(1)
     moved = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(trainer.state.params)])

@@ -30,6 +30,18 @@ from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.numerics.precision import as_float64, in_float64
 from jaxacct.numerics.pytrees import register_dataclass
 
+__all__ = [
+    "AdaptiveBatchSize",
+    "AdaptiveNoise",
+    "Constant",
+    "EarlyStopping",
+    "FinitePolicy",
+    "Policy",
+    "Schedule",
+    "Setting",
+    "SpendRemaining",
+]
+
 
 class Setting(NamedTuple):
     """Setting of one step: ``noise_multiplier`` () and ``sampling_rate`` (), float32."""
