@@ -115,6 +115,9 @@ MOST = {
     ("mesh", "warm"): (12, 95, 13),
     ("contour", "cold"): (21, 320, 33),
     ("contour", "warm"): (17, 110, 16),
+    ("training step", "trace"): (20, 275, 18),
+    ("training step", "cold"): (21, 305, 25),
+    ("training step", "warm"): (14, 60, 13),
 }
 """Files and functions of the package that a call enters, and how deep it goes, at most: a road that grows says so."""
 
@@ -131,6 +134,9 @@ def test_the_road_to_the_transform_is_as_it_is_told():
         counts = found[name][when]
         assert counts["files"] <= most[0], (name, when, counts["entered"])
         assert (counts["functions"], counts["depth"]) <= most[1:], (name, when)
+    road = found["training step"]["road"]
+    assert [road[0], road[-1]] == [["jaxacct/train/trainer.py", "fit"], ["jaxacct/train/noise.py", "privatized"]]
+    assert len({file for file, _ in road}) == 3, "from fit to the noise by the trainer and the step alone"
 
 
 SUBJECTLESS = {
