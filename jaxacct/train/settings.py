@@ -149,12 +149,14 @@ def rule_of(clip_norm: float | ClippingRule | None, clipping: ClippingRule | Non
     >>> rule_of(0.5)
     Flat(clip_norm=0.5)
     """
-    if (clip_norm is None) == (clipping is None):
+    if clip_norm is None and clipping is None:
+        raise ValueError("clip_norm missing: give a bound on each example's gradient, or a rule that sets one.")
+    if clip_norm is not None and clipping is not None:
         raise ValueError("give exactly one of clip_norm and clipping.")
     given: Any = clip_norm if clipping is None else clipping
     if isinstance(given, ClippingRule):
         return given
-    if clipping is not None or isinstance(given, type):
+    if clipping is not None:
         raise TypeError(f"clipping is a {type(given).__name__}: give a rule of jaxacct.train.clipping.")
     check_one(given, "clip_norm")
     check_finite_clip_norm(given)
@@ -170,7 +172,7 @@ def gradient_noise(
     """
     shares = type(rule).gradient_noise_multiplier is not ClippingRule.gradient_noise_multiplier
     if strategy is not None and (shares or metrics is not None):
-        name = f"clipping = {type(rule).__name__}" if shares else "metrics"
+        name = f"clip_norm = {type(rule).__name__}" if shares else "metrics"
         raise ValueError(f"{name} takes a share of independent noise: leave it out, or leave noise out.")
     if isinstance(policy, Constant):
         noise = policy.noise_multiplier
@@ -178,7 +180,7 @@ def gradient_noise(
     if metrics is not None:
         raise ValueError("metrics take their share of a constant noise: leave policy out.")
     if shares:
-        raise ValueError(f"clipping = {type(rule).__name__} takes its share of a constant noise: leave policy out.")
+        raise ValueError(f"clip_norm = {type(rule).__name__} takes its share of a constant noise: leave policy out.")
     return None
 
 
@@ -506,13 +508,11 @@ def takes_earlier_names(init: Callable[P, None]) -> Callable[P, None]:
 def _by_present_names(name: str, value: Any, given: dict[str, Any]) -> dict[str, Any]:
     """Returns the settings that an earlier one stands for, by name; raises where they are ``given`` as well."""
     if name == "clipping":
-        names, found = ["clip_norm"], {"clip_norm": rule_of(None, value)}
-    else:
-        kind = GROUPS[name]
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} is a {type(value).__name__}: give the fields of a {kind.__name__} by themselves.")
-        names = [field.name for field in dataclasses.fields(kind)]
-        found = {field.name: vars(value)[field.name] for field in dataclasses.fields(kind)}
-    if both := [name for name in names if given.get(name) is not None]:
+        return {"clip_norm": rule_of(given.get("clip_norm"), value)}
+    kind = GROUPS[name]
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is a {type(value).__name__}: give the fields of a {kind.__name__} by themselves.")
+    found = dict(vars(value))
+    if both := [field for field in found if given.get(field) is not None]:
         raise ValueError(f"{name} and {', '.join(both)} are both given: give {', '.join(both)} alone.")
     return found

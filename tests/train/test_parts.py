@@ -76,7 +76,7 @@ def test_without_a_seed_each_start_has_noise_of_its_own_and_shows_no_key():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "exactly one of clip_norm and clipping"),
+        ({}, "clip_norm missing"),
         ({"clip_norm": -1.0}, "clip_norm = -1.0"),
         ({"clip_norm": 1.0, "epochs": 0}, "epochs = 0"),
         ({"clip_norm": 1.0, "expected_batch_size": 300}, "expected_batch_size = 300"),

@@ -59,8 +59,7 @@ def linear():
 
 def trainer_with(model=None, data=DATA, loss=squared_error, optimizer=None, **options):
     settings = {"epsilon": EPSILON, "delta": DELTA, "noise_multiplier": NOISE, "seed": 1, "ledger": "filter"} | options
-    if "clipping" not in settings:
-        settings.setdefault("clip_norm", 1.0)
+    settings.setdefault("clip_norm", 1.0)
     if "sampler" not in settings:
         settings.setdefault("sampling_rate", 0.25)
     return sharing(DPTrainer(model or linear(), loss, optimizer or SGD, data, **settings))
@@ -210,8 +209,8 @@ def test_frozen_parameters_stay_bit_for_bit():
         ({"sampler": WithoutReplacementSampler(99, 25)}, "sampler is for 99 examples"),
         ({"sampler": PoissonSampler(EXAMPLES, 0.25, 30)}, "sampler cuts batches.*larger capacity"),
         ({"clipping": AdaptiveQuantile(1.0), "clip_norm": 1.0}, "exactly one of clip_norm and clipping"),
-        ({"clip_norm": None}, "exactly one of clip_norm and clipping"),
-        ({"clipping": AdaptiveQuantile(1.0, count_noise=1.0)}, "noise_multiplier = 4.0.*count_noise = 1.0"),
+        ({"clip_norm": None}, "clip_norm missing"),
+        ({"clip_norm": AdaptiveQuantile(1.0, count_noise=1.0)}, "noise_multiplier = 4.0.*count_noise = 1.0"),
         ({"trainable": "output"}, "trainable = 'output'"),
         ({"trainable": lambda path, value: False}, "trainable = .*leaves no parameter"),
         ({"ledger": "both"}, "ledger = 'both'"),

@@ -178,7 +178,7 @@ def test_none_is_said_where_it_is_not_the_default():
         ({"placement": Placement, "ghost": True}, ValueError, "placement and ghost are both given"),
         ({"epsilon": None}, TypeError, "epsilon missing: give it; or else"),
         ({"delta": None}, TypeError, "delta missing: give the probability"),
-        ({"clipping": Flat(1.0)}, ValueError, "clipping and clip_norm are both given"),
+        ({"clipping": Flat(1.0)}, ValueError, "give exactly one of clip_norm and clipping"),
         ({"batch_size": 4}, TypeError, "unexpected keyword argument 'batch_size': expected_batch_size is meant"),
         ({"epsilon": None, "delta": None, "budget": (1.0, 1e-3)}, TypeError, "budget is a tuple: .*Budget"),
         ({"epsilom": 1.0}, TypeError, "unexpected keyword argument 'epsilom'"),
