@@ -16,12 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 
-from jaxacct import calibrate, certified, rdp
+import jaxacct
+from jaxacct import calibrate, rdp
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.search import least
-from jaxacct.calibrate.targets import most_certified
-from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
+from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsampledGaussian, Steps
 from jaxacct.numerics.precision import in_float64, outside
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.outward import rounded_up
@@ -308,7 +307,7 @@ def _least_epsilon(
     ideal = draw(1.0, steps)
     for share in SHARES:
         mechanisms, counts = composition_of(ideal, noise, steps, queries)
-        bounds = certified.epsilon(mechanisms, counts, delta * (1 - share), relation=ideal.relation)
+        bounds = jaxacct.epsilon(mechanisms, counts, delta * (1 - share), relation=ideal.relation)
         epsilon = _rounded_up(float(bounds.upper))
         if not math.isfinite(epsilon):
             raise ValueError(
@@ -320,7 +319,7 @@ def _least_epsilon(
             # Cut batches cost less than their share; the rest goes back to the mechanisms, whose epsilon then falls,
             # and at a smaller epsilon cut batches cost no more.
             left = delta_left(sampler, steps, epsilon, delta)
-            bounds = certified.epsilon(mechanisms, counts, left, relation=ideal.relation)
+            bounds = jaxacct.epsilon(mechanisms, counts, left, relation=ideal.relation)
             return min(_rounded_up(float(bounds.upper)), epsilon), sampler
     raise ValueError(_cut_too_often(delta, steps))
 
@@ -333,7 +332,7 @@ def _most_steps(
     relation, run = ideal.relation, ideal.steps_per_run
     mechanisms, counts = composition_of(ideal, noise, run, queries)
     hopeless = isinstance(ideal, PoissonSampler) and _shown(ideal.sampling_rate, noise, epsilon) >= delta
-    if hopeless or not float(certified.delta(mechanisms, counts, epsilon, relation=relation).upper) < delta:
+    if hopeless or not float(jaxacct.delta(mechanisms, counts, epsilon, relation=relation).upper) < delta:
         raise ValueError(
             f"noise_multiplier = {noise:g} at an expected batch size of {ideal.expected_batch_size:.3g} pays for no "
             f"step within (epsilon = {epsilon}, delta = {delta}): raise noise_multiplier or epsilon, or sample smaller "
@@ -394,14 +393,14 @@ def _solved(
 
         def delta_at(runs: int) -> Bounds:
             mechanisms, counts = composition_of(sampler, noise, runs * run, queries)
-            return certified.delta(mechanisms, counts, epsilon, relation=sampler.relation)
+            return jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
 
-        return most_certified(delta_at, delta, guess)
+        return calibrate.most_certified(delta_at, delta, guess)
     start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value) / unit, LEAST_NOISE))
 
     def cost(u: float) -> float:
         mechanisms, counts = composition_of(sampler, math.exp(u), steps, queries)
-        return float(certified.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
+        return float(jaxacct.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
 
     return math.exp(least(cost, start, close=CLOSE, rounds=ROUNDS))
 
@@ -415,9 +414,9 @@ def _certified(
     enough, and bounds the other as well.
     """
     mechanisms, counts = composition_of(sampler, noise, steps, queries)
-    bounds = certified.epsilon(mechanisms, counts, left, relation=sampler.relation)
+    bounds = jaxacct.epsilon(mechanisms, counts, left, relation=sampler.relation)
     if not float(bounds.upper) <= epsilon:
-        at_epsilon = certified.delta(mechanisms, counts, epsilon, relation=sampler.relation)
+        at_epsilon = jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
         if not float(at_epsilon.upper) <= left:
             return None
     upper = min(float(bounds.upper), epsilon)

@@ -22,7 +22,7 @@ from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.targets import least_noise
 from jaxacct.filters import RenyiFilter
-from jaxacct.mechanisms.mechanism import Mechanisms, Steps
+from jaxacct.mechanisms import Mechanisms, Steps
 from jaxacct.outward import rounded_down, rounded_up, steps_of
 from jaxacct.policies import Policy
 from jaxacct.selection import Trials

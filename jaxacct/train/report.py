@@ -26,7 +26,7 @@ from jaxacct import json_files
 from jaxacct.bounds import Bounds
 from jaxacct.json_files import write_whole
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.mechanisms.records import KINDS, record_of
+from jaxacct.mechanisms.records import record_of
 from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant
 from jaxacct.train.datasets.dataset import LossOfUser
@@ -148,11 +148,13 @@ def composition(trainer: DPTrainer) -> dict[str, Any] | None:
     steps = trainer.plan.steps if whole and trainer.plan is not None else trainer.steps
     mechanisms, counts = _composition(trainer, steps)
     parts, times = (mechanisms, counts) if isinstance(mechanisms, tuple) else ((mechanisms,), (counts,))
-    if any(KINDS.get(type(part).__name__) is not type(part) for part in parts):
+    try:
+        records = [record_of(part) for part in parts]
+    except ValueError:  # a mechanism of the user's own
         return None
     runs = runs_of(trainer.sampler, steps) * trainer.sampler.steps_per_run
     return {
-        "mechanisms": [record_of(part) for part in parts],
+        "mechanisms": records,
         "steps": [np.asarray(count).tolist() for count in times],
         "relation": trainer.sampler.relation,
         # Their cost in delta at an epsilon is 1 + e^epsilon times the probability: at epsilon 0, twice.

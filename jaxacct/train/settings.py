@@ -464,7 +464,7 @@ def _group(name: str, **defaults: Any) -> Any:
         said = f"{name} is deprecated: give {', '.join(defaults)} to DPTrainer by themselves."
         warnings.warn(said, DeprecationWarning, stacklevel=3)
 
-    fields = [(field, Any, dataclasses.field(default=default)) for field, default in defaults.items()]
+    fields = [(field, object, dataclasses.field(default=default)) for field, default in defaults.items()]
     text = f"A group of settings, which :class:`.DPTrainer` now takes by themselves: {', '.join(defaults)}. Deprecated."
     namespace = {"__post_init__": warn, "__doc__": text, "__module__": __name__}
     return dataclasses.make_dataclass(name, fields, namespace=namespace, frozen=True)

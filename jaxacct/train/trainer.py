@@ -525,12 +525,13 @@ class DPTrainer(Sole, Sealed):
         """
         return self.program.step(state, self._present_curve(), self._constants, self.data)
 
-    def foreseen(self, steps: Any) -> tuple[Any, int]:
+    def foreseen(self, steps: int) -> tuple[Any, int]:
         """Returns the ledger after up to ``steps`` more updates and an adaptation that follows them, and how many.
 
         Spends nothing and looks at no data: what the updates will have cost is known before they are made.
         """
-        ledger, step = self._compiled(self.program.foresee)(self._state, self._present_curve(), steps)
+        most: Any = steps
+        ledger, step = self._compiled(self.program.foresee)(self._state, self._present_curve(), most)
         return ledger, int(step) - self.steps
 
     def _restore(self, state: TrainState, progress: Progress, constants: Any = None) -> None:

@@ -10,7 +10,7 @@ PACKAGES = ["jaxacct"] + [
     name
     for _, name, is_package in pkgutil.walk_packages(jaxacct.__path__, "jaxacct.")
     # The command's public face is its help, and arithmetic is asked for by ``arithmetic=``.
-    if is_package and name != "jaxacct.cli" and not name.startswith("jaxacct.numerics")
+    if (is_package or name == "jaxacct.policies") and name != "jaxacct.cli" and not name.startswith("jaxacct.numerics")
 ]
 
 

@@ -22,13 +22,13 @@ from jaxacct.mechanisms import (
     GaussianWithoutReplacement,
     Mechanism,
     PoissonSubsampledGaussian,
+    Relation,
     TruncatedPoissonGaussian,
 )
-from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.numerics.precision import in_float64, scope
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.rounded_sum import binomial_tail
-from jaxacct.strategies.strategy import Participation
+from jaxacct.strategies import Participation
 
 
 class Sampler(Protocol):
