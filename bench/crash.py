@@ -39,9 +39,8 @@ import optax
 import orbax.checkpoint  # noqa: F401  here, and not in each life
 
 from jaxacct.train import AdaptiveQuantile, DPTrainer, certified_epsilon
-from jaxacct.train.checkpoints import SPENDS, Checkpoints
+from jaxacct.train.checkpoints import SPENDS, Checkpoints, WriteAhead
 from jaxacct.train.owned import digest
-from jaxacct.train.saving import WriteAhead
 
 EVALUATE_EVERY, CHECKPOINT_EVERY = 2, 6
 

@@ -20,7 +20,6 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 
-from jaxacct.train.averaging import adam_bc, averaged, averaged_model, averaging
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.datasets import Dataset, bounded_contributions, load, mean_over_examples, users_as_examples
@@ -39,10 +38,11 @@ from jaxacct.train.models import (
     unprotected_intermediates,
 )
 from jaxacct.train.noise import privatize
+from jaxacct.train.optimizers import Norms, adam_bc, averaged, averaged_model, averaging, last_norms, observing
 from jaxacct.train.own_loop import PrivateGradients, PrivateState, add_noise, make_private
 from jaxacct.train.planned import Plan, SideQuery
 from jaxacct.train.recipes import RECIPES, Recipe, Tuned, make_trainer, planned_epsilon, tune
-from jaxacct.train.report import Norms, build_report, certified_epsilon, guarantee, last_norms, observing, write_report
+from jaxacct.train.report import build_report, certified_epsilon, guarantee, write_report
 from jaxacct.train.sampling import (
     CyclicPoissonSampler,
     PoissonSampler,

@@ -103,26 +103,6 @@ def _reading(made: Array, certified: float) -> Array:
 # (:func:`~jaxacct.train.report.certified_epsilon`).
 # ----------------------------------------------------------------------------------------------------
 
-DIGITS = 6
-"""Number of significant digits of a number that was solved for, rounded to the safe side: a run that is taken up again
-on another machine, whose accountant rounds differently in the last place, has the same plan. Sound for any value; six
-cost less than 2e-5 of epsilon."""
-
-CLOSE, ROUNDS = 3e-4, 15
-"""End of a search for noise: distance of the logarithm of the epsilon reached from that of the budget, and most
-evaluations. Sound for any values, for the result is certified afterwards; wider ones cost tightness."""
-
-LEAST_NOISE = 1e-2
-"""Least noise multiplier at which a search begins. Sound for any value."""
-
-MARGINS = 0.0, 1e-4, 1e-3
-"""Relative margins, of more noise or fewer steps, tried in turn until the rounded plan is certified. Sound for any
-values."""
-
-SHARES = 2 * ALLOWANCE, 0.5
-"""Shares of delta that are tried for a given sampler's cut batches where epsilon is solved for: their cost depends on
-it. Sound for any values below 1, for the cost is checked; what cut batches do not need goes back to the mechanisms."""
-
 Drawn = Callable[[float, int], Sampler]
 """Maker of the sampler for an epsilon and a number of steps: its capacity may depend on them."""
 
@@ -269,6 +249,9 @@ def plan(
             f"epsilon = {epsilon}, noise_multiplier = {noise_multiplier}, steps = {steps}: give two of them; the third "
             "follows."
         )
+    # Relative margins, of more noise or fewer steps, tried in turn until the rounded plan is certified. Sound for any
+    # values.
+    margins = 0.0, 1e-4, 1e-3
     if epsilon is None:
         assert noise_multiplier is not None
         assert steps is not None
@@ -278,11 +261,11 @@ def plan(
         assert noise_multiplier is not None
         most, sampler = _most_steps(draw, epsilon, delta, noise_multiplier, queries)
         run = sampler.steps_per_run
-        tried = [(noise_multiplier, max(math.floor(most / run / (1 + more)), 1) * run) for more in MARGINS]
+        tried = [(noise_multiplier, max(math.floor(most / run / (1 + more)), 1) * run) for more in margins]
     else:
         sampler = draw(epsilon, steps)
         least = _solved(sampler, epsilon, delta_left(sampler, steps, epsilon, delta), queries, steps=steps)
-        tried = [(_rounded_up(least * (1 + more)), steps) for more in MARGINS]
+        tried = [(_rounded_up(least * (1 + more)), steps) for more in margins]
     # One pass per margin: the first plan that the accountant certifies is the answer.
     for noise, count in tried:
         bounds = _certified(sampler, noise, count, epsilon, delta_left(sampler, count, epsilon, delta), queries)
@@ -304,8 +287,9 @@ def _least_epsilon(
     """Returns the epsilon that the steps cost, and the sampler whose cut batches keep to their share of delta."""
     # Epsilon, the sampler's capacity and the cost of cut batches depend on each other: a share of delta is set aside
     # for the cost, and taken if it suffices. A sampler made for the budget needs the first share only.
+    # Sound for any shares below 1, for the cost is checked.
     ideal = draw(1.0, steps)
-    for share in SHARES:
+    for share in (2 * ALLOWANCE, 0.5):
         mechanisms, counts = composition_of(ideal, noise, steps, queries)
         bounds = jaxacct.epsilon(mechanisms, counts, delta * (1 - share), relation=ideal.relation)
         epsilon = _rounded_up(float(bounds.upper))
@@ -396,13 +380,15 @@ def _solved(
             return jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
 
         return calibrate.most_certified(delta_at, delta, guess)
-    start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value) / unit, LEAST_NOISE))
+    # From a noise multiplier of .01 at least, to within 3e-4 of the logarithm of the budget. Sound for any values, for
+    # the result is certified afterwards; wider ones cost tightness.
+    start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value) / unit, 1e-2))
 
     def cost(u: float) -> float:
         mechanisms, counts = composition_of(sampler, math.exp(u), steps, queries)
         return float(jaxacct.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
 
-    return math.exp(least(cost, start, close=CLOSE, rounds=ROUNDS))
+    return math.exp(least(cost, start, close=3e-4, rounds=15))
 
 
 def _certified(
@@ -456,5 +442,9 @@ def _cut_too_often(delta: float, steps: int) -> str:
 
 
 def _rounded_up(value: float) -> float:
-    """Returns a number of ``DIGITS`` significant digits that is not below the given one."""
-    return float(rounded_up(value, f".{DIGITS}g"))
+    """Returns a number of six significant digits that is not below the given one.
+
+    So a run that is taken up again on another machine, whose accountant rounds differently in the last place, has the
+    same plan. Sound for any number of digits; six cost less than 2e-5 of epsilon.
+    """
+    return float(rounded_up(value, ".6g"))

@@ -31,7 +31,7 @@ from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant, Policy
 from jaxacct.processes import Interrupts, check_not_forked
 from jaxacct.processes import progress as shown
-from jaxacct.strategies import Strategy
+from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
 from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
@@ -281,7 +281,7 @@ class DPTrainer(Sole, Sealed):
             step=jnp.zeros((), jnp.int32),
             key=agreed_key(owned(run_key(seed))),
             metrics={} if metrics is None else metrics.start(),
-            noise=None if self.noise is None else start(self.noise, params),
+            noise=self._first_noise(params),
         )
         self.program.check_counts(self._state, self._constants, self.source.example)
         self._places = None if layout is None else layout.of_state(self._state)
@@ -543,6 +543,10 @@ class DPTrainer(Sole, Sealed):
         self._state, self._progress = owned(state), progress
         self._constants = self._constants if constants is None else owned(constants)
         self._curve = None if self.policy.every_step else self.program.curve(self._state)
+
+    def _first_noise(self, params: PyTree) -> NoiseState | None:
+        """Returns the memory of a stream of correlated noise before its first step; None: noise is independent."""
+        return None if self.noise is None else start(self.noise, params)
 
     def _present_curve(self) -> Array:
         """Returns the cost of one run of the mechanism, or zeros of its shape where each step computes its own."""

@@ -196,6 +196,11 @@ def test_the_trainer_is_on_the_public_names_of_the_kernel():
     assert wrong <= INNER
 
 
+def test_the_trainers_folder_shows_its_names_alone():
+    train = importlib.import_module("jaxacct.train")
+    assert dir(train) == sorted(train.__all__)
+
+
 def test_only_what_draws_imports_the_plots():
     users = {path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if "jaxacct.plot" in imported(path)}
     assert users - {"plot", "__init__.py"} == {"cli"}

@@ -8,8 +8,8 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.cli import build_parser, main, tables, training
+from jaxacct.train.checkpoints import locked
 from jaxacct.train.datasets import table
-from jaxacct.train.saving import locked
 
 HEADER = "age,sex,id,y"
 ROWS = ["20, F, a, no", "", "60,M,b,yes", "200,,c,no", ",M,d,yes", '40,"F",e,no', "-5,F,f,yes"]
