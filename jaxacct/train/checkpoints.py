@@ -540,8 +540,7 @@ def _stored(arrays: Arrays) -> Arrays:
 
 def _digest_of_state(state: TrainState) -> str:
     """Returns a digest of all that a step changes."""
-    changing = (field.name for field in dataclasses.fields(state) if field.name != "key")
-    return digest(arrays_of({name: getattr(state, name) for name in changing}))
+    return digest(arrays_of({name: value for name, value in vars(state).items() if name != "key"}))
 
 
 def _digest_of(arrays: Arrays, progress: Progress) -> str:

@@ -292,7 +292,7 @@ def build_report(
     certified = None
     if trainer.plan is not None or trainer.stopping_was_planned:
         bounds = certified_epsilon(trainer)
-        certified = {name: float(getattr(bounds, name)) for name in ("lower", "estimate", "upper")}
+        certified = {"lower": float(bounds.lower), "estimate": float(bounds.estimate), "upper": float(bounds.upper)}
     augment, metrics = trainer.augment, trainer.program.metrics
     settings = {
         "unit": unit_of(trainer),

@@ -233,9 +233,10 @@ def check_placement(microbatch_size: Any, ghost: Any, devices: Any, mesh: Any) -
 
 
 class Spending(NamedTuple):
-    """The spending of a run with nothing left open: its epsilon, ledger, policy and sampler, and its plan if any."""
+    """The spending of a run with nothing left open: its budget, ledger, policy and sampler, and its plan if any."""
 
     epsilon: float
+    delta: float
     ledger: Ledger
     policy: Policy
     sampler: Any
@@ -352,7 +353,7 @@ def spending(
             sampler = Correlated(sampler, noise, MOST_STEPS)
         if most_examples is not None:
             sampler = dataclasses.replace(sampler, present=present)
-        return Spending(epsilon, ledger, chosen, sampler, None)
+        return Spending(epsilon, delta, ledger, chosen, sampler, None)
     # A plan: exactly two of epsilon, noise and length.
     if not isinstance(chosen, Constant):
         raise ValueError(
@@ -377,7 +378,7 @@ def spending(
     if most_examples is not None:
         drawn: Any = made.sampler
         made = dataclasses.replace(made, sampler=dataclasses.replace(drawn, present=present))
-    return Spending(made.epsilon, ledger, Constant(made.noise_multiplier, rate), made.sampler, made)
+    return Spending(made.epsilon, delta, ledger, Constant(made.noise_multiplier, rate), made.sampler, made)
 
 
 def _check_correlated(strategy: Strategy, policy: Policy, sampler: Any, ledger: Ledger, *, is_open: bool) -> None:

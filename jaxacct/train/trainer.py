@@ -236,14 +236,13 @@ class DPTrainer(Sole, Sealed):
         self.source = source_of(data)
         arrays: tuple[Any, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
         self.noise = owned_settings(noise, "noise")
-        self.epsilon, self.ledger_kind, self.policy, self.sampler, self.plan = settings.spending(
+        self.epsilon, self.delta, self.ledger_kind, self.policy, self.sampler, self.plan = settings.spending(
             len(self.source), epsilon=epsilon, delta=delta, steps=steps, epochs=epochs,
             noise_multiplier=noise_multiplier, policy=policy, ledger=ledger, menu=menu, queries=queries,
             sampling_rate=sampling_rate, expected_batch_size=expected_batch_size, sampler=sampler,
             most_examples=most_examples, noise=self.noise,
         )  # fmt: skip
-        assert delta is not None
-        self.delta, self.clipping, self.seed = float(delta), rule, describe_seed(seed)
+        self.clipping, self.seed = rule, describe_seed(seed)
         self.microbatch_size, self.ghost, self.augment, self.views = microbatch_size, ghost, augment, views
         if self.policy.query is not None and (correct is None or not arrays):
             raise ValueError("correct = None or data read by index: this policy counts correct examples in arrays.")
