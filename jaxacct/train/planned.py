@@ -264,11 +264,11 @@ def plan(
         tried = [(noise_multiplier, max(math.floor(most / run / (1 + more)), 1) * run) for more in margins]
     else:
         sampler = draw(epsilon, steps)
-        least = _solved(sampler, epsilon, delta_left(sampler, steps, epsilon, delta), queries, steps=steps)
+        least = _solve(sampler, epsilon, delta_left(sampler, steps, epsilon, delta), queries, steps=steps)
         tried = [(_rounded_up(least * (1 + more)), steps) for more in margins]
     # One pass per margin: the first plan that the accountant certifies is the answer.
     for noise, count in tried:
-        bounds = _certified(sampler, noise, count, epsilon, delta_left(sampler, count, epsilon, delta), queries)
+        bounds = _certify(sampler, noise, count, epsilon, delta_left(sampler, count, epsilon, delta), queries)
         if bounds is not None:
             return Plan(
                 sampler=sampler, noise_multiplier=noise, steps=count, epsilon=epsilon, delta=delta, queries=queries,
@@ -305,7 +305,7 @@ def _least_epsilon(
             left = delta_left(sampler, steps, epsilon, delta)
             bounds = jaxacct.epsilon(mechanisms, counts, left, relation=ideal.relation)
             return min(_rounded_up(float(bounds.upper)), epsilon), sampler
-    raise ValueError(_cut_too_often(delta, steps))
+    raise ValueError(_overflow_message(delta, steps))
 
 
 def _most_steps(
@@ -315,7 +315,7 @@ def _most_steps(
     ideal = draw(epsilon, 1)
     relation, run = ideal.relation, ideal.steps_per_run
     mechanisms, counts = composition_of(ideal, noise, run, queries)
-    hopeless = isinstance(ideal, PoissonSampler) and _shown(ideal.sampling_rate, noise, epsilon) >= delta
+    hopeless = isinstance(ideal, PoissonSampler) and least_delta_of_a_step(ideal.sampling_rate, noise, epsilon) >= delta
     if hopeless or not float(jaxacct.delta(mechanisms, counts, epsilon, relation=relation).upper) < delta:
         raise ValueError(
             f"noise_multiplier = {noise:g} at an expected batch size of {ideal.expected_batch_size:.3g} pays for no "
@@ -324,7 +324,7 @@ def _most_steps(
         )
 
     def most(left: float) -> int:
-        runs = _solved(ideal, epsilon, left, queries, noise=noise)
+        runs = _solve(ideal, epsilon, left, queries, noise=noise)
         return int(min(runs, MOST_COUNT // run)) * run
 
     steps = most(delta)  # an upper bound: cut batches leave less of delta, hence no more steps
@@ -332,14 +332,14 @@ def _most_steps(
     return most(delta_left(sampler, steps, epsilon, delta)), sampler
 
 
-def _shown(rate: float, noise: float, epsilon: float) -> float:
+def least_delta_of_a_step(rate: float, noise: float, epsilon: float) -> float:
     """Returns a lower bound on delta at ``epsilon`` of one step that samples with probability ``rate``.
 
     The bound is that of one event: the noisy sum is above 1/2, half the example's norm. Its probability is at least
     ``rate`` P(Z > -1/2s) with the example there, Z normal and s the noise, and at most P(Z > 1/2s) without, also where
     another that points away took its place. No delta is below what one event shows; the last factor is for roundings.
 
-    >>> [f"{_shown(0.25, noise, 1.0):.6f}" for noise in (0.0, 0.2, 1.0)]
+    >>> [f"{least_delta_of_a_step(0.25, noise, 1.0):.6f}" for noise in (0.0, 0.2, 1.0)]
     ['0.250000', '0.231568', '0.000000']
     """
     reach = 0.5 / noise / math.sqrt(2) if noise > 0 else math.inf
@@ -349,7 +349,7 @@ def _shown(rate: float, noise: float, epsilon: float) -> float:
     return max((rate * (1 - missed) - without) * (1 - 1e-12), 0.0)
 
 
-def _solved(
+def _solve(
     sampler: Sampler,
     epsilon: float,
     delta: float,
@@ -391,7 +391,7 @@ def _solved(
     return math.exp(least(cost, start, close=3e-4, rounds=15))
 
 
-def _certified(
+def _certify(
     sampler: Sampler, noise: float, steps: int, epsilon: float, left: float, queries: tuple[SideQuery, ...]
 ) -> Bounds | None:
     """Returns bounds on the epsilon of the plan at ``left``; None where ``epsilon`` is not certified.
@@ -430,11 +430,11 @@ def delta_left(sampler: Sampler, steps: int, epsilon: float, delta: float) -> fl
     """
     left = math.nextafter(delta - _overflow(sampler, steps, epsilon), 0.0)
     if left <= 0:
-        raise ValueError(_cut_too_often(delta, steps))
+        raise ValueError(_overflow_message(delta, steps))
     return left
 
 
-def _cut_too_often(delta: float, steps: int) -> str:
+def _overflow_message(delta: float, steps: int) -> str:
     return (
         f"sampler cuts batches so often that they cost all of delta = {delta} over {steps} steps: give it a larger "
         "capacity."

@@ -30,7 +30,7 @@ from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant, Policy
 from jaxacct.processes import Interrupts, check_not_forked
-from jaxacct.processes import progress as shown
+from jaxacct.processes import progress as progress_bar
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
@@ -305,6 +305,8 @@ class DPTrainer(Sole, Sealed):
                 f"{self.delta}): raise noise_multiplier or epsilon, or sample smaller batches."
             )
 
+    # Training: from a call of fit to the compiled step, in the order in which they call each other.
+
     def fit(
         self,
         steps: int | None = None,
@@ -342,19 +344,22 @@ class DPTrainer(Sole, Sealed):
         FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.metrics`).
         """
         validation.check_steps(0 if steps is None else steps)
-        every = self._pass if every is None else every
+        every = self._steps_per_pass if every is None else every
         validation.check_count(every, "every", "the updates between evaluations")
         check_not_forked()
         if self._fitting:
             raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")
         self._fitting = True
         try:
-            with Interrupts(deferred=True) as self._interrupts, self._shown(steps, progress) as self._say:
+            with (
+                Interrupts(deferred=True) as self._interrupts,
+                self._progress_shown(steps, progress) as self._show_progress,
+            ):
                 return self._fit(steps, every, evaluate, on_evaluation, keeper)
         finally:
             self._fitting = False
 
-    def _shown(self, steps: int | None, wanted: Any) -> Any:
+    def _progress_shown(self, steps: int | None, wanted: Any) -> Any:
         """Returns a context whose value is a function that is told how far the run is."""
         if callable(wanted):
             return contextlib.nullcontext(wanted)
@@ -362,7 +367,7 @@ class DPTrainer(Sole, Sealed):
             wanted = sys.stderr.isatty() and jax.process_index() == 0
         left = max(self.horizon - self.steps, 0)
         goal = self.steps + (left if steps is None else min(int(steps), left))
-        return shown("private steps", goal, done=self.steps, wanted=bool(wanted))
+        return progress_bar("private steps", goal, done=self.steps, wanted=bool(wanted))
 
     def _fit(
         self,
@@ -375,26 +380,26 @@ class DPTrainer(Sole, Sealed):
         """Returns the records of a call of :meth:`fit`, whose arguments were checked."""
         left = max(self.horizon - self.steps - self._progress.lost_steps, 0)
         left = left if steps is None else min(int(steps), left)
-        start = self.steps
+        first = self.steps
         goal = self.steps + left
         kept = self._progress.kept and self._progress.goal in (None, goal)
         self._progress = self._progress._replace(goal=goal, kept=kept, ended=False)
         history: list[Evaluation] = []
-        if start == 0 < left:
-            self._say(start, "compiling a look at made-up examples")
+        if first == 0 < left:
+            self._show_progress(first, "compiling a look at made-up examples")
             self.program.check_gradients(self._state, self._constants, self.source.example)
         if left:
-            self._say(start, "compiling the update")
+            self._show_progress(first, "compiling the update")
         granted, size, sums = True, root_mean_square(self._state.params), self._state.metrics
         # Each pass makes the updates up to the next multiple of ``every`` and looks at them. It ends when all asked for
         # are made, the ledger refuses one, the policy stops, or Ctrl-C is pressed: ``left`` falls at each pass or
         # ``granted`` turns false. ``size`` and ``sums`` are the values from which growth and means are measured.
-        while granted and left > 0 and not (self._asked or bool(self.policy.stopped(self._state.policy))):
+        while granted and left > 0 and not (self._is_interrupted or bool(self.policy.stopped(self._state.policy))):
             before = self.steps
             granted = self._advance(min(every - before % every, left), keeper)
             done = self.steps - before
             left -= done
-            if done and not (self._asked and left > 0):
+            if done and not (self._is_interrupted and left > 0):
                 accuracy = None if evaluate is None else _number(evaluate(self.model))
                 means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
                 sums = self._state.metrics
@@ -403,12 +408,12 @@ class DPTrainer(Sole, Sealed):
                     on_evaluation(history[-1])
             # After the record, so that what has been paid for is shown before the run ends with an error.
             check_parameters(self._state.params, size, self.steps)
-        if self._asked and granted and left > 0:
+        if self._is_interrupted and granted and left > 0:
             if keeper is not None:
                 keeper.end(self)
             raise KeyboardInterrupt
-        if steps is not None and self.steps < start + int(steps) and not bool(self.policy.stopped(self._state.policy)):
-            self._warn(self.steps - start, int(steps))
+        if steps is not None and self.steps < first + int(steps) and not bool(self.policy.stopped(self._state.policy)):
+            self._warn(self.steps - first, int(steps))
         self._progress = self._progress._replace(ended=True)
         if keeper is not None:
             keeper.end(self)
@@ -429,12 +434,12 @@ class DPTrainer(Sole, Sealed):
         )  # fmt: skip
 
     @property
-    def _asked(self) -> bool:
+    def _is_interrupted(self) -> bool:
         """Whether somebody pressed Ctrl-C."""
         return asked_anywhere(self._interrupts.asked)
 
     @property
-    def _pass(self) -> int:
+    def _steps_per_pass(self) -> int:
         """Number of updates in one expected pass over the data."""
         return max(1, round(self.sampler.num_examples / self.sampler.expected_batch_size))
 
@@ -453,7 +458,7 @@ class DPTrainer(Sole, Sealed):
             state, granted = self._compute(self._state, chunk)
             check_same(state.ledger, "the ledger")
             done = int(state.step) - before
-            self._say(int(state.step), "")
+            self._show_progress(int(state.step), "")
             adapts = bool(period) and done > 0 and int(state.step) % period == 0
             if adapts:
                 adapt = self._compiled(self.program.adapt, self._places)
@@ -465,7 +470,7 @@ class DPTrainer(Sole, Sealed):
                 keeper.finish(self)
             if not granted:
                 return False
-            if self._asked:
+            if self._is_interrupted:
                 return True
             steps -= done
         return True
@@ -487,13 +492,13 @@ class DPTrainer(Sole, Sealed):
             run = self._compiled(self.program.run, (self._places, None))
             # Each pass is one compiled loop of ``count`` steps. Their number doubles or halves until a pass takes
             # between half of ``patience`` and all of it; ``steps`` is what is left.
-            while steps > 0 and not self._asked:
+            while steps > 0 and not self._is_interrupted:
                 count: Any = min(steps, self._at_once)
                 begun = time.monotonic()
                 state, refused = run(state, curve, self._constants, self.data, count)
                 if bool(refused):
                     return state, False
-                self._say(int(state.step), "")
+                self._show_progress(int(state.step), "")
                 took, steps = time.monotonic() - begun, steps - count
                 if jax.process_count() > 1:  # all have to make as many
                     continue
@@ -511,7 +516,7 @@ class DPTrainer(Sole, Sealed):
             granted, state = step_on(state, curve, self._constants, batch.examples, batch.mask)
             if not bool(granted):
                 return state, False
-            if self._asked:
+            if self._is_interrupted:
                 break
         return state, True
 

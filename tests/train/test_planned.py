@@ -25,7 +25,7 @@ from jaxacct.train import (
     certified_epsilon,
     guarantee,
 )
-from jaxacct.train.planned import PlannedLedger, _shown, plan
+from jaxacct.train.planned import PlannedLedger, least_delta_of_a_step, plan
 from jaxacct.train.settings import spending
 
 DELTA = 1e-5
@@ -63,7 +63,7 @@ def test_what_one_step_shows_is_below_its_delta():
     rng = np.random.default_rng(5)
     for rate, epsilon in zip(10 ** rng.uniform(-4, 0, 8), rng.uniform(0, 4, 8), strict=True):
         for noise, tight in ((0.05, True), (0.2, False), (0.6, False)):
-            shown = _shown(rate, noise, epsilon)
+            shown = least_delta_of_a_step(rate, noise, epsilon)
             # An event for each threshold on the noisy sum; no delta is below any of them.
             places = np.linspace(-2, 3, 2001)
             without = norm.sf(places / noise)
@@ -71,8 +71,8 @@ def test_what_one_step_shows_is_below_its_delta():
             best = np.max(with_it - np.exp(epsilon) * without, initial=0.0)
             assert shown <= best * (1 + 1e-9)
             assert not tight or shown >= 0.999 * best
-    assert _shown(0.5, 1e-9, 1e25) == 0.0  # the loss is at most 5e17
-    assert _shown(0.25, 0.0, 800.0) == pytest.approx(0.25, rel=1e-9)
+    assert least_delta_of_a_step(0.5, 1e-9, 1e25) == 0.0  # the loss is at most 5e17
+    assert least_delta_of_a_step(0.25, 0.0, 800.0) == pytest.approx(0.25, rel=1e-9)
     with pytest.raises(ValueError, match="pays for no step"):
         plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, noise_multiplier=0.05)
 
