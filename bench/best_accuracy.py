@@ -31,7 +31,7 @@ from flax import nnx
 import jaxacct as ja
 from bench import report
 from bench.papers import scattering
-from jaxacct.train import Budget, DPTrainer, accuracy, clipped_sum, cross_entropy, privatize
+from jaxacct.train import DPTrainer, accuracy, clipped_sum, cross_entropy, privatize
 from jaxacct.train.planned import Plan, SideQuery
 from jaxacct_recipes import Linear, load
 from jaxacct_recipes.recipes import decaying_in_the_second_half
@@ -94,7 +94,10 @@ def run(task: Task, parts: Any, classes: int, seed: int) -> tuple[Plan, dict[str
         cross_entropy,
         optax.sgd(rate, momentum),
         (NORM * (inputs - mean), labels),
-        budget=Budget(EPSILON, DELTA, steps=task.steps, queries=(SideQuery(ja.Gaussian(MEAN_NOISE), task.steps),)),
+        epsilon=EPSILON,
+        delta=DELTA,
+        steps=task.steps,
+        queries=(SideQuery(ja.Gaussian(MEAN_NOISE), task.steps),),
         sampling_rate=task.rate,
         clip_norm=task.clip_norm,
         microbatch_size=min(MICROBATCH, len(inputs)),

@@ -711,7 +711,7 @@ def make_trainer(
         steps=settings.steps,
         noise_multiplier=settings.noise_multiplier,
         sampler=sampler,
-        clipping=rule(CLIP_NORM, fault),
+        clip_norm=rule(CLIP_NORM, fault),
         seed=seed,
     )
 

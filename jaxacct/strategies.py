@@ -45,6 +45,7 @@ __all__ = [
     "FixedEpochs",
     "MinSeparation",
     "NoiseState",
+    "Participation",
     "Pattern",
     "SinglePass",
     "Strategy",

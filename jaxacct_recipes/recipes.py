@@ -6,7 +6,6 @@ own: :func:`jaxacct.train.tune` pays for it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +18,10 @@ from jaxacct import validation
 from jaxacct.filters import RenyiFilter
 from jaxacct.outward import steps_of
 from jaxacct.policies import Policy
-from jaxacct.train import Batches, Budget, DPTrainer, PoissonSampler, cross_entropy, run_key
+from jaxacct.train import DPTrainer, PoissonSampler, cross_entropy, run_key
 from jaxacct.train.keys import DerivedKey, describe_seed
 from jaxacct.train.sampling import ALLOWANCE
-from jaxacct.train.settings import affordable_steps, rate_of, spending
+from jaxacct.train.settings import affordable_steps, drawn_rate, public_size, spending
 from jaxacct_recipes.datasets import Dataset
 from jaxacct_recipes.networks import MLP, Linear, PatchCNN
 
@@ -153,7 +152,7 @@ def make_trainer(
         seed: None for the operating system's entropy; a number makes the run repeatable, and its noise known.
         policy: makes a policy from the noise multiplier, the sampling rate and the planned number of steps. None: these
             throughout.
-        most_examples: a public number that the data set has at most, in the place of its size (:class:`.Batches`).
+        most_examples: a public number that the data set has at most, in the place of its size (:class:`.DPTrainer`).
         options: more of :class:`~jaxacct.train.trainer.DPTrainer`'s arguments.
 
     Raises ValueError where an argument is out of range, a recipe is unknown or for another data set, or neither the
@@ -165,14 +164,14 @@ def make_trainer(
     (0, 15)
     """
     recipe = _recipe_for(dataset, recipe)
-    size = Batches(most_examples=most_examples).size_for(len(dataset.train_labels))
+    size = public_size(len(dataset.train_labels), most_examples)
     if delta is None or (epsilon is None and epochs is None):
         raise ValueError(f"epsilon = {epsilon}, delta = {delta}, epochs = {epochs}. Give delta, and epsilon or epochs.")
     clip_norm = recipe.clip_norm if clip_norm is None else clip_norm
     learning_rate = recipe.learning_rate if learning_rate is None else learning_rate
     validation.check_positive(learning_rate, "learning_rate")
     batch_size = min(recipe.batch_size, size) if batch_size is None else batch_size
-    rate = rate_of(None, batch_size, size)
+    rate = drawn_rate(None, batch_size, size)
     planned = None
     if epochs is not None:
         validation.check_positive(epochs, "epochs")
@@ -180,7 +179,7 @@ def make_trainer(
     # Constant settings are planned; a policy, or another ledger, is trained for the steps that a filter affords.
     start = recipe.noise_multiplier if noise_multiplier is None else noise_multiplier
     if policy is None and options.get("ledger") in (None, "planned"):
-        spent, steps = _planned(Budget(epsilon, delta, steps=planned), noise_multiplier, start, rate, size)
+        spent, steps = _planned(epsilon, delta, planned, noise_multiplier, start, rate, size)
     else:
         if epsilon is None:
             assert planned is not None
@@ -203,24 +202,26 @@ def make_trainer(
     return trainer, steps
 
 
-def _planned(budget: Budget, noise: float | None, start: float, rate: float, size: int) -> tuple[dict[str, Any], int]:
+def _planned(
+    epsilon: float | None, delta: float, steps: int | None, noise: float | None, start: float, rate: float, size: int
+) -> tuple[dict[str, Any], int]:
     """Returns what makes the trainer's plan, and the steps to fit.
 
     Without epochs the recipe's noise fixes the number of steps, and the noise is then the least that the whole budget
     allows for them. With epochs, noise and epsilon all given, epsilon and noise make the plan, and epochs end it
     earlier.
     """
-    made = {"epsilon": budget.epsilon, "steps": budget.steps, "sampling_rate": rate}
-    if budget.epsilon is None:
-        assert budget.steps is not None
-        return made | {"noise_multiplier": start}, budget.steps
-    if noise is None and budget.steps is not None:
-        return made, budget.steps
-    plan = spending(dataclasses.replace(budget, steps=None), None, start, Batches(sampling_rate=rate), size).plan
+    made = {"epsilon": epsilon, "steps": steps, "sampling_rate": rate}
+    if epsilon is None:
+        assert steps is not None
+        return made | {"noise_multiplier": start}, steps
+    if noise is None and steps is not None:
+        return made, steps
+    plan = spending(size, epsilon=epsilon, delta=delta, noise_multiplier=start, sampling_rate=rate).plan
     assert plan is not None
     if noise is None:
         return made | {"steps": plan.steps}, plan.steps
-    return made | {"steps": None, "noise_multiplier": noise}, min(plan.steps, budget.steps or plan.steps)
+    return made | {"steps": None, "noise_multiplier": noise}, min(plan.steps, steps or plan.steps)
 
 
 def _recipe_for(dataset: Dataset, recipe: str | Recipe | None) -> Recipe:

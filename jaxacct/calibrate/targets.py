@@ -477,7 +477,19 @@ def guessed_runs(mechanism: Mechanism, epsilon: float, delta: float, relation: R
 
 @in_float64(by_programs=True)
 def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float) -> int:
-    """Returns the most runs whose certified delta is at most ``delta``; 0 for none. ``delta_at`` rises with them."""
+    """Returns the most runs of any composition whose certified delta is at most ``delta``; 0 for none.
+
+    Args:
+        delta_at: certified bounds on the delta of so many runs, with whatever is released beside them; rises with them.
+        delta: budget, in (0, 1).
+        guess: about the result: decides how often ``delta_at`` is called.
+
+    Formal guarantee: the upper bound of ``delta_at`` at the result, which was called, is at most ``delta``.
+
+    >>> from jaxacct import Gaussian
+    >>> most_certified(lambda runs: certified.delta(Gaussian(30.0), runs, 1.0), 1e-5, guess=50.0)
+    64
+    """
     real = np.float64
     aim = Aim(
         real(delta), least=real(-math.log(MOST_COUNT)), most=real(0.0), tolerance=real(0.0), scale=None, rises=False,

@@ -457,11 +457,11 @@ def choose_recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, flo
 def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]:
     """Returns an MLP's settings and its epochs; only the table's size is used, or the public bound on it."""
     from jaxacct import calibrate
-    from jaxacct.train.groups import Batches
+    from jaxacct.train.settings import public_size
     from jaxacct_recipes import MLP
     from jaxacct_recipes.recipes import UNTUNED, Recipe
 
-    size = Batches(most_examples=arguments.most_examples).size_for(len(dataset.train_labels))
+    size = public_size(len(dataset.train_labels), arguments.most_examples)
     # By default 1024 rows at a time, 40 passes, and at least 100 steps.
     batch = min(1024, size) if arguments.batch_size is None else arguments.batch_size
     epochs = max(40, 100 * batch / size) if arguments.epochs is None else arguments.epochs

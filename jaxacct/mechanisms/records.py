@@ -12,6 +12,8 @@ from jaxacct import mechanisms, selection
 from jaxacct.mechanisms import Mechanism
 from jaxacct.selection import Trials
 
+__all__ = ["kind_of", "mechanism_of", "record_of"]
+
 KINDS: dict[str, type[Mechanism]] = {
     name: vars(mechanisms)[name]
     for name in mechanisms.__all__

@@ -1,9 +1,9 @@
 """DP-SGD training of Flax modules, in which a ledger of the privacy spent grants every step.
 
-Reading order: :class:`.DPTrainer` (``trainer``, on ``loop``) is the whole; ``groups``, ``settings`` and ``planned``
-turn a budget into a sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``, ``clipping``,
-``noise`` and ``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee. Parts for
-other loops are in ``own_loop``.
+Reading order: :class:`.DPTrainer` (``trainer``) is the whole; ``settings`` and ``planned`` turn a budget into a
+sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``, ``clipping``, ``noise`` and
+``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee. Parts for other loops
+are in ``own_loop``.
 
 >>> from jaxacct import train
 >>> train.PoissonSampler(num_examples=100, sampling_rate=0.5, capacity=101).mechanism(1.0).sampling_rate
@@ -24,12 +24,9 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 
-from jaxacct.train.averaging import adam_bc, averaged, averaged_model, averaging
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
-from jaxacct.train.groups import Augmentation, Batches, Budget, Placement
 from jaxacct.train.keys import run_key
-from jaxacct.train.loop import ShortRunWarning
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.models import (
     accuracy,
@@ -41,9 +38,10 @@ from jaxacct.train.models import (
     unprotected_intermediates,
 )
 from jaxacct.train.noise import privatize
+from jaxacct.train.optimizers import Norms, adam_bc, averaged, averaged_model, averaging, last_norms, observing
 from jaxacct.train.own_loop import PrivateGradients, PrivateState, add_noise, make_private
 from jaxacct.train.planned import Plan, SideQuery
-from jaxacct.train.report import Norms, build_report, certified_epsilon, guarantee, last_norms, observing, write_report
+from jaxacct.train.report import build_report, certified_epsilon, guarantee, write_report
 from jaxacct.train.sampling import (
     CyclicPoissonSampler,
     PoissonSampler,
@@ -52,10 +50,11 @@ from jaxacct.train.sampling import (
     WithoutReplacementSampler,
 )
 from jaxacct.train.saving import export_inference, load_model, save_model
+from jaxacct.train.settings import Augmentation, Batches, Budget, Placement
 from jaxacct.train.sources import IndexedSource
 from jaxacct.train.sparse_vector import SparseVector
 from jaxacct.train.state import Evaluation, TrainState
-from jaxacct.train.trainer import DPTrainer
+from jaxacct.train.trainer import DPTrainer, ShortRunWarning
 from jaxacct.train.tuning import Tuned, tune
 from jaxacct.train.users import bounded_contributions, mean_over_examples, users_as_examples
 
@@ -130,3 +129,8 @@ def __getattr__(name: str) -> Any:
         )
         return getattr(importlib.import_module("jaxacct_recipes"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Returns the names that are meant to be used; files of this folder are attributes as well."""
+    return __all__

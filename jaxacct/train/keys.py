@@ -16,11 +16,6 @@ import numpy as np
 IMPLEMENTATION = "threefry2x32"
 """Name of the generator: fixed, so that a seed means the same run whatever default the process has set."""
 
-SEED_BITS = 64
-"""Number of bits of a Threefry key. Guessing an entropy-made key costs 2^64 tries, which bounds the privacy in
-practice. Fewer bits would weaken it; the key's two words hold no more."""
-
-
 ENTROPY = "operating system"
 """Description of the seed of an entropy-made key: nobody can make the same keys again."""
 
@@ -68,13 +63,15 @@ def run_key(seed: int | jax.Array | DerivedKey | None = None) -> jax.Array:
             )
         return seed
     if seed is None:
-        number = secrets.randbits(SEED_BITS)
+        # As many bits as a Threefry key's two words hold: guessing it costs 2^64 tries, which bounds the privacy in
+        # practice.
+        number = secrets.randbits(64)
     elif isinstance(seed, numbers.Integral) and not isinstance(seed, bool):
         number = int(seed)
     else:
         raise TypeError(f"seed = {seed!r} is not a seed: give a whole number, or None for the system's entropy.")
-    if not 0 <= number < 2**SEED_BITS:
-        raise ValueError(f"seed = {number} is out of range: give a whole number from 0 to 2**{SEED_BITS} - 1.")
+    if not 0 <= number < 2**64:
+        raise ValueError(f"seed = {number} is out of range: give a whole number from 0 to 2**64 - 1.")
     words = jnp.array(np.array([number >> 32, number & 0xFFFFFFFF], np.uint32))
     return jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
 

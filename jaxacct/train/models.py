@@ -33,7 +33,6 @@ from flax import errors, nnx
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from jaxacct import validation
-from jaxacct.train.groups import Augmentation
 from jaxacct.train.keys import run_key
 from jaxacct.train.owned import fresh, owned
 
@@ -512,12 +511,13 @@ class ExampleLoss:
     graph: Any
     takes_key: bool
     has_streams: bool
-    augmentation: Augmentation
+    augment: Callable[..., PyTree] | None
+    views: int
 
     @classmethod
     def of(
         cls, loss: Callable[..., Array], graph: Any, params: PyTree, constants: PyTree, example: tuple[Any, ...],
-        augmentation: Augmentation,
+        augment: Callable[..., PyTree] | None, views: int,
     ) -> ExampleLoss:  # fmt: skip
         """Returns the loss, once it is known to work on one example of these shapes and dtypes.
 
@@ -528,10 +528,10 @@ class ExampleLoss:
         """
         variables = jax.tree.leaves(constants, is_leaf=_is_variable)
         has_streams = any(isinstance(variable, nnx.RngKey) for variable in variables)
-        made = cls(loss, graph, takes_key(loss, len(example)), has_streams, augmentation)
-        if augmentation.views > 1 and not made.random:
+        made = cls(loss, graph, takes_key(loss, len(example)), has_streams, augment, views)
+        if views > 1 and not made.random:
             raise ValueError(
-                f"views = {augmentation.views} of each example are all the same: give augment, or a loss or module "
+                f"views = {views} of each example are all the same: give augment, or a loss or module "
                 "that draws at random."
             )
         try:
@@ -554,7 +554,7 @@ class ExampleLoss:
     @property
     def random(self) -> bool:
         """Whether the loss needs a key."""
-        return self.takes_key or self.has_streams or self.augmentation.augment is not None
+        return self.takes_key or self.has_streams or self.augment is not None
 
     def __call__(
         self, params: PyTree, constants: PyTree, example: tuple[Any, ...], key: jax.Array | None = None
@@ -563,13 +563,13 @@ class ExampleLoss:
         if not self.random:
             return self.loss(merged(self.graph, params, constants), *example)
         assert key is not None
-        keys = jax.random.split(key, (self.augmentation.views, 3))
+        keys = jax.random.split(key, (self.views, 3))
         one = lambda keys: self._of_view(params, constants, example, keys)  # noqa: E731
-        return one(keys[0]) if self.augmentation.views == 1 else jnp.mean(jax.vmap(one)(keys))
+        return one(keys[0]) if self.views == 1 else jnp.mean(jax.vmap(one)(keys))
 
     def _of_view(self, params: PyTree, constants: PyTree, example: tuple[Any, ...], keys: jax.Array) -> Array:
-        if self.augmentation.augment is not None:
-            example = self.augmentation.augment(keys[AUGMENT], example)
+        if self.augment is not None:
+            example = self.augment(keys[AUGMENT], example)
             if not isinstance(example, tuple):
                 raise TypeError(f"augment returned a {type(example).__name__}: it must return the example, a tuple.")
         if self.has_streams:

@@ -27,7 +27,6 @@ from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping import ClippingRule, clip_and_sum
 from jaxacct.train.clipping.query import check_finite_clip_norm, check_rows
-from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import run_key, threefry
 from jaxacct.train.models import takes_key
 from jaxacct.train.noise import deviation_of_mean, privatize, privatized, start
@@ -35,7 +34,7 @@ from jaxacct.train.owned import owned_settings
 from jaxacct.train.planned import Plan, PlannedLedger
 from jaxacct.train.sampling import Correlated
 from jaxacct.train.sampling.sampler import Batch, check_num_examples
-from jaxacct.train.settings import rule_of, spending
+from jaxacct.train.settings import public_size, rule_of, spending
 from jaxacct.train.sources import source_of
 from jaxacct.train.step import LOSS, NOISE, RULE, SAMPLE, strongly_typed
 from jaxacct.train.trainer import DPTrainer
@@ -136,16 +135,17 @@ class PrivateGradients:
             microbatch_size: examples whose gradients are held in memory at a time; None: all.
             ghost: whether norms are taken without gradients where that is possible.
             most_examples: a public number, chosen without looking, that the data has at most: it protects
-                ``num_examples``, as :class:`.Batches` says. Indices are then below ``num_examples``, and all else that
+                ``num_examples``, as for :class:`.DPTrainer`. Indices are then below ``num_examples``, and all else that
                 is made of it speaks of ``most_examples``.
 
         Raises ValueError where an argument is out of range, or there is no such plan.
         """
         check_num_examples(num_examples)
         rule = rule_of(clip_norm, clipping)
-        budget = Budget(epsilon, delta, epochs=epochs)
-        batches = Batches(expected_batch_size=expected_batch_size, most_examples=most_examples)
-        made = spending(budget, None, None, batches, num_examples).plan
+        made = spending(
+            num_examples, epsilon=epsilon, delta=delta, epochs=epochs, expected_batch_size=expected_batch_size,
+            most_examples=most_examples,
+        ).plan  # fmt: skip
         assert made is not None
         return cls(loss, made, rule, microbatch_size, ghost)
 
@@ -306,7 +306,7 @@ def make_private(
         expected_batch_size: of the Poisson sampled batches. None: a hundredth of the data, but at least 256 examples,
             or all. Larger ones mostly do better, for more work.
         most_examples: a public number, chosen without looking, that the data has at most: how many there are is then
-            protected, too (:class:`.Batches`). None: it is taken as public.
+            protected, too (:class:`.DPTrainer`). None: it is taken as public.
 
     Formal guarantee: that of :class:`.DPTrainer`.
 
@@ -318,7 +318,7 @@ def make_private(
     (4, True)
     """
     source = source_of(data)
-    size = Batches(most_examples=most_examples).size_for(len(source))
+    size = public_size(len(source), most_examples)
     if expected_batch_size is None:
         expected_batch_size = min(size, max(LEAST_BATCH, LEAST_RATE * size))
     return DPTrainer(

@@ -20,7 +20,7 @@ from flax import nnx
 from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.targets import least_noise
-from jaxacct.mechanisms.mechanism import Mechanisms, Steps
+from jaxacct.mechanisms import Mechanisms, Steps
 from jaxacct.outward import rounded_down, rounded_up
 from jaxacct.selection import DRAWING, Trials
 from jaxacct.train.keys import ENTROPY

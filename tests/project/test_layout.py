@@ -1,6 +1,7 @@
 """The layout that CONTRIBUTING.md promises: imports point one way, files are small, and what a page links to exists."""
 
 import ast
+import importlib
 import itertools
 import json
 import pathlib
@@ -116,6 +117,9 @@ MOST = {
     ("mesh", "warm"): (12, 95, 13),
     ("contour", "cold"): (21, 320, 33),
     ("contour", "warm"): (17, 110, 16),
+    ("training step", "trace"): (20, 275, 18),
+    ("training step", "cold"): (21, 305, 25),
+    ("training step", "warm"): (14, 60, 13),
 }
 """Files and functions of the package that a call enters, and how deep it goes, at most: a road that grows says so."""
 
@@ -132,6 +136,9 @@ def test_the_road_to_the_transform_is_as_it_is_told():
         counts = found[name][when]
         assert counts["files"] <= most[0], (name, when, counts["entered"])
         assert (counts["functions"], counts["depth"]) <= most[1:], (name, when)
+    road = found["training step"]["road"]
+    assert [road[0], road[-1]] == [["jaxacct/train/trainer.py", "fit"], ["jaxacct/train/noise.py", "privatized"]]
+    assert len({file for file, _ in road}) == 3, "from fit to the noise by the trainer and the step alone"
 
 
 SUBJECTLESS = {
@@ -160,6 +167,39 @@ def test_docstrings_begin_with_what_the_thing_is(room):
     assert not [
         entry for entry in sorted(first) if entry[1].split(maxsplit=1)[:1] and entry[1].split()[0] in SUBJECTLESS
     ]
+
+
+BASE = ("numerics", "validation", "outward", "json_files", "processes", "bounds", "rounded_sum")
+"""Rooms that all others share: numbers, checks of arguments, files and processes."""
+
+INNER = {
+    "jaxacct.calibrate.search.least",
+    "jaxacct.calibrate.targets.least_noise",
+    "jaxacct.selection.DRAWING",
+}
+"""Names that the trainer's recipes and plans still take from within a room."""
+
+
+def test_the_trainer_is_on_the_public_names_of_the_kernel():
+    """What a room or a module lists in ``__all__`` is public; the trainer imports nothing else, but from the base."""
+    used = set()
+    for path in (PACKAGE / "train").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "jaxacct":
+                used |= {(node.module, alias.name) for alias in node.names}
+    wrong = set()
+    for module, name in used:
+        room = name if module == "jaxacct" else room_of(module)
+        if room not in ("train", *BASE):
+            public = getattr(importlib.import_module(module), "__all__", ())
+            wrong |= set() if name in public or (module == "jaxacct" and name in ROOMS) else {f"{module}.{name}"}
+    assert len(used) > 100
+    assert wrong <= INNER
+
+
+def test_the_trainers_folder_shows_its_names_alone():
+    train = importlib.import_module("jaxacct.train")
+    assert dir(train) == sorted(train.__all__)
 
 
 def test_only_what_draws_imports_the_plots():

@@ -29,6 +29,10 @@ WITHOUT_DOCTEST = {
     "jaxacct.train.Tuned": "what tune returns",
     "jaxacct.train.tune": "trains several models: seconds; tests/train/test_tuning.py has searches",
     "jaxacct.train.PrivateState": "what PrivateGradients.start returns",
+    **dict.fromkeys(
+        (f"jaxacct.train.{name}" for name in ("Augmentation", "Batches", "Budget", "Placement")),
+        "deprecated; tests/train/test_trainer.py has them",
+    ),
     "jaxacct.dominating_pairs.DominatingPair": "the base class; FinitePair shows a pair",
     "jaxacct.strategies.Strategy": "the base class; BandedToeplitz shows a strategy",
     "jaxacct.strategies.Streamed": "of another library's; tests/strategies/test_streams.py has one",

@@ -8,7 +8,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.cli import build_parser, main, training
-from jaxacct.train.saving import locked
+from jaxacct.train.checkpoints import locked
 from jaxacct_recipes import tables
 
 HEADER = "age,sex,id,y"

@@ -327,7 +327,7 @@ WRONG = {
     ),
     "too few rows": ({"noise": Dense(np.eye(8))}, ValueError, "more than the matrix has, 8"),
     "metrics": ({"metrics": Metrics()}, ValueError, "metrics takes a share"),
-    "a count": ({"clip_norm": None, "clipping": AdaptiveQuantile(1.0)}, ValueError, "AdaptiveQuantile takes a share"),
+    "a count": ({"clip_norm": AdaptiveQuantile(1.0)}, ValueError, "AdaptiveQuantile takes a share"),
 }  # fmt: skip
 
 

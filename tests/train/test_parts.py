@@ -45,7 +45,7 @@ def test_a_loop_of_the_parts_is_the_trainer_until_the_plan_is_spent():
     assert private.steps == 10
     assert 0.999 <= private.plan.certified.upper <= 1.0
     trainer = DPTrainer(
-        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), clipping=rule, seed=1,
+        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), clip_norm=rule, seed=1,
         **SETTINGS,
     )  # fmt: skip
     assert trainer.plan == private.plan
@@ -76,7 +76,7 @@ def test_without_a_seed_each_start_has_noise_of_its_own_and_shows_no_key():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "exactly one of clip_norm and clipping"),
+        ({}, "clip_norm missing"),
         ({"clip_norm": -1.0}, "clip_norm = -1.0"),
         ({"clip_norm": 1.0, "epochs": 0}, "epochs = 0"),
         ({"clip_norm": 1.0, "expected_batch_size": 300}, "expected_batch_size = 300"),

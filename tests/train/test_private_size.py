@@ -15,6 +15,7 @@ from jaxacct.cli import build_parser, training
 from jaxacct.specs.spec import unit_of
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.saving import fingerprint
+from jaxacct.train.settings import public_size
 
 x = np.random.default_rng(0).normal(size=(31, 3)).astype(np.float32)
 weights = np.ones(31, np.float32)
@@ -170,7 +171,7 @@ def test_more_are_present_than_there_may_be_or_no_whole_number(present):
 
 
 def test_numbers_of_examples_are_whole_and_may_be_numpys():
-    assert type(train.Batches(most_examples=np.int64(40)).size_for(31)) is int
+    assert type(public_size(31, np.int64(40))) is int
     with pytest.raises(ValueError, match="num_examples = 0 is not a size"):
         train.PrivateGradients.planned(
             loss, 0, epsilon=2.0, delta=1e-4, epochs=1, expected_batch_size=10, most_examples=40

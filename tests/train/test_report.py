@@ -125,7 +125,7 @@ def test_chunks_of_all_lengths_share_one_compilation():
     trainer = make()
     trainer.fit(steps=5, every=2)
     trainer.fit(steps=1)
-    assert trainer._run._cache_size() == 1
+    assert trainer._programs["run"]._cache_size() == 1
 
 
 def test_with_next_to_no_noise_and_clipping_it_is_gradient_descent():

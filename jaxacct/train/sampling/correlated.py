@@ -17,8 +17,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Int32
 
 from jaxacct import validation
-from jaxacct.mechanisms import MatrixMechanism, Mechanism, RandomAllocation
-from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.mechanisms import MatrixMechanism, Mechanism, RandomAllocation, Relation
 from jaxacct.strategies import CyclicPoisson, FixedEpochs, MinSeparation, Participation, Strategy, identity
 from jaxacct.train.sampling.sampler import (
     ALLOWANCE,

@@ -22,9 +22,9 @@ from jaxacct.mechanisms import (
     GaussianWithoutReplacement,
     Mechanism,
     PoissonSubsampledGaussian,
+    Relation,
     TruncatedPoissonGaussian,
 )
-from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.numerics.precision import in_float64, scope
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.rounded_sum import binomial_tail

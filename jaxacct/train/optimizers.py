@@ -1,22 +1,29 @@
-"""Optimizers that use what DP-SGD has released already, at no privacy cost: post-processing.
+"""Optax transformations for noisy gradients: averages of parameters, Adam without the noise's variance, norms.
 
 * :func:`averaging`: an exponential moving average of the parameters, kept by the optimizer;
-* :func:`adam_bc`: Adam whose second moment leaves out the noise's variance (DP-AdamBC).
+* :func:`adam_bc`: Adam whose second moment leaves out the noise's variance (DP-AdamBC);
+* :func:`observing`: the norms of the last update, and of the noise in it.
+
+All of it is post-processing of what was released, and costs nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jaxtyping import Array, ArrayLike, Int32, PyTree
+from jaxtyping import Array, ArrayLike, Float32, Int32, PyTree
 
 from jaxacct import validation
 from jaxacct.train.owned import weight, widened
 from jaxacct.train.trainer import DPTrainer
+
+T = TypeVar("T")
+"""Type of an optimizer's state."""
 
 
 class AveragingState(NamedTuple):
@@ -89,11 +96,7 @@ def averaged(state: PyTree) -> PyTree:
     >>> averaged(averaging(optax.sgd(1.0)).init(jnp.ones(2))).tolist()  # no update yet
     [1.0, 1.0]
     """
-    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, AveragingState))
-    found = [leaf.average for leaf in leaves if isinstance(leaf, AveragingState)]
-    if len(found) != 1:
-        raise ValueError(f"the optimizer keeps {len(found)} averages of the parameters: give averaging(optimizer).")
-    return found[0]
+    return _only(state, AveragingState, "{} averages of the parameters: give averaging(optimizer)").average
 
 
 def averaged_model(trainer: DPTrainer) -> nnx.Module:
@@ -117,10 +120,6 @@ def averaged_model(trainer: DPTrainer) -> nnx.Module:
 # ----------------------------------------------------------------------------------------------------
 # DP-AdamBC: Adam whose second moment is that of the gradients, without the noise's variance.
 # ----------------------------------------------------------------------------------------------------
-
-LEAST_FLOOR = 1e-16
-"""Least default floor of the second moment, which counts where there is no noise: the square of Adam's usual epsilon.
-Sound for any value above 0."""
 
 
 class AdamBCState(NamedTuple):
@@ -204,9 +203,10 @@ def adam_bc(
         mean, square = _moved(b1, state.mean, updates, 1), _moved(b2, state.square, updates, 2)
         weights = weight(b1, count), weight(b2, count)
         variance = jnp.asarray(noise_deviation, jnp.float32) ** 2
-        # The default floor: one standard deviation of what noise alone leaves of the corrected moment.
+        # The default floor: one standard deviation of what noise alone leaves of the corrected moment. Where there is
+        # no noise, the square of Adam's usual epsilon: sound for any value above 0.
         least = jnp.asarray(floor, jnp.float32) if floor is not None else (
-            jnp.maximum(variance * jnp.sqrt(2 * _squared_weights(b2, count)), LEAST_FLOOR)
+            jnp.maximum(variance * jnp.sqrt(2 * _squared_weights(b2, count)), 1e-16)
         )  # fmt: skip
 
         def direction(mean: Array, square: Array, like: Array) -> Array:
@@ -231,3 +231,105 @@ def _squared_weights(decay: float, count: Array) -> Array:
     # With w = 1 - b^t, 1 + b^t is 2 - w: no cancellation at small t.
     there = weight(decay, count)
     return (1 - decay) * (2 - there) / ((1 + decay) * there)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Norms of the last update and of the noise in it, computed from released and public numbers, at no cost.
+# ----------------------------------------------------------------------------------------------------
+
+
+class Norms(NamedTuple):
+    """L2 norms of the last update, zero before the first; float32.
+
+    Attributes:
+        gradient (): norm of the noisy mean of clipped gradients, as released.
+        noise (): root mean square of the norm of the noise in it, a public number: deviation times sqrt(entries).
+        update (): norm of the update that the optimizer made of it.
+    """
+
+    gradient: Float32[Array, ""]
+    noise: Float32[Array, ""]
+    update: Float32[Array, ""]
+
+    @property
+    def signal(self) -> float:
+        """Estimate of the norm of the mean clipped gradient: ``sqrt(gradient^2 - noise^2)``, 0 where noise drowns it.
+
+        The square is unbiased before it is cut at 0; of d entries, it errs by about ``noise^2 sqrt(2 / d)``.
+        """
+        return math.sqrt(max(float(self.gradient) ** 2 - float(self.noise) ** 2, 0.0))
+
+
+class ObservingState(NamedTuple):
+    """State of :func:`observing`.
+
+    Attributes:
+        inner: the optimizer's own.
+        norms: of the last update.
+    """
+
+    inner: PyTree
+    norms: Norms
+
+
+def observing(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """Returns ``optimizer``, which also keeps the :class:`Norms` of its last update; :func:`last_norms` reads them.
+
+    Put it around everything else. Its noise is the ``noise_deviation`` that ``update`` is told, by :class:`.DPTrainer`
+    for one; NaN where it is not told.
+
+    Formal guarantee: the norms are functions of released and public numbers, so that they cost nothing
+    (post-processing).
+
+    >>> optimizer = observing(optax.sgd(0.5))
+    >>> _, state = optimizer.update(jnp.array([3.0, 4.0]), optimizer.init(jnp.zeros(2)), noise_deviation=2.0)
+    >>> [round(float(norm), 3) for norm in state.norms], round(state.norms.signal, 3)
+    ([5.0, 2.828, 2.5], 4.123)
+    """
+    inner = optax.with_extra_args_support(optimizer)
+
+    def init(params: PyTree) -> ObservingState:
+        zero = jnp.zeros((), jnp.float32)
+        return ObservingState(inner.init(params), Norms(zero, zero, zero))
+
+    def update(
+        updates: PyTree,
+        state: ObservingState,
+        params: PyTree | None = None,
+        **extra: Any,
+    ) -> tuple[PyTree, ObservingState]:
+        made, inner_state = inner.update(updates, state.inner, params, **extra)
+        entries = sum(leaf.size for leaf in jax.tree.leaves(updates))
+        noise = jnp.asarray(extra.get("noise_deviation", math.nan), jnp.float32) * math.sqrt(entries)
+        return made, ObservingState(inner_state, Norms(_norm(updates), noise, _norm(made)))
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def last_norms(trainer: DPTrainer) -> Norms:
+    """Returns the norms of a trainer's last update; its optimizer is :func:`observing`.
+
+    The noise is divided by the batch's expected size, ``trainer.sampler.expected_batch_size``. The size that was drawn
+    is private. Raises ValueError where the optimizer keeps no norms.
+
+    >>> trainer = DPTrainer(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), lambda m, x: m(x)[0], observing(optax.sgd(0.1)),
+    ...                     (jnp.ones((50, 1)),), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
+    ...                     expected_batch_size=10, clip_norm=1.0, ledger="filter")
+    >>> float(last_norms(trainer).update)  # no update yet
+    0.0
+    """
+    return _only(trainer.state.opt_state, ObservingState, "the norms of {} updates: give observing(optimizer)").norms
+
+
+def _norm(tree: PyTree) -> Array:
+    """Returns the L2 norm of all entries together, in float32."""
+    return jnp.sqrt(sum(jnp.square(leaf.astype(jnp.float32)).sum() for leaf in jax.tree.leaves(tree)))
+
+
+def _only(state: PyTree, kind: type[T], what: str) -> T:
+    """Returns the one state of a kind in an optimizer's state; raises ValueError where it has none or several."""
+    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
+    found = [leaf for leaf in leaves if isinstance(leaf, kind)]
+    if len(found) != 1:
+        raise ValueError(f"the optimizer keeps {what.format(len(found))}.")
+    return found[0]

@@ -30,6 +30,18 @@ from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.numerics.precision import as_float64, in_float64
 from jaxacct.numerics.pytrees import register_dataclass
 
+__all__ = [
+    "AdaptiveBatchSize",
+    "AdaptiveNoise",
+    "Constant",
+    "EarlyStopping",
+    "FinitePolicy",
+    "Policy",
+    "Schedule",
+    "Setting",
+    "SpendRemaining",
+]
+
 
 class Setting(NamedTuple):
     """Setting of one step: ``noise_multiplier`` () and ``sampling_rate`` (), float32."""
@@ -100,8 +112,20 @@ class FinitePolicy(Policy, Protocol):
 # ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Fixed:
+class _Endless:
+    """Base of policies that do not end training, at a sampling rate of their own unless they say otherwise."""
+
+    sampling_rate: float
+
+    @property
+    def sampling_rates(self) -> tuple[float, float]:
+        return self.sampling_rate, self.sampling_rate
+
+    def stopped(self, state: PyTree) -> Bool[Array, ""]:
+        return jnp.zeros((), bool)
+
+
+class _Fixed(_Endless):
     """Base of the policies that are fixed in advance: they have no state, no query and no end of their own."""
 
     adaptive = False
@@ -114,9 +138,6 @@ class _Fixed:
 
     def adapt(self, state: PyTree, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> PyTree:
         return state
-
-    def stopped(self, state: PyTree) -> Bool[Array, ""]:
-        return jnp.zeros((), bool)
 
 
 @dataclass(frozen=True)
@@ -133,10 +154,6 @@ class Constant(_Fixed):
     def __post_init__(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate)
-
-    @property
-    def sampling_rates(self) -> tuple[float, float]:
-        return self.sampling_rate, self.sampling_rate
 
     @property
     def choices(self) -> tuple[tuple[float, float], ...]:
@@ -167,10 +184,6 @@ class Schedule(_Fixed):
     def __post_init__(self) -> None:
         validation.check_sampling_rate(self.sampling_rate)
 
-    @property
-    def sampling_rates(self) -> tuple[float, float]:
-        return self.sampling_rate, self.sampling_rate
-
     def setting(self, state: PyTree, step: ArrayLike) -> Setting:
         noise = jnp.asarray(self.noise_multiplier(jnp.asarray(step)), jnp.float32)
         return Setting(noise, jnp.float32(self.sampling_rate))
@@ -182,7 +195,7 @@ class Schedule(_Fixed):
 
 
 @dataclass(frozen=True)
-class SpendRemaining:
+class SpendRemaining(_Endless):
     """Policy that spends what is left of the budget evenly over the steps left: it asks for the least noise that does.
 
     Attributes:
@@ -221,10 +234,6 @@ class SpendRemaining:
         if not 0 < self.least < self.most:
             raise ValueError(f"least = {self.least} and most = {self.most} are no range of noise multipliers.")
 
-    @property
-    def sampling_rates(self) -> tuple[float, float]:
-        return self.sampling_rate, self.sampling_rate
-
     def start(self, ledger: Ledger) -> Float32[Array, ""]:
         if not ledger.has_budget:
             raise ValueError(
@@ -253,9 +262,6 @@ class SpendRemaining:
         _, high = jax.lax.fori_loop(0, 17, halve, (jnp.float32(self.least), jnp.float32(self.most)))
         return high if state is None else jnp.where(left > 0, high, state)
 
-    def stopped(self, state: PyTree) -> Bool[Array, ""]:
-        return jnp.zeros((), bool)
-
 
 # ----------------------------------------------------------------------------------------------------
 # Adaptive policies of Lécuyer: more privacy while accuracy rises, less when it stalls.
@@ -264,11 +270,6 @@ class SpendRemaining:
 SIGNIFICANT = 3.0
 """Standard deviations of the count's noise by which an answer has to be higher to count as a rise: Lécuyer (2021),
 section 5.1. Sound for any value."""
-
-MOST_CHOICES, FARTHER = 12, 1.3
-"""Most settings that a menu has, and the factor by which each of the last ones is farther from the least than the one
-before: a setting between two is paid for as the costlier, and all settings beyond the last as the last. Sound for any
-value."""
 
 
 @register_dataclass
@@ -286,7 +287,7 @@ class Levels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Levelled:
+class _Levelled(_Endless):
     """Base of Lécuyer's policies: one level more private on a significant rise of a noisy count, one less without.
 
     A rise is an answer more than three standard deviations of its noise above the one at the last rise. The level moves
@@ -301,6 +302,15 @@ class _Levelled:
 
     adaptive = True
     every_step = False
+
+    def _check(self, least: float, initial: float, most: float) -> None:
+        """Raises where a field is out of range that both policies have."""
+        sizes = {"increment": self.increment, "query_noise": self.query_noise, "least": least, "initial": initial}
+        for name, value in sizes.items():
+            validation.check_positive(value, name)
+        validation.check_count(self.period, "period", "the steps between adaptations")
+        if not least <= initial <= most:
+            raise ValueError(f"initial = {initial} is not between least = {least} and most = {most}.")
 
     @property
     def query(self) -> Gaussian:
@@ -317,8 +327,9 @@ class _Levelled:
     def choices(self) -> tuple[tuple[float, float], ...]:
         """Settings of all levels; if these are many, some that cost no less than the others."""
         least, most = self._range()
-        # Levels one by one from the least, which is the costliest, then farther and farther apart.
-        apart = np.maximum(np.arange(MOST_CHOICES), FARTHER ** np.arange(MOST_CHOICES) - 1).astype(int)
+        # Twelve levels at most: one by one from the least, which is the costliest, then each 1.3 times farther from it.
+        # A setting between two is paid for as the costlier, and all beyond the last as the last: sound for any values.
+        apart = np.maximum(np.arange(12), 1.3 ** np.arange(12) - 1).astype(int)
         levels = [least + int(step) for step in np.unique(apart) if step <= most - least]
         settings = [self.setting(Levels(jnp.int32(level), jnp.zeros(())), 0) for level in levels]
         return tuple((float(noise), float(rate)) for noise, rate in settings)
@@ -337,9 +348,6 @@ class _Levelled:
             move = jnp.where(rise & ~lasts, 0, move)
         level = jnp.clip(state.level + move, *self._range()).astype(jnp.int32)
         return Levels(level, jnp.where(rise, answer, state.best))
-
-    def stopped(self, state: Levels) -> Bool[Array, ""]:
-        return jnp.zeros((), bool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,15 +382,7 @@ class AdaptiveNoise(_Levelled):
 
     def __post_init__(self) -> None:
         validation.check_sampling_rate(self.sampling_rate)
-        for name in ("increment", "initial", "least", "query_noise"):
-            validation.check_positive(getattr(self, name), name)
-        validation.check_count(self.period, "period", "the steps between adaptations")
-        if not self.least <= self.initial <= self.most:
-            raise ValueError(f"initial = {self.initial} is not between least = {self.least} and most = {self.most}.")
-
-    @property
-    def sampling_rates(self) -> tuple[float, float]:
-        return self.sampling_rate, self.sampling_rate
+        self._check(self.least, self.initial, self.most)
 
     def _range(self) -> tuple[int, int]:
         return _levels(self.initial, self.least, self.most, self.increment)
@@ -426,14 +426,9 @@ class AdaptiveBatchSize(_Levelled):
     def __post_init__(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_count(self.num_examples, "num_examples", "the size of the data set")
-        for name in ("increment", "initial", "least", "query_noise"):
-            validation.check_positive(getattr(self, name), name)
-        validation.check_count(self.period, "period", "the steps between adaptations")
-        if not self.least <= self.initial <= self.most <= self.num_examples:
-            raise ValueError(
-                f"initial = {self.initial} is not between least = {self.least} and most = {self.most}, or those exceed "
-                f"num_examples = {self.num_examples}."
-            )
+        self._check(self.least, self.initial, self.most)
+        if self.most > self.num_examples:
+            raise ValueError(f"most = {self.most} exceeds num_examples = {self.num_examples}: give a smaller batch.")
 
     @property
     def sampling_rates(self) -> tuple[float, float]:
