@@ -36,11 +36,11 @@ from jaxacct.train import (
     DPTrainer,
     Linear,
     accuracy,
-    clipped_sum,
     cross_entropy,
     load,
-    privatize,
 )
+from jaxacct.train.clipping import clipped_sum
+from jaxacct.train.noise import privatize
 from jaxacct.train.planned import Plan, SideQuery
 from jaxacct.train.recipes import decaying_in_the_second_half
 

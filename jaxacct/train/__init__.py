@@ -2,8 +2,8 @@
 
 Reading order: :class:`.DPTrainer` (``trainer``, on ``loop``) is the whole; ``groups``, ``settings`` and ``planned``
 turn a budget into a sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``, ``clipping``,
-``noise`` and ``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee. Parts for
-other loops are in ``own_loop``.
+``noise`` and ``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee.
+:class:`.PrivateGradients` (``own_loop``) is the same for a loop of one's own.
 
 >>> from jaxacct import train
 >>> train.PoissonSampler(num_examples=100, sampling_rate=0.5, capacity=101).mechanism(1.0).sampling_rate
@@ -22,7 +22,7 @@ except ModuleNotFoundError as missing:
 
 from jaxacct.train.averaging import adam_bc, averaged, averaged_model, averaging
 from jaxacct.train.checkpoints import Checkpoints
-from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
+from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer
 from jaxacct.train.datasets import Dataset, bounded_contributions, load, mean_over_examples, users_as_examples
 from jaxacct.train.groups import Augmentation, Batches, Budget, Placement
 from jaxacct.train.keys import run_key
@@ -40,8 +40,15 @@ from jaxacct.train.models import (
     to_group_norm,
     unprotected_intermediates,
 )
-from jaxacct.train.noise import privatize
-from jaxacct.train.own_loop import PrivateGradients, PrivateState, add_noise, make_private
+from jaxacct.train.own_loop import (
+    PrivateGradients,
+    PrivateState,
+    add_noise,
+    clip_and_sum,
+    clipped_sum,
+    make_private,
+    privatize,
+)
 from jaxacct.train.planned import Plan, SideQuery
 from jaxacct.train.recipes import RECIPES, Recipe, Tuned, make_trainer, planned_epsilon, tune
 from jaxacct.train.report import Norms, build_report, certified_epsilon, guarantee, last_norms, observing, write_report

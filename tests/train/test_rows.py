@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 from helpers.thorough import cases
 
-from jaxacct.train import DPTrainer, PrivateGradients, clip_and_sum
-from jaxacct.train.clipping import Flat, clipped_sum, query, rows
+from jaxacct.train import DPTrainer, PrivateGradients
+from jaxacct.train.clipping import Flat, clip_and_sum, clipped_sum, query, rows
 
 RANDOM = np.random.default_rng(0)
 

@@ -10,11 +10,21 @@ quantile.
 
 from jaxacct.train.clipping.adaptive import AdaptiveQuantile
 from jaxacct.train.clipping.ghost import Route, Routes
-from jaxacct.train.clipping.query import Automatic, ClippingRule, Flat, PerLayer, clip_and_sum, clipped_sum, routes
+from jaxacct.train.clipping.query import (
+    Automatic,
+    ClippedSum,
+    ClippingRule,
+    Flat,
+    PerLayer,
+    clip_and_sum,
+    clipped_sum,
+    routes,
+)
 
 __all__ = [
     "AdaptiveQuantile",
     "Automatic",
+    "ClippedSum",
     "ClippingRule",
     "Flat",
     "PerLayer",

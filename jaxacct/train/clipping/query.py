@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,7 @@ from jaxacct.numerics.precision import in_float64, is_concrete, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored, Together
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
-from jaxacct.train.clipping.rows import WHOLE, Shards, apart, dealt, filled, refuse, rows_at_once
-from jaxacct.train.clipping.rows import check_rows as rows_are_alone
+from jaxacct.train.clipping.rows import WHOLE, Shards, apart, check_rows, dealt, filled, refuse, rows_at_once
 
 MOST_CLIP_NORM = 1 / LEAST_CLIP_NORM
 """Largest finite clipping norm. Little above it, squares of gradients leave float32, and their examples count as zero
@@ -303,8 +302,18 @@ def _flatten(norms: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[
 Loss = Callable[[PyTree, Any], Array]
 """Loss of one example without a batch axis, ``loss(params, example)``, a scalar."""
 
-MOST_MARGIN = 0.5
-"""Largest margin for roundings, in units of the clipping norm, at which a batch is accepted."""
+
+class ClippedSum(NamedTuple):
+    """A sum of clipped gradients, which is private until noise is added.
+
+    Attributes:
+        total: pytree like the parameters, float64, of sensitivity ``rule.sensitivity``.
+        unclipped (): the centred count, float64, of sensitivity 1/2: +1/2 for each example whose norm is within the
+            rule's, -1/2 for each other; for :meth:`ClippingRule.update`.
+    """
+
+    total: PyTree
+    unclipped: Float64[Array, ""]
 
 
 def clipped_sum(
@@ -345,7 +354,8 @@ def clip_and_sum(
     ghost: bool = False,
     sharding: jax.sharding.NamedSharding | None = None,
     specs: PyTree | None = None,
-) -> tuple[PyTree, Float64[Array, ""]]:
+    batch: int | None = None,
+) -> ClippedSum:
     """Returns the sum over the masked-in examples of their gradients, scaled by ``rule``, and how many it left as is.
 
     Args:
@@ -364,11 +374,7 @@ def clip_and_sum(
         specs: pytree like ``params`` of ``PartitionSpec``: how they lie on that mesh. The sums, and gradients of single
             examples where they are held, lie in the same way (:mod:`jaxacct.train.clipping.rows`). None: on every
             device.
-
-    Returns:
-        Pytree like ``params``, float64, and the centred count (), float64: the sum over masked-in examples of +1/2
-        if the norm is within the rule's, -1/2 if not. The count is private, too, with sensitivity 1/2: it is for
-        :meth:`~jaxacct.train.clipping.ClippingRule.update`.
+        batch: most rows that count in all sums that :func:`added_up` adds to this one. None: this one is whole.
 
     Formal guarantee: each contribution, as computed, has L2 norm at most ``rule.sensitivity``, and adding or removing
     one row moves the computed sum by at most that, roundings included
@@ -412,12 +418,23 @@ def clip_and_sum(
         raise ValueError(f"the rule's sensitivity {bound} is below 2^-60: scale the loss up, or leave ghost out.")
     if microbatch_size is not None and microbatch_size < 1:
         raise ValueError(f"microbatch_size = {microbatch_size} is not a size: give a whole number of at least 1.")
-    summed = functools.partial(_sum_rows, loss, ghost, microbatch_size, len(mask))
+    summed = functools.partial(_sum_rows, loss, ghost, microbatch_size, batch or len(mask))
     if sharding is None:
-        return summed(None, params, rule, examples, mask)
+        return ClippedSum(*summed(None, params, rule, examples, mask))
     count = len(jax.tree.leaves(params))
     shards = Shards(sharding, (WHOLE,) * count if specs is None else tuple(jax.tree.leaves(specs)))
-    return _over_devices(functools.partial(summed, shards), shards)(params, rule, examples, mask)
+    return ClippedSum(*_over_devices(functools.partial(summed, shards), shards)(params, rule, examples, mask))
+
+
+@within_scope
+def added_up(parts: Sequence[ClippedSum]) -> ClippedSum:
+    """Returns the clipped sums of parts of one batch, added in float64.
+
+    Each was clipped by :func:`clip_and_sum` with the same ``batch``, whose margin pays for the roundings of a sum of so
+    many rows in any order: rows that do not count add exact zeros.
+    """
+    found: ClippedSum = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves), *parts)
+    return found
 
 
 def routes(loss: Loss, params: PyTree, example: PyTree, *, ghost: bool = True) -> Routes:
@@ -527,7 +544,7 @@ class StoredLoss:
         return sums
 
 
-def check_rows(
+def check_loss(
     loss: Loss, params: PyTree, example: PyTree, rows: int, *, microbatch_size: int | None, ghost: bool
 ) -> bool:
     """Raises ValueError where :func:`clip_and_sum` of so many rows would not map them one by one: :func:`.check_rows`.
@@ -549,7 +566,7 @@ def check_rows(
             found += [jnp.moveaxis(leaf, 1, 0) if stacked else leaf for leaf in parts]
         return found
 
-    return rows_are_alone(look, params, shapes[1], rows_at_once(rows, microbatch_size))
+    return check_rows(look, params, shapes[1], rows_at_once(rows, microbatch_size))
 
 
 def _one(rows: Array) -> jax.ShapeDtypeStruct:
@@ -591,7 +608,7 @@ def _add(
     """Returns the sums with a block's contributions added, of a batch of ``rows`` in all."""
     # Norms are raised by all roundings before they are clipped; what is computed then keeps to the sensitivity.
     margin = NORM_MARGIN + max(part.margin(rows) for part in parts)
-    if margin > MOST_MARGIN:
+    if margin > 0.5:  # of the clipping norm; sound for any value, but gradients would shrink to nothing
         raise ValueError(f"a batch of {rows} rows is too large for the roundings of its sum: give smaller batches.")
     together = gradients.together if shards is None else Together(gradients.together.shapes, ())
     packed = together.side_by_side(parts)
