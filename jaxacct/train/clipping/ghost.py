@@ -37,7 +37,8 @@ from jaxacct.train.clipping.contributions import (
     Tied,
     Together,
 )
-from jaxacct.train.clipping.rows import WHOLE, apart, laid, refuse, run_alone, side
+from jaxacct.train.clipping.rows import WHOLE, apart, interpret, laid, refuse, run_alone, side
+from jaxacct.train.owned import path_of
 
 Shape = tuple[int, ...]
 """Shape of an array, or some of its axes."""
@@ -541,15 +542,15 @@ class Uses:
 
         ``path`` and ``steps`` are the operations and the lengths of the scans around it.
         """
-        values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
         seen: dict[Path, Array] = {}
-        # An interpreter: ``values`` has the results so far, among them parameters on their way to a map, as Weights.
-        for place, step in enumerate(jaxpr.eqns):
-            given = [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in step.invars]
+
+        # Among the values are parameters on their way to a map, as Weights.
+        def run(place: int, step: core.JaxprEqn, given: list[Any]) -> list[Any]:
             results, new = self._apply(jaxpr, step, given, shifts, (*path, place), steps)
-            values.update(zip(step.outvars, results, strict=True))
-            seen |= new
-        return [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in jaxpr.outvars], seen
+            seen.update(new)
+            return results
+
+        return interpret(jaxpr, consts, inputs, run), seen
 
     def _apply(
         self, jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
@@ -777,8 +778,7 @@ class Routes(tuple[Route, ...]):
     def of(cls, params: PyTree, forms: Iterable[type[Contributions]], reasons: Iterable[str]) -> Self:
         """Returns the routes of the parameters of a pytree, whose names it gives."""
         paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
-        return cls(map(Route, names, forms, reasons))
+        return cls(map(Route, map(path_of, paths), forms, reasons))
 
     def __str__(self) -> str:
         rows = [(route.parameter, route.form.__name__, route.reason) for route in self]

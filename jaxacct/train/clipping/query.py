@@ -29,6 +29,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored, Together
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
 from jaxacct.train.clipping.rows import WHOLE, Shards, apart, check_rows, dealt, filled, refuse, rows_at_once
+from jaxacct.train.owned import path_of
 
 MOST_CLIP_NORM = 1 / LEAST_CLIP_NORM
 """Largest finite clipping norm. Little above it, squares of gradients leave float32, and their examples count as zero
@@ -186,7 +187,7 @@ class PerLayer(ClippingRule):
         """
         check_finite_clip_norm(clip_norm)
         paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-        groups = tuple(dict.fromkeys(_names(path)[:1] for path in paths))
+        groups = tuple(dict.fromkeys(tuple(path_of(path).split("/"))[:1] for path in paths))
         return cls((clip_norm / math.sqrt(len(groups)) * (1 - 2.0**-50),) * len(groups), groups)
 
     @property
@@ -207,7 +208,7 @@ class PerLayer(ClippingRule):
 
     def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
         leaves, structure = jax.tree_util.tree_flatten_with_path(squares)
-        owners = self._owners([_names(path) for path, _ in leaves])
+        owners = self._owners([tuple(path_of(path).split("/")) for path, _ in leaves])
         scaled = [
             flat_factors([leaf for (_, leaf), owner in zip(leaves, owners, strict=True) if owner == group], norm)
             for group, norm in enumerate(self.clip_norms)
@@ -278,11 +279,6 @@ def _wide(value: ArrayLike) -> Float64[Array, ""]:
 def _norm(squares: PyTree) -> Float64[Array, " batch"]:
     """Returns the norms of whole gradients from the squared norms by each parameter."""
     return jnp.sqrt(sum(jax.tree.leaves(squares)))
-
-
-def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """Returns the names on the way to a leaf."""
-    return tuple(jax.tree_util.keystr(path, simple=True, separator="/").split("/"))
 
 
 def _flatten(norms: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

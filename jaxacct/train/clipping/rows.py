@@ -77,12 +77,20 @@ def rows_at_once(rows: int, microbatch_size: int | None) -> int:
     return microbatch_size if microbatch_size < TILE else microbatch_size // TILE * TILE
 
 
-def filled(tree: PyTree, rows: int, size: int) -> PyTree:
-    """Returns arrays of ``rows`` rows filled up to ``size`` by copies of the last, which must not count."""
-    if size == rows:
+def filled_places(rows: int, multiple: int) -> np.ndarray:
+    """Returns the numbers of ``rows`` rows, and the last again and again until they are a multiple of a number.
+
+    >>> filled_places(5, 4).tolist()
+    [0, 1, 2, 3, 4, 4, 4, 4]
+    """
+    return np.minimum(np.arange(-(-rows // multiple) * multiple), rows - 1)
+
+
+def filled(tree: PyTree, rows: int, multiple: int) -> PyTree:
+    """Returns arrays of ``rows`` rows filled up to a multiple by copies of the last, which must not count."""
+    if rows % multiple == 0:
         return tree
-    places = np.minimum(np.arange(size), rows - 1)
-    return jax.tree.map(lambda part: jnp.asarray(part)[places], tree)
+    return jax.tree.map(lambda part: jnp.asarray(part)[filled_places(rows, multiple)], tree)
 
 
 def mapped(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> Any:
@@ -93,7 +101,7 @@ def mapped(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> A
     """
     rows = len(jax.tree.leaves(tree)[0])
     size = rows_at_once(rows, block)
-    whole = filled(tree, rows, -(-rows // size) * size)
+    whole = filled(tree, rows, size)
     together = jax.vmap(apart(function, "what is counted"))
     # A loop over blocks without a state: all have the same shape, and the last is filled up.
     found = jax.lax.map(together, jax.tree.map(lambda part: part.reshape(-1, size, *part.shape[1:]), whole))
@@ -283,24 +291,38 @@ def _inside(step: core.JaxprEqn) -> Iterator[core.Jaxpr]:
                 yield part
 
 
-def _evaluated(jaxpr: core.Jaxpr, consts: Any, inputs: Any) -> list[Any]:
-    """Returns the results of a traced function whose grouped convolutions are computed by themselves in a batch."""
+def interpret(
+    jaxpr: core.Jaxpr, consts: Any, inputs: Any, run: Callable[[int, core.JaxprEqn, list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Returns the results of a traced function, each operation of which is evaluated by ``run(place, step, given)``."""
     values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
-    # An interpreter: ``values`` has the results so far, and each pass evaluates one operation in the order of the
-    # trace. Operations with traced functions inside are rewritten only where those need care, all others run as they
-    # are.
-    for step in jaxpr.eqns:
-        given = [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in step.invars]
-        if _is_grouped(step):
-            results = [_by_itself(functools.partial(_bound, step))(*given)]
-        elif narrow := _narrow_indices(step):
-            results = [_bound(step, *(jnp.asarray(x, jnp.int32) if i in narrow else x for i, x in enumerate(given)))]
-        else:
-            if any(map(need_care, _inside(step))):
-                step = step.replace(params={name: _rewritten(value) for name, value in step.params.items()})
-            results = run_alone(jaxpr, step, given)
-        values.update(zip(step.outvars, results, strict=True))
-    return [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in jaxpr.outvars]
+
+    def read(atoms: Sequence[Any]) -> list[Any]:
+        return [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in atoms]
+
+    # ``values`` has the results so far; each pass evaluates one operation, in the order of the trace.
+    for place, step in enumerate(jaxpr.eqns):
+        values.update(zip(step.outvars, run(place, step, read(step.invars)), strict=True))
+    return read(jaxpr.outvars)
+
+
+def _with_care(jaxpr: core.Jaxpr, _: int, step: core.JaxprEqn, given: list[Any]) -> Sequence[Any]:
+    """Returns the results of an operation, grouped convolutions by themselves in a batch, and indices wide.
+
+    Operations with traced functions inside are rewritten only where those need care, all others run as they are.
+    """
+    if _is_grouped(step):
+        return [_by_itself(functools.partial(_bound, step))(*given)]
+    if narrow := _narrow_indices(step):
+        return [_bound(step, *(jnp.asarray(x, jnp.int32) if i in narrow else x for i, x in enumerate(given)))]
+    if any(map(need_care, _inside(step))):
+        step = step.replace(params={name: _rewritten(value) for name, value in step.params.items()})
+    return run_alone(jaxpr, step, given)
+
+
+def _evaluated(jaxpr: core.Jaxpr, consts: Any, inputs: Any) -> list[Any]:
+    """Returns the results of a traced function whose operations are all evaluated :func:`_with_care`."""
+    return interpret(jaxpr, consts, inputs, functools.partial(_with_care, jaxpr))
 
 
 def _bound(step: core.JaxprEqn, *given: Array) -> Array:
@@ -512,9 +534,8 @@ def by_shards(norms: Callable[[Array], Array], values: Array, spec: PartitionSpe
 
 def dealt(rows: Array, devices: int) -> Array:
     """Returns rows (turns, devices, ...) dealt in turns, so that all devices share the padding, which comes last."""
-    places = np.arange(-(-len(rows) // devices) * devices)
-    filled = rows if len(places) == len(rows) else rows[np.minimum(places, len(rows) - 1)]
-    return filled.reshape(-1, devices, *rows.shape[1:])
+    whole: Array = filled(rows, len(rows), devices)
+    return whole.reshape(-1, devices, *rows.shape[1:])
 
 
 def _laid(values: Array, spec: PartitionSpec) -> Array:
