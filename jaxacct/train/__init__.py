@@ -40,6 +40,7 @@ from jaxacct.train.models import (
     to_group_norm,
     unprotected_intermediates,
 )
+from jaxacct.train.noise import SparseVector
 from jaxacct.train.own_loop import (
     PrivateGradients,
     PrivateState,
@@ -61,7 +62,6 @@ from jaxacct.train.sampling import (
 )
 from jaxacct.train.saving import export_inference, load_model, save_model
 from jaxacct.train.sources import IndexedSource
-from jaxacct.train.sparse_vector import SparseVector
 from jaxacct.train.state import Evaluation, TrainState
 from jaxacct.train.trainer import DPTrainer
 

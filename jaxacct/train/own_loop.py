@@ -38,8 +38,9 @@ from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import noise as noises
 from jaxacct.train.clipping import ClippedSum, ClippingRule, query
-from jaxacct.train.clipping.query import added_up, check_finite_clip_norm, check_loss
+from jaxacct.train.clipping.query import added_up, check_loss
 from jaxacct.train.clipping.rows import Shards
+from jaxacct.train.clipping.rules import check_finite_clip_norm
 from jaxacct.train.groups import Batches, Budget
 from jaxacct.train.keys import run_key
 from jaxacct.train.models import takes_key

@@ -47,10 +47,10 @@ from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping import ClippedSum, ClippingRule, Routes, clip_and_sum, routes
 from jaxacct.train.clipping.query import check_loss
 from jaxacct.train.clipping.rows import mapped
-from jaxacct.train.keys import threefry
+from jaxacct.train.keys import standard_normal, threefry
 from jaxacct.train.metrics import UNIT, Metrics, all_finite, check_gradients, no_finite_gradient, one_number
 from jaxacct.train.models import ExampleLoss, merged
-from jaxacct.train.noise import deviation_of_mean, privatized, standard_normal
+from jaxacct.train.noise import deviation_of_mean, privatized
 from jaxacct.train.planned import PlannedLedger
 from jaxacct.train.sampling import Correlated, PoissonSampler, Sampler
 from jaxacct.train.state import Layout, TrainState

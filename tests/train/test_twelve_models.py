@@ -21,8 +21,9 @@ from jaxacct.train import (
     to_group_norm,
 )  # fmt: skip
 from jaxacct.train.clipping import clip_and_sum
+from jaxacct.train.keys import standard_normal
 from jaxacct.train.models import merged
-from jaxacct.train.noise import privatize, standard_normal
+from jaxacct.train.noise import privatize
 
 pytestmark = pytest.mark.usefixtures("unsolved")
 
