@@ -18,7 +18,7 @@ import math
 import numbers
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

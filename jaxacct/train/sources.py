@@ -23,13 +23,6 @@ from jaxacct.train.owned import owned_array, path_of
 from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.validation import MOST_COUNT
 
-WHY_BY_INDEX = (
-    "Poisson sampling draws each example anew at every step, and needs those that it drew by their numbers; batches of "
-    "a stream, shuffled or not, are another mechanism, whose guarantee is weaker and not the one that is accounted; "
-    "of shuffled batches no tight bound is known, jaxacct.train.RandomAllocationSampler uses every example as evenly"
-)
-"""Reason why streams are refused, for messages."""
-
 REMEDY = "give arrays, or an object with __len__ and __getitem__"
 """Remedy that such messages give."""
 
@@ -200,7 +193,13 @@ def _first(data: Any) -> Any:
 
 
 def _stream_of_rows(is_one: bool) -> str:
-    return f", it is a stream ({WHY_BY_INDEX})" if is_one else ""
+    why = (
+        "Poisson sampling draws each example anew at every step, and needs those that it drew by their numbers; batches"
+        " of a stream, shuffled or not, are another mechanism, whose guarantee is weaker and not the one that is "
+        "accounted; of shuffled batches no tight bound is known, jaxacct.train.RandomAllocationSampler uses every "
+        "example as evenly"
+    )
+    return f", it is a stream ({why})" if is_one else ""
 
 
 def _is_array(leaf: Any) -> bool:

@@ -42,26 +42,6 @@ TILE = 8
 """Number of rows of a tile of XLA's CPU code, which divides that of other compilers. Sound for any value: the result is
 checked."""
 
-HUGE = 3e38
-"""Magnitude of large made-up numbers, near the end of float32: a sum with another of them overflows."""
-
-CALLBACKS = ("pure_callback", "io_callback", "ffi_call")
-"""Operations that call back into Python, or into foreign code."""
-
-BY_ROWS = ("sequential", "sequential_unrolled")
-"""Ways of batching a callback that call it for each row."""
-
-GENERATORS = ("rng_bit_generator", "rng_uniform")
-"""Operations that draw the numbers of a whole batch at once."""
-
-
-BESIDE = np.array([4, 5, 6, 2, 3])
-"""Kinds of made-up rows that stand beside those of ordinary numbers: NaN, large numbers of both signs, zeros and ones.
-They are numbers of the list ``kinds`` in :func:`check_rows`."""
-
-MIXTURES = 2 * len(BESIDE)
-"""Number of arrangements of all kinds: each of BESIDE once at each of two places. Fewer check less."""
-
 
 def rows_at_once(rows: int, microbatch_size: int | None) -> int:
     """Returns the rows of a block, at most ``microbatch_size``: whole tiles, or fewer rows than one has.
@@ -118,14 +98,17 @@ def operations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
 
 def refuse(jaxpr: core.Jaxpr, what: str = "loss") -> None:
     """Raises ValueError where ``what``, traced for one example, has an operation that would look at a whole batch."""
+    callbacks = ("pure_callback", "io_callback", "ffi_call")
+    by_rows = ("sequential", "sequential_unrolled")  # a callback's ways of batching that call it for each row
+    generators = ("rng_bit_generator", "rng_uniform")  # they draw the numbers of a whole batch at once
     for step in operations(jaxpr):
         name = step.primitive.name
         if name == "custom_vmap_call" and not _calls_each_row(step.params["rule"]):
             used, instead = "jax.custom_batching.custom_vmap, whose rule is given all examples", "sequential_vmap"
-        elif name in CALLBACKS and step.params.get("vmap_method", "sequential") not in BY_ROWS:
+        elif name in callbacks and step.params.get("vmap_method", "sequential") not in by_rows:
             used = f"a callback, {name}, with vmap_method={step.params.get('vmap_method')!r}"
             instead = 'vmap_method="sequential"'
-        elif name in GENERATORS or any("rbg" in str(getattr(atom.aval, "dtype", "")) for atom in step.invars):
+        elif name in generators or any("rbg" in str(getattr(atom.aval, "dtype", "")) for atom in step.invars):
             used = "random keys of the kind rbg, whose numbers depend on the batch"
             instead = 'keys of impl="threefry2x32"'
         else:
@@ -186,7 +169,8 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
 
     draws = (random.random, random.standard_normal, np.zeros, np.ones)
     kinds = [_of_kind(example, draw) for draw in draws]
-    kinds += [_of_kind(example, functools.partial(np.full, fill_value=value)) for value in (np.nan, HUGE, -HUGE)]
+    # Near the end of float32: a sum of two such numbers overflows.
+    kinds += [_of_kind(example, functools.partial(np.full, fill_value=value)) for value in (np.nan, 3e38, -3e38)]
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *kinds)
     looked = jax.jit(lambda params, kinds, chosen: look(params, jax.tree.map(lambda kind: kind[chosen], kinds)))
     alone: dict[int, tuple[list[np.ndarray], bool]] = {}
@@ -213,16 +197,18 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
 
 
 def _mixtures(size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yields the kind at each place of a block: kinds 0 and 1 at half of the places, those of BESIDE at the others.
+    """Yields the kind at each place of a block: 0 and 1 at half of the places, 2 to 6 of :func:`check_rows` at the others.
 
     Kinds 0 and 1 stand at even places and at odd ones, each of the others next to them, also in blocks of two rows; in
     longer blocks they stand at random places as well, so that rows meet at all distances.
     """
-    for turn in range(MIXTURES if size > 1 else 0):
+    beside = np.array([4, 5, 6, 2, 3])
+    turns = 2 * len(beside)  # each of them once at each of two places; fewer check less
+    for turn in range(turns if size > 1 else 0):
         is_own = np.arange(size) % 2 == turn % 2
-        is_own = random.permutation(is_own) if turn >= MIXTURES // 2 and size > 2 else is_own
+        is_own = random.permutation(is_own) if turn >= turns // 2 and size > 2 else is_own
         rank, number = np.cumsum(is_own) - 1, np.cumsum(~is_own) - 1
-        yield np.where(is_own, (rank + turn // 2) % 2, BESIDE[(number + turn // 2) % len(BESIDE)])
+        yield np.where(is_own, (rank + turn // 2) % 2, beside[(number + turn // 2) % len(beside)])
 
 
 def _of_kind(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
