@@ -31,7 +31,9 @@ from flax import nnx
 import jaxacct as ja
 from bench import report
 from bench.papers import scattering
-from jaxacct.train import DPTrainer, accuracy, clipped_sum, cross_entropy, privatize
+from jaxacct.train import DPTrainer, accuracy, cross_entropy
+from jaxacct.train.clipping import clipped_sum
+from jaxacct.train.noise import privatize
 from jaxacct.train.planned import Plan, SideQuery
 from jaxacct_recipes import Linear, load
 from jaxacct_recipes.recipes import decaying_in_the_second_half

@@ -2,8 +2,8 @@
 
 Reading order: :class:`.DPTrainer` (``trainer``) is the whole; ``settings`` and ``planned`` turn a budget into a
 sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``, ``clipping``, ``noise`` and
-``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee. Parts for other loops
-are in ``own_loop``.
+``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee.
+:class:`.PrivateGradients` (``own_loop``) is the same for a loop of one's own.
 
 >>> from jaxacct import train
 >>> train.PoissonSampler(num_examples=100, sampling_rate=0.5, capacity=101).mechanism(1.0).sampling_rate
@@ -25,7 +25,7 @@ except ModuleNotFoundError as missing:
 
 
 from jaxacct.train.checkpoints import Checkpoints
-from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
+from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer
 from jaxacct.train.keys import run_key
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.models import (
@@ -37,9 +37,17 @@ from jaxacct.train.models import (
     to_group_norm,
     unprotected_intermediates,
 )
-from jaxacct.train.noise import privatize
+from jaxacct.train.noise import SparseVector
 from jaxacct.train.optimizers import Norms, adam_bc, averaged, averaged_model, averaging, last_norms, observing
-from jaxacct.train.own_loop import PrivateGradients, PrivateState, add_noise, make_private
+from jaxacct.train.own_loop import (
+    PrivateGradients,
+    PrivateState,
+    add_noise,
+    clip_and_sum,
+    clipped_sum,
+    make_private,
+    privatize,
+)
 from jaxacct.train.planned import Plan, SideQuery
 from jaxacct.train.report import build_report, certified_epsilon, guarantee, write_report
 from jaxacct.train.sampling import (
@@ -52,7 +60,6 @@ from jaxacct.train.sampling import (
 from jaxacct.train.saving import export_inference, load_model, save_model
 from jaxacct.train.settings import Augmentation, Batches, Budget, Placement
 from jaxacct.train.sources import IndexedSource
-from jaxacct.train.sparse_vector import SparseVector
 from jaxacct.train.state import Evaluation, TrainState
 from jaxacct.train.trainer import DPTrainer, ShortRunWarning
 from jaxacct.train.tuning import Tuned, tune

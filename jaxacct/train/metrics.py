@@ -36,8 +36,8 @@ from jaxacct import validation
 from jaxacct.numerics.precision import in_float64
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.train.clipping.rows import mapped
+from jaxacct.train.keys import standard_normal
 from jaxacct.train.models import check_one_number
-from jaxacct.train.noise import standard_normal
 from jaxacct.train.owned import on_host
 
 CLIPPED = "clipped"

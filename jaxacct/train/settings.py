@@ -25,7 +25,7 @@ from jaxacct.outward import steps_of
 from jaxacct.policies import Constant, FinitePolicy, Policy
 from jaxacct.strategies import CyclicPoisson, Strategy
 from jaxacct.train.clipping import ClippingRule, Flat
-from jaxacct.train.clipping.query import check_finite_clip_norm
+from jaxacct.train.clipping.rules import check_finite_clip_norm
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.owned import owned_settings
 from jaxacct.train.planned import Plan, SideQuery, plan
