@@ -147,6 +147,9 @@ def text_after_assignment(module, name):
     for node, following in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
             return text_after_assignment(node.module, name)
+        is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        if is_star and (text := text_after_assignment(node.module, name)):
+            return text
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
