@@ -244,7 +244,7 @@ def judged(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:
     judged.
     """
     from jaxacct import verify  # of an extra
-    from jaxacct.verify.statements import states_less
+    from jaxacct.verify.border import states_less
 
     judge = verify.epsilon if bracket["quantity"] == "epsilon" else verify.delta
     lower = 0.0 if states_less(spec.mechanisms) else bracket["lower"]

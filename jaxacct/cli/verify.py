@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         raise ValueError(f"{arguments.file} claims nothing: give a record with at least one bracket.")
     judges = {"epsilon": verify.epsilon, "delta": verify.delta}
-    from jaxacct.verify.statements import states_less
+    from jaxacct.verify.border import states_less
 
     verdicts = []
     for claim in found:

@@ -24,13 +24,11 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
-import jax
 import numpy as np
 from flint import acb, arb, arb_poly, ctx, fmpz_poly
 
-from jaxacct import mechanisms as m
 from jaxacct.verify import contour
 from jaxacct.verify.contour import Loss, Piece, Terms, Tilt, TooMuch, ball, total
 
@@ -434,9 +432,9 @@ def delta_of_many_laplace(a: arb, count: int, epsilon: arb) -> arb:
 # ----------------------------------------------------------------------------------------------------
 # Statements: each mechanism's dominating pairs, from the theorems, apart from the code of the accountants.
 #
-# Only the classes of :mod:`jaxacct.mechanisms` and their fields are read; a float stands for exactly the number that it
-# is. A statement returns for a direction of a relation the law of Y = log P/Q under P. Where P and Q are mixtures of
-# noise around some places, :func:`mixtures` splits the line at the kinks of the noise.
+# Only a mechanism's JSON record is read (``border.py`` makes it): its type, and its fields, in which a float stands for
+# exactly the number that it is. A statement returns for a direction of a relation the law of Y = log P/Q under P. Where
+# P and Q are mixtures of noise around some places, :func:`mixtures` splits the line at the kinks of the noise.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -449,48 +447,34 @@ def everything() -> Loss:
     return Loss(("everything",), infinite=arb(1))
 
 
-def stated(mechanism: Any, relation: m.Relation) -> list[Loss]:
+Record: TypeAlias = dict[str, Any]
+"""A mechanism as a JSON object: ``type``, and the fields."""
+
+
+def stated(record: Record, relation: str) -> list[Loss]:
     """Returns one law for each direction of ``relation``, or a single one where the directions' laws are equal."""
-    for kind, statement in STATEMENTS.items():
-        if type(mechanism) is kind and (kind, relation) != (m.RandomizedResponse, "zero_out"):
-            directions = directions_of(mechanism, relation)
-            fields = {f.name: getattr(mechanism, f.name) for f in dataclasses.fields(kind)}
-            laws = {direction: statement(direction, **fields) for direction in directions}
-            return list({law.key: law for law in laws.values()}.values())
-    raise Unstated(f"the referee has no statement of the pair of {type(mechanism).__name__}")
+    kind = record["type"]
+    if kind not in STATEMENTS or (kind, relation) == ("RandomizedResponse", "zero_out"):
+        raise Unstated(f"the referee has no statement of the pair of {kind}")
+    # A user's own pair (p, q) is in the order of "remove", and replacing may be either.
+    own = kind == "DiscretePair" and relation == "replace"
+    directions = ("remove", "add") if own or relation in ("add_or_remove", "zero_out") else (relation,)
+    fields = {name: value for name, value in record.items() if name != "type"}
+    laws = [STATEMENTS[kind](direction, **fields) for direction in directions]
+    return list({law.key: law for law in laws}.values())
 
 
-def states_less(mechanism: Any) -> bool:
-    """Returns whether a mechanism is stated here by its own law, while the accountants use a pair that dominates it.
-
-    Only their upper bound can be judged then: their lower bound holds for their pair, and not for the mechanism.
-    """
-    parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
-    return any(isinstance(part, m.RandomAllocation) for part in parts)
-
-
-def directions_of(mechanism: Any, relation: m.Relation) -> tuple[str, ...]:
-    """Returns the directions that a relation asks for; a user's own pair (p, q) is in the order of "remove"."""
-    if relation not in mechanism.relations:
-        known = ", ".join(mechanism.relations)
-        raise ValueError(
-            f"relation = {relation!r} is not supported by {type(mechanism).__name__}: give one of {known}."
-        )
-    own = isinstance(mechanism, m.DiscretePair) and relation == "replace"
-    return m.DIRECTIONS["add_or_remove" if own else relation]
-
-
-def composition(mechanism: Any, steps: Any, relation: m.Relation) -> list[list[tuple[Loss, int]]]:
+def composition(runs: Sequence[tuple[Record, int]], relation: str) -> list[list[tuple[Loss, int]]]:
     """Returns, for each direction, the laws and how often each is run.
 
     Equal laws are counted together, and mechanisms that release nothing are left out.
     """
-    runs = [(stated(one, relation), count) for one, count in _runs(mechanism, steps) if count]
+    parts = [(stated(record, relation), count) for record, count in runs if count]
     found = []
     # Direction i of every law; a law that serves for all directions has a single entry, used in each.
-    for i in range(max((len(laws) for laws, _ in runs), default=1)):
+    for i in range(max((len(laws) for laws, _ in parts), default=1)):
         together: dict[tuple, tuple[Loss, int]] = {}
-        for laws, count in runs:
+        for laws, count in parts:
             law = laws[min(i, len(laws) - 1)]
             if law.key != ("nothing",):
                 together[law.key] = law, count + together.get(law.key, (law, 0))[1]
@@ -498,36 +482,6 @@ def composition(mechanism: Any, steps: Any, relation: m.Relation) -> list[list[t
         if any(law.alone is not None for law, _ in found[-1]) and sum(count for _, count in found[-1]) > 1:
             raise Unstated("random allocation over two batches has a statement of one epoch, alone")
     return found
-
-
-def _runs(mechanism: Any, steps: Any) -> list[tuple[Any, int]]:
-    """Returns the mechanisms one by one, with scalar fields."""
-    if isinstance(mechanism, (tuple, list)):
-        if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
-            raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
-        return [run for part, count in zip(mechanism, steps, strict=True) for run in _runs(part, count)]
-    mechanism.validate()
-    if mechanism.composed:
-        return [run for part, count in mechanism.apart(steps) for run in _runs(part, count)]
-    shape = mechanism.batch_shape
-    if len(shape) > 1 or np.shape(steps) not in ((), shape):
-        raise ValueError(f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}.")
-    if not shape:
-        return [(mechanism, whole(steps))]
-    own = {name: 1 for name in ("p", "q", "sensitivities", "probabilities")}
-
-    def entry(i: int) -> Any:
-        """Returns mechanism i of a sequence."""
-        leaves = {f.name: getattr(mechanism, f.name) for f in dataclasses.fields(mechanism)}
-        chosen = {
-            name: np.asarray(leaf)[i] if np.ndim(leaf) > own.get(name, 0) else leaf
-            for name, leaf in leaves.items()
-            if not callable(leaf)
-        }
-        return dataclasses.replace(mechanism, **chosen)
-
-    counts = np.broadcast_to(np.asarray(steps, dtype=object), shape)
-    return [(entry(i), whole(counts[i])) for i in range(shape[0])]
 
 
 def whole(steps: Any) -> int:
@@ -540,11 +494,12 @@ def whole(steps: Any) -> int:
 
 def exact(value: Any, name: str) -> Fraction | float:
     """Returns a number exactly, as a fraction; infinity and NaN as floats. Raises TypeError where it is no number."""
-    if isinstance(value, jax.core.Tracer):
-        raise TypeError(f"{name} = {value} is traced: a verdict is about numbers.")
     if isinstance(value, Fraction):
         return value
-    found = value if isinstance(value, int) else np.asarray(value)
+    try:
+        found = value if isinstance(value, int) else np.asarray(value)
+    except TypeError:
+        raise TypeError(f"{name} = {value} is traced, or no number: a verdict is about numbers.") from None
     if isinstance(value, bool) or (not isinstance(found, int) and (found.dtype.kind not in "iuf" or found.ndim)):
         raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give a number.")
     if isinstance(found, int) or found.dtype.kind in "iu":
@@ -818,23 +773,23 @@ def unknown_functions(direction: str, **_: Any) -> Loss:
     raise Unstated("the distribution functions of PrivacyLoss return floats, which prove nothing in ball arithmetic")
 
 
-STATEMENTS: dict[Any, Callable[..., Loss]] = {
-    m.Gaussian: gaussian,
-    m.PoissonSubsampledGaussian: subsampled_gaussian,
-    m.PoissonSubsampledGroup: subsampled_group,
-    m.GaussianMixture: gaussian_mixture,
-    m.TruncatedPoissonGaussian: truncated,
-    m.GaussianWithoutReplacement: gaussian_without_replacement,
-    m.LaplaceWithoutReplacement: laplace_without_replacement,
-    m.Laplace: laplace,
-    m.PoissonSubsampledLaplace: subsampled_laplace,
-    m.DiscreteLaplace: discrete_laplace,
-    m.DiscreteGaussian: discrete_gaussian,
-    m.PureDP: pure,
-    m.ApproximateDP: approximate,
-    m.RandomizedResponse: randomized_response,
-    m.DiscretePair: discrete_pair,
-    m.RandomAllocation: random_allocation,
-    m.PrivacyLoss: unknown_functions,
+STATEMENTS: dict[str, Callable[..., Loss]] = {
+    "Gaussian": gaussian,
+    "PoissonSubsampledGaussian": subsampled_gaussian,
+    "PoissonSubsampledGroup": subsampled_group,
+    "GaussianMixture": gaussian_mixture,
+    "TruncatedPoissonGaussian": truncated,
+    "GaussianWithoutReplacement": gaussian_without_replacement,
+    "LaplaceWithoutReplacement": laplace_without_replacement,
+    "Laplace": laplace,
+    "PoissonSubsampledLaplace": subsampled_laplace,
+    "DiscreteLaplace": discrete_laplace,
+    "DiscreteGaussian": discrete_gaussian,
+    "PureDP": pure,
+    "ApproximateDP": approximate,
+    "RandomizedResponse": randomized_response,
+    "DiscretePair": discrete_pair,
+    "RandomAllocation": random_allocation,
+    "PrivacyLoss": unknown_functions,
 }
-"""The statement of each class of mechanism: a function of a direction and the mechanism's fields."""
+"""The statement of each type of mechanism: a function of a direction and the record's fields."""

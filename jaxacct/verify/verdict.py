@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint import arb, ctx
 
-from jaxacct.verify import cells, contour, statements
+from jaxacct.verify import border, cells, contour, statements
 from jaxacct.verify.contour import Loss, TooMuch
 from jaxacct.verify.statements import Unstated, composition, exact
 
@@ -403,7 +403,9 @@ def _judged(
     """Returns the verdict on a bracket; ``ask`` makes the question, and ``most`` is its largest possible truth."""
     with ctx.workprec(BITS + 64):
         try:
-            question = ask([Direction(runs) for runs in composition(mechanism, steps, relation)])
+            question = ask(
+                [Direction(runs) for runs in composition(border.runs_of(mechanism, steps, relation), relation)]
+            )
         except Unstated as missing:
             trivial = lower <= 0 and upper >= most
             status = Status.PROVED if trivial else Status.UNDECIDED
