@@ -348,21 +348,19 @@ def sums(law: Loss, count: int, tilt: float, most: int = MOST) -> list[Entry]:
     if math.comb(count + size - 1, size - 1) > most:
         raise TooMuch(f"{count} runs of {size} losses have more than {most} sums")
     found = [(count, Entry(arb(1), arb(0)))]
-    # One atom after the other takes j of the runs that are left, the last atom all of them. ``found`` holds the number
-    # left with the mass and sum so far; the update of ``mass`` makes the binomial coefficient C(left, j).
-    for i, (p, y) in enumerate(law.atoms):
+    # One atom after the other takes j of the runs that are left. ``found`` holds the number left, with the mass and sum
+    # so far; the update of ``mass`` makes the binomial coefficient C(left, j).
+    for p, y in law.atoms[:-1]:
         grown = []
         for left, entry in found:
             mass = entry.mass
-            least = left if i == size - 1 else 0
-            if least:
-                grown.append((0, Entry(mass * p**left, entry.loss + left * y)))
-                continue
             for j in range(left + 1):
                 grown.append((left - j, Entry(mass, entry.loss + j * y)))
                 mass = mass * p * (left - j) / (j + 1)
-        found = grown if i < size - 1 else [run for run in grown if run[0] == 0]
-    return [entry for _, entry in found]
+        found = grown
+    # The last atom takes all that are left.
+    p, y = law.atoms[-1]
+    return [Entry(entry.mass * p**left, entry.loss + left * y) if left else entry for left, entry in found]
 
 
 def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> list[Entry]:

@@ -403,9 +403,8 @@ def _judged(
     """Returns the verdict on a bracket; ``ask`` makes the question, and ``most`` is its largest possible truth."""
     with ctx.workprec(BITS + 64):
         try:
-            question = ask(
-                [Direction(runs) for runs in composition(border.runs_of(mechanism, steps, relation), relation)]
-            )
+            runs = border.runs_of(mechanism, steps, relation)
+            question = ask([Direction(laws) for laws in composition(runs, relation)])
         except Unstated as missing:
             trivial = lower <= 0 and upper >= most
             status = Status.PROVED if trivial else Status.UNDECIDED
