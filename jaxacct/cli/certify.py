@@ -71,8 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ValueError("SPEC is missing: give a file of a spec, a report, a history or an event; or --check FOLDER.")
     folder = pathlib.Path(arguments.out or "certificate")
     from jaxacct import certificates, specs
-    from jaxacct.certificates import certificate
-    from jaxacct.certificates.certificate import check_free
+    from jaxacct.certificates import certificate, check_free
 
     check_free(folder, overwrite=arguments.overwrite)
     made = certificates.certify(specs.combined([specs.read(name) for name in arguments.spec], **settings))
@@ -104,8 +103,7 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     import numpy as np
 
     from jaxacct import plot
-    from jaxacct.certificates import certificate
-    from jaxacct.certificates.certificate import attack_curve
+    from jaxacct.certificates import attack_curve, certificate
 
     try:
         plot.require_matplotlib()

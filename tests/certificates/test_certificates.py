@@ -17,8 +17,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct import certificates, json_files, specs
-from jaxacct.certificates import certificate
-from jaxacct.certificates.certificate import text_of
+from jaxacct.certificates import certificate, text_of
 from jaxacct.cli import main
 from jaxacct.mechanisms.records import mechanism_of, record_of
 

@@ -30,7 +30,7 @@ ALLOWED = {
     ("prv/plan.py", "1e-12"): "goals and meshes, of choices",
     ("prv/accountant.py", "1e-12"): "a delta",
     ("calibrate/search.py", "1e-12"): "a sampling rate",
-    ("filters/renyi.py", "2.0**-46"): "what is stored of log 1/delta is two float32 numbers, rounded up",
+    ("filters.py", "2.0**-46"): "what is stored of log 1/delta is two float32 numbers, rounded up",
     ("convert/concentrated.py", "4e-14"): "Python's own floats",
     ("convert/concentrated.py", "1e-12"): "likewise",
     ("tradeoff/curve.py", "1e-13"): "a gap that no mesh needs to close",

@@ -1,4 +1,11 @@
-"""The reader of specs: from files and objects to mechanisms, counts and the question asked of their composition.
+"""Specs: compositions and the question asked of them, as JSON, TOML or YAML, with one reader for all commands.
+
+A spec is an object with these keys: ``parts``; ``delta`` or ``epsilon``, at which the other is asked; ``relation``;
+``unit``, whose data one record is, and ``group``, the number of records that change together; ``fixed``, who fixed the
+settings and when, false where they followed from results. Each part is a mechanism (``type``, fields, ``count`` or
+``epochs``, ``sampling``), or a record of a run in another format: ``report``, of this library's trainer; ``opacus``, a
+history or checkpoint; ``dp_event``, with the names of dp_accounting's classes and fields. A file with one such record
+is a spec of one part.
 
 A reading refuses what it does not understand, key by key: a certificate rests on every word of its spec.
 
@@ -32,6 +39,8 @@ from jaxacct.adapters.events import checkpoint_history, from_history
 from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
 from jaxacct.mechanisms.records import kind_of, mechanism_of, record_of
 from jaxacct.mechanisms.renyi_only import OfOthers
+
+__all__ = ["Release", "Spec", "combined", "parsed", "part_of", "read"]
 
 READERS = ("report", "opacus", "dp_event")
 """Keys of the parts that are records of a run in another format."""

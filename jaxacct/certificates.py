@@ -1,4 +1,16 @@
-"""A certificate's content, words, page, folder and check, from the spec of a composition.
+"""Certificates: the proved privacy of a composition, in words and in numbers, for somebody else to check.
+
+:func:`certify` makes the content of a certificate from a spec (:mod:`jaxacct.specs`), :func:`write` writes it to a
+folder, and :func:`check` reads a folder elsewhere: it compares every byte with the seal, has the referee
+(:mod:`jaxacct.verify`) judge the bracket, and computes everything else anew from the spec inside. The format is that of
+``certificate-1.schema.json`` beside this file, a JSON Schema.
+
+*A check proves this.* The bracket is the referee's theorem, or the accountants' where the referee has no statement of a
+mechanism; words and pictures follow from it. No theorem says that the run was the one in the spec: the assumptions are
+listed one by one. The seal is a hash and no signature: it reveals careless changes, and identifies a certificate by 64
+letters that are handed over on another channel. Whoever makes a new seal can change the date, the versions and the code
+that made it, the picture, and the files beside the page, which the seal alone covers; and numbers other than the
+bracket and the claim, by a millionth. A check refuses every other change.
 
 Everything in a certificate but the record of its making follows from its spec. So a check computes the content anew by
 the functions that made it, and compares.
@@ -43,8 +55,9 @@ from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAnd
 from jaxacct.mechanisms.records import record_of
 from jaxacct.mechanisms.renyi_only import has_renyi_only
 from jaxacct.outward import rounded_up, up
-from jaxacct.specs import Spec, parsed
-from jaxacct.specs.spec import ANY, all_of, sampling_of, unit_of
+from jaxacct.specs import ANY, Spec, all_of, parsed, sampling_of, unit_of
+
+__all__ = ["CERTIFICATE", "Checked", "certify", "check", "write"]
 
 SCHEMA = "jaxacct.certificate/1"
 """The format's name and version; the number rises where a key is removed or changes its meaning."""
