@@ -168,3 +168,12 @@ def test_answers_are_asked_for_until_one_decides():
             both, either = _all((first, second)), _any((first, second))
             assert both is (False if False in (first, second) else None if None in (first, second) else True)
             assert either is (True if True in (first, second) else None if None in (first, second) else False)
+
+
+def test_two_runs_of_a_law_with_many_places_of_noise_are_left_to_the_contour():
+    # The integral over two runs knows three places: a group of three examples makes four.
+    group = ja.PoissonSubsampledGroup(2.0, 0.1, 3, "gaussian")
+    verdict = verify.delta(group, 2, 0.7, (0.0, 1e-9), relation="remove")
+    assert verdict.status == "REFUTED"
+    upper = float(np.max(ja.prv.delta(group, 2, 0.7, relation="remove", points=4096).upper))
+    assert verify.delta(group, 2, 0.7, (0.0, upper), relation="remove").status == "PROVED"
