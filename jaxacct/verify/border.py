@@ -14,10 +14,10 @@ import numpy as np
 from jaxacct.verify.statements import STATEMENTS, Record, whole
 
 if TYPE_CHECKING:
-    from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
+    from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation
 
 
-def runs_of(mechanism: Mechanisms, steps: Steps, relation: Relation) -> list[tuple[Record, int]]:
+def runs_of(mechanism: Any, steps: Any, relation: Relation) -> list[tuple[Record, int]]:
     """Returns the records of a composition's mechanisms one by one, with scalar fields, and how often each is run.
 
     Raises ValueError where a mechanism, its steps or its relation are out of range.

@@ -175,12 +175,8 @@ def _beyond(b: Piece, terms: Terms, y: acb) -> acb:
 # means over the data without it. Given W_1 = w the mean over W_2 is closed: with k = K - w, if that is above 0, and d =
 # sigma/2 - log(k)/sigma, E[(W - k)+] = Phi(d) - k Phi(d - sigma), E[(k - W)+] = k Phi(sigma - d) - Phi(-d); else 1 - k,
 # and 0. There remains an integral over x_1 up to where w = K, which Arb computes with its error. The last 2^-bits
-# before that point, bits being the precision, and the range beyond FAR are bounded by the integrand's bound.
+# before that point, bits being the precision, and the range beyond 60 deviations are bounded by the integrand's bound.
 # ----------------------------------------------------------------------------------------------------
-
-FAR = 60
-"""Standard deviations at which the integral ends: beyond lies a mass of less than e^-1800. Sound for any value above 0:
-the mass beyond is added."""
 
 
 def delta_of_two_batches(direction: str, noise: arb, epsilon: arb) -> arb:
@@ -198,15 +194,18 @@ def delta_of_two_batches(direction: str, noise: arb, epsilon: arb) -> arb:
         found = _phi(d) - k * _phi(d - sigma) if removes else k * _phi(sigma - d) - _phi(-d)
         return found * (-x * x / 2).exp()
 
-    low = arb(-FAR)
+    # Standard deviations at which the integral ends, beyond which lies a mass of less than e^-1800. Sound for any value
+    # above 0: the mass beyond is added.
+    far = 60
+    low = arb(-far)
     if not last > low + 1:
         raise ArithmeticError("noise so small that all lies beyond what is integrated")
     end = last - arb(2) ** -ctx.prec
-    high = end if not end > FAR else arb(FAR)
+    high = end if not end > far else arb(far)
     value = acb.integral(inner, acb(low), acb(high)).real / (2 * arb.pi()).sqrt()
     # The two inner means are at most 1 and K, so the ends that were cut off hold at most that times their mass.
     most = arb(1).max(bound)
-    left_out = most * (2 * _phi(acb(-FAR)).real + (arb(2) ** -ctx.prec))
+    left_out = most * (2 * _phi(acb(-far)).real + (arb(2) ** -ctx.prec))
     value += arb(0).union(left_out)
     if removes:
         value += (1 - bound) * _phi(acb(-last)).real + _phi(acb(sigma - last)).real
@@ -323,14 +322,8 @@ def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, 
 # between 0 and this sum.
 # ----------------------------------------------------------------------------------------------------
 
-SEEN = 1e-6
-"""Fall of the cumulant K (nats) from which on outcomes cut off weigh under the tilt. Sound for any value."""
-
 WORTH = 1.2
 """Least factor by which the best tilt has to grow for a cut to be used. Sound for any value."""
-
-ROUNDS = 16
-"""Largest number of guesses of delta. Sound for any value."""
 
 
 def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.Runs, arb]:
@@ -345,10 +338,12 @@ def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.R
     share = wanted + math.log(sum(k for _, k in runs))
     # The place of the cut depends on delta, and the estimate of delta on the cut: both are iterated until the estimate
     # falls by less than a factor e. Under the whole law's tilt it is far too high, so it only falls.
-    for _ in range(ROUNDS):
+    # Sound for any number of guesses.
+    for _ in range(16):
         laws = [within(law, math.sqrt(2 * (share - log_delta))) for law, _ in runs]
         cut = [(law, k) for (law, _), (_, k) in zip(laws, runs, strict=True)]
-        if contour.together(cut, tilt)[0] > contour.together(runs, tilt)[0] - SEEN:
+        # A cut that the cumulant (nats) does not see gains nothing. Sound for any value.
+        if contour.together(cut, tilt)[0] > contour.together(runs, tilt)[0] - 1e-6:
             return runs, arb(0)
         raised = contour.sketched_saddle(cut, epsilon)
         # delta of the cut law, but no less than about the mass that the cut was placed for.
@@ -399,9 +394,6 @@ def _endless(piece: Piece) -> bool:
 # (u - 1/2)) leaves 2^k (e^(y/2) - 1). The polynomials have whole coefficients of both signs; further bits make up for
 # their cancellation.
 # ----------------------------------------------------------------------------------------------------
-
-MOST = 1000
-"""Largest number of runs in closed form: the sum has k^2/2 terms. Sound for any value."""
 
 
 def delta_of_many_laplace(a: arb, count: int, epsilon: arb) -> arb:
