@@ -9,8 +9,14 @@ import jaxacct
 PACKAGES = ["jaxacct"] + [
     name
     for _, name, is_package in pkgutil.walk_packages(jaxacct.__path__, "jaxacct.")
-    # The command's public face is its help, and arithmetic is asked for by ``arithmetic=``.
-    if is_package and name != "jaxacct.cli" and not name.startswith("jaxacct.numerics")
+    # A room is a package or one module. The command's public face is its help, and arithmetic is asked for by
+    # ``arithmetic=``.
+    if (
+        is_package
+        or (name.count(".") == 1 and not name.endswith("__") and hasattr(importlib.import_module(name), "__all__"))
+    )
+    and name != "jaxacct.cli"
+    and not name.startswith("jaxacct.numerics")
 ]
 
 
