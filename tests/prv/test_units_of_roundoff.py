@@ -19,8 +19,8 @@ from jaxacct.rounded_sum import RoundedSum, rounding_of_one
 
 PACKAGE = pathlib.Path(ja.__file__).parent
 
-ROOMS = ("prv", "convert", "rdp", "filters", "odometers", "gdp", "tradeoff", "iteration", "calibrate")
-MODULES = ("ledger.py", "rounded_sum.py")
+ROOMS = ("prv", "convert", "rdp", "gdp", "tradeoff", "iteration", "calibrate")
+MODULES = ("ledger.py", "rounded_sum.py", "filters.py", "odometers.py")
 
 ROUNDING_NAMES = {"UNIT_ROUNDOFF", "FUNCTION", "FLOAT64", "nextafter", "finfo", "ldexp", "frexp"}
 
