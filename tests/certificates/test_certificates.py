@@ -386,14 +386,14 @@ def test_what_cannot_be_certified_is_refused_with_the_reason(name):
 def test_the_hash_of_the_code_is_that_of_its_files(made):
     package = pathlib.Path(ja.__file__).parent
     assert len(list(package.rglob("*.py"))) > 150
-    assert made["sha256"]["code"] == certificate.code_digest() != hashlib.sha256().hexdigest()
+    assert made["sha256"]["code"] == certificates.code_digest() != hashlib.sha256().hexdigest()
     assert made["sha256"]["spec"] == certificates.digest(made["spec"])
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove", "remove", "add"])
 def test_the_picture_is_nowhere_below_what_is_proved(relation):
     profile = {"epsilon": [0.2, 0.5, 1.1, 1.9, 2.1], "delta": [0.3, 0.1, 0.01, 1e-3, 1e-5]}
-    rates, success = certificate.attack_curve({"profile": profile, "relation": relation})
+    rates, success = certificates.attack_curve({"profile": profile, "relation": relation})
     assert (rates[0], rates[-1]) == (0.0, 1.0)
     assert rates == sorted(rates)
     for x in np.random.default_rng(0).uniform(size=2000) ** 3:
@@ -405,13 +405,13 @@ def test_the_picture_is_nowhere_below_what_is_proved(relation):
 
 
 def test_what_is_printed_is_what_the_page_says(made):
-    on_paper = [text for heading, texts in certificate.printed(made) for text in (heading, *texts)]
+    on_paper = [text for heading, texts in certificates.printed(made) for text in (heading, *texts)]
     shown = html.unescape(certificates.html(made, None))
-    assert all(text in shown for pair in certificate.facts(made) for text in pair)
-    assert all(any(fact in text for text in on_paper) for _, fact in certificate.facts(made))
+    assert all(text in shown for pair in certificates.facts(made) for text in pair)
+    assert all(any(fact in text for text in on_paper) for _, fact in certificates.facts(made))
     for one in made["assumptions"]:
         assert sum(one["text"] in text and one["void_if"] in text for text in on_paper) == 1
-    for count, what in certificate.released(made):
+    for count, what in certificates.released(made):
         assert f"{count} times {what}" in on_paper
         assert what in shown
     assert any(made["sha256"]["code"] in text for text in on_paper)
