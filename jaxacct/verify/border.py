@@ -7,7 +7,7 @@ the kernel is imported within functions, where the caller's mechanism has brough
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
