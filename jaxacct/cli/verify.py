@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         raise ValueError(f"{arguments.file} claims nothing: give a record with at least one bracket.")
     judges = {"epsilon": verify.epsilon, "delta": verify.delta}
-    from jaxacct.verify.statements import states_less
+    from jaxacct.verify.border import states_less
 
     verdicts = []
     for claim in found:
@@ -237,13 +237,12 @@ def certify(arguments: argparse.Namespace) -> int:
         raise ValueError("SPEC is missing: give a file of a spec, a report, a history or an event; or --check FOLDER.")
     folder = pathlib.Path(arguments.out or "certificate")
     from jaxacct import certificates, specs
-    from jaxacct.certificates import certificate
-    from jaxacct.certificates.certificate import check_free
+    from jaxacct.certificates import HTML, check_free, html
 
     check_free(folder, overwrite=arguments.overwrite)
     made = certificates.certify(specs.combined([specs.read(name) for name in arguments.spec], **settings))
     png, pdf = _pictures(made)
-    files = {certificate.HTML: certificate.html(made, png).encode()} | ({} if pdf is None else {"certificate.pdf": pdf})
+    files = {HTML: html(made, png).encode()} | ({} if pdf is None else {"certificate.pdf": pdf})
     seal = certificates.write(folder, made, files, overwrite=arguments.overwrite)
     status = made["verdict"]["status"]
     show(
@@ -257,12 +256,12 @@ def certify(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     """Checks a folder, prints the result, and returns the exit code."""
     from jaxacct import certificates
-    from jaxacct.certificates import certificate
+    from jaxacct.certificates import HTML
 
     found = certificates.check(arguments.check)
     made = found.certificate
     by = "the code that made it" if found.same_code else "other code than made it, to the same result"
-    unread = sorted(made["sha256"]["files"].keys() - {certificate.HTML})
+    unread = sorted(made["sha256"]["files"].keys() - {HTML})
     facts = [("checked by", by), ("reason", found.reason), ("sealed, not read", ", ".join(unread) or "nothing")]
     record = {"status": found.status, "reason": found.reason, "same_code": found.same_code, "seal": made["seal"]}
     show(record, arguments.json, lambda: _print_certificate(made, made["seal"], found.status, facts))
@@ -274,8 +273,7 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     import numpy as np
 
     from jaxacct import plot
-    from jaxacct.certificates import certificate
-    from jaxacct.certificates.certificate import attack_curve
+    from jaxacct.certificates import attack_curve, printed
 
     try:
         plot.require_matplotlib()
@@ -290,7 +288,7 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     )  # fmt: skip
     png, pdf = io.BytesIO(), io.BytesIO()
     plot.draw(chart, png)
-    plot.document("Certificate of differential privacy", made["statement"], chart, certificate.printed(made), pdf)
+    plot.document("Certificate of differential privacy", made["statement"], chart, printed(made), pdf)
     return png.getvalue(), pdf.getvalue()
 
 

@@ -12,7 +12,7 @@ from helpers.shared import SGD, sharing
 import jaxacct as ja
 from jaxacct import strategies, train
 from jaxacct.cli import build_parser, training
-from jaxacct.specs.spec import unit_of
+from jaxacct.specs import unit_of
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.saving import fingerprint
 from jaxacct.train.settings import public_size

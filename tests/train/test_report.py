@@ -183,7 +183,7 @@ def test_the_picture_is_drawn_without_touching_matplotlibs_state(tmp_path):
 
 
 def test_a_report_is_enough_for_a_certificate():
-    from jaxacct.certificates.certificate import followed
+    from jaxacct.certificates import followed
 
     trainer = make()
     report = json.loads(json.dumps(build_report(trainer, trainer.fit(steps=4))))

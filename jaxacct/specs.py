@@ -1,4 +1,11 @@
-"""The reader of specs: from files and objects to mechanisms, counts and the question asked of their composition.
+"""Specs: compositions and the question asked of them, as JSON, TOML or YAML, with one reader for all commands.
+
+A spec is an object with these keys: ``parts``; ``delta`` or ``epsilon``, at which the other is asked; ``relation``;
+``unit``, whose data one record is, and ``group``, the number of records that change together; ``fixed``, who fixed the
+settings and when, false where they followed from results. Each part is a mechanism (``type``, fields, ``count`` or
+``epochs``, ``sampling``), or a record of a run in another format: ``report``, of this library's trainer; ``opacus``, a
+history or checkpoint; ``dp_event``, with the names of dp_accounting's classes and fields. A file with one such record
+is a spec of one part.
 
 A reading refuses what it does not understand, key by key: a certificate rests on every word of its spec.
 
@@ -32,6 +39,8 @@ from jaxacct.adapters.events import checkpoint_history, from_history
 from jaxacct.mechanisms import DIRECTIONS, Mechanism, Relation, group
 from jaxacct.mechanisms.by_curve import OfOthers
 from jaxacct.mechanisms.records import kind_of, mechanism_of, record_of
+
+__all__ = ["Release", "Spec", "combined", "parsed", "part_of", "read"]
 
 READERS = ("report", "opacus", "dp_event")
 """Keys of the parts that are records of a run in another format."""
@@ -263,9 +272,6 @@ def _whole(count: Any) -> int:
 # Files: specs, and records of runs that stand for a spec by themselves.
 # ----------------------------------------------------------------------------------------------------
 
-BY_KEY = {"parts": "", "final": "report", "history": "opacus", "class_name": "dp_event", "type": "type"}
-"""Kinds of objects, by a key that such an object has: "" is a spec, "type" a mechanism, else a reader's key."""
-
 
 def read(name: str) -> dict[str, Any]:
     """Returns the spec in a file, ``-`` for standard input, with the files that it names read into it.
@@ -287,7 +293,9 @@ def _as_spec(value: Any, name: str) -> dict[str, Any]:
     """Returns a file's value as a spec; a list is an Opacus history, other records become the spec's only part."""
     if isinstance(value, list):
         return {"parts": [{"opacus": value}]}
-    kind = next((kind for key, kind in BY_KEY.items() if isinstance(value, dict) and key in value), None)
+    # Kinds of objects, by a key that such an object has: "" is a spec, "type" a mechanism, else a reader's key.
+    by_key = {"parts": "", "final": "report", "history": "opacus", "class_name": "dp_event", "type": "type"}
+    kind = next((kind for key, kind in by_key.items() if isinstance(value, dict) and key in value), None)
     if kind is None:
         raise ValueError(
             f"{name} is no spec: give an object with parts, a report.json of jaxacct train, a history of Opacus "
@@ -343,9 +351,6 @@ def _yaml(text: str) -> Any:
 ANY = "one record"
 """The unit of privacy where none is named."""
 
-KEYS = ("parts", "delta", "epsilon", "relation", "unit", "group", "fixed")
-"""The keys of a spec."""
-
 
 @dataclass(frozen=True)
 class Spec:
@@ -398,10 +403,11 @@ def parsed(given: dict[str, Any]) -> Spec:
 
 def _parsed(given: dict[str, Any]) -> Spec:
     """Returns :func:`parsed`, with TypeError for values of a wrong type."""
-    for key in given.keys() - set(KEYS):
+    keys = ("parts", "delta", "epsilon", "relation", "unit", "group", "fixed")
+    for key in given.keys() - set(keys):
         # The first unknown key is refused: nothing that a spec says is passed over.
-        close = difflib.get_close_matches(key, KEYS, 1)
-        raise ValueError(f"key {key!r}: {f'did you mean {close[0]}?' if close else 'give ' + ', '.join(KEYS)}")
+        close = difflib.get_close_matches(key, keys, 1)
+        raise ValueError(f"key {key!r}: {f'did you mean {close[0]}?' if close else 'give ' + ', '.join(keys)}")
     parts, fixed = given.get("parts"), given.get("fixed", "")
     if not isinstance(parts, list) or not parts:
         raise ValueError(f"parts = {parts!r}: give a list of at least one mechanism, report, opacus or dp_event.")

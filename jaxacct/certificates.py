@@ -1,4 +1,16 @@
-"""A certificate's content, words, page, folder and check, from the spec of a composition.
+"""Certificates: the proved privacy of a composition, in words and in numbers, for somebody else to check.
+
+:func:`certify` makes the content of a certificate from a spec (:mod:`jaxacct.specs`), :func:`write` writes it to a
+folder, and :func:`check` reads a folder elsewhere: it compares every byte with the seal, has the referee
+(:mod:`jaxacct.verify`) judge the bracket, and computes everything else anew from the spec inside. The format is that of
+``certificate-1.schema.json`` beside this file, a JSON Schema.
+
+*A check proves this.* The bracket is the referee's theorem, or the accountants' where the referee has no statement of a
+mechanism; words and pictures follow from it. No theorem says that the run was the one in the spec: the assumptions are
+listed one by one. The seal is a hash and no signature: it reveals careless changes, and identifies a certificate by 64
+letters that are handed over on another channel. Whoever makes a new seal can change the date, the versions and the code
+that made it, the picture, and the files beside the page, which the seal alone covers; and numbers other than the
+bracket and the claim, by a millionth. A check refuses every other change.
 
 Everything in a certificate but the record of its making follows from its spec. So a check computes the content anew by
 the functions that made it, and compares.
@@ -43,26 +55,18 @@ from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAnd
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.records import record_of
 from jaxacct.outward import rounded_up, up
-from jaxacct.specs import Spec, parsed
-from jaxacct.specs.spec import ANY, all_of, sampling_of, unit_of
+from jaxacct.specs import ANY, Spec, all_of, parsed, sampling_of, unit_of
+
+__all__ = ["CERTIFICATE", "Checked", "certify", "check", "write"]
 
 SCHEMA = "jaxacct.certificate/1"
 """The format's name and version; the number rises where a key is removed or changes its meaning."""
-
-DELTAS = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
-"""Deltas, those above the claim's, at which the profile is computed: several together bound an attack more tightly.
-
-Sound for any values in (0, 1).
-"""
 
 RATES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
 """False-positive rates at which the most successful attack is reported; the statement's words use 0.01 and 0.05."""
 
 PACKAGES = ("jax", "jaxlib", "numpy", "python-flint")
 """The installed packages whose versions a certificate records."""
-
-MAKERS = ("jaxacct", "python", *PACKAGES)
-"""The programs whose versions a certificate records."""
 
 
 def certify(given: dict[str, Any]) -> dict[str, Any]:
@@ -189,7 +193,9 @@ def _profile(spec: Spec, claim: dict[str, float], cost: Fraction) -> dict[str, l
 
     At a delta above the claim's epsilon is smaller, so cut batches cost no more there than they cost the claim.
     """
-    left = {delta: -up(cost - Fraction(delta)) for delta in DELTAS if delta > claim["delta"] + cost}
+    # Several deltas together bound an attack more tightly. Sound for any values in (0, 1).
+    deltas = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
+    left = {delta: -up(cost - Fraction(delta)) for delta in deltas if delta > claim["delta"] + cost}
     asked = np.array([*left.values(), 0.5])  # never an empty list
     found = jaxacct.curve(spec.mechanisms, spec.steps, deltas=asked, relation=spec.relation).upper[:-1]
     epsilons = [*np.minimum(found, claim["epsilon"]).tolist(), claim["epsilon"]]
@@ -244,7 +250,7 @@ def judged(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:
     judged.
     """
     from jaxacct import verify  # of an extra
-    from jaxacct.verify.statements import states_less
+    from jaxacct.verify.border import states_less
 
     judge = verify.epsilon if bracket["quantity"] == "epsilon" else verify.delta
     lower = 0.0 if states_less(spec.mechanisms) else bracket["lower"]
@@ -422,9 +428,6 @@ def _percent(rate: float) -> str:
 HTML = "certificate.html"
 """The page's name in a folder."""
 
-PICTURE = re.compile(r'<img [^>]*src="data:image/png;base64,[^"]*">')
-"""The pattern of the page's picture, which is left out of a check: drawing programs differ."""
-
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;color:#26323f;max-width:46rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:1.4rem 0 .3rem}table{border-collapse:collapse;width:100%}
 td,th{text-align:left;vertical-align:top;border-top:1px solid #d9dee3;padding:.3rem .6rem .3rem 0}
@@ -503,8 +506,8 @@ def printed(made: dict[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def without_picture(text: str) -> str:
-    """Returns a page without its picture."""
-    return PICTURE.sub("", text, count=1)
+    """Returns a page without its picture, which no check compares, since drawing programs differ."""
+    return re.sub(r'<img [^>]*src="data:image/png;base64,[^"]*">', "", text, count=1)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -575,15 +578,6 @@ def text_of(sealed: dict[str, Any]) -> bytes:
 # The check of a folder, on another machine and later.
 # ----------------------------------------------------------------------------------------------------
 
-CLOSE = 1e-6
-"""Relative distance within which two machines have to agree on computed numbers.
-
-The bracket, which the referee judges, and the step from it to the claim are exact, whatever this is.
-"""
-
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-"""The pattern of the time at which a certificate was made, in UTC."""
-
 
 @dataclass(frozen=True)
 class Checked:
@@ -649,14 +643,14 @@ def check(folder: str | os.PathLike[str]) -> Checked:
         if verdict["status"] == "REFUTED":
             return Checked("REFUTED", verdict["reason"], sealed, same)
         about = {"schema": SCHEMA, "made": whole["made"], "verdict": verdict}
-        about["versions"] = {name: str(whole["versions"][name]) for name in MAKERS}
+        about["versions"] = {name: str(whole["versions"][name]) for name in ("jaxacct", "python", *PACKAGES)}
         about["sha256"] = {"spec": digest(whole["spec"]), "code": whole["sha256"]["code"], "files": files}
         anew = worded(about | followed(whole["spec"]))
         # The statement's words are made from the numbers that stand in the file, which may differ in their last digits.
         _compare(whole, anew | {"statement": worded(whole)["statement"]}, "")
         if not follows(spec, whole):
             raise ValueError(f"claim = {whole['claim']} is not implied by the bracket")
-        if not TIME.fullmatch(whole["made"]):
+        if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", whole["made"]):
             raise ValueError(f"made = {whole['made']!r} is no time")
     except (TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"{file} has not what a certificate has ({error!r}): ask for the folder again.") from None
@@ -670,7 +664,7 @@ def check(folder: str | os.PathLike[str]) -> Checked:
 
 
 def _compare(there: Any, here: Any, where: str) -> None:
-    """Raises ValueError where two values differ: texts at all, computed numbers by more than :data:`CLOSE`."""
+    """Raises ValueError where two values differ: texts at all, computed numbers by a millionth."""
     if isinstance(there, dict) and isinstance(here, dict) and list(there) == list(here):
         for key in here:
             _compare(there[key], here[key], f"{where}.{key}".lstrip("."))
@@ -678,7 +672,9 @@ def _compare(there: Any, here: Any, where: str) -> None:
         for i, (one, other) in enumerate(zip(there, here, strict=True)):
             _compare(one, other, f"{where}[{i}]")
     elif isinstance(there, float) and isinstance(here, float) and not where.startswith("spec"):
-        if not math.isclose(there, here, rel_tol=CLOSE, abs_tol=0.0):
+        # Two machines agree on numbers within that. The bracket, which the referee judges, and the step from it to the
+        # claim are exact, whatever this is.
+        if not math.isclose(there, here, rel_tol=1e-6, abs_tol=0.0):
             raise ValueError(f"{where} is {there!r} there, and {here!r} computed here")
     elif type(there) is not type(here) or there != here:
         raise ValueError(f"{where or 'the certificate'} is {there!r:.120} there, and {here!r:.120} here")
