@@ -28,12 +28,6 @@ from typing import BinaryIO, cast
 import numpy as np
 from jaxtyping import Int32, Num
 
-SPLIT_SEED = 20240229
-"""Seed of the fixed permutations that hold out a test set; public, and no part of the training's randomness."""
-
-MOST_TEXT = 2**28
-"""Most bytes of a text file: ten times the longest one. A larger file is refused as damaged."""
-
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -93,12 +87,14 @@ def hold_out(name: str, inputs: np.ndarray, labels: np.ndarray, test_size: int, 
     >>> hold_out("mine", np.zeros((5, 1), np.float32), np.zeros(5, np.int32), 2, num_classes=2).train_inputs.shape
     (3, 1)
     """
+    # Seed of the fixed permutations that hold out a test set; public, and no part of the training's randomness.
+    split_seed = 20240229
     if not 0 < test_size < len(inputs):
         raise ValueError(
             f"test_size = {test_size} of the {len(inputs)} examples of {name}: give a whole number from 1 to "
             f"{len(inputs) - 1}, so that both parts have examples."
         )
-    order = np.random.default_rng(SPLIT_SEED).permutation(len(inputs))
+    order = np.random.default_rng(split_seed).permutation(len(inputs))
     train, test = order[:-test_size], order[-test_size:]
     return Dataset(name, inputs[train], labels[train], inputs[test], labels[test], num_classes)
 
@@ -121,8 +117,10 @@ def damaged(path: pathlib.Path, wrong: str, source: str) -> ValueError:
 
 def read_text(path: pathlib.Path, encoding: str, source: str) -> str:
     """Returns a text file's content; raises ValueError with the path and the place where it is not ``encoding``."""
-    if path.stat().st_size > MOST_TEXT:
-        raise damaged(path, f"has {path.stat().st_size} bytes, and no file of its kind has {MOST_TEXT}", source)
+    # Most bytes of a text file: ten times the longest one. A larger file is refused as damaged.
+    most_text = 2**28
+    if path.stat().st_size > most_text:
+        raise damaged(path, f"has {path.stat().st_size} bytes, and no file of its kind has {most_text}", source)
     content = path.read_bytes()
     try:
         return content.decode(encoding)
@@ -153,9 +151,6 @@ FILES = {
 }
 """Names of the files, without .gz, by the parts of the data set."""
 
-CLASSES = 10
-"""Number of classes of both data sets."""
-
 MOST_BYTES = 2**30
 """Most bytes of one file's examples: twenty times MNIST's. A file whose header asks for more is refused as damaged."""
 
@@ -165,6 +160,8 @@ def load_idx(name: str, source: str, folder: pathlib.Path, test_size: int | None
 
     Raises FileNotFoundError or ValueError for a missing or damaged file, with its path and ``source``.
     """
+    # Number of classes of both data sets.
+    classes = 10
     parts: dict[str, np.ndarray] = {}
     for part in ("train", "test") if test_size is None else ("train",):
         images_path, labels_path = (_find(folder, FILES[f"{part}_{kind}"], source) for kind in ("inputs", "labels"))
@@ -173,14 +170,14 @@ def load_idx(name: str, source: str, folder: pathlib.Path, test_size: int | None
             raise damaged(
                 labels_path, f"has {len(labels)} labels for the {len(images)} images of {images_path}", source
             )
-        if len(labels) and labels.max() >= CLASSES:
-            at = int(np.argmax(labels >= CLASSES))
-            raise damaged(labels_path, f"has the label {labels[at]} at example {at}, above {CLASSES - 1}", source)
+        if len(labels) and labels.max() >= classes:
+            at = int(np.argmax(labels >= classes))
+            raise damaged(labels_path, f"has the label {labels[at]} at example {at}, above {classes - 1}", source)
         parts[f"{part}_inputs"] = (images[..., None] / np.float32(255)).astype(np.float32)
         parts[f"{part}_labels"] = labels.astype(np.int32)
     if test_size is not None:
-        return hold_out(name, parts["train_inputs"], parts["train_labels"], test_size, CLASSES)
-    return Dataset(name, num_classes=CLASSES, **parts)
+        return hold_out(name, parts["train_inputs"], parts["train_labels"], test_size, classes)
+    return Dataset(name, num_classes=classes, **parts)
 
 
 def _find(folder: pathlib.Path, stem: str, source: str) -> pathlib.Path:
@@ -312,14 +309,8 @@ COLUMNS: dict[str, float | str] = {
 }
 """Columns of the UCI table in their order: the public bound of a number, or the names of the categories."""
 
-LOGARITHMIC = ("capital-gain", "capital-loss")
-"""Columns of numbers that span several orders of magnitude, scaled by their logarithms."""
-
 LABELS = {"<=50K": 0, ">50K": 1}
 """Labels as the table writes them, and their numbers."""
-
-MISSING = "?"
-"""Mark of a missing category."""
 
 
 def load_libsvm(folder: pathlib.Path, test_size: int | None = None) -> Dataset:
@@ -427,6 +418,8 @@ def encode_uci(line: str) -> tuple[list[float], int]:
     >>> len(features), features[0], sum(features[1:9]), label
     (105, 0.5, 0.0, 1)
     """  # noqa: E501
+    # Mark of a missing category.
+    missing = "?"
     *fields, label = (field.strip() for field in line.split(","))
     if len(fields) != len(COLUMNS):
         raise ValueError(f"{len(fields) + 1} fields, expected {len(COLUMNS) + 1}")
@@ -436,7 +429,7 @@ def encode_uci(line: str) -> tuple[list[float], int]:
             features.append(_scaled_adult(name, value, kind))
             continue
         categories = kind.split()
-        if value != MISSING and value not in categories:
+        if value != missing and value not in categories:
             raise ValueError(f"{name} = {value!r} is not one of its categories")
         features.extend(float(value == category) for category in categories)
     label = label.removesuffix(".")  # adult.test ends its lines with one
@@ -446,10 +439,12 @@ def encode_uci(line: str) -> tuple[list[float], int]:
 
 
 def _scaled_adult(name: str, text: str, bound: float) -> float:
+    # Columns of numbers that span several orders of magnitude, scaled by their logarithms.
+    logarithmic = ("capital-gain", "capital-loss")
     value = float(text)
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} = {text} is not a number of at least 0")
-    if name in LOGARITHMIC:
+    if name in logarithmic:
         value, bound = math.log1p(value), math.log1p(bound)
     return min(value / bound, 1.0)
 

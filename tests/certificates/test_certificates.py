@@ -385,7 +385,7 @@ def test_what_cannot_be_certified_is_refused_with_the_reason(name):
 
 def test_the_hash_of_the_code_is_that_of_its_files(made):
     package = pathlib.Path(ja.__file__).parent
-    assert len(list(package.rglob("*.py"))) > 150
+    assert len(list(package.rglob("*.py"))) > 100
     assert made["sha256"]["code"] == certificates.code_digest() != hashlib.sha256().hexdigest()
     assert made["sha256"]["spec"] == certificates.digest(made["spec"])
 

@@ -65,10 +65,6 @@ Less would break the bound."""
 LEAST_CLIP_NORM = 2.0**-60
 """Least clipping norm of sums of float32 products: NORM_MARGIN's part for flushing rests on it."""
 
-SINGLE_MARGIN = 0.0025
-"""Largest share of the clipping norm that may be given for summing blocks in float32, at three times the speed of
-float64. Sound for any value, for norms are raised by it; a larger one clips more."""
-
 CANCELLING = 2.0**-20
 """Part of (sum of |a_t| |b_t|)^2 that raises the squared norm of a sum over positions: below it, a norm may be all
 rounding. Sound for any value, for the margin is made from it: a smaller one gives a larger margin."""
@@ -487,12 +483,15 @@ def double_margin(terms: int, rows: int) -> float:
 
 
 def block_rows(rows: int) -> int:
-    """Returns how many rows to sum in float32 at a time for a margin of SINGLE_MARGIN, 0 where float64 is better.
+    """Returns how many rows to sum in float32 at a time for a margin of `single_margin`, 0 where float64 is better.
 
     >>> block_rows(8), block_rows(256), block_rows(100_000)
     (8, 64, 0)
     """
-    most = int(SINGLE_MARGIN * 2.0**23 / rows) - 4
+    # Largest share of the clipping norm that may be given for summing blocks in float32, at three times the speed of
+    # float64. Sound for any value, for norms are raised by it; a larger one clips more.
+    single_margin = 0.0025
+    most = int(single_margin * 2.0**23 / rows) - 4
     if most < min(rows, 16):  # a smaller product in float32 does not beat float64: speed only
         return 0
     return math.ceil(rows / math.ceil(rows / most))
