@@ -289,7 +289,7 @@ def single(value: Array) -> Wide:
 
 
 def _of_whole(value: Array) -> Wide:
-    """Returns whole numbers, by pieces of :data:`piece` bits, each a float32 number.
+    """Returns whole numbers, by pieces of `piece` bits, each a float32 number.
 
     A sum of two pieces is exact, and one of three up to 46 bits.
     """
