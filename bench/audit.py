@@ -39,7 +39,7 @@ def audits(fault: str | None, settings: audit.Settings, seeds: int) -> list[dict
     """Returns what each seed finds: with all of its runs, and with the first one alone."""
     model, data = problem()
     trainer = audit.make_trainer(model, cross_entropy, data, settings, fault)
-    watch = audit.watched(trainer, settings.steps)
+    watch = audit.watch_canaries(trainer, settings.steps)
     alone = dataclasses.replace(settings, runs=1)
     records = []
     for seed in range(seeds):

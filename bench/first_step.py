@@ -92,7 +92,7 @@ def measured(case: str) -> dict[str, Any]:
 
     from bench.networks import Transformer, cross_entropy
     from jaxacct.train import DPTrainer, lora, step, trainer
-    from jaxacct.train.models import merged, split_params
+    from jaxacct.train.models import merge_params, split_params
 
     model: Any = Transformer(nnx.Rngs(0), vocabulary=VOCABULARY, words=WORDS, width=WIDTH)
     size = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
@@ -113,7 +113,7 @@ def measured(case: str) -> dict[str, Any]:
             state = optimizer.init(params)
 
             def mean(params: Any, batch: Any) -> Any:
-                one = lambda example: loss(merged(graph, params, rest), *example)  # noqa: E731
+                one = lambda example: loss(merge_params(graph, params, rest), *example)  # noqa: E731
                 return jnp.mean(jax.vmap(one)(batch))
 
             @jax.jit

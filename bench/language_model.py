@@ -47,7 +47,7 @@ from bench.timing import clock
 from jaxacct import train
 from jaxacct.train import DPTrainer, lora, mean_over_examples, users_as_examples
 from jaxacct.train.clipping import Flat, clip_and_sum
-from jaxacct.train.models import merged, split_params
+from jaxacct.train.models import merge_params, split_params
 from jaxacct.train.noise import privatize
 from jaxacct.train.state import Layout
 
@@ -103,7 +103,7 @@ def step_of(
 
     def step(params: Any, opt_state: Any, rest: Any, key: jax.Array, tokens: jax.Array) -> Any:
         def loss(params: Any, tokens: jax.Array) -> jax.Array:
-            return next_token_loss(merged(graph, params, rest), tokens)
+            return next_token_loss(merge_params(graph, params, rest), tokens)
 
         if way == "plain":
             blocks = tokens.reshape(-1, microbatch_size or len(tokens), CONTEXT + 1)
@@ -139,7 +139,7 @@ def jax_privacy_step(graph: Any, microbatch_size: int) -> Callable[..., Any] | N
         return None
 
     def step(params: Any, opt_state: Any, rest: Any, key: jax.Array, tokens: jax.Array) -> Any:
-        loss = lambda params, tokens: next_token_loss(merged(graph, params, rest), tokens)  # noqa: E731
+        loss = lambda params, tokens: next_token_loss(merge_params(graph, params, rest), tokens)  # noqa: E731
         clipped = jax_privacy.clipped_grad(
             loss, l2_clip_norm=CLIP_NORM, batch_argnums=1, keep_batch_dim=False, microbatch_size=microbatch_size
         )
@@ -307,7 +307,7 @@ def learned(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]
     for _ in range(arguments.steps):
         rows = jnp.asarray(examples[rng.integers(0, len(examples), arguments.batch)])
         params, opt_state = descend(params, opt_state, rest, jax.random.key(0), rows)
-    yield "epsilon = inf", {"perplexity": perplexity(merged(graph, params, rest), held_out)}
+    yield "epsilon = inf", {"perplexity": perplexity(merge_params(graph, params, rest), held_out)}
 
 
 JOBS = {"steps": timed, "compile": compiled, "learn": learned}

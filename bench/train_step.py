@@ -32,7 +32,7 @@ from bench import report
 from bench.networks import NETWORKS, Network, cross_entropy
 from bench.timing import clock
 from jaxacct.train.clipping import Flat, clip_and_sum
-from jaxacct.train.models import merged, split_params
+from jaxacct.train.models import merge_params, split_params
 from jaxacct.train.noise import privatize
 from jaxacct.train.sampling import PoissonSampler
 
@@ -58,7 +58,7 @@ def steps_of(network: Network) -> tuple[Any, dict[str, Callable[..., Any]]]:
 
     def loss(params: Any, example: tuple[jax.Array, jax.Array]) -> jax.Array:
         inputs, labels = example
-        return cross_entropy(merged(graph, params, rest)(inputs), labels)
+        return cross_entropy(merge_params(graph, params, rest)(inputs), labels)
 
     def descend(params: Any, gradient: Any) -> Any:
         return jax.tree.map(lambda leaf, slope: leaf - RATE * slope.astype(leaf.dtype), params, gradient)

@@ -658,7 +658,7 @@ def run(
     """
     settings = settings or Settings()
     trainer = make_trainer(model, loss, data, settings, fault)
-    return play(trainer, watched(trainer, settings.steps), data, settings, seed)
+    return play(trainer, watch_canaries(trainer, settings.steps), data, settings, seed)
 
 
 def play(
@@ -690,7 +690,7 @@ def make_trainer(
 ) -> DPTrainer:
     """Returns the trainer of ``data`` and canaries, whose plan is what the settings claim.
 
-    ``included`` says which canaries are in its own data (None: none); :func:`watched` is given rows of each run.
+    ``included`` says which canaries are in its own data (None: none); :func:`watch_canaries` is given rows of each run.
     """
     size = len(data[0]) + settings.canaries
     mechanism = jaxacct.PoissonSubsampledGaussian(settings.noise_multiplier, settings.sampling_rate)
@@ -716,7 +716,7 @@ def make_trainer(
     )
 
 
-def watched(trainer: DPTrainer, steps: int) -> Watch:
+def watch_canaries(trainer: DPTrainer, steps: int) -> Watch:
     """Returns a function of a run's key and rows: the canaries' parameters at the start and after each of its steps.
 
     One compiled program serves all runs. Their states are the watcher's alone: the trainer stays where it is.

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct.numerics.precision import TINY, as_float64, in_float64, in_float64_by_programs, is_concrete, outside, scope
-from jaxacct.numerics.programs import OUTWARD, compiled, lowered, raised
+from jaxacct.numerics.programs import OUTWARD, compiled, lower_bound, raise_bound
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.outward import rounded_down, rounded_up
 
@@ -152,7 +152,7 @@ def _outward_float32(bounds: Bounds) -> Bounds:
 
 
 def _outward(bounds: Bounds) -> Bounds:
-    return replace(bounds, lower=lowered(jnp.asarray(bounds.lower)), upper=raised(jnp.asarray(bounds.upper)))
+    return replace(bounds, lower=lower_bound(jnp.asarray(bounds.lower)), upper=raise_bound(jnp.asarray(bounds.upper)))
 
 
 OUTWARD[Bounds] = _outward

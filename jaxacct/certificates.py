@@ -98,7 +98,7 @@ def certify(given: dict[str, Any]) -> dict[str, Any]:
     ('4.377178', 'PROVED')
     """
     importlib.import_module("jaxacct.verify")  # from an extra: a missing package is reported before the long work
-    spec, made = parsed(given), followed(given)
+    spec, made = parsed(given), derive(given)
     verdict = judged(spec, made["bracket"])
     if verdict["status"] == "REFUTED":
         raise ValueError(f"no certificate: the referee refutes {made['bracket']}: {verdict['reason']} Report this.")
@@ -107,15 +107,15 @@ def certify(given: dict[str, Any]) -> dict[str, Any]:
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     hashes = {"spec": digest(given), "code": code_digest(), "files": {}}
     about = {"schema": SCHEMA, "made": now, "verdict": verdict, "versions": versions, "sha256": hashes}
-    return worded(about | made)
+    return add_words(about | made)
 
 
-def worded(made: dict[str, Any]) -> dict[str, Any]:
+def add_words(made: dict[str, Any]) -> dict[str, Any]:
     """Returns a certificate with the words that follow from its numbers."""
     return made | {"assumptions": assumptions(parsed(made["spec"])), "statement": statement(made)}
 
 
-def followed(given: dict[str, Any]) -> dict[str, Any]:
+def derive(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the part of a certificate that follows from its spec by this version's accountants."""
     spec = parsed(given)
     ask = functools.partial(jaxacct.epsilon, spec.mechanisms, spec.steps, relation=spec.relation)
@@ -445,7 +445,7 @@ def html(made: dict[str, Any], picture: bytes | None) -> str:
         data = base64.b64encode(picture).decode()
         shown = f'<img alt="The most successful attack" src="data:image/png;base64,{data}">'
     rows = "".join(f"<tr><th>{text(name)}</th><td>{text(fact)}</td></tr>\n" for name, fact in facts(made))
-    releases = "".join(f"<tr><td>{text(count)}</td><td>{text(what)}</td></tr>\n" for count, what in released(made))
+    releases = "".join(f"<tr><td>{text(count)}</td><td>{text(what)}</td></tr>\n" for count, what in releases_of(made))
     assumed = "".join(
         f"<tr><td>{text(one['text'])}</td><td>{text(one['said_by'])}</td><td>{text(one['void_if'])}</td></tr>\n"
         for one in made["assumptions"]
@@ -481,7 +481,7 @@ def facts(made: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def released(made: dict[str, Any]) -> list[tuple[str, str]]:
+def releases_of(made: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns the releases: how often each was made, and the mechanism."""
     return [(str(one["count"]), json_files.dumps(one["mechanism"])) for one in made["releases"]]
 
@@ -492,10 +492,10 @@ def hashes(made: dict[str, Any]) -> str:
     return f"spec {known['spec']}, code {known['code']}. Check this folder: jaxacct certify --check FOLDER."
 
 
-def printed(made: dict[str, Any]) -> list[tuple[str, list[str]]]:
+def texts_for_print(made: dict[str, Any]) -> list[tuple[str, list[str]]]:
     """Returns the page's content below its statement and picture, for paper: headings, and the texts below each."""
     return [
-        ("What was released", [f"{count} times {what}" for count, what in released(made)]),
+        ("What was released", [f"{count} times {what}" for count, what in releases_of(made)]),
         (
             "What this assumes, who says so, and what would void it",
             [f"{i}. {one['text']} Said by: {one['said_by']}. Void if: {one['void_if']}"
@@ -645,9 +645,9 @@ def check(folder: str | os.PathLike[str]) -> Checked:
         about = {"schema": SCHEMA, "made": whole["made"], "verdict": verdict}
         about["versions"] = {name: str(whole["versions"][name]) for name in ("jaxacct", "python", *PACKAGES)}
         about["sha256"] = {"spec": digest(whole["spec"]), "code": whole["sha256"]["code"], "files": files}
-        anew = worded(about | followed(whole["spec"]))
+        anew = add_words(about | derive(whole["spec"]))
         # The statement's words are made from the numbers that stand in the file, which may differ in their last digits.
-        _compare(whole, anew | {"statement": worded(whole)["statement"]}, "")
+        _compare(whole, anew | {"statement": add_words(whole)["statement"]}, "")
         if not follows(spec, whole):
             raise ValueError(f"claim = {whole['claim']} is not implied by the bracket")
         if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", whole["made"]):

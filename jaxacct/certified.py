@@ -30,7 +30,7 @@ from jaxacct.composition import ForDelta, ForEpsilon, Question, check, check_ask
 from jaxacct.convert import one_parameter
 from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
-from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, listed
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, parts_of
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
 from jaxacct.numerics.by_work import one_by_one, stack, where_needed
 from jaxacct.numerics.precision import in_float64, in_float64_by_programs, is_concrete, outside, scope
@@ -292,7 +292,7 @@ def _is_plain(asked: Composition) -> bool:
 
 def _by_normal_tails(asked: Composition, found: Bounds | None) -> Bounds:
     """Returns the bracket of plain Gaussian mechanisms, whose composition is one Gaussian mechanism."""
-    return unchecked(*saddlepoint.accountant.asked(*asked.run, asked.relation))
+    return unchecked(*saddlepoint.accountant.ask(*asked.run, asked.relation))
 
 
 def _is_one_range(asked: Composition) -> bool:
@@ -361,9 +361,9 @@ def _is_traced(asked: Composition) -> bool:
 
 def _in_a_trace(asked: Composition, found: Bounds | None) -> Bounds:
     """Returns the bracket of the exact accountant, narrowed by a mesh unless a closed form leaves nothing open."""
-    static, leaves = saddlepoint.accountant.asked(*asked.run, asked.relation)
+    static, leaves = saddlepoint.accountant.ask(*asked.run, asked.relation)
     closed = static.has_closed_form(leaves)
-    return _traced(static, None if closed else asked.points or prv.accountant.DEFAULT_POINTS, leaves)
+    return _answer_traced(static, None if closed else asked.points or prv.accountant.DEFAULT_POINTS, leaves)
 
 
 def in_pairs(given: Sequence[Accountant]) -> Accountant:
@@ -401,14 +401,14 @@ def _by_mesh_and_curves(asked: Composition, found: Bounds | None) -> Bounds:
 
 def _by_contour(asked: Composition, found: Bounds | None) -> Bounds:
     """Returns the bracket of the exact accountant, converged if it is as narrow as is asked."""
-    exact = unchecked(*saddlepoint.accountant.asked(*asked.run, asked.relation))
-    return exact if exact.converged else outside(_judged(exact, asked.gap))
+    exact = unchecked(*saddlepoint.accountant.ask(*asked.run, asked.relation))
+    return exact if exact.converged else outside(_judge(exact, asked.gap))
 
 
 def _by_mesh(asked: Composition, found: Bounds | None) -> Bounds:
     """Returns the bracket of the mesh, which has an answer for every composition of pairs."""
     mesh = prv.accountant.answer(*asked.run, asked.relation, asked.tolerance, asked.points)
-    return mesh if found is None else outside(_judged(found.intersection(mesh), asked.gap))
+    return mesh if found is None else outside(_judge(found.intersection(mesh), asked.gap))
 
 
 def is_settled(bounds: Bounds, tolerance: Any) -> Any:
@@ -427,12 +427,12 @@ def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: floa
     # Number of meshes of a batch that are composed side by side. Speed and memory only.
     meshes = 64
     # A mesh costs far more than the exact accountant, so it is asked last and as seldom as possible.
-    enough = outside(_judged(exact, tolerance))
+    enough = outside(_judge(exact, tolerance))
     if mesh is None or (is_concrete(enough) and np.all(enough.converged)):
         return enough
 
     def both(enough: Bounds, run: tuple[Any, ...]) -> Bounds:
-        return outside(_judged(enough.intersection(mesh(*run)), tolerance))
+        return outside(_judge(enough.intersection(mesh(*run)), tolerance))
 
     if is_concrete(enough):
         return both(enough, run)
@@ -440,7 +440,7 @@ def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: floa
 
 
 @compiled
-def _judged(bounds: Bounds, tolerance: Any) -> Bounds:
+def _judge(bounds: Bounds, tolerance: Any) -> Bounds:
     """Returns the bracket, converged where it is settled, and with its middle as the estimate where it has none."""
     settled = is_settled(bounds, tolerance)
     middle = bounds.lower + (bounds.upper - bounds.lower) / 2
@@ -449,18 +449,18 @@ def _judged(bounds: Bounds, tolerance: Any) -> Bounds:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _traced(asked: Asked, points: int | None, leaves: tuple[Any, ...]) -> Bounds:
-    return _narrowed(asked, points, unchecked(asked, leaves), leaves)
+def _answer_traced(asked: Asked, points: int | None, leaves: tuple[Any, ...]) -> Bounds:
+    return _narrow(asked, points, unchecked(asked, leaves), leaves)
 
 
-@_traced.defjvp
+@_answer_traced.defjvp
 def _traced_jvp(asked: Asked, points: int | None, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
     # Derivatives are the exact accountant's: a mesh has none.
     exact, tangent = jax.jvp(functools.partial(unchecked, asked), primals, tangents)
-    return _narrowed(asked, points, exact, *primals), tangent
+    return _narrow(asked, points, exact, *primals), tangent
 
 
-def _narrowed(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
+def _narrow(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the exact accountant's bracket with that of a mesh of so many points; None asks for no mesh."""
     if is_concrete(exact, leaves):
         if exact.converged:
@@ -568,7 +568,7 @@ def _with_searches(asked: Composition, accountants: Sequence[Accountant]) -> Bou
     counts: list[Any] = []
     # Each search is replaced by a pair that dominates it; where one has none, or another mechanism has only a Rényi
     # curve, the curves alone decide.
-    for part, count in listed(mechanism, steps):
+    for part, count in parts_of(mechanism, steps):
         if isinstance(part, RepeatAndSelect) and np.ndim(count) == 0 and least > 0:
             directions(part, relation)
             if count == 0:
@@ -605,7 +605,7 @@ def profile_of_one_run(
     span = _span(run, questions, mean, relation, accountants)
     if not 0 <= span < np.inf:
         return []
-    apart = relation == "add_or_remove" and all({"remove", "add"} <= set(part.relations) for part, _ in listed(*run))
+    apart = relation == "add_or_remove" and all({"remove", "add"} <= set(part.relations) for part, _ in parts_of(*run))
     ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
     epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), ratios)
     found = [_profile(*run, ForDelta(epsilons), way, accountants) for way in ways]

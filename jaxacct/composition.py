@@ -129,27 +129,27 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
     If ``known`` says that all is one run of the mechanism itself, the result is one part with one row.
     """
     if known is Once.ITSELF:
-        return _directed(*without_noops(mechanism, counted(steps)), relation)
+        return _direct(*without_noops(mechanism, counts_of(steps)), relation)
     if isinstance(mechanism, (tuple, list)):
         nested = [directed_parts(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
     else:
-        mechanism, steps = without_noops(mechanism, counted(steps))
-        nested = [_directed(part, count, relation) for part, count in mechanism.apart(steps)]
+        mechanism, steps = without_noops(mechanism, counts_of(steps))
+        nested = [_direct(part, count, relation) for part, count in mechanism.apart(steps)]
     if len(nested) == 1:
         return nested[0]
     count = max(len(directions) for directions in nested)
     # A symmetric mechanism has a single direction, which stands for all of them.
-    return [_gathered(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
+    return [_gather(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
 
 
-def _directed(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:
+def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:
     """Returns, for each direction, the pairs of one mechanism, or of a sequence, with their counts."""
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         elementary.check()
         pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))
         counts = jnp.broadcast_to(_real(steps), (length,))
-        return [_gathered(((pair, counts),)) for pair in pairs]
+        return [_gather(((pair, counts),)) for pair in pairs]
     counts = _real(steps)[None]
     pairs = mechanism.dominating_pairs(relation)
     for pair in pairs:
@@ -163,7 +163,7 @@ def runs_nothing(directions: list[Parts]) -> bool:
     return is_concrete(counts) and not any(map(np.any, counts))
 
 
-def _gathered(parts: Parts) -> Parts:
+def _gather(parts: Parts) -> Parts:
     """Returns pairs of one class as one part; concrete ones filled up to one of few lengths.
 
     Each number of parts, and each length of a part, is compiled on its own, which takes seconds and a hundred
@@ -174,15 +174,15 @@ def _gathered(parts: Parts) -> Parts:
         shapes = tuple((np.shape(leaf)[1:], np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(part))
         groups.setdefault((jax.tree.structure(part), shapes), []).append(part)
     if not is_concrete(parts):
-        return tuple(_joined(group, jnp.concatenate) for group in groups.values())
-    return tuple(_filled(_joined(group, np.concatenate)) for group in groups.values())
+        return tuple(_join(group, jnp.concatenate) for group in groups.values())
+    return tuple(_fill(_join(group, np.concatenate)) for group in groups.values())
 
 
-def _joined(group: list[Part], concatenate: Callable[[Sequence[Any]], Any]) -> Part:
+def _join(group: list[Part], concatenate: Callable[[Sequence[Any]], Any]) -> Part:
     return group[0] if len(group) == 1 else jax.tree.map(lambda *leaves: concatenate(leaves), *group)
 
 
-def _filled(part: Part) -> Part:
+def _fill(part: Part) -> Part:
     pairs, counts = part
     missing = length_class(len(counts)) - len(counts)
     if not missing:
@@ -200,7 +200,7 @@ def length_class(length: int) -> int:
     return 3 * whole // 4 if length > 8 and length <= 3 * whole // 4 else whole
 
 
-def counted(steps: Any) -> Any:
+def counts_of(steps: Any) -> Any:
     """Returns numbers of runs in the scope's precision; traced ones that rounding would make valid are NaN.
 
     Numbers between whole ones stay, because derivatives ask for them; brackets refuse them (:func:`facts_of`).
@@ -406,7 +406,7 @@ class ForEpsilon:
         lower = lower if is_inside else jnp.where(delta == 0, pure, lower)
         if facts.masses is not None:
             lower = jnp.where(delta < least, jnp.inf, lower)
-        return _settled(bounds, lower, upper, valid, facts.is_idle, self.worst)
+        return _settle(bounds, lower, upper, valid, facts.is_idle, self.worst)
 
 
 @register_dataclass
@@ -455,7 +455,7 @@ class ForDelta:
             below = most - jnp.expm1(jnp.minimum(past, 0.0)) * (1 + 16 * roundoff())
             upper = jnp.minimum(upper, below * (1 + 4 * roundoff()))
         upper = jnp.where(beyond, jnp.minimum(most, 1.0), jnp.maximum(upper, TINY))
-        return _settled(bounds, jnp.minimum(lower, upper), upper, valid, facts.is_idle, self.worst)
+        return _settle(bounds, jnp.minimum(lower, upper), upper, valid, facts.is_idle, self.worst)
 
 
 Question: TypeAlias = ForEpsilon | ForDelta
@@ -478,7 +478,7 @@ def unknown(question: Question) -> Bounds:
     return Bounds(nothing, nothing + jnp.nan, nothing + question.worst, nothing > 0)
 
 
-def _settled(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Array, worst: float) -> Bounds:
+def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Array, worst: float) -> Bounds:
     """Returns the bracket with these ends, 0 where nothing is run, and the whole range where arguments are wrong."""
     valid = valid & (idle | (lower <= upper))  # false for NaN, too
     # The absolute value turns -0 into 0.

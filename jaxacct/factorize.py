@@ -184,7 +184,7 @@ def banded_toeplitz(
     start: Any = square_root(
         bands, float(np.asarray(workload.momentum)), float(np.asarray(workload.decay))
     ).first_column
-    free = _least(_banded, pattern, worst, iterations, np.asarray(start, np.float64)[1:], workload)
+    free = _least(_make_banded, pattern, worst, iterations, np.asarray(start, np.float64)[1:], workload)
     column = np.concatenate([[1.0], free])
     return BandedToeplitz(column / BandedToeplitz(column).sensitivity(pattern))
 
@@ -227,15 +227,15 @@ def buffered_toeplitz(
         weights = 2 / math.pi * np.sqrt(1 - roots**2) * roots * width
         weights *= min(1.0, 0.5 / weights.sum())
         start = np.concatenate([np.log(weights), np.log((1 - roots**2) / roots**2)])
-        found.append(_buffered(jnp.asarray(_least(_buffered, pattern, worst, iterations, start, workload))))
+        found.append(_make_buffered(jnp.asarray(_least(_make_buffered, pattern, worst, iterations, start, workload))))
     return min(found, key=lambda strategy: error(strategy, participation, workload)[worst])
 
 
-def _banded(free: Array) -> BandedToeplitz:
+def _make_banded(free: Array) -> BandedToeplitz:
     return BandedToeplitz(jnp.concatenate([jnp.ones(1, free.dtype), free]))
 
 
-def _buffered(free: Array) -> BufferedToeplitz:
+def _make_buffered(free: Array) -> BufferedToeplitz:
     weights, rates = jnp.split(free, 2)
     return BufferedToeplitz(jnp.exp(weights), jax.nn.sigmoid(rates))
 

@@ -32,7 +32,7 @@ from jaxacct import convert, rdp, validation
 from jaxacct.convert import METHODS
 from jaxacct.convert.renyi import Orders, ToEpsilon, float64_leaf
 from jaxacct.ledger import Ledger, RenyiLedger, checked_orders, with_runs
-from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, listed
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, parts_of
 from jaxacct.menus.filter import MenuFilter
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, exact_float64, in_float64, is_zero, kept_positive, outside
@@ -63,7 +63,7 @@ Cost = tuple[Array, ...]
 """Type of the numbers that one run of a mechanism adds; the last is its failure probability."""
 
 
-def squared(number: Array) -> Array:
+def square(number: Array) -> Array:
     """Returns the square of a number of at least 0, rounded up, and above 0 unless it is 0. In the float64 scope."""
     return jnp.where(is_zero(number), 0.0, jnp.maximum(number**2 * (1 + rounding()), LEAST_COST))
 
@@ -156,7 +156,7 @@ def total_cost(cost: Callable[[Mechanism], Cost], mechanism: Mechanisms, steps: 
 
     The numbers are NaN, which every filter and odometer refuses, for traced steps that are no whole number.
     """
-    parts = listed(mechanism, steps)
+    parts = parts_of(mechanism, steps)
     if not parts:
         raise ValueError("mechanism = () holds nothing to spend on: give at least one mechanism.")
     costs = []
@@ -164,12 +164,12 @@ def total_cost(cost: Callable[[Mechanism], Cost], mechanism: Mechanisms, steps: 
         runs = validation.exact_steps(count)
         check_count(part, runs)
         costs.append(_times(cost(part), runs))
-    return costs[0] if len(costs) == 1 else _added(tuple(costs))
+    return costs[0] if len(costs) == 1 else _add(tuple(costs))
 
 
 @in_float64(by_programs=True)
 @compiled
-def _added(parts: tuple[Cost, ...]) -> Cost:
+def _add(parts: tuple[Cost, ...]) -> Cost:
     slack = 1 + len(parts) * rounding()
     return tuple(jnp.sum(jnp.stack(list(map(as_float64, each)))) * slack for each in zip(*parts, strict=True))
 
@@ -365,7 +365,7 @@ def _half(delta: ArrayLike) -> Any:
 @in_float64(by_programs=True)
 @compiled
 def _half_square(epsilon: ArrayLike) -> Array:
-    return squared(as_float64(epsilon)) / 2
+    return square(as_float64(epsilon)) / 2
 
 
 @in_float64
@@ -457,7 +457,7 @@ class GDPFilter(AdditiveFilter):
 @compiled
 def _gaussian_cost(mu: ArrayLike) -> Cost:
     mu = as_float64(mu)
-    return squared(mu), jnp.zeros(mu.shape)
+    return square(mu), jnp.zeros(mu.shape)
 
 
 @in_float64

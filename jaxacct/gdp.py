@@ -35,10 +35,10 @@ from jaxacct.convert.one_parameter import gaussian_delta, gaussian_epsilon, gaus
 from jaxacct.mechanisms import Gaussian, GaussianWithoutReplacement, PoissonSubsampledGaussian
 from jaxacct.mechanisms.finite import DiscreteGaussianPair, FinitePair
 from jaxacct.mechanisms.fixed_batches import SHIFT
-from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, listed
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, parts_of
 from jaxacct.mechanisms.normal import delta_bounds, quantile, solve_mu
 from jaxacct.mechanisms.pair import LARGEST_EXPONENT, DominatingPair, exp_remainder
-from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import TINY, as_float64, first_index, in_float64, is_concrete, outside
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
@@ -46,8 +46,8 @@ from jaxacct.tradeoff import (
     BATCH,
     Lines,
     Profile,
-    certified,
-    extended,
+    certify_profile,
+    extend,
     infinite_share,
     largest_epsilon,
     lines_below,
@@ -141,19 +141,19 @@ def certified_mu(
     end = _end(last, rate)
     if not is_concrete(mechanism, steps, fpr):
         sound = jnp.isfinite(last) & (rate > 0) & (rate <= LARGEST_RATE)
-        profile = certified(mechanism, steps, jnp.where(sound, end, 1.0) * _grid(POINTS), relation, accountant)
+        profile = certify_profile(mechanism, steps, jnp.where(sound, end, 1.0) * _grid(POINTS), relation, accountant)
         return outside(summarize(profile, rate, sound)[0])
     known = bool(np.isfinite(last))
     share = float(infinite_share(mechanism, steps, relation))
     grid = (float(end) if known else 1.0) * _grid(FIRST)
-    profile = certified(mechanism, steps, grid, relation, accountant) if known else _unknown(grid)
+    profile = certify_profile(mechanism, steps, grid, relation, accountant) if known else _unknown(grid)
     # Each round proves what it can from the places so far, and asks BATCH more where the proof loses most.
     for spent in range(ROUNDS + 1):
-        summary, gains = summarize(_padded(profile, share), rate, known)
+        summary, gains = summarize(_pad(profile, share), rate, known)
         gaps = float(summary.mu.gap), float(summary.regret.upper - summary.regret.lower)
         if not known or all(gap <= wanted for gap, wanted in zip(gaps, TOLERANCES, strict=True)) or spent == ROUNDS:
             break
-        profile = _refined(profile, float(rate), gains, summary, mechanism, steps, (relation, accountant))
+        profile = _refine(profile, float(rate), gains, summary, mechanism, steps, (relation, accountant))
     return outside(summary)
 
 
@@ -163,7 +163,7 @@ def _squares(mechanism: Mechanisms, steps: Steps, relation: Relation) -> list[Ar
     A mechanism that is seen to release nothing is a Gaussian one of infinite noise.
     """
     squares = []
-    for part, count in listed(mechanism, steps):
+    for part, count in parts_of(mechanism, steps):
         if isinstance(part, Gaussian):
             pair: Any = part.dominating_pairs(relation)[0]
             noise, counts = as_float64(pair.noise_multiplier), as_float64(count)
@@ -214,7 +214,7 @@ def _unknown(grid: np.ndarray) -> Profile:
     return Profile(jnp.asarray(grid), jnp.zeros(len(grid)), jnp.ones(len(grid)))
 
 
-def _padded(profile: Profile, share: float) -> Profile:
+def _pad(profile: Profile, share: float) -> Profile:
     """Returns the profile with POINTS places: beyond the last one delta falls, though not below ``share``."""
     missing = POINTS - len(profile.epsilon)
     # NumPy does this, as JAX would compile each operation for each number of places.
@@ -243,7 +243,7 @@ def _between(epsilon: np.ndarray, gain: Gain, enough: float, tolerance: float, c
     ]
 
 
-def _refined(
+def _refine(
     profile: Profile,
     rate: float,
     gains: tuple[Gain, Gain],
@@ -263,7 +263,7 @@ def _refined(
     if float(summary.delta) <= float(profile.upper[-1]):  # the last place decides: the curve is steeper than foreseen
         places = dict.fromkeys([*(old[-1] * FARTHER ** np.arange(1, 5)), *places])
     new = [place for place in places if place not in old][:BATCH]
-    return extended(profile, new, mechanism, steps, *options)
+    return extend(profile, new, mechanism, steps, *options)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ Gain = tuple[Array, Array]
 def summarize(profile: Profile, rate: Array, known: Array) -> tuple[GaussianSummary, tuple[Gain, Gain]]:
     """Returns the summary, and each segment's demand on mu and its share in the regret."""
     lines = lines_below(profile)
-    of_mu, most, least, missed = _needed(profile, lines, rate)
+    of_mu, most, least, missed = _demands(profile, lines, rate)
     most = jnp.where(known, jnp.where(profile.upper[0] > 0, most, 0.0), jnp.inf)
     least = jnp.minimum(least, most)
     above, below = _excess(most, profile, lines)
@@ -334,7 +334,7 @@ def summarize(profile: Profile, rate: Array, known: Array) -> tuple[GaussianSumm
     return summary, (of_mu, (above[:-1], jnp.maximum(below[:-1], below[1:])))
 
 
-def _needed(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, Array, Array]:
+def _demands(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, Array, Array]:
     """Returns each segment's demand on mu, a mu that is enough, one that is not too much, and the delta not covered.
 
     Segments beyond the place i of the proof ask for nothing.
@@ -525,7 +525,7 @@ def _edges(pair: DominatingPair) -> Array:
     distances = jnp.asarray(np.exp2(np.arange(-60 * 24, 20 * 24 + 1) / 24))
     ends = jnp.clip(jnp.stack(pair.loss_range()), -farthest, farthest)
     # An atom at an end of the range gets a cell without width.
-    margin = scaled(1e-12) * (1 + jnp.abs(ends))
+    margin = scale_error(1e-12) * (1 + jnp.abs(ends))
     return jnp.sort(
         jnp.concatenate([center - distances, center[None], center + distances, ends - margin, ends + margin])
     )
@@ -661,7 +661,7 @@ def _estimates(mechanism: Mechanisms, steps: Steps, relation: Relation, method: 
     def float64_leaf(leaf: Any) -> Any:
         return leaf if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf, np.float64)
 
-    return outside(_compiled(*jax.tree.map(float64_leaf, (mechanism, steps)), relation, method))
+    return outside(_summarize_in_program(*jax.tree.map(float64_leaf, (mechanism, steps)), relation, method))
 
 
 class Sums(NamedTuple):
@@ -684,8 +684,10 @@ class Sums(NamedTuple):
         "method",
     )
 )
-def _compiled(mechanism: Mechanisms, steps: Steps, relation: Relation, method: str | None) -> tuple[Array, Array]:
-    sums = _composed(mechanism, steps, relation, method)
+def _summarize_in_program(
+    mechanism: Mechanisms, steps: Steps, relation: Relation, method: str | None
+) -> tuple[Array, Array]:
+    sums = _compose(mechanism, steps, relation, method)
     spread = jnp.sqrt((sums.variance + sums.reverse_variance) / 2)
     mus = jnp.where(sums.mean == 0, 0.0, sums.mean / spread)
     errors = [
@@ -700,12 +702,12 @@ def _compiled(mechanism: Mechanisms, steps: Steps, relation: Relation, method: s
     return largest, farthest
 
 
-def _composed(mechanism: Mechanisms, steps: Steps, relation: Relation, method: str | None) -> Sums:
-    parts = [_of_one(part, count, relation, method) for part, count in listed(mechanism, steps)]
+def _compose(mechanism: Mechanisms, steps: Steps, relation: Relation, method: str | None) -> Sums:
+    parts = [_of_one(part, count, relation, method) for part, count in parts_of(mechanism, steps)]
     directions = max(len(part.mean) for part in parts)
     # A symmetric mechanism has one direction, which stands for both.
     wide = [Sums(*(jnp.broadcast_to(row, (directions,)) for row in part)) for part in parts]
-    return _added(wide)
+    return _add(wide)
 
 
 def _of_one(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: str | None) -> Sums:
@@ -724,11 +726,11 @@ def _of_one(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: 
         return Sums(total, total, total, total, total)
     rows: list[Sums] = []
     for parts in directed_parts(mechanism, steps, relation):
-        rows.append(_added([_sums_of(pairs, number) for pairs, number in parts]))
+        rows.append(_add([_sums_of(pairs, number) for pairs, number in parts]))
     return Sums(*(jnp.stack(values) for values in zip(*rows, strict=True)))
 
 
-def _added(sums: list[Sums]) -> Sums:
+def _add(sums: list[Sums]) -> Sums:
     return functools.reduce(lambda a, b: Sums(*map(jnp.add, a, b)), sums)
 
 

@@ -32,7 +32,7 @@ from jaxacct.mechanisms.normal import log_delta_at
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import TINY, in_float64
-from jaxacct.numerics.programs import lowered
+from jaxacct.numerics.programs import lower_bound
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect_traced
 from jaxacct.validation import as_array
@@ -153,7 +153,7 @@ def contracted_delta(
     validation.check_probability(delta, "delta")
     validation.check_not_negative(ratio, "ratio", "the diameter of the images over the noise's standard deviation")
     validation.check_steps(steps)
-    return _contracted(epsilon, delta, ratio, steps, method, log)
+    return _contract(epsilon, delta, ratio, steps, method, log)
 
 
 def from_log(log_delta: Array, *, log: bool) -> Array:
@@ -192,7 +192,7 @@ def raised_epsilon(epsilon: Array, log_delta: Array) -> Array:
     return jnp.where(jnp.isfinite(log_delta), jnp.maximum(rounded, epsilon), epsilon)
 
 
-def extended(log_delta: Array, log_factor: Array) -> Array:
+def extend(log_delta: Array, log_factor: Array) -> Array:
     """Returns the log of a product of two numbers in [0, 1], rounded up; never above the first, nor 0 for positive."""
     product = log_delta + log_factor
     rounded = jnp.minimum(jnp.maximum(product * (1 - 2 * roundoff()), LEAST_LOG), log_delta)
@@ -205,7 +205,7 @@ def _theta(epsilon: Array, ratio: Array, log: bool) -> Array:
 
 
 @elementwise(static=2)
-def _contracted(epsilon: Array, delta: Array, ratio: Array, steps: Array, method: str, log: bool) -> Array:
+def _contract(epsilon: Array, delta: Array, ratio: Array, steps: Array, method: str, log: bool) -> Array:
     valid = (delta >= 0) & (delta <= 1) & (epsilon >= 0) & (steps >= 0) & (jnp.floor(steps) == steps) & (ratio >= 0)
     start = jnp.log(jnp.where(valid, delta, 1.0))
     start = start + 2 * arithmetic().function * jnp.where(start == -jnp.inf, 0.0, jnp.abs(start))
@@ -216,7 +216,7 @@ def _contracted(epsilon: Array, delta: Array, ratio: Array, steps: Array, method
     else:
 
         def contract(current: Array) -> Array:
-            return extended(current, log_theta(raised_epsilon(epsilon, current), ratio))
+            return extend(current, log_theta(raised_epsilon(epsilon, current), ratio))
 
         def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
             done, current = state
@@ -539,7 +539,7 @@ def next_log_delta(sgd: Any, epsilon: Array, before: Array, count: Array, method
     further = raised_epsilon(epsilon, before), image_ratio(sgd, use_convexity=method == "best")
     # One batch of two: half the code to compile.
     shifted, factor = log_theta(*map(jnp.stack, zip(own, further, strict=True)))
-    hidden = extended(before, factor)
+    hidden = extend(before, factor)
     if method == "best":
         hidden = jnp.where(is_contractive(sgd), jnp.minimum(hidden, shifted), hidden)
     # At count 1 nothing came before: the record's own noise alone decides, and both bounds are theta(r0).
@@ -880,6 +880,6 @@ def _stopped_rdp(sgd: Any, orders: Array, method: str) -> Array:
     return jnp.where(known, value, jnp.inf)
 
 
-@elementwise(safe=lowered)
+@elementwise(safe=lower_bound)
 def _highest_order(lipschitz: Array, noise: Array) -> Array:
     return _order_limit(lipschitz, noise)

@@ -24,9 +24,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int, Int32
 
 from jaxacct import convert, validation
 from jaxacct.convert.renyi import float64_leaf
-from jaxacct.filters import Cost, check_mechanism_delta, squared, total_cost
+from jaxacct.filters import Cost, check_mechanism_delta, square, total_cost
 from jaxacct.ledger import Ledger, RenyiLedger, checked_orders, with_runs
-from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, listed
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, parts_of
 from jaxacct.menus.filter import MenuOdometer
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_zero, kept_positive, outside
@@ -409,14 +409,14 @@ class _TimeUniformOdometer(Ledger):
     def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         """Returns v, the drift and the failure probability of one run."""
         rho, delta = convert.mechanism_to_zcdp(mechanism, relation=relation)
-        return *_doubled(rho), delta
+        return *_double(rho), delta
 
     @in_float64
     def spend(
         self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
     ) -> tuple[Bool[Array, ""], Self]:
         cost = total_cost(lambda each: self._cost(each, relation), mechanism, steps)
-        first = listed(mechanism, steps)[0][0]
+        first = parts_of(mechanism, steps)[0][0]
         granted, state = _spend_cost(self.state, cost, self._cost(first, relation)[0])
         return granted, self._with(state)
 
@@ -606,7 +606,7 @@ _value = in_float64(RoundedSum.value)
 
 @in_float64(by_programs=True)
 @compiled
-def _doubled(rho: ArrayLike) -> tuple[Array, Array]:
+def _double(rho: ArrayLike) -> tuple[Array, Array]:
     rho = as_float64(rho)
     return 2 * rho, rho
 
@@ -616,7 +616,7 @@ def _doubled(rho: ArrayLike) -> tuple[Array, Array]:
 def _rogers_cost(epsilon: ArrayLike) -> tuple[Array, Array]:
     epsilon = as_float64(epsilon)
     drift = jnp.maximum(epsilon * jnp.expm1(epsilon) / 2 * (1 + 16 * roundoff()), LEAST_COST)
-    return squared(epsilon), jnp.where(is_zero(epsilon), 0.0, drift)
+    return square(epsilon), jnp.where(is_zero(epsilon), 0.0, drift)
 
 
 def _open_time_uniform(delta: ArrayLike, own: ArrayLike) -> TimeUniformState:

@@ -24,7 +24,7 @@ def rounded_up(value: float | Decimal, spec: str = ".6g") -> str:
     >>> rounded_up(1 / 3), rounded_up(1e-5), rounded_up(Decimal(1e-5)), rounded_up(2.00001, ".2f")
     ('0.333334', '1e-05', '0.0000100001', '2.01')
     """
-    return _formatted(value, spec, decimal.ROUND_CEILING)
+    return _format(value, spec, decimal.ROUND_CEILING)
 
 
 def rounded_down(value: float | Decimal, spec: str = ".6g") -> str:
@@ -33,10 +33,10 @@ def rounded_down(value: float | Decimal, spec: str = ".6g") -> str:
     >>> rounded_down(1 / 3), rounded_down(2.99999, ".2f"), rounded_down(0.0)
     ('0.333333', '2.99', '0')
     """
-    return _formatted(value, spec, decimal.ROUND_FLOOR)
+    return _format(value, spec, decimal.ROUND_FLOOR)
 
 
-def _formatted(value: float | Decimal, spec: str, rounding: str) -> str:
+def _format(value: float | Decimal, spec: str, rounding: str) -> str:
     if not math.isfinite(value) or value == 0:
         return format(float(value) + 0.0, spec)  # without the sign of a zero
     digits, kind = re.fullmatch(r".*?(\.\d+)?([eEfFgGn%]?)", spec, re.DOTALL).groups()  # type: ignore[union-attr]

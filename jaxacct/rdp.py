@@ -48,10 +48,10 @@ from jaxacct.mechanisms.mechanism import (
     check_count,
     check_mechanism,
     directions,
-    listed,
+    parts_of,
     sequence,
 )
-from jaxacct.numerics.arithmetic import roundoff, scaled
+from jaxacct.numerics.arithmetic import roundoff, scale_error
 from jaxacct.numerics.by_work import stack
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement
 
@@ -122,7 +122,7 @@ where the spacing of nodes decides. tests/rdp/test_cumulants.py and tests/rdp/te
 
 def allowance() -> float:
     """Returns :data:`ALLOWANCE` in the arithmetic that is traced for: in a coarser one all of it may be rounding."""
-    return scaled(ALLOWANCE)
+    return scale_error(ALLOWANCE)
 
 
 FLOOR = 2.0**-960
@@ -202,12 +202,12 @@ def composed_by(one: Callable[[Mechanism], Array], mechanism: Any, steps: Any, n
     return jnp.where(steps == 0, nothing, some)
 
 
-def composed(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> Array:
+def compose(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> Array:
     """Returns :func:`total`, compiled once for each shape and relation.
 
     Only concrete orders may be 1 or infinity.
     """
-    return _composed(mechanism, steps, orders, tried_orders(orders), has_infinity(orders), relation)
+    return _compose(mechanism, steps, orders, tried_orders(orders), has_infinity(orders), relation)
 
 
 def has_infinity(orders: Any) -> bool:
@@ -216,7 +216,7 @@ def has_infinity(orders: Any) -> bool:
 
 
 @kernel(static=2)
-def _composed(mechanism: Any, steps: Any, orders: Any, tried: Any, infinity: bool, relation: Relation) -> Array:
+def _compose(mechanism: Any, steps: Any, orders: Any, tried: Any, infinity: bool, relation: Relation) -> Array:
     return of_all_orders(mechanism, steps, orders, tried, relation, infinity=infinity)
 
 
@@ -397,7 +397,7 @@ def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_
     if mechanism.batch_shape and not mechanism.composed:
         raise ValueError("curve takes one mechanism with scalar fields: use jax.vmap for a batch of them.")
     orders = checked_orders(orders, one=True, infinity=True)
-    return composed(mechanism, 1, orders, relation)
+    return compose(mechanism, 1, orders, relation)
 
 
 @in_float64(by_programs=True)
@@ -423,7 +423,7 @@ def composed_curve(
     """
     _check_composition(mechanism, steps, relation)
     orders = checked_orders(orders, one=True, infinity=True)
-    return composed(mechanism, steps, orders, relation)
+    return compose(mechanism, steps, orders, relation)
 
 
 @in_float64(by_programs=True)
@@ -502,7 +502,7 @@ def delta(
 
 
 def _check_composition(mechanism: Mechanisms, steps: Steps, relation: Relation) -> None:
-    for part, count in listed(mechanism, steps):
+    for part, count in parts_of(mechanism, steps):
         check_mechanism(part)
         directions(part, relation)
         check_count(part, count)
@@ -530,11 +530,11 @@ def _least(
     """Returns the least that the curve implies at ``number``, over the orders and, if ``between``, those between."""
     if may_fail(mechanism):
         return least_beside_failures(mechanism, steps, number, tried_orders(orders), relation, to)
-    return _implied(mechanism, steps, number, orders, tried_orders(orders), has_infinity(orders), relation, to, between)
+    return _imply(mechanism, steps, number, orders, tried_orders(orders), has_infinity(orders), relation, to, between)
 
 
 @kernel(static=4)
-def _implied(
+def _imply(
     mechanism: Mechanisms,
     steps: Steps,
     number: Array,

@@ -218,7 +218,7 @@ class _Event:
     """
 
     def __init__(self, fields: dict[str, Any], found: list[_Event]) -> None:
-        self._fields = {key: _named(value, found) for key, value in fields.items()}
+        self._fields = {key: _name_objects(value, found) for key, value in fields.items()}
         self._unread = self._fields.keys() - {"class_name", "module_name"}
 
     def __getattr__(self, name: str) -> Any:
@@ -231,10 +231,10 @@ class _Event:
         return repr(self._fields)
 
 
-def _named(value: Any, found: list[_Event]) -> Any:
+def _name_objects(value: Any, found: list[_Event]) -> Any:
     """Returns a JSON value with events for objects, at any depth, all of which are added to ``found``."""
     if isinstance(value, list):
-        return [_named(entry, found) for entry in value]
+        return [_name_objects(entry, found) for entry in value]
     if isinstance(value, dict):
         found.append(value := _Event(value, found))
     return value
@@ -243,7 +243,7 @@ def _named(value: Any, found: list[_Event]) -> Any:
 def _of_event(value: Any) -> tuple[Any, Any]:
     """Returns the mechanisms and counts of an event in JSON; raises ValueError where a field was not read."""
     events: list[_Event] = []
-    made = from_dp_event(_named(value, events))
+    made = from_dp_event(_name_objects(value, events))
     for event in events:
         if event._unread:
             raise ValueError(f"dp_event: {event} has no field {min(event._unread)!r}: give those of dp_accounting.")
@@ -284,9 +284,9 @@ def read(name: str) -> dict[str, Any]:
     {'parts': [{'opacus': [[1.0, 0.01, 600]]}]}
     """
     path = pathlib.Path(name)
-    spec = _as_spec(json_files.loads(sys.stdin.buffer.read()) if name == "-" else _loaded(path), name)
+    spec = _as_spec(json_files.loads(sys.stdin.buffer.read()) if name == "-" else _load(path), name)
     parts = spec["parts"]
-    return spec | {"parts": [_embedded(part, path.parent) for part in parts] if isinstance(parts, list) else parts}
+    return spec | {"parts": [_embed(part, path.parent) for part in parts] if isinstance(parts, list) else parts}
 
 
 def _as_spec(value: Any, name: str) -> dict[str, Any]:
@@ -306,12 +306,12 @@ def _as_spec(value: Any, name: str) -> dict[str, Any]:
     return {"parts": [value if kind == "type" else {kind: value["history"] if kind == "opacus" else value}]}
 
 
-def _embedded(part: Any, folder: pathlib.Path) -> Any:
+def _embed(part: Any, folder: pathlib.Path) -> Any:
     """Returns a part with the file that it names read into it, and a report without its training history."""
     for reader in READERS if isinstance(part, dict) else ():
         if isinstance(part.get(reader), str):
             file = folder / part[reader]
-            (inner,) = _as_spec(_loaded(file), str(file))["parts"]
+            (inner,) = _as_spec(_load(file), str(file))["parts"]
             if reader not in inner:
                 raise ValueError(f"{file} is no {reader}: give one.")
             part = part | inner
@@ -320,7 +320,7 @@ def _embedded(part: Any, folder: pathlib.Path) -> Any:
     return part
 
 
-def _loaded(path: pathlib.Path) -> Any:
+def _load(path: pathlib.Path) -> Any:
     """Returns a file's content, a checkpoint's as its history; raises ValueError with its name if it is unreadable."""
     if zipfile.is_zipfile(path):
         return [list(run) for run in checkpoint_history(path)]
@@ -396,12 +396,12 @@ def parsed(given: dict[str, Any]) -> Spec:
     (Gaussian(noise_multiplier=np.float64(2.0)),)
     """
     try:
-        return _parsed(given)
+        return _parse(given)
     except TypeError as error:
         raise ValueError(str(error)) from None
 
 
-def _parsed(given: dict[str, Any]) -> Spec:
+def _parse(given: dict[str, Any]) -> Spec:
     """Returns :func:`parsed`, with TypeError for values of a wrong type."""
     keys = ("parts", "delta", "epsilon", "relation", "unit", "group", "fixed")
     for key in given.keys() - set(keys):

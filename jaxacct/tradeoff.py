@@ -9,7 +9,7 @@ In reading order:
 
 * :class:`TradeOff`: the trade-off of one composition as an object, with methods for each kind of attack;
 * :func:`approximate_dp`, :func:`gaussian`, :func:`perfect`: trade-off functions with closed forms;
-* :func:`certified` and :func:`lines_below`: a profile's bounds at many epsilons, and between them;
+* :func:`certify_profile` and :func:`lines_below`: a profile's bounds at many epsilons, and between them;
 * :func:`curve`, :func:`advantage`, :func:`true_positive_rate`, :func:`bayes_risk`: certified curves and risks, where
   ``lower`` of a curve is what protects;
 * :func:`from_delta`, :func:`to_delta` and what follows them: polygons as arrays, their conversions, subsampling,
@@ -40,9 +40,9 @@ from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.by_work import rows
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement, outside
-from jaxacct.numerics.programs import as_it_is, compiled, lowered
+from jaxacct.numerics.programs import as_it_is, compiled, lower_bound
 from jaxacct.numerics.pytrees import of_each
-from jaxacct.rdp import composed
+from jaxacct.rdp import compose
 from jaxacct.saddlepoint.accountant import ROW, may_answer
 
 __all__ = [
@@ -95,7 +95,7 @@ class TradeOff:
         """Returns the least false-negative rate at false-positive rates (...); ``lower`` protects: :func:`.curve`."""
         rates = np.asarray(alpha, np.float64)
         found = curve(self.mechanism, self.steps, rates.reshape(-1), relation=self.relation)
-        return _shaped(found, rates)
+        return _shape_like(found, rates)
 
     def advantage(self) -> Bounds:
         """Returns :func:`.advantage`, the total variation; ``upper`` protects."""
@@ -132,10 +132,10 @@ class TradeOff:
         relation: Relation = "remove" if self.relation == "add_or_remove" else self.relation
         rates = np.asarray(baseline, np.float64)
         found = true_positive_rate(self.mechanism, self.steps, rates.reshape(-1), relation=relation)
-        return _shaped(found, rates)
+        return _shape_like(found, rates)
 
 
-def _shaped(found: Bounds, like: np.ndarray) -> Bounds:
+def _shape_like(found: Bounds, like: np.ndarray) -> Bounds:
     return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(like.shape)[()], found)
 
 
@@ -217,13 +217,13 @@ def checked_rates(fpr: ArrayLike) -> ArrayLike:
     return rates
 
 
-@in_float64(safe=lowered)
+@in_float64(safe=lower_bound)
 def _elementwise(function: Callable[..., Array], *arguments: ArrayLike) -> Array:
-    return outside(_clipped(function, *(as_float64(argument) for argument in arguments)))
+    return outside(_clip(function, *(as_float64(argument) for argument in arguments)))
 
 
 @compiled(static=("function",))
-def _clipped(function: Callable[..., Array], *arguments: Array) -> Array:
+def _clip(function: Callable[..., Array], *arguments: Array) -> Array:
     values = jnp.broadcast_arrays(*arguments)
     found = function(*values)
     rates = values[-1]
@@ -277,7 +277,7 @@ class Profile(NamedTuple):
 
 
 @in_float64
-def certified(mechanism: Any, steps: Any, epsilons: Any, relation: Relation, accountant: str = "best") -> Profile:
+def certify_profile(mechanism: Any, steps: Any, epsilons: Any, relation: Relation, accountant: str = "best") -> Profile:
     """Returns the profile at ``epsilons`` (n,), at least 0 and increasing, of what :func:`jaxacct.curve` takes.
 
     "best" asks the exact accountant where it may have an answer, and meshes (:func:`jaxacct.prv.curve`) where it does
@@ -320,7 +320,7 @@ def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: Rela
     directions, level = directed_parts(mechanism, steps, relation), as_float64(delta)
     # A class of pairs that keeps the base's infinite_mass has no infinite losses.
     if all(type(pairs).infinite_mass is DominatingPair.infinite_mass for parts in directions for pairs, _ in parts):
-        return _last_of_all(directions, as_float64(composed(mechanism, steps, ORDERS + 1, relation)), level)
+        return _last_of_all(directions, as_float64(compose(mechanism, steps, ORDERS + 1, relation)), level)
     return functools.reduce(jnp.maximum, [_last(parts, level) for parts in directions])
 
 
@@ -471,12 +471,14 @@ def curve(
     grid = jnp.where(known, jnp.maximum(last, 1e-6), 1.0) * jnp.linspace(0.0, 1.0, 2 * BATCH)
     if concrete and not known:
         return outside(_unknown(a))
-    profiles = {r: certified(mechanism, steps, np.asarray(grid) if concrete else grid, r, accountant) for r in every}
+    profiles = {
+        r: certify_profile(mechanism, steps, np.asarray(grid) if concrete else grid, r, accountant) for r in every
+    }
     if concrete:
         # Places of the tangents at the rates that are asked for: there the bound from below is nearly attained.
         middle = _both_sides(profiles[sides[0]], profiles[sides[1]])
         for r, sign in zip(sides, (1.0, -1.0), strict=True):
-            profiles[r] = extended(profiles[r], tangents(middle, rates) * sign, mechanism, steps, r, accountant)
+            profiles[r] = extend(profiles[r], tangents(middle, rates) * sign, mechanism, steps, r, accountant)
     share = infinite_share(mechanism, steps, relation)
     lower, upper = _curve_of(_both_sides(profiles[sides[0]], profiles[sides[1]]), share, a)
     valid = known & (a >= 0) & (a <= 1)
@@ -505,7 +507,7 @@ def advantage(
     '0.38292492 0.38292492'
     """
     check(mechanism, steps)
-    found = certified(mechanism, steps, np.zeros(1), relation, accountant)
+    found = certify_profile(mechanism, steps, np.zeros(1), relation, accountant)
     lower, upper = found.lower[0], found.upper[0]
     return outside(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=upper < 1))
 
@@ -578,7 +580,9 @@ def bayes_risk(
     error = 16 * roundoff() * (1 + jnp.abs(jnp.log(rarer)))
     places = odds + error * jnp.arange(-1.0, 2.0)
     places = jnp.maximum(places, jnp.arange(3.0) * 1e-300)
-    found = certified(mechanism, steps, np.asarray(places) if is_concrete(places) else places, relation, accountant)
+    found = certify_profile(
+        mechanism, steps, np.asarray(places) if is_concrete(places) else places, relation, accountant
+    )
     lower = jnp.maximum(rarer * (1 - found.upper[0]) * (1 - 8 * roundoff()) - 4 * roundoff(), 0.0)
     upper = rarer * (1 - found.lower[2]) * (1 + 8 * roundoff())
     valid = (chance > 0) & (chance < 1)
@@ -626,7 +630,7 @@ def tangents(profile: Profile, rates: ArrayLike) -> np.ndarray:
     return np.interp(-np.log(np.maximum(np.asarray(rates, np.float64), 1e-300)), steepness, middles)
 
 
-def extended(
+def extend(
     profile: Profile, epsilons: Any, mechanism: Mechanisms, steps: Steps, relation: Relation, accountant: str
 ) -> Profile:
     """Returns the profile with further places: those of ``epsilons`` that are above 0 and not among its own.
@@ -637,7 +641,7 @@ def extended(
     new = np.setdiff1d(np.asarray(epsilons)[np.asarray(epsilons) > 0], old)
     if not new.size:
         return profile
-    found = certified(mechanism, steps, new, relation, accountant)
+    found = certify_profile(mechanism, steps, new, relation, accountant)
     order = np.argsort(np.concatenate([old, new]), kind="stable")
     epsilon, lower, upper = (
         np.concatenate([np.asarray(x), np.asarray(y)])[order] for x, y in zip(profile, found, strict=True)
@@ -699,7 +703,7 @@ Curve = tuple[Float[Array, " n"], Float[Array, " n"]]
 """Type of a polygon: false-positive rates from 0 to 1, increasing, and false-negative rates, falling."""
 
 
-@in_float64(safe=lowered)
+@in_float64(safe=lower_bound)
 def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Array, " n"]:
     """Returns the least false-negative rates that are consistent with finitely many (epsilon, delta).
 
@@ -721,7 +725,7 @@ def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Ar
     [0.9, 0.5, 0.2]
     """
     e, d, rates = (
-        as_float64(_checked(value, name)) for value, name in ((epsilon, "epsilon"), (delta, "delta"), (fpr, "fpr"))
+        as_float64(_check(value, name)) for value, name in ((epsilon, "epsilon"), (delta, "delta"), (fpr, "fpr"))
     )
     validation.check_epsilon(validation.as_array(epsilon))
     validation.check_probability(validation.as_array(delta), "delta")
@@ -746,10 +750,10 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
     [0.6]
     """
     a, b = _curve(fpr, fnr)
-    return outside(_deltas(a, b, as_float64(_checked(epsilon, "epsilon"))))
+    return outside(_deltas(a, b, as_float64(_check(epsilon, "epsilon"))))
 
 
-@in_float64(safe=lowered)
+@in_float64(safe=lower_bound)
 def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Float[Array, ...]:
     """Returns p f + (1 - p) Id, the curve of a mechanism on a Poisson sample with rate p; float64, elementwise.
 
@@ -794,7 +798,7 @@ def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     return outside((b[::-1], a[::-1]))
 
 
-@in_float64(safe=lowered)
+@in_float64(safe=lower_bound)
 def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
     """Returns the greatest convex function below a polygon, at its vertices: the double conjugate; float64 (n,).
 
@@ -833,7 +837,7 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     ([0.0, 0.0, 0.1, 0.5, 1.0, 1.0], [1.0, 1.0, 0.5, 0.1, 0.0, 0.0])
     """
     a, b = _curve(fpr, fnr)
-    return outside(_symmetrized(a, b))
+    return outside(_symmetrize(a, b))
 
 
 @in_float64(safe=as_it_is)
@@ -849,7 +853,7 @@ def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
     [0.6]
     """
     a, b = _curve(fpr, fnr)
-    return outside(jnp.interp(as_float64(_checked(rates, "rates")), a, b))
+    return outside(jnp.interp(as_float64(_check(rates, "rates")), a, b))
 
 
 def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
@@ -870,7 +874,7 @@ def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
     >>> mechanism.p.tolist(), mechanism.q.tolist()
     ([0.0, 0.8, 0.2, 0.0], [0.0, 0.5, 0.5, 0.0])
     """
-    a, b = (np.asarray(_checked(value, name), np.float64) for value, name in ((fpr, "fpr"), (fnr, "fnr")))
+    a, b = (np.asarray(_check(value, name), np.float64) for value, name in ((fpr, "fpr"), (fnr, "fnr")))
     _check_polygon(a, b)
     p = np.concatenate([[1 - b[0]], -np.diff(b), [b[-1]]])
     q = np.concatenate([[a[0]], np.diff(a), [1 - a[-1]]])
@@ -899,7 +903,7 @@ def _deltas(a: Array, b: Array, epsilons: Array) -> Array:
 
 
 @compiled
-def _symmetrized(a: Array, b: Array) -> Curve:
+def _symmetrize(a: Array, b: Array) -> Curve:
     rates, misses = jnp.concatenate([a, b]), jnp.concatenate([b, a])
     order = jnp.argsort(rates)
     return rates[order], _lower_hull(rates[order], misses[order])
@@ -930,7 +934,7 @@ def _lower_hull(a: Array, b: Array) -> Array:
     return jnp.minimum(b[before] + share * (b[after] - b[before]), b)
 
 
-def _checked(value: Any, name: str) -> Any:
+def _check(value: Any, name: str) -> Any:
     array = validation.as_array(value)
     if np.ndim(array) != 1 or not np.size(array):
         raise ValueError(f"{name} of shape {np.shape(array)} is no list: give one axis, at least one entry.")
@@ -947,7 +951,7 @@ def _check_polygon(a: np.ndarray, b: np.ndarray) -> None:
 
 
 def _curve(fpr: Any, fnr: Any) -> tuple[Array, Array]:
-    a, b = _checked(fpr, "fpr"), _checked(fnr, "fnr")
+    a, b = _check(fpr, "fpr"), _check(fnr, "fnr")
     if is_concrete(a, b):
         _check_polygon(np.asarray(a), np.asarray(b))
     return as_float64(a), as_float64(b)

@@ -106,7 +106,7 @@ def existing(path: pathlib.Path, source: str) -> pathlib.Path:
     return path
 
 
-def damaged(path: pathlib.Path, wrong: str, source: str) -> ValueError:
+def damage(path: pathlib.Path, wrong: str, source: str) -> ValueError:
     """Returns the error to raise for a file that cannot be what it should be.
 
     >>> str(damaged(pathlib.Path("a.bin"), "is empty", "it from example.org"))
@@ -120,12 +120,12 @@ def read_text(path: pathlib.Path, encoding: str, source: str) -> str:
     # Most bytes of a text file: ten times the longest one. A larger file is refused as damaged.
     most_text = 2**28
     if path.stat().st_size > most_text:
-        raise damaged(path, f"has {path.stat().st_size} bytes, and no file of its kind has {most_text}", source)
+        raise damage(path, f"has {path.stat().st_size} bytes, and no file of its kind has {most_text}", source)
     content = path.read_bytes()
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise damaged(
+        raise damage(
             path, f"is not {encoding.upper()} text (byte {error.start} is {content[error.start]:#04x})", source
         ) from None
 
@@ -167,12 +167,10 @@ def load_idx(name: str, source: str, folder: pathlib.Path, test_size: int | None
         images_path, labels_path = (_find(folder, FILES[f"{part}_{kind}"], source) for kind in ("inputs", "labels"))
         images, labels = read_idx(images_path, 3, source), read_idx(labels_path, 1, source)
         if len(images) != len(labels):
-            raise damaged(
-                labels_path, f"has {len(labels)} labels for the {len(images)} images of {images_path}", source
-            )
+            raise damage(labels_path, f"has {len(labels)} labels for the {len(images)} images of {images_path}", source)
         if len(labels) and labels.max() >= classes:
             at = int(np.argmax(labels >= classes))
-            raise damaged(labels_path, f"has the label {labels[at]} at example {at}, above {classes - 1}", source)
+            raise damage(labels_path, f"has the label {labels[at]} at example {at}, above {classes - 1}", source)
         parts[f"{part}_inputs"] = (images[..., None] / np.float32(255)).astype(np.float32)
         parts[f"{part}_labels"] = labels.astype(np.int32)
     if test_size is not None:
@@ -202,29 +200,27 @@ def read_idx(path: str | os.PathLike[str], dimensions: int, source: str = MNIST_
     path = pathlib.Path(path)
     expected, start = bytes([0, 0, 8, dimensions]), 4 + 4 * dimensions
     try:
-        with _opened(path) as file:
+        with _open(path) as file:
             header = file.read(start)
             if header[:4] != expected:
-                raise damaged(
+                raise damage(
                     path,
                     f"is not an IDX file of bytes with {dimensions} dimensions (it starts with "
                     f"{header[:4].hex() or 'nothing'}, expected {expected.hex()})",
                     source,
                 )
             if len(header) < start:
-                raise damaged(path, f"is cut short within its header, at {len(header)} bytes of {start}", source)
+                raise damage(path, f"is cut short within its header, at {len(header)} bytes of {start}", source)
             shape = tuple(int.from_bytes(header[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions))
             size = math.prod(shape)
             if size > MOST_BYTES:
-                raise damaged(
-                    path, f"is cut short or damaged: its header, shape {shape}, asks for {size} bytes", source
-                )
+                raise damage(path, f"is cut short or damaged: its header, shape {shape}, asks for {size} bytes", source)
             content = file.read(size + 1)  # no more than the header asks for, whatever it expands to
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise damaged(path, f"is a damaged gzip file ({error})", source) from None
+        raise damage(path, f"is a damaged gzip file ({error})", source) from None
     if len(content) != size:
         there = f"{start + len(content)} bytes" if len(content) < size else "more bytes"
-        raise damaged(
+        raise damage(
             path,
             f"is cut short or damaged: it has {there} after decompression, and its header, shape {shape}, "
             f"asks for {start + size}",
@@ -233,7 +229,7 @@ def read_idx(path: str | os.PathLike[str], dimensions: int, source: str = MNIST_
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def _opened(path: pathlib.Path) -> BinaryIO:
+def _open(path: pathlib.Path) -> BinaryIO:
     with path.open("rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     return cast(BinaryIO, gzip.open(path)) if compressed else path.open("rb")
@@ -365,10 +361,10 @@ def read_libsvm(path: str | os.PathLike[str], features: int) -> tuple[np.ndarray
             raise ValueError(f"{path}, line {number}: infinite or NaN value: clean the data before training.")
         rows.append(row)
     if not rows:
-        raise damaged(path, "has no examples", LIBSVM_SOURCE)
+        raise damage(path, "has no examples", LIBSVM_SOURCE)
     found = np.array(labels)
     if not (np.isin(found, (0, 1)).all() or np.isin(found, (-1, 1)).all()):
-        raise damaged(path, f"has labels {sorted(set(labels))[:5]}, expected 0 and 1, or -1 and +1", LIBSVM_SOURCE)
+        raise damage(path, f"has labels {sorted(set(labels))[:5]}, expected 0 and 1, or -1 and +1", LIBSVM_SOURCE)
     return np.stack(rows), (found > 0).astype(np.int32)
 
 
@@ -401,11 +397,11 @@ def read_uci(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
         try:
             features, label = encode_uci(line)
         except ValueError as error:
-            raise damaged(path, f"has a damaged line {number} ({error})", UCI_SOURCE) from None
+            raise damage(path, f"has a damaged line {number} ({error})", UCI_SOURCE) from None
         rows.append(features)
         labels.append(label)
     if not rows:
-        raise damaged(path, "has no examples", UCI_SOURCE)
+        raise damage(path, "has no examples", UCI_SOURCE)
     return np.array(rows, np.float32), np.array(labels, np.int32)
 
 

@@ -179,7 +179,7 @@ def make_trainer(
     # Constant settings are planned; a policy, or another ledger, is trained for the steps that a filter affords.
     start = recipe.noise_multiplier if noise_multiplier is None else noise_multiplier
     if policy is None and options.get("ledger") in (None, "planned"):
-        spent, steps = _planned(epsilon, delta, planned, noise_multiplier, start, rate, size)
+        spent, steps = _plan(epsilon, delta, planned, noise_multiplier, start, rate, size)
     else:
         if epsilon is None:
             assert planned is not None
@@ -202,7 +202,7 @@ def make_trainer(
     return trainer, steps
 
 
-def _planned(
+def _plan(
     epsilon: float | None, delta: float, steps: int | None, noise: float | None, start: float, rate: float, size: int
 ) -> tuple[dict[str, Any], int]:
     """Returns what makes the trainer's plan, and the steps to fit.

@@ -61,13 +61,13 @@ def load(
     """
     columns = read(path)
     rules = _complete(columns, path, label, rules, bounds, drop)
-    inputs, labels = encoded(columns, path, label, rules, classes)
+    inputs, labels = encode(columns, path, label, rules, classes)
     count = classes if isinstance(classes, int) else len(classes)
     if test_size:
         return hold_out(path.stem, inputs, labels, test_size, count), rules
     held_out = inputs[:0], labels[:0]
     if test is not None:
-        held_out = encoded(read(test), test, label, rules, classes)
+        held_out = encode(read(test), test, label, rules, classes)
     return Dataset(path.stem, inputs, labels, *held_out, num_classes=count), rules
 
 
@@ -118,7 +118,7 @@ def _read_parquet(path: pathlib.Path) -> Columns:
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
-def encoded(
+def encode(
     columns: Columns, path: pathlib.Path, label: str, rules: Mapping[str, Rule], classes: int | Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the inputs, float32, with the columns in the order of their rules; and the labels, int32."""
@@ -165,11 +165,11 @@ def _check_there(columns: Columns, path: pathlib.Path, *names: str) -> None:
 
 def _features(name: str, column: np.ndarray, rule: Any) -> np.ndarray:
     if isinstance(rule, tuple) and len(rule) == 2 and not isinstance(rule[0], str):
-        return _scaled(name, column, *map(float, rule))
+        return _scale(name, column, *map(float, rule))
     return (_places(name, column, list(rule), "--categories")[:, None] == np.arange(len(rule))).astype(np.float32)
 
 
-def _scaled(name: str, column: np.ndarray, low: float, high: float) -> np.ndarray:
+def _scale(name: str, column: np.ndarray, low: float, high: float) -> np.ndarray:
     if not -math.inf < low < high < math.inf:
         raise ValueError(f"bounds of {name!r} are {low:g}:{high:g}: give two numbers, the lower one first.")
     try:

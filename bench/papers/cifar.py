@@ -10,7 +10,7 @@ import pathlib
 
 import numpy as np
 
-from jaxacct_recipes.datasets import Dataset, damaged, existing, hold_out
+from jaxacct_recipes.datasets import Dataset, damage, existing, hold_out
 
 SOURCE = (
     "data_batch_1.bin to data_batch_5.bin and test_batch.bin (CIFAR-10, binary version), from "
@@ -62,7 +62,7 @@ def read_cifar(path: str | os.PathLike[str], records: int | None = None) -> tupl
     records = RECORDS if records is None else records
     content = np.fromfile(path, np.uint8, count=records * RECORD)
     if path.stat().st_size != records * RECORD:
-        raise damaged(
+        raise damage(
             path,
             f"is cut short or damaged: it has {path.stat().st_size} bytes, and {records} records of {RECORD} bytes are "
             f"{records * RECORD}",
@@ -72,6 +72,6 @@ def read_cifar(path: str | os.PathLike[str], records: int | None = None) -> tupl
     labels = rows[:, 0].astype(np.int32)
     if (labels >= CLASSES).any():
         at = int(np.argmax(labels >= CLASSES))
-        raise damaged(path, f"has the label {labels[at]} at record {at}, above {CLASSES - 1}", SOURCE)
+        raise damage(path, f"has the label {labels[at]} at record {at}, above {CLASSES - 1}", SOURCE)
     images = rows[:, 1:].reshape(records, *SHAPE).transpose(0, 2, 3, 1)
     return (images / np.float32(255)).astype(np.float32), labels

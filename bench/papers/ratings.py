@@ -11,7 +11,7 @@ import pathlib
 
 import numpy as np
 
-from jaxacct_recipes.datasets import Dataset, damaged, existing, hold_out, read_text
+from jaxacct_recipes.datasets import Dataset, damage, existing, hold_out, read_text
 
 SOURCE = "ratings.dat of MovieLens 1M, from https://grouplens.org/datasets/movielens/1m/"
 FOLDER = "ml-1m"
@@ -53,15 +53,15 @@ def read_ratings(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
     path = existing(pathlib.Path(path), SOURCE)
     content = read_text(path, "ascii", SOURCE)
     if not content.strip():
-        raise damaged(path, "is empty", SOURCE)
+        raise damage(path, "is empty", SOURCE)
     if not content.endswith("\n"):
-        raise damaged(path, "is cut short: its last line has no end", SOURCE)
+        raise damage(path, "is cut short: its last line has no end", SOURCE)
     rows: list[list[int]] = []
     for number, line in enumerate(content.splitlines(), start=1):
         try:
             rows.append(_numbers(line))
         except ValueError as error:
-            raise damaged(path, f"has a damaged line {number} ({error})", SOURCE) from None
+            raise damage(path, f"has a damaged line {number} ({error})", SOURCE) from None
     table = np.array(rows, np.int32) - 1
     return table[:, :2], table[:, 2]
 

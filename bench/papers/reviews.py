@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from jaxacct import validation
-from jaxacct_recipes.datasets import Dataset, damaged, hold_out, read_text
+from jaxacct_recipes.datasets import Dataset, damage, hold_out, read_text
 
 SOURCE = (
     "the folder aclImdb with train/pos, train/neg, test/pos and test/neg, from "
@@ -62,7 +62,7 @@ def _read_part(folder: pathlib.Path, number: Callable[[str], int]) -> tuple[np.n
         for path in paths:
             text = read_text(path, "utf-8", SOURCE)
             if not text.strip():
-                raise damaged(path, "is empty", SOURCE)
+                raise damage(path, "is empty", SOURCE)
             rows.append(encode(text, number))
             labels.append(label)
     return np.stack(rows), np.array(labels, np.int32)

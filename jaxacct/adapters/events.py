@@ -6,7 +6,7 @@ counts of hashable parts, so that equal mechanisms are counted together before a
 In reading order:
 
 - :func:`stand_in`: base classes for libraries that are not installed.
-- :class:`Part` to :func:`made`: counts of mechanisms, and the mechanisms and steps that they become.
+- :class:`Part` to :func:`join_parts`: counts of mechanisms, and the mechanisms and steps that they become.
 - :func:`from_dp_event`: an event of dp_accounting as mechanisms and steps.
 - :func:`parts_of` to :data:`REFUSED`: the conversion of each kind of event.
 - :func:`from_history`, :func:`checkpoint_history`: runs of Opacus.
@@ -127,7 +127,7 @@ def lacking(parts: Parts, relation: Relation) -> type[Mechanism] | None:
     return None
 
 
-def made(parts: Parts) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ...]]:
+def join_parts(parts: Parts) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ...]]:
     """Returns mechanisms and steps; the mechanisms of one class become one sequence, by a leading axis."""
     if not parts:
         return (PureDP(0.0),), (1,)
@@ -140,7 +140,7 @@ def made(parts: Parts) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ...]]:
     steps: list[ArrayLike] = []
     for members in groups.values():
         kind, _, static, inner = members[0][0]
-        within = made(dict(inner)) if inner else ()
+        within = join_parts(dict(inner)) if inner else ()
         counts = [count for _, count in members]
         columns = list(zip(*(part.fields for part, _ in members), strict=True))
         if len(members) == 1:
@@ -195,7 +195,7 @@ def from_dp_event(event: object) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike
     >>> from_dp_event(GaussianDpEvent())
     ((Gaussian(noise_multiplier=2.0),), (1,))
     """
-    return made(parts_of(event))
+    return join_parts(parts_of(event))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def _numbers(event: object, name: str) -> tuple[float, ...]:
     return tuple(float(value) for value in np.asarray(_field(event, name), np.float64).ravel())
 
 
-def _composed(event: object) -> Parts:
+def _parts_of_composition(event: object) -> Parts:
     """Returns the parts of all events in a composition, added up."""
     total: Parts = {}
     for inner in _field(event, "events"):
@@ -304,7 +304,7 @@ def _poisson_sampled(event: object) -> Parts:
     part = _run_once(parts)
     if part is not None and part.kind is GaussianMixture:
         noise, shifts, chances = part.fields
-        return one(GaussianMixture, noise, (0.0, *shifts), _mixed(rate, chances))
+        return one(GaussianMixture, noise, (0.0, *shifts), _mix_with_absence(rate, chances))
     sampled: dict[type[Mechanism], type[Mechanism]] = {
         Gaussian: PoissonSubsampledGaussian, Laplace: PoissonSubsampledLaplace,
     }  # fmt: skip
@@ -363,7 +363,7 @@ def _on_sample(parts: Parts, rate: Fraction) -> Parts:
     return {**others, **one(Gaussian, _one_noise(gaussian))} if gaussian else others
 
 
-def _mixed(rate: Fraction, chances: tuple[float, ...]) -> tuple[float, ...]:
+def _mix_with_absence(rate: Fraction, chances: tuple[float, ...]) -> tuple[float, ...]:
     """Returns the probabilities of a mixture that runs with probability ``rate``, preceded by that of its absence."""
     q = up(rate)
     total = math.fsum(chances)
@@ -381,7 +381,7 @@ def _one_noise(parts: Parts) -> float:
     return least / math.sqrt(precision) * (1 - (2 * len(noises) + 8) * UNIT_ROUNDOFF)
 
 
-def _truncated(event: object) -> Parts:
+def _truncated_parts(event: object) -> Parts:
     """A Poisson sample that is cut at a batch's capacity, with Gaussian noise."""
     size, capacity = _whole(event, "dataset_size"), _whole(event, "truncated_batch_size")
     rate, noise = _number(event, "sampling_probability", 0, 1), _number(event, "noise_multiplier")
@@ -470,7 +470,7 @@ def _tree(event: object) -> Parts:
     return one(TreeAggregation, noise, most.bit_length()) if most else {}
 
 
-def _selected(event: object) -> Parts:
+def _selection_parts(event: object) -> Parts:
     """Private selection: the best of a random number of runs."""
     mean, shape = _number(event, "mean", least=1), _number(event, "shape")
     parts = parts_of(_field(event, "event"))
@@ -480,7 +480,7 @@ def _selected(event: object) -> Parts:
     return one(RepeatAndSelect, law, inner=parts) if parts else {}
 
 
-def _allocated(event: object) -> Parts:
+def _allocation_parts(event: object) -> Parts:
     """Random allocation: each record in k different steps of t, drawn uniformly, as one epoch with k participations."""
     steps = _whole(event, "num_steps", least=1)
     selected = _whole(event, "num_selected", most=steps)
@@ -496,7 +496,7 @@ def _allocated(event: object) -> Parts:
 
 
 CONVERSIONS: dict[str, Callable[[object], Parts]] = {
-    "ComposedDpEvent": _composed,
+    "ComposedDpEvent": _parts_of_composition,
     "DiscreteGaussianDpEvent": _discrete_gaussian,
     "DiscreteLaplaceDpEvent": _discrete_laplace,
     "EpsilonDeltaDpEvent": _approximate,
@@ -508,14 +508,14 @@ CONVERSIONS: dict[str, Callable[[object], Parts]] = {
     "NonPrivateDpEvent": lambda event: {NO_PRIVACY: 1},
     "PermuteAndFlipDpEvent": lambda event: one(PureDP, _number(event, "epsilon")),
     "PoissonSampledDpEvent": _poisson_sampled,
-    "RandomAllocationDpEvent": _allocated,
+    "RandomAllocationDpEvent": _allocation_parts,
     "RandomizedResponseDpEvent": _randomized_response,
-    "RepeatAndSelectDpEvent": _selected,
+    "RepeatAndSelectDpEvent": _selection_parts,
     "SampledWithReplacementDpEvent": _with_replacement,
     "SampledWithoutReplacementDpEvent": _without_replacement,
     "SelfComposedDpEvent": _self_composed,
     "SingleEpochTreeAggregationDpEvent": _tree,
-    "TruncatedSubsampledGaussianDpEvent": _truncated,
+    "TruncatedSubsampledGaussianDpEvent": _truncated_parts,
     "ZCDpEvent": lambda event: one(ZeroConcentratedDP, _number(event, "rho"), _number(event, "xi")),
 }
 """Conversions, by the name of an event's class."""
@@ -551,7 +551,7 @@ def from_history(history: Iterable[tuple[float, float, int]]) -> tuple[tuple[Mec
         PoissonSubsampledGaussian(noise_multiplier, rate)  # raises where a field is out of range
         part = Part(PoissonSubsampledGaussian, (float(noise_multiplier), float(rate)))
         parts[part] = parts.get(part, 0) + int(count)
-    return made(parts)
+    return join_parts(parts)
 
 
 def checkpoint_history(path: str | os.PathLike[str]) -> list[tuple[float, float, int]]:

@@ -9,9 +9,9 @@ In reading order:
 
 * :class:`Status` and :class:`Calibrated`, the result;
 * :func:`search`, the search by certified bounds, and :func:`search_by_calls`, the same one step at a time;
-* :func:`improved`, the search with the mesh's bounds;
-* :func:`calibrated` and :func:`least_scale`, from a target to a setting in one traced function;
-* :func:`solved`, the same with derivatives.
+* :func:`improve`, the search with the mesh's bounds;
+* :func:`calibrate` and :func:`least_scale`, from a target to a setting in one traced function;
+* :func:`solve`, the same with derivatives.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.mechanisms.normal import mu_bounds
 from jaxacct.numerics import by_work
-from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.by_work import one_by_one
 from jaxacct.numerics.precision import (
     TINY,
@@ -244,9 +244,9 @@ def search(
     # One step evaluates the setting that the last one chose. Every lane ends: each round counts, up to ROUNDS.
     def step(state: State, of_lane: tuple[Aim, Any]) -> State:
         aim, given = of_lane
-        return _advanced(aim, state, evaluate(given, aim.value(state.setting)))
+        return _advance(aim, state, evaluate(given, aim.value(state.setting)))
 
-    state = _begun(aim, start, slope, is_slope)
+    state = _start_state(aim, start, slope, is_slope)
     return by_work.while_loop(lambda state, _: _goes_on(state), step, state, (aim, given), share=by_work.OF_QUEUES)
 
 
@@ -263,7 +263,7 @@ def _goes_on(state: State) -> Any:
     return ~state.is_done & (state.round < ROUNDS)
 
 
-def _begun(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
+def _start_state(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
     """Returns the state before anything is evaluated."""
     nothing = jnp.full_like(start, jnp.inf)
     never = jnp.zeros(start.shape, bool)
@@ -279,7 +279,7 @@ def _begun(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
     )  # fmt: skip
 
 
-def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
+def _advance(aim: Aim, state: State, bounds: Bounds) -> State:
     """Returns the state after one more evaluation, at the value of its setting.
 
     Its numbers are sound for any value: they decide how many evaluations there are and how near the least they end.
@@ -348,7 +348,7 @@ def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
     return State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, refuted, best, is_done)
 
 
-_first, _following, _value = compiled(_begun), compiled(_advanced), compiled(Aim.value)
+_first, _following, _value = compiled(_start_state), compiled(_advance), compiled(Aim.value)
 """Compiled steps of the search by calls: its first state, the state after an evaluation, and the value to evaluate."""
 
 
@@ -357,7 +357,7 @@ def _below(setting: Array, distance: Array | float, whole: bool) -> Array:
     lower = setting - distance
     if not whole:
         return lower
-    return -jnp.log(jnp.maximum(jnp.floor(jnp.exp(-setting) * (1 + scaled(1e-12))) + 1, jnp.ceil(jnp.exp(-lower))))
+    return -jnp.log(jnp.maximum(jnp.floor(jnp.exp(-setting) * (1 + scale_error(1e-12))) + 1, jnp.ceil(jnp.exp(-lower))))
 
 
 def _next_below(setting: Array, distance: Array) -> Array:
@@ -384,7 +384,7 @@ def _between(ahead: Array, bad: Array, best: Array, whole: bool) -> Array:
 
 
 @in_float64(by_programs=True)
-def improved(
+def improve(
     config: Config,
     compose: Callable[[Any], tuple[Any, Any]],
     before: Calibrated,
@@ -396,7 +396,7 @@ def improved(
 
     ``compose`` gives the mechanism and the steps for a value of what is looked for.
     """
-    aim = aimed(config, Given(*map(np.float64, given)), ends)
+    aim = goal_of(config, Given(*map(np.float64, given)), ends)
 
     def bounds_at(value: Any, gap: float) -> Bounds:
         return certified.answer(*compose(value), given.asked(config.budget), config.relation, gap)
@@ -482,7 +482,7 @@ def composition(config: Config, given: Given, value: Any) -> tuple[Mechanism, An
     return PoissonSubsampledGaussian(whole.noise_multiplier, whole.sampling_rate), steps
 
 
-def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
+def goal_of(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
     """Returns the goal of the search."""
     target = given.allowed(config.budget)
     # Epsilons far below the budget count by differences, not by ratios; at a budget of 0, so do those far below delta.
@@ -492,34 +492,34 @@ def aimed(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
 
 
 @in_float64
-def calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
+def calibrate(config: Config, given: Given) -> tuple[Calibrated, Array]:
     """Returns the result of one target, and the setting u that was guessed."""
-    return _calibrated(config, Given(*map(as_float64, given)))
+    return _calibrate(config, Given(*map(as_float64, given)))
 
 
 @compiled(static=("config",))
-def _calibrated(config: Config, given: Given) -> tuple[Calibrated, Array]:
-    aim, found, start = _found(config, given)
-    return _with_covered(config, given, _graded(aim, found)), start
+def _calibrate(config: Config, given: Given) -> tuple[Calibrated, Array]:
+    aim, found, start = _calibrate_in_program(config, given)
+    return _with_covered(config, given, _grade(aim, found)), start
 
 
-def _found(config: Config, given: Given) -> tuple[Aim, Found, Array]:
+def _calibrate_in_program(config: Config, given: Given) -> tuple[Aim, Found, Array]:
     least, most = ENDS[config.unknown]
-    aim = aimed(config, given, (as_float64(least), as_float64(most)))
+    aim = goal_of(config, given, (as_float64(least), as_float64(most)))
 
     def run_at(given: Given, value: Array) -> tuple[Mechanism, Any]:
         return composition(config, given, value)
 
     setting, power, mu = _gaussian_start(config.unknown, given)
-    return aim, _searched(config, run_at, given, given, aim, setting, _slope(aim, given, mu) * power), setting
+    return aim, _search_from(config, run_at, given, given, aim, setting, _slope(aim, given, mu) * power), setting
 
 
 def least_setting(config: Config, given: Given) -> Array:
     """Returns the least setting u that the exact accountant certifies, or inf. Inside a program."""
-    return _found(config, given)[1].setting
+    return _calibrate_in_program(config, given)[1].setting
 
 
-def _searched(
+def _search_from(
     config: Config, run_at: Callable[[Any, Array], tuple[Any, Any]], made: Any, given: Given, aim: Aim, start: Array,
     slope: Array,
 ) -> Found:  # fmt: skip
@@ -532,7 +532,7 @@ def _searched(
     return search(evaluate, (made, given), aim, start, slope, jnp.zeros(start.shape, bool)).found
 
 
-def _graded(aim: Aim, found: Found) -> Calibrated:
+def _grade(aim: Aim, found: Found) -> Calibrated:
     """Returns the result with its status."""
     # For a whole number of steps the next one is refuted, which is 1 / value away in u.
     close = found.distance <= aim.tolerance + (1 / found.value if aim.whole else 0.0)
@@ -543,8 +543,8 @@ def _graded(aim: Aim, found: Found) -> Calibrated:
     return Calibrated(value=found.value, reached=found.reached, status=status.astype(jnp.int32))
 
 
-graded = compiled(_graded)
-"""Compiled :func:`_graded`, for concrete results."""
+graded = compiled(_grade)
+"""Compiled :func:`_grade`, for concrete results."""
 
 
 def _gaussian_start(unknown: str, given: Given) -> tuple[Array, Array, Array]:
@@ -649,13 +649,13 @@ def least_scale(
     if not has_laws(make(jnp.exp(low)), steps, config.relation):
         nothing = unknown_of(ForEpsilon(low))
         return Calibrated(nothing.upper, nothing, jnp.asarray(Status.UNKNOWN, jnp.int32)), (low + high) / 2
-    aim = aimed(config, given, ends)
+    aim = goal_of(config, given, ends)
     mu = mu_bounds(given.epsilon, given.delta)[0]
     start = _start_of_scale(config, make, steps, mu, ends)
-    found = _searched(
+    found = _search_from(
         config, lambda steps, scale: (make(scale), steps), steps, given, aim, start, _slope(aim, given, mu)
     )
-    return _graded(aim, found), start
+    return _grade(aim, found), start
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -674,20 +674,20 @@ KNOWN = Given(epsilon=1.0, delta=1e-5, noise_multiplier=10.0, sampling_rate=0.5,
 """Run whose derivatives exist, put in where a derivative is multiplied by 0. Any such run will do."""
 
 
-def solved(config: Config, given: Given) -> Answer:
+def solve(config: Config, given: Given) -> Answer:
     """Returns the result of one target, and the setting that was guessed; inside a trace it has derivatives.
 
     Those of ``value`` are NaN where the search has not converged, and 0 at the end of a range and for whole steps.
     """
-    return calibrated(config, given) if is_concrete(given) else _traced(config, given)
+    return calibrate(config, given) if is_concrete(given) else _solve_traced(config, given)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _traced(config: Config, given: Given) -> Answer:
-    return one_by_one(calibrated, config)(given)
+def _solve_traced(config: Config, given: Given) -> Answer:
+    return one_by_one(calibrate, config)(given)
 
 
-@_traced.defjvp
+@_solve_traced.defjvp
 @within_scope
 def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, Answer]:
     (given,), (moves,) = primals, tangents
@@ -695,7 +695,7 @@ def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, An
     # The tangent of a whole number has dtype float0, with which there is no arithmetic.
     moved = [getattr(move, "dtype", None) != jax.dtypes.float0 for move in moves]
     moves = Given(*(as_float64(move) if is_move else jnp.zeros(()) for move, is_move in zip(moves, moved, strict=True)))
-    found, start = solved(config, given)
+    found, start = solve(config, given)
     # The argument that is looked for does not move as a given number, and the budgeted quantity is the answer itself.
     still = moves._replace(**{config.unknown: jnp.zeros(()), config.budget.name: jnp.zeros(())})
 

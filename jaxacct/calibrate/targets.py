@@ -39,11 +39,11 @@ from jaxacct.calibrate.search import (
     Given,
     Status,
     composition,
-    improved,
+    improve,
     least_scale,
     least_setting,
     search_by_calls,
-    solved,
+    solve,
 )
 from jaxacct.composition import ForDelta, ForEpsilon, Kind, check
 from jaxacct.convert import dp_to_gdp
@@ -51,7 +51,7 @@ from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect, group
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_parts
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outside, scope
-from jaxacct.numerics.programs import compiled, lowered
+from jaxacct.numerics.programs import compiled, lower_bound
 from jaxacct.numerics.root_search import bisect, least_by_secants
 from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_COUNT
@@ -98,7 +98,7 @@ def noise_multiplier(
     >>> f"{found.value:.4f}", bool(found.reached.upper <= 1.0)
     ('3.8128', True)
     """
-    return _calibrated("noise_multiplier", Given(epsilon, delta, 1.0, sampling_rate, steps), relation, tolerance)
+    return _calibrate("noise_multiplier", Given(epsilon, delta, 1.0, sampling_rate, steps), relation, tolerance)
 
 
 def sampling_rate(
@@ -119,7 +119,7 @@ def sampling_rate(
     >>> f"{sampling_rate(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, steps=10_000).value:.6f}"
     '0.010000'
     """
-    return _calibrated("sampling_rate", Given(epsilon, delta, noise_multiplier, 1.0, steps), relation, tolerance)
+    return _calibrate("sampling_rate", Given(epsilon, delta, noise_multiplier, 1.0, steps), relation, tolerance)
 
 
 def steps(
@@ -139,7 +139,7 @@ def steps(
     >>> steps(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, sampling_rate=0.01).value
     np.float64(10000.0)
     """
-    return _calibrated("steps", Given(epsilon, delta, noise_multiplier, sampling_rate, 1.0), relation, tolerance)
+    return _calibrate("steps", Given(epsilon, delta, noise_multiplier, sampling_rate, 1.0), relation, tolerance)
 
 
 def scale(
@@ -190,7 +190,7 @@ def scale(
         result, start = least_scale(config, make, given, counts, (as_float64(ends[0]), as_float64(ends[1])))
     if not is_concrete(result):
         return result
-    return _settled(config, lambda value: (make(value), steps), result, start, given, ends)
+    return _settle(config, lambda value: (make(value), steps), result, start, given, ends)
 
 
 def noise_multiplier_for_advantage(
@@ -218,7 +218,7 @@ def noise_multiplier_for_advantage(
     validation.check_positive(advantage, "advantage")
     _check_below_one(advantage, "advantage")
     given = Given(0.0, advantage, 1.0, sampling_rate, steps)
-    return _calibrated("noise_multiplier", given, relation, tolerance, ForDelta)
+    return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta)
 
 
 def noise_multiplier_for_tpr(
@@ -264,7 +264,7 @@ def noise_multiplier_for_tpr(
         numbers = [as_float64(number) for number in (tpr, fpr, sampling_rate, steps)]
         at, allowed = outside(tangent(relation, *numbers))
     given = Given(at, allowed, 1.0, sampling_rate, steps)
-    return _calibrated("noise_multiplier", given, relation, tolerance, ForDelta)
+    return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta)
 
 
 def _check_below_one(value: Any, name: str) -> None:
@@ -279,7 +279,7 @@ def _check_run(noise_multiplier: Any, sampling_rate: Any, steps: Any) -> None:
     validation.check_steps(steps)
 
 
-def _calibrated(
+def _calibrate(
     unknown: str, given: Given, relation: Relation, tolerance: float, budget: Kind = ForEpsilon
 ) -> Calibrated:
     validation.check_epsilon(given.epsilon)
@@ -294,15 +294,15 @@ def _calibrated(
         is_plain=unknown != "sampling_rate" and is_concrete(given.sampling_rate) and float(given.sampling_rate) == 1,
         is_single=unknown != "steps" and is_concrete(given.steps) and float(given.steps) == 1,
     )  # fmt: skip
-    result, start = solved(config, given)
+    result, start = solve(config, given)
     if not is_concrete(result):
         return result
     numbers = Given(*(float(number) for number in given))
     compose = functools.partial(composition, config, numbers)
-    return _settled(config, compose, result, start, numbers, ENDS[unknown])
+    return _settle(config, compose, result, start, numbers, ENDS[unknown])
 
 
-def _settled(
+def _settle(
     config: Config,
     compose: Callable[[Any], tuple[Any, Any]],
     result: Calibrated,
@@ -314,11 +314,11 @@ def _settled(
     result = outside(result)
     unknown, budgeted = config.unknown, config.budget.name
     if result.status in (Status.LOOSE, Status.UNKNOWN):
-        result = improved(config, compose, result, float(start), given, ends)
+        result = improve(config, compose, result, float(start), given, ends)
     if result.status in (Status.UNKNOWN, Status.INFEASIBLE) and unknown == "noise_multiplier":
         result = _of_everyone(config, compose, result, given)
     if result.status == Status.LOOSE:
-        result = _proved(config, compose, result, given)
+        result = _prove_optimal(config, compose, result, given)
     if result.status == Status.INFEASIBLE:
         end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-ends[1]):.3g}"}.get(
             unknown, f"a {unknown.replace('_', ' ')} of {math.exp(ends[1]):.3g}"
@@ -348,7 +348,9 @@ def _of_everyone(
     return dataclasses.replace(found, reached=Bounds(lower, middle, upper, reached.converged))
 
 
-def _proved(config: Config, compose: Callable[[Any], tuple[Any, Any]], result: Calibrated, given: Given) -> Calibrated:
+def _prove_optimal(
+    config: Config, compose: Callable[[Any], tuple[Any, Any]], result: Calibrated, given: Given
+) -> Calibrated:
     """Returns the result as CONVERGED where the next setting that would cost more, within the tolerance, is refuted."""
     value = float(result.value)
     next_one = {"steps": value + 1, "sampling_rate": min(value * (1 + PROBE * config.tolerance), 1.0)}.get(
@@ -387,7 +389,7 @@ def _each_enough(found: tuple[Array, Array]) -> tuple[Array, Array]:
     the unit roundoff, and the delta by no more, for e^eps false_rate is below 1.
     """
     epsilon, delta = found
-    return epsilon, lowered(delta - 8 * roundoff() * epsilon)
+    return epsilon, lower_bound(delta - 8 * roundoff() * epsilon)
 
 
 @in_float64(safe=_each_enough)

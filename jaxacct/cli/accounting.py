@@ -30,7 +30,7 @@ from jaxacct.cli.arguments import (
     number,
     print_columns,
     print_facts,
-    rounded,
+    round_to,
     run_of,
     scope_of,
     show,
@@ -101,7 +101,7 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
         "estimate": estimate,
         "upper": float(upper),
         given: value,
-        **described(asked),
+        **describe_run(asked),
         "accountant": arguments.accountant,
         "guarantee": GUARANTEES[arguments.accountant],
     }
@@ -111,7 +111,7 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def described(run: Run) -> dict[str, Any]:
+def describe_run(run: Run) -> dict[str, Any]:
     """Returns the part of a result that describes its run."""
     composed = isinstance(run.steps, tuple)
     return {
@@ -147,7 +147,7 @@ def _print(record: dict[str, Any], run: Run, given: str) -> None:
     facts = [
         *facts_of_run(record),
         (given, f"{record[given]:.12g}"),
-        *((f"{quantity}, {name}", rounded(name, bound)) for name, bound in bounds),
+        *((f"{quantity}, {name}", round_to(name, bound)) for name, bound in bounds),
         *([("why", record["why"])] if "why" in record else []),
         ("accountant", f"{record['accountant']} ({record['guarantee']})"),
         ("holds for", record["scope"]),
@@ -219,7 +219,7 @@ def run_curve(arguments: argparse.Namespace) -> int:
         "quantity": found.quantity,
         "over": found.over,
         "results": {name: values.tolist() for name, values in ({found.over: found.at} | found.bounds).items()},
-        **described(asked),
+        **describe_run(asked),
         "guarantee": GUARANTEES["rdp" if arguments.kind == "renyi" else "best"],
         "out": None if out is None else str(out),
         "plot": None if plot is None else str(plot),
@@ -360,7 +360,7 @@ def _print_curve(record: dict[str, Any], run: Run, found: Found) -> None:
     shown = np.unique(np.linspace(0, every - 1, min(every, 21)).round().astype(int))
     bounds = {name: values for name, values in found.bounds.items() if name != "estimate"}
     rows = [
-        [f"{found.at[i]:.10g}", *(rounded(name, float(values[i])) for name, values in bounds.items())] for i in shown
+        [f"{found.at[i]:.10g}", *(round_to(name, float(values[i])) for name, values in bounds.items())] for i in shown
     ]
     print_columns([found.over, *(f"{found.quantity}, {name}" for name in bounds)], rows)
     if every > len(shown):

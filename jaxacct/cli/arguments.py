@@ -49,7 +49,7 @@ def show(record: Any, as_json: bool, table: Callable[[], None]) -> None:
         table()
 
 
-def rounded(name: str, value: float, digits: int = 6) -> str:
+def round_to(name: str, value: float, digits: int = 6) -> str:
     """Returns ``value`` to some significant digits, a bound rounded outward.
 
     >>> rounded("upper", 1 / 3), rounded("lower", 1 / 3), rounded("upper", float("inf"))
@@ -121,7 +121,7 @@ def why(run: Run, delta: float) -> str:
     sure = ja.delta(run.mechanism, run.steps, math.inf, relation=run.relation).lower
     if sure > (delta if delta < 1 else 0.0):
         return (
-            f"with probability {rounded('lower', float(sure))} or more an output gives away who took part, which no "
+            f"with probability {round_to('lower', float(sure))} or more an output gives away who took part, which no "
             "epsilon covers: give a larger delta, or a mechanism that never fails"
         )
     return (

@@ -17,7 +17,7 @@ from jaxacct.cli.arguments import (
     number,
     print_facts,
     rate_given,
-    rounded,
+    round_to,
     show,
     steps_given,
 )
@@ -138,11 +138,11 @@ def _print(record: dict[str, Any]) -> None:
         ),
         ("canaries", f"{record['canaries']} beside {record['examples']} examples, {record['runs']} runs"),
         ("right guesses", f"{right} of {record['guesses']}"),
-        ("epsilon, claimed", f"{rounded('upper', record['claim'])} at delta {rounded('upper', record['delta'])}"),
-        ("epsilon, lower bound", rounded("lower", record["lower_bound"])),
-        ("the same, any mechanism", rounded("lower", record["lower_bound_any_mechanism"])),
-        ("mu of GDP, lower bound", rounded("lower", record["mu_lower_bound"], 3)),
-        ("p-value of the claim", rounded("upper", record["p_value"], 3)),
+        ("epsilon, claimed", f"{round_to('upper', record['claim'])} at delta {round_to('upper', record['delta'])}"),
+        ("epsilon, lower bound", round_to("lower", record["lower_bound"])),
+        ("the same, any mechanism", round_to("lower", record["lower_bound_any_mechanism"])),
+        ("mu of GDP, lower bound", round_to("lower", record["mu_lower_bound"], 3)),
+        ("p-value of the claim", round_to("upper", record["p_value"], 3)),
         (
             "verdict",
             "the claim is refuted: trainer or accountant is broken"

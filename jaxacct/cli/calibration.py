@@ -25,7 +25,7 @@ from jaxacct.cli.arguments import (
     number,
     print_facts,
     rate_given,
-    rounded,
+    round_to,
     scope_of,
     show,
     steps_given,
@@ -216,7 +216,7 @@ def _print(record: dict[str, Any]) -> None:
     name = record["solve_for"]
     # The number shown must keep the budget, too: noise is rounded up, a rate down.
     safe = "upper" if name == "noise_multiplier" else "lower"
-    value = f"{record['value']:,}" if name == "steps" else rounded(safe, record["value"], 8)
+    value = f"{record['value']:,}" if name == "steps" else round_to(safe, record["value"], 8)
     known = [key.replace("-", "_") for key in UNKNOWNS]
     correlated = ("bands", "rate_in_group", "error_over_independent")
     reached = record["reached"]
@@ -225,7 +225,7 @@ def _print(record: dict[str, Any]) -> None:
         *((key.replace("_", " "), f"{record[key]:.12g}") for key in known if key != name),
         *((key.replace("_", " "), f"{record[key]:.6g}") for key in correlated if key in record),
         *((f"{target}, target", f"{number:.12g}") for target, number in record["target"].items()),
-        (f"{reached['quantity']}, upper", rounded("upper", reached["upper"], 8)),
+        (f"{reached['quantity']}, upper", round_to("upper", reached["upper"], 8)),
         ("guarantee", record["guarantee"]),
         ("holds for", record["scope"]),
     ]

@@ -36,12 +36,12 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Examines the machine, prints the findings, and returns the exit code."""
-    record = _found()
+    record = _examine()
     show(record, arguments.json, lambda: _print(record))
     return 0 if all(verdict == "sound" for verdict in record["arithmetic"].values()) else 1
 
 
-def _found() -> dict[str, Any]:
+def _examine() -> dict[str, Any]:
     """Returns versions, devices, the verdict on each way of computing float64, and the folder of compiled programs."""
     import jax
 

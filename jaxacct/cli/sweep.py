@@ -30,7 +30,7 @@ from jaxacct.cli.arguments import (
     number,
     print_columns,
     print_facts,
-    rounded,
+    round_to,
     scope_of,
     show,
 )
@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
         if out is not None:
             raise KeyboardInterrupt(f"finished parts are kept in {out}: give --resume to go on") from None
         raise
-    record = described(found, out) | {"seconds": time.monotonic() - start}
+    record = describe_sweep(found, out) | {"seconds": time.monotonic() - start}
     results = {"results": found.as_dict()["results"]} if arguments.json and out is None else {}
     show(record | results, arguments.json, lambda: _print(record, found))
     return 0
@@ -299,7 +299,7 @@ def merge(arguments: argparse.Namespace) -> int:
     from jaxacct.sweep import merge
 
     found = merge(arguments.folder, arguments.shards)
-    record = described(found, arguments.folder)
+    record = describe_sweep(found, arguments.folder)
     show(record, arguments.json, lambda: print_about(record))
     return 0
 
@@ -320,7 +320,7 @@ def best(arguments: argparse.Namespace) -> int:
     entries = found.best(given[budget], least=arguments.least, most=arguments.most, count=arguments.count, **ranges)
     columns = {name: values.tolist() for name, values in entries.items()}
     about = {
-        name: value for name, value in described(found, arguments.folder).items() if name not in ("counts", "axes")
+        name: value for name, value in describe_sweep(found, arguments.folder).items() if name not in ("counts", "axes")
     }
 
     def table() -> None:
@@ -351,7 +351,7 @@ def plot(arguments: argparse.Namespace) -> int:
 
     figure = own_figure()
     path = file_to_write(arguments.file, PICTURES, arguments)
-    found, at = load(arguments.folder), dict(_fixed(text) for text in arguments.at)
+    found, at = load(arguments.folder), dict(_parse_fixed(text) for text in arguments.at)
     free = [name for name, values in found.axes.items() if len(values) > 1 and name not in at]
     if len(free) > 2:
         raise ValueError(f"a picture has one or two axes, and here are {', '.join(free)}: fix others by --at.")
@@ -361,7 +361,7 @@ def plot(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _fixed(text: str) -> tuple[str, float | str]:
+def _parse_fixed(text: str) -> tuple[str, float | str]:
     """Returns the axis and value that AXIS=VALUE gives."""
     name, equals, value = text.partition("=")
     if not equals:
@@ -369,7 +369,7 @@ def _fixed(text: str) -> tuple[str, float | str]:
     return name.replace("-", "_"), value if name == "mechanism" else float(value)
 
 
-def described(found: Any, out: Any) -> dict[str, Any]:
+def describe_sweep(found: Any, out: Any) -> dict[str, Any]:
     """Returns the description of a sweep as JSON has it, without its results and the time it took."""
     from jaxacct.sweep.description import question_of
 
@@ -414,7 +414,7 @@ def _cell(name: str, value: Any, settings: Any) -> str:
         return value
     if name in settings:
         return f"{value:.10g}"
-    return rounded("upper" if name in ("upper", "noise_multiplier") else name, value)
+    return round_to("upper" if name in ("upper", "noise_multiplier") else name, value)
 
 
 # ----------------------------------------------------------------------------------------------------

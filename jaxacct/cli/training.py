@@ -135,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
         if keeper is not None:
             keeper.check(resume=arguments.resume)
         _check_free(folder, arguments.resume)
-    with _made(folder):
+    with _make_folder(folder):
         dataset, of_table = load_data(arguments)
         trainer, steps, config = _trainer(arguments, dataset)
         config |= of_table
@@ -164,7 +164,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _made(folder: pathlib.Path) -> Iterator[None]:
+def _make_folder(folder: pathlib.Path) -> Iterator[None]:
     """Makes a folder, so that a bad path fails before the training; after a failure inside, empty ones are removed."""
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ from jaxacct.cli.arguments import (
     number,
     print_columns,
     print_facts,
-    rounded,
+    round_to,
     show,
 )
 
@@ -98,7 +98,7 @@ def _print(status: str, found: list[Claim], verdicts: list[dict[str, Any]]) -> N
     """Prints one verdict as a table of facts, or several as rows."""
     if len(found) > 1:
         names = ["quantity", "given", "lower", "upper", "status"]
-        print_columns(names, [[_shown(name, verdict[name]) for name in names] for verdict in verdicts])
+        print_columns(names, [[_show(name, verdict[name]) for name in names] for verdict in verdicts])
         for verdict in verdicts:
             if verdict["status"] != "PROVED":
                 print(f"{verdict['quantity']} at {verdict['given']:.12g}: {verdict['reason']}")
@@ -114,11 +114,11 @@ def _print(status: str, found: list[Claim], verdicts: list[dict[str, Any]]) -> N
     print_facts(f"{claim.quantity} of {claim.steps} steps", facts)
 
 
-def _shown(name: str, value: Any) -> str:
+def _show(name: str, value: Any) -> str:
     """Returns a value as text, a bound to 12 digits rounded outward."""
     if not isinstance(value, float):
         return str(value)
-    return rounded(name, value, 12) if name in ("lower", "upper") else f"{value:.12g}"
+    return round_to(name, value, 12) if name in ("lower", "upper") else f"{value:.12g}"
 
 
 def read(name: str) -> Any:
@@ -273,7 +273,7 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     import numpy as np
 
     from jaxacct import plot
-    from jaxacct.certificates import attack_curve, printed
+    from jaxacct.certificates import attack_curve, texts_for_print
 
     try:
         plot.require_matplotlib()
@@ -288,7 +288,7 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     )  # fmt: skip
     png, pdf = io.BytesIO(), io.BytesIO()
     plot.draw(chart, png)
-    plot.document("Certificate of differential privacy", made["statement"], chart, printed(made), pdf)
+    plot.document("Certificate of differential privacy", made["statement"], chart, texts_for_print(made), pdf)
     return png.getvalue(), pdf.getvalue()
 
 
@@ -298,8 +298,8 @@ def _print_certificate(made: dict[str, Any], seal: str, status: str, facts: list
     print_facts(
         "certificate",
         [
-            ("epsilon", rounded("upper", claim["epsilon"])),
-            ("delta", rounded("upper", claim["delta"])),
+            ("epsilon", round_to("upper", claim["epsilon"])),
+            ("delta", round_to("upper", claim["delta"])),
             ("relation, unit", f"{made['relation'].replace('_', ' ')}, {made['unit']}"),
             ("referee", status if status == "PROVED" else f"{status}: {made['verdict']['reason']}"),
             ("by", made["route"]),

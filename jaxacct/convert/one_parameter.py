@@ -57,7 +57,7 @@ from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
 from jaxacct.mechanisms.normal import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds, quantile
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, as_float64, in_float64, is_zero, kept_positive, outside, scope
-from jaxacct.numerics.programs import compiled, lowered, raised
+from jaxacct.numerics.programs import compiled, lower_bound, raise_bound
 from jaxacct.numerics.root_search import bisect
 from jaxacct.rounded_sum import LEAST_COST
 
@@ -287,7 +287,7 @@ def _tcdp_to_rdp(rho: Array, omega: Array, orders: Array) -> Array:
 
 
 def _largest_rho(found: tuple[Array, Array]) -> tuple[Array, Array]:
-    return raised(found[0]), lowered(found[1])
+    return raise_bound(found[0]), lower_bound(found[1])
 
 
 @kernel(safe=_largest_rho)
@@ -629,7 +629,7 @@ def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
     return outside(_answer(quantity, first, second))
 
 
-@in_float64(safe=lowered)
+@in_float64(safe=lower_bound)
 def _exact_below(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
     return _exact(quantity, first, second)
 
@@ -734,7 +734,7 @@ def mechanism_to_zcdp(
         rho, delta, _ = gaussian
         return rho, delta
     if isinstance(mechanism, ZeroConcentratedDP):
-        return _concentrated(mechanism.rho, mechanism.xi)
+        return _convert_concentrated(mechanism.rho, mechanism.xi)
     epsilon, delta = mechanism_to_dp(mechanism, relation=relation)
     return pure_to_zcdp(epsilon), delta
 
@@ -794,7 +794,7 @@ def _gaussian_cost(shift: Array, scale: Array) -> tuple[Array, Array, Array]:
 
 
 @kernel
-def _concentrated(rho: Array, xi: Array) -> tuple[Array, Array]:
+def _convert_concentrated(rho: Array, xi: Array) -> tuple[Array, Array]:
     rho, xi = jnp.broadcast_arrays(as_float64(rho), as_float64(xi))
     total = jnp.maximum((rho + xi) * (1 + margin_of_costs()), LEAST_COST)
     free, valid = is_zero(rho) & is_zero(xi), (rho >= 0) & (xi >= 0)
@@ -808,7 +808,7 @@ def _noise_ratio(shift: Array, scale: Array) -> Array:
 
 
 @kernel
-def _amplified(epsilon: Array, rate: Array) -> Array:
+def _amplify(epsilon: Array, rate: Array) -> Array:
     """Returns :func:`.log_of_sampled`, rounded up."""
     bound = log_of_sampled(epsilon, rate)
     raised = jnp.maximum(bound * (1 + 8 * margin_of_costs()) + jnp.where(epsilon < 1, 0.0, margin_of_costs()), TINY)
@@ -840,7 +840,7 @@ def _gdp_of_pure(epsilon: Array) -> Array:
 def _subsampled_laplace(mechanism: PoissonSubsampledLaplace, shift: float) -> Any:
     if shift != 1.0:
         raise ValueError('relation = "replace" has no pure epsilon here for a sampled Laplace: use "add_or_remove".')
-    return _amplified(_noise_ratio(1.0, mechanism.scale), mechanism.sampling_rate)
+    return _amplify(_noise_ratio(1.0, mechanism.scale), mechanism.sampling_rate)
 
 
 _PURE: dict[type, Any] = {

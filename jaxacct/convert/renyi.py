@@ -43,7 +43,7 @@ from jaxacct.numerics.precision import (
     log_complement,
     outside,
 )
-from jaxacct.numerics.programs import Program, lowered, outward
+from jaxacct.numerics.programs import Program, lower_bound, outward
 from jaxacct.numerics.root_search import least_near_root
 
 Orders: TypeAlias = Float[ArrayLike, " orders"] | Sequence[float]
@@ -875,7 +875,7 @@ def least_of(rdp: Array, orders: Array, number: Array, to: Conversion) -> Array:
     return jax.vmap(lambda row, value: to.least(row, orders, value))(rows, numbers).reshape(batch)
 
 
-@kernel(static=1, safe=lowered)
+@kernel(static=1, safe=lower_bound)
 def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
     epsilon, delta = jnp.broadcast_arrays(epsilon, delta)
     (epsilon, _), (delta, orders) = by_order(epsilon, orders), by_order(delta, orders)

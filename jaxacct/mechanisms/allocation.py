@@ -63,7 +63,7 @@ from jaxacct.mechanisms.finite import DiscretePair, FinitePair
 from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless
 from jaxacct.mechanisms.pair import DominatingPair
-from jaxacct.numerics.arithmetic import roundoff, scaled
+from jaxacct.numerics.arithmetic import roundoff, scale_error
 from jaxacct.numerics.precision import as_float64, is_concrete, outside, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
 
@@ -194,7 +194,7 @@ def allocation_pairs(
     s, t = as_float64(noise_multiplier), as_float64(batches)
     valid = (s >= LEAST_NOISE) & (s < jnp.inf) & (t >= 1) & (t <= MOST_BATCHES) & (t == jnp.floor(t))
     s, t = jnp.where(valid, s, 1.0), jnp.where(valid, t, 1.0)
-    (values, q, eta), infinite, in_tails, theta = allocated(s, t, points)
+    (values, q, eta), infinite, in_tails, theta = allocate(s, t, points)
     nothing = jnp.zeros(1)
     p = jnp.where(valid, jnp.concatenate([values * q, infinite[None]]), jnp.nan)
     q = jnp.concatenate([q, nothing])
@@ -205,7 +205,7 @@ def allocation_pairs(
 
 
 @functools.partial(jax.jit, static_argnames="points")
-def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated:
+def allocate(noise_multiplier: Array, batches: Array, points: int) -> Allocated:
     """Returns the law of M_t on so many points, for valid scalars s and t; inside the float64 scope."""
     s, t = noise_multiplier, batches.astype(jnp.int32)
     first, grid_ends, infinite, in_tails = _single(s, t, points)
@@ -222,8 +222,8 @@ def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated
         # The dense part of the grid narrows as the mean does, with the root of the number of terms.
         width = jnp.clip(deviation / jnp.sqrt(total) / 2, 1e-9, 1.0)
         grid = Grid(low - jnp.log(total), high, width)  # the least positive sum, so that none is spread to 0
-        fine = summed(law, count / total, other, weight / total, grid)
-        law = coarsened(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, total / t, points)
+        fine = add_laws(law, count / total, other, weight / total, grid)
+        law = coarsen(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, total / t, points)
         bit = jnp.where(adds, bit, bit - 1)
         return law, count + weight, bit, ~adds & ((t >> bit) & 1 == 1)
 
@@ -233,7 +233,7 @@ def allocated(noise_multiplier: Array, batches: Array, points: int) -> Allocated
     # bits of t from the highest down: a doubling for each, and a single step after a bit that is set.
     law, *_ = jax.lax.while_loop(lambda carry: (carry[2] > 0) | carry[3], step, start)
     largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[jnp.array([1, -1])])))
-    return Allocated(law, infinite, in_tails, 2 * (bits + 2) * largest * scaled(VALUE_ERROR))
+    return Allocated(law, infinite, in_tails, 2 * (bits + 2) * largest * scale_error(VALUE_ERROR))
 
 
 class Grid(NamedTuple):
@@ -293,14 +293,16 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     upward, downward = jnp.sum(density * up[None], axis=1), jnp.sum(density * down[None], axis=1)
     # The tails of X are spread to 0 and to infinity: their Q-mass to 0, their P-mass to infinity.
     in_tails = ndtr(start) + ndtr(-stop)
-    infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + scaled(1e-12))
+    infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + scale_error(1e-12))
     masses = jnp.concatenate([in_tails[None], jnp.concatenate([downward, zero]) + jnp.concatenate([zero, upward])])
     logs = z / s - 0.5 / s**2
-    law = coarsened(logs, masses / jnp.sum(masses), jnp.asarray(scaled(FIRST_ERROR)), 1 / t, points)
+    law = coarsen(logs, masses / jnp.sum(masses), jnp.asarray(scale_error(FIRST_ERROR)), 1 / t, points)
     return law, (logs[0], logs[-1]), infinite, in_tails
 
 
-def summed(one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: Array | float, grid: Grid) -> RatioLaw:
+def add_laws(
+    one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: Array | float, grid: Grid
+) -> RatioLaw:
     """Returns the law of a weighted sum of independent values, spread onto a grid of FINE points."""
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(grid.logs())])
 
@@ -323,7 +325,7 @@ def summed(one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: 
     return RatioLaw(values, masses, eta)
 
 
-def coarsened(logs: Array, masses: Array, eta: Array, share_of_terms: Array | float, points: int) -> RatioLaw:
+def coarsen(logs: Array, masses: Array, eta: Array, share_of_terms: Array | float, points: int) -> RatioLaw:
     """Returns a law spread from the values 0 and e^logs to so many of them, most where most is lost by wide gaps.
 
     A gap costs its width squared times the mass there: so widths go like the inverse cube root of the density of all
@@ -439,7 +441,7 @@ def _product(one: Array, other: Array) -> Array:
 # two steps be any two of different parts, all such pairs equally likely. The two steps so drawn are any two. To
 # withhold the division is to average over divisions, P over their P's and Q over the same Q: divergences are jointly
 # convex, and by symmetry the same for all divisions, so the divergence of the pair given the division is larger. With
-# M_a the sum of part a, whose law :func:`allocated` spreads, the ratio is the sum of M_a M_b over a < b, over the
+# M_a the sum of part a, whose law :func:`allocate` spreads, the ratio is the sum of M_a M_b over a < b, over the
 # number of pairs.
 #
 # *The law.* S = M_1 + ... + M_a and T, the sum of products of two of these, are built up part by part: with M the next,
@@ -520,9 +522,9 @@ def paired_allocation_pairs(
     valid = (s >= least_noise) & (s < jnp.inf) & (n >= 2) & (n <= MOST_BATCHES) & (n == jnp.floor(n))
     s, n = jnp.where(valid, s, 1.0), jnp.where(valid, n, 2.0)
     less = jnp.floor(n / PARTS)
-    few, many = (allocated(s, jnp.maximum(size, 1), points // 2) for size in (less, less + 1))
+    few, many = (allocate(s, jnp.maximum(size, 1), points // 2) for size in (less, less + 1))
     square = jnp.expm1(jnp.minimum(1 / s**2, 40.0)) / n  # about what a part deviates by, squared
-    (values, q, eta), theta = _paired(few.law, many.law, n, square, points)
+    (values, q, eta), theta = _pair_laws(few.law, many.law, n, square, points)
     theta = theta + 2 * jnp.maximum(few.theta, many.theta)
     infinite = few.infinite * (2 - few.infinite)
     p = jnp.where(valid, jnp.concatenate([values * q, infinite[None]]), jnp.nan)
@@ -535,7 +537,7 @@ def paired_allocation_pairs(
 
 
 @functools.partial(jax.jit, static_argnames="points")
-def _paired(few: RatioLaw, many: RatioLaw, n: Array, square: Array, points: int) -> tuple[RatioLaw, Array]:
+def _pair_laws(few: RatioLaw, many: RatioLaw, n: Array, square: Array, points: int) -> tuple[RatioLaw, Array]:
     """Returns the law of the ratio from those of the parts' means, of sizes floor(n/PARTS) and one more; and theta."""
     width = jnp.clip(jnp.sqrt(square) / 2, 1e-9, 0.5)
     less, longer = jnp.floor(n / PARTS), jnp.mod(n, PARTS)
@@ -567,8 +569,8 @@ def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square
     # The sum is put on the grid as a mean: near 1, where the grid is dense.
     least = jnp.log(jnp.minimum(law.columns[1], part.values[1]) / number)
     grid = Grid(least, jnp.log((law.columns[-1] + part.values[-1]) / number), width)
-    fine = summed(law.sums(), 1 / number, part, 1 / number, grid)
-    columns = number * coarsened(grid.logs(), fine.masses, fine.eta, number / PARTS, len(part.values)).values
+    fine = add_laws(law.sums(), 1 / number, part, 1 / number, grid)
+    columns = number * coarsen(grid.logs(), fine.masses, fine.eta, number / PARTS, len(part.values)).values
     bend, most = jnp.clip(square, 1e-9, flattest), 1 - 1 / number
     largest = jnp.log1p(-np.log(least_row) / bend)
     falls = bend * jnp.expm1(largest * jnp.linspace(1.0, 0.0, ROWS - 1))
@@ -622,9 +624,9 @@ def _ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int
     sums, _ = jax.lax.scan(point, jnp.zeros((len(values), 2)), (last.values, last.masses))
     masses, counts = sums.T
     eta = law.eta + last.eta + roundoff() * (jnp.max(counts) + 16)
-    found = coarsened(grid.logs(), masses / jnp.sum(masses), eta, 1.0, points)
+    found = coarsen(grid.logs(), masses / jnp.sum(masses), eta, 1.0, points)
     largest = 2 + jnp.maximum(jnp.abs(grid.low), jnp.abs(grid.high))
-    return found, 4 * PARTS * largest * scaled(VALUE_ERROR)
+    return found, 4 * PARTS * largest * scale_error(VALUE_ERROR)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -665,7 +667,7 @@ class RandomAllocation(Mechanism):
 
     Formal guarantee: the pair dominates, so the upper bounds of accountants hold. A single batch is accounted for as
     the :class:`.Gaussian` that it is, exactly. For several the pair is larger in convex order than the tight one
-    (it is not :attr:`~.Mechanism.tight`): a lower bound on the epsilon of an epoch itself is that of :meth:`summed`.
+    (it is not :attr:`~.Mechanism.tight`): a lower bound on the epsilon of an epoch itself is that of :meth:`add_laws`.
     Rényi orders are bounded apart from the pair: :mod:`jaxacct.mechanisms.allocation`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead, as does

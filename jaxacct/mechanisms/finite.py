@@ -29,8 +29,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxacct import validation
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_endless
-from jaxacct.mechanisms.pair import CellMasses, DominatingPair, Law, Nodes, moments, reflected, surplus
-from jaxacct.numerics.arithmetic import FLOAT64, arithmetic, roundoff, scaled
+from jaxacct.mechanisms.pair import CellMasses, DominatingPair, Law, Nodes, moments, reflect, surplus
+from jaxacct.numerics.arithmetic import FLOAT64, arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
@@ -107,7 +107,7 @@ class FinitePair(DominatingPair):
 
     def is_valid(self) -> Array:
         p, q = as_real(self.p), as_real(self.q)
-        allowed = scaled(SUM_TOLERANCE) + 2 * roundoff() * p.shape[-1]
+        allowed = scale_error(SUM_TOLERANCE) + 2 * roundoff() * p.shape[-1]
         is_pair = jnp.all((p >= 0) & (p <= 1) & (q >= 0) & (q <= 1)) & ~jnp.any(jnp.isnan(self._losses()))
         return is_pair & (jnp.abs(jnp.sum(p) - 1) <= allowed) & (jnp.abs(jnp.sum(q) - 1) <= allowed)
 
@@ -210,7 +210,7 @@ class FinitePair(DominatingPair):
         back = Nodes(-scan.losses, scan.log_q, scan.log_p, scan.missing, scan.infinite, scan.places)
 
         def log_moment(order: Array) -> Array:
-            exchange, used = reflected(order)
+            exchange, used = reflect(order)
             nodes = jax.tree.map(lambda ahead, back: jnp.where(exchange, back, ahead), scan, back)
             return moments(nodes, used).value
 
@@ -371,7 +371,7 @@ class LossDistributionPair(DominatingPair):
     survival_q: Distribution | None = field(default=None, metadata={"static": True})
 
     def _value_error(self) -> Array:
-        return as_float64(self.value_error) * scaled(1.0)
+        return as_float64(self.value_error) * scale_error(1.0)
 
     def _parameters(self) -> Any:
         return jax.tree.map(as_float64, self.parameters)
@@ -921,7 +921,7 @@ class PublicCoinPair(DominatingPair):
 
     def is_valid(self) -> Array:
         w = self._weights()
-        proper = jnp.all((w >= 0) & (w <= 1)) & (jnp.abs(jnp.sum(w) - 1) < scaled(1e-12))
+        proper = jnp.all((w >= 0) & (w <= 1)) & (jnp.abs(jnp.sum(w) - 1) < scale_error(1e-12))
         return proper & jnp.all(jax.vmap(lambda pair: pair.is_valid())(self.pairs))
 
     def loss_range(self) -> tuple[Array, Array]:

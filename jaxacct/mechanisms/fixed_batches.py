@@ -62,7 +62,7 @@ from jaxacct.mechanisms.pair import (
     log_moment,
     log_shrinkage,
     panels,
-    reflected,
+    reflect,
     stretches,
     tilted,
 )
@@ -180,7 +180,7 @@ class WithoutReplacementPair(DominatingPair):
 
     def _cumulant(self, order: Array) -> Array:
         # The pair is its own mirror image: exchanging P and Q leaves the law as it is.
-        _, used = reflected(order)
+        _, used = reflect(order)
         pair = self._above()
 
         def height(x: Array) -> Array:

@@ -35,7 +35,7 @@ from jaxacct.numerics.precision import (
     is_zero,
     outside,
 )
-from jaxacct.numerics.programs import lowered
+from jaxacct.numerics.programs import lower_bound
 from jaxacct.numerics.pytrees import check_told_apart
 
 Direction: TypeAlias = Literal["remove", "add", "replace"]
@@ -248,7 +248,7 @@ def less_noise(scale: ArrayLike, size: int) -> Any:
     return np.where(is_exact, quotient, np.nextafter(quotient, 0.0))[()]
 
 
-@in_float64(safe=lowered)
+@in_float64(safe=lower_bound)
 def _less_noise(scale: ArrayLike, size: int) -> Array:
     noise = as_float64(scale)
     return jnp.where(noise < jnp.inf, noise / size * (1 - 4 * roundoff()), noise)
@@ -284,7 +284,7 @@ def check_mechanism(mechanism: object) -> None:
     mechanism.check_numbers()
 
 
-def listed(mechanism: Mechanisms, steps: Steps) -> list[tuple[Mechanism, ArrayLike]]:
+def parts_of(mechanism: Mechanisms, steps: Steps) -> list[tuple[Mechanism, ArrayLike]]:
     """Returns each mechanism of a composition with its steps; raises ValueError where they are not as many.
 
     A mechanism that is composed of others is listed as those.
@@ -295,7 +295,7 @@ def listed(mechanism: Mechanisms, steps: Steps) -> list[tuple[Mechanism, ArrayLi
         return [(cast(Mechanism, mechanism), cast(ArrayLike, steps))]
     if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
         raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
-    return [run for part, count in zip(mechanism, steps, strict=True) for run in listed(part, count)]
+    return [run for part, count in zip(mechanism, steps, strict=True) for run in parts_of(part, count)]
 
 
 def check_count(mechanism: Mechanism, steps: ArrayLike) -> None:
@@ -320,7 +320,7 @@ def check_parts(mechanism: Mechanisms, steps: Steps, *, made: bool = False) -> N
     if made and not all(isinstance(leaf, numbers) for leaf in jax.tree.leaves((mechanism, steps))):
         return
     # Parts are mechanisms that stay whole: what is composed is listed as what it is composed of.
-    for part, count in listed(mechanism, steps):
+    for part, count in parts_of(mechanism, steps):
         check_mechanism(part)
         check_count(part, count)
 

@@ -1,6 +1,6 @@
 """Functions of the normal law that pairs, laws and conversions rest on, each with a bound on its rounding.
 
-1. :func:`turned`: e^(ix) - 1 without cancellation, and :func:`sine_and_cosine`, both as fast as a CPU allows;
+1. :func:`cosine_and_sine`: e^(ix) - 1 without cancellation, and :func:`sine_and_cosine`, both as fast as a CPU allows;
 2. :func:`normal_cells`, :func:`lower_tail`: masses and tails;
 3. the privacy profile of two normal laws a distance mu apart: delta from epsilon and mu (:func:`log_delta_at`), both
    ways back (:func:`epsilon_bounds`, :func:`mu_bounds`), and the same for a Poisson sample (:func:`sampled_delta`,
@@ -48,7 +48,7 @@ digits).
 
 
 @with_pair_form
-def turned(angle: Array) -> tuple[Array, Array]:
+def cosine_and_sine(angle: Array) -> tuple[Array, Array]:
     """Returns cos - 1 and sin, the first without cancellation, of angles below 2^52: XLA's take a CPU ten times longer.
 
     In float64 they err by five units of roundoff of the angle (tests/saddlepoint/test_tiles.py). Let h be a quarter of
@@ -257,11 +257,11 @@ def _sum(terms: Array) -> Array:
 
 
 def allowance(log_delta: Array, more: float = 0.0) -> Array:
-    """Returns a bound on the error of log delta at a given t, with that of :func:`raised`, from a number near it."""
+    """Returns a bound on the error of log delta at a given t, with :func:`keep_normal`'s, from a number near it."""
     return (more + roundoff() * (90 + arithmetic().of_sum(NODES.size / 2))) - 10 * roundoff() * log_delta
 
 
-def raised(mu: Array) -> tuple[Array, Array]:
+def keep_normal(mu: Array) -> tuple[Array, Array]:
     """Returns mu, but at least 1e-20, and the logarithm by which delta is less: so no term of the sum is subnormal."""
     # Smallest mu at which the rule is asked: below it 1 - e^(-mu s) is mu s to all digits of float64, for all nodes.
     least = 1e-20
@@ -280,25 +280,25 @@ def log_delta_at(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     farthest = 1e25
     # Delta falls in t, so an upper bound at a smaller t is one.
     t = jnp.minimum(epsilon / mu - mu / 2, farthest)
-    kept, less = raised(mu)
+    kept, less = keep_normal(mu)
     here = point(kept, jnp.clip(t, LOWEST, HIGHEST))
     beyond = jnp.maximum(t - HIGHEST, 0.0)
     value = here.log_delta + less - beyond * (0.5 * beyond + HIGHEST)
     error = allowance(value)
     # t errs by 2 units of its terms, whose sum is t + mu.
-    return value, error + shifted(3 * roundoff() * (t + mu), here.falls + beyond, error)
+    return value, error + shift_bound(3 * roundoff() * (t + mu), here.falls + beyond, error)
 
 
 def slopes_of_log_delta(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     """Returns the derivatives of log delta in log mu and in epsilon: g = mu phi(t) / delta, and the slope in t."""
     t = jnp.clip(epsilon / mu - mu / 2, LOWEST, HIGHEST)
-    kept, _ = raised(mu)
+    kept, _ = keep_normal(mu)
     here = point(kept, t)
     by_mu = kept * jnp.exp(-0.5 * jnp.minimum(t, 0.0) ** 2 - LOG_NORMAL) / here.kept
     return by_mu, -here.falls / mu
 
 
-def shifted(off: Array, falls: Array, error: Array) -> Array:
+def shift_bound(off: Array, falls: Array, error: Array) -> Array:
     """Returns a bound on the move of log delta where t moves by ``off``, in which its rate rises by ``off`` at most."""
     return off * (falls + 4 * error + off)
 
@@ -320,7 +320,7 @@ def epsilon_bounds(mu: Array, delta: Array, of_mu: float = 0.0) -> tuple[Array, 
     (l - t - v) <= l (l(t) - t) <= 10 l.
     """
     target = jnp.log(delta)
-    kept, less = raised(mu)
+    kept, less = keep_normal(mu)
     # The error of log delta, of its target, and of mu: log delta rises by at most as much as log mu does.
     error, half = allowance(1.8 * target, of_mu), mu / 2
 
@@ -350,12 +350,12 @@ def mu_bounds(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     def at(mu: Array) -> tuple[Array, ...]:
         ratio, half = epsilon / mu, mu / 2
         t, terms = ratio - half, ratio + half
-        kept, less = raised(mu)
+        kept, less = keep_normal(mu)
         here = point(kept, jnp.clip(t, LOWEST, HIGHEST))
         below = jnp.minimum(t, 0.0)
         slope = kept * jnp.exp(-0.5 * below**2 - LOG_NORMAL) / here.kept
         error = allowance(1.8 * target)
-        error = error + shifted(3 * roundoff() * terms, here.falls, error)
+        error = error + shift_bound(3 * roundoff() * terms, here.falls, error)
         return here.log_delta + less, slope, slope + 1 + (1 + jnp.abs(t)) * terms, error
 
     def moved(mu: Array, by: Array) -> Array:

@@ -31,8 +31,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.mechanisms.normal import turned
-from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled, with_pair_form
+from jaxacct.mechanisms.normal import cosine_and_sine
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error, with_pair_form
 from jaxacct.numerics.float_pairs import few_digits
 from jaxacct.numerics.precision import TINY, log_complement
 
@@ -123,7 +123,7 @@ def log_moment(log_excess_moment: Array, order: Array) -> Array:
     return jnp.where((order == 0) | (order == -1), 0.0, moment)
 
 
-def reflected(order: Array) -> tuple[Array, Array]:
+def reflect(order: Array) -> tuple[Array, Array]:
     """Returns whether to exchange P and Q, and the order, at least -1/2, to use then."""
     exchange = order < -0.5
     return exchange, jnp.where(exchange, -(order + 1), order)
@@ -260,7 +260,7 @@ def modulus_rounding() -> float:
     It is 1e-13 in float64: sums of some hundred terms, below one together, each right to some 200 units. To the power
     of very many steps that counts. It is 0 in arithmetic that proves nothing, where it would only be in the way.
     """
-    return scaled(1e-13) if arithmetic().is_certified else 0.0
+    return scale_error(1e-13) if arithmetic().is_certified else 0.0
 
 
 class Nodes(NamedTuple):
@@ -742,7 +742,7 @@ class PanelLaw(Law):
         """Returns the log of the moment at a real order, and a bound on the relative error of shares of it."""
         missed = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), nodes.places[1]))
         # 1e-9 covers the masses of stretches: differences of shares, and of losses, of 1e-6 and above.
-        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), missed + scaled(1e-9)
+        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), missed + scale_error(1e-9)
 
 
 def argument(share: Array, theta: Array) -> Array:
@@ -829,7 +829,7 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
         def transform(w: Array) -> Array:
             half = w * lengths / 2
             # The squared modulus of nu's transform, from cos - 1 so that nothing cancels where phases are small.
-            cosines, sines = turned(jnp.stack([w * offsets, half]))
+            cosines, sines = cosine_and_sine(jnp.stack([w * offsets, half]))
             heights = mass * jnp.where(half < 1e-4, 1 - half**2 / 6, sines[1] / jnp.maximum(half, 1e-4))
             return (jnp.sum(heights) + jnp.sum(heights * cosines[0])) ** 2 + jnp.sum(heights * sines[0]) ** 2
 

@@ -86,10 +86,10 @@ def mechanism_of(record: Any) -> Any:
         return tuple(mechanism_of(entry) for entry in record)
     if not isinstance(record, dict) or "type" not in record:
         raise ValueError(f"mechanism = {record!r}: give an object with a type and fields, or a list of such.")
-    return _made(record, KINDS)
+    return _mechanism_from(record, KINDS)
 
 
-def _made(record: dict[str, Any], kinds: dict[str, Any]) -> Any:
+def _mechanism_from(record: dict[str, Any], kinds: dict[str, Any]) -> Any:
     kind = kind_of(record.get("type"), kinds)
     fields = {name: value for name, value in record.items() if name != "type"}
     known = {field.name: field for field in dataclasses.fields(kind) if field.init}
@@ -107,7 +107,7 @@ def _field(field: dataclasses.Field[Any], value: Any) -> Any:
     if isinstance(value, float) and value.is_integer() and field.metadata.get("static", False):
         return int(value)  # shapes and counts, from readers that know no integers
     if isinstance(value, dict) and field.name == "trials":
-        return _made(value, LAWS)
+        return _mechanism_from(value, LAWS)
     if isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict)):
         return mechanism_of(value)
     if value is None or value == []:

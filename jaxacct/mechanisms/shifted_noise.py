@@ -59,11 +59,11 @@ from jaxacct.mechanisms.pair import (
     log_shrinkage,
     modulus_rounding,
     panels,
-    reflected,
+    reflect,
     stretches,
     tilted,
 )
-from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import (
     as_float64,
     first_index,
@@ -193,7 +193,7 @@ class Noise(ABC):
         """Returns the law of the pair's loss."""
 
 
-def weighted(weights: Array, values: Array) -> Array:
+def weigh(weights: Array, values: Array) -> Array:
     """Returns each row of ``values`` times its weight; 0 where the weight is 0, whatever the value."""
     return jax.vmap(lambda w, v: jnp.where(w == 0, 0.0, w * v))(weights, values)
 
@@ -207,7 +207,7 @@ def log_mixture(weights: Array, exponents: Array) -> Array:
 
 def mean(weights: Array, exponents: Array, log_total: Array, values: Array) -> Array:
     """Returns the mean of ``values`` over a mixture, whose logarithm is given."""
-    shares = weighted(weights, jnp.exp(jax.vmap(lambda e: e - log_total)(exponents)))
+    shares = weigh(weights, jnp.exp(jax.vmap(lambda e: e - log_total)(exponents)))
     return jnp.sum(shares * values, axis=0)
 
 
@@ -653,7 +653,7 @@ class ShiftedNoisePair(DominatingPair):
 
     def is_valid(self) -> Array:
         s, locations, p, q = self._fields()
-        proper = [jnp.all(w >= 0) & (jnp.abs(jnp.sum(w) - 1) < scaled(1e-12)) for w in (p, q)]
+        proper = [jnp.all(w >= 0) & (jnp.abs(jnp.sum(w) - 1) < scale_error(1e-12)) for w in (p, q)]
         located = jnp.all(jnp.isfinite(locations)) & (self._spread() > 0)
         return (s > 0) & (s < jnp.inf) & located & proper[0] & proper[1]
 
@@ -735,10 +735,8 @@ class ShiftedNoisePair(DominatingPair):
         masses, errors = jax.vmap(lambda location: self._noise.cells(x, location, s))(locations)
         # Each weight errs by a rounding, each product by one, the sum by one a term.
         rounding = (len(p) + 3) * roundoff()
-        totals = [jnp.sum(weighted(w, masses), axis=0) for w in (p, q)]
-        bounds = [
-            jnp.sum(weighted(w, errors), axis=0) + rounding * total for w, total in zip((p, q), totals, strict=True)
-        ]
+        totals = [jnp.sum(weigh(w, masses), axis=0) for w in (p, q)]
+        bounds = [jnp.sum(weigh(w, errors), axis=0) + rounding * total for w, total in zip((p, q), totals, strict=True)]
         return CellMasses(p=totals[0], q=totals[1], p_error=bounds[0], q_error=bounds[1])
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
@@ -776,7 +774,7 @@ class ShiftedNoisePair(DominatingPair):
         return values.reshape(orders.shape)
 
     def _cumulant(self, order: Array) -> Array:
-        exchange, order_used = reflected(order)
+        exchange, order_used = reflect(order)
         s, locations, p, q = self._fields()
         # Where P and Q are exchanged x is reflected, so that the loss still rises in it.
         mirrored = ShiftedNoisePair(

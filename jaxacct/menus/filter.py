@@ -98,7 +98,7 @@ class MenuFilter(Ledger):
         return object.__new__(cls)._open(menu)
 
     def _open(self, menu: Menu) -> Self:
-        return self._fill(opened(menu), menu)
+        return self._fill(open_menu(menu), menu)
 
     @in_float64
     def spend(
@@ -162,7 +162,7 @@ class MenuFilter(Ledger):
             raise ValueError(f"steps = {steps} are several numbers of runs: spend them one by one.")
         self._check_single()
         runs = _whole(validation.exact_steps(steps))
-        granted, state = _spent(self.state, index, runs, self._counts(), self._costs())
+        granted, state = _spend(self.state, index, runs, self._counts(), self._costs())
         return granted, self._with(state)
 
     @in_float64
@@ -188,7 +188,7 @@ class MenuFilter(Ledger):
 
 
 @in_float64
-def opened(menu: Menu) -> MenuState:
+def open_menu(menu: Menu) -> MenuState:
     """Returns the state before the first release."""
     return MenuState(jnp.asarray(menu.budget, jnp.int32), jnp.zeros(len(menu.items), jnp.int32))
 
@@ -200,7 +200,7 @@ def _whole(runs: Any) -> Int32[Array, ""]:
 
 
 @compiled
-def _spent(
+def _spend(
     state: MenuState, index: Array, runs: Array, counts: Array, costs: Array
 ) -> tuple[Bool[Array, ""], MenuState]:
     valid = (index >= 0) & (runs >= 0)
@@ -281,7 +281,7 @@ class MenuOdometer(MenuFilter):
 
     def _open(self, menu: Menu) -> Self:
         menu, readings = _read(menu)
-        return self._fill(opened(menu), menu, readings)
+        return self._fill(open_menu(menu), menu, readings)
 
     def epsilon(self) -> Float64[Array, ""]:
         """Returns the reading: an upper bound for whatever stops here; 0 before anything is spent."""

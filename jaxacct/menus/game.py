@@ -74,7 +74,7 @@ from jaxacct.numerics.precision import (
 )
 from jaxacct.numerics.programs import compiled
 from jaxacct.prv.accountant import LossLattice, lattices_apart, masses_above
-from jaxacct.prv.compose import balanced_edges, lowered, transform_error
+from jaxacct.prv.compose import balanced_edges, discretize_below, transform_error
 
 
 class Losses(NamedTuple):
@@ -309,8 +309,8 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
 # Losses on the lattice: those of a menu's items as measures on the multiples of one h, above and below the true ones.
 #
 # :func:`window_for` chooses the lattice, and nothing about its choice can break a bound, but for the exactness of the
-# multiples of h (:func:`_rounded`); :func:`gridded` moves masses to the lattice, in the order that the side asked for
-# needs.
+# multiples of h (:func:`_round_mesh`); :func:`put_on_grid` moves masses to the lattice, in the order that the side asked
+# for needs.
 # ----------------------------------------------------------------------------------------------------
 
 ORDERS = np.exp2(np.linspace(-8.0, 24.0, 81))
@@ -389,7 +389,7 @@ def window_for(
     """Returns the window for items' losses, in each direction, and the number of points of its circle.
 
     Paths come below -a with a probability of at most e^-a, and are then worth about delta e^(-t a), t the order that
-    bounds delta best. Every number here is sound for any value, but for the most points (:func:`_rounded`).
+    bounds delta best. Every number here is sound for any value, but for the most points (:func:`_round_mesh`).
     """
     number = max(plays)
     # The share of delta that may be lost by cutting all blocks' losses, and by the window: mass that is cut counts as
@@ -451,7 +451,7 @@ def losses_on(rows: Sequence[Sequence[LossLattice]], window: Window, points: int
     least, most = -window.first, np.int32(points - 1 - window.last)
     found = [
         # Each block in each direction is put on the lattice by itself: one compiled program for all.
-        [gridded(points, not side, block, window.mesh, least, most, order) for block in row]
+        [put_on_grid(points, not side, block, window.mesh, least, most, order) for block in row]
         for row, order in zip(rows, window.order, strict=True)
     ]
     arrays: list[Any] = [np.asarray([[outside(item[i]) for item in row] for row in found]) for i in range(4)]
@@ -459,7 +459,7 @@ def losses_on(rows: Sequence[Sequence[LossLattice]], window: Window, points: int
 
 
 @compiled(static=("points", "is_upper"))
-def gridded(
+def put_on_grid(
     points: int,
     is_upper: bool,
     lattice: LossLattice,
@@ -472,7 +472,7 @@ def gridded(
 
     Above, each atom is first raised by the error that its place may have, then split between its two neighbours so that
     P- and Q-mass stay; mass above the last point is infinite, mass below the first is raised to it. Below, bins of
-    atoms are balanced on the points as those of a pair are (:func:`jaxacct.prv.compose.lowered`).
+    atoms are balanced on the points as those of a pair are (:func:`jaxacct.prv.compose.discretize_below`).
     """
     u, h, side = UNIT_ROUNDOFF, mesh, int(not is_upper)
     own, log_mass, log_total = lattice.weights[side], lattice.log_mass[side], lattice.log_total[side]
@@ -517,7 +517,9 @@ def gridded(
         of_p, of_q = jnp.zeros(points).at[index].add(p), jnp.zeros(points).at[index].add(q)
         of_p = of_p.at[most - least].add(infinite)
         errors = n * u * of_p, n * u * of_q
-        return jnp.where(is_point, lowered(CellMasses(of_p, of_q, *errors), grid, jnp.zeros(())), 0.0), jnp.zeros(())
+        return jnp.where(
+            is_point, discretize_below(CellMasses(of_p, of_q, *errors), grid, jnp.zeros(())), 0.0
+        ), jnp.zeros(())
 
     kept, cut = above() if is_upper else below()
     sign = 1.0 if is_upper else -1.0
@@ -541,12 +543,12 @@ def _through(atoms: np.ndarray, mesh: float) -> float:
     """
     far = atoms[atoms >= 4 * mesh]
     if not far.size:
-        return _rounded(mesh)
+        return _round_mesh(mesh)
     parts = math.ceil(np.min(far) / mesh)
-    return _rounded(float(np.min(far)) / (2 * math.ceil(parts / 2) if parts > 8 else parts))
+    return _round_mesh(float(np.min(far)) / (2 * math.ceil(parts / 2) if parts > 8 else parts))
 
 
-def _rounded(mesh: float) -> float:
+def _round_mesh(mesh: float) -> float:
     """Returns a number of 35 binary digits that is at most a mesh, and hardly less.
 
     Its multiples are exact while its digits and those of the multiple, at most 18 on a circle of at most 2^18 points,

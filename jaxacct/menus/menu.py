@@ -321,7 +321,7 @@ def certify(
     validation.check_epsilon(epsilon)
     validation.check_finite(epsilon, "epsilon")
     validation.check_delta(delta)
-    pairs = tuple(_checked(item) for item in items)
+    pairs = tuple(_check_item(item) for item in items)
     if not pairs:
         raise ValueError("menu is empty: give at least one mechanism.")
     if costs is not None:
@@ -331,7 +331,7 @@ def certify(
             validation.check_whole(cost, "costs", 1, 2**20, "the units of a block")
     given = [None] * len(pairs) if costs is None else [int(cost) for cost in costs]
     offers = tuple(Offer(mechanism, count, cost) for (mechanism, count), cost in zip(pairs, given, strict=True))
-    return _certified(Guarantee(float(epsilon), float(delta), relation), offers)
+    return _certify(Guarantee(float(epsilon), float(delta), relation), offers)
 
 
 @dataclass(frozen=True)
@@ -348,7 +348,7 @@ Found = tuple[list[Item], int, float]
 
 
 @functools.lru_cache(maxsize=64)
-def _certified(guarantee: Guarantee, offers: tuple[Offer, ...]) -> Menu:
+def _certify(guarantee: Guarantee, offers: tuple[Offer, ...]) -> Menu:
     free = {
         i: Item(offer.mechanism, offer.count or 1, 0, math.inf)
         for i, offer in enumerate(offers)
@@ -381,12 +381,12 @@ def limit(menu: Menu) -> int:
 
 def _with_others(guarantee: Guarantee, offers: Sequence[Offer], known: dict[int, Item]) -> Found:
     """Returns the result for the offers whose places are not in ``known``, put together with the known items."""
-    items, budget, value = _found(guarantee, [offer for i, offer in enumerate(offers) if i not in known])
+    items, budget, value = _choose(guarantee, [offer for i, offer in enumerate(offers) if i not in known])
     others = iter(items)
     return [known[i] if i in known else next(others) for i in range(len(offers))], budget, value
 
 
-def _found(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
+def _choose(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
     """Returns offers with all choices made; an item that is never granted is not played."""
     if len(offers) == 1:
         return _of_one(guarantee, offers[0])
@@ -461,7 +461,7 @@ def _without(guarantee: Guarantee, offers: Sequence[Offer], never: Sequence[bool
     return _with_others(guarantee, offers, refused)
 
 
-def _checked(item: Mechanism | tuple[Mechanism, int]) -> tuple[Mechanism, int | None]:
+def _check_item(item: Mechanism | tuple[Mechanism, int]) -> tuple[Mechanism, int | None]:
     """Returns a mechanism of plain numbers, and the runs of a block."""
     mechanism, count = item if isinstance(item, tuple) else (item, None)
     check(mechanism, 1)

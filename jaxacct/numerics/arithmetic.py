@@ -112,7 +112,7 @@ def roundoff() -> float:
     return arithmetic().roundoff
 
 
-def scaled(error: float) -> float:
+def scale_error(error: float) -> float:
     """Returns an error of rounding in the arithmetic that is traced for, given the same error in float64.
 
     Errors of rounding are proportional to the unit of roundoff; those of truncation are not, and may not be given here.

@@ -181,7 +181,7 @@ def while_loop(
     def alone(state: Tree, given: Any, _: Any) -> Tree:
         return jax.lax.while_loop(lambda state: condition(state, given), lambda state: step(state, given), state)
 
-    together = functools.partial(_queued, condition, step, share or SHARE)
+    together = functools.partial(_queue_lanes, condition, step, share or SHARE)
     return _in_lanes(alone, together)(state, given, jnp.asarray(longest_first))
 
 
@@ -197,7 +197,7 @@ def map_rows(count: Array, entry: Callable[[Array, Any, Any], Tree], rows: Any, 
         # The state is the stack of results; rows from ``count`` on stay zero.
         return jax.lax.fori_loop(0, count, put, _nothing(entry, (len(jax.tree.leaves(rows)[0]),), row, given))
 
-    return _in_lanes(alone, functools.partial(_mapped, entry))(jnp.asarray(count, jnp.int32), rows, given)
+    return _in_lanes(alone, functools.partial(_map_blocks, entry))(jnp.asarray(count, jnp.int32), rows, given)
 
 
 def _row(leaf: Array, i: Array) -> Array:
@@ -227,7 +227,7 @@ def where_needed(is_needed: Array, function: Callable[..., Tree], otherwise: Tre
     def alone(is_needed: Array, otherwise: Tree, given: tuple[Any, ...]) -> Tree:
         return jax.lax.cond(is_needed, lambda: function(*given), lambda: otherwise)
 
-    return _in_lanes(alone, functools.partial(_gathered, function, width))(is_needed, otherwise, given)
+    return _in_lanes(alone, functools.partial(_gather_needed, function, width))(is_needed, otherwise, given)
 
 
 def as_lanes(function: Callable[..., Tree]) -> Callable[..., Tree]:
@@ -328,11 +328,11 @@ def _every(size: int, tree: Tree, is_batched: Any) -> Tree:
 
 
 _told: list[Callable[[str, int, int], None]] = []
-"""Functions that :func:`counted` batches report to."""
+"""Functions that :func:`count_work` batches report to."""
 
 
 @contextlib.contextmanager
-def counted(tell: Callable[[str, int, int], None]) -> Iterator[None]:
+def count_work(tell: Callable[[str, int, int], None]) -> Iterator[None]:
     """While it lasts, batches are traced so that each run reports the amount of its work.
 
     The report is ``tell(name of the step, steps done for all slots, steps that lanes needed)``.
@@ -365,7 +365,7 @@ class _Lanes:
         return jax.vmap(function, in_axes=(0, self.axes))
 
 
-def _queued(
+def _queue_lanes(
     condition: Callable[..., Array],
     step: Callable[..., Tree],
     share: int,
@@ -421,7 +421,7 @@ def _queued(
     return found
 
 
-def _mapped(entry: Callable[..., Tree], size: int, is_batched: Any, count: Array, rows: Any, given: Any) -> Tree:
+def _map_blocks(entry: Callable[..., Tree], size: int, is_batched: Any, count: Array, rows: Any, given: Any) -> Tree:
     """Returns the rows of all lanes, which form one list that is worked off a block at a time."""
     lanes, width = _Lanes(given, is_batched[2]), slots_for(size, SHARE)
     count, rows = _every(size, count, is_batched[0]), _every(size, rows, is_batched[1])
@@ -446,7 +446,7 @@ def _mapped(entry: Callable[..., Tree], size: int, is_batched: Any, count: Array
     return found
 
 
-def _gathered(
+def _gather_needed(
     function: Callable[..., Tree],
     width: int,
     size: int,

@@ -212,7 +212,7 @@ def _together(which: Array, x: Array, y: Array) -> Array:
     return found
 
 
-def _given() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _operands() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the numbers of the functions (n,), and their operands (n, 4) and (n, 4).
 
     One turn of the loop computes four at once: a vector of most machines, as in any program; for one operand XLA makes
@@ -225,9 +225,9 @@ def _given() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.repeat(np.arange(len(rows), dtype=np.int32), [len(x) for x, _ in filled]), x, y
 
 
-def computed(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def compute(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Returns the results of the device in use for :func:`table`'s arguments, by a program compiled for this."""
-    given = _given()
+    given = _operands()
     with (
         jax.enable_x64(True),
         jax.transfer_guard("allow"),
@@ -305,7 +305,7 @@ def check(by: By = By.XLA) -> None:
     name = platform()
     if (name == "tpu" and is_decided()) or (name, by) in _sound or (by is By.XLA and _within.programs):
         return
-    broken = failures(*computed(by))
+    broken = failures(*compute(by))
     if broken:
         raise UnsoundBackendError(
             f"the backend {name!r} ({by.value}) does not compute as the certificates assume: {'; '.join(broken)}. No "

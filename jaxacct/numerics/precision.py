@@ -134,7 +134,7 @@ def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callabl
         with float64_elsewhere():
             context = scope(by_programs=by_programs)
         with context:
-            return _called(_Call(function, structure, moves, known, safe), moving)
+            return _call(_Call(function, structure, moves, known, safe), moving)
 
     return scoped
 
@@ -181,7 +181,7 @@ class _Call(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
-def _called(call: _Call, moving: list[Any]) -> Any:
+def _call(call: _Call, moving: list[Any]) -> Any:
     function: Callable[..., Any] = call.run
     return by_platform(function, moving, safe=call.safe)
 
@@ -227,7 +227,7 @@ def exact_float64(value) -> jax.Array:
     A plain cast from a narrower type flushes them to zero, so that a small cost would vanish.
     """
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating) and value.dtype.itemsize < 8:
-        return _widened(value)
+        return _widen(value)
     return as_float64(value)
 
 
@@ -238,7 +238,7 @@ def exact_real(value: ArrayLike) -> jax.Array:
 
 @jax.custom_jvp
 @functools.partial(jax.jit, inline=True)
-def _widened(value: jax.Array) -> jax.Array:
+def _widen(value: jax.Array) -> jax.Array:
     limits, bits = jnp.finfo(value.dtype), _bits(value)
     # A subnormal number is its bits, as a whole number, times the smallest one: no operation meets it as a float of the
     # narrow type.
@@ -248,9 +248,9 @@ def _widened(value: jax.Array) -> jax.Array:
     return jnp.where(magnitude < 2**limits.nmant, signed, value.astype(jnp.float64))
 
 
-@_widened.defjvp
+@_widen.defjvp
 def _widened_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    return _widened(*primals), tangents[0].astype(jnp.float64)
+    return _widen(*primals), tangents[0].astype(jnp.float64)
 
 
 def _bits(value: jax.Array) -> jax.Array:

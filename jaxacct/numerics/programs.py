@@ -12,7 +12,7 @@ Bounds hold for either: they assume of arithmetic and of elementary functions on
 - :class:`Program`, a function compiled for eager calls,
 - :func:`later`, a function that is traced where it is lowered,
 - :func:`by_platform`, which gives each platform its arithmetic,
-- numbers moved to their safe side where they leave a program of pairs (:func:`raised`, :func:`lowered`).
+- numbers moved to their safe side where they leave a program of pairs (:func:`raise_bound`, :func:`lower_bound`).
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _run(*args: Any, function: Function, results: Any, pairs: bool) -> list[Any]
         return list((as_pairs(function) if pairs else function)(*args))
 
 
-def _batched(args: Any, dims: Any, *, function: Function, results: Any, pairs: bool) -> tuple[Any, Any]:
+def _batch(args: Any, dims: Any, *, function: Function, results: Any, pairs: bool) -> tuple[Any, Any]:
     # A batch is the vmapped function, traced later in its turn: so a form for pairs is made of the batch as a whole.
     axes = tuple(dim if dim is None else int(dim) for dim in dims)
     (size, *_) = {arg.shape[axis] for arg, axis in zip(args, axes, strict=True) if axis is not None}
@@ -164,7 +164,7 @@ def _tangents(function: Function, moves: tuple[bool, ...], *args: Any) -> tuple[
     return tuple(tangent for value, tangent in zip(values, tangents, strict=True) if _is_real(value))
 
 
-def _derived(primals: Any, tangents: Any, *, function: Function, results: Any, pairs: bool) -> tuple[Any, Any]:
+def _derive(primals: Any, tangents: Any, *, function: Function, results: Any, pairs: bool) -> tuple[Any, Any]:
     # Values and derivatives are apart, so that the part that is linear in the tangents is an operation by itself.
     values = later(function, results, *primals, pairs=pairs)
     moves = tuple(not isinstance(tangent, ad.Zero) for tangent in tangents)
@@ -185,7 +185,7 @@ def _cotangents(function: Function, is_linear: tuple[bool, ...], types: Any, *ar
     return tuple(jax.linear_transpose(of_linear, *types)(tuple(args[count:])))
 
 
-def _transposed(cotangents: Any, *args: Any, function: Function, results: Any, pairs: bool) -> list[Any]:
+def _transpose(cotangents: Any, *args: Any, function: Function, results: Any, pairs: bool) -> list[Any]:
     is_linear = tuple(map(ad.is_undefined_primal, args))
     types = tuple(arg.aval for arg in args if ad.is_undefined_primal(arg))
     known = [arg for arg in args if not ad.is_undefined_primal(arg)]
@@ -201,9 +201,9 @@ def _types_of(*args: Any, function: Any, results: tuple[Any, ...], pairs: bool) 
 
 
 _later_p.def_impl(jax.jit(_run, static_argnames=("function", "results", "pairs")))
-batching.primitive_batchers[_later_p] = _batched
-ad.primitive_jvps[_later_p] = _derived
-ad.primitive_transposes[_later_p] = _transposed
+batching.primitive_batchers[_later_p] = _batch
+ad.primitive_jvps[_later_p] = _derive
+ad.primitive_transposes[_later_p] = _transpose
 mlir.register_lowering(_later_p, mlir.lower_fun(_run, multiple_results=True))
 
 
@@ -300,7 +300,7 @@ OUTWARD: dict[type, Callable[[Any], Any]] = {}
 """Classes of nodes whose numbers have a safe side of their own, with the function that moves each to its side."""
 
 
-def raised(value: Any) -> Any:
+def raise_bound(value: Any) -> Any:
     """Returns upper bounds that stay bounds when they leave a program as such a float64, of 48 bits and little range.
 
     It is called inside the float64 scope. Reading and writing errs by less than 4 units of roundoff of a pair, 2^-42,
@@ -318,9 +318,9 @@ def raised(value: Any) -> Any:
     return jnp.where((value > -jnp.inf) & (moved < -largest), -largest, moved)
 
 
-def lowered(value: Any) -> Any:
-    """Returns lower bounds that stay bounds when they leave a program, as :func:`raised` does for upper ones."""
-    return -raised(-value) if value.dtype == jnp.float64 else value
+def lower_bound(value: Any) -> Any:
+    """Returns lower bounds that stay bounds when they leave a program, as :func:`raise_bound` does for upper ones."""
+    return -raise_bound(-value) if value.dtype == jnp.float64 else value
 
 
 def as_it_is(found: Any) -> Any:
@@ -332,6 +332,6 @@ def outward(found: Any) -> Any:
     """Returns a tree of results with every number moved to its safe side: up, unless its node says otherwise."""
 
     def moved(node: Any) -> Any:
-        return OUTWARD[type(node)](node) if type(node) in OUTWARD else raised(jnp.asarray(node))
+        return OUTWARD[type(node)](node) if type(node) in OUTWARD else raise_bound(jnp.asarray(node))
 
     return jax.tree.map(moved, found, is_leaf=lambda node: type(node) in OUTWARD)

@@ -5,7 +5,7 @@ its own for prints in grey. Brackets are bands.
 
 In reading order:
 
-- :func:`require_matplotlib` to :func:`described`: figures, lines with bands, labels.
+- :func:`require_matplotlib` to :func:`describe`: figures, lines with bands, labels.
 - :class:`Chart`, :func:`draw`, :func:`document`: charts as CSV, pictures and pages of PDF.
 """
 
@@ -76,7 +76,7 @@ def axes_or_new(axes: Axes | None) -> Axes:
     return pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")[1]
 
 
-def drawn(axes: Axes) -> int:
+def count_lines(axes: Axes) -> int:
     """Returns the number of lines that :func:`curve` has drawn on some axes."""
     return sum(line.get_gid() == CURVE for line in axes.get_lines())
 
@@ -88,7 +88,7 @@ def curve(
 
     Certified brackets are mostly narrower than the line, which then hides the band.
     """
-    index = (drawn(axes) if style is None else style) % len(COLORS)
+    index = (count_lines(axes) if style is None else style) % len(COLORS)
     x, y = np.asarray(x), drawable(y)
     if lower is not None:
         axes.fill_between(x, drawable(lower), y, color=COLORS[index], alpha=0.3, linewidth=0)
@@ -122,7 +122,7 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def described(mechanism: Mechanisms, steps: Steps | None = None) -> str:
+def describe(mechanism: Mechanisms, steps: Steps | None = None) -> str:
     """Returns a composition in the words of a legend.
 
     >>> from jaxacct import PoissonSubsampledGaussian

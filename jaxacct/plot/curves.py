@@ -29,9 +29,9 @@ from jaxacct.plot.chart import (
     INK,
     VERMILION,
     axes_or_new,
+    count_lines,
     curve,
-    described,
-    drawn,
+    describe,
     dress,
     own_figure,
     words,
@@ -91,7 +91,7 @@ def profile(
             raise ValueError("epsilons = None: no range is known for this run; give the epsilons that you want.")
         epsilons = np.linspace(0.0, max(last, 1e-3), 65)
     found = certified.curve(mechanism, steps, epsilons=epsilons, relation=relation)
-    return draw_profile(axes_or_new(axes), epsilons, found.lower, found.upper, label or described(mechanism, steps))
+    return draw_profile(axes_or_new(axes), epsilons, found.lower, found.upper, label or describe(mechanism, steps))
 
 
 def draw_profile(axes: Axes, epsilons: ArrayLike, lower: ArrayLike, upper: ArrayLike, label: str) -> Axes:
@@ -140,7 +140,7 @@ def tradeoff(
     default = np.concatenate([np.zeros(1), np.geomspace(1e-5, 0.05, 20), np.linspace(0.0, 1.0, 33)[2:]])
     rates = default if fpr is None else np.asarray(fpr, np.float64)
     found = trade_offs.curve(mechanism, steps, rates, relation=relation)
-    return draw_tradeoff(axes_or_new(axes), rates, found.lower, found.upper, label or described(mechanism, steps))
+    return draw_tradeoff(axes_or_new(axes), rates, found.lower, found.upper, label or describe(mechanism, steps))
 
 
 def draw_tradeoff(axes: Axes, rates: np.ndarray, lower: ArrayLike, upper: ArrayLike, label: str) -> Axes:
@@ -149,7 +149,7 @@ def draw_tradeoff(axes: Axes, rates: np.ndarray, lower: ArrayLike, upper: ArrayL
     within = "small rates"  # the label of the axes within these, by which a second run's picture finds them
     inner = next((other for other in axes.child_axes if other.get_label() == within), None)
     small = (rates > 0) & (rates <= 0.1) & (lower < 1)
-    style = drawn(axes)
+    style = count_lines(axes)
     if not style:
         axes.plot([0, 1], [1, 0], color=GREY, linewidth=1)
         axes.annotate(
@@ -213,7 +213,7 @@ def epsilon_over_steps(
             float(each.lower) if isinstance(each, Bounds) else high for each, high in zip(found, upper, strict=True)
         ]
         curve(axes, places, upper, label, lower)
-    dress(axes, f"What steps cost: {described(mechanism)}", "steps", f"epsilon at delta = {rounded_up(delta)}")
+    dress(axes, f"What steps cost: {describe(mechanism)}", "steps", f"epsilon at delta = {rounded_up(delta)}")
     return axes
 
 
@@ -305,7 +305,7 @@ def what_if(
     times = np.sort(np.atleast_1d(np.asarray(factors, np.float64)))
     validation.check_positive(times, "factors")
     plan = {"epsilon": epsilon, "delta": delta, "sampling_rate": sampling_rate, "steps": float(steps)}
-    noise = {name: [_changed(plan, name, factor, relation) for factor in times] for name in plan}
+    noise = {name: [_change_setting(plan, name, factor, relation) for factor in times] for name in plan}
     axes = axes_or_new(axes)
     axes.set(xscale="log", yscale="log")
     for name, line in noise.items():
@@ -318,7 +318,7 @@ def what_if(
     return axes
 
 
-def _changed(plan: dict[str, float], name: str, factor: float, relation: Relation) -> float:
+def _change_setting(plan: dict[str, float], name: str, factor: float, relation: Relation) -> float:
     """Returns the noise of a plan with one setting multiplied; NaN where that is out of its range."""
     changed = plan | {name: plan[name] * factor}
     changed["steps"] = float(steps_of(changed["steps"], 1.0))

@@ -63,7 +63,7 @@ from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.prv.compose import (
     bounds_on_delta,
     bracket_of,
-    composed,
+    compose,
     infinite_share,
     losses_of,
     masses_of,
@@ -146,7 +146,7 @@ def answers(points: int, parts: Parts, questions: Question, goal: Aim) -> tuple[
     """Returns the brackets that answer questions (n,) of one kind for one direction, and the record of the first."""
     facts = facts_of(parts)
     first = questions.at(questions.value[0])
-    found = composed(parts, asked_of(facts, first, goal), points)
+    found = compose(parts, asked_of(facts, first, goal), points)
     bounds = of_each(lambda question: bracket_of(found, question, facts))(questions)
     at = bounds.estimate[0] if isinstance(first, ForEpsilon) else first.value
     return bounds, Diagnostics(
@@ -367,10 +367,10 @@ def answer_in_trace(directions: list[Parts], question: Question, points: int) ->
 
     Directions of one structure share their code, and the lanes of a batch under ``vmap`` share one block of work.
     """
-    return by_work.in_lanes(functools.partial(_traced, points=points))(directions, question)
+    return by_work.in_lanes(functools.partial(_answer_traced, points=points))(directions, question)
 
 
-def _traced(directions: list[Parts], question: Question, points: int) -> Answer:
+def _answer_traced(directions: list[Parts], question: Question, points: int) -> Answer:
     goal = aimed_at(type(question), points)
     questions = question.at(question.value[None])
 
@@ -506,7 +506,7 @@ def lattice(points: int, parts: Parts, question: Question, order: Array) -> Loss
     facts = facts_of(parts)
     goal = np.float64(NARROW), np.float64(0.0)
     asked = asked_of(facts, question, goal)._replace(order=order, is_whole=True)
-    found = composed(parts, asked, points)
+    found = compose(parts, asked, points)
     real, imaginary = found.spectrum
     size = 2 * (real.shape[1] - 1)
     weights = jnp.fft.irfft(real - 1j * imaginary, size)
@@ -845,7 +845,7 @@ def _profile(points: int, parts: Parts, epsilons: Array) -> Profile:
     facts, goal = facts_of(parts), aimed_at(ForDelta, points)
 
     def bounded(reference: Array) -> Array:
-        found = composed(parts, asked_of(facts, ForDelta(reference), goal), points)
+        found = compose(parts, asked_of(facts, ForDelta(reference), goal), points)
         infinite = infinite_share(facts, found.lost)
         # One epsilon after the other, to save memory: each is a sum over all frequencies.
         return jax.lax.map(lambda e: bounds_on_delta(found, infinite, e), epsilons)

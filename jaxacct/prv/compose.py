@@ -4,8 +4,8 @@ Each loss is put on a lattice twice, as a measure above it and as one below it i
 characteristic function of their sum is the product of theirs, and delta is read off it by Parseval's theorem. In
 reading order:
 
-- :func:`raised` and :func:`lowered`, the masses of one loss on its lattice, above and below;
-- :func:`masses_of`, the masses of all losses, and :func:`composed`, the spectrum of their sum;
+- :func:`discretize_above` and :func:`discretize_below`, the masses of one loss on its lattice, above and below;
+- :func:`masses_of`, the masses of all losses, and :func:`compose`, the spectrum of their sum;
 - :func:`bounds_on_delta`, :func:`bounds_on_epsilon` and :func:`bracket_of`, read off the spectrum.
 
 Sources: Doroshenko et al. (2022), "Connect the dots: tighter discrete approximations of privacy loss distributions";
@@ -28,7 +28,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, ForEpsilon, Parts, Question
-from jaxacct.mechanisms.normal import sine_and_cosine, turned
+from jaxacct.mechanisms.normal import cosine_and_sine, sine_and_cosine
 from jaxacct.mechanisms.pair import CellMasses, DominatingPair, surplus
 from jaxacct.numerics import by_work
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
@@ -38,7 +38,7 @@ from jaxacct.prv import plan
 from jaxacct.prv.plan import CIRCLE, RATES, Asked, Known, Plan, frequencies_for
 
 
-def raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Array, " points"]:
+def discretize_above(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Array, " points"]:
     """Splits each cell's mass between its two ends so that P- and Q-mass stay ("connect the dots").
 
     Doroshenko et al. (2022), "Connect the dots: tighter discrete approximations of privacy loss distributions". Mass
@@ -64,7 +64,7 @@ def raised(cells: CellMasses, losses: Array, h: Array, shift: Array) -> Float[Ar
     return stays + jnp.concatenate([(cells.p[0] + cells.p_error[0])[None], upward])
 
 
-def lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " points"]:
+def discretize_below(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " points"]:
     """Returns masses on the points, below the pair's loss: one bin for each point, and small flows that balance it.
 
     Telling only the bin is post-processing, so the bins' (P_i, Q_i) are a pair below the given one, with the losses
@@ -75,8 +75,8 @@ def lowered(bins: CellMasses, losses: Array, relaxed: Array) -> Float[Array, " p
     falls to the point below. Everything is rounded to the safe side; the points may lie above their losses by up to
     ``relaxed``.
     """
-    p = jnp.maximum(_moved(bins.p, bins.p_error, -1.0), 0.0)
-    q = _moved(bins.q, bins.q_error, 1.0)
+    p = jnp.maximum(_move(bins.p, bins.p_error, -1.0), 0.0)
+    q = _move(bins.q, bins.q_error, 1.0)
     points = losses - relaxed
 
     zero = jnp.zeros(1)
@@ -134,7 +134,7 @@ def _outward(mass: Array, error: Array) -> Array:
     return error + jnp.where(error > roundoff() / 4 * mass, 2 * roundoff() * mass, 0.0)
 
 
-def _moved(mass: Array, error: Array, side: float) -> Array:
+def _move(mass: Array, error: Array, side: float) -> Array:
     """Returns a mass moved to ``side`` by its error and by what may have been flushed to zero, where these count.
 
     Where they are less than a quarter of a unit of the mass it stays as it is: adding next to nothing rounds, and to
@@ -187,8 +187,8 @@ def _finite(values: Array) -> Array:
 #
 # 1. *Masses* of cells, asked of the pair four times by one loop: on a grid that shows how far the loss reaches, on a
 #    sketch from which everything is chosen (:mod:`.plan`), between the points of the lattice, and in bins about them.
-#    The masses are moved to the points such that the measure is above the pair (:func:`raised`), or below it
-#    (:func:`lowered`).
+#    The masses are moved to the points such that the measure is above the pair (:func:`discretize_above`), or below it
+#    (:func:`discretize_below`).
 # 2. *The tilt*: weights w proportional to m e^(t y), so that truncated and rounded mass is small relative to delta.
 # 3. *The spectrum* phi of the weights to the power of the steps. Where few steps leave it wide, or losses have atoms,
 #    it is taken whole, on a circle of some multiple of the points. Where it falls it is known at the J lowest
@@ -353,9 +353,9 @@ def masses_of(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Ma
         of_pair = pair.central_loss(), infimum, supremum, jnp.stack(pair.anchors()), jnp.stack(wrong)
         return tuple(map(jnp.asarray, of_pair))
 
-    of_pairs: Any = _joined([of_each(told)(pairs) for pairs, _ in parts])
+    of_pairs: Any = _join([of_each(told)(pairs) for pairs, _ in parts])
     center, infimum, supremum, anchors, wrong = of_pairs
-    known = Known(center, infimum, supremum, anchors, wrong, _joined(counts))
+    known = Known(center, infimum, supremum, anchors, wrong, _join(counts))
     total, m = jnp.sum(known.steps), len(known.steps)
     size = max(points, plan.CELLS + 1, 2 * len(plan.FAR) + 1) + 2
     ends = np.cumsum([0, *map(len, counts)])
@@ -369,7 +369,7 @@ def masses_of(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Ma
             return pair.cell_masses(own), jnp.asarray(pair.boundary_error(largest) + 4 * roundoff() * largest)
 
         rows = zip(parts, ends[:-1], ends[1:], strict=True)
-        return _joined([side_by_side(of, k, (pairs, boundaries[a:b])) for (pairs, k), a, b in rows])
+        return _join([side_by_side(of, k, (pairs, boundaries[a:b])) for (pairs, k), a, b in rows])
 
     bounded = jax.vmap(functools.partial(plan.boundaries_for, size=size))
 
@@ -391,13 +391,13 @@ def masses_of(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Ma
         """Returns the state after the cells between points, with the masses above and the bins' edges."""
         _, chosen, found = state
         rows = cells, wrong, known, losses_of(chosen), chosen.positions, chosen.kept, chosen.bulk, chosen.center
-        upper, lost, edges = jax.vmap(functools.partial(_raised, chosen.mesh))(*rows)
+        upper, lost, edges = jax.vmap(functools.partial(_masses_above, chosen.mesh))(*rows)
         return bounded(edges), chosen, found._replace(upper=upper, lost=lost, wrong=wrong)
 
     def lower(cells: CellMasses, _: Array, state: Any) -> Any:
         """Returns the state after the bins, with the masses below."""
         boundaries, chosen, found = state
-        masses, relaxed = jax.vmap(_lowered)(cells, losses_of(chosen), chosen.kept)
+        masses, relaxed = jax.vmap(_masses_below)(cells, losses_of(chosen), chosen.kept)
         return boundaries, chosen, found._replace(lower=masses, relaxed=relaxed)
 
     def look(i: Array, state: Any) -> Any:
@@ -414,7 +414,7 @@ def masses_of(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Ma
     return chosen, known.steps, found
 
 
-def _joined(rows: list[Tree]) -> Tree:
+def _join(rows: list[Tree]) -> Tree:
     return rows[0] if len(rows) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
 
 
@@ -423,7 +423,7 @@ def losses_of(chosen: Plan) -> Float[Array, "m points"]:
     return chosen.start[..., None] + chosen.mesh * chosen.positions
 
 
-def _raised(
+def _masses_above(
     mesh: Array, cells: CellMasses, wrong: Array, known: Known, losses: Array, positions: Array, kept: Array,
     bulk: Array, center: Array,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
@@ -435,7 +435,7 @@ def _raised(
     points, widths = len(losses), mesh * (positions[1:] - positions[:-1])
     here = np.arange(points)
     between = CellMasses(*(leaf[: points + 1] for leaf in cells))
-    masses, beyond = raised(between, losses, widths, wrong), (between.p + between.p_error)[1:]
+    masses, beyond = discretize_above(between, losses, widths, wrong), (between.p + between.p_error)[1:]
     ends = jnp.stack([jnp.where(here <= kept[0], masses, 0.0), jnp.where(here >= kept[1], beyond, 0.0)])
     below, lost = jnp.sum(ends, axis=1) * (1 + 2 * points * roundoff())
     masses = jnp.where(here == kept[0], below, jnp.where((here > kept[0]) & (here <= kept[1]), masses, 0.0))
@@ -456,15 +456,15 @@ def _raised(
     return masses, lost, jnp.where(jnp.all(edges[1:] >= edges[:-1]), edges, jnp.inf)
 
 
-def _lowered(cells: CellMasses, losses: Array, kept: Array) -> tuple[Array, Array]:
+def _masses_below(cells: CellMasses, losses: Array, kept: Array) -> tuple[Array, Array]:
     """Returns one loss's masses below, which lie on points that are kept only, and the bound ``relaxed``."""
     points, here = len(losses), np.arange(len(losses))
     around = CellMasses(*(leaf[:points] for leaf in cells))
     relaxed = relaxation(around, jnp.max(jnp.abs(losses[kept])))
-    return jnp.where((here >= kept[0]) & (here <= kept[1]), lowered(around, losses, relaxed), 0.0), relaxed
+    return jnp.where((here >= kept[0]) & (here <= kept[1]), discretize_below(around, losses, relaxed), 0.0), relaxed
 
 
-def composed(parts: Parts, asked: Asked, points: int) -> Sum:
+def compose(parts: Parts, asked: Asked, points: int) -> Sum:
     """Returns the sum of all losses, of ``points`` points each; the tilt is chosen for what is asked."""
     chosen, steps, masses = masses_of(parts, asked, points)
 
@@ -477,12 +477,12 @@ def composed(parts: Parts, asked: Asked, points: int) -> Sum:
         return jax.tree.map(lambda leaf: jnp.where(count > 0, count * leaf, 0.0), own)
 
     if len(steps) == 1:
-        return _summed(points, chosen, runs(0), 1)
+        return _sum_spectra(points, chosen, runs(0), 1)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: runs(0)))
     used = by_work.of_all_lanes(jnp.max(jnp.where(steps > 0, np.arange(1, len(steps) + 1), 1)))
     # The state is the sum over the losses so far; losses beyond the last that runs are left out.
     every = jax.lax.fori_loop(0, used, lambda i, total: jax.tree.map(jnp.add, total, runs(i)), nothing)
-    return _summed(points, chosen, every, len(steps))
+    return _sum_spectra(points, chosen, every, len(steps))
 
 
 def _one(points: int, chosen: Plan, masses: _Masses, losses: Array, positions: Array, kept: Array) -> Losses:
@@ -640,7 +640,7 @@ def overlaps_of(weights: Array, positions: Array) -> Array:
     return jnp.einsum("lsw,lwr->sr", every, rungs, precision="highest")
 
 
-def _summed(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
+def _sum_spectra(points: int, chosen: Plan, all_: Losses, count: int) -> Sum:
     """Returns the spectrum and the window of the sum of ``count`` losses, whose quantities sum to ``all_``."""
     u, size, mesh, order = roundoff(), CIRCLE * points, chosen.mesh, chosen.order
     many, number = 1 + (count + 8) * u, frequencies_for(points)
@@ -711,7 +711,7 @@ def kernels_of(angles: Array, mesh: Array, order: Array) -> Array:
     G is the sum of e^(-(r mesh + i angle) n) over n >= 0. The difference is computed as
     e^(-t mesh - i angle) (1 - e^(-mesh)) G(t) G(1 + t), in which nothing cancels.
     """
-    cosine, sine = turned(angles)
+    cosine, sine = cosine_and_sine(angles)
     rates = mesh * jnp.stack([order, 1 + order])[:, None]
     decay = jnp.exp(-rates)
     real, imaginary = -jnp.expm1(-rates) - decay * cosine[None], decay * sine[None]

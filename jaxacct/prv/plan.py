@@ -7,8 +7,9 @@ the bulk and wide far out, gives its masses and mean losses: a sketch of it, fro
 next to nothing. Whatever is computed from a sketch is independent of the kind of pair.
 
 In reading order: the constants; :class:`Known`, :class:`Asked` and :class:`Plan`, the input and the output; the grids,
-:func:`first_edges` and :func:`second_edges`; :func:`choose`, which calls ``_guessed`` for the numbers of which six
-digits will do (``_apart`` and ``_scales`` choose the spacing of points), and ``_laid`` to lay out each loss's points.
+:func:`first_edges` and :func:`second_edges`; :func:`choose`, which calls ``_guess`` for the numbers of which six
+digits will do (``_apart`` and ``_scales`` choose the spacing of points), and ``_lay_out``, which lays out each loss's
+points.
 """
 
 from __future__ import annotations
@@ -293,7 +294,7 @@ def choose(edges: Array, cells: CellMasses, known: Known, asked: Asked, points: 
     The circle is as long as the sum's window where the spectrum is found to have few frequencies. The spectrum is taken
     whole where the window fits :data:`CIRCLE` times the points, or where it has to be.
     """
-    guess = roughly(lambda *args: _guessed(points, *args))(edges, cells.p, cells.q, known, asked)
+    guess = roughly(lambda *args: _guess(points, *args))(edges, cells.p, cells.q, known, asked)
     # From here on to the last digit: atoms have to lie on the mesh, and the bulk of a rare loss at a point. So the mesh
     # is the distance between two atoms, if there is one, halved as often as is needed to be no coarser than guessed.
     distance = known.anchors[:, 1] - known.anchors[:, 0]
@@ -305,7 +306,7 @@ def choose(edges: Array, cells: CellMasses, known: Known, asked: Asked, points: 
     )
     needed, below = guess.width / mesh, guess.below / mesh
     length = jnp.where(guess.is_whole, 1.0 * CIRCLE * points, jnp.ceil(needed) + 8)
-    laid = jax.vmap(lambda *args: _laid(points, mesh, *args))
+    laid = jax.vmap(lambda *args: _lay_out(points, mesh, *args))
     of_rows = guess.low, guess.high, guess.middle, guess.apart
     return Plan(
         guess.order, mesh, guess.is_whole, length, below + (length - needed) / 2, guess.rate * mesh,
@@ -313,7 +314,7 @@ def choose(edges: Array, cells: CellMasses, known: Known, asked: Asked, points: 
     )  # fmt: skip
 
 
-def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked: Asked) -> _Guess:
+def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: Asked) -> _Guess:
     # Ratio of the points set aside for a window to those that its length takes. Tightness only.
     spare = 1.2
     # Least mesh over the largest loss. Tightness only.
@@ -530,7 +531,7 @@ def _scales(costs: Array, lengths: Array, k: Array) -> Array:
     return power_of_two(wider)
 
 
-def _laid(
+def _lay_out(
     points: int, mesh: Array, edges: Array, p: Array, q: Array, known: Known, low: Array, high: Array, middle: Array,
     apart: Array,
 ) -> tuple[Array, ...]:  # fmt: skip

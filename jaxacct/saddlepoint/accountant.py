@@ -39,7 +39,7 @@ from jaxacct.composition import (
 )
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.mechanisms.normal import slopes_of_log_delta
-from jaxacct.numerics.arithmetic import CHOICES, Chosen, scaled
+from jaxacct.numerics.arithmetic import CHOICES, Chosen, scale_error
 from jaxacct.numerics.by_work import one_by_one, rows
 from jaxacct.numerics.precision import (
     as_float64,
@@ -167,10 +167,10 @@ def answer(
             run = functools.partial(answer, relation=relation)
             return outside(by_pairs(run, mechanism, steps, question))
     precision = "float32" if arithmetic == "float32" else "float64"
-    return unchecked(*asked(mechanism, steps, question, relation, precision))
+    return unchecked(*ask(mechanism, steps, question, relation, precision))
 
 
-def asked(
+def ask(
     mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation, precision: str = "float64"
 ) -> tuple[Asked, tuple[Any, ...]]:
     """Returns the static part of a question to this accountant, and its numbers."""
@@ -186,28 +186,28 @@ def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the answer; where arguments are out of range the bracket says nothing."""
     # The scope begins outside of the primitive, which would round NumPy's float64 numbers to float32 on the way in.
     with scope(x64=asked.precision == "float64", by_programs=True):
-        return outside(_decided(asked, leaves)[0] if is_concrete(leaves) else _answer(asked, leaves))
+        return outside(_decide(asked, leaves)[0] if is_concrete(leaves) else _answer(asked, leaves))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _answer(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
     if asked.plain:
         return _of_plain(asked, leaves)
-    return one_by_one(_solved, asked, result=zero() if asked.precision == "float64" else None)(leaves)
+    return one_by_one(_solve, asked, result=zero() if asked.precision == "float64" else None)(leaves)
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
 def _of_plain(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the bracket by a closed form, which a batch evaluates side by side."""
-    return by_platform(lambda leaves: _decided(asked, leaves)[0], leaves)
+    return by_platform(lambda leaves: _decide(asked, leaves)[0], leaves)
 
 
-def _solved(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
+def _solve(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
     with scope(x64=asked.precision == "float64"):
-        return _decided(asked, leaves)[0]
+        return _decide(asked, leaves)[0]
 
 
-def _decided(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
+def _decide(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     """Returns the largest of the directions' brackets, and the index of the direction that decides."""
     mechanism, steps, question = asked.arguments(leaves)
     if asked.plain:
@@ -338,7 +338,7 @@ def _answer_jvp(asked: Asked, primals: Any, tangents: Any) -> tuple[Bounds, Boun
         # A tangent may be a Python number; that of a whole number has the type float0, and is left out.
         known = [i for i, move in enumerate(moves) if getattr(move, "dtype", None) != jax.dtypes.float0]
         # All three numbers of a bracket move by the derivative of the exact answer: a bound has none of its own.
-        tangent = _moved([slopes[i] for i in known], [moves[i] for i in known])
+        tangent = _move([slopes[i] for i in known], [moves[i] for i in known])
         flat = np.zeros(np.shape(bounds.converged), jax.dtypes.float0)
     return bounds, Bounds(lower=tangent, estimate=tangent, upper=tangent, converged=flat)
 
@@ -358,7 +358,7 @@ def _with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[An
         bounds, by_leaves, by_epsilon = _with_log_slopes(asked, tuple(reals))
         answer = outside(bounds.estimate)
     else:
-        bounds, decides = _decided(asked, leaves)
+        bounds, decides = _decide(asked, leaves)
         answer = outside(bounds.estimate)
         epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
         by_leaves, by_epsilon = _log_slopes(asked.relation, asked.known, tuple(run), epsilon, outside(decides))
@@ -375,7 +375,7 @@ def _real(leaf: Any) -> Array:
 @compiled(static=("asked",))
 def _plain_with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[Any]]:
     """Returns the answer for plain Gaussian mechanisms, and its derivatives in closed form."""
-    bounds, _ = _decided(asked, leaves)
+    bounds, _ = _decide(asked, leaves)
     seen = asked.plain or Sure(False, False)
     *run, question = asked.arguments([as_real(leaf) for leaf in leaves])
 
@@ -392,7 +392,7 @@ def _plain_with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, l
 
 
 @jax.jit
-def _moved(slopes: list[Array], moves: list[Array]) -> Array:
+def _move(slopes: list[Array], moves: list[Array]) -> Array:
     """Returns the sum of slopes times moves.
 
     One program, as otherwise every operation and its transpose would be compiled by itself.
@@ -424,7 +424,7 @@ def _difference() -> float:
     """Returns the relative step of differences for the arithmetic in use."""
     # Largest relative step of central differences in any arithmetic. Derivatives alone depend on it.
     widest = 1e-2
-    return min(DIFFERENCE * math.cbrt(scaled(1.0)), widest)
+    return min(DIFFERENCE * math.cbrt(scale_error(1.0)), widest)
 
 
 @compiled(static=("asked",))
@@ -446,9 +446,9 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
 
     def row(found: Any, given: Any) -> Any:
         (epsilon, decides), (is_asked, move) = found, given
-        mechanism, steps, _ = asked.arguments([*_scaled(reals, sizes, step * move), question.value])
+        mechanism, steps, _ = asked.arguments([*_scale(reals, sizes, step * move), question.value])
         directions = directed_parts(mechanism, steps, asked.relation, asked.known)
-        state = solve.answered(directions, question, solve.Point(is_asked, epsilon, decides))
+        state = solve.answer_directions(directions, question, solve.Point(is_asked, epsilon, decides))
         at = state.bounds.estimate if isinstance(question, ForEpsilon) else question.epsilon
         decided = jnp.where(is_asked, epsilon, at), jnp.where(is_asked, decides, state.decides)
         return decided, (state.bounds, state.read)
@@ -462,7 +462,7 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
     return jax.tree.map(lambda leaf: leaf[0], bounds), by_leaves, by_epsilon
 
 
-def _scaled(reals: list[Any], sizes: list[int], shares: Array) -> list[Array]:
+def _scale(reals: list[Any], sizes: list[int], shares: Array) -> list[Array]:
     """Returns the leaves with each number moved by a share (n,) of itself.
 
     A number whose share is 0 stays the same bit by bit: a product would lose a subnormal number of steps.
@@ -479,7 +479,7 @@ def _differences(reals: list[Any], sizes: list[int], value: Any, up: Any, down: 
     return [piece.reshape(x.shape) / jnp.where(x == 0, jnp.inf, x) for piece, x in zip(pieces, reals, strict=True)]
 
 
-def _chosen(decides: Array, *directions: Any) -> Any:
+def _choose(decides: Array, *directions: Any) -> Any:
     """Returns the one of ``directions`` that decides."""
     return jax.tree.map(
         lambda *both: both[0] if len(both) == 1 else choose(decides == 1, both[1], both[0]), *directions
@@ -505,20 +505,20 @@ def _log_slopes(
         return closed_forms(directed_parts(mechanism, steps, relation, known), known)
 
     largest = [jnp.inf if run.facts.suprema is None else run.facts.suprema[1] for run in closed(reals)]
-    room = 1 - epsilon / _chosen(decides, *largest) if largest else jnp.ones_like(epsilon)
+    room = 1 - epsilon / _choose(decides, *largest) if largest else jnp.ones_like(epsilon)
     step = jnp.minimum(_difference(), share_of_room * room)
 
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
         runs = closed(reals)
         if not runs:
             return jnp.full_like(epsilon, jnp.nan), jnp.full_like(epsilon, jnp.nan)
-        return _chosen(decides, *(one_run.log_delta_at(run, epsilon, step) for run in runs))
+        return _choose(decides, *(one_run.log_delta_at(run, epsilon, step) for run in runs))
 
     sizes = [leaf.size for leaf in reals]
     # The first row is the point itself; then each number that the answer depends on is moved up, and then down.
     each = np.eye(sum(sizes), dtype=epsilon.dtype)
 
     moves = np.concatenate([0 * each[:1], each, -each])
-    values, by_epsilon = jax.lax.map(lambda move: log_delta(_scaled(reals, sizes, step * move)), moves)
+    values, by_epsilon = jax.lax.map(lambda move: log_delta(_scale(reals, sizes, step * move)), moves)
     value, up, down = values[0], values[1 : 1 + sum(sizes)], values[1 + sum(sizes) :]
     return _differences(reals, sizes, value, up, down, step), by_epsilon[0]

@@ -6,7 +6,7 @@ dozen nodes, whatever the number of steps. Everything that the rule leaves out i
 
 - the moments of the sum of all losses at real orders, and their errors (:func:`rungs_of`, :func:`total_and_error`);
 - rare losses, taken out of the integral (:class:`Rare`, :class:`Kept`);
-- the search for a line by looks at a ladder of orders (:func:`aimed`);
+- the search for a line by looks at a ladder of orders (:func:`find_saddle_point`);
 - the characteristic function at the nodes of a line (:func:`transforms`, :func:`log_characteristic`);
 - the integral along the line and its error bounds (:func:`line_at`, :func:`read_at`).
 
@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.composition import Part, Parts
-from jaxacct.mechanisms.normal import turned
+from jaxacct.mechanisms.normal import cosine_and_sine
 from jaxacct.mechanisms.pair import (
     DominatingPair,
     HasLaw,
@@ -55,7 +55,7 @@ Tree = TypeVar("Tree")
 """A pytree of arrays."""
 
 
-def scanned(parts: Parts) -> list[Nodes]:
+def scan_nodes(parts: Parts) -> list[Nodes]:
     """Returns the nodes of all parts for real orders."""
     return [each(part, lambda pair: law_of(pair).scan()) for part in parts]
 
@@ -65,7 +65,7 @@ def is_alone(parts: Parts) -> bool:
     return len(parts) == 1 and jnp.ndim(parts[0][1]) == 0
 
 
-def summed(parts: Parts, found: list[Tree]) -> Tree:
+def sum_rows(parts: Parts, found: list[Tree]) -> Tree:
     """Returns the sum, over all runs of all rows, of the quantity ``found`` of each row."""
     if is_alone(parts):
         return jax.tree.map(lambda row: parts[0][1] * row, found[0])
@@ -85,7 +85,7 @@ def summed(parts: Parts, found: list[Tree]) -> Tree:
 def rungs_of(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Moments, list[Rungs]]:
     """Returns approximate moments of the sum at orders (n,), and those of each row."""
     rows = [each(part, lambda _, rows: rungs(rows, orders), rows) for part, rows in zip(parts, nodes, strict=True)]
-    return summed(parts, [Moments(row.value, row.slope, row.curvature) for row in rows]), rows
+    return sum_rows(parts, [Moments(row.value, row.slope, row.curvature) for row in rows]), rows
 
 
 def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array]) -> tuple[Array, list[Array]]:
@@ -99,7 +99,7 @@ def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array])
         return jnp.exp(law_of(pair).log_scan_errors(orders, step))
 
     found = [each(part, missed, row) for part, row in zip(parts, nodes, strict=True)]
-    return summed(parts, [above + more for above, more in zip(rows, found, strict=True)]), found
+    return sum_rows(parts, [above + more for above, more in zip(rows, found, strict=True)]), found
 
 
 class Row(NamedTuple):
@@ -136,7 +136,7 @@ def total_and_error(
         return found, error + missed, slope_error
 
     found = [each(part, of_row, *row) for part, *row in zip(parts, nodes, missed, strict=True)]
-    return *summed(parts, [(row[0], row[1]) for row in found]), [Row(row[0], row[2]) for row in found]
+    return *sum_rows(parts, [(row[0], row[1]) for row in found]), [Row(row[0], row[2]) for row in found]
 
 
 def largest_order(parts: Parts) -> Array:
@@ -255,7 +255,7 @@ def nowhere(parts: Parts) -> Marks:
     )
 
 
-def kept(parts: Parts, marks: Marks) -> Parts:
+def leave_out_marked(parts: Parts, marks: Marks) -> Parts:
     """Returns the composition without the losses that are marked."""
     return tuple(
         (pairs if marked is None else Kept(pairs, marked), counts)  # type: ignore[misc]
@@ -449,14 +449,14 @@ def ladder() -> np.ndarray:
     return LADDER
 
 
-def aimed(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
+def find_saddle_point(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
     """Returns the end of the search for a line; if not ``searches``, the result of one look at the wanted order."""
     marks, zero = nowhere(parts), jnp.zeros_like(target)
     if may_be_rare(parts):
         shapes = jax.eval_shape(lambda parts, at: _left(parts, marks, ends_of(parts), at, at), parts, zero)
         scans, largest, rare, inner = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     else:
-        scans, largest, rare, inner = scanned(parts), largest_order(parts), None, target
+        scans, largest, rare, inner = scan_nodes(parts), largest_order(parts), None, target
     row = jnp.zeros(len(ladder()), target.dtype)
     rows = [jnp.zeros((*np.shape(counts), row.size), row.dtype) for _, counts in parts]
     stage = jnp.where(searches, 0, STAGES - 1).astype(jnp.int32)
@@ -478,8 +478,8 @@ def _left(
 
     Rare losses take their share of delta first: ``target`` is the log of all of it, and the result that of the rest.
     """
-    rest = kept(parts, marks)
-    scans = scanned(rest)
+    rest = leave_out_marked(parts, marks)
+    scans = scan_nodes(rest)
     rare = rare_beyond(parts, marks, scans, ends)
     share = rare.between(epsilon)[0] * jnp.exp(-target)
     return scans, largest_order(rest), rare, target + jnp.log1p(-jnp.minimum(share, 0.9))
@@ -488,10 +488,10 @@ def _left(
 def _aim_found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: Array) -> Aim:
     # One look for each step. A search is over after LOOKS looks at the latest, and there are at most STAGES of them.
     given = parts, wanted, target, searches
-    return by_work.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _looked, aim, given)
+    return by_work.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _look, aim, given)
 
 
-def _looked(aim: Aim, given: Any) -> Aim:
+def _look(aim: Aim, given: Any) -> Aim:
     """Returns the state after a look at the next order."""
     # Largest step, as a share of the order, after which a look is the last; log delta may move by one nat. Speed only.
     # Any line is sound, and Newton's method for eps corrects the error of Laplace's.
@@ -787,7 +787,7 @@ def _imaginary_and_error(y: Array, w: Array, _: Array, spread: Array, units: flo
     return y, w * (units * roundoff() * spread[0])
 
 
-_turned = jax.jit(turned)
+_turned = jax.jit(cosine_and_sine)
 
 
 @with_pair_form
@@ -852,7 +852,7 @@ TURN_ROUNDING = 9.0
 """Bound on a node's angle's error, in units of roundoff of its phase and of w times slope and eps.
 
 Lowering it can break a bound: four units are the angle's own, and its sine and cosine may add five
-(:func:`jaxacct.mechanisms.normal.turned`).
+(:func:`jaxacct.mechanisms.normal.cosine_and_sine`).
 """
 
 ROUGH_CUT, DEVIATIONS = 8.0, 5.0
@@ -1035,7 +1035,7 @@ def far_enough(
             each(part, lambda pair, nodes: law_of(pair).log_envelope(order, w, nodes), rows)
             for part, rows in zip(parts, nodes, strict=True)
         ]
-        return w, summed(parts, logs)
+        return w, sum_rows(parts, logs)
 
     def is_short(state: tuple[Array, Array], given: Any) -> Array:
         """Returns whether the nodes beyond a frequency may count, by the bound on the modulus."""
@@ -1096,7 +1096,7 @@ def read_at(line: Line, epsilon: Array) -> Read:
         amplitude, phase, w = of_line
         angle = phase + w * beyond
         # At larger angles the bound on the rounding exceeds any error of a cosine, so any value will do.
-        less, sine = jax.lax.optimization_barrier(turned(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0)))
+        less, sine = jax.lax.optimization_barrier(cosine_and_sine(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0)))
         return jnp.stack([amplitude + amplitude * less, amplitude * w * sine]).sum(1)
 
     beyond = line.slope - epsilon

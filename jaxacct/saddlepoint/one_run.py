@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, ForEpsilon, Once, Parts, Question, counted, facts_of
+from jaxacct.composition import Facts, ForEpsilon, Once, Parts, Question, counts_of, facts_of
 from jaxacct.mechanisms import Gaussian
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
-from jaxacct.mechanisms.mechanism import Relation, is_count, listed
+from jaxacct.mechanisms.mechanism import Relation, is_count, parts_of
 from jaxacct.mechanisms.normal import (
     SIDES,
     bounds_of_log_delta,
@@ -312,9 +312,9 @@ def sure(steps: Any, question: Question) -> Sure:
 def from_user(relation: Relation, seen: Sure, mechanism: Any, steps: Any) -> PlainGaussian:
     """Returns the one run that plain Gaussian mechanisms amount to."""
     rows = []
-    for part, count in listed(mechanism, steps):
+    for part, count in parts_of(mechanism, steps):
         pair: Any = part.dominating_pairs(relation)[0]
-        noise, count = exact_float64(pair.noise_multiplier), as_float64(count if seen.counts else counted(count))
+        noise, count = exact_float64(pair.noise_multiplier), as_float64(count if seen.counts else counts_of(count))
         rows.append((noise, count if noise.shape == count.shape else jnp.broadcast_to(count, noise.shape)))
     return plain(rows, is_counted=seen.counts)
 

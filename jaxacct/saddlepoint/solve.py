@@ -1,7 +1,7 @@
 """The compiled part of the exact accountant: from dominating pairs to a bracket of epsilon or delta.
 
 There is one program for each kind of pairs and of question, called with numbers or inside a trace. It is a loop over
-lines, of which each direction has one or a few. First a line is opened (:func:`opened`): rare losses are left out, a
+lines, of which each direction has one or a few. First a line is opened (:func:`open_line`): rare losses are left out, a
 saddle point of the rest is found, and the integral's nodes are laid on a line through it or near it. Then the line is
 read: it gives a bracket for its direction, and decides which line is next.
 """
@@ -19,12 +19,21 @@ from jaxtyping import Array
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, ForDelta, ForEpsilon, Parts, Question, facts_of
 from jaxacct.numerics import by_work
-from jaxacct.numerics.arithmetic import arithmetic, scaled
+from jaxacct.numerics.arithmetic import arithmetic, scale_error
 from jaxacct.numerics.by_work import stack
 from jaxacct.numerics.precision import log_complement
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import without_axes
-from jaxacct.saddlepoint.contour import Line, Read, Wanted, aimed, kept, line_at, log_above, read_at
+from jaxacct.saddlepoint.contour import (
+    Line,
+    Read,
+    Wanted,
+    find_saddle_point,
+    leave_out_marked,
+    line_at,
+    log_above,
+    read_at,
+)
 
 CONVERGED = 1e-9
 """Largest bound on the relative error up to which a result counts as converged, scaled to the arithmetic's unit.
@@ -107,7 +116,7 @@ def _limit() -> float:
     """Returns the error, by its bound, up to which a result counts as converged."""
     # Largest relative error up to which a result counts as converged in any arithmetic. Brackets hold for any value.
     fewest_digits = 1e-3
-    return min(scaled(CONVERGED), fewest_digits)
+    return min(scale_error(CONVERGED), fewest_digits)
 
 
 def _share() -> float:
@@ -119,15 +128,15 @@ def _share() -> float:
     return 1.0 if arithmetic().is_certified else estimated
 
 
-def opened(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
+def open_line(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
     """Returns a line. Lanes of a batch in which none is wanted have an empty one, and take no time."""
     # A rough line needs no search: its order and its eps are given.
     facts, is_rough = facts_of(parts), wanted.order > 0
     parts, target = without_axes(parts), _target(*facts.infinite, wanted.delta)
-    aim = aimed(parts, wanted, target, jnp.logical_and(is_wanted, ~is_rough))
+    aim = find_saddle_point(parts, wanted, target, jnp.logical_and(is_wanted, ~is_rough))
     epsilon = jnp.where(wanted.by_delta, aim.epsilon, wanted.epsilon)
     log_delta = jnp.where(is_rough, target, aim.log_delta)
-    line = line_at(kept(parts, aim.marks), aim, epsilon, log_delta, is_rough, is_wanted)
+    line = line_at(leave_out_marked(parts, aim.marks), aim, epsilon, log_delta, is_rough, is_wanted)
     return Opened(line, epsilon, aim.is_known | is_rough, facts)
 
 
@@ -144,16 +153,16 @@ def bounds_of(directions: Sequence[Parts], question: Question) -> tuple[Bounds, 
     cannot if, at the bracket's lower end of epsilon, its delta is below the one asked for, or if its delta is below the
     bracket's lower end of delta.
     """
-    return _found(tuple(directions), question)
+    return _find(tuple(directions), question)
 
 
 @compiled
-def _found(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, Array]:
-    state = answered(directions, question)
+def _find(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, Array]:
+    state = answer_directions(directions, question)
     return state.bounds, state.decides
 
 
-def answered(directions: Sequence[Parts], question: Question, point: Point | None = None) -> State:
+def answer_directions(directions: Sequence[Parts], question: Question, point: Point | None = None) -> State:
     """Returns the state at the end: the answer, or log delta read at a point; within a program."""
     # Directions of one structure, at most two, share one loop and so its code; others have a loop each.
     state: State = jax.tree.map(jnp.asarray, _start(question, point))
@@ -174,7 +183,7 @@ def _worked_off(
         directions, question, point = given
         is_second = state.direction > first
         parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
-        return _read(opened(parts, state.wanted, state.direction < end), question, state, point)
+        return _read(open_line(parts, state.wanted, state.direction < end), question, state, point)
 
     # Each step opens and reads one line. A direction ends after LINES lines at the latest, and a rough line is followed
     # by lines of its own direction or by the next direction, so the loop ends.

@@ -7,7 +7,7 @@ In reading order:
 
 - :func:`epsilon`, :func:`delta`, :func:`noise_multiplier`: the sweeps that users call.
 - :func:`program_of`, :func:`run`: the compiled program, and entries through it block by block.
-- :func:`computed`: the results of one chunk.
+- :func:`compute`: the results of one chunk.
 - :func:`sweep`: the whole of a sweep.
 """
 
@@ -252,7 +252,7 @@ def _read(count: int, results: dict[str, Any]) -> dict[str, np.ndarray]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def computed(
+def compute(
     quantity: Quantity,
     settings: Settings,
     devices: tuple[Any, ...],
@@ -344,7 +344,7 @@ def sweep(
         raise ValueError("resume and overwrite are both given: go on with what is in the folder, or start afresh.")
     devices = tuple(jax.local_devices() if devices is None else devices)
     boxes = Boxes.of(settings.shape, chunk, 1 if shard is None else shard[1])
-    description = _described(quantity, settings, boxes, devices)
+    description = _describe(quantity, settings, boxes, devices)
     grid = {name: settings.values[name] for name in description.columns if settings.layout == "grid"}
     rows = {name: settings.values[name] for name in description.columns if settings.layout == "rows"}
     store: Store
@@ -373,12 +373,12 @@ def sweep(
                 advance(size)
                 continue
             part = boxes.part(i)
-            results = computed(quantity, settings, devices, memory, part, advance)
+            results = compute(quantity, settings, devices, memory, part, advance)
             store.write(i, results if out is None else results | {n: v[part] for n, v in rows.items()})
     return Sweep(**vars(description) | {"boxes": boxes}, grid=grid, store=store)
 
 
-def _described(quantity: Quantity, settings: Settings, boxes: Boxes, devices: tuple[Any, ...]) -> Description:
+def _describe(quantity: Quantity, settings: Settings, boxes: Boxes, devices: tuple[Any, ...]) -> Description:
     """Returns the description that results are stored with."""
     from jaxacct import __version__
 

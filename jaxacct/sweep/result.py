@@ -7,7 +7,7 @@ In reading order:
 
 - :class:`Memory`, :class:`Columns`: results in memory, and arrays that are read when they are asked for.
 - :class:`Folder`: results in a folder, a Zarr store.
-- :func:`group` to :func:`unpacked`: the files of a Zarr store.
+- :func:`group` to :func:`unpack`: the files of a Zarr store.
 - :func:`merge`: shards put together.
 - :func:`write`: files for other programs.
 - :class:`Sweep`, :func:`load`: the object that users hold.
@@ -178,7 +178,7 @@ class Folder:
         one, two = self.description, wanted.description
         differing = one.difference(two if one.boxes.shape != two.boxes.shape else replace(two, boxes=one.boxes))
         if not differing and self.shard != wanted.shard:
-            differing = f"shard {_named(self.shard)} there, {_named(wanted.shard)} here"
+            differing = f"shard {_name_shard(self.shard)} there, {_name_shard(wanted.shard)} here"
         if differing:
             raise ValueError(
                 f"out = {self.path} is of another sweep ({differing}): give the arguments that it was begun with, name "
@@ -196,7 +196,7 @@ class Folder:
         """Returns the array of this name for box ``i``; raises ValueError where its file is missing or damaged."""
         file = self._file(name, i)
         try:
-            box = unpacked(file, self.kinds[name], math.prod(self.boxes.box))
+            box = unpack(file, self.kinds[name], math.prod(self.boxes.box))
         except (OSError, ValueError) as error:
             what = "is missing" if isinstance(error, FileNotFoundError) else f"is damaged ({error})"
             raise ValueError(
@@ -207,7 +207,7 @@ class Folder:
     def whole(self, name: str) -> np.ndarray:
         """Returns the array of this name for all entries; raises ValueError for a shard."""
         if len(self.held) < len(self.boxes):
-            raise ValueError(f"{self.path} holds shard {_named(self.shard)} of a sweep: merge all shards first.")
+            raise ValueError(f"{self.path} holds shard {_name_shard(self.shard)} of a sweep: merge all shards first.")
         found = np.empty(math.prod(self.boxes.shape), self.kinds[name])
         for i in self.held:
             found[self.boxes.part(i)] = self.read(name, i)
@@ -220,7 +220,7 @@ class Folder:
             for name, kind in self.kinds.items():
                 box = np.zeros(math.prod(self.boxes.box), kind)
                 box[: len(arrays[name])] = arrays[name]
-                write_whole(self._file(name, i), packed(box))
+                write_whole(self._file(name, i), pack(box))
         except OSError as error:
             raise OSError(
                 f"out = {self.path}: chunk {i} cannot be written ({error.strerror or error}): finished ones are kept: "
@@ -255,7 +255,7 @@ class Folder:
             for name, length in zip(self.description.columns, self.boxes.shape, strict=True):
                 file = self.path / name / key((0,))
                 try:
-                    found[name] = unpacked(file, kind_of_setting(name), length)
+                    found[name] = unpack(file, kind_of_setting(name), length)
                 except (OSError, ValueError) as error:
                     raise ValueError(f"{file} is missing or damaged ({error}): sweep again with overwrite.") from None
         return found
@@ -268,10 +268,10 @@ class Folder:
             name: self._array(name, self.boxes, self.description.dimensions, worst.get(name, 0)) for name in self.kinds
         } | {name: self._array(name, Boxes(values.shape, values.shape), (name,), 0) for name, values in axes.items()}
         record = {"jaxacct_sweep": FORMAT, **record_of(self.description), "shard": self.shard}
-        files = {self.path / METADATA: said(group(record, arrays))}
-        files |= {self.path / name / METADATA: said(array) for name, array in arrays.items()}
+        files = {self.path / METADATA: encode_metadata(group(record, arrays))}
+        files |= {self.path / name / METADATA: encode_metadata(array) for name, array in arrays.items()}
         for name, values in axes.items():
-            files[self.path / name / key((0,))] = packed(values.astype(kind_of_setting(name)))
+            files[self.path / name / key((0,))] = pack(values.astype(kind_of_setting(name)))
         for file, content in files.items():
             if not file.exists():
                 write_whole(file, content)
@@ -300,7 +300,7 @@ Store = Memory | Folder
 """Store of a sweep's arrays, which are computed, written and read box by box."""
 
 
-def _named(shard: Shard | None) -> str:
+def _name_shard(shard: Shard | None) -> str:
     """Returns a shard in words."""
     return "none" if shard is None else f"{shard[0]}/{shard[1]}"
 
@@ -355,7 +355,7 @@ def array(
     }
 
 
-def said(metadata: Metadata) -> bytes:
+def encode_metadata(metadata: Metadata) -> bytes:
     """Returns the content of a file of metadata."""
     return (json_files.dumps(metadata, indent=1) + "\n").encode()
 
@@ -365,12 +365,12 @@ def key(place: tuple[int, ...]) -> str:
     return ".".join(["c", *map(str, place)])
 
 
-def packed(values: np.ndarray) -> bytes:
+def pack(values: np.ndarray) -> bytes:
     """Returns the content of a chunk's file."""
     return gzip.compress(values.astype(values.dtype.newbyteorder("<")).tobytes(), LEVEL, mtime=0)
 
 
-def unpacked(file: pathlib.Path, kind: np.dtype, count: int) -> np.ndarray:
+def unpack(file: pathlib.Path, kind: np.dtype, count: int) -> np.ndarray:
     """Returns the ``count`` values in a chunk's file; a malicious file takes no more memory than these.
 
     Raises ValueError where the file is damaged, OSError where it cannot be read.

@@ -61,7 +61,7 @@ MOST_DIGESTS = 1000
 # ----------------------------------------------------------------------------------------------------
 
 
-def locked(path: pathlib.Path) -> IO[bytes]:
+def lock(path: pathlib.Path) -> IO[bytes]:
     """Returns an open file that no other process has, until it is closed or the process ends.
 
     Raises ValueError where another one has it.
@@ -362,7 +362,7 @@ class Checkpoints:
         repeated, begun = self._repeat(trainer, record), int(state.step)
         if not repeated:
             trainer._restore(state, progress, constants)
-            trainer._restore(*_charged(trainer, record))
+            trainer._restore(*_charge(trainer, record))
         self._save(trainer)
         self.resumed = trainer.progress.resumed(trainer.steps, begun, progress, repeats=trainer.repeats)
 
@@ -420,7 +420,7 @@ class Checkpoints:
             return
         self.folder.chmod(0o700)
         if self._lock is None:
-            self._lock = locked(self.folder / LOCK)
+            self._lock = lock(self.folder / LOCK)
 
     def _check_settings(self, trainer: DPTrainer) -> None:
         path = self.folder / SETTINGS
@@ -468,7 +468,7 @@ class Checkpoints:
         meta = {"plan": trainer.progress._asdict(), "digest": _digest_of(arrays, trainer.progress)}
         serial = self._serial + 1
         if writes():
-            whole = args.Composite(state=args.StandardSave(_stored(arrays)), meta=args.JsonSave(meta))
+            whole = args.Composite(state=args.StandardSave(_stored_arrays(arrays)), meta=args.JsonSave(meta))
             self._orbax().save(serial, args=whole, force=True)
             there = self.folder / STATES / str(serial)
             for path in [*there.rglob("*"), there, self.folder / STATES]:
@@ -494,7 +494,7 @@ class Checkpoints:
             "since stays spent."
         )
         try:
-            wanted = args.Composite(state=args.StandardRestore(_stored(expected)), meta=args.JsonRestore())
+            wanted = args.Composite(state=args.StandardRestore(_stored_arrays(expected)), meta=args.JsonRestore())
             restored = self._orbax().restore(serial, args=wanted)
             recorded, progress = restored.meta["digest"], Progress(**restored.meta["plan"])
             arrays = {
@@ -510,7 +510,7 @@ class Checkpoints:
         return state, nnx.merge_state(trainer.constants, constants), progress
 
 
-def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
+def _charge(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
     """Returns the trainer's state with a new key, and with all paid for that the record says is spent."""
     state, progress = trainer.state, trainer.progress
     if record.paid > trainer.steps + progress.lost_steps:
@@ -533,7 +533,7 @@ def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
     return dataclasses.replace(state, key=agreed_key(state.key)), progress
 
 
-def _stored(arrays: Arrays) -> Arrays:
+def _stored_arrays(arrays: Arrays) -> Arrays:
     """Returns the arrays that have entries: Orbax stores no others."""
     return {name: array for name, array in arrays.items() if array.size}
 

@@ -233,7 +233,7 @@ def _of_chunks(numbers: Array, *rows: Array) -> Array:
             rest //= part[axis]
         is_sine = place >= pairs
         words = _hashes(key, pairs, jnp.where(is_sine, place - pairs, place))
-        return (total + deviation * _transformed(words, is_sine)) / size
+        return (total + deviation * _transform(words, is_sine)) / size
 
     # A loop over chunks without a state: memory for one chunk's words at a time, and one body to compile.
     return jax.lax.map(noisy, rows)
@@ -263,7 +263,7 @@ def standard_normals(keys: jax.Array, shapes: list[tuple[int, ...]]) -> list[Arr
         words = jax.vmap(words_of_row)(data, jnp.asarray(pairs[owner], jnp.uint32), jnp.asarray(place, jnp.uint32))
         # A loop writes its result to memory. Without it the transform would be compiled again for each use, and an
         # optimizer has three.
-        values = jax.lax.map(functools.partial(_transformed, words), jnp.arange(2) == 1)
+        values = jax.lax.map(functools.partial(_transform, words), jnp.arange(2) == 1)
         for i, count, end, own in zip(group, pairs.tolist(), ends.tolist(), rows.tolist(), strict=True):
             halves = values[:, end - own : end].reshape(2, -1)[:, :count]
             drawn |= {i: _first(halves, sizes[i], shapes[i])}
@@ -340,11 +340,11 @@ def _first(values: Array, size: int, shape: tuple[int, ...]) -> Array:
 
 def _box_muller(words: Sequence[Array]) -> Array:
     """Returns an array (2, pairs): the cosines' values and the sines'."""
-    return _transformed([word[None] for word in words], jnp.arange(2)[:, None] == 1)
+    return _transform([word[None] for word in words], jnp.arange(2)[:, None] == 1)
 
 
 @within_scope
-def _transformed(words: Sequence[Array], is_sine: Array) -> Array:
+def _transform(words: Sequence[Array], is_sine: Array) -> Array:
     """Returns the sines' values or the cosines', by polynomials, for XLA's own functions take ten times as long."""
     high, low = words[0].astype(jnp.float64), words[1].astype(jnp.float64)
     uniform = (high * 2.0**32 + low + 0.5) * 2.0**-64  # above 0 always; rounds to 1 at most, whose logarithm is 0

@@ -35,7 +35,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 from jaxacct import validation
 from jaxacct.numerics.precision import in_float64
 from jaxacct.numerics.programs import as_it_is
-from jaxacct.train.clipping.rows import mapped
+from jaxacct.train.clipping.rows import map_rows
 from jaxacct.train.keys import standard_normal
 from jaxacct.train.models import check_one_number
 from jaxacct.train.owned import on_host
@@ -151,7 +151,7 @@ class Metrics:
             noise_multiplier: what the step is accounted at.
             expected_batch_size: a public number.
         """
-        found = mapped(functools.partial(self.fractions, model), examples, None) if self.measures else []
+        found = map_rows(functools.partial(self.fractions, model), examples, None) if self.measures else []
         noise = standard_normal(key, (len(self.names),))
         means = self._means(found, mask, unclipped, noise, noise_multiplier, expected_batch_size)
         return {name: sums[name] + mean.astype(jnp.float32) for name, mean in zip(self.names, means, strict=True)}

@@ -34,7 +34,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from jaxacct import validation
 from jaxacct.train.keys import run_key
-from jaxacct.train.owned import fresh, owned
+from jaxacct.train.owned import copy_tree, fresh
 
 
 def cross_entropy(model: Any, example: Array, label: Array) -> Float[Array, ""]:
@@ -139,7 +139,7 @@ def check_module(model: nnx.Module) -> None:
 
 
 def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, nnx.State, nnx.State]:
-    """Returns the graph, the trained parameters and all else of ``model``; :func:`merged` joins them again.
+    """Returns the graph, the trained parameters and all else of ``model``; :func:`merge_params` joins them again.
 
     Args:
         model: a Flax module; not modified.
@@ -170,13 +170,13 @@ def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, n
         raise ValueError(
             f"trainable = {trainable!r} leaves no parameter to train: the model has {', '.join(_param_paths(model))}."
         )
-    return graph, owned(trained), owned(rest)
+    return graph, copy_tree(trained), copy_tree(rest)
 
 
-def merged(graph: Any, trained: Any, rest: Any) -> Any:
+def merge_params(graph: Any, trained: Any, rest: Any) -> Any:
     """Returns the module of the parts of :func:`split_params`; what is written into it does not reach them.
 
-    The arrays are the same: copy them (:func:`~jaxacct.train.owned.owned`) for a module that leaves the program.
+    The arrays are the same: copy them (:func:`~jaxacct.train.owned.copy_tree`) for a module that leaves the program.
     """
     return nnx.merge(graph, fresh(trained), fresh(rest))
 
@@ -230,7 +230,7 @@ class LowRank(nnx.Module):
     """
 
     def __init__(self, base: Any, rank: int, alpha: float, *, rngs: nnx.Rngs) -> None:
-        stack, shape, contracted = _stack(base), _of_one(base), _contracted(base)
+        stack, shape, contracted = _stack(base), _of_one(base), _contracted_axes(base)
         inside, outside = math.prod(shape[:contracted]), math.prod(shape[contracted:])
         dtype = jnp.promote_types(base.kernel.dtype, jnp.float32)
         self.base, self.scale = base, alpha / rank
@@ -241,7 +241,7 @@ class LowRank(nnx.Module):
 
     def __call__(self, inputs: Array, **options: Any) -> Array:
         out = self._base()(inputs, **options)
-        flat = inputs.reshape(*inputs.shape[: inputs.ndim - _contracted(self.base)], -1)
+        flat = inputs.reshape(*inputs.shape[: inputs.ndim - _contracted_axes(self.base)], -1)
         flat, down, up = self.base.promote_dtype((flat, self.down[...], self.up[...]), dtype=self.base.dtype)
         return out + (self.scale * (flat @ down @ up)).reshape(out.shape).astype(out.dtype)
 
@@ -258,7 +258,7 @@ class LowRank(nnx.Module):
         """Stores the base's kernel as int8: each entry as the nearest multiple of 1/127 of its output's largest."""
         kernel = self.base.kernel[...].astype(jnp.float32)
         first = len(_stack(self.base))
-        steps = jnp.abs(kernel).max(axis=tuple(range(first, first + _contracted(self.base))), keepdims=True) / 127
+        steps = jnp.abs(kernel).max(axis=tuple(range(first, first + _contracted_axes(self.base))), keepdims=True) / 127
         whole = jnp.round(kernel / jnp.where(steps == 0, 1, steps)).astype(jnp.int8)
         self.base.kernel, self.steps = self.base.kernel.replace(whole), nnx.Param(steps)
 
@@ -334,7 +334,7 @@ def lora(
     def adapt(path: Any, node: Any) -> Any:
         if isinstance(node, LowRank):
             raise ValueError(f"{'/'.join(map(str, path))} has adapters: merge them first (train.merge_lora).")
-        if not isinstance(node, (nnx.Linear, nnx.LinearGeneral)) or not _contracted(node):
+        if not isinstance(node, (nnx.Linear, nnx.LinearGeneral)) or not _contracted_axes(node):
             return node
         linear.append("/".join(map(str, path)))
         fits = [pattern for pattern in wanted if re.search(pattern, linear[-1])]
@@ -347,7 +347,7 @@ def lora(
             raise ValueError(f"{linear[-1]} shares its kernel with another layer, whose output would change: untie it.")
         return LowRank(node, int(rank), alpha, rngs=rngs) if fits else node
 
-    adapted = nnx.recursive_map(adapt, _copied(model))
+    adapted = nnx.recursive_map(adapt, _copy(model))
     if base_dtype is not None:
         _narrow(adapted, base_dtype)
     if lost := [pattern for pattern in wanted if pattern not in fitted]:
@@ -381,16 +381,16 @@ def merge_lora(model: nnx.Module) -> nnx.Module:
         found.append(node)
         return node.merged()
 
-    merged = nnx.recursive_map(merge, _copied(model))
+    merged = nnx.recursive_map(merge, _copy(model))
     if not found:
         raise ValueError("model has no adapters of jaxacct.train.lora: there is nothing to merge.")
     return merged
 
 
-def _copied(model: nnx.Module) -> nnx.Module:
+def _copy(model: nnx.Module) -> nnx.Module:
     """Returns a copy of a module that shares nothing with it."""
     graph, state = nnx.split(model)
-    return nnx.merge(graph, owned(state))
+    return nnx.merge(graph, copy_tree(state))
 
 
 def _narrow(model: nnx.Module, dtype: Any) -> None:
@@ -422,7 +422,7 @@ def _stack(layer: Any) -> tuple[int, ...]:
     return shape[: len(shape) - len(_of_one(layer))]
 
 
-def _contracted(layer: Any) -> int:
+def _contracted_axes(layer: Any) -> int:
     """Returns how many last axes a linear layer sums over; 0 where it sums over others."""
     if isinstance(layer, nnx.Linear):
         return 1
@@ -471,7 +471,7 @@ def unprotected_intermediates(
 
     def of_one(index: Array, example: tuple[PyTree, ...]) -> PyTree:
         own = None if key is None else jax.random.split(jax.random.fold_in(key, index))
-        copied = nnx.merge(graph, fresh(state if own is None else reseeded(state, own[0])))
+        copied = nnx.merge(graph, fresh(state if own is None else reseed(state, own[0])))
         more = {"key": own[1]} if wants_key and own is not None else {}
         _, sown = nnx.capture(lambda model: loss(model, *example, **more), nnx.Intermediate)(copied)
         return nnx.to_pure_dict(sown)
@@ -561,7 +561,7 @@ class ExampleLoss:
     ) -> Array:
         """Returns the loss of one example. ``key``: the example's own in this step; needed only if :attr:`random`."""
         if not self.random:
-            return self.loss(merged(self.graph, params, constants), *example)
+            return self.loss(merge_params(self.graph, params, constants), *example)
         assert key is not None
         keys = jax.random.split(key, (self.views, 3))
         one = lambda keys: self._of_view(params, constants, example, keys)  # noqa: E731
@@ -573,9 +573,9 @@ class ExampleLoss:
             if not isinstance(example, tuple):
                 raise TypeError(f"augment returned a {type(example).__name__}: it must return the example, a tuple.")
         if self.has_streams:
-            constants = reseeded(constants, keys[STREAMS])
+            constants = reseed(constants, keys[STREAMS])
         more = {"key": keys[LOSS]} if self.takes_key else {}
-        return self.loss(merged(self.graph, params, constants), *example, **more)
+        return self.loss(merge_params(self.graph, params, constants), *example, **more)
 
 
 def check_one_number(value: Any, source: str, *, floating: bool = False) -> None:
@@ -629,7 +629,7 @@ def takes_key(loss: Callable[..., Any], parts: int) -> bool:
     return True
 
 
-def reseeded(constants: PyTree, key: jax.Array) -> PyTree:
+def reseed(constants: PyTree, key: jax.Array) -> PyTree:
     """Returns the state with a new key for each of its random streams, and everything else as it was.
 
     >>> rngs = nnx.Rngs(dropout=0, noise=0)

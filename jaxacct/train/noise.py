@@ -1,6 +1,6 @@
 """The noise of what training releases: of clipped sums, and of answers between steps.
 
-* :func:`privatized`, :func:`privatize`: the mechanism of a step: Gaussian noise on a clipped sum, independent or
+* :func:`privatize_step`, :func:`privatize`: the mechanism of a step: Gaussian noise on a clipped sum, independent or
   correlated over steps, divided by the expected batch size;
 * :class:`SparseVector`: questions about private examples, of which only "above" costs.
 """
@@ -24,7 +24,7 @@ from jaxacct.numerics.programs import as_it_is
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping.rules import check_finite_clip_norm
 from jaxacct.train.keys import DerivedKey, noisy_on_mesh, run_key, standard_normal, standard_normals
-from jaxacct.train.owned import Sealed, Sole, owned, owned_settings
+from jaxacct.train.owned import Sealed, Sole, copy_tree, owned_settings
 from jaxacct.train.planned import SideQuery
 
 
@@ -62,7 +62,7 @@ def privatize(
     >>> noisy.tolist()
     [0.25, 0.25, 0.25]
     """
-    noisy, _ = privatized(
+    noisy, _ = privatize_step(
         key, total, None, None, noise_multiplier=noise_multiplier, clip_norm=clip_norm,
         expected_batch_size=expected_batch_size, shardings=shardings,
     )  # fmt: skip
@@ -80,7 +80,7 @@ def start(strategy: Strategy, like: PyTree) -> NoiseState:
         return strategy.start(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float64), like))
 
 
-def privatized(
+def privatize_step(
     key: jax.Array,
     total: PyTree,
     strategy: Strategy | None,
@@ -130,11 +130,11 @@ def privatized(
             return jax.tree.unflatten(structure, noisy_on_mesh(keys, leaves, places, numbers)), state
         # Correlated noise needs z by itself: the mesh's loop adds it, with deviation 1, to sums of zero.
         drawn = noisy_on_mesh(keys, [jnp.zeros_like(leaf) for leaf in leaves], places, (1.0, 1.0, 1.0))
-    return _privatized(keys, total, drawn, strategy, state, *numbers)
+    return _privatize(keys, total, drawn, strategy, state, *numbers)
 
 
 @in_float64(safe=as_it_is)
-def _privatized(
+def _privatize(
     keys: jax.Array,
     total: PyTree,
     drawn: list[Array],
@@ -224,7 +224,7 @@ class SparseVector(Sole, Sealed):
             validation.check_scalar(value, name)
         self.mechanism, self.runs = owned_settings(mechanism, "mechanism"), int(runs)
         self._threshold, self._sensitivity = float(threshold), float(sensitivity)
-        self._key, self._begun, self._asked, self._noisy = owned(run_key(seed)), 0, 0, math.nan
+        self._key, self._begun, self._asked, self._noisy = copy_tree(run_key(seed)), 0, 0, math.nan
         self._answering = threading.Lock()
 
     @property

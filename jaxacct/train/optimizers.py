@@ -19,7 +19,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float32, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.train.owned import weight, widened
+from jaxacct.train.owned import weight, widen
 from jaxacct.train.trainer import DPTrainer
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def averaging(optimizer: optax.GradientTransformation, decay: float = 0.999) -> 
     inner = optax.with_extra_args_support(optimizer)
 
     def init(params: PyTree) -> AveragingState:
-        return AveragingState(inner.init(params), widened(params), jnp.zeros((), jnp.int32))
+        return AveragingState(inner.init(params), widen(params), jnp.zeros((), jnp.int32))
 
     def update(
         updates: PyTree, state: AveragingState, params: PyTree | None = None, **extra: Any
@@ -183,7 +183,7 @@ def adam_bc(
         validation.check_noise_multiplier(noise_deviation, "noise_deviation")
 
     def init(params: PyTree) -> AdamBCState:
-        zeros = jax.tree.map(jnp.zeros_like, widened(params))
+        zeros = jax.tree.map(jnp.zeros_like, widen(params))
         return AdamBCState(zeros, zeros, jnp.zeros((), jnp.int32))
 
     def update(
@@ -200,7 +200,7 @@ def adam_bc(
                 "update: noise_multiplier * clip_norm / expected_batch_size."
             )
         count = optax.safe_increment(state.updates)
-        mean, square = _moved(b1, state.mean, updates, 1), _moved(b2, state.square, updates, 2)
+        mean, square = _move(b1, state.mean, updates, 1), _move(b2, state.square, updates, 2)
         weights = weight(b1, count), weight(b2, count)
         variance = jnp.asarray(noise_deviation, jnp.float32) ** 2
         # The default floor: one standard deviation of what noise alone leaves of the corrected moment. Where there is
@@ -221,7 +221,7 @@ def adam_bc(
     )
 
 
-def _moved(decay: float, moment: PyTree, updates: PyTree, power: int) -> PyTree:
+def _move(decay: float, moment: PyTree, updates: PyTree, power: int) -> PyTree:
     """Returns a moment after one more gradient, taken to that power; not yet bias-corrected."""
     return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new.astype(old.dtype) ** power, moment, updates)
 

@@ -43,7 +43,7 @@ from jaxacct.train.clipping.rows import Shards
 from jaxacct.train.clipping.rules import check_finite_clip_norm
 from jaxacct.train.keys import run_key
 from jaxacct.train.models import takes_key
-from jaxacct.train.noise import deviation_of_mean, privatized, start
+from jaxacct.train.noise import deviation_of_mean, privatize_step, start
 from jaxacct.train.owned import owned_settings
 from jaxacct.train.planned import Plan, PlannedLedger
 from jaxacct.train.sampling import Correlated, Sampler
@@ -613,7 +613,7 @@ def add_noise(
             raise ValueError(f"{given} of clip_norm and update's sensitivity is given: give one.")
         # Split at every update: a key makes noise for one sum only.
         next_key, noise_key = jax.random.split(state.key)
-        noisy, kept = privatized(
+        noisy, kept = privatize_step(
             noise_key, updates, strategy, state.noise, noise_multiplier=noise_multiplier, clip_norm=bound,
             expected_batch_size=expected_batch_size,
         )  # fmt: skip

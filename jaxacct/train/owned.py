@@ -7,9 +7,9 @@ array may be written to at any time, also while JAX still reads it: ``jnp.asarra
 computation that writes into its memory. So each border copies everything; what passes once it is inside needs no
 copies.
 
-* :class:`Sealed`, :class:`Sole`, :func:`owned`, :func:`fixed_setting`: objects and settings that nobody else changes;
+* :class:`Sealed`, :class:`Sole`, :func:`copy_tree`, :func:`fixed_setting`: what nobody else changes;
 * :func:`arrays_of` to :func:`is_key`: leaves by their numbers, as text and as a digest;
-* :func:`weight` and :func:`widened`: what moving averages share.
+* :func:`weight` and :func:`widen`: what moving averages share.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Sole:
         )
 
 
-def owned(tree: T) -> T:
+def copy_tree(tree: T) -> T:
     """Returns a pytree like ``tree`` with nothing of it in common: new containers, new Variables, new memory.
 
     Arrays of NumPy become arrays of JAX; dtypes, and where arrays of JAX lie, stay.
@@ -86,10 +86,10 @@ def owned(tree: T) -> T:
     >>> kept["mean"].tolist()
     [0.0, 0.0]
     """
-    return jax.tree.map(_copied, tree)
+    return jax.tree.map(_copy, tree)
 
 
-def _copied(leaf: Any) -> Any:
+def _copy(leaf: Any) -> Any:
     return owned_array(leaf) if isinstance(leaf, (np.ndarray, jax.Array)) else leaf
 
 
@@ -205,7 +205,7 @@ def tree_of(arrays: Arrays, like: T) -> T:
         raise ValueError("the leaves are of another tree.")
     old, structure = jax.tree.flatten(like)
     placed: T = jax.tree.unflatten(
-        structure, [_restored(arrays[name], leaf) for name, leaf in zip(expected, old, strict=True)]
+        structure, [_restore(arrays[name], leaf) for name, leaf in zip(expected, old, strict=True)]
     )
     return placed
 
@@ -244,7 +244,7 @@ def digest(arrays: Arrays) -> str:
     return total.hexdigest()
 
 
-def described(array: Any) -> str:
+def describe(array: Any) -> str:
     """Returns dtype and shape.
 
     >>> described(np.zeros((2, 1)))
@@ -263,13 +263,13 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     return "; ".join(f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names)
 
 
-def placed(leaf: Any, sharding: Any) -> jax.Array:
+def place(leaf: Any, sharding: Any) -> jax.Array:
     """Returns an array that lies as ``sharding`` says (None: on the default device).
 
     Where other processes have devices of the sharding, each makes the part of its own.
     """
     if is_key(leaf):
-        return jax.random.wrap_key_data(placed(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
+        return jax.random.wrap_key_data(place(jax.random.key_data(leaf), sharding), impl=jax.random.key_impl(leaf))
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return jax.jit(lambda values: values, out_shardings=sharding)(leaf)
     with scope():  # outside, a float64 leaf would be rounded
@@ -279,8 +279,8 @@ def placed(leaf: Any, sharding: Any) -> jax.Array:
         return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
 
 
-def _restored(array: np.ndarray, like: jax.Array) -> jax.Array:
-    lying = placed(array, like.sharding if like.committed else None)
+def _restore(array: np.ndarray, like: jax.Array) -> jax.Array:
+    lying = place(array, like.sharding if like.committed else None)
     return jax.random.wrap_key_data(lying, impl=jax.random.key_impl(like)) if is_key(like) else lying
 
 
@@ -308,6 +308,6 @@ def weight(decay: ArrayLike, updates: Array) -> Float32[Array, ""]:
     return -jnp.expm1(jnp.asarray(updates * logarithm, jnp.float32))
 
 
-def widened(tree: PyTree) -> PyTree:
+def widen(tree: PyTree) -> PyTree:
     """Returns ``tree`` in float32 or wider: narrow types would round away what a late step adds to an average."""
     return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)

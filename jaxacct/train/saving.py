@@ -28,7 +28,7 @@ from jax import export
 from jaxtyping import PyTree
 
 from jaxacct.train.keys import ENTROPY
-from jaxacct.train.owned import arrays_of, described, differences, digest, owned, placed
+from jaxacct.train.owned import arrays_of, copy_tree, describe, differences, digest, place
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import name_of
 
@@ -43,7 +43,7 @@ def agreed_key(key: jax.Array) -> jax.Array:
     from jax.experimental import multihost_utils
 
     words = multihost_utils.broadcast_one_to_all(np.asarray(jax.random.key_data(key)))
-    return placed(jax.random.wrap_key_data(jnp.asarray(words), impl=jax.random.key_impl(key)), key.sharding)
+    return place(jax.random.wrap_key_data(jnp.asarray(words), impl=jax.random.key_impl(key)), key.sharding)
 
 
 def asked_anywhere(asked: bool) -> bool:
@@ -118,7 +118,7 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     """
     entries = {
         "examples": trainer.sampler.num_examples,  # the public number
-        "an example": ", ".join(described(part) for part in jax.tree.leaves(trainer.source.example)),
+        "an example": ", ".join(describe(part) for part in jax.tree.leaves(trainer.source.example)),
         "epsilon": trainer.epsilon,
         "delta": trainer.delta,
         "ledger": trainer.ledger_kind,
@@ -145,7 +145,7 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     parts = {"parameters": trainer.state.params, "frozen": trainer.constants, "optimizer": trainer.state.opt_state}
     for name, tree in parts.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            entries[f"{name} {name_of(path)}"] = described(leaf)
+            entries[f"{name} {name_of(path)}"] = describe(leaf)
     # A function's printed form tells its address in memory, which differs between processes.
     return {name: re.sub(r" at 0x[0-9a-f]+", "", str(value)) for name, value in entries.items()}
 
@@ -215,11 +215,11 @@ def load_model(model: nnx.Module, folder: str | os.PathLike[str]) -> nnx.Module:
     if not path.is_dir():
         raise FileNotFoundError(f"{path} holds no model.")
     graph, state = nnx.split(model)
-    loaded = nnx.merge(graph, owned(state))
+    loaded = nnx.merge(graph, copy_tree(state))
     variables = {name: variable for name, variable in _variables(loaded).items() if variable[...].size}
     with orbax.checkpoint.StandardCheckpointer() as reader:
-        there = {name: described(array) for name, array in reader.metadata(path).item_metadata.tree.items()}
-        here = {name: described(variable[...]) for name, variable in variables.items()}
+        there = {name: describe(array) for name, array in reader.metadata(path).item_metadata.tree.items()}
+        here = {name: describe(variable[...]) for name, variable in variables.items()}
         if differing := differences(there, here):
             raise ValueError(f"{path} is of another model ({differing}): give one that is made as that was.")
         arrays = reader.restore(path, {name: jax.eval_shape(lambda v=v: v[...]) for name, v in variables.items()})
@@ -255,7 +255,7 @@ def export_inference(
     [(1, 1), (5, 1)]
     """
     graph, state = nnx.split(model)
-    still = nnx.merge(graph, owned(state))
+    still = nnx.merge(graph, copy_tree(state))
     still.eval()
     one = (lambda example: still(example)) if predict is None else (lambda example: predict(still, example))
     (batch,) = export.symbolic_shape("batch")

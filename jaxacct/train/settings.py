@@ -373,7 +373,7 @@ def spending(
     # Plain numbers, so that an equal plan is found in the cache.
     multiplier = float(chosen.noise_multiplier) if has_noise else None
     steps = None if steps is None else int(steps)
-    solve = _planned if sampler or noise or queries else _planned_once
+    solve = _plan if sampler or noise or queries else _planned_once
     made = solve(sampler, noise, size, queries, float(rate), delta, epsilon, multiplier, steps)
     if most_examples is not None:
         drawn: Any = made.sampler
@@ -402,7 +402,7 @@ def _check_correlated(strategy: Strategy, policy: Policy, sampler: Any, ledger: 
         )
 
 
-def _planned(
+def _plan(
     sampler: Any, strategy: Strategy | None, size: int, queries: tuple[SideQuery, ...], rate: float, delta: float,
     epsilon: float | None, noise: float | None, steps: int | None,
 ) -> Plan:  # fmt: skip
@@ -427,8 +427,8 @@ def _planned(
     return plan(draw, delta, epsilon=epsilon, noise_multiplier=noise, steps=steps, queries=queries)
 
 
-_planned_once = functools.lru_cache(maxsize=64, typed=True)(_planned)
-""":func:`_planned` with a cache, for plans of numbers alone: trainers that differ in their seeds, or one that takes a
+_planned_once = functools.lru_cache(maxsize=64, typed=True)(_plan)
+""":func:`_plan` with a cache, for plans of numbers alone: trainers that differ in their seeds, or one that takes a
 run up again, solve theirs once."""
 
 

@@ -46,11 +46,11 @@ from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping import ClippedSum, ClippingRule, Routes, clip_and_sum, routes
 from jaxacct.train.clipping.query import check_loss
-from jaxacct.train.clipping.rows import mapped
+from jaxacct.train.clipping.rows import map_rows
 from jaxacct.train.keys import standard_normal, threefry
 from jaxacct.train.metrics import UNIT, Metrics, all_finite, check_gradients, no_finite_gradient, one_number
-from jaxacct.train.models import ExampleLoss, merged
-from jaxacct.train.noise import deviation_of_mean, privatized
+from jaxacct.train.models import ExampleLoss, merge_params
+from jaxacct.train.noise import deviation_of_mean, privatize_step
 from jaxacct.train.planned import PlannedLedger
 from jaxacct.train.sampling import Correlated, PoissonSampler, Sampler
 from jaxacct.train.state import Layout, TrainState
@@ -131,7 +131,7 @@ def with_noise(
     count, which the step has paid for.
     """
     strategy = sampler.strategy if isinstance(sampler, Correlated) else None
-    noisy, noise = privatized(
+    noisy, noise = privatize_step(
         key_of(state, NOISE), clipped.total, strategy, state.noise, noise_multiplier=noise_multiplier,
         clip_norm=state.rule.sensitivity, expected_batch_size=expected_batch_size, shardings=shardings,
     )  # fmt: skip
@@ -316,7 +316,7 @@ class StepProgram:
             metrics = self.metrics.after(
                 metrics,
                 key_of(state, METRICS),
-                lambda: merged(self.loss.graph, state.params, constants),
+                lambda: merge_params(self.loss.graph, state.params, constants),
                 examples,
                 mask,
                 clipped.unclipped,
@@ -406,7 +406,7 @@ class StepProgram:
 
         def ask(state: TrainState) -> TrainState:
             one = lambda example: self.counted(state, constants, example)  # noqa: E731
-            parts = mapped(one, data, 512)  # examples at a time: time and memory only
+            parts = map_rows(one, data, 512)  # examples at a time: time and memory only
             answer = noisy_count(key_of(state, ANSWER), parts, query.noise_multiplier)
             return dataclasses.replace(state, policy=self.policy.adapt(state.policy, ledger, state.step, answer))
 
@@ -419,7 +419,7 @@ class StepProgram:
         Raises ValueError where that is no scalar.
         """
         assert self.correct is not None
-        model = merged(self.loss.graph, state.params, constants)
+        model = merge_params(self.loss.graph, state.params, constants)
         value = one_number(self.correct(model, *example), "correct")
         return jnp.where(value >= 0, jnp.minimum(value, 1.0), 0.0)
 
@@ -430,7 +430,7 @@ class StepProgram:
         if self.metrics is not None:
             metrics, graph = self.metrics, self.loss.graph
             jax.eval_shape(
-                lambda params, constants, example: metrics.fractions(lambda: merged(graph, params, constants), example),
+                lambda params, rest, example: metrics.fractions(lambda: merge_params(graph, params, rest), example),
                 state.params, constants, example,
             )  # fmt: skip
 

@@ -36,9 +36,9 @@ from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
 from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
 from jaxacct.train.metrics import Metrics, check_parameters, root_mean_square
-from jaxacct.train.models import ExampleLoss, Trainable, check_module, merged, split_params
+from jaxacct.train.models import ExampleLoss, Trainable, check_module, merge_params, split_params
 from jaxacct.train.noise import start
-from jaxacct.train.owned import Sealed, Sole, fixed_setting, owned, owned_settings, placed
+from jaxacct.train.owned import Sealed, Sole, copy_tree, fixed_setting, owned_settings, place
 from jaxacct.train.planned import PlannedLedger, SideQuery, delta_left
 from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.train.saving import agreed_key, asked_anywhere, check_same, check_settings, fingerprint, save_model
@@ -253,7 +253,7 @@ class DPTrainer(Sole, Sealed):
         settings.check_params(params)
         of_one = ExampleLoss.of(loss, self._graph, params, self._constants, self.source.example, augment, views)
         book = self._ledger(self.delta_after_overflow, menu)
-        policy_state = owned(self.policy.start(book))
+        policy_state = copy_tree(self.policy.start(book))
         self.program = StepProgram(
             loss=of_one, correct=correct, optimizer=optimizer, sampler=self.sampler,
             policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
@@ -270,24 +270,24 @@ class DPTrainer(Sole, Sealed):
         check_same((params, self._constants, arrays), "what a run begins with")
         if layout:  # before the optimizer allocates as much again for them
             layout.check_rules(params, self._constants)
-            params = jax.tree.map(placed, params, layout.of_variables(params))
+            params = jax.tree.map(place, params, layout.of_variables(params))
         self._state = TrainState(
             params=params,
-            opt_state=jax.tree.map(strongly_typed, owned(optimizer.init(owned(params)))),
+            opt_state=jax.tree.map(strongly_typed, copy_tree(optimizer.init(copy_tree(params)))),
             ledger=book,
             rule=jax.tree.map(strongly_typed, rule),
             policy=policy_state,
             step=jnp.zeros((), jnp.int32),
-            key=agreed_key(owned(run_key(seed))),
+            key=agreed_key(copy_tree(run_key(seed))),
             metrics={} if metrics is None else metrics.start(),
             noise=self._first_noise(params),
         )
         self.program.check_counts(self._state, self._constants, self.source.example)
         self._places = None if layout is None else layout.of_state(self._state)
         if layout:
-            self._state = jax.tree.map(placed, self._state, self._places)
-            self._constants = jax.tree.map(placed, self._constants, layout.of_variables(self._constants))
-            arrays = jax.tree.map(lambda part: placed(part, layout.everywhere), arrays)
+            self._state = jax.tree.map(place, self._state, self._places)
+            self._constants = jax.tree.map(place, self._constants, layout.of_variables(self._constants))
+            arrays = jax.tree.map(lambda part: place(part, layout.everywhere), arrays)
         self.data = arrays
         self._progress, self._fitting, self._at_once = Progress(), False, 8
         self._programs: dict[str, Any] = {}
@@ -544,8 +544,8 @@ class DPTrainer(Sole, Sealed):
         Only for callers that take a run up and answer for what it spent
         (:class:`~jaxacct.train.checkpoints.Checkpoints`).
         """
-        self._state, self._progress = owned(state), progress
-        self._constants = self._constants if constants is None else owned(constants)
+        self._state, self._progress = copy_tree(state), progress
+        self._constants = self._constants if constants is None else copy_tree(constants)
         self._curve = None if self.policy.every_step else self.program.curve(self._state)
 
     def _first_noise(self, params: PyTree) -> NoiseState | None:
@@ -623,7 +623,7 @@ class DPTrainer(Sole, Sealed):
     @property
     def model(self) -> nnx.Module:
         """The module as trained so far: a copy, to do with as one likes."""
-        return merged(self._graph, owned(self._state.params), owned(self._constants))
+        return merge_params(self._graph, copy_tree(self._state.params), copy_tree(self._constants))
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Writes :attr:`model`, as :func:`~jaxacct.train.saving.save_model` does; ``load_model`` reads it again."""
@@ -632,12 +632,12 @@ class DPTrainer(Sole, Sealed):
     @property
     def state(self) -> TrainState:
         """State that changes during training: a copy. The trainer's own cannot be set."""
-        return owned(self._state)
+        return copy_tree(self._state)
 
     @property
     def constants(self) -> nnx.State:
         """The module's state that does not train: a copy."""
-        return owned(self._constants)
+        return copy_tree(self._constants)
 
     @property
     def routes(self) -> Routes:

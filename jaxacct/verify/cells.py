@@ -387,7 +387,7 @@ def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> list[Entry]:
     return entries
 
 
-def listed(runs: contour.Runs, tilt: float, most: int = MOST, count: int = 2) -> list[list[Entry]]:
+def list_sums(runs: contour.Runs, tilt: float, most: int = MOST, count: int = 2) -> list[list[Entry]]:
     """Returns at most ``count`` lists of sums, one entry of each adding up to the composition's sums.
 
     Two short lists are joined into one.
@@ -404,7 +404,7 @@ def listed(runs: contour.Runs, tilt: float, most: int = MOST, count: int = 2) ->
 
 def delta(runs: contour.Runs, epsilon: arb, tilt: float) -> arb:
     """Returns a ball that holds the delta at ``epsilon``, finite losses alone."""
-    lists = listed(runs, tilt)
+    lists = list_sums(runs, tilt)
     short, long = lists if len(lists) == 2 else ([Entry(arb(1), arb(0))], lists[0])
     if not long:
         return arb(0)

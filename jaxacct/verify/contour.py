@@ -580,11 +580,11 @@ def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: floa
         for middle, half, above in tilt.cells(0.5 if piece.curvature > 0 else 0.125, tiny):
             if above < tiny:
                 error += above
-                panels += [(tilt, *panel) for panel in _merged(run)]
+                panels += [(tilt, *panel) for panel in _merge(run)]
                 run = []
             else:
                 run.append((middle, half))
-        panels += [(tilt, *panel) for panel in _merged(run)]
+        panels += [(tilt, *panel) for panel in _merge(run)]
     for tilt, middle, half in panels:
         if len(weights) <= most:
             error += _panel(tilt, middle, half, arb(limit), goal, weights, losses)
@@ -593,7 +593,7 @@ def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: floa
     return Nodes(weights, losses, error.upper())
 
 
-def _merged(run: list[tuple[arb, arb]]) -> list[tuple[arb, arb]]:
+def _merge(run: list[tuple[arb, arb]]) -> list[tuple[arb, arb]]:
     """Returns the panels, by middle and half-width, that neighbouring cells make, up to eight a panel."""
     found = []
     for i in range(0, len(run), 8):

@@ -1,6 +1,6 @@
 """The dominating pairs that the referee judges by, as laws of the privacy loss in balls, and delta of special cases.
 
-The last part, from :func:`stated` on, states each mechanism's dominating pairs from the theorems, apart from the code
+The last part, from :func:`state` on, states each mechanism's dominating pairs from the theorems, apart from the code
 of the accountants. It is what a reader has to compare with the papers. The parts before it serve the compositions that
 the contour integral (``contour.py``) is too slow for.
 
@@ -11,7 +11,7 @@ In reading order:
 - :func:`mixtures` to :func:`mixture_of_noise`: laws of mixtures of Gaussian or Laplace noise.
 - :func:`likely`: laws without outcomes of negligible mass.
 - :func:`delta_of_many_laplace`: runs of plain Laplace noise in closed form.
-- :func:`stated` to :data:`STATEMENTS`: the mechanisms' pairs, and compositions of them.
+- :func:`state` to :data:`STATEMENTS`: the mechanisms' pairs, and compositions of them.
 
 Sources: F. Johansson, "Numerical integration in arbitrary-precision ball arithmetic" (2018), for the integrals; each
 statement names its theorem.
@@ -285,7 +285,7 @@ def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb, low: ar
     return Loss((), atoms=tuple(atoms), pieces=tuple(pieces))
 
 
-def joined(key: tuple, *laws: Loss, atoms: Any = ()) -> Loss:
+def join(key: tuple, *laws: Loss, atoms: Any = ()) -> Loss:
     """Returns the law of disjoint sets of outcomes, each with a law that has its share of the mass."""
     return Loss(
         key,
@@ -306,7 +306,7 @@ def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, 
         infinite = sum((mass for mass, _, against in seen if against is None), arb(0))
         atoms = tuple((mass, (w / v).log()) for mass, w, v in seen if v is not None)
         return Loss(key, infinite=infinite, atoms=atoms)
-    return joined(key, mixtures(kind, scale, p, q, factor))
+    return join(key, mixtures(kind, scale, p, q, factor))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ Record: TypeAlias = dict[str, Any]
 """A mechanism as a JSON object: ``type``, and the fields."""
 
 
-def stated(record: Record, relation: str) -> list[Loss]:
+def state(record: Record, relation: str) -> list[Loss]:
     """Returns one law for each direction of ``relation``, or a single one where the directions' laws are equal."""
     kind = record["type"]
     if kind not in STATEMENTS or (kind, relation) == ("RandomizedResponse", "zero_out"):
@@ -463,7 +463,7 @@ def composition(runs: Sequence[tuple[Record, int]], relation: str) -> list[list[
 
     Equal laws are counted together, and mechanisms that release nothing are left out.
     """
-    parts = [(stated(record, relation), count) for record, count in runs if count]
+    parts = [(state(record, relation), count) for record, count in runs if count]
     found = []
     # Direction i of every law; a law that serves for all directions has a single entry, used in each.
     for i in range(max((len(laws) for laws, _ in parts), default=1)):
@@ -535,7 +535,7 @@ def sides(direction: str, mixed: Weights) -> tuple[Weights, Weights]:
     return {"remove": (mixed, base), "add": (base, mirrored), "replace": (mixed, mirrored)}[direction]
 
 
-def sampled(rate: arb) -> Weights:
+def sample(rate: arb) -> Weights:
     """Returns the mixture of places where noise is centred, for one example sampled at a rate."""
     return [(1 - rate, arb(0)), (rate, arb(1))]
 
@@ -546,7 +546,7 @@ def subsampled(kind: str, direction: str, scale: arb, rate: arb) -> Loss:
         return nothing()
     if kind == "gaussian" and rate == 1:
         return normal(scale, 2 if direction == "replace" else 1)
-    return mixture_of_noise(kind, (kind, float(scale), float(rate), direction), scale, *sides(direction, sampled(rate)))
+    return mixture_of_noise(kind, (kind, float(scale), float(rate), direction), scale, *sides(direction, sample(rate)))
 
 
 def subsampled_gaussian(direction: str, noise_multiplier: Any, sampling_rate: Any) -> Loss:
@@ -587,7 +587,7 @@ def gaussian_mixture(direction: str, noise_multiplier: Any, sensitivities: Any, 
     return mixture_of_noise("gaussian", key, real(noise_multiplier), *sides(direction, mixed))
 
 
-def truncated(
+def truncate(
     direction: str,
     noise_multiplier: Any,
     sampling_rate: Any,
@@ -612,11 +612,11 @@ def truncated(
             place = float(scale), float(rate)
             parts[place] = weight + (parts[place][0] if place in parts else 0), scale, rate
     laws = [
-        mixture_of_noise("gaussian", (), scale, *sides(direction, sampled(rate)), weight)
+        mixture_of_noise("gaussian", (), scale, *sides(direction, sample(rate)), weight)
         for weight, scale, rate in parts.values()
     ]
     fields = (s, q, most, least, r, slack)
-    return joined(("truncated", *(float(field) for field in fields), direction), *laws)
+    return join(("truncated", *(float(field) for field in fields), direction), *laws)
 
 
 def without_replacement(kind: str, scale: arb, rate: arb) -> Loss:
@@ -634,7 +634,7 @@ def without_replacement(kind: str, scale: arb, rate: arb) -> Loss:
     above, below = mixtures(kind, scale, mixed, base, one, one), mixtures(kind, scale, base, mixed, one, one)
     within = 1 - (-1 / scale).exp() if kind == "laplace" else (1 / (scale * two.sqrt())).erf()
     atom = [((1 - rate) * within, zero)] if rate < 1 else []
-    return joined(("without", kind, float(scale), float(rate)), above, below, atoms=atom)
+    return join(("without", kind, float(scale), float(rate)), above, below, atoms=atom)
 
 
 def gaussian_without_replacement(direction: str, noise_multiplier: Any, sampling_rate: Any) -> Loss:
@@ -772,7 +772,7 @@ STATEMENTS: dict[str, Callable[..., Loss]] = {
     "PoissonSubsampledGaussian": subsampled_gaussian,
     "PoissonSubsampledGroup": subsampled_group,
     "GaussianMixture": gaussian_mixture,
-    "TruncatedPoissonGaussian": truncated,
+    "TruncatedPoissonGaussian": truncate,
     "GaussianWithoutReplacement": gaussian_without_replacement,
     "LaplaceWithoutReplacement": laplace_without_replacement,
     "Laplace": laplace,

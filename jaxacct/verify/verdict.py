@@ -159,7 +159,7 @@ class Direction:
         finite = [run for run in self.runs if run[0].is_finite]
         rest = [run for run in self.runs if not run[0].is_finite]
         try:
-            cells.listed(finite, self._tilt(epsilon), most=MOST_ATOMS)
+            cells.list_sums(finite, self._tilt(epsilon), most=MOST_ATOMS)
         except TooMuch:
             finite, rest = [], list(self.runs)
         return self._shifted(finite if rest else [], self._placed(rest or self.runs, epsilon, size).delta, epsilon)
@@ -206,7 +206,7 @@ class Direction:
         """Returns the mean of closed(epsilon - s) over the sums s of the laws with atoms alone."""
         if not finite:
             return closed(epsilon)
-        (entries,) = cells.listed(finite, self._tilt(epsilon), 5 * most, count=1)
+        (entries,) = cells.list_sums(finite, self._tilt(epsilon), 5 * most, count=1)
         if len(entries) > most:
             raise TooMuch(f"more than {most} sums of finite losses")
         lost = sum((law.lost * k for law, k in finite), arb(0))
@@ -328,8 +328,8 @@ def epsilon(
     delta = number(delta, "delta")
     if not 0 <= delta <= 1:
         raise ValueError(f"delta = {delta} is not in [0, 1]: give the failure probability.")
-    lower, upper = claimed(bracket)
-    return _judged(mechanism, steps, relation, lower, upper, lambda directions: _Epsilon(directions, delta), math.inf)
+    lower, upper = ends_of_claim(bracket)
+    return _judge(mechanism, steps, relation, lower, upper, lambda directions: _Epsilon(directions, delta), math.inf)
 
 
 def delta(
@@ -352,8 +352,8 @@ def delta(
     epsilon = number(epsilon, "epsilon")
     if not epsilon >= 0:
         raise ValueError(f"epsilon = {epsilon} is not an epsilon: give a number of at least 0.")
-    lower, upper = claimed(bracket)
-    return _judged(mechanism, steps, relation, lower, upper, lambda directions: _Delta(directions, epsilon), 1.0)
+    lower, upper = ends_of_claim(bracket)
+    return _judge(mechanism, steps, relation, lower, upper, lambda directions: _Delta(directions, epsilon), 1.0)
 
 
 def number(value: object, name: str) -> float:
@@ -367,13 +367,13 @@ def number(value: object, name: str) -> float:
     return found
 
 
-def claimed(bracket: Claim) -> tuple[float, float]:
+def ends_of_claim(bracket: Claim) -> tuple[float, float]:
     """Returns the two ends of a claim."""
     lower, upper = bracket if isinstance(bracket, (tuple, list)) else (bracket.lower, bracket.upper)
     return number(0.0 if lower is None else lower, "lower"), number(upper, "upper")
 
 
-def _judged(
+def _judge(
     mechanism: Mechanisms,
     steps: Steps,
     relation: Relation,
@@ -465,9 +465,9 @@ class _Epsilon(_Question):
             if not direction.bounded:
                 # A ball that overflowed decides nothing; one certainly beyond all finite float64 does.
                 return False if direction.infinite > 0 or direction.supremum > arb(2) ** 1024 else None
-            return _decided(direction.supremum <= epsilon, direction.supremum > epsilon)
+            return _decide(direction.supremum <= epsilon, direction.supremum > epsilon)
         ball = self.judged(i, epsilon, self.given)
-        return _decided(ball <= self.given, ball > self.given)
+        return _decide(ball <= self.given, ball > self.given)
 
     def at_least(self, epsilon: float) -> bool | None:
         """Returns whether the truth is at least ``epsilon``; None where that is not known."""
@@ -482,11 +482,11 @@ class _Epsilon(_Question):
         if direction.infinite > self.given:
             return True
         if self.given == 0 or (direction.infinite >= self.given and direction.infinite <= self.given):
-            return _decided(direction.supremum >= epsilon, direction.supremum < epsilon)
+            return _decide(direction.supremum >= epsilon, direction.supremum < epsilon)
         if math.isinf(epsilon):
-            return _decided(False, direction.infinite < self.given)
+            return _decide(False, direction.infinite < self.given)
         ball = self.judged(i, epsilon, self.given)
-        return _decided(ball > self.given, ball < self.given)
+        return _decide(ball > self.given, ball < self.given)
 
     def known(self, lower: float, upper: float) -> tuple[float, float]:
         """Returns the bracket that the proved ends give."""
@@ -551,11 +551,11 @@ class _Delta(_Question):
 
     def at_most(self, delta: float) -> bool | None:
         """Returns whether the truth is at most ``delta``; None where that is not known."""
-        return True if delta >= 1 else _all(_decided(b <= delta, b > delta) for b in self._balls(delta))
+        return True if delta >= 1 else _all(_decide(b <= delta, b > delta) for b in self._balls(delta))
 
     def at_least(self, delta: float) -> bool | None:
         """Returns whether the truth is at least ``delta``; None where that is not known."""
-        return True if delta <= 0 else _any(_decided(b >= delta, b < delta) for b in self._balls(delta))
+        return True if delta <= 0 else _any(_decide(b >= delta, b < delta) for b in self._balls(delta))
 
     def known(self, lower: float, upper: float) -> tuple[float, float]:
         """Returns the ball for delta, as far as it was computed, within the proved ends."""
@@ -573,7 +573,7 @@ class _Delta(_Question):
         return self.known(0.0, 1.0)
 
 
-def _decided(yes: bool, no: bool) -> bool | None:
+def _decide(yes: bool, no: bool) -> bool | None:
     """Returns which of two statements about balls was proved; None where neither was."""
     return True if yes else False if no else None
 

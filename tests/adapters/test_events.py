@@ -10,7 +10,7 @@ import re
 import pytest
 
 import jaxacct as ja
-from jaxacct.adapters.events import CONVERSIONS, REFUSED, UnknownEvent, lacking, made, parts_of
+from jaxacct.adapters.events import CONVERSIONS, REFUSED, UnknownEvent, join_parts, lacking, parts_of
 from jaxacct.mechanisms import DIRECTIONS
 from jaxacct.mechanisms.by_curve import has_renyi_only
 
@@ -97,7 +97,7 @@ def row(name):
     except UnknownEvent as unknown:
         reason = str(unknown).rsplit(": ", 1)[1].partition(".")[0]
         return f"| {shown} | | | refused: {reason} | refused |"
-    mechanisms, _ = made(parts)
+    mechanisms, _ = join_parts(parts)
     kinds = ", ".join(dict.fromkeys(f"`{type(mechanism).__name__}`" for mechanism in mechanisms))
     relations = ", ".join(THERE[r] for r in HERE if r in THERE and not lacking(parts, r))
     assert relations, name
@@ -134,7 +134,7 @@ def test_no_more_than_two_are_refused():
 @pytest.mark.parametrize("selected", [1, 3, 100])
 def test_several_steps_of_each_are_participations(selected):
     """Below k runs of floor(100/k) batches, which the steps that are left over do not enter."""
-    (mechanism,), (steps,) = made(parts_of(allocated(selected)))
+    (mechanism,), (steps,) = join_parts(parts_of(allocated(selected)))
     assert (mechanism, steps) == (ja.RandomAllocation(1.5, 100, participations=selected), 1)
 
 

@@ -28,7 +28,7 @@ def problem(size=150):
 def honest():
     model, loss, data = problem()
     trainer = audit.make_trainer(model, loss, data, SMALL)
-    return trainer, audit.watched(trainer, SMALL.steps), data
+    return trainer, audit.watch_canaries(trainer, SMALL.steps), data
 
 
 @pytest.fixture(scope="module")

@@ -123,7 +123,7 @@ def test_every_byte_of_every_field_is_sealed(folder, made, tmp_path):
 
 def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypatch, tmp_path):
     """Whoever computes hashes anew still has to have true brackets, and words and numbers that follow from the spec."""
-    monkeypatch.setattr(certificates, "followed", remembered(certificates.followed))
+    monkeypatch.setattr(certificates, "derive", remembered(certificates.derive))
     judged = certificates.judged
     monkeypatch.setattr(certificates, "judged", lambda spec, bracket: judge(json_files.dumps([spec.given, bracket])))
     judge = functools.cache(lambda text: judged(specs.parsed(json.loads(text)[0]), json.loads(text)[1]))
@@ -145,7 +145,7 @@ def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypat
 
 
 def test_a_new_seal_adds_nothing_and_hides_no_claim_below_its_bracket(folder, made, monkeypatch, tmp_path):
-    monkeypatch.setattr(certificates, "followed", remembered(certificates.followed))
+    monkeypatch.setattr(certificates, "derive", remembered(certificates.derive))
     below = made["claim"]["epsilon"] * (1 - 5e-7)
     forged = [
         ({"approved_by": "somebody"}, "the certificate is"),
@@ -156,7 +156,7 @@ def test_a_new_seal_adds_nothing_and_hides_no_claim_below_its_bracket(folder, ma
     ]  # fmt: skip
     for change, why in forged:
         value = {key: entry for key, entry in (made | change).items() if key != "seal"}
-        value = certificates.worded(value)
+        value = certificates.add_words(value)
         (tmp_path / "certificate.json").write_bytes(text_of(value | {"seal": certificates.digest(value)}))
         with pytest.raises(ValueError, match=why):
             certificates.check(tmp_path / "certificate.json")
@@ -253,14 +253,14 @@ def test_cut_batches_are_paid_for_in_delta():
                    "composition": composition | {"relation": "add_or_remove", "cut_probability": 1e-9}},
         "final": {"delta": 1e-5, "guarantee": ""},
     }  # fmt: skip
-    found = certificates.followed({"parts": [{"report": report}]})
+    found = certificates.derive({"parts": [{"report": report}]})
     epsilon, left = found["claim"]["epsilon"], found["bracket"]["given"]
     assert left + (1 + 2.718281828459046**epsilon) * 1e-9 <= 1e-5
     assert left > 1e-5 * (1 - 0.02)
     assert epsilon == ja.epsilon(ja.Gaussian(10.0), 100, left).upper > ja.epsilon(ja.Gaussian(10.0), 100, 1e-5).upper
     report["config"]["composition"]["cut_probability"] = 1e-3
     with pytest.raises(ValueError, match="cost more than delta"):
-        certificates.followed({"parts": [{"report": report}]})
+        certificates.derive({"parts": [{"report": report}]})
 
 
 COMPOSED = {
@@ -380,7 +380,7 @@ WRONG = {
 def test_what_cannot_be_certified_is_refused_with_the_reason(name):
     given, words = WRONG[name]
     with pytest.raises(ValueError, match=words):
-        certificates.followed(given)
+        certificates.derive(given)
 
 
 def test_the_hash_of_the_code_is_that_of_its_files(made):
@@ -405,13 +405,13 @@ def test_the_picture_is_nowhere_below_what_is_proved(relation):
 
 
 def test_what_is_printed_is_what_the_page_says(made):
-    on_paper = [text for heading, texts in certificates.printed(made) for text in (heading, *texts)]
+    on_paper = [text for heading, texts in certificates.texts_for_print(made) for text in (heading, *texts)]
     shown = html.unescape(certificates.html(made, None))
     assert all(text in shown for pair in certificates.facts(made) for text in pair)
     assert all(any(fact in text for text in on_paper) for _, fact in certificates.facts(made))
     for one in made["assumptions"]:
         assert sum(one["text"] in text and one["void_if"] in text for text in on_paper) == 1
-    for count, what in certificates.released(made):
+    for count, what in certificates.releases_of(made):
         assert f"{count} times {what}" in on_paper
         assert what in shown
     assert any(made["sha256"]["code"] in text for text in on_paper)

@@ -182,10 +182,10 @@ def numbers(record):
     """What a table must show of a result: outward to six digits, or to eight."""
     if "results" in record:
         rows = record["results"]
-        return [f"{e:.10g}" for e in rows["epsilon"]] + [arguments.rounded("upper", value) for value in rows["upper"]]
+        return [f"{e:.10g}" for e in rows["epsilon"]] + [arguments.round_to("upper", value) for value in rows["upper"]]
     if "value" in record:
-        return [arguments.rounded("upper", record["value"], 8)]
-    return [arguments.rounded(name, record[name]) for name in ("lower", "upper")]
+        return [arguments.round_to("upper", record["value"], 8)]
+    return [arguments.round_to(name, record[name]) for name in ("lower", "upper")]
 
 
 @pytest.mark.parametrize("name", TABLES)

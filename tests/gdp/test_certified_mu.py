@@ -14,7 +14,7 @@ import jaxacct as ja
 from jaxacct import gdp
 from jaxacct.gdp import POINTS, summarize
 from jaxacct.numerics.precision import outside
-from jaxacct.tradeoff import Profile, certified
+from jaxacct.tradeoff import Profile, certify_profile
 
 ORACLE = pathlib.Path(__file__).parents[3] / "shared/oracles/delta_truth.json"
 
@@ -63,7 +63,7 @@ def test_promises_hold_between_the_places_of_the_grid(setting):
     found = gdp.certified_mu(mechanism, k)
     assert found.mu.gap < 1e-5
     epsilons = np.linspace(0, 12, 256)
-    exact = outside(certified(mechanism, k, epsilons, "add_or_remove"))
+    exact = outside(certify_profile(mechanism, k, epsilons, "add_or_remove"))
     gaussian = gdp.gaussian_delta(found.mu.upper, epsilons)
     assert np.all(exact.lower <= np.maximum(gaussian, found.delta))
     assert np.all(gaussian <= exact.upper + found.regret.upper * (1 + np.exp(epsilons)))

@@ -6,4 +6,4 @@ from jaxacct.verify import statements
 
 def stated(mechanism, relation):
     """The referee's laws of a mechanism, by its record: one for each direction, or one for all."""
-    return statements.stated(record_of(mechanism), relation)
+    return statements.state(record_of(mechanism), relation)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.mechanisms.mechanism import listed
+from jaxacct.mechanisms.mechanism import parts_of
 from jaxacct.strategies import (
     BandedToeplitz,
     CyclicPoisson,
@@ -31,7 +31,7 @@ def test_cyclic_sampling_is_dp_sgd_of_as_many_steps_as_turns():
         plain = ja.epsilon(ja.PoissonSubsampledGaussian(2.0 / norm, 0.04), 250 * runs, 1e-5)
         assert found.upper == pytest.approx(plain.upper, rel=1e-9)
         assert found.upper >= plain.lower
-    assert listed(mechanism, 3) == [(mechanism.cycle, 750)]  # what filters, Rényi and GDP's accountants take
+    assert parts_of(mechanism, 3) == [(mechanism.cycle, 750)]  # what filters, Rényi and GDP's accountants take
     with jax.enable_x64(True):
         found = jax.jit(lambda m: (m.apart(3)[0][0].noise_multiplier, m.apart(3)[0][1]))(mechanism)
     noise, runs = map(np.asarray, found)
@@ -61,7 +61,7 @@ def test_scaling_strategy_and_noise_changes_nothing():
 
 
 def test_edges():
-    assert listed(ja.MatrixMechanism(ROOT, 0.0, SAMPLED), 1)[0][0].noise_multiplier == 0
+    assert parts_of(ja.MatrixMechanism(ROOT, 0.0, SAMPLED), 1)[0][0].noise_multiplier == 0
     assert ja.epsilon(ja.MatrixMechanism(ROOT, np.inf, SAMPLED), 1, 1e-5).upper == 0
     weak = ja.MatrixMechanism(BandedToeplitz([0.25]), 1e308, SAMPLED)  # over its sensitivity it is past float64's range
     assert weak.cycle.noise_multiplier < np.inf

@@ -122,7 +122,7 @@ OF_THE_HOST = {
 
 NO_ROUNDING = {
     "finite.SUM_TOLERANCE": "what a user's numbers may miss is checked on the host; what is traced scales it",
-    "allocation._paired": "the least width of a grid",
+    "allocation._pair_laws": "the least width of a grid",
     "allocation._with_part": "the least bend of a grid's rows, and of a logarithm",
     "allocation.VALUE_ERROR": "scaled where it is used",
     "allocation.FIRST_ERROR": "scaled where it is used",

@@ -81,7 +81,7 @@ def test_batches_are_what_lanes_are_alone(case, how, monkeypatch):
 def test_work_is_the_sum_of_the_lanes_own():
     worked = collections.defaultdict(lambda: np.zeros(2))
     numbers, most = np.arange(1, 2001, dtype=np.int32), np.full(2000, 500, np.int32)
-    with by_work.counted(lambda name, done, own: worked.__setitem__(name, worked[name] + np.array([done, own]))):
+    with by_work.count_work(lambda name, done, own: worked.__setitem__(name, worked[name] + np.array([done, own]))):
         steps = np.asarray(jax.vmap(collatz)(numbers, most)["steps"])
         jax.effects_barrier()
     (found,) = worked.values()

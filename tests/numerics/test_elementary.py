@@ -18,7 +18,7 @@ def unchecked(monkeypatch):
 
 @pytest.fixture(params=elementary.By, ids=lambda by: by.name)
 def computed(request):
-    return elementary.computed(request.param)
+    return elementary.compute(request.param)
 
 
 def test_this_backend_is_as_assumed(computed):

@@ -17,7 +17,7 @@ from jaxacct.numerics.by_work import one_by_one
 from jaxacct.numerics.float_pairs import functions
 from jaxacct.numerics.float_pairs.interpret import as_pairs
 from jaxacct.numerics.precision import as_float64, in_float64
-from jaxacct.numerics.programs import by_pairs, by_platform, lowered, outward, raised
+from jaxacct.numerics.programs import by_pairs, by_platform, lower_bound, outward, raise_bound
 
 FLOAT64_FUNCTION = re.compile(r"stablehlo\.(exponential|log|fft|divide|sqrt|reduce)\b.*f64")
 
@@ -125,7 +125,7 @@ def test_bounds_leave_for_such_a_float64_on_their_side():
     value = size * random.choice([-1, 1], 4000)
     value = np.concatenate([value, [0.0, np.inf, -np.inf, 1.0, 1 + 2.0**-52, 2.0**-1022, 2.0**-126 / 3]])
     with jax.enable_x64(True), in_pairs():
-        up, down = np.asarray(raised(jnp.asarray(value))), np.asarray(lowered(jnp.asarray(value)))
+        up, down = np.asarray(raise_bound(jnp.asarray(value))), np.asarray(lower_bound(jnp.asarray(value)))
     assert np.all(read_by_a_tpu(up) >= value)
     assert np.all(read_by_a_tpu(down) <= value)
     ordinary = (np.abs(value) > 2.0**-99) & (np.abs(value) < 2.0**119)

@@ -84,7 +84,7 @@ def test_what_a_user_compiles_is_checked_and_what_the_library_does_is_checked_on
 
     checked = []
     monkeypatch.setattr(elementary, "_sound", set())
-    monkeypatch.setattr(elementary, "computed", lambda by: (checked.append(by), None))
+    monkeypatch.setattr(elementary, "compute", lambda by: (checked.append(by), None))
     monkeypatch.setattr(elementary, "failures", lambda *_: [])
     jax.jit(lambda s: upper(s))(1.0)
     assert By.XLA in checked

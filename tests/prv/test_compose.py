@@ -200,7 +200,7 @@ def test_what_is_read_off_is_that_of_the_lattice(steps):
         def read(parts, at):
             asked = asked_of(parts, epsilon, is_epsilon=False)
             asked = asked._replace(relative=jnp.asarray(accountant.NARROW), order=jnp.asarray(3.0), is_whole=True)
-            sum_ = compose.composed(parts, asked, POINTS)
+            sum_ = compose.compose(parts, asked, POINTS)
             return jax.lax.map(lambda e: compose.bounds_on_delta(sum_, jnp.zeros(2), e), at)
 
         at = np.array([0.3, 1.0, 1.7])
@@ -221,7 +221,7 @@ def test_slack_and_errors_widen_what_is_read_off():
 
         @jax.jit
         def read(parts, slack, error):
-            sum_ = compose.composed(parts, asked_of(parts, 1.0, is_epsilon=False), POINTS)
+            sum_ = compose.compose(parts, asked_of(parts, 1.0, is_epsilon=False), POINTS)
             sum_ = sum_._replace(slack=sum_.slack + slack, error=sum_.error + error)
             effect = compose.slack_effect(sum_._replace(slack=jnp.full(2, slack)), jnp.asarray(1.0))
             scale = jnp.exp(sum_.log_mass - sum_.order)
@@ -246,7 +246,7 @@ def test_errors_of_the_spectrum_count_in_full(run):
 
         @jax.jit
         def worst(parts, share):
-            sum_ = compose.composed(parts, asked_of(parts), POINTS)
+            sum_ = compose.compose(parts, asked_of(parts), POINTS)
             number = sum_.spectrum.shape[2]
             kernel_ = compose.kernels_of(2 * np.pi / sum_.length * np.arange(number), sum_.mesh, sum_.order)
             half = (np.arange(number) > 0) & ((np.arange(number) < number - 1) | (sum_.length > 4 * POINTS))

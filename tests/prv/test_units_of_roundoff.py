@@ -13,7 +13,7 @@ from helpers.thorough import program
 import jaxacct as ja
 from jaxacct.numerics.arithmetic import FLOAT64, PAIR, in_pairs
 from jaxacct.numerics.float_pairs.sums import TRANSFORM_ERROR
-from jaxacct.prv.compose import _moved, log_moments, spectrum_of
+from jaxacct.prv.compose import _move, log_moments, spectrum_of
 from jaxacct.prv.plan import RATES, Plan
 from jaxacct.rounded_sum import RoundedSum, rounding_of_one
 
@@ -147,7 +147,7 @@ def test_masses_without_an_error_stay():
     masses, errors = np.array([0.3, 1e-9, 0.7, 0.0]), np.array([0.0, 0.0, 1e-10, 0.0])
     for arithmetic in (contextlib.nullcontext, in_pairs):
         with jax.enable_x64(True), arithmetic():
-            down, up = map(np.asarray, program(lambda m, e: (_moved(m, e, -1.0), _moved(m, e, 1.0)))(masses, errors))
+            down, up = map(np.asarray, program(lambda m, e: (_move(m, e, -1.0), _move(m, e, 1.0)))(masses, errors))
         assert np.all(down[:2] == masses[:2])
         assert np.all(up[:2] == masses[:2])
         assert down[2] < masses[2] - errors[2] < masses[2] + errors[2] < up[2]

@@ -8,7 +8,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.cli import build_parser, main, training
-from jaxacct.train.checkpoints import locked
+from jaxacct.train.checkpoints import lock
 from jaxacct_recipes import tables
 
 HEADER = "age,sex,id,y"
@@ -176,7 +176,7 @@ def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch,
         assert main([*run, *refused]) == 2
         assert "--" in capsys.readouterr().err or "--clip-norm" in refused
         assert files() == before
-    with locked(folder / "checkpoints" / "lock"), pytest.raises(ValueError, match="in use by another process"):
+    with lock(folder / "checkpoints" / "lock"), pytest.raises(ValueError, match="in use by another process"):
         Checkpoints(folder / "checkpoints", every=1).delete()
     assert files() == before
     assert main([*run, "--overwrite"]) == 0

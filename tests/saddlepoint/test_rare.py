@@ -20,7 +20,7 @@ from jaxacct.mechanisms.gaussian import (
 )
 from jaxacct.mechanisms.pair import law_of, moments
 from jaxacct.numerics.pytrees import without_axes
-from jaxacct.saddlepoint.contour import ends_of, kept, rare_beyond, scanned
+from jaxacct.saddlepoint.contour import ends_of, leave_out_marked, rare_beyond, scan_nodes
 
 FINE = 20_000
 """Panels of the truth, sixteen Gauss-Legendre nodes each, over the losses that are kept."""
@@ -130,7 +130,7 @@ def test_what_is_kept_is_integrated_to_what_is_said():
 def rare_without(parts, place):
     ((pair, steps),) = without_axes(parts)
     parts, marks = ((pair, steps),), (law_of(pair).marked(place),)
-    return rare_beyond(parts, marks, scanned(kept(parts, marks)), ends_of(parts))
+    return rare_beyond(parts, marks, scan_nodes(leave_out_marked(parts, marks)), ends_of(parts))
 
 
 def test_what_is_left_out_is_known_up_to_an_epsilon():

@@ -22,7 +22,7 @@ def directions(noise, rate, steps):
 
 @program
 def bound(parts, epsilon, delta, order):
-    line = solve.opened(parts, Wanted(epsilon, delta, np.False_, order), np.True_).line
+    line = solve.open_line(parts, Wanted(epsilon, delta, np.False_, order), np.True_).line
     return log_above(line, epsilon, read_at(line, epsilon)), line.blocks
 
 
@@ -36,7 +36,7 @@ def test_a_rough_line_bounds_delta_from_above_at_any_order():
                 if not exact.converged:
                     continue
                 epsilon = np.asarray(exact.upper)
-                line = solve.opened(parts, solve._first(ForEpsilon(asked)), np.True_).line
+                line = solve.open_line(parts, solve._first(ForEpsilon(asked)), np.True_).line
                 # At that order, and at others; for its delta, and for one a million times as large or small.
                 for factor, other in ((1.0, 1.0), (0.2, 1.0), (3.0, 1.0), (1.0, 1e6), (1.0, 1e-6)):
                     limit = np.float64(min(asked * other, 0.9))
@@ -81,7 +81,7 @@ def test_a_direction_that_is_larger_is_never_ruled_out():
                 state = solve._start(question)
                 if not known.converged:
                     continue
-                state = solve._read(solve.opened(both[1], state.wanted, np.True_), question, state)
-                read = solve._read(solve.opened(both[0], state.wanted, np.True_), question, state)
+                state = solve._read(solve.open_line(both[1], state.wanted, np.True_), question, state)
+                read = solve._read(solve.open_line(both[0], state.wanted, np.True_), question, state)
                 larger = solve.bounds_of(both[:1], question)[0].lower > known.upper
                 assert read.direction == 1 or not larger

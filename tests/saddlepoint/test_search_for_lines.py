@@ -10,7 +10,7 @@ from jaxacct.composition import ForEpsilon, directed_parts
 from jaxacct.mechanisms.pair import cumulant_above
 from jaxacct.numerics.pytrees import without_axes
 from jaxacct.saddlepoint import contour, solve
-from jaxacct.saddlepoint.contour import largest_order, scanned
+from jaxacct.saddlepoint.contour import largest_order, scan_nodes
 
 
 def spoiled(function):
@@ -33,9 +33,9 @@ def test_bounds_rest_on_nothing_that_is_found_roughly(mechanism, monkeypatch):
     monkeypatch.setattr(contour, "roughly", spoiled)
     with jax.enable_x64(True):
         parts = without_axes(directed_parts(mechanism, 50.0, "add_or_remove")[0])
-        scans, largest = scanned(parts), largest_order(parts)
+        scans, largest = scan_nodes(parts), largest_order(parts)
         wanted = solve._first(ForEpsilon(np.float64(1e-5)))
-        aim = contour.aimed(parts, wanted, jnp.log(1e-5), jnp.asarray(True))
+        aim = contour.find_saddle_point(parts, wanted, jnp.log(1e-5), jnp.asarray(True))
         assert aim.is_known
         assert aim.largest == largest
         assert np.all(aim.orders <= largest)

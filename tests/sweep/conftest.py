@@ -22,4 +22,4 @@ def computed(monkeypatch):
         found = dict.fromkeys(("lower", "estimate", "upper"), numbers)
         return found | {"converged": numbers >= 0, "accountant": np.ones(len(numbers), np.int8)}
 
-    monkeypatch.setattr(ja.sweep.compute, "computed", computed)
+    monkeypatch.setattr(ja.sweep.compute, "compute", computed)

@@ -122,7 +122,7 @@ def test_a_damaged_chunk_is_never_a_number_and_is_computed_again(change, folder)
     if change == "missing":
         file.unlink()
     elif change.startswith("bounds"):
-        file.write_bytes(result.packed(np.full(2, np.nan if change.endswith("none") else 0.5)))
+        file.write_bytes(result.pack(np.full(2, np.nan if change.endswith("none") else 0.5)))
     else:
         file.write_bytes(damaged(file.read_bytes(), change))
     assert [store.holds(i) for i in range(3)] == [True, False, True]

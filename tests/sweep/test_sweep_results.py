@@ -132,7 +132,7 @@ def test_entries_keep_their_places_whatever_the_blocks(size):
     classes = [ja.Gaussian if i % 3 else ja.GaussianMixture for i in range(size)]
     settings = rows(classes, noise_multiplier=np.arange(size) + 1.0, steps=1, delta=1e-5)
     done = []
-    found = compute.computed(Toy(), settings, tuple(jax.devices()), 2**20, slice(0, size), done.append)
+    found = compute.compute(Toy(), settings, tuple(jax.devices()), 2**20, slice(0, size), done.append)
     want = [(i + 1.0) * (2.0 if i % 3 else 3.0) for i in range(size)]
     assert found["upper"].tolist() == want
     assert sum(done) == size
@@ -142,7 +142,7 @@ def test_pairs_are_not_compiled_whole_on_a_cpu(monkeypatch):
     settings = rows([ja.Gaussian] * 3, noise_multiplier=[1.0, 2.0, 3.0], steps=1, delta=1e-5)
     asked = (tuple(jax.devices()), 2**20, slice(0, 3), lambda count: None)
     monkeypatch.setattr(jax, "shard_map", None)
-    assert compute.computed(Toy(arithmetic="pair"), settings, *asked)["upper"].tolist() == [2.0, 4.0, 6.0]
+    assert compute.compute(Toy(arithmetic="pair"), settings, *asked)["upper"].tolist() == [2.0, 4.0, 6.0]
 
 
 @pytest.mark.parametrize("arithmetic", ["pair", "float64"])
@@ -167,7 +167,7 @@ def test_the_arithmetic_reaches_both_accountants(arithmetic, monkeypatch):
 
 def test_what_is_no_number_becomes_the_worst():
     settings = rows([ja.Gaussian] * 3, noise_multiplier=[1.0, np.nan, 3.0], steps=1, delta=1e-5)
-    found = compute.computed(Toy(), settings, tuple(jax.devices()), 2**20, slice(0, 3), lambda count: None)
+    found = compute.compute(Toy(), settings, tuple(jax.devices()), 2**20, slice(0, 3), lambda count: None)
     assert found["upper"].tolist() == [2.0, 1.0, 6.0]
     assert found["lower"].tolist() == [2.0, 0.0, 6.0]
     assert found["converged"].tolist() == [True, False, True]

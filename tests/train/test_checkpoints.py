@@ -123,7 +123,7 @@ def test_a_last_epoch_that_cannot_be_drawn_anew_ends_the_run_and_gives_the_model
     options = {**EPOCHS, "epsilon": None, "steps": 10, "seed": None}
     certified = ja.Bounds(0.4, 0.5, 0.6)  # as if: the accountant takes longer than the runs
     plan = Plan(sampler=EPOCHS["sampler"], noise_multiplier=3.0, steps=10, epsilon=0.6, delta=1e-3, certified=certified)
-    monkeypatch.setattr(settings, "_planned", lambda *given: plan)
+    monkeypatch.setattr(settings, "_plan", lambda *given: plan)
     first = make(**options)
     run_until_killed(first, tmp_path / "run", 8, every=4, steps=10)
     again, keeper = make(**options), Checkpoints(tmp_path / "run", every=4)

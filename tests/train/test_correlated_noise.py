@@ -48,7 +48,7 @@ ORDER = RandomAllocationSampler(EXAMPLES, 5, 110)
 @pytest.fixture(autouse=True, scope="module")
 def plans():
     """Solved once for each of this file."""
-    solve, solved = settings._planned, {}
+    solve, solved = settings._plan, {}
 
     def once(sampler, strategy, *numbers):
         if not isinstance(strategy, BandedToeplitz):
@@ -59,7 +59,7 @@ def plans():
         return solved[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "_planned", once)
+        patch.setattr(settings, "_plan", once)
         yield
 
 

@@ -10,7 +10,7 @@ from jax import export
 
 from jaxacct.train import Checkpoints, DPTrainer, PoissonSampler, export_inference, load_model, lora, merge_lora
 from jaxacct.train.clipping import Flat, clip_and_sum
-from jaxacct.train.models import merged, split_params
+from jaxacct.train.models import merge_params, split_params
 
 pytestmark = pytest.mark.usefixtures("unsolved")
 
@@ -67,11 +67,11 @@ def test_ghost_norms_are_exact_and_only_adapters_have_them(dtype):
     graph, params, rest = split_params(adapted)
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 3 * 2 * (8 + 8)
     if dtype is not None:
-        kernels = jax.tree.leaves(nnx.state(merged(graph, params, rest), nnx.Not(nnx.LoRAParam)))
+        kernels = jax.tree.leaves(nnx.state(merge_params(graph, params, rest), nnx.Not(nnx.LoRAParam)))
         assert all(leaf.dtype == dtype for leaf in kernels if leaf.size > 1)
 
     def one(params, x):
-        return loss(merged(graph, params, rest), x)
+        return loss(merge_params(graph, params, rest), x)
 
     mask = jnp.ones(len(X), bool)
 
@@ -99,7 +99,7 @@ def test_a_step_beside_an_int8_base_is_that_beside_the_floats_that_it_stands_for
 
     def summed(adapted):
         graph, params, rest = split_params(adapted)
-        one = lambda params, x: loss(merged(graph, params, rest), x)  # noqa: E731
+        one = lambda params, x: loss(merge_params(graph, params, rest), x)  # noqa: E731
         mask = jnp.ones(len(X), bool)
         run = jax.jit(lambda params: clip_and_sum(one, params, X, mask, rule=Flat(0.5), ghost=True)[0])
         return jax.tree.leaves(run(params))

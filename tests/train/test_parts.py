@@ -19,7 +19,7 @@ from jaxacct.train import (
     PrivateGradients,
     split_params,
 )
-from jaxacct.train.models import merged
+from jaxacct.train.models import merge_params
 
 SETTINGS = {"epsilon": 1.0, "delta": 1e-3, "epochs": 2, "expected_batch_size": 40}
 X = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
@@ -32,7 +32,7 @@ def squared_error(model, x, y):
 def made(**options):
     graph, params, rest = split_params(nnx.Linear(3, 1, rngs=nnx.Rngs(0)))
     private = PrivateGradients.planned(
-        lambda params, x, y: squared_error(merged(graph, params, rest), x, y), len(X), **SETTINGS | options
+        lambda params, x, y: squared_error(merge_params(graph, params, rest), x, y), len(X), **SETTINGS | options
     )
     return private, params
 
@@ -142,7 +142,7 @@ def test_correlated_noise_is_the_trainers():
     settings = {"epsilon": 5.0, "delta": 1e-3, "epochs": 2, "sampler": sampler, "noise": noise, "clip_norm": 1.0}
     graph, params, rest = split_params(nnx.Linear(3, 1, rngs=nnx.Rngs(0)))
     private = PrivateGradients.planned(
-        lambda params, x, y: squared_error(merged(graph, params, rest), x, y), len(X), **settings
+        lambda params, x, y: squared_error(merge_params(graph, params, rest), x, y), len(X), **settings
     )
     trainer = DPTrainer(
         nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), seed=1, **settings

@@ -183,11 +183,11 @@ def test_the_picture_is_drawn_without_touching_matplotlibs_state(tmp_path):
 
 
 def test_a_report_is_enough_for_a_certificate():
-    from jaxacct.certificates import followed
+    from jaxacct.certificates import derive
 
     trainer = make()
     report = json.loads(json.dumps(build_report(trainer, trainer.fit(steps=4))))
-    found, certified = followed({"parts": [{"report": report}]}), report["final"]["epsilon_certified"]
+    found, certified = derive({"parts": [{"report": report}]}), report["final"]["epsilon_certified"]
     assert found["claim"]["delta"] == 1e-3
     assert certified["upper"] == pytest.approx(found["claim"]["epsilon"], rel=1e-3)
     assert found["releases"][0]["count"] == 4

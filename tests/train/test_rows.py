@@ -185,7 +185,7 @@ def test_examples_of_other_devices_are_not_met(meets, ghost):
 )
 def test_what_is_counted_of_an_example_looks_at_no_other(looks, words):
     with pytest.raises(ValueError, match=f"what is counted uses .*{words}"):
-        rows.mapped(lambda x: jnp.sum(looks(x)), jnp.ones((20, 3)), 8)
+        rows.map_rows(lambda x: jnp.sum(looks(x)), jnp.ones((20, 3)), 8)
 
 
 def test_what_works_row_by_row_is_not_refused():

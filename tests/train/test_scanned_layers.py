@@ -16,7 +16,7 @@ from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.clipping.contributions import Looked, Outer, Stored, Summed, Tied
 from jaxacct.train.clipping.ghost import GhostLoss
 from jaxacct.train.clipping.query import StoredLoss
-from jaxacct.train.models import merged, split_params
+from jaxacct.train.models import merge_params, split_params
 
 BATCH, WIDTH = 5, 24
 ROWS = jnp.asarray(np.random.default_rng(0).standard_normal((BATCH, 4, WIDTH)), jnp.float32)
@@ -189,10 +189,10 @@ def test_a_scanned_module_is_clipped_as_its_layers_one_by_one(base_dtype):
     def summed(examples):
         totals = []
         for (graph, params, rest), ghost in ((scanned, True), (unrolled, False)):
-            loss = lambda params, x, graph=graph, rest=rest: jnp.sum(merged(graph, params, rest)(x) ** 2)  # noqa: E731
+            loss = lambda params, x, graph=graph, rest=rest: jnp.sum(merge_params(graph, params, rest)(x) ** 2)  # noqa: E731
             mask = jnp.ones(BATCH, bool)
             totals.append(clip_and_sum(loss, params, examples, mask, rule=Flat(0.5), ghost=ghost)[0])
-        return totals, [merged(*parts)(examples[0]) for parts in (scanned, without)]
+        return totals, [merge_params(*parts)(examples[0]) for parts in (scanned, without)]
 
     without = scanned if base_dtype is None else split_params(merge_lora(model))
     (together, apart), outputs = summed(ROWS[:, :, :8])

@@ -22,7 +22,7 @@ from jaxacct.train import (
 )  # fmt: skip
 from jaxacct.train.clipping import clip_and_sum
 from jaxacct.train.keys import standard_normal
-from jaxacct.train.models import merged
+from jaxacct.train.models import merge_params
 from jaxacct.train.noise import privatize
 
 pytestmark = pytest.mark.usefixtures("unsolved")
@@ -238,7 +238,7 @@ def reference(name):
     def of_one(params, example, keys):
         new = dict(zip(streams, keys, strict=True))
         seeded = [(path, old.replace(new.get(place, old[...]))) for place, (path, old) in enumerate(flat)]
-        return loss(merged(graph, params, nnx.from_flat_state(seeded)), *example)
+        return loss(merge_params(graph, params, nnx.from_flat_state(seeded)), *example)
 
     return params, by_hand(of_one, params, data, keys_of)
 

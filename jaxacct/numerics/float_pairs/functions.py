@@ -83,10 +83,10 @@ def _circle() -> tuple[list[np.float32], np.float32, list[np.ndarray]]:
         for _ in range(turn_rows):
             rows.append([*parts(s, 24, 24), *parts(c, 24, 24)])
             s, c = s * cosine + c * sine, c * cosine - s * sine
-        return parts(quarter_turn(), *(14,) * 7), rounded(1 / quarter_turn()), list(np.transpose(rows))
+        return parts(quarter_turn(), *(14,) * 7), round_to(1 / quarter_turn()), list(np.transpose(rows))
 
 
-def _turned(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
+def _reduce_by_quarters(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
     """Returns r and k such that x = k pi / 2 + r, with |r| < 0.9; NaN for more quarters than 2^20."""
     # Quarters in a group: they are counted in whole groups and a rest, both in few bits. Exact products rest on it.
     group = 1024
@@ -128,7 +128,7 @@ def _split(r: Pair) -> tuple[Pair, Pair, Pair, Pair]:
     return Pair(s1 * sign, s2 * sign), Pair(c1, c2), sine, cosine
 
 
-def _joined(a: Pair, b: Pair, sine: Pair, cosine: Pair) -> Pair:
+def _sine_of_sum(a: Pair, b: Pair, sine: Pair, cosine: Pair) -> Pair:
     """Returns sin(a + z) = a + (a (cos z - 1) + b sin z), with b the derivative of a."""
     return pair.add(a, pair.add(pair.multiply(b, sine), pair.multiply(a, cosine)))
 
@@ -139,20 +139,20 @@ def _if(which: Array, yes: Pair, no: Pair) -> Pair:
 
 def _sine_of(x: Wide, k_more: int) -> Wide:
     """Returns sin(x + k_more pi / 2)."""
-    r, k = _turned(x)
+    r, k = _reduce_by_quarters(x)
     k = k + k_more
     s, c, sine, cosine = _split(r)
     is_cosine = (k & 1) == 1
-    found = _joined(_if(is_cosine, c, s), _if(is_cosine, pair.negative(s), c), sine, cosine)
+    found = _sine_of_sum(_if(is_cosine, c, s), _if(is_cosine, pair.negative(s), c), sine, cosine)
     turn = jnp.where((k & 2) == 2, np.float32(-1), np.float32(1))
     return wide.normal(pair.scale(found, turn), 0)
 
 
 def sine_and_cosine(x: Wide) -> list[Wide]:
     """Returns sin x and cos x, the same numbers as :func:`sin` and :func:`cos`."""
-    r, k = _turned(x)
+    r, k = _reduce_by_quarters(x)
     s, c, sine, cosine = _split(r)
-    of_sine, of_cosine = _joined(s, c, sine, cosine), _joined(c, pair.negative(s), sine, cosine)
+    of_sine, of_cosine = _sine_of_sum(s, c, sine, cosine), _sine_of_sum(c, pair.negative(s), sine, cosine)
     is_odd, turn = (k & 1) == 1, jnp.where((k & 2) == 2, np.float32(-1), np.float32(1))
     first = wide.normal(pair.scale(_if(is_odd, of_cosine, of_sine), turn), 0)
     second = wide.normal(pair.scale(_if(is_odd, pair.negative(of_sine), of_cosine), turn), 0)
@@ -297,7 +297,8 @@ def _tables() -> list[np.ndarray]:
         context.prec = 70
         rows = [_near_one(Decimal(j) / STEPS) for j in range(NEAR_ROWS)] + [_far(Decimal(j) / STEPS) for j in FAR_ROWS]
         split = [
-            [part for c in row[:PAIRS] for part in parts(c, 24, 24)] + [rounded(c) for c in row[PAIRS:]] for row in rows
+            [part for c in row[:PAIRS] for part in parts(c, 24, 24)] + [round_to(c) for c in row[PAIRS:]]
+            for row in rows
         ]
         return list(np.transpose(split))
 
@@ -409,7 +410,7 @@ LARGEST_POWER = 8192
 """Largest power of two of an exponential: exponentials beyond 2^8192 are inf, and those below 2^-8192 are 0."""
 
 
-def rounded(value: Number, bits: int = 24) -> np.float32:
+def round_to(value: Number, bits: int = 24) -> np.float32:
     """Returns a number of the host in so many bits, rounded to nearest."""
     exact = Fraction(value)
     if not exact:
@@ -422,7 +423,7 @@ def parts(value: Number, *bits: int) -> list[np.float32]:
     """Returns numbers of so many bits each, each of them the rest that the ones before leave, rounded."""
     rest, found = Fraction(value), []
     for count in bits:
-        found.append(rounded(rest, count))
+        found.append(round_to(rest, count))
         rest -= Fraction(float(found[-1]))
     return found
 
@@ -446,8 +447,8 @@ def series(z: Pair, second: float, further: Sequence[Number]) -> Pair:
     2 + 1 + 1.5 + 3.5.
     """
     c3, *rest_of = further
-    head = rounded(c3, 12)
-    tail = [rounded(Fraction(c3) - Fraction(float(head))), *(rounded(c) for c in rest_of)]
+    head = round_to(c3, 12)
+    tail = [round_to(Fraction(c3) - Fraction(float(head))), *(round_to(c) for c in rest_of)]
     z1, z2 = halves(z.high)
     square = pair.square(z)
     # y = c3 z + c4 z^2 + ..., by Horner's rule.
@@ -476,7 +477,7 @@ def _exponentials() -> tuple[list[np.float32], np.float32, list[np.ndarray], lis
         tables = [list(np.transpose([parts(v - less, 24, 24) for v in powers])) for less in (0, 1)]
         return (
             parts(two, 11, 11, 11, 24),
-            rounded(1 / two),
+            round_to(1 / two),
             tables[0],
             tables[1],
             [Fraction(1, n) for n in (6, 24, 120, 720)],
@@ -496,7 +497,7 @@ def _near(r: Pair) -> tuple[Pair, Int32[Array, " ..."]]:
     return p, j.astype(jnp.int32) + ROWS
 
 
-def _reduced(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
+def _reduce_by_log_two(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
     """Returns r and k such that x = k ln 2 + r, with |r| < 0.35; for finite x."""
     (l1, l2, l3, l4), inverse, *_ = _exponentials()
     high, low = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -100, 13)))
@@ -529,7 +530,7 @@ def _or_limit(x: Wide, below: float, found: Wide) -> Wide:
 
 def exp(x: Wide) -> Wide:
     """Returns e^x."""
-    return _or_limit(x, 0.0, _power(*_reduced(x)))
+    return _or_limit(x, 0.0, _power(*_reduce_by_log_two(x)))
 
 
 def exp2(x: Wide) -> Wide:
@@ -542,7 +543,7 @@ def exp2(x: Wide) -> Wide:
 
 def expm1(x: Wide) -> Wide:
     """Returns e^x - 1."""
-    r, k = _reduced(x)
+    r, k = _reduce_by_log_two(x)
     p, row = _near(r)
     e = Pair(*looked_up(row, _exponentials()[3]))
     q = pair.multiply(e, p)
@@ -567,7 +568,7 @@ def _logarithms() -> tuple[list[np.float32], list[np.ndarray], list[Fraction]]:
     with localcontext(DIGITS):
         rows = []
         for j in range(-ROWS, ROWS + 7):
-            c = rounded(Fraction(STEPS, STEPS + j), 12)
+            c = round_to(Fraction(STEPS, STEPS + j), 12)
             rows.append([c, *parts(-Decimal(float(c)).ln(), 24, 24)])
         coefficients = [Fraction(-((-1) ** n), n) for n in range(3, 9)]
         return parts(Decimal(2).ln(), 10, 10, 24), [np.array(c) for c in zip(*rows, strict=True)], coefficients
@@ -588,7 +589,7 @@ def _logarithm(t: Pair, exponent: Int32[Array, " ..."]) -> Pair:
     return quick_two_sum(total, ((first + then) + (row_low + p.low)) + (zeroth + product(e, l3)))
 
 
-def _folded(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
+def _split_power(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
     """Returns t and e such that x = (1 + t) 2^e, with 1 + t between the roots of 1/2 and 2; for x > 0, finite."""
     large = x.high > np.float32(np.sqrt(2))
     high, low = pair.scale(x.pair, jnp.where(large, np.float32(0.5), np.float32(1)))
@@ -605,14 +606,14 @@ def _log_limit(x: Wide, argument: Wide, found: Wide) -> Wide:
 
 def log(x: Wide) -> Wide:
     """Returns log x; -inf at 0, NaN below."""
-    t, e = _folded(x)
+    t, e = _split_power(x)
     return _log_limit(x, x, wide.normal(_logarithm(t, jnp.clip(e, -20000, 20000)), 0))
 
 
 def log1p(x: Wide) -> Wide:
     """Returns log(1 + x); -inf at -1, NaN below."""
     sum_ = wide.add(x, wide.constant(1.0))
-    t, e = _folded(sum_)
+    t, e = _split_power(sum_)
     near = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -100, 0)))
     is_near = (x.exponent < 0) & (near.high > np.float32(-0.29)) & (near.high < np.float32(0.41))
     t = Pair(jnp.where(is_near, near.high, t.high), jnp.where(is_near, near.low, t.low))
@@ -698,7 +699,7 @@ class Row(NamedTuple):
 
 
 def _nearest(value: Fraction, bits: int = 24) -> Fraction:
-    return Fraction(float(rounded(value, bits)))
+    return Fraction(float(round_to(value, bits)))
 
 
 def _error_of_sum(do: Operations, a: Array, b: Array) -> Array:
@@ -743,13 +744,13 @@ TABLE = (
 
 
 @functools.cache
-def expected() -> list[list[Fraction]]:
+def expect() -> list[list[Fraction]]:
     """Returns the right values of each row of the table, rounded to nearest."""
     pairs = [(Fraction(a), Fraction(b)) for a, b in OPERANDS]
     return [[_nearest(row.exact(a, b)) for a, b in pairs] for row in TABLE]
 
 
-def computed(do: Operations | None = None) -> np.ndarray:
+def compute(do: Operations | None = None) -> np.ndarray:
     """Returns the values that the backend in use gives to the table (rows, operands)."""
     operations = do or Operations()
     a, b = (np.asarray(column, np.float32) for column in zip(*OPERANDS, strict=True))
@@ -762,7 +763,7 @@ def computed(do: Operations | None = None) -> np.ndarray:
 def failures(values: np.ndarray) -> list[str]:
     """Returns a line for each row whose values are not as assumed."""
     found = []
-    for row, given, exact in zip(TABLE, values, expected(), strict=True):
+    for row, given, exact in zip(TABLE, values, expect(), strict=True):
         for value, truth, (x, y) in zip(given, exact, OPERANDS, strict=True):
             if not (np.isfinite(value) and abs(Fraction(float(value)) - truth) <= Fraction(row.error) * abs(truth)):
                 found.append(f"{row.what} is {float(value)!r} at x = {x!r}, y = {y!r}, where it is {float(truth)!r}")
@@ -783,7 +784,7 @@ def check() -> None:
     name = platform()
     if name in _sound:
         return
-    broken = failures(computed())
+    broken = failures(compute())
     if broken:
         raise UnsoundBackendError(
             f"the backend {name!r} does not compute with float32 as pairs of them assume: {'; '.join(broken)}. No "

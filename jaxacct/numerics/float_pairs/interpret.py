@@ -6,7 +6,7 @@ numbers of the host alone are computed there. Then steps wait for others of thei
 done, and those that have met are one step, of their numbers side by side. The numbers are the same to the last bit. In
 reading order:
 
-- the plan of a program (:func:`planned`), and its order (:func:`in_turn`),
+- the plan of a program (:func:`plan_program`), and its order (:func:`in_turn`),
 - rough numbers, for guesses (:class:`Rough`),
 - the interpreter (:func:`as_pairs`).
 """
@@ -62,7 +62,7 @@ FOLDED: dict[str, Callable[..., Any]] = {
 COSTS = {
     "mul": 54, "add": 57, "sub": 59, "div": 126, "sqrt": 195, "log": 200, "exp": 245, "exp2": 245, "log1p": 280,
     "expm1": 290, "exp_remainder": 360, "sin": 477, "cos": 477, "pow": 520, "sine_and_cosine": 610, "atan2": 680,
-    "turned": 720, "erf": 810, "erfc": 820, "lower_tail": 820,
+    "cosine_and_sine": 720, "erf": 810, "erfc": 820, "lower_tail": 820,
 }  # fmt: skip
 """Operations that are done to many numbers at once, with about how many float32 operations each takes. Speed only."""
 
@@ -91,15 +91,15 @@ class Step(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the first result."""
-        return _typed(self.equation.outvars[0]).shape
+        return _type_of(self.equation.outvars[0]).shape
 
     @property
     def operands(self) -> list[Any]:
         """Shapes and types of the inputs."""
-        return [_typed(variable) for variable in self.equation.invars]
+        return [_type_of(variable) for variable in self.equation.invars]
 
 
-def _typed(variable: Any) -> Any:
+def _type_of(variable: Any) -> Any:
     return variable.aval
 
 
@@ -113,7 +113,7 @@ class Plan(NamedTuple):
     results: list[Any]
 
 
-def planned(program: Jaxpr, whole: Callable[[JaxprEqn], bool]) -> Plan:
+def plan_program(program: Jaxpr, whole: Callable[[JaxprEqn], bool]) -> Plan:
     """Returns a program as a list; its own constants come first among the arguments.
 
     Args:
@@ -150,7 +150,7 @@ class _Planning:
         values: dict[Var, Any] = dict(zip((*program.constvars, *program.invars), arguments, strict=True))
 
         def read(atom: Any) -> Any:
-            return Known(np.asarray(atom.val, _typed(atom).dtype)) if isinstance(atom, Literal) else values[atom]
+            return Known(np.asarray(atom.val, _type_of(atom).dtype)) if isinstance(atom, Literal) else values[atom]
 
         for equation in program.eqns:
             inputs = tuple(map(read, equation.invars))
@@ -378,7 +378,7 @@ def normal(high: Single, exponent: Array | int) -> Rough:
     )
 
 
-def _aligned(x: Rough, exponent: Array) -> Single:
+def _align(x: Rough, exponent: Array) -> Single:
     return x.high * power_of_two(jnp.maximum(x.exponent - exponent, -126))
 
 
@@ -390,7 +390,7 @@ def plain(x: Rough, least: int = -120, most: int = 120) -> Single:
 def add(x: Rough, y: Rough) -> Rough:
     """Returns x + y."""
     exponent = jnp.maximum(x.exponent, y.exponent)
-    return normal(_aligned(x, exponent) + _aligned(y, exponent), exponent)
+    return normal(_align(x, exponent) + _align(y, exponent), exponent)
 
 
 def negative(x: Rough) -> Rough:
@@ -477,10 +477,10 @@ def lower_tail(z: Rough) -> Rough:
     t = 1 / (1 + np.float32(0.33267) * size)
     factor = t * (np.float32(0.4361836) + t * (np.float32(-0.1201676) + t * np.float32(0.9372980)))
     square = multiply(z, z)
-    return multiply(normal(factor * np.float32(1 / math.sqrt(2 * math.pi)), 0), exp(negative(_halved(square))))
+    return multiply(normal(factor * np.float32(1 / math.sqrt(2 * math.pi)), 0), exp(negative(_halve(square))))
 
 
-def _halved(x: Rough) -> Rough:
+def _halve(x: Rough) -> Rough:
     return normal(x.high / 2, x.exponent)
 
 
@@ -488,7 +488,7 @@ def total(params: Params, x: Rough) -> Rough:
     """Returns the sums over some axes."""
     axes = tuple(params["axes"])
     largest = jnp.max(x.exponent, axes, keepdims=True)
-    return normal(jnp.sum(_aligned(x, largest), axes), jnp.squeeze(largest, axes))
+    return normal(jnp.sum(_align(x, largest), axes), jnp.squeeze(largest, axes))
 
 
 def largest_over(params: Params, x: Rough) -> Rough:
@@ -663,7 +663,7 @@ class _Interpreter:
         """Returns the results of a traced program."""
         _, plan = self.plans.get(id(program.jaxpr), (None, None))
         if plan is None:
-            plan = planned(program.jaxpr, self.is_whole)
+            plan = plan_program(program.jaxpr, self.is_whole)
             self.plans[id(program.jaxpr)] = program.jaxpr, plan
         # Plans are kept by the program's identity; the program is kept with its plan, so that no other can take its
         # place in memory.
@@ -772,7 +772,7 @@ class _Interpreter:
 
     def moved(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
         """Returns numbers that are only moved about."""
-        return _moved(equation, args)
+        return _move(equation, args)
 
     def scan(self, params: dict[str, Any], args: list[Any]) -> list[Any]:
         """Returns the results of a loop over rows."""
@@ -862,7 +862,7 @@ class _Stepwise(_Interpreter):
     def moved(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
         # The key holds the number of results, which the operation's name does not tell.
         name = f"{equation.primitive.name} to {[str(_dtype(atom)) for atom in equation.outvars]}"
-        return self.computed(name, equation.params, lambda *args: _moved(equation, args), args)
+        return self.computed(name, equation.params, lambda *args: _move(equation, args), args)
 
     def roughly(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Returns the results in pairs like all others: their operations are compiled already."""
@@ -898,7 +898,7 @@ _OPERATIONS: dict[Any, Callable[..., Any]] = {}
 """Compiled rules, by operation, kind of numbers and parameters."""
 
 
-def _moved(equation: JaxprEqn, args: Sequence[Any]) -> list[Any]:
+def _move(equation: JaxprEqn, args: Sequence[Any]) -> list[Any]:
     """Returns the results of an operation that only moves numbers about, done to each of their parts."""
     numbers = [arg for arg in args if isinstance(arg, NUMBERS)]
     structure: Any = jax.tree.structure(numbers[0])

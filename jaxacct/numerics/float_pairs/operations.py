@@ -74,8 +74,8 @@ def _whole_power(params: Params, x: Wide) -> Wide:
         if n:
             square = wide.square(square)
     if found is None:
-        found = wide.filled(1.0, x.shape)
-    return wide.divide(wide.filled(1.0, x.shape), found) if params["y"] < 0 else found
+        found = wide.fill(1.0, x.shape)
+    return wide.divide(wide.fill(1.0, x.shape), found) if params["y"] < 0 else found
 
 
 def _sign(params: Params, x: Wide) -> Wide:
@@ -208,7 +208,7 @@ REAL: dict[str, Rule] = {
     "sign": _sign,
     "square": lambda params, x: wide.square(x),
     "sqrt": of_operands(wide.square_root),
-    "rsqrt": lambda params, x: wide.divide(wide.filled(1.0, x.shape), wide.square_root(x)),
+    "rsqrt": lambda params, x: wide.divide(wide.fill(1.0, x.shape), wide.square_root(x)),
     "integer_pow": _whole_power,
     "rem": _remainder,
     "clamp": _clamp,
@@ -248,8 +248,8 @@ REAL: dict[str, Rule] = {
     "cummin": _cummin,
     "dot_general": lambda params, x, y: sums.product_of_matrices(x, y, params["dimension_numbers"]),
     "sort": _sort,
-    "scatter-add": lambda params, into, indices, updates: sums.scattered(into, indices, updates, params),
-    "scatter_add": lambda params, into, indices, updates: sums.scattered(into, indices, updates, params),
+    "scatter-add": lambda params, into, indices, updates: sums.scatter(into, indices, updates, params),
+    "scatter_add": lambda params, into, indices, updates: sums.scatter(into, indices, updates, params),
     "conv_general_dilated": lambda params, x, y: sums.convolution(x, y, params),
     "asinh": _asinh,
     "sinh": _sinh,
@@ -278,7 +278,7 @@ def beside_constant(name: str, constant: float, is_second: bool) -> Callable[[Wi
     if name in ("max", "min"):
         # A NaN is kept.
         drops = (lambda x: x.high <= 0) if name == "max" else (lambda x: x.high >= 0)
-        return lambda x: wide.select(drops(x), wide.filled(0.0, x.shape), x)
+        return lambda x: wide.select(drops(x), wide.fill(0.0, x.shape), x)
     # A constant in the first place turns the comparison round.
     name = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}.get(name, name) if not is_second else name
     compared = {"lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge, "eq": lax.eq, "ne": lax.ne}.get(name)
@@ -297,7 +297,7 @@ def _to_complex(params: Params, x: Any) -> Complex:
     if isinstance(x, Complex):
         return x
     real = _ordinary(x)
-    return Complex(real, wide.filled(0.0, real.shape))
+    return Complex(real, wide.fill(0.0, real.shape))
 
 
 COMPLEX: dict[str, Rule] = {

@@ -38,13 +38,13 @@ def over_axes(x: Wide, axes: Sequence[int]) -> Wide:
     """Returns the sums over some axes."""
     count = math.prod(x.shape[axis] for axis in axes)
     if count == 0:
-        return wide.filled(0.0, tuple(n for i, n in enumerate(x.shape) if i not in axes))
+        return wide.fill(0.0, tuple(n for i, n in enumerate(x.shape) if i not in axes))
     axes = tuple(axes)
     if count == 1:
         return Wide(*(jnp.squeeze(part, axes) for part in x))
     largest = jnp.max(x.exponent, axes, keepdims=True)
     return _by_pieces(
-        wide.aligned(x, largest), jnp.squeeze(largest, axes), count, lambda part: jnp.sum(part, axes, dtype=part.dtype)
+        wide.align(x, largest), jnp.squeeze(largest, axes), count, lambda part: jnp.sum(part, axes, dtype=part.dtype)
     )
 
 
@@ -71,11 +71,11 @@ def _by_pieces(x: Pair, exponent: Array, count: int, total: Callable[[Array], Ar
     first = pieces[0] >> 8
     parts = [first.astype(jnp.float32) * 2.0 ** (8 - done), (pieces[0] - (first << 8)).astype(jnp.float32) * 2.0**-done]
     parts += [p.astype(jnp.float32) * 2.0 ** -(done + piece * i) for i, p in enumerate(pieces) if i]
-    found = wide.normal(joined(parts), exponent)
+    found = wide.normal(join(parts), exponent)
     return wide.select(plain == 0, found, wide.normal(Pair(plain, jnp.zeros_like(plain)), 0))
 
 
-def joined(parts: Sequence[Single]) -> Pair:
+def join(parts: Sequence[Single]) -> Pair:
     """Returns the sum of whole numbers over powers of two, the largest first, all but that not negative.
 
     It goes from the least up: each sum is exact, but for parts below 2^-24 of the second last.
@@ -95,7 +95,7 @@ def cut(value: Single, factor: float) -> tuple[Array, Single]:
     return whole, moved - whole.astype(jnp.float32)
 
 
-def scattered(into: Wide, indices: Array, updates: Wide, params: dict[str, Any]) -> Wide:
+def scatter(into: Wide, indices: Array, updates: Wide, params: dict[str, Any]) -> Wide:
     """Returns the result of ``lax.scatter_add``, each sum over the largest exponent that is added there.
 
     Exponents are scattered by their maximum and gathered back, so that an update has that of its target. Dropped
@@ -131,7 +131,7 @@ def scattered(into: Wide, indices: Array, updates: Wide, params: dict[str, Any])
 
     if count == 0:
         return into
-    found = _by_pieces(wide.aligned(updates, jnp.maximum(there, updates.exponent)), largest, count, total)
+    found = _by_pieces(wide.align(updates, jnp.maximum(there, updates.exponent)), largest, count, total)
     return wide.add(into, found)
 
 
@@ -285,7 +285,7 @@ def rfft(x: Wide) -> tuple[Wide, Wide]:
     even, odd = (jax.tree.map(lambda part, k=k: part[..., k::2], x) for k in (0, 1))
     z, exponent = _over_largest(even, odd)
     z = jax.tree.map(lambda part: jnp.concatenate([part, part[:, :1]], axis=1), _transform(z))
-    return _numbers(_folded(z, _half_circle(n)), exponent - 1, (*batch, n // 2 + 1))
+    return _numbers(_fold(z, _half_circle(n)), exponent - 1, (*batch, n // 2 + 1))
 
 
 def irfft(real: Wide, imaginary: Wide, n: int) -> Wide:
@@ -295,9 +295,9 @@ def irfft(real: Wide, imaginary: Wide, n: int) -> Wide:
     if real.shape[-1] != half + 1:
         raise ValueError(f"real has {real.shape[-1]} entries, which are not those of n = {n}: give n // 2 + 1")
     ends = jnp.broadcast_to((np.arange(half + 1) % half == 0).reshape((1,) * len(batch) + (-1,)), real.shape)
-    z, exponent = _over_largest(real, wide.select(ends, wide.filled(0.0, real.shape), imaginary))
-    z = jax.tree.map(lambda part: part[:, :half], _folded(z, np.conj(_half_circle(n))))
-    z, exponent = _divided(_conjugate(_transform(_conjugate(z))), exponent, n)
+    z, exponent = _over_largest(real, wide.select(ends, wide.fill(0.0, real.shape), imaginary))
+    z = jax.tree.map(lambda part: part[:, :half], _fold(z, np.conj(_half_circle(n))))
+    z, exponent = _divide(_conjugate(_transform(_conjugate(z))), exponent, n)
     found = wide.in_range(wide.normal(jax.tree.map(lambda a, b: jnp.stack([a, b], axis=-1), *z), exponent[..., None]))
     return jax.tree.map(lambda part: part.reshape(*batch, n), found)
 
@@ -313,7 +313,7 @@ def _over_largest(real: Wide, imaginary: Wide) -> tuple[ComplexPair, Array]:
     """Returns complex numbers (batch, n) over powers of two (batch, 1), so that no part is 2 or larger, and those."""
     real, imaginary = (jax.tree.map(lambda part: part.reshape(-1, part.shape[-1]), x) for x in (real, imaginary))
     exponent = jnp.max(jnp.maximum(real.exponent, imaginary.exponent), axis=1, keepdims=True)
-    return ComplexPair(wide.aligned(real, exponent), wide.aligned(imaginary, exponent)), exponent
+    return ComplexPair(wide.align(real, exponent), wide.align(imaginary, exponent)), exponent
 
 
 def _numbers(z: ComplexPair, exponent: Array, shape: tuple[int, ...]) -> tuple[Wide, Wide]:
@@ -326,7 +326,7 @@ def _conjugate(z: ComplexPair) -> ComplexPair:
     return ComplexPair(z.real, pair.negative(z.imaginary))
 
 
-def _divided(z: ComplexPair, exponent: Array, n: int) -> tuple[ComplexPair, Array]:
+def _divide(z: ComplexPair, exponent: Array, n: int) -> tuple[ComplexPair, Array]:
     """Returns z / n, as pairs with exponents."""
     if n % 3 == 0:
         third = jax.tree.map(lambda part: part.reshape(1, 1), pair.constant(1 / 3))
@@ -370,7 +370,7 @@ def _half_circle(n: int) -> Complex128[np.ndarray, " half"]:
     return -1j * _roots(np.arange(n // 2 + 1), n)
 
 
-def _folded(x: ComplexPair, factors: Complex128[np.ndarray, " half"]) -> ComplexPair:
+def _fold(x: ComplexPair, factors: Complex128[np.ndarray, " half"]) -> ComplexPair:
     """Returns x + y + factors (x - y), where y is the conjugate of x (batch, half) from its end to its start."""
     y = _conjugate(jax.tree.map(lambda part: jnp.flip(part, 1), x))
     difference = add(x, jax.tree.map(jnp.negative, y))

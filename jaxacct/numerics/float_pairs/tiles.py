@@ -41,9 +41,9 @@ from jax import lax
 from jaxtyping import Array, Int8, Int32
 
 from jaxacct.numerics.float_pairs import functions, pair, wide
-from jaxacct.numerics.float_pairs.functions import parts, rounded, sine_and_cosine
+from jaxacct.numerics.float_pairs.functions import parts, round_to, sine_and_cosine
 from jaxacct.numerics.float_pairs.pair import LEAST, Pair, Single, bits, halves, power_of_two, product, quick_two_sum
-from jaxacct.numerics.float_pairs.sums import ComplexPair, add, cut, joined, multiply
+from jaxacct.numerics.float_pairs.sums import ComplexPair, add, cut, join, multiply
 from jaxacct.numerics.float_pairs.wide import Wide
 
 TILE = 8
@@ -65,7 +65,7 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
     # Share of the largest weight that the largest product with an angle has to reach; below it results are NaN.
     least_tile = 2.0**-64
     top = jnp.max(weights.exponent, axis=1)
-    w, once = wide.aligned(weights, top[:, None]), _turn(angles)
+    w, once = wide.align(weights, top[:, None]), _turn(angles)
     # No product exceeds this times its frequency.
     most = jnp.max(w.high * jnp.abs(_plain(angles).high), axis=1) * np.float32(1 + 2.0**-10)
     known = jnp.all(jnp.isfinite(w.high + once.real.high), axis=1) & ((most == 0) | (most >= np.float32(least_tile)))
@@ -76,7 +76,7 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
         turns = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), turns, both)
     step = jax.tree.map(lambda part: part[:, -1], turns)
     turns = jax.tree.map(lambda part: jnp.concatenate([jnp.zeros_like(part[:, :1]), part[:, :-1]], axis=1), turns)
-    own, weighed_step = _sums(_weighed(w, turns), TILE * most, top), _weighed(w, step)
+    own, weighed_step = _sums(_weigh(w, turns), TILE * most, top), _weigh(w, step)
     # The table holds cosines and sines; turns are cosines less 1, so 1 is added to those.
     ones = np.where(np.arange(2 * TILE) < TILE, np.int32(1 << 21), 0).reshape(1, -1, 1)
     table = _digits(Pair(*(jnp.concatenate(parts, axis=1) for parts in zip(*turns, strict=True))), ones)
@@ -90,7 +90,7 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
         columns = _digits(Pair(*(_over(jnp.stack(parts, axis=1), exponent) for parts in zip(*turn, strict=True))))
         # (lanes, digit, cosine or sine, digit, real or imaginary)
         products = lax.dot_general(table, columns, (((3,), (3,)), ((0,), (0,))), preferred_element_type=jnp.int32)
-        carried = _carried(_turned(_by_powers(products, jnp.minimum(last, 1))))
+        carried = _carry(_to_complex(_by_powers(products, jnp.minimum(last, 1))))
         found = wide.add(wide.normal(carried, (exponent + top - 10)[None, None]), own)
         found = found._replace(high=jnp.where(is_known[None, None], found.high, jnp.nan))
         at = jnp.int32(0), TILE * i, jnp.int32(0)
@@ -103,7 +103,7 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
         fresh = _turn(wide.multiply(wide.single(_frequency(first + GROUP * i)[:, None]), angles))
         is_known = known & jnp.all(jnp.isfinite(fresh.real.high), axis=1)
         end = jnp.minimum(GROUP * (i + 1), last)
-        return lax.fori_loop(GROUP * i, end, tile, (sums, _weighed(w, fresh), is_known))[0]
+        return lax.fori_loop(GROUP * i, end, tile, (sums, _weigh(w, fresh), is_known))[0]
 
     last = jnp.max(tiles).astype(jnp.int32)
     sums = Wide(*(jnp.stack([part.T for part in parts]) for parts in zip(real, imaginary, strict=True)))
@@ -134,7 +134,7 @@ def _both(x: ComplexPair, y: ComplexPair) -> ComplexPair:
     return add(add(multiply(x, y), x), jax.tree.map(lambda a, b: jnp.broadcast_to(a, b.shape), y, x))
 
 
-def _weighed(w: Pair, z: ComplexPair) -> ComplexPair:
+def _weigh(w: Pair, z: ComplexPair) -> ComplexPair:
     """Returns w z, for z (lanes, n) or (lanes, rows, n)."""
     w = w if z.real.high.ndim == 2 else jax.tree.map(lambda part: part[:, None], w)
     return ComplexPair(pair.multiply(w, z.real), pair.multiply(w, z.imaginary))
@@ -194,13 +194,13 @@ def _by_powers(products: Array, once: Array) -> Int32[Array, "powers 2 16 lanes"
     return lax.fori_loop(jnp.int32(0), once, added, (rows, nothing))[1]
 
 
-def _turned(sums: Array) -> Int32[Array, "powers 2 8 lanes"]:
+def _to_complex(sums: Array) -> Int32[Array, "powers 2 8 lanes"]:
     """Returns sums (powers, part, row, lanes) as the real and imaginary parts of complex products."""
     cosines, sines = sums[:, :, :TILE], sums[:, :, TILE:]
     return jnp.stack([cosines[:, 0] - sines[:, 1], cosines[:, 1] + sines[:, 0]], axis=1)
 
 
-def _carried(sums: Array) -> Pair:
+def _carry(sums: Array) -> Pair:
     """Returns the sum of whole numbers (powers, ...) over powers of 256, from 256^0 down."""
     *above, carry = sums
     digits: list[Array] = []
@@ -213,7 +213,7 @@ def _carried(sums: Array) -> Pair:
     for i in range(0, len(digits), 3):
         whole = sum(digit << 8 * (2 - j) for j, digit in enumerate(digits[i : i + 3]))
         parts.append(jnp.asarray(whole).astype(jnp.float32) * 2.0 ** (-8 * (i + 3)))
-    return joined(parts)
+    return join(parts)
 
 
 def _sums(z: ComplexPair, most: Single, top: Array) -> Wide:
@@ -226,7 +226,7 @@ def _sums(z: ComplexPair, most: Single, top: Array) -> Wide:
     second = second + (last >> 16)
     first = first + (second >> 16)
     whole = [first >> 12, first & 0xFFF, second & 0xFFFF, last & 0xFFFF]
-    found = joined([part.astype(jnp.float32) * 2.0**-s for part, s in zip(whole, (9, 21, 37, 53), strict=True)])
+    found = join([part.astype(jnp.float32) * 2.0**-s for part, s in zip(whole, (9, 21, 37, 53), strict=True)])
     return wide.normal(found, (exponent + top)[None, None])
 
 
@@ -245,7 +245,7 @@ def _remainders() -> tuple[list[list[np.float32]], list[np.float32]]:
     # :func:`exp_remainder` rests on it.
     paired = 7
     every = [Fraction(2, factorial(n + 2)) for n in range(14)]
-    return [parts(value, 24, 24) for value in every[:paired]], [rounded(value) for value in every[paired:]]
+    return [parts(value, 24, 24) for value in every[:paired]], [round_to(value) for value in every[paired:]]
 
 
 def _onto(constant: np.float32, t: Single) -> Pair:
@@ -314,7 +314,7 @@ def remaining_weight(least: Wide, slack: Wide) -> list[Wide]:
     1 - least is rounded down by five units of roundoff at most, so the result is not above the truth. Where slack is at
     least half of 1 - least it is below it by ten units of slack at most, and else right to fourteen of itself.
     """
-    rest = wide.subtract(wide.filled(1.0, least.shape), least)
+    rest = wide.subtract(wide.fill(1.0, least.shape), least)
     return [wide.subtract(wide.multiply(rest, wide.constant(1 - 3 * pair.ROUNDING)), slack)]
 
 
@@ -328,7 +328,7 @@ def missing_above(value: Wide, high: Wide) -> list[Wide]:
     rest = wide.add(rest, wide.by_power(wide.absolute(rest), np.int32(-42)))
     power = jnp.clip(high.exponent, -126, 127) - 52
     whole = wide.by_power(wide.ceiling(wide.by_power(rest, -power)), power)
-    return [wide.select(jnp.isinf(high.high), wide.filled(0.0, value.shape), whole)]
+    return [wide.select(jnp.isinf(high.high), wide.fill(0.0, value.shape), whole)]
 
 
 WHOLE: dict[str, Callable[..., list[Wide]]] = {
@@ -337,7 +337,7 @@ WHOLE: dict[str, Callable[..., list[Wide]]] = {
     "missing_above": missing_above,
     "remaining_weight": remaining_weight,
     "sine_and_cosine": functions.sine_and_cosine,
-    "turned": turned,
+    "cosine_and_sine": turned,
     "turned_sums": turned_sums,
 }
 """Functions that are jitted by these names, in their forms for pairs."""

@@ -87,7 +87,7 @@ def in_range(x: Wide, plain: Single | None = None) -> Wide:
     return select(beyond, Wide(end, jnp.zeros_like(end), jnp.where(up, INFINITE, NOTHING)), x)
 
 
-def filled(value: float, shape: tuple[int, ...]) -> Wide:
+def fill(value: float, shape: tuple[int, ...]) -> Wide:
     """Returns one number of the host at all places."""
     return Wide(*(jnp.broadcast_to(part, shape) for part in constant(value)))
 
@@ -107,7 +107,7 @@ def constant(value: np.ndarray | float) -> Wide:
     return Wide(jnp.asarray(high, jnp.float32), jnp.asarray(low, jnp.float32), jnp.asarray(exponent))
 
 
-def aligned(x: Wide, exponent: Array) -> Pair:
+def align(x: Wide, exponent: Array) -> Pair:
     """Returns the numbers over 2^exponent, which is at least their own; below 2^-126 as if their power were that."""
     return pair.scale(x.pair, power_of_two(jnp.maximum(x.exponent - exponent, -126)))
 
@@ -115,7 +115,7 @@ def aligned(x: Wide, exponent: Array) -> Pair:
 def add(x: Wide, y: Wide) -> Wide:
     """Returns x + y."""
     exponent = jnp.maximum(x.exponent, y.exponent)
-    a, b = aligned(x, exponent), aligned(y, exponent)
+    a, b = align(x, exponent), align(y, exponent)
     return normal(pair.add(a, b), exponent, a.high + b.high)
 
 

@@ -42,7 +42,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float32, Float64, Int32
 
-from jaxacct.train.clipping.rows import WHOLE, by_shards, laid
+from jaxacct.train.clipping.rows import WHOLE, by_shards, lay_out
 
 LANES = 128
 """Number of partial sums that are left to float64: few enough to take no time, and enough to keep the halves wide.
@@ -107,14 +107,14 @@ class Stored(NamedTuple):
         """
         if jnp.issubdtype(gradients.dtype, jnp.floating) and gradients.dtype.itemsize < 4:
             gradients = jax.lax.optimization_barrier(gradients.astype(jnp.float32))
-        return cls(laid(gradients, spec), spec)
+        return cls(lay_out(gradients, spec), spec)
 
     def squares(self) -> Float64[Array, " batch"]:
         return by_shards(squared_norms, self.gradients, self.spec)
 
     def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, ...]:
-        start = laid(jnp.zeros((1, *self.gradients.shape[1:]), jnp.float64), self.spec)[0]
-        return added([start], [self.gradients], kept, [factor])[0]
+        start = lay_out(jnp.zeros((1, *self.gradients.shape[1:]), jnp.float64), self.spec)[0]
+        return add_rows([start], [self.gradients], kept, [factor])[0]
 
     def margin(self, rows: int) -> float:
         return double_margin(rows, rows)
@@ -397,7 +397,9 @@ class Together:
             scales.append(by[0] if same else jnp.stack(by, axis=1)[:, np.repeat(np.arange(len(by)), self.pieces), None])
         for group in _groups([starts[number].size for number in stored]):
             numbers = [stored[i] for i in group]
-            new = added([starts[n] for n in numbers], [gradients[i] for i in group], kept, [scales[i] for i in group])
+            new = add_rows(
+                [starts[n] for n in numbers], [gradients[i] for i in group], kept, [scales[i] for i in group]
+            )
             for number, total in zip(numbers, new, strict=True):
                 found[number] = total
         return found
@@ -414,7 +416,9 @@ class Together:
         return [found[place] for place in range(len(self.shapes))]
 
 
-def added(starts: list[Array], gradients: list[Array], kept: Array, factors: list[Array]) -> list[Float64[Array, ...]]:
+def add_rows(
+    starts: list[Array], gradients: list[Array], kept: Array, factors: list[Array]
+) -> list[Float64[Array, ...]]:
     """Returns ``starts`` with the kept rows of gradients added to them, each times its factor; (batch,) or wider."""
 
     def term(gradient: Array, kept: Array, factor: Array) -> Array:

@@ -37,7 +37,7 @@ from jaxacct.train.clipping.contributions import (
     Tied,
     Together,
 )
-from jaxacct.train.clipping.rows import WHOLE, apart, interpret, laid, refuse, run_alone, side
+from jaxacct.train.clipping.rows import WHOLE, apart, interpret, lay_out, refuse, run_alone, side
 from jaxacct.train.owned import path_of
 
 Shape = tuple[int, ...]
@@ -297,7 +297,7 @@ def matrix_contributions(
         numbers = (((axis,), (axis,)), (batches, batches))
         product = jax.lax.dot_general(cotangents, activations, numbers, precision=HIGHEST)
         turned = PartitionSpec(*reversed(spec))
-        return Stored(laid(product, PartitionSpec(*[None] * (axis - 1), *turned)), turned)
+        return Stored(lay_out(product, PartitionSpec(*[None] * (axis - 1), *turned)), turned)
     return Summed(activations, cotangents)
 
 
@@ -571,7 +571,7 @@ class Uses:
                 if path not in shifts:
                     return [output], {}
                 if isinstance(layer, Convolution):
-                    output = layer.applied(functools.partial(_convolved, jaxpr, step), activation, weight.value)
+                    output = layer.applied(functools.partial(_convolve, jaxpr, step), activation, weight.value)
                 return [output + shifts[path]], {path: activation}
         self._opened(given, name)
         return results, {}
@@ -586,7 +586,7 @@ class Uses:
         inner = step.params["jaxpr"]
 
         def body(plain: list[Any], own: dict[Path, Array]) -> tuple[list[Any], dict[Path, Array]]:
-            results, seen = self._evaluate(inner, (), _closed(given, plain), own, path, steps)
+            results, seen = self._evaluate(inner, (), _close_over(given, plain), own, path, steps)
             return self._opened(results, step.primitive.name), seen
 
         options = {"prevent_cse": step.params["prevent_cse"], "policy": step.params["policy"]}
@@ -645,7 +645,7 @@ def _plain(given: list[Any]) -> list[Any]:
     return [None if isinstance(value, Weight) else value for value in given]
 
 
-def _closed(given: list[Any], plain: list[Any]) -> list[Any]:
+def _close_over(given: list[Any], plain: list[Any]) -> list[Any]:
     """Returns the weights among ``given``, and ``plain`` for all else."""
     return [value if isinstance(value, Weight) else other for value, other in zip(given, plain, strict=True)]
 
@@ -655,7 +655,7 @@ def _below(shifts: dict[Path, Array], path: Path) -> dict[Path, Array]:
     return {place: shift for place, shift in shifts.items() if place[: len(path)] == path}
 
 
-def _convolved(jaxpr: core.Jaxpr, step: core.JaxprEqn, image: Array, kernel: Array) -> Array:
+def _convolve(jaxpr: core.Jaxpr, step: core.JaxprEqn, image: Array, kernel: Array) -> Array:
     return run_alone(jaxpr, step, [image, kernel])[0]
 
 
@@ -707,10 +707,10 @@ class Tap:
             parts.append((left, right) if use.sides == self.uses[0][1].sides else (right, left))
         lookups = sum(isinstance(use.layer, Table) for _, use in self.uses)
         axis = 1 + bool(self.uses[0][1].own)
-        left, right = _joined(parts[lookups:], axis)
+        left, right = _join(parts[lookups:], axis)
         if not lookups:
             return matrix_contributions(left, right, matrix)
-        indices, gradients = _joined(parts[:lookups], axis)
+        indices, gradients = _join(parts[:lookups], axis)
         if left is None:
             return looked_up(indices, gradients, self.uses[0][1].layer.weight_shape[0])
         return Tied(indices, *(part.astype(jnp.float32) for part in (gradients, left, right)))
@@ -904,7 +904,7 @@ class GhostLoss:
         return [self.taps[leaf].restored(value) if leaf in self.taps else value for leaf, value in enumerate(sums)]
 
 
-def _joined(parts: list[tuple[Array, Array]], axis: int) -> Any:
+def _join(parts: list[tuple[Array, Array]], axis: int) -> Any:
     """Returns the factors of several uses with their positions, along ``axis``, one after another; None for no use."""
     if len(parts) < 2:
         return parts[0] if parts else (None, None)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float64, PyTree
 from jaxacct.numerics.precision import is_concrete, within_scope
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored, Together
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
-from jaxacct.train.clipping.rows import WHOLE, Shards, apart, check_rows, dealt, filled, refuse, rows_at_once
+from jaxacct.train.clipping.rows import WHOLE, Shards, apart, check_rows, deal, fill_up, refuse, rows_at_once
 from jaxacct.train.clipping.rules import ClippingRule, Flat
 
 Loss = Callable[[PyTree, Any], Array]
@@ -196,9 +196,9 @@ def _sum_rows(
     size, rows = rows_at_once(len(mask), microbatch_size), len(mask)
     start = _zeros(gradients, params, shards)
     if size >= rows:
-        mask, examples = jnp.pad(mask, (0, size - rows)), filled(examples, rows, size)
+        mask, examples = jnp.pad(mask, (0, size - rows)), fill_up(examples, rows, size)
         sums = _add(gradients, gradients.contributions(params, examples), mask, start, rule, params, batch, shards)
-        return _finished(gradients, params, sums, shards)
+        return _finish(gradients, params, sums, shards)
 
     # The loop's state is the sums and the count so far; a step adds one block of ``size`` rows. It ends with the last
     # block that has a row that counts. Where devices meet in collectives, all go through as many blocks as the longest.
@@ -214,7 +214,7 @@ def _sum_rows(
     if shards and shards.meet:
         used = jax.lax.pmax(used, shards.axes)
     sums = jax.lax.fori_loop(0, (used + size - 1) // size, add_block, start)
-    return _finished(gradients, params, sums, shards)
+    return _finish(gradients, params, sums, shards)
 
 
 def _over_devices(summed: Summing, shards: Shards) -> Summing:
@@ -232,7 +232,7 @@ def _over_devices(summed: Summing, shards: Shards) -> Summing:
 
     def over_devices(params: PyTree, rule: ClippingRule, examples: PyTree, mask: Array) -> tuple[PyTree, Array]:
         # Copies of the last row fill up the last turn; ``real`` masks them out, whatever the mask says of that row.
-        examples, kept = jax.tree.map(lambda rows: dealt(rows, shards.devices), (examples, mask))
+        examples, kept = jax.tree.map(lambda rows: deal(rows, shards.devices), (examples, mask))
         real = np.arange(kept.size).reshape(kept.shape) < len(mask)
         structure, turns = jax.tree.structure(params), PartitionSpec(None, shards.axes)
         lying = jax.tree.unflatten(structure, map(shards.by_rows, range(len(shards.specs))))
@@ -309,7 +309,7 @@ def _zeros(
 
 
 @within_scope
-def _finished(
+def _finish(
     gradients: GhostLoss | StoredLoss, params: PyTree, sums: tuple[list[Array], Array], shards: Shards | None
 ) -> tuple[PyTree, Array]:
     """Returns the sums over all rows as a pytree like the parameters, and the count."""

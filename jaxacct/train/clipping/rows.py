@@ -66,14 +66,14 @@ def filled_places(rows: int, multiple: int) -> np.ndarray:
     return np.minimum(np.arange(-(-rows // multiple) * multiple), rows - 1)
 
 
-def filled(tree: PyTree, rows: int, multiple: int) -> PyTree:
+def fill_up(tree: PyTree, rows: int, multiple: int) -> PyTree:
     """Returns arrays of ``rows`` rows filled up to a multiple by copies of the last, which must not count."""
     if rows % multiple == 0:
         return tree
     return jax.tree.map(lambda part: jnp.asarray(part)[filled_places(rows, multiple)], tree)
 
 
-def mapped(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> Any:
+def map_rows(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> Any:
     """Returns ``function`` of each row, computed in blocks of whole tiles, so that all rows are treated alike.
 
     >>> mapped(lambda x: x + 1, jnp.arange(3), 512).tolist()
@@ -81,7 +81,7 @@ def mapped(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> A
     """
     rows = len(jax.tree.leaves(tree)[0])
     size = rows_at_once(rows, block)
-    whole = filled(tree, rows, size)
+    whole = fill_up(tree, rows, size)
     together = jax.vmap(apart(function, "what is counted"))
     # A loop over blocks without a state: all have the same shape, and the last is filled up.
     found = jax.lax.map(together, jax.tree.map(lambda part: part.reshape(-1, size, *part.shape[1:]), whole))
@@ -146,7 +146,7 @@ def apart(function: Callable[..., Any], what: str = "loss") -> Callable[..., Any
         refuse(traced.jaxpr, what)
         if not need_care(traced.jaxpr):
             return function(*args)
-        found = _evaluated(traced.jaxpr, traced.consts, jax.tree.leaves(args))
+        found = _evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shapes), found)
 
     return run
@@ -165,7 +165,7 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
     """
     random = np.random.default_rng(0)
     if not is_concrete(params) or any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(params)):
-        params = jax.tree.map(lambda leaf: _made(leaf, 0.3 * random.standard_normal(leaf.shape)), params)
+        params = jax.tree.map(lambda leaf: _make_up(leaf, 0.3 * random.standard_normal(leaf.shape)), params)
 
     draws = (random.random, random.standard_normal, np.zeros, np.ones)
     kinds = [_of_kind(example, draw) for draw in draws]
@@ -212,10 +212,10 @@ def _mixtures(size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
 
 
 def _of_kind(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
-    return jax.tree.map(lambda part: _made(part, draw(part.shape)), example)
+    return jax.tree.map(lambda part: _make_up(part, draw(part.shape)), example)
 
 
-def _made(like: Any, values: Any) -> Array:
+def _make_up(like: Any, values: Any) -> Array:
     """Returns made-up numbers of a shape and dtype; for a whole dtype their magnitudes, cut to its range."""
     if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
         return jax.random.split(jax.random.key(0, impl=jax.random.key_impl(jnp.empty((), like.dtype))), like.shape)
@@ -302,11 +302,11 @@ def _with_care(jaxpr: core.Jaxpr, _: int, step: core.JaxprEqn, given: list[Any])
     if narrow := _narrow_indices(step):
         return [_bound(step, *(jnp.asarray(x, jnp.int32) if i in narrow else x for i, x in enumerate(given)))]
     if any(map(need_care, _inside(step))):
-        step = step.replace(params={name: _rewritten(value) for name, value in step.params.items()})
+        step = step.replace(params={name: _rewrite(value) for name, value in step.params.items()})
     return run_alone(jaxpr, step, given)
 
 
-def _evaluated(jaxpr: core.Jaxpr, consts: Any, inputs: Any) -> list[Any]:
+def _evaluate(jaxpr: core.Jaxpr, consts: Any, inputs: Any) -> list[Any]:
     """Returns the results of a traced function whose operations are all evaluated :func:`_with_care`."""
     return interpret(jaxpr, consts, inputs, functools.partial(_with_care, jaxpr))
 
@@ -335,17 +335,17 @@ def _by_itself(function: Callable[[Array, Array], Array]) -> Callable[[Array, Ar
     return own
 
 
-def _rewritten(value: Any) -> Any:
-    """Returns an operation's parameter with the traced functions in it evaluated as :func:`_evaluated` does."""
+def _rewrite(value: Any) -> Any:
+    """Returns an operation's parameter with the traced functions in it evaluated as :func:`_evaluate` does."""
     if isinstance(value, (tuple, list)) and any(isinstance(part, (core.ClosedJaxpr, core.Jaxpr)) for part in value):
-        return type(value)(map(_rewritten, value))
+        return type(value)(map(_rewrite, value))
     is_open = isinstance(value, core.Jaxpr)
     if not is_open and not isinstance(value, core.ClosedJaxpr):
         return value
     jaxpr, consts = (value, ()) if is_open else (value.jaxpr, value.consts)
     types: list[Any] = [atom.aval for atom in jaxpr.invars]
     shapes = [jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=kind.weak_type) for kind in types]
-    made = jax.make_jaxpr(lambda *inputs: _evaluated(jaxpr, consts, inputs))(*shapes)
+    made = jax.make_jaxpr(lambda *inputs: _evaluate(jaxpr, consts, inputs))(*shapes)
     return made.jaxpr if is_open else made
 
 
@@ -372,7 +372,7 @@ WHOLE = PartitionSpec()
 """Spec of an array that is whole on every device."""
 
 
-def _scattered(part: Array, names: Any, axis: int) -> Array:
+def _scatter(part: Array, names: Any, axis: int) -> Array:
     """Returns on each device its shard of the sum over the devices along ``names``, cut along ``axis``."""
 
     def exchanged(part: Array) -> Array:
@@ -416,11 +416,11 @@ class Shards:
 
     def by_rows(self, leaf: int) -> PartitionSpec:
         """Returns how a parameter lies over the row axes."""
-        return _restricted(self.specs[leaf], self.axes)
+        return _restrict(self.specs[leaf], self.axes)
 
     def by_tensors(self, leaf: int) -> PartitionSpec:
         """Returns how a parameter lies over the axes of tensors."""
-        return _restricted(self.specs[leaf], [axis for axis in self.rows.mesh.axis_names if axis not in self.axes])
+        return _restrict(self.specs[leaf], [axis for axis in self.rows.mesh.axis_names if axis not in self.axes])
 
     def scattered(self, leaf: int, total: Array) -> Array:
         """Returns, on each device, its shard of the sum of all ``total`` over the row axes that divide the parameter.
@@ -428,18 +428,18 @@ class Shards:
         Float64 sums are added in another order, which their margins allow for.
         """
         rows, tensors = self.by_rows(leaf), self.by_tensors(leaf)
-        total = _laid(total, tensors)
+        total = _lay_out(total, tensors)
         divided = [axis for axis, entry in enumerate(rows) if entry is not None]
 
         # One exchange for each axis that rows divide, after which a device has its part along that axis.
         def scatter(part: Array) -> Array:
             for axis in divided:
-                part = _scattered(part, rows[axis], axis)
+                part = _scatter(part, rows[axis], axis)
             return part
 
         # An array axis that both kinds divide is divided by rows first, and each part again by tensors.
         if not names_in(tensors) or any(axis < len(tensors) and tensors[axis] is not None for axis in divided):
-            return _laid(scatter(total), tensors)
+            return _lay_out(scatter(total), tensors)
         # Without this, XLA would first gather the shards of the tensor.
         names = set(names_in(tensors))
         return jax.shard_map(scatter, in_specs=tensors, out_specs=tensors, axis_names=names, check_vma=False)(total)
@@ -498,9 +498,9 @@ def side(spec: PartitionSpec, axes: Sequence[int], shape: tuple[int, ...]) -> An
     return spec[divided[0]] if divided and divided == wide[:1] else None
 
 
-def laid(values: Array, spec: PartitionSpec) -> Array:
+def lay_out(values: Array, spec: PartitionSpec) -> Array:
     """Returns ``values`` (batch, ...), each of which lies as ``spec`` says."""
-    return _laid(values, PartitionSpec(None, *spec))
+    return _lay_out(values, PartitionSpec(None, *spec))
 
 
 def by_shards(norms: Callable[[Array], Array], values: Array, spec: PartitionSpec) -> Array:
@@ -518,17 +518,17 @@ def by_shards(norms: Callable[[Array], Array], values: Array, spec: PartitionSpe
     return spread(values)
 
 
-def dealt(rows: Array, devices: int) -> Array:
+def deal(rows: Array, devices: int) -> Array:
     """Returns rows (turns, devices, ...) dealt in turns, so that all devices share the padding, which comes last."""
-    whole: Array = filled(rows, len(rows), devices)
+    whole: Array = fill_up(rows, len(rows), devices)
     return whole.reshape(-1, devices, *rows.shape[1:])
 
 
-def _laid(values: Array, spec: PartitionSpec) -> Array:
+def _lay_out(values: Array, spec: PartitionSpec) -> Array:
     return jax.lax.with_sharding_constraint(values, spec) if names_in(spec) else values
 
 
-def _restricted(spec: PartitionSpec, axes: Sequence[str]) -> PartitionSpec:
+def _restrict(spec: PartitionSpec, axes: Sequence[str]) -> PartitionSpec:
     """Returns the part of a spec that names some axes of the mesh."""
     entries = [tuple(axis for axis in axes_of(entry) if axis in axes) for entry in spec]
     return PartitionSpec(*(entry[0] if len(entry) == 1 else entry or None for entry in entries))

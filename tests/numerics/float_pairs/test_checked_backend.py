@@ -41,7 +41,7 @@ class Simplified(Operations):
 
 
 def test_this_backend_is_as_assumed():
-    assert functions.failures(functions.computed()) == []
+    assert functions.failures(functions.compute()) == []
 
 
 @pytest.mark.parametrize(
@@ -54,13 +54,13 @@ def test_this_backend_is_as_assumed():
     ids=["truncates", "multiplies in bfloat16", "simplifies"],
 )
 def test_wrong_arithmetic_is_named(wrong, named):
-    assert [line for line in functions.failures(functions.computed(wrong)) if line.startswith(named + " is")]
+    assert [line for line in functions.failures(functions.compute(wrong)) if line.startswith(named + " is")]
 
 
 def test_a_backend_that_fails_is_refused(monkeypatch):
     monkeypatch.setattr(functions, "_sound", set())
-    right = functions.computed
-    monkeypatch.setattr(functions, "computed", lambda: right(Operations(times=by_bfloat16)))
+    right = functions.compute
+    monkeypatch.setattr(functions, "compute", lambda: right(Operations(times=by_bfloat16)))
     with pytest.raises(elementary.UnsoundBackendError, match="12 bits"):
         functions.check()
     assert UnsoundBackendError is elementary.UnsoundBackendError

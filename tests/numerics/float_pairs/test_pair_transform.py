@@ -124,9 +124,9 @@ def test_what_is_not_finite_spoils_its_own_transform_and_no_other():
 @pytest.mark.parametrize("n", [0, 64, 127, 160, 2**20])
 def test_lengths_without_a_certificate_are_refused(n):
     with pytest.raises(ValueError, match=rf"n is {n}: .*2\^k or 3 2\^k"):
-        rfft(wide.filled(0.0, (n,)))
+        rfft(wide.fill(0.0, (n,)))
 
 
 def test_a_transform_of_another_length_is_refused():
     with pytest.raises(ValueError, match="65 entries"):
-        irfft(wide.filled(0.0, (65,)), wide.filled(0.0, (65,)), 256)
+        irfft(wide.fill(0.0, (65,)), wide.fill(0.0, (65,)), 256)
