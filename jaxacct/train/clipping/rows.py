@@ -197,7 +197,7 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
 
 
 def _mixtures(size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yields the kind at each place of a block: 0 and 1 at half of the places, 2 to 6 of :func:`check_rows` at the others.
+    """Yields the kind at each place of a block: 0 and 1 at half of the places, 2 to 6 of :func:`check_rows` elsewhere.
 
     Kinds 0 and 1 stand at even places and at odd ones, each of the others next to them, also in blocks of two rows; in
     longer blocks they stand at random places as well, so that rows meet at all distances.
