@@ -1,6 +1,6 @@
 """Functions of the normal law that pairs, laws and conversions rest on, each with a bound on its rounding.
 
-1. :func:`cosine_and_sine`: e^(ix) - 1 without cancellation, and :func:`sine_and_cosine`, both as fast as a CPU allows;
+1. :func:`cosm1_and_sin`: e^(ix) - 1 without cancellation, and :func:`sine_and_cosine`, both as fast as a CPU allows;
 2. :func:`normal_cells`, :func:`lower_tail`: masses and tails;
 3. the privacy profile of two normal laws a distance mu apart: delta from epsilon and mu (:func:`log_delta_at`), both
    ways back (:func:`epsilon_bounds`, :func:`mu_bounds`), and the same for a Poisson sample (:func:`sampled_delta`,
@@ -48,7 +48,7 @@ digits).
 
 
 @with_pair_form
-def cosine_and_sine(angle: Array) -> tuple[Array, Array]:
+def cosm1_and_sin(angle: Array) -> tuple[Array, Array]:
     """Returns cos - 1 and sin, the first without cancellation, of angles below 2^52: XLA's take a CPU ten times longer.
 
     In float64 they err by five units of roundoff of the angle (tests/saddlepoint/test_tiles.py). Let h be a quarter of

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.mechanisms.normal import cosine_and_sine
+from jaxacct.mechanisms.normal import cosm1_and_sin
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error, with_pair_form
 from jaxacct.numerics.float_pairs import few_digits
 from jaxacct.numerics.precision import TINY, log_complement
@@ -829,7 +829,7 @@ def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Arr
         def transform(w: Array) -> Array:
             half = w * lengths / 2
             # The squared modulus of nu's transform, from cos - 1 so that nothing cancels where phases are small.
-            cosines, sines = cosine_and_sine(jnp.stack([w * offsets, half]))
+            cosines, sines = cosm1_and_sin(jnp.stack([w * offsets, half]))
             heights = mass * jnp.where(half < 1e-4, 1 - half**2 / 6, sines[1] / jnp.maximum(half, 1e-4))
             return (jnp.sum(heights) + jnp.sum(heights * cosines[0])) ** 2 + jnp.sum(heights * sines[0]) ** 2
 

@@ -309,8 +309,8 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
 # Losses on the lattice: those of a menu's items as measures on the multiples of one h, above and below the true ones.
 #
 # :func:`window_for` chooses the lattice, and nothing about its choice can break a bound, but for the exactness of the
-# multiples of h (:func:`_round_mesh`); :func:`put_on_grid` moves masses to the lattice, in the order that the side asked
-# for needs.
+# multiples of h (:func:`_round_mesh`); :func:`put_on_grid` moves masses to the lattice, in the order that the
+# side needs that is asked for.
 # ----------------------------------------------------------------------------------------------------
 
 ORDERS = np.exp2(np.linspace(-8.0, 24.0, 81))

@@ -28,7 +28,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, ForEpsilon, Parts, Question
-from jaxacct.mechanisms.normal import cosine_and_sine, sine_and_cosine
+from jaxacct.mechanisms.normal import cosm1_and_sin, sine_and_cosine
 from jaxacct.mechanisms.pair import CellMasses, DominatingPair, surplus
 from jaxacct.numerics import by_work
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
@@ -711,7 +711,7 @@ def kernels_of(angles: Array, mesh: Array, order: Array) -> Array:
     G is the sum of e^(-(r mesh + i angle) n) over n >= 0. The difference is computed as
     e^(-t mesh - i angle) (1 - e^(-mesh)) G(t) G(1 + t), in which nothing cancels.
     """
-    cosine, sine = cosine_and_sine(angles)
+    cosine, sine = cosm1_and_sin(angles)
     rates = mesh * jnp.stack([order, 1 + order])[:, None]
     decay = jnp.exp(-rates)
     real, imaginary = -jnp.expm1(-rates) - decay * cosine[None], decay * sine[None]

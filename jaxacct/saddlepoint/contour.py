@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.composition import Part, Parts
-from jaxacct.mechanisms.normal import cosine_and_sine
+from jaxacct.mechanisms.normal import cosm1_and_sin
 from jaxacct.mechanisms.pair import (
     DominatingPair,
     HasLaw,
@@ -787,7 +787,7 @@ def _imaginary_and_error(y: Array, w: Array, _: Array, spread: Array, units: flo
     return y, w * (units * roundoff() * spread[0])
 
 
-_turned = jax.jit(cosine_and_sine)
+_turned = jax.jit(cosm1_and_sin)
 
 
 @with_pair_form
@@ -852,7 +852,7 @@ TURN_ROUNDING = 9.0
 """Bound on a node's angle's error, in units of roundoff of its phase and of w times slope and eps.
 
 Lowering it can break a bound: four units are the angle's own, and its sine and cosine may add five
-(:func:`jaxacct.mechanisms.normal.cosine_and_sine`).
+(:func:`jaxacct.mechanisms.normal.cosm1_and_sin`).
 """
 
 ROUGH_CUT, DEVIATIONS = 8.0, 5.0
@@ -1096,7 +1096,7 @@ def read_at(line: Line, epsilon: Array) -> Read:
         amplitude, phase, w = of_line
         angle = phase + w * beyond
         # At larger angles the bound on the rounding exceeds any error of a cosine, so any value will do.
-        less, sine = jax.lax.optimization_barrier(cosine_and_sine(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0)))
+        less, sine = jax.lax.optimization_barrier(cosm1_and_sin(jnp.where(jnp.abs(angle) * u < 1, angle, 0.0)))
         return jnp.stack([amplitude + amplitude * less, amplitude * w * sine]).sum(1)
 
     beyond = line.slope - epsilon

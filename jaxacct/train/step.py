@@ -14,8 +14,9 @@ One step, with the account on the right::
     clipping                 | clip_and_sum()
     sum                      |
       |---> metrics: private means of the batch, for a share of the step's noise
+    noise, then division     |
+    by the expected size     | with_noise()
       |---> rule: an adaptive clipping norm moves, by a noisy count that the step pays for
-    noise, then division by the expected batch size: privatized()
       |
     optimizer: its update, applied to the parameters
       |

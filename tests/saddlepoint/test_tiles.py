@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.thorough import draws, program
 
-from jaxacct.mechanisms.normal import cosine_and_sine
+from jaxacct.mechanisms.normal import cosm1_and_sin
 from jaxacct.saddlepoint.contour import TILE, _sums
 
 U = 2.0**-53
@@ -14,7 +14,7 @@ SCALES = [1e-8, 1e-4, 1e-2, 0.3, 1.0, 4.0, 100.0, 1e5]
 TILES = 16
 COUNT = draws(100, 10_000)
 
-alone = program(cosine_and_sine)
+alone = program(cosm1_and_sin)
 
 
 def off(real, imaginary, angle):

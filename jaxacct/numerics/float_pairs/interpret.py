@@ -62,7 +62,7 @@ FOLDED: dict[str, Callable[..., Any]] = {
 COSTS = {
     "mul": 54, "add": 57, "sub": 59, "div": 126, "sqrt": 195, "log": 200, "exp": 245, "exp2": 245, "log1p": 280,
     "expm1": 290, "exp_remainder": 360, "sin": 477, "cos": 477, "pow": 520, "sine_and_cosine": 610, "atan2": 680,
-    "cosine_and_sine": 720, "erf": 810, "erfc": 820, "lower_tail": 820,
+    "cosm1_and_sin": 720, "erf": 810, "erfc": 820, "lower_tail": 820,
 }  # fmt: skip
 """Operations that are done to many numbers at once, with about how many float32 operations each takes. Speed only."""
 

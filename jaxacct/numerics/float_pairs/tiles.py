@@ -337,7 +337,7 @@ WHOLE: dict[str, Callable[..., list[Wide]]] = {
     "missing_above": missing_above,
     "remaining_weight": remaining_weight,
     "sine_and_cosine": functions.sine_and_cosine,
-    "cosine_and_sine": turned,
+    "cosm1_and_sin": turned,
     "turned_sums": turned_sums,
 }
 """Functions that are jitted by these names, in their forms for pairs."""

@@ -10,7 +10,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import jaxacct as ja
 from jaxacct.mechanisms.gaussian import remaining_weight
-from jaxacct.mechanisms.normal import cosine_and_sine, lower_tail, sine_and_cosine
+from jaxacct.mechanisms.normal import cosm1_and_sin, lower_tail, sine_and_cosine
 from jaxacct.mechanisms.pair import exp_remainder
 from jaxacct.numerics.arithmetic import in_pairs
 from jaxacct.numerics.float_pairs import tiles, wide
@@ -29,7 +29,7 @@ def exact(number: wide.Wide, i: int) -> mpmath.mpf:
 def test_pairs_know_what_is_traced(name):
     function, count = {
         "exp_remainder": (exp_remainder, 2), "sine_and_cosine": (sine_and_cosine, 1), "lower_tail": (lower_tail, 1),
-        "cosine_and_sine": (cosine_and_sine, 1), "missing_above": (missing_above, 2),
+        "cosm1_and_sin": (cosm1_and_sin, 1), "missing_above": (missing_above, 2),
         "remaining_weight": (remaining_weight, 2),
     }[name]  # fmt: skip
     with jax.enable_x64(True):
@@ -78,7 +78,7 @@ def test_turns_are_right_to_six_units_of_the_angle():
     x = wide.constant(
         np.concatenate([rng.uniform(-9e5, 9e5, 99), rng.uniform(-7, 7, 99), 10.0 ** rng.uniform(-30, 0, 60)])
     )
-    less, sine = jax.jit(tiles.WHOLE["cosine_and_sine"])(x)
+    less, sine = jax.jit(tiles.WHOLE["cosm1_and_sin"])(x)
     with mpmath.workprec(300):
         for i in range(x.shape[0]):
             at = exact(x, i)
