@@ -38,9 +38,9 @@ from flax import nnx
 
 import jaxacct as ja
 from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Policy, Schedule
-from jaxacct.train import Budget, Dataset, DPTrainer, accuracy, cross_entropy, load
-from jaxacct.train.models import MLP, Linear
+from jaxacct.train import DPTrainer, accuracy, cross_entropy
 from jaxacct.train.report import write_report
+from jaxacct_recipes import MLP, Dataset, Linear, load
 
 RESULT = pathlib.Path(__file__).parent / "results" / "adaptive.json"
 DELTA, CLIP_NORM = 1e-5, 1.0
@@ -102,14 +102,15 @@ def chosen(name: str, policy: str, noise: float, size: int, steps: int) -> Polic
     return Schedule(lambda step: table[jnp.clip(step * len(LEVELS) // steps, 0, len(LEVELS) - 1)], rate)
 
 
-def trainer_of(name: str, data: Dataset, seed: int, budget: Budget, **options: Any) -> DPTrainer:
+def trainer_of(name: str, data: Dataset, seed: int, epsilon: float, **options: Any) -> DPTrainer:
     shape = data.train_inputs.shape[1:], data.num_classes
     return DPTrainer(
         TASKS[name].model(*shape, rngs=nnx.Rngs(seed)),
         cross_entropy,
-        optax.sgd(options.pop("learning_rate", None) or TASKS[name].learning_rates[budget.epsilon or 0.0]),
+        optax.sgd(options.pop("learning_rate", None) or TASKS[name].learning_rates[epsilon]),
         (data.train_inputs, data.train_labels),
-        budget=budget,
+        epsilon=epsilon,
+        delta=DELTA,
         clip_norm=CLIP_NORM,
         seed=seed,
         **options,
@@ -117,8 +118,8 @@ def trainer_of(name: str, data: Dataset, seed: int, budget: Budget, **options: A
 
 
 def planned(name: str, data: Dataset, epsilon: float, seed: int = 0, epochs: float = 0, **options: Any) -> DPTrainer:
-    budget = Budget(epsilon, DELTA, epochs=epochs or TASKS[name].epochs)
-    return trainer_of(name, data, seed, budget, expected_batch_size=TASKS[name].batch, **options)
+    epochs = epochs or TASKS[name].epochs
+    return trainer_of(name, data, seed, epsilon, epochs=epochs, expected_batch_size=TASKS[name].batch, **options)
 
 
 def lengths(name: str, size: int, noise: float, epsilon: float) -> dict[str, int]:
@@ -143,10 +144,10 @@ def run_once(
         menu: Any = ()
         if contender == ("schedule", "menu"):  # a function of the step does not say what it chooses among
             menu = [ja.PoissonSubsampledGaussian(level * noise, TASKS[name].batch / size) for level in LEVELS]
-        budget = Budget(epsilon, DELTA, ledger=contender.ledger, menu=tuple(menu))  # type: ignore[arg-type]
         trainer = trainer_of(
-            name, data, seed, budget, policy=policy, correct=correct if policy.query is not None else None
-        )
+            name, data, seed, epsilon, ledger=contender.ledger, menu=menu, policy=policy,
+            correct=correct if policy.query is not None else None,
+        )  # fmt: skip
     started = time.process_time()
     trainer.fit(every=10**6)
     return {

@@ -21,8 +21,8 @@ from flax import nnx
 
 from bench import report
 from jaxacct import audit
-from jaxacct.audit import experiment
-from jaxacct.train import Linear, cross_entropy
+from jaxacct.train import cross_entropy
+from jaxacct_recipes import Linear
 
 EXAMPLES, FEATURES, CLASSES = 1000, 8, 4
 SEEDS = 20
@@ -38,15 +38,15 @@ def problem() -> tuple[nnx.Module, tuple[np.ndarray, np.ndarray]]:
 def audits(fault: str | None, settings: audit.Settings, seeds: int) -> list[dict[str, float]]:
     """Returns what each seed finds: with all of its runs, and with the first one alone."""
     model, data = problem()
-    trainer = experiment.make_trainer(model, cross_entropy, data, settings, fault)
-    watch = experiment.watched(trainer, settings.steps)
+    trainer = audit.make_trainer(model, cross_entropy, data, settings, fault)
+    watch = audit.watched(trainer, settings.steps)
     alone = dataclasses.replace(settings, runs=1)
     records = []
     for seed in range(seeds):
         start = time.process_time()
-        found = experiment.play(trainer, watch, data, settings, seed)
+        found = audit.play(trainer, watch, data, settings, seed)
         seconds = time.process_time() - start
-        first = experiment.judge(trainer, alone, found.correct[:1])
+        first = audit.judge(trainer, alone, found.correct[:1])
         records.append(
             {
                 "claim": found.claim,

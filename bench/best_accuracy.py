@@ -31,18 +31,12 @@ from flax import nnx
 import jaxacct as ja
 from bench import report
 from bench.papers import scattering
-from jaxacct.train import (
-    Budget,
-    DPTrainer,
-    Linear,
-    accuracy,
-    clipped_sum,
-    cross_entropy,
-    load,
-    privatize,
-)
+from jaxacct.train import DPTrainer, accuracy, cross_entropy
+from jaxacct.train.clipping import clipped_sum
+from jaxacct.train.noise import privatize
 from jaxacct.train.planned import Plan, SideQuery
-from jaxacct.train.recipes import decaying_in_the_second_half
+from jaxacct_recipes import Linear, load
+from jaxacct_recipes.recipes import decaying_in_the_second_half
 
 EPSILON, DELTA = 3.0, 1e-5
 MEAN_NOISE = 10.0
@@ -102,7 +96,10 @@ def run(task: Task, parts: Any, classes: int, seed: int) -> tuple[Plan, dict[str
         cross_entropy,
         optax.sgd(rate, momentum),
         (NORM * (inputs - mean), labels),
-        budget=Budget(EPSILON, DELTA, steps=task.steps, queries=(SideQuery(ja.Gaussian(MEAN_NOISE), task.steps),)),
+        epsilon=EPSILON,
+        delta=DELTA,
+        steps=task.steps,
+        queries=(SideQuery(ja.Gaussian(MEAN_NOISE), task.steps),),
         sampling_rate=task.rate,
         clip_norm=task.clip_norm,
         microbatch_size=min(MICROBATCH, len(inputs)),

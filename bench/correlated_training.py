@@ -33,8 +33,9 @@ from flax import nnx
 from bench import report
 from bench.networks import NETWORKS, cross_entropy
 from jaxacct import factorize, strategies
-from jaxacct.train import CyclicPoissonSampler, DPTrainer, Linear, accuracy, load, run_key
+from jaxacct.train import CyclicPoissonSampler, DPTrainer, accuracy, run_key
 from jaxacct.train import cross_entropy as class_loss
+from jaxacct_recipes import Linear, load
 
 BANDS, EXAMPLES = 16, 65_536
 
@@ -64,7 +65,8 @@ def step_times(name: str, batch: int, rounds: int, steps: int) -> dict[str, Any]
     for turn in range(rounds + 1):
         for key, trainer in trainers.items():
             start = time.process_time()
-            state, _ = trainer._run(states[key], trainer._present_curve(), trainer._constants, trainer.data, steps)
+            run = trainer._compiled(trainer.program.run)
+            state, _ = run(states[key], trainer._present_curve(), trainer._constants, trainer.data, steps)
             states[key] = jax.block_until_ready(state)
             if turn:
                 taken[key].append((time.process_time() - start) / steps)
@@ -117,7 +119,8 @@ def accuracies(folder: Path) -> list[dict[str, Any]]:
                 begun = dataclasses.replace(
                     start, key=run_key(seed), opt_state=start.opt_state._replace(hyperparams=rates)
                 )
-                state, refused = trainer._run(begun, curve, trainer._constants, trainer.data, steps)
+                run = trainer._compiled(trainer.program.run)
+                state, refused = run(begun, curve, trainer._constants, trainer.data, steps)
                 assert int(state.step) == steps
                 assert not refused
                 model = nnx.merge(trainer._graph, state.params, trainer._constants)

@@ -39,9 +39,8 @@ import optax
 import orbax.checkpoint  # noqa: F401  here, and not in each life
 
 from jaxacct.train import AdaptiveQuantile, DPTrainer, certified_epsilon
-from jaxacct.train.checkpoints import SPENDS, Checkpoints
+from jaxacct.train.checkpoints import SPENDS, Checkpoints, WriteAhead
 from jaxacct.train.owned import digest
-from jaxacct.train.saving import WriteAhead
 
 EVALUATE_EVERY, CHECKPOINT_EVERY = 2, 6
 
@@ -61,7 +60,7 @@ def make_trainer(ledger: str) -> DPTrainer:
     x = rng.normal(size=(200, 3)).astype(np.float32)
     return DPTrainer(
         nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda model, x, y: ((model(x) - y) ** 2).sum(), optax.adam(0.1),
-        (x, x[:, :1]), delta=1e-3, expected_batch_size=20, clipping=AdaptiveQuantile(1.0, count_noise=8.0), seed=7,
+        (x, x[:, :1]), delta=1e-3, expected_batch_size=20, clip_norm=AdaptiveQuantile(1.0, count_noise=8.0), seed=7,
         **LEDGERS[ledger],
     )  # fmt: skip
 

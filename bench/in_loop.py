@@ -34,8 +34,9 @@ from bench import report
 from bench.timing import clock
 from jaxacct.policies import Constant, Policy, Schedule
 from jaxacct.train import DPTrainer
-from jaxacct.train.models import MLP, cross_entropy
-from jaxacct.train.step import Program
+from jaxacct.train.models import cross_entropy
+from jaxacct.train.step import StepProgram
+from jaxacct_recipes import MLP
 
 EXAMPLES, BATCH, STEPS, NOISE_MULTIPLIER = 10_000, 256, 20, 1.0
 """Steps of one timed call: the start of a call is no part of a step."""
@@ -48,7 +49,7 @@ TARGET = 0.02
 FREE = "without a ledger"
 
 
-class Free(Program):
+class Free(StepProgram):
     """The same program without its payments."""
 
     def step(self, state: Any, curve: Any, constants: Any, data: Any) -> tuple[Any, Any]:
@@ -70,13 +71,13 @@ def trainer_with(policy: Policy, ledger: str) -> DPTrainer:
     )  # fmt: skip
 
 
-def program_of(trainer: DPTrainer, kind: type[Program], sampler: Any) -> Program:
+def program_of(trainer: DPTrainer, kind: type[StepProgram], sampler: Any) -> StepProgram:
     """Returns the trainer's program, drawing batches of as many rows as the others do."""
-    fields = {field.name: getattr(trainer.program, field.name) for field in dataclasses.fields(Program)}
+    fields = {field.name: getattr(trainer.program, field.name) for field in dataclasses.fields(StepProgram)}
     return kind(**fields | {"sampler": sampler})
 
 
-def call_of(trainer: DPTrainer, sampler: Any, kind: type[Program] = Program) -> Callable[[], Any]:
+def call_of(trainer: DPTrainer, sampler: Any, kind: type[StepProgram] = StepProgram) -> Callable[[], Any]:
     run = jax.jit(program_of(trainer, kind, sampler).run)
     state, constants = trainer.state, trainer.constants
     curve = trainer.program.curve(state)

@@ -85,7 +85,30 @@ def measured() -> dict[str, Any]:
     for name, (_, call, end) in ROADS.items():
         cold = walked(lambda call=call: call(run), end)
         found[name] = {"cold": cold, "warm": walked(lambda call=call: call(run)), "road": cold["road"]}
-    return found
+    return found | {"training step": training_step()}
+
+
+def training_step() -> dict[str, Any]:
+    """Returns the counts of a step of :class:`jaxacct.train.DPTrainer`, traced and in ``fit``, and the road to noise.
+
+    The trace is of :meth:`.DPTrainer.step`; the road is that of the first ``fit``, which compiles.
+    """
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+    from flax import nnx
+
+    from jaxacct.train import DPTrainer
+
+    inputs = np.ones((100, 2), np.float32)
+    model, end = nnx.Linear(2, 1, rngs=nnx.Rngs(0)), ("jaxacct/train/noise.py", "privatized")
+    trainer = DPTrainer(
+        model, lambda model, x: jnp.sum(model(x) ** 2), optax.sgd(0.1), (inputs,), epsilon=2.0, delta=1e-3, epochs=2,
+        expected_batch_size=20, clip_norm=1.0, seed=0,
+    )  # fmt: skip
+    trace = walked(lambda: jax.eval_shape(trainer.step, trainer.state))
+    fit = walked(lambda: trainer.fit(1), end)
+    return {"trace": trace, "cold": fit, "warm": walked(lambda: trainer.fit(1)), "road": fit["road"]}
 
 
 def as_text(road: list[tuple[str, str]]) -> str:

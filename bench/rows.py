@@ -126,7 +126,7 @@ def moved(body: Body, loss: Loss, random: np.random.Generator) -> tuple[float, f
     took = []
     for _ in range(2):
         begun = time.perf_counter()
-        query.check_rows(of_one, params, example, ROWS, microbatch_size=None, ghost=True)
+        query.check_loss(of_one, params, example, ROWS, microbatch_size=None, ghost=True)
         took.append(time.perf_counter() - begun)
     most, x = 0.0, random.normal(size=(ROWS, *shape)).astype(np.float32)
     x[: ROWS // 2] = 0.0

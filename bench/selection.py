@@ -25,7 +25,8 @@ from flax import nnx
 import jaxacct as ja
 from bench import report
 from jaxacct.selection import Geometric, Logarithmic, Poisson, Trials, TruncatedNegativeBinomial
-from jaxacct.train import DPTrainer, Linear, accuracy, cross_entropy, load, tune
+from jaxacct.train import DPTrainer, accuracy, cross_entropy, tune
+from jaxacct_recipes import Linear, load
 
 DELTA = 1e-5
 

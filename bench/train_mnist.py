@@ -11,7 +11,8 @@ import argparse
 import sys
 import time
 
-from jaxacct.train import accuracy, certified_epsilon, load, make_trainer
+from jaxacct.train import accuracy, certified_epsilon
+from jaxacct_recipes import load, make_trainer
 
 EPSILON, DELTA, WANTED = 3.0, 1e-5, 0.95
 

@@ -20,7 +20,8 @@ from flax import nnx
 
 from bench import report
 from bench.timing import clock
-from jaxacct.train import RECIPES, Augmentation, DPTrainer, accuracy, cross_entropy, load
+from jaxacct.train import DPTrainer, accuracy, cross_entropy
+from jaxacct_recipes import RECIPES, load
 
 EPSILON, DELTA = 3.0, 1e-5
 BATCH, STEPS, MICROBATCH = 512, 120, 64
@@ -36,7 +37,7 @@ def shifted(key: jax.Array, example: tuple[jax.Array, jax.Array]) -> tuple[jax.A
     return jax.lax.dynamic_slice(padded, (down, across, 0), image.shape), label
 
 
-def run(dataset: Any, augmentation: Augmentation, seed: int) -> tuple[float, float, DPTrainer]:
+def run(dataset: Any, augment: Any, views: int, seed: int) -> tuple[float, float, DPTrainer]:
     """Returns the test accuracy, the processor seconds and the trainer."""
     recipe = RECIPES["mnist"]
     started = clock()
@@ -51,7 +52,8 @@ def run(dataset: Any, augmentation: Augmentation, seed: int) -> tuple[float, flo
         expected_batch_size=BATCH,
         clip_norm=recipe.clip_norm,
         microbatch_size=MICROBATCH,
-        augmentation=augmentation,
+        augment=augment,
+        views=views,
         seed=seed,
     )
     trainer.fit(every=STEPS)
@@ -67,16 +69,16 @@ def main() -> int:
     arguments = parser.parse_args()
     dataset = load("mnist", arguments.data_dir / "mnist")
     arms = {
-        "as it is": Augmentation(),
-        "one view": Augmentation(shifted),
-        f"{arguments.views} views": Augmentation(shifted, arguments.views),
+        "as it is": (None, 1),
+        "one view": (shifted, 1),
+        f"{arguments.views} views": (shifted, arguments.views),
     }
     found: dict[str, Any] = {}
     trainer = None
-    for name, augmentation in arms.items():
+    for name, (augment, views) in arms.items():
         accuracies, seconds = [], []
         for seed in range(arguments.runs):
-            reached, used, trainer = run(dataset, augmentation, seed)
+            reached, used, trainer = run(dataset, augment, views, seed)
             accuracies.append(reached)
             seconds.append(used)
             print(f"{name}, seed {seed}: {reached:.4f}, {used:.0f} s of processor", flush=True)

@@ -16,46 +16,6 @@ import typing as _typing
 from importlib.util import find_spec as _find_spec
 
 if _typing.TYPE_CHECKING:
-    from jaxacct.bounds import Bounds
-    from jaxacct.certified import curve, delta, epsilon
-    from jaxacct.mechanisms import (
-        AboveThreshold,
-        ApproximateDP,
-        DiscreteGaussian,
-        DiscreteLaplace,
-        DiscretePair,
-        DPWithoutReplacement,
-        ExponentialMechanism,
-        Gaussian,
-        GaussianAboveThreshold,
-        GaussianMixture,
-        GaussianWithoutReplacement,
-        GaussianWithReplacement,
-        Laplace,
-        LaplaceWithoutReplacement,
-        MatrixMechanism,
-        Mechanism,
-        PoissonSubsampled,
-        PoissonSubsampledDP,
-        PoissonSubsampledGaussian,
-        PoissonSubsampledGroup,
-        PoissonSubsampledLaplace,
-        PrivacyLoss,
-        PureDP,
-        RandomAllocation,
-        RandomizedResponse,
-        Relation,
-        RepeatAndSelect,
-        SubsampledWithoutReplacement,
-        TreeAggregation,
-        TruncatedPoissonGaussian,
-        WithoutReplacementGroup,
-        ZeroConcentratedDP,
-    )
-    from jaxacct.mechanisms.group import group
-    from jaxacct.numerics.pytrees import register_dataclass
-
-if _typing.TYPE_CHECKING:
     from jaxacct import (
         adapters,
         audit,
@@ -81,43 +41,16 @@ if _typing.TYPE_CHECKING:
         train,
         verify,
     )
+    from jaxacct.bounds import Bounds
+    from jaxacct.certified import curve, delta, epsilon
+    from jaxacct.mechanisms import *  # noqa: F403
+    from jaxacct.mechanisms import group
+    from jaxacct.numerics.pytrees import register_dataclass
 
 __version__ = "0.2.0"
 
 __all__ = [
-    "AboveThreshold",
-    "ApproximateDP",
     "Bounds",
-    "DPWithoutReplacement",
-    "DiscreteGaussian",
-    "DiscreteLaplace",
-    "DiscretePair",
-    "ExponentialMechanism",
-    "Gaussian",
-    "GaussianAboveThreshold",
-    "GaussianMixture",
-    "GaussianWithReplacement",
-    "GaussianWithoutReplacement",
-    "Laplace",
-    "LaplaceWithoutReplacement",
-    "MatrixMechanism",
-    "Mechanism",
-    "PoissonSubsampled",
-    "PoissonSubsampledDP",
-    "PoissonSubsampledGaussian",
-    "PoissonSubsampledGroup",
-    "PoissonSubsampledLaplace",
-    "PrivacyLoss",
-    "PureDP",
-    "RandomAllocation",
-    "RandomizedResponse",
-    "Relation",
-    "RepeatAndSelect",
-    "SubsampledWithoutReplacement",
-    "TreeAggregation",
-    "TruncatedPoissonGaussian",
-    "WithoutReplacementGroup",
-    "ZeroConcentratedDP",
     "adapters",
     "audit",
     "calibrate",
@@ -148,32 +81,38 @@ __all__ = [
     "verify",
 ]
 
-
 _HOMES = {"Bounds": "bounds", "curve": "certified", "delta": "certified", "epsilon": "certified",
-          "register_dataclass": "numerics.pytrees"}  # fmt: skip
-"""Homes of the names that are neither mechanisms nor submodules."""
+          "group": "mechanisms", "register_dataclass": "numerics.pytrees"}  # fmt: skip
+"""Homes of the names that are neither classes of mechanisms nor submodules."""
 
-_NAMES = frozenset(__all__)
+_OWN = frozenset(__all__)
+"""All public names but the classes of mechanisms, which are those that :mod:`jaxacct.mechanisms` exports."""
 
 _NEED = {"audit": "flax", "train": "flax", "verify": "flint"}
 """Submodules that say what to install where this package is missing."""
 
-if not _typing.TYPE_CHECKING:  # ``from jaxacct import *`` is of what is there
-    __all__ = [name for name in __all__ if name not in _NEED or _find_spec(_NEED[name])]
+if not _typing.TYPE_CHECKING:
+    del __all__  # __getattr__ makes it, with the mechanisms, for whoever asks
 
 
 def __getattr__(name: str) -> _typing.Any:
     """Imports what is asked for when it is: an epsilon need not wait for Flax, nor a help text for JAX."""
-    if name not in _NAMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    is_submodule = name.islower() and name not in (*_HOMES, "group")
-    home = _importlib.import_module(f"jaxacct.{name if is_submodule else _HOMES.get(name, 'mechanisms')}")
-    found = globals()[name] = home if is_submodule else getattr(home, name)
-    return found
+    if name == "__all__":  # ``from jaxacct import *`` is of what is there
+        there = {name for name in _OWN if name not in _NEED or _find_spec(_NEED[name])}
+        return sorted(there | set(_importlib.import_module("jaxacct.mechanisms").__all__))
+    if name in _OWN and name not in _HOMES:
+        return _importlib.import_module(f"jaxacct.{name}")
+    # A mechanism is a class. Other names are asked for by imports of submodules as well, which must not wait for JAX.
+    if name in _HOMES or name[:1].isupper():
+        home = _importlib.import_module(f"jaxacct.{_HOMES.get(name, 'mechanisms')}")
+        if name in _HOMES or name in home.__all__:
+            found = globals()[name] = getattr(home, name)
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__getattr__("__all__"), "__version__"]
 
 
 if "jax" in _sys.modules:

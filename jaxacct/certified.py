@@ -24,13 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import prv, rdp, saddlepoint
+from jaxacct import prv, saddlepoint
 from jaxacct.bounds import Bounds
 from jaxacct.composition import ForDelta, ForEpsilon, Question, check, check_asked
-from jaxacct.convert import concentrated
+from jaxacct.convert import one_parameter
 from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
+from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, listed
-from jaxacct.mechanisms.renyi_only import has_renyi_only
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
 from jaxacct.numerics.by_work import one_by_one, stack, where_needed
 from jaxacct.numerics.precision import in_float64, in_float64_by_programs, is_concrete, outside, scope
@@ -313,12 +313,12 @@ def _by_range(asked: Composition, found: Bounds | None) -> Bounds:
         # product rounds.
         whole = np.float64(span * count)
         return Bounds(np.nextafter(whole, 0), whole, np.nextafter(whole, np.inf), np.True_)
-    if not concentrated.is_affordable(span, count):
+    if not one_parameter.is_affordable(span, count):
         return _by_curves(asked)
     if isinstance(asked.question, ForEpsilon):
-        bounds = concentrated.bounded_range_to_epsilon(span, count, value)
+        bounds = one_parameter.bounded_range_to_epsilon(span, count, value)
     else:
-        bounds = concentrated.bounded_range_to_delta(span, count, value)
+        bounds = one_parameter.bounded_range_to_delta(span, count, value)
     return bounds if bounds.converged else no_more_than(bounds, _by_curves(asked))
 
 
@@ -333,6 +333,8 @@ def _has_curves_alone(asked: Composition) -> bool:
 
 def _by_curves(asked: Composition, found: Bounds | None = None) -> Bounds:
     """Returns the bracket by Rényi curves, which bound from above only, or the one that is known if that is tighter."""
+    from jaxacct import rdp  # late, as few answers need it
+
     verb = rdp.epsilon if isinstance(asked.question, ForEpsilon) else rdp.delta
     upper = verb(asked.mechanism, asked.steps, asked.question.value, relation=asked.relation)
     xp: Any = np if is_concrete(upper) else jnp
@@ -414,10 +416,6 @@ def is_settled(bounds: Bounds, tolerance: Any) -> Any:
     return bounds.converged | (bounds.gap <= tolerance)
 
 
-MESHES = 64
-"""Number of meshes of a batch that are composed side by side. Speed and memory only."""
-
-
 @in_float64_by_programs
 def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: float, *run: Any) -> Bounds:
     """Returns the exact accountant's brackets, intersected with the mesh's where they are not settled.
@@ -426,6 +424,8 @@ def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: floa
     asked, ``mesh(*run)``: once, if any bracket is not settled; never if ``mesh`` is None. In a traced batch it is asked
     for the lanes that are not settled alone: there the mesh may depend on ``run`` only.
     """
+    # Number of meshes of a batch that are composed side by side. Speed and memory only.
+    meshes = 64
     # A mesh costs far more than the exact accountant, so it is asked last and as seldom as possible.
     enough = outside(_judged(exact, tolerance))
     if mesh is None or (is_concrete(enough) and np.all(enough.converged)):
@@ -436,7 +436,7 @@ def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: floa
 
     if is_concrete(enough):
         return both(enough, run)
-    return where_needed(jnp.logical_not(enough.converged), both, enough, enough, run, width=MESHES)
+    return where_needed(jnp.logical_not(enough.converged), both, enough, enough, run, width=meshes)
 
 
 @compiled
@@ -488,15 +488,6 @@ def _with_points(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[
 # The accountant of searches is given the accountants that answer for one run, and for all runs together.
 # ----------------------------------------------------------------------------------------------------
 
-MOST_COMPOSED = 2.0**20
-"""Largest number of runs of a search that are composed, in case that gives a smaller bound. Tightness only."""
-
-RATIOS = 48
-"""Number of epsilons at which the profile of one run is taken. Tightness and speed only.
-
-Twice as many lower the epsilon of a search by a thousandth.
-"""
-
 BEYOND = 1e-3
 """Share of a given delta that the pairs of searches may count as infinite losses. Tightness only."""
 
@@ -534,13 +525,15 @@ def of_search(
     search: RepeatAndSelect, questions: Question, relation: Relation, accountants: Sequence[Accountant]
 ) -> list[Bounds]:
     """Returns the bracket of a search for each number asked, the intersection of those by profile and Rényi curves."""
+    # Largest number of runs of a search that are composed, in case that gives a smaller bound. Tightness only.
+    most_composed = 2.0**20
     directions(search, relation)
     run, trials = (search.mechanism, search.steps), search.trials
     each = [questions.at(value) for value in questions.value]
     by_curves = [_by_curves(Composition(search, 1, question, relation)) for question in each]
     most: Any = trials.count if isinstance(trials, Binomial) else np.inf
     # Whoever sees all runs sees the best one, so their composition bounds the search.
-    if most <= MOST_COMPOSED:
+    if most <= most_composed:
         often = jax.tree.map(lambda count: count * float(most), run[1])
         together = [ask(Composition(*alone(run[0], often), question, relation), accountants) for question in each]
         by_curves = [no_more_than(*both) for both in zip(together, by_curves, strict=True)]
@@ -605,17 +598,20 @@ def profile_of_one_run(
 
     There is one profile for each direction, or the worse of both; none where no profile helps.
     """
+    # Number of epsilons at which the profile of one run is taken. Tightness and speed only. Twice as many lower the
+    # epsilon of a search by a thousandth.
+    ratios = 48
     run = alone(*run)
     span = _span(run, questions, mean, relation, accountants)
     if not 0 <= span < np.inf:
         return []
     apart = relation == "add_or_remove" and all({"remove", "add"} <= set(part.relations) for part, _ in listed(*run))
     ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
-    epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), RATIOS)
+    epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), ratios)
     found = [_profile(*run, ForDelta(epsilons), way, accountants) for way in ways]
     # The largest of several profiles bounds from above alone: its chords are not those of any one of them.
     if not apart:
-        found = [replace(found[0], lower=np.zeros(RATIOS))]
+        found = [replace(found[0], lower=np.zeros(ratios))]
     return [OneWay.of(epsilons, forth, back) for forth, back in zip(found, found[::-1], strict=True)]
 
 

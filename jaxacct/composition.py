@@ -24,8 +24,8 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
-from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, check_mechanism, is_count, sequence, without_noops
+from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import TINY, exact_real, is_concrete, is_zero, log_complement

@@ -38,10 +38,6 @@ def _strict(value: Any) -> Any:
     return value
 
 
-MOST_DIGITS = 300
-"""Largest number of characters of a whole number that is read: all numbers of so many digits are in float64's range."""
-
-
 def loads(text: str | bytes) -> Any:
     """Returns the value of strict JSON text.
 
@@ -70,7 +66,8 @@ def _finite(text: str) -> float:
 
 
 def _whole(text: str) -> int:
-    return int(text) if len(text) <= MOST_DIGITS else _no_number(f"{text[:20]}...")
+    # All numbers of 300 digits are in float64's range.
+    return int(text) if len(text) <= 300 else _no_number(f"{text[:20]}...")
 
 
 # ----------------------------------------------------------------------------------------------------

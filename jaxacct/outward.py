@@ -94,15 +94,16 @@ def number(text: str) -> float:
     return up(Fraction(over) / Fraction(under)) if slash else float(text)
 
 
-def rate_of(batch_size: float, examples: float) -> float:
-    """Returns the sampling rate of batches of an expected size, rounded up.
+def rate_of(batch_size: float, examples: float, name: str = "batch_size") -> float:
+    """Returns the sampling rate of batches of an expected size, rounded up; ``name`` is that of the size in an error.
 
     >>> rate_of(64, 1000)
     0.064
     """
     if not 0 < batch_size <= examples < math.inf:
-        given = f"batch_size = {batch_size:g} of examples = {examples:g}"
-        raise ValueError(f"{given}: give numbers above 0, the first not the larger.")
+        raise ValueError(
+            f"{name} = {batch_size:g} does not fit {examples:g} examples: give a number above 0, at most {examples:g}."
+        )
     return up(Fraction(batch_size) / Fraction(examples))
 
 

@@ -17,16 +17,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-EVERY = 10.0
-"""Least time, in seconds, between two lines of a log."""
-
 
 @contextlib.contextmanager
 def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> Iterator[Callable[..., None]]:
     """Gives a function to call with the number done, and words about it, which shows them on standard error.
 
     A line has the rate and the time left. Both count from the first ones that were done here, because the time before
-    is mostly compilation. In a log, words that come before anything is done have a line at once.
+    is mostly compilation. In a log lines are ten seconds apart, but for words that come before anything is done.
 
     >>> with progress("epsilon", 100, wanted=False) as show:
     ...     show(50, "so far")
@@ -64,7 +61,7 @@ def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> It
                     print(f"{name}: {words}", file=sys.stderr, flush=True)
             elif is_first:
                 before, begun, is_first = done, now, False
-            if now - said >= EVERY and not (is_first and done == before):
+            if now - said >= 10.0 and not (is_first and done == before):
                 said = now
                 text = f"{name}: {done:,} of {total:,} ({done / total:.0%})"
                 if done > before:

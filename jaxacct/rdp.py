@@ -31,7 +31,6 @@ from jaxacct.convert.renyi import (
     Orders,
     ToDelta,
     ToEpsilon,
-    check_delta_or_none,
     checked_orders,
     epsilon_improved,
     epsilon_mironov,
@@ -92,22 +91,16 @@ Gaussian has a sharper best order, where its largest losses begin to count: of 1
 12 %, and 3.2 % at most, all with epsilon below 0.1. ``orders="continuous"`` looks between them.
 """
 
-CONTINUOUS = "continuous"
-"""The value of ``orders`` that asks for a search between the default orders."""
-
-ABOVE_ONE = 1 + 2.0**-33
-"""The order that stands for order 1, the Kullback-Leibler divergence.
-
-The divergence rises with its order, continuously where it is finite. So the divergence of an order just above 1 bounds
-that of order 1 from above, at a relative cost of about the distance. Sound for any value above 1. (Order infinity is
-treated apart: its divergence is the supremum of the privacy loss.)
-"""
-
 
 def tried_orders(orders: Any) -> Any:
-    """Returns the orders computed in the place of ``orders``: ABOVE_ONE for 1, and any order for infinity."""
+    """Returns the orders computed in the place of ``orders``: `above_one` for 1, and any order for infinity."""
+    # The order that stands for order 1, the Kullback-Leibler divergence. The divergence rises with its order,
+    # continuously where it is finite. So the divergence of an order just above 1 bounds that of order 1 from above, at
+    # a relative cost of about the distance. Sound for any value above 1. (Order infinity is treated apart: its
+    # divergence is the supremum of the privacy loss.)
+    above_one = 1 + 2.0**-33
     if isinstance(orders, np.ndarray):
-        return np.where(np.isinf(orders), 2.0, np.where(orders == 1, ABOVE_ONE, orders))
+        return np.where(np.isinf(orders), 2.0, np.where(orders == 1, above_one, orders))
     return orders
 
 
@@ -483,7 +476,7 @@ def epsilon(
     >>> round(float(epsilon(PoissonSubsampledGaussian(1.0, 0.01), steps=1000, delta=1e-5)), 4)
     2.1009
     """
-    check_delta_or_none(delta)
+    validation.check_delta(delta, pure=True)
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
     tried, between = _search(orders)
@@ -529,8 +522,10 @@ def _check_composition(mechanism: Mechanisms, steps: Steps, relation: Relation) 
 
 def _search(orders: Orders | str) -> tuple[ArrayLike, bool]:
     """Returns the orders to try, and whether to go on between them."""
+    # The value of `orders` that asks for a search between the default orders.
+    continuous = "continuous"
     if isinstance(orders, str):
-        validation.check_one_of(orders, "orders", (CONTINUOUS,))
+        validation.check_one_of(orders, "orders", (continuous,))
         return np.array(DEFAULT_ORDERS), True
     return checked_orders(orders, infinity=True), False
 

@@ -27,18 +27,6 @@ from jaxacct.numerics.precision import TINY, UNIT_ROUNDOFF, as_float64, exact_fl
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.validation import MOST_COUNT
 
-LEAST_TERM = 1e-290
-"""Least term, relative to the mode's, that is summed: smaller ones are bounded by a series.
-
-Sound for any value so far above the smallest normal float64 (2e-308) that no product is subnormal.
-"""
-
-MOST_TERMS = 2**22
-"""Largest number of terms summed on either side of the mode. Sound for any number: tightness only.
-
-It is enough for the whole law of 10^10 trials.
-"""
-
 
 class BinomialTail(NamedTuple):
     """Bounds on ``P(K >= k)``, and on ``E[1 / (K + 1); K >= k]``, for a binomial K.
@@ -79,14 +67,17 @@ def binomial_tail(trials: int, probability: float, least: int) -> BinomialTail:
         return BinomialTail(1.0, 1.0, (1 / (trials + 1)) * (1 + 2 * UNIT_ROUNDOFF))
     mode = min(int((trials + 1) * probability), trials)
     odds = probability / (1 - probability)
-    # By Bernstein's inequality terms farther off are below LEAST_TERM. If MOST_TERMS cuts some that are not, the bound
-    # on the rest counts them.
-    reach = min(600 + int(38 * math.sqrt((trials + 1) * probability)), MOST_TERMS)
+    # Terms below 1e-290 of the mode's are bounded by a series: sound for any number so far above the smallest normal
+    # float64 (2e-308) that no product is subnormal. By Bernstein's inequality terms farther off are below it. If 2^22
+    # terms on either side, enough for the whole law of 10^10 trials, cut some that are not, the bound on the rest
+    # counts them: tightness only.
+    least_term = 1e-290
+    reach = min(600 + int(38 * math.sqrt((trials + 1) * probability)), 2**22)
     above = np.arange(mode, min(mode + reach, trials), dtype=np.float64)
     below = np.arange(mode, max(mode - reach, 0), -1, dtype=np.float64)
     rising = np.concatenate([[1.0], np.cumprod((trials - above) / (above + 1) * odds)])
     falling = np.cumprod(below / (trials - below + 1) / odds)
-    rising, falling = rising[rising >= LEAST_TERM], falling[falling >= LEAST_TERM]
+    rising, falling = rising[rising >= least_term], falling[falling >= least_term]
     first, last = mode - len(falling), mode + len(rising) - 1
     terms, k = np.concatenate([falling[::-1], rising]), np.arange(first, last + 1, dtype=np.float64)
     error = UNIT_ROUNDOFF * (8 * len(terms) + 32)
@@ -132,11 +123,8 @@ def _rest(term: float, ratio: float) -> float:
 # both together have 53 bits.
 # ----------------------------------------------------------------------------------------------------
 
-SMALLEST = 2.0**-126
+SMALLEST_FLOAT32 = 2.0**-126
 """Smallest normal float32. A positive remainder is never stored as less, because XLA may flush that to zero."""
-
-LARGEST = (2 - 2.0**-23) * 2.0**127
-"""Largest float32, and so the largest sum that is not infinite."""
 
 LEAST_COST = 2.0**-960
 """Least cost of a run that is not free, which stands for the values of formulas that underflow.
@@ -255,8 +243,9 @@ def runs_within(
 
     Inside the float64 scope.
     """
-    finite = jnp.minimum(budget, LARGEST)  # an infinite budget ends where its sum does
-    step, r = each + 2 * SMALLEST, rounding_of_one()
+    # An infinite budget ends where its sum does: at the largest float32.
+    finite = jnp.minimum(budget, (2 - 2.0**-23) * 2.0**127)
+    step, r = each + 2 * SMALLEST_FLOAT32, rounding_of_one()
     # The larger root of the quadratic, as a quotient in which nothing cancels and nothing overflows a float32.
     slope = 1 + old / step * r
     linear = jnp.minimum((finite - old) / step, 4.0 * MOST_COUNT) / slope
@@ -274,9 +263,9 @@ def runs_within(
 def _above(value: Float[Array, " ..."]) -> tuple[Array, Array]:
     """Returns the two parts of the least sum that is at least ``value``, by one program."""
     # ``reduce_precision`` and not a cast there and back: XLA may drop such a pair of casts as excess precision.
-    high = jnp.where(jnp.abs(value) < SMALLEST, 0.0, jax.lax.reduce_precision(value, 8, 23))
+    high = jnp.where(jnp.abs(value) < SMALLEST_FLOAT32, 0.0, jax.lax.reduce_precision(value, 8, 23))
     rest = missing_above(value, high)
     low = jax.lax.reduce_precision(rest, 8, 23)
     rounded = jnp.where(low < rest, jnp.nextafter(low.astype(jnp.float32), jnp.float32(jnp.inf)), low)
-    low32 = jnp.where(jnp.abs(rest) < SMALLEST, jnp.where(rest > 0, SMALLEST, 0.0), rounded)
+    low32 = jnp.where(jnp.abs(rest) < SMALLEST_FLOAT32, jnp.where(rest > 0, SMALLEST_FLOAT32, 0.0), rounded)
     return high.astype(jnp.float32), low32.astype(jnp.float32)

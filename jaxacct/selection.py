@@ -348,9 +348,6 @@ SLACK = 1e-6
 SHARES = np.linspace(0.0, 1.0, 9)
 """Shares of all other results that E may have in a lower bound. Sound for any values in [0, 1]."""
 
-CLOSE = 1e-7
-"""Relative distance of an epsilon from above to the least epsilon that the bound allows. Sound for any value."""
-
 LARGEST = 600.0
 """Epsilon, in nats, above which an upper bound is infinite, and a lower bound on delta is 0. Sound for any value."""
 
@@ -428,6 +425,8 @@ class Selection:
 
     def least_epsilon(self, delta: float) -> float:
         """Returns an upper bound on epsilon at ``delta``."""
+        # Relative distance of an epsilon from above to the least epsilon that the bound allows. Sound for any value.
+        close = 1e-7
         # Doubling until delta is small enough, then bisection. Each ``high`` returned has been checked, so no
         # monotonicity of the bound is needed.
         low, high = -1.0, 1.0
@@ -438,7 +437,7 @@ class Selection:
         if low < 0 and self.upper(0.0) <= delta:
             return 0.0
         low = max(low, 0.0)
-        while high - low > CLOSE * high:
+        while high - low > close * high:
             middle = (low + high) / 2
             low, high = (low, middle) if self.upper(middle) <= delta else (middle, high)
         return high

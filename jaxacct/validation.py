@@ -45,6 +45,11 @@ def concrete_value(value: object) -> np.ndarray | None:
     return np.asarray(value) if isinstance(value, (int, float)) else None
 
 
+def as_array(value: Any) -> Any:
+    """Returns a list or tuple of numbers as a float64 array; everything else as it is."""
+    return np.asarray(value, np.float64) if isinstance(value, (list, tuple)) else value
+
+
 def _named_value(name: str, value: object) -> np.ndarray | None:
     if isinstance(value, numbers.Number) and not isinstance(value, (int, float, np.generic)):
         kind = type(value).__name__
@@ -81,12 +86,15 @@ def check_scalar(value: ArrayLike, name: str) -> None:
         raise ValueError(f"{name} of shape {np.shape(value)}: give a scalar, and use jax.vmap for batches.")
 
 
+def check_not_negative(value: object, name: str, meaning: str, what: str = "out of range") -> None:
+    """Raises where a concrete value is negative or NaN; infinity passes. ``meaning`` says what it is to be."""
+    _require(name, value, lambda v: v >= 0, f"is {what}: give {meaning}, at least 0.")
+
+
 def check_noise_multiplier(value: object, name: str = "noise_multiplier") -> None:
     """Raises where a concrete noise multiplier is negative or NaN. Zero passes: it costs an infinite epsilon."""
-    _require(
-        name, value, lambda v: v >= 0,
-        "is not a noise multiplier: give the standard deviation of the noise over the clipping norm, at least 0.",
-    )  # fmt: skip
+    meaning = "the standard deviation of the noise over the clipping norm"
+    check_not_negative(value, name, meaning, "not a noise multiplier")
 
 
 def check_sampling_rate(value: object, name: str = "sampling_rate", *, zero: bool = False) -> None:
@@ -142,20 +150,20 @@ def _traced_steps(value: Array) -> Array:
     return jnp.where(whole | is_zero(steps), steps, jnp.nan)
 
 
+def check_whole_numbers(value: object, name: str, most: int, what: str, meaning: str) -> None:
+    """Raises where a concrete value, or one of an array, is no whole number from 1 to ``most``."""
+    reason = f"is not a number of {what}: give {meaning} from 1 to {most}."
+    _require(name, value, lambda v: (v >= 1) & (v == np.floor(v)) & (v <= most), reason)
+
+
 def check_batches(value: object, most: int, name: str = "batches") -> None:
     """Raises where a concrete number of batches is not whole, below 1 or above ``most``."""
-    _require(
-        name, value, lambda v: (v >= 1) & (v == np.floor(v)) & (v <= most),
-        f"is not a number of batches: give a whole number of batches an epoch, from 1 to {most}.",
-    )  # fmt: skip
+    check_whole_numbers(value, name, most, "batches", "a whole number of batches an epoch,")
 
 
 def check_queries(value: object, most: int, name: str = "queries") -> None:
     """Raises where a concrete number of queries is not whole, below 1 or above ``most``."""
-    _require(
-        name, value, lambda v: (v >= 1) & (v == np.floor(v)) & (v <= most),
-        f"is not a number of queries: give the most that a run asks, a whole number from 1 to {most}.",
-    )  # fmt: skip
+    check_whole_numbers(value, name, most, "queries", "the most that a run asks, a whole number")
 
 
 def check_delta(value: object, name: str = "delta", *, pure: bool = False) -> None:
@@ -240,10 +248,7 @@ def check_finite(value: object, name: str) -> None:
 
 def check_noise_scale(value: object, name: str = "scale") -> None:
     """Raises where a concrete Laplace scale is negative or NaN. Zero passes: it costs an infinite epsilon."""
-    _require(
-        name, value, lambda v: v >= 0,
-        "is not a scale of Laplace noise: give the scale over the query's L1 sensitivity, at least 0.",
-    )  # fmt: skip
+    check_not_negative(value, name, "the scale over the query's L1 sensitivity", "not a scale of Laplace noise")
 
 
 def check_sensitivities(value: object, name: str = "sensitivities") -> None:

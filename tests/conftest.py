@@ -78,8 +78,9 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
-collect_ignore_glob = ["typed/*"]
-"""Programs for type checkers: tests/project/test_typed.py runs what runs."""
+collect_ignore_glob = ["typed/*", "*/conftest.py"]
+"""Programs for type checkers (tests/project/test_typed.py runs what runs), and conftest.py, which all have one name: as
+modules with docstrings to run, two of them would be one."""
 
 MAPPINGS, LIMIT = pathlib.Path("/proc/self/maps"), pathlib.Path("/proc/sys/vm/max_map_count")
 MOST_MAPPINGS = 0.45 * int(LIMIT.read_text()) if LIMIT.exists() else float("inf")
@@ -140,7 +141,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts what takes longest at either end, and the many short files, docstrings above all, where the ends meet."""
     root = pathlib.Path(__file__).parent
     whole = ("certified", "project", "numerics")
-    accounting = (*whole, "prv", "saddlepoint", "dominating_pairs", "gdp", "tradeoff", "sweep", "calibrate")
+    accounting = (*whole, "prv", "saddlepoint", "mechanisms", "gdp", "tradeoff", "sweep", "calibrate")
     training = "train"
 
     def place(item: pytest.Item) -> int:

@@ -10,7 +10,7 @@ import pathlib
 
 import numpy as np
 
-from jaxacct.train.datasets.dataset import Dataset, damaged, existing, hold_out
+from jaxacct_recipes.datasets import Dataset, damaged, existing, hold_out
 
 SOURCE = (
     "data_batch_1.bin to data_batch_5.bin and test_batch.bin (CIFAR-10, binary version), from "

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxacct.train.models import patches
+from jaxacct_recipes.networks import patches
 
 
 def convolve_by_patches(

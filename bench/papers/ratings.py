@@ -11,7 +11,7 @@ import pathlib
 
 import numpy as np
 
-from jaxacct.train.datasets.dataset import Dataset, damaged, existing, hold_out, read_text
+from jaxacct_recipes.datasets import Dataset, damaged, existing, hold_out, read_text
 
 SOURCE = "ratings.dat of MovieLens 1M, from https://grouplens.org/datasets/movielens/1m/"
 FOLDER = "ml-1m"

@@ -15,15 +15,16 @@ import optax
 from flax import nnx
 from jaxtyping import ArrayLike
 
+import jaxacct_recipes
 from bench.papers import cifar, ratings, reviews
 from bench.papers.algorithms import noisy_adam, noisy_sgd
 from bench.papers.convolution import TwoConvolutions
 from bench.papers.networks import CollaborativeFilter, PooledEmbedding, root_mean_squared_error
 from bench.papers.residual import ResNet9
-from jaxacct import train
-from jaxacct.train import MLP, Dataset, DPTrainer, accuracy
-from jaxacct.train.datasets import LOADERS as OWN
-from jaxacct.train.recipes import UNTUNED
+from jaxacct.train import DPTrainer, accuracy
+from jaxacct_recipes import MLP, Dataset
+from jaxacct_recipes.datasets import LOADERS as OWN
+from jaxacct_recipes.recipes import UNTUNED
 
 LOADERS = OWN | {
     "cifar10": (cifar.load, cifar.SOURCE),
@@ -32,7 +33,7 @@ LOADERS = OWN | {
 }
 """The library's data sets and three more, as the library has them."""
 
-load = functools.partial(train.load, loaders=LOADERS)
+load = functools.partial(jaxacct_recipes.load, loaders=LOADERS)
 
 
 def constant_sgd(learning_rate: float, steps: int) -> optax.GradientTransformation:
@@ -48,7 +49,7 @@ def constant_adam(learning_rate: float, steps: int) -> optax.GradientTransformat
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(train.Recipe):
+class Recipe(jaxacct_recipes.Recipe):
     """Settings of a run and, where they are published, what it reached.
 
     Attributes:
@@ -67,7 +68,7 @@ class Recipe(train.Recipe):
     reported: float | None = None
 
     def load(self, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
-        """Returns the data set, split as the source splits it; errors as of ``train.load``."""
+        """Returns the data set, split as the source splits it; errors as of ``jaxacct_recipes.load``."""
         return load(self.dataset, data_dir, test_size=self.test_size)
 
     def evaluate(self, model: nnx.Module, dataset: Dataset) -> float:
@@ -149,10 +150,10 @@ RECIPES: dict[str, Recipe] = {
 
 
 def make_trainer(dataset: Dataset, *, recipe: str | Recipe, **settings: Any) -> tuple[DPTrainer, int]:
-    """Returns what ``train.make_trainer`` does, with the recipe's delta, epochs and noise unless others are given."""
+    """Returns what ``jaxacct_recipes.make_trainer`` does, with the recipe's own delta, epochs and noise by default."""
     if isinstance(recipe, str):
         if recipe not in RECIPES:
             raise ValueError(f"recipe = {recipe!r} is not known: give one of {', '.join(sorted(RECIPES))}.")
         recipe = RECIPES[recipe]
     published = {"delta": recipe.delta, "epochs": recipe.epochs, "noise_multiplier": recipe.noise_multiplier}
-    return train.make_trainer(dataset, recipe=recipe, **(published | settings))
+    return jaxacct_recipes.make_trainer(dataset, recipe=recipe, **(published | settings))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from jaxacct import validation
-from jaxacct.train.datasets.dataset import Dataset, damaged, hold_out, read_text
+from jaxacct_recipes.datasets import Dataset, damaged, hold_out, read_text
 
 SOURCE = (
     "the folder aclImdb with train/pos, train/neg, test/pos and test/neg, from "

@@ -6,16 +6,15 @@ dp-accounting) this module can be imported, and the accountants cannot be made.
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Callable
-from typing import Any, SupportsFloat
+from typing import Any
 
 from jaxacct import certified, rdp
 from jaxacct.adapters.events import NO_PRIVACY, Parts, UnknownEvent, lacking, made, parts_of, stand_in
-from jaxacct.calibrate import search
-from jaxacct.mechanisms import DIRECTIONS
-from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.bounds import Bounds
+from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.numerics.root_search import least_by_secants
 
 try:
     from dp_accounting import NeighboringRelation, PrivacyAccountant
@@ -25,25 +24,24 @@ except ImportError:
 
 __all__ = ["ExactAccountant", "RenyiAccountant", "calibrate"]
 
-RELATIONS: dict[str, str] = {
-    "ADD_OR_REMOVE_ONE": "add_or_remove",
-    "REPLACE_ONE": "replace",
-    "REPLACE_SPECIAL": "zero_out",
-}
-"""Neighbouring relations: dp_accounting's names, and those of this library."""
+
+def _upper(found: Any) -> float:
+    """Returns the upper bound that an accountant's answer is or has."""
+    return float(found.upper if isinstance(found, Bounds) else found)
 
 
 class _Accountant(PrivacyAccountant):
     """The common part of both accountants: the events that they take, and the counts of mechanisms so far."""
 
+    _epsilon: Callable[..., Any]
+    _delta: Callable[..., Any]
+
     def __init__(self, neighboring_relation: Any = None) -> None:
         super().__init__(neighboring_relation or getattr(NeighboringRelation, "ADD_OR_REMOVE_ONE", None))
-        relation = RELATIONS[self.neighboring_relation.name]
-        if relation not in DIRECTIONS:
-            raise ValueError(
-                f"neighboring_relation = {neighboring_relation} has no counterpart here: give another one."
-            )
-        self._relation: Relation = relation
+        names: dict[str, Relation] = {
+            "ADD_OR_REMOVE_ONE": "add_or_remove", "REPLACE_ONE": "replace", "REPLACE_SPECIAL": "zero_out",
+        }  # fmt: skip
+        self._relation = names[self.neighboring_relation.name]
         self._parts: Parts = {}
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
@@ -62,14 +60,6 @@ class _Accountant(PrivacyAccountant):
                 self._parts[part] = self._parts.get(part, 0) + runs * count
         return None
 
-    @abc.abstractmethod
-    def _epsilon(self, mechanisms: Mechanisms, steps: Steps, delta: float) -> SupportsFloat:
-        """Returns the upper bound on epsilon that is reported."""
-
-    @abc.abstractmethod
-    def _delta(self, mechanisms: Mechanisms, steps: Steps, epsilon: float) -> SupportsFloat:
-        """Returns the upper bound on delta that is reported."""
-
     def get_epsilon(self, target_delta: float) -> float:
         """Returns an upper bound on epsilon of all that was composed, rounding included, at ``target_delta``.
 
@@ -79,14 +69,16 @@ class _Accountant(PrivacyAccountant):
         """
         if target_delta == 1:
             return math.inf if NO_PRIVACY in self._parts else 0.0
-        return float(self._epsilon(*made(self._parts), target_delta))
+        return _upper(self._epsilon(*made(self._parts), target_delta, relation=self._relation))
 
     def get_delta(self, target_epsilon: float) -> float:
         """Returns an upper bound on delta of all that was composed, rounding included, at ``target_epsilon``.
 
         Raises ValueError where ``target_epsilon`` is below 0 or NaN.
         """
-        return 1.0 if NO_PRIVACY in self._parts else float(self._delta(*made(self._parts), target_epsilon))
+        if NO_PRIVACY in self._parts:
+            return 1.0
+        return _upper(self._delta(*made(self._parts), target_epsilon, relation=self._relation))
 
 
 class ExactAccountant(_Accountant):
@@ -106,11 +98,7 @@ class ExactAccountant(_Accountant):
         ExactAccountant().compose(dp_accounting.GaussianDpEvent(2.0), 10).get_epsilon(1e-5)
     """
 
-    def _epsilon(self, mechanisms: Mechanisms, steps: Steps, delta: float) -> SupportsFloat:
-        return certified.epsilon(mechanisms, steps, delta, relation=self._relation).upper
-
-    def _delta(self, mechanisms: Mechanisms, steps: Steps, epsilon: float) -> SupportsFloat:
-        return certified.delta(mechanisms, steps, epsilon, relation=self._relation).upper
+    _epsilon, _delta = staticmethod(certified.epsilon), staticmethod(certified.delta)
 
 
 class RenyiAccountant(_Accountant):
@@ -122,11 +110,7 @@ class RenyiAccountant(_Accountant):
     The bound is looser, and takes 0.2 milliseconds for any number of runs.
     """
 
-    def _epsilon(self, mechanisms: Mechanisms, steps: Steps, delta: float) -> SupportsFloat:
-        return rdp.epsilon(mechanisms, steps, delta, relation=self._relation)
-
-    def _delta(self, mechanisms: Mechanisms, steps: Steps, epsilon: float) -> SupportsFloat:
-        return rdp.delta(mechanisms, steps, epsilon, relation=self._relation)
+    _epsilon, _delta = staticmethod(rdp.epsilon), staticmethod(rdp.delta)
 
 
 def calibrate(
@@ -161,7 +145,7 @@ def calibrate(
         """Returns the share of the budget that the parameter e^setting takes."""
         return make_accountant().compose(make_event(math.exp(setting))).get_epsilon(delta) / epsilon
 
-    found = search.least(cost, math.log(start), close=tolerance, rounds=40)
+    found = least_by_secants(cost, math.log(start), close=tolerance, rounds=40)
     if found == math.inf:
         raise ValueError(f"epsilon = {epsilon} at delta = {delta} was reached by no parameter that was tried.")
     return math.exp(found)

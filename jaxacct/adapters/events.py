@@ -60,11 +60,13 @@ from jaxacct.mechanisms import (
     TruncatedPoissonGaussian,
     ZeroConcentratedDP,
 )
-from jaxacct.mechanisms.gaussian import LEAST_NOISE
-from jaxacct.mechanisms.laplace import LARGEST_SENSITIVITY
+from jaxacct.mechanisms.finite import LARGEST_SENSITIVITY
+from jaxacct.mechanisms.fixed_batches import LEAST_NOISE
+from jaxacct.numerics.precision import UNIT_ROUNDOFF
 from jaxacct.outward import up
 from jaxacct.rounded_sum import binomial_tail
 from jaxacct.selection import Poisson, TruncatedNegativeBinomial
+from jaxacct.validation import MOST_STEPS
 
 
 def stand_in(package: str, needed_for: str) -> type:
@@ -85,9 +87,6 @@ def stand_in(package: str, needed_for: str) -> type:
 # ----------------------------------------------------------------------------------------------------
 # Parts: mechanisms as classes, fields and counts, which are compared and counted before any mechanism is made.
 # ----------------------------------------------------------------------------------------------------
-
-MOST_STEPS = 2**53
-"""Largest number of runs of one mechanism: whole numbers up to here are exact in float64, and beyond may not be."""
 
 
 class Part(NamedTuple):
@@ -206,14 +205,6 @@ def from_dp_event(event: object) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike
 # errs on the side of more privacy loss: noise is rounded down, rates and epsilons up, by a bound on the error.
 # ----------------------------------------------------------------------------------------------------
 
-WIDEST = 1700.0
-"""Largest scale of a discrete Gaussian that is converted with its own law; wider ones go by zCDP. Sound for any value
-that the mechanism admits."""
-
-UNIT = 2.0**-53
-"""Relative error of one float64 operation, the unit of roundoff. ``log1p`` and ``exp`` are taken to be right to four
-units. A smaller value would break the rounding in :func:`_one_noise` and the conversions that use it."""
-
 
 class UnknownEvent(ValueError):
     """The error of an event, perhaps within another, without a counterpart here; not that of a field out of range.
@@ -314,8 +305,11 @@ def _poisson_sampled(event: object) -> Parts:
     if part is not None and part.kind is GaussianMixture:
         noise, shifts, chances = part.fields
         return one(GaussianMixture, noise, (0.0, *shifts), _mixed(rate, chances))
-    if part is not None and part.kind in POISSON:
-        return one(POISSON[part.kind], *part.fields, up(rate))
+    sampled: dict[type[Mechanism], type[Mechanism]] = {
+        Gaussian: PoissonSubsampledGaussian, Laplace: PoissonSubsampledLaplace,
+    }  # fmt: skip
+    if part is not None and part.kind in sampled:
+        return one(sampled[part.kind], *part.fields, up(rate))
     if part is not None and part.kind in (PureDP, ApproximateDP):
         return one(PoissonSubsampledDP, *(*part.fields, 0.0)[:2], up(rate))
     return one(PoissonSubsampled, up(rate), inner=parts) if parts else {}
@@ -327,8 +321,11 @@ def _without_replacement(event: object) -> Parts:
     rate = Fraction(_whole(event, "sample_size", most=source), source)
     parts = _on_sample(parts_of(_field(event, "event")), rate)
     part = _run_once(parts)
-    if part is not None and part.kind in FIXED:
-        return one(FIXED[part.kind], *part.fields, up(rate))
+    sampled: dict[type[Mechanism], type[Mechanism]] = {
+        Gaussian: GaussianWithoutReplacement, Laplace: LaplaceWithoutReplacement,
+    }  # fmt: skip
+    if part is not None and part.kind in sampled:
+        return one(sampled[part.kind], *part.fields, up(rate))
     if part is not None and part.kind in (PureDP, ApproximateDP):
         return one(DPWithoutReplacement, *(*part.fields, 0.0)[:2], up(rate))
     return one(SubsampledWithoutReplacement, up(rate), inner=parts) if parts else {}
@@ -348,7 +345,7 @@ def _with_replacement(event: object) -> Parts:
             "for it here. Sample without replacement.",
         )
     if source == 1:  # every draw is the one record
-        return one(GaussianWithoutReplacement, part.fields[0] / draws * (1 - 4 * UNIT), 1.0)
+        return one(GaussianWithoutReplacement, part.fields[0] / draws * (1 - 4 * UNIT_ROUNDOFF), 1.0)
     if part.fields[0] < LEAST_NOISE:
         return {NO_PRIVACY: 1}
     mechanism = GaussianWithReplacement.for_batches(part.fields[0], source, draws)
@@ -381,7 +378,7 @@ def _one_noise(parts: Parts) -> float:
         return least
     # Relative to the least noise no square overflows; one that underflows is below the rounding of the sum, 1 or more.
     precision = sum(count * (least / noise) ** 2 for noise, count in noises)
-    return least / math.sqrt(precision) * (1 - (2 * len(noises) + 8) * UNIT)
+    return least / math.sqrt(precision) * (1 - (2 * len(noises) + 8) * UNIT_ROUNDOFF)
 
 
 def _truncated(event: object) -> Parts:
@@ -405,7 +402,7 @@ def _discrete_laplace(event: object) -> Parts:
     if parameter == 0:
         # No noise parameter means no decay, so unbounded noise; dp_accounting counts it as no privacy.
         return {NO_PRIVACY: 1}
-    return one(DiscreteLaplace, 1 / parameter * (1 - 4 * UNIT), sensitivity=sensitivity)
+    return one(DiscreteLaplace, 1 / parameter * (1 - 4 * UNIT_ROUNDOFF), sensitivity=sensitivity)
 
 
 def _mixture(event: object) -> Parts:
@@ -424,7 +421,9 @@ def _randomized_response(event: object) -> Parts:
     if noise == 0:
         return {NO_PRIVACY: 1}
     # The true bucket has probability 1 - p + p/k, each other one p/k.
-    return one(RandomizedResponse, math.log1p(outcomes * (1 - noise) / noise) * (1 + 12 * UNIT), outcomes=outcomes)
+    return one(
+        RandomizedResponse, math.log1p(outcomes * (1 - noise) / noise) * (1 + 12 * UNIT_ROUNDOFF), outcomes=outcomes
+    )
 
 
 def _approximate(event: object) -> Parts:
@@ -452,7 +451,8 @@ def _discrete_gaussian(event: object) -> Parts:
     steps, reach = math.floor(sensitivity), Fraction(sensitivity) ** 2 / Fraction(sigma) ** 2 / 2
     if dimension == 1 and steps == 0:  # integers do not move by less than 1
         return {}
-    if dimension == 1 and sigma <= WIDEST and steps <= LARGEST_SENSITIVITY:
+    # A wider law of its own than 1700 takes long; zCDP is sound for any scale.
+    if dimension == 1 and sigma <= 1700.0 and steps <= LARGEST_SENSITIVITY:
         return one(DiscreteGaussian, sigma, sensitivity=steps)
     return one(ZeroConcentratedDP, up(reach), 0.0)
 
@@ -495,17 +495,6 @@ def _allocated(event: object) -> Parts:
     return one(RandomAllocation, *part.fields, steps, participations=selected)
 
 
-POISSON: dict[type[Mechanism], type[Mechanism]] = {
-    Gaussian: PoissonSubsampledGaussian,
-    Laplace: PoissonSubsampledLaplace,
-}
-"""Mechanisms on Poisson samples, by the mechanism on the sample, where these have a dominating pair."""
-FIXED: dict[type[Mechanism], type[Mechanism]] = {
-    Gaussian: GaussianWithoutReplacement,
-    Laplace: LaplaceWithoutReplacement,
-}
-"""Mechanisms on samples without replacement, by the mechanism on the sample, where these have a dominating pair."""
-
 CONVERSIONS: dict[str, Callable[[object], Parts]] = {
     "ComposedDpEvent": _composed,
     "DiscreteGaussianDpEvent": _discrete_gaussian,
@@ -533,7 +522,6 @@ CONVERSIONS: dict[str, Callable[[object], Parts]] = {
 
 REFUSED: dict[str, str] = {"UnsupportedDpEvent": "it stands for an operation whose cost nobody has given."}
 """Events that are refused, with the reason."""
-
 
 # ----------------------------------------------------------------------------------------------------
 # Runs of Opacus, after the fact: histories and checkpoints. Neither Opacus nor torch is imported.

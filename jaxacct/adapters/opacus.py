@@ -6,11 +6,12 @@ history or checkpoint after a run are those of :mod:`.events`, which need neithe
 
 from __future__ import annotations
 
-import abc
-from typing import Any, SupportsFloat
+from collections.abc import Callable
+from typing import Any
 
 from jaxacct import certified, rdp
 from jaxacct.adapters.events import checkpoint_history, from_history, stand_in
+from jaxacct.bounds import Bounds
 
 try:
     from opacus.accountants import IAccountant, register_accountant
@@ -22,6 +23,9 @@ __all__ = ["ExactAccountant", "RenyiAccountant", "checkpoint_history", "from_his
 
 class _Accountant(IAccountant):
     """The common part of both accountants: the history of runs, as Opacus's own accountants keep it."""
+
+    _name: str
+    _epsilon: Callable[..., Any]
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,13 +41,17 @@ class _Accountant(IAccountant):
     def __len__(self) -> int:
         return sum(count for _, _, count in self.history)
 
-    @abc.abstractmethod
-    def _epsilon(self, mechanisms: Any, steps: Any, delta: float) -> SupportsFloat:
-        """Returns the upper bound on epsilon that is reported."""
-
     def get_epsilon(self, delta: float) -> float:
         """Returns an upper bound on epsilon of all steps so far at ``delta``, rounding included."""
-        return float(self._epsilon(*from_history(self.history), delta)) if self.history else 0.0
+        if not self.history:
+            return 0.0
+        found = self._epsilon(*from_history(self.history), delta)
+        return float(found.upper if isinstance(found, Bounds) else found)
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """Returns the name that the class is registered under."""
+        return cls._name
 
 
 class ExactAccountant(_Accountant):
@@ -52,25 +60,13 @@ class ExactAccountant(_Accountant):
     Formal guarantee: that of :func:`from_history`.
     """
 
-    def _epsilon(self, mechanisms: Any, steps: Any, delta: float) -> SupportsFloat:
-        return certified.epsilon(mechanisms, steps, delta).upper
-
-    @classmethod
-    def mechanism(cls) -> str:
-        """Returns the name that the class is registered under."""
-        return "jaxacct"
+    _name, _epsilon = "jaxacct", staticmethod(certified.epsilon)
 
 
 class RenyiAccountant(_Accountant):
     """Opacus's accountant "jaxacct-rdp": :func:`jaxacct.rdp.epsilon` of the history; the guarantee is the same."""
 
-    def _epsilon(self, mechanisms: Any, steps: Any, delta: float) -> SupportsFloat:
-        return rdp.epsilon(mechanisms, steps, delta)
-
-    @classmethod
-    def mechanism(cls) -> str:
-        """Returns the name that the class is registered under."""
-        return "jaxacct-rdp"
+    _name, _epsilon = "jaxacct-rdp", staticmethod(rdp.epsilon)
 
 
 if register_accountant is not None:

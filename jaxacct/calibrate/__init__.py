@@ -13,6 +13,7 @@ from jaxacct.calibrate.search import Calibrated, Status
 from jaxacct.calibrate.targets import (
     Sampling,
     UserLevel,
+    most_certified,
     most_runs,
     most_trials,
     noise_multiplier,
@@ -30,6 +31,7 @@ __all__ = [
     "Sampling",
     "Status",
     "UserLevel",
+    "most_certified",
     "most_runs",
     "most_trials",
     "noise_multiplier",

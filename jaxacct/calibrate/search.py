@@ -8,7 +8,6 @@ the time and the tightness, never the guarantee.
 In reading order:
 
 * :class:`Status` and :class:`Calibrated`, the result;
-* :func:`least`, secants for what takes seconds to evaluate;
 * :func:`search`, the search by certified bounds, and :func:`search_by_calls`, the same one step at a time;
 * :func:`improved`, the search with the mesh's bounds;
 * :func:`calibrated` and :func:`least_scale`, from a target to a setting in one traced function;
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -34,9 +32,9 @@ from jaxacct import certified, prv
 from jaxacct.bounds import Bounds
 from jaxacct.composition import ForEpsilon, Kind, Question, directed_parts
 from jaxacct.composition import unknown as unknown_of
-from jaxacct.dominating_pairs.gaussian_profile import mu_bounds
 from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.mechanisms.normal import mu_bounds
 from jaxacct.numerics import by_work
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled
 from jaxacct.numerics.by_work import one_by_one
@@ -53,7 +51,9 @@ from jaxacct.numerics.precision import (
 )
 from jaxacct.numerics.programs import OUTWARD, compiled, outward
 from jaxacct.numerics.pytrees import of_each, register_dataclass
+from jaxacct.numerics.root_search import bisect_traced
 from jaxacct.saddlepoint.accountant import answer, has_laws
+from jaxacct.validation import MOST_STEPS
 
 
 class Status(enum.IntEnum):
@@ -109,54 +109,6 @@ OUTWARD[Calibrated] = lambda found: replace(found, reached=outward(found.reached
 
 
 # ----------------------------------------------------------------------------------------------------
-# Secants for costly functions: a search for what takes seconds to evaluate and need not be met to the last digit.
-# ----------------------------------------------------------------------------------------------------
-
-LARGEST_LOG_COST = 2.0
-"""Cap on the absolute logarithm of a cost (nats), and twice the step taken upwards while nothing has passed. It costs
-evaluations only."""
-
-STEEPER = 4.0
-"""Factor by which a secant's slope may be steeper or flatter than the expected one. It costs evaluations only."""
-
-
-def least(cost: Callable[[float], float], start: float, *, close: float, rounds: int, slope: float = -1.0) -> float:
-    """Returns a setting u of cost at most 1 that is near the least, one that was evaluated; inf where none was found.
-
-    Args:
-        cost: falls in u, about as a power of e^u.
-        start: the first setting.
-        close: distance from 0 in the logarithm of the cost at which to end.
-        rounds: most evaluations.
-        slope: about d log(cost) / du.
-
-    >>> u = least(lambda u: 100.0 * math.exp(-u), 0.0, close=1e-3, rounds=10)
-    >>> 0.0 <= u - math.log(100.0) <= 1e-3
-    True
-    """
-    passed, failed = math.inf, -math.inf
-    u, expected, before = start, slope, None
-    # A bracket (failed, passed] with secants inside; it halves where a secant leaves it, so that rough costs cannot
-    # send it astray. The result was itself evaluated at a cost of at most 1, however the loop ends.
-    for _ in range(rounds):
-        height = math.log(min(max(cost(u), math.exp(-LARGEST_LOG_COST)), math.exp(LARGEST_LOG_COST)))
-        if height <= 0:
-            passed = min(passed, u)
-        else:
-            failed = max(failed, u)
-        if -close <= height <= 0:
-            break
-        if before is not None and abs(height) < LARGEST_LOG_COST and u != before[0]:
-            secant = (height - before[1]) / (u - before[0])
-            slope = min(max(secant, STEEPER * expected), expected / STEEPER)
-        before = u, height
-        u -= (height + close / 2) / slope
-        if not failed < u < passed:
-            u = (failed + passed) / 2 if passed < math.inf else failed + LARGEST_LOG_COST / 2
-    return passed
-
-
-# ----------------------------------------------------------------------------------------------------
 # The search along one coordinate u for the least setting that is certified to satisfy a budget: one for all
 # calibrations.
 #
@@ -174,45 +126,19 @@ def least(cost: Callable[[float], float], start: float, *, close: float, rounds:
 ROUNDS = 24
 """Most evaluations of a search. Four to six are usual, ten where the guess was far off. Sound for any value."""
 
-ENOUGH = 14
-"""Evaluations after which any setting that passes will do: where so many are needed the bounds are rough. Sound for
-any value; fewer leave the setting looser."""
-
-ROUGH = 5e-3
-"""Distance in u below a setting that passes at which one whose bounds say nothing ends the search: what is certified is
-loose then, and each such evaluation is a slow one. Sound for any value."""
-
-PADDING = 0.02
-"""Share by which a step in u may be off, as the slope is only near. Sound for any value."""
-
 LEAST_PADDING = 2e-10
 """Smallest distance in u from a setting that failed. It grows eightfold with each evaluation, so that roundings cannot
 keep the search awake. Sound for any value."""
 
-LONGEST = 0.5
-"""Longest step in u that a secant may take. Sound for any value."""
+FORESEEN = 1e-9
+"""Tolerance in u of a number of steps too large for the refutation of one more. It decides the status alone."""
 
-SMALLEST = 1e-300
-"""Floor under a level of delta, so that its logarithm exists. It bends the height only, and bounds are untouched."""
-
-FIRST_RETREAT, RETREATS = 0.02, 4
-"""First step in u where bounds say nothing, each further one four times longer, and the number of them after which the
-search gives up. Sound for any value."""
-
-PROVEN, FORESEEN = 1e8, 1e-9
-"""Number of steps up to which the refutation of one step more certifies the best; beyond it, that of a share FORESEEN
-more does. Sound for any value: they decide the status, not what is accepted."""
-
-BELOW, APART = 0.35, 0.8
-"""Shares of the tolerance: by how much less private than the foreseen least the setting to be refuted is, and how far
-above that one the setting to be accepted lies. Either leaves room for the foresight to be off by a third of the
-tolerance. Sound for any value."""
+BELOW = 0.35
+"""Share of the tolerance by which the setting to be refuted is less private than the foreseen least. Sound for any
+value."""
 
 PROBE = 0.95
 """Share of the tolerance by which a setting is undercut, to prove that it is near the best. Sound for any value."""
-
-MOST_STEPS = 2.0**53
-"""Largest whole number of steps considered: above it float64 skips whole numbers."""
 
 
 class Found(NamedTuple):
@@ -269,7 +195,8 @@ class Aim:
         """
         if self.scale is not None:
             return jnp.log(level + self.scale)
-        return -(jnp.maximum(-jnp.log(jnp.maximum(level, SMALLEST)), 0.0) ** 0.25)
+        # Floored, so that a logarithm exists: it bends the height only.
+        return -(jnp.maximum(-jnp.log(jnp.maximum(level, 1e-300)), 0.0) ** 0.25)
 
     def steepness(self) -> Array:
         """Returns the derivative of :meth:`height` in the logarithm of the level, at the target."""
@@ -353,7 +280,10 @@ def _begun(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
 
 
 def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
-    """Returns the state after one more evaluation, at the value of its setting."""
+    """Returns the state after one more evaluation, at the value of its setting.
+
+    Its numbers are sound for any value: they decide how many evaluations there are and how near the least they end.
+    """
     whole, u, found = aim.whole, state.setting, state.found
     high, low, goal = (aim.height(level) for level in (bounds.upper, bounds.lower, aim.target))
     # At an epsilon of 0 the curve is flat, and does not tell how far the least setting is.
@@ -375,9 +305,11 @@ def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
     best = best._replace(distance=best.setting - refuted, infeasible=found.infeasible | (is_refuted & (u >= aim.most)))
     # The least setting by the secant, and its uncertainty: blur is the bounds' distance, in units of u.
     tolerance, blur = FORESEEN if whole else aim.tolerance, jnp.where(known, (high - low) / -slope, 0.0)
-    padding = PADDING * jnp.abs(step)
-    root = u + jnp.clip(step, -LONGEST, LONGEST)
-    accepted = refuted + jnp.maximum(APART * tolerance, 3 * blur)
+    # A step may be off by 2 %, as the slope is only near, and is at most 0.5 long. The setting to be accepted lies 0.8
+    # of the tolerance above the one refuted: with BELOW that leaves a third of the tolerance for the foresight's error.
+    padding = 0.02 * jnp.abs(step)
+    root = u + jnp.clip(step, -0.5, 0.5)
+    accepted = refuted + jnp.maximum(0.8 * tolerance, 3 * blur)
     if whole:
         accepted = _next_below(refuted, accepted - refuted)
     is_near = known & is_slope & ((root if whole else root + padding) <= accepted)
@@ -385,10 +317,11 @@ def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
     # A setting to be refuted lies no farther below one that passed than it takes to prove that one near the least.
     closest = _below(best.setting, PROBE * jnp.maximum(tolerance, 3 * blur), whole)
     refutable = jnp.where(root > closest, jnp.maximum(refutable, closest), refutable)
-    # Where bounds say nothing: between what passed and what did not; else away from what costs more, or costs nothing.
+    # Where bounds say nothing: between what passed and what did not; else away from what costs more, or costs nothing,
+    # by a first step of 0.02 and further ones four times longer each; after four of them the search gives up.
     has_passed, has_failed = best.setting < jnp.inf, bad > -jnp.inf
     is_lost = ~(known | (has_passed & has_failed))
-    away = jnp.where(is_flat, -FIRST_RETREAT, FIRST_RETREAT) * 4.0**state.retreats
+    away = jnp.where(is_flat, -0.02, 0.02) * 4.0**state.retreats
     retreat = jnp.where(is_lost, u + away, (bad + best.setting) / 2)
     retreats = state.retreats + is_lost
     if whole:
@@ -400,14 +333,17 @@ def _advanced(aim: Aim, state: State, bounds: Bounds) -> State:
     ahead = _between(jnp.clip(ahead, aim.least, aim.most), bad, best.setting, whole)
     at_end = (passes & (u <= aim.least)) | (~passes & (u >= aim.most))
     is_close = best.distance <= jnp.maximum(tolerance, 3.1 * blur)
-    enough = has_passed & (best.setting - bad <= jnp.where(known | is_flat, tolerance / 2, ROUGH))
+    # Where bounds say nothing just below a setting that passes, what is certified is loose, and each such evaluation is
+    # a slow one: 5e-3 is near enough.
+    enough = has_passed & (best.setting - bad <= jnp.where(known | is_flat, tolerance / 2, 5e-3))
     if whole:
-        # Whole numbers end at neighbours, unless they are too large to be told apart.
+        # Whole numbers end at neighbours, up to 10^8: the refutation of one step more certifies the best.
         is_adjacent = jnp.exp(-bad) - jnp.exp(-best.setting) < 1.5
-        is_close = is_adjacent | ((is_close | enough) & (aim.value(u) > PROVEN))
+        is_close = is_adjacent | ((is_close | enough) & (aim.value(u) > 1e8))
     else:
-        is_close = is_close | enough | (has_passed & (state.round + 1 >= ENOUGH))
-    is_done = is_close | at_end | (retreats > RETREATS) | (ahead == u)
+        # After 14 evaluations any setting that passes will do: where so many are needed the bounds are rough.
+        is_close = is_close | enough | (has_passed & (state.round + 1 >= 14))
+    is_done = is_close | at_end | (retreats > 4) | (ahead == u)
     height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
     return State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, refuted, best, is_done)
 
@@ -433,7 +369,7 @@ def _between(ahead: Array, bad: Array, best: Array, whole: bool) -> Array:
     """Returns ``ahead`` where it lies between the settings known to fail and to pass, else one that does."""
     if whole:
         # Values run the other way: from one above those known to pass to one below those known to fail.
-        low, high = jnp.round(jnp.exp(-best)), jnp.round(jnp.minimum(jnp.exp(-bad), MOST_STEPS + 1))
+        low, high = jnp.round(jnp.exp(-best)), jnp.round(jnp.minimum(jnp.exp(-bad), float(MOST_STEPS + 1)))
         return -jnp.log(jnp.clip(jnp.round(jnp.exp(-ahead)), low + 1, jnp.maximum(high - 1, 1.0)))
     middle = jnp.where((bad > -jnp.inf) & (best < jnp.inf), (bad + best) / 2, jnp.minimum(ahead, best))
     return jnp.where((ahead > bad) & (ahead < best), ahead, middle)
@@ -445,20 +381,6 @@ def _between(ahead: Array, bad: Array, best: Array, whole: bool) -> Array:
 # A mesh takes tens of milliseconds, and longer the narrower its bracket is wanted. So the search is made twice: first
 # to about the setting, by rough bounds, then from there, by bounds that blur the setting by a share of the tolerance.
 # ----------------------------------------------------------------------------------------------------
-
-CLOSE, GAP = 5e-5, 2e-4
-"""Tolerance in u of the first search, and the relative gap of the bounds on delta that it takes. Sound for any value.
-"""
-
-BLUR = 0.2
-"""Share of the tolerance by which the second search's bounds may blur the setting: they need room to refute within it.
-Sound for any value."""
-
-LEAST_GAP = 1e-9
-"""Smallest relative gap of the bounds on delta that is asked for. Sound for any value."""
-
-SLOPE = -20.0
-"""Slope of log delta in u before two settings tell; that of an epsilon's height is -1/2. Sound for any value."""
 
 
 @in_float64(by_programs=True)
@@ -479,30 +401,28 @@ def improved(
     def bounds_at(value: Any, gap: float) -> Bounds:
         return certified.answer(*compose(value), given.asked(config.budget), config.relation, gap)
 
+    def searched(tolerance: float, start: Any, slope: Any, is_slope: bool, gap: float) -> State:
+        return search_by_calls(
+            lambda value: bounds_at(value, gap), replace(aim, tolerance=tolerance), np.float64(start),
+            np.float64(slope), np.bool_(is_slope),
+        )  # fmt: skip
+
+    # Before two settings tell, log delta has a slope of about -20 in u. First to within 5e-5 in u, by bounds
+    # on delta of a relative gap of 2e-4; then by bounds that blur the setting by a fifth of the tolerance, as they need
+    # room to refute within it, but of a gap of no less than 1e-9. Sound for any numbers.
     steepness = float(aim.steepness())
-    slope = SLOPE * steepness if aim.scale is None else -0.5
+    slope = -20.0 * steepness if aim.scale is None else -0.5
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", prv.ToleranceWarning)
-        rough = _searched_by_mesh(
-            bounds_at, replace(aim, tolerance=max(CLOSE, config.tolerance)), start, slope, False, GAP
-        )
+        rough = searched(max(5e-5, config.tolerance), start, slope, False, 2e-4)
         found = rough.found
         if np.isfinite(found.setting):
-            gap = float(np.clip(-BLUR * config.tolerance * rough.slope / max(steepness, 1e-3), LEAST_GAP, GAP))
-            finer = _searched_by_mesh(bounds_at, aim, found.setting, rough.slope, True, gap).found
+            gap = float(np.clip(-0.2 * config.tolerance * rough.slope / max(steepness, 1e-3), 1e-9, 2e-4))
+            finer = searched(aim.tolerance, found.setting, rough.slope, True, gap).found
             found = finer if np.isfinite(finer.setting) else found
         result = outside(graded(aim, found))
         worse = not result.satisfied or (result.value > before.value if aim.rises else result.value < before.value)
         return before if result.status == Status.UNKNOWN or (before.satisfied and worse) else result
-
-
-def _searched_by_mesh(
-    bounds_at: Callable[[Any, float], Bounds], aim: Aim, start: Any, slope: Any, known: bool, gap: float
-) -> State:
-    """Returns the last state of the search, by bounds of about a relative gap."""
-    return search_by_calls(
-        lambda value: bounds_at(value, gap), aim, np.float64(start), np.float64(slope), np.bool_(known)
-    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -511,13 +431,6 @@ def _searched_by_mesh(
 # It starts where the central limit theorem puts the setting, and searches (:func:`search`) with the exact accountant's
 # bounds on what is budgeted.
 # ----------------------------------------------------------------------------------------------------
-
-NOISES = (1e-2, 1e15)
-"""Range of noise multipliers searched: the least costs an epsilon of 5,000 a full step, the largest suits
-delta = 1e-15."""
-
-LEAST_RATE = 1e-12
-"""Least sampling rate searched."""
 
 
 class Config(NamedTuple):
@@ -552,8 +465,9 @@ class Given(NamedTuple):
 
 
 ENDS: dict[str, tuple[float, float]] = {
-    "noise_multiplier": (float(np.log(NOISES[0])), float(np.log(NOISES[1]))),
-    "sampling_rate": (0.0, float(-np.log(LEAST_RATE))),
+    # The least noise costs an epsilon of 5,000 a full step, the largest suits delta = 1e-15.
+    "noise_multiplier": (float(np.log(1e-2)), float(np.log(1e15))),
+    "sampling_rate": (0.0, float(-np.log(1e-12))),
     "steps": (float(-np.log(MOST_STEPS)), 0.0),
 }
 """Smallest and largest setting u (:func:`search`) for each argument that may be looked for."""
@@ -684,7 +598,7 @@ def _with_covered(config: Config, given: Given, result: Calibrated) -> Calibrate
         q = value
     else:
         count = uncovered * (1 + 64 * off) / log_complement(jnp.minimum(q, 1 - roundoff()))
-        count = jnp.floor(jnp.minimum(count, MOST_STEPS))
+        count = jnp.floor(jnp.minimum(count, float(MOST_STEPS)))
         value = count - (sampled_at_most(q, count) > given.delta)
         valid, at_best = in_range & (s >= 0) & (value >= 1), Status.CONVERGED
         # Without noise a single step in which the example is sampled reveals it: it costs q, which exceeds delta.
@@ -706,10 +620,6 @@ def _with_covered(config: Config, given: Given, result: Calibrated) -> Calibrate
     return jax.tree.map(lambda new, old: jnp.where(covered, new, old), better, result)
 
 
-HALVINGS = 24
-"""Halvings of the range of a schedule's scales in search of the start: to a ten millionth of it. Speed only."""
-
-
 def _start_of_scale(
     config: Config, make: Callable[[Array], Any], steps: Any, mu: Array, ends: tuple[Array, Array]
 ) -> Array:
@@ -724,14 +634,9 @@ def _start_of_scale(
         each = [counts * jnp.expm1(of_each(lambda pair: pair.cumulant(1.0))(pairs)) for pairs, counts in parts]
         return sum((jnp.sum(row) for row in each), jnp.zeros(()))
 
-    # Bisection: the spread falls in the setting, and a NaN counts as too large a spread.
-    def halved(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        too_small = ~(spread(middle) <= mu**2)
-        return jnp.where(too_small, middle, low), jnp.where(too_small, high, middle)
-
-    return jax.lax.fori_loop(0, HALVINGS, halved, ends)[1]
+    # The spread falls in the setting. 24 halvings find the start to a ten millionth of the range: speed only.
+    low, high = ends
+    return bisect_traced(lambda setting: spread(setting) <= mu**2, high, low, steps=24)
 
 
 @in_float64

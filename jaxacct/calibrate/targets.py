@@ -40,7 +40,6 @@ from jaxacct.calibrate.search import (
     Status,
     composition,
     improved,
-    least,
     least_scale,
     least_setting,
     search_by_calls,
@@ -53,6 +52,7 @@ from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps,
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outside, scope
 from jaxacct.numerics.programs import compiled, lowered
+from jaxacct.numerics.root_search import bisect, least_by_secants
 from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_COUNT
 
@@ -376,14 +376,6 @@ def _proved(config: Config, compose: Callable[[Any], tuple[Any, Any]], result: C
 # of the trade-off curve at the target. A poor choice costs noise, of second order, and never the guarantee.
 # ----------------------------------------------------------------------------------------------------
 
-TRIED, ZOOMS = np.array([-0.3, 0.0, 0.3]), 2
-"""Offsets from the last best epsilon at which others are tried, in the logit of its share of the largest that leaves
-room for a delta, and number of times that this is done, each time a third as far: the three noises are points of a
-parabola. Sound for any value; a poor choice costs noise."""
-
-CLOSE = 1e-6
-"""Tolerance in u of the noises that are compared. Sound for any value."""
-
 
 def as_delta(rate: Array, false_rate: Array, epsilon: Array) -> Array:
     """Returns the delta at ``epsilon`` that rules a target out, rounded down: b - e^eps a."""
@@ -414,23 +406,25 @@ def tangent(
     slope = -ndtri(false_rate) * mu - mu**2 / 2
     rate, false_rate = jnp.where(slope < 0, 1 - false_rate, rate), jnp.where(slope < 0, 1 - rate, false_rate)
     widest = jnp.log(rate / false_rate)
-    config = Config("noise_multiplier", ForDelta, relation, CLOSE)
+    config = Config("noise_multiplier", ForDelta, relation, tolerance=1e-6)
 
     def setting_at(epsilon: Array) -> Array:
         given = Given(epsilon, as_delta(rate, false_rate, epsilon), jnp.ones(()), sampling_rate, steps)
         return least_setting(config, given)
 
+    # Epsilons are tried in the logit of their share of the largest that leaves room for a delta: 0.3 apart, and each
+    # time a third as far. Sound for any numbers; a poor choice costs noise.
     def zoomed(i: Array, centre: Array) -> Array:
-        tried = centre + TRIED / 3.0**i
+        tried = centre + 0.3 * jnp.arange(-1.0, 2.0) / 3.0**i
         left, here, right = jax.lax.map(lambda place: setting_at(widest * jax.nn.sigmoid(place)), tried)
         bend = left - 2 * here + right
-        moved = centre + jnp.clip(0.5 * (left - right) / bend, -2.0, 2.0) * TRIED[-1] / 3.0**i
+        moved = centre + jnp.clip(0.5 * (left - right) / bend, -2.0, 2.0) * 0.3 / 3.0**i
         return jnp.where((bend > 0) & jnp.isfinite(moved), moved, centre)
 
     share = jnp.minimum(jnp.abs(slope) / widest, 0.99)
     # Each zoom moves to the lowest point of the parabola through three noises, where they make one that opens upwards.
     # Lanes are mapped one by one, as each is a whole search.
-    place = jax.lax.fori_loop(0, ZOOMS, zoomed, jnp.log(share) - jnp.log1p(-share))
+    place = jax.lax.fori_loop(0, 2, zoomed, jnp.log(share) - jnp.log1p(-share))
     epsilon = widest * jax.nn.sigmoid(place)
     return epsilon, as_delta(rate, false_rate, epsilon)
 
@@ -438,15 +432,6 @@ def tangent(
 # ----------------------------------------------------------------------------------------------------
 # Runs of any mechanism: how many of them, or of a composition, a budget pays for.
 # ----------------------------------------------------------------------------------------------------
-
-ORDERS = tuple(1 + 0.5 * 1.7**j for j in range(32))
-"""Rényi orders of the first guess. Sound for any values."""
-
-SHARE = 1.4
-"""Typical ratio of the runs that a budget pays for to those by Rényi divergences. Sound for any value."""
-
-SLOPE = -8.0
-"""Typical slope of log delta in u, which is minus the logarithm of the runs. Sound for any value."""
 
 
 def most_runs(mechanism: Mechanism, epsilon: float, delta: float, *, relation: Relation = "add_or_remove") -> int:
@@ -482,22 +467,37 @@ def most_runs(mechanism: Mechanism, epsilon: float, delta: float, *, relation: R
 
 def guessed_runs(mechanism: Mechanism, epsilon: float, delta: float, relation: Relation) -> float:
     """Returns about how many runs a budget pays for: by Rényi divergences, and by how far these usually fall short."""
-    curve = np.asarray(rdp.curve(mechanism, ORDERS, relation=relation))
+    orders = 1 + 0.5 * 1.7 ** np.arange(32)
+    curve = np.asarray(rdp.curve(mechanism, tuple(orders.tolist()), relation=relation))
     with np.errstate(all="ignore"):
-        of_orders = (epsilon + math.log(1 / delta) / (1 - np.asarray(ORDERS))) / curve
-    return min(SHARE * float(np.nanmax(of_orders, initial=1.0)), float(MOST_COUNT))
+        of_orders = (epsilon + math.log(1 / delta) / (1 - orders)) / curve
+    # A budget pays for 1.4 times as many, typically. Sound for any number.
+    return min(1.4 * float(np.nanmax(of_orders, initial=1.0)), float(MOST_COUNT))
 
 
 @in_float64(by_programs=True)
 def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float) -> int:
-    """Returns the most runs whose certified delta is at most ``delta``; 0 for none. ``delta_at`` rises with them."""
+    """Returns the most runs of any composition whose certified delta is at most ``delta``; 0 for none.
+
+    Args:
+        delta_at: certified bounds on the delta of so many runs, with whatever is released beside them; rises with them.
+        delta: budget, in (0, 1).
+        guess: about the result: decides how often ``delta_at`` is called.
+
+    Formal guarantee: the upper bound of ``delta_at`` at the result, which was called, is at most ``delta``.
+
+    >>> from jaxacct import Gaussian
+    >>> most_certified(lambda runs: certified.delta(Gaussian(30.0), runs, 1.0), 1e-5, guess=50.0)
+    64
+    """
     real = np.float64
     aim = Aim(
         real(delta), least=real(-math.log(MOST_COUNT)), most=real(0.0), tolerance=real(0.0), scale=None, rises=False,
         whole=True,
     )  # fmt: skip
     first = real(-math.log(min(max(guess, 1.0), MOST_COUNT)))
-    slope = real(SLOPE * float(aim.steepness()))
+    # Log delta typically falls by 8 for each unit of u, which is minus the logarithm of the runs. Sound for any number.
+    slope = real(-8.0 * float(aim.steepness()))
     state = search_by_calls(lambda value: delta_at(int(value)), aim, first, slope, np.bool_(False))
     return int(state.found.value) if math.isfinite(float(state.found.setting)) else 0
 
@@ -506,13 +506,6 @@ def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float
 # Users: privacy of people and not of rows. The noise of the two ways of sampling a user's examples, and which needs
 # less.
 # ----------------------------------------------------------------------------------------------------
-
-CLOSE_TO_BUDGET = 1e-6
-"""Relative distance of the epsilon reached from the budget at which the search for a user's noise ends. Sound for any
-value."""
-
-ROUNDS = 40
-"""Most evaluations of the search for a user's noise; six are usual. Sound for any value."""
 
 
 class Sampling(NamedTuple):
@@ -625,7 +618,8 @@ def user_level(
         # The start is about the noise of a Gaussian whose sensitivity is the average one; a hundred times as much
         # suffices in the end.
         start = math.log(max(size * rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3 * math.sqrt(size)))
-        found = least(lambda u: float(reached(u).upper) / epsilon, start, close=CLOSE_TO_BUDGET, rounds=ROUNDS)
+        # To within 1e-6 of the budget; six evaluations are usual. Sound for any numbers.
+        found = least_by_secants(lambda u: float(reached(u).upper) / epsilon, start, close=1e-6, rounds=40)
         if not found < math.log(1e6):
             raise ValueError(f"epsilon = {epsilon} at delta = {delta} was not met by any noise: give a larger budget.")
         noise = math.exp(found)
@@ -639,20 +633,6 @@ def user_level(
 # ----------------------------------------------------------------------------------------------------
 # Searches over settings: budgets for whole ones, by the noise of their runs or the number of trials.
 # ----------------------------------------------------------------------------------------------------
-
-CLOSE_FOR_SEARCHES = 1e-3
-"""Relative distance of the epsilon reached from the budget at which the search for the runs' noise ends. Sound for any
-value."""
-
-ROUNDS_FOR_SEARCHES = 20
-"""Most evaluations of the search for the runs' noise. Sound for any value."""
-
-SHAPES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Shapes eta of the truncated negative binomial laws that are compared; 0 is the logarithmic law. Sound for any value.
-"""
-
-MOST_MEAN = 1e5
-"""Largest mean number of trials considered. Sound for any value."""
 
 
 def noise_multiplier_for_search(
@@ -716,7 +696,8 @@ def least_noise(
         tried[log_noise] = certified.epsilon(search, 1, delta, relation=relation)
         return float(tried[log_noise].upper) / epsilon
 
-    found = least(cost, math.log(start), close=CLOSE_FOR_SEARCHES, rounds=ROUNDS_FOR_SEARCHES)
+    # To within 1e-3 of the budget. Sound for any numbers.
+    found = least_by_secants(cost, math.log(start), close=1e-3, rounds=20)
     if found == math.inf:
         raise ValueError(
             f"epsilon = {epsilon} at delta = {delta} was not met by any noise for {trials}: give a larger budget, or "
@@ -771,17 +752,14 @@ def most_trials(
         def pays(mean: float) -> bool:
             return max(Selection(way, law(mean)).upper(epsilon) for way in ways) <= delta
 
-        low, high = 0.0, math.log(MOST_MEAN)
         if not ways or not pays(1.0):
             return None
-        # Bisection over the logarithm of the mean; only a mean that was checked to pay becomes ``low``.
-        while high - low > 1e-3:
-            middle = (low + high) / 2
-            low, high = (middle, high) if pays(math.exp(middle)) else (low, middle)
-        return law(math.exp(low))
+        # Up to a mean of 1e5, in 14 halvings of its logarithm to 1e-3. Sound for any numbers: what is returned pays.
+        return law(math.exp(bisect(lambda log_mean: pays(math.exp(log_mean)), 0.0, math.log(1e5), steps=14)))
 
+    # The law of shape 0 is the logarithmic one.
     families: list[Callable[[float], Trials]] = [
-        *(functools.partial(TruncatedNegativeBinomial, shape=shape) for shape in SHAPES),
+        *(functools.partial(TruncatedNegativeBinomial, shape=shape) for shape in (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)),
         Poisson,
     ]
     found = [law for law in map(most, families) if law is not None]

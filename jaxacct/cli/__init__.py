@@ -19,13 +19,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxacct.cli import accounting, audit, calibration, certify, curve, doctor, explore, sweep, training, verify
+from jaxacct import __version__
+from jaxacct.cli import accounting, audit, calibration, doctor, sweep, training, verify
 from jaxacct.cli.arguments import Parser
 from jaxacct.cli.doctor import keep_compilations
 from jaxacct.processes import Interrupts
-
-USER_ERRORS = (ValueError, OSError, ModuleNotFoundError)
-"""Exceptions that wrong input raises, in this library and in the standard one."""
 
 
 def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
@@ -49,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
             # Python must not try to write the rest of the buffer when it ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
-        if isinstance(error, USER_ERRORS):
+        if isinstance(error, (ValueError, OSError, ModuleNotFoundError)):  # wrong input raises these
             if os.environ.get("JAXACCT_TRACEBACK"):
                 traceback.print_exc()
             print(f"{name}: error: {' '.join(_in_words(error).split())}", file=sys.stderr)
@@ -85,24 +83,21 @@ def _as_a_command(interrupts: Interrupts) -> Iterator[None]:
             sys.unraisablehook, sys.excepthook = unraisable, hook
 
 
-WORDS = {
-    errno.ENOENT: "is not there: check the name",
-    errno.EACCES: "may not be read or written by this user: change its mode, or name another place",
-    errno.EPERM: "may not be changed by this user: name another place",
-    errno.EROFS: "is on a disk that cannot be written to: name another place",
-    errno.EISDIR: "is a folder: name a file",
-    errno.ENOTDIR: "has a file where a folder should be: name another place",
-    errno.EEXIST: "is there already: name another",
-    errno.ENAMETOOLONG: "is too long a name: give a shorter one",
-    errno.ENOSPC: "finds no room on the disk: make some, or name another place",
-}
-"""Messages for errors of files and folders, with the remedy, by the error's number."""
-
-
 def _in_words(error: BaseException) -> str:
-    """Returns an error's message."""
-    if isinstance(error, OSError) and error.errno in WORDS:
-        return f"{'the disk' if error.filename is None else error.filename} {WORDS[error.errno]}."
+    """Returns an error's message; that of a file or folder has the remedy, too."""
+    words = {
+        errno.ENOENT: "is not there: check the name",
+        errno.EACCES: "may not be read or written by this user: change its mode, or name another place",
+        errno.EPERM: "may not be changed by this user: name another place",
+        errno.EROFS: "is on a disk that cannot be written to: name another place",
+        errno.EISDIR: "is a folder: name a file",
+        errno.ENOTDIR: "has a file where a folder should be: name another place",
+        errno.EEXIST: "is there already: name another",
+        errno.ENAMETOOLONG: "is too long a name: give a shorter one",
+        errno.ENOSPC: "finds no room on the disk: make some, or name another place",
+    }
+    if isinstance(error, OSError) and error.errno in words:
+        return f"{'the disk' if error.filename is None else error.filename} {words[error.errno]}."
     return str(error)
 
 
@@ -128,8 +123,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="print what makes bash, zsh or tcsh complete the commands and their arguments",
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for group in (accounting, calibration, sweep, curve, explore, certify, verify, training, audit, doctor):
-        group.add_parser(commands)
+    for add in (
+        *(accounting.add_parser, calibration.add_parser, sweep.add_parser, accounting.add_curve, sweep.add_explore),
+        *(verify.add_certify, verify.add_parser, training.add_parser, audit.add_parser, doctor.add_parser),
+    ):
+        add(commands)
     return parser
 
 
@@ -139,8 +137,6 @@ class Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         """Called by argparse."""
         import jax
-
-        from jaxacct import __version__
 
         print(f"jaxacct {__version__}, jax {jax.__version__}, Python {platform.python_version()}")
         try:

@@ -1,63 +1,65 @@
-"""``jaxacct epsilon`` and ``jaxacct delta``: certified bounds on the privacy cost of a run or a composition."""
+"""``jaxacct epsilon``, ``delta`` and ``curve``: certified bounds on the privacy cost of a run, at a point or at many.
+
+Curves are privacy profiles, trade-off curves and Rényi divergences, as numbers and as a picture. All numbers are
+certified bounds; the Rényi divergences are upper bounds alone.
+"""
 
 from __future__ import annotations
 
 import argparse
 import functools
 import gc
+import importlib
 import math
-from collections.abc import Callable
-from typing import Any
+import pathlib
+from typing import Any, NamedTuple
 
+import jaxacct as ja
+from jaxacct import __version__, json_files
+from jaxacct.choices import Relation
 from jaxacct.cli.arguments import (
     GUARANTEES,
+    PICTURES,
     Elsewhere,
     Run,
     add_json,
+    add_overwrite,
     add_run,
-    examples,
+    file_to_write,
+    new_command,
     number,
+    print_columns,
     print_facts,
     rounded,
     run_of,
     scope_of,
     show,
+    why,
 )
 
 RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
 """The run of DP-SGD in the help's examples."""
 
-VERBS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
-    "best": lambda ja: (ja.epsilon, ja.delta),
-    "prv": lambda ja: (ja.prv.epsilon, ja.prv.delta),
-    "rdp": lambda ja: (ja.rdp.epsilon, ja.rdp.delta),
-    "saddlepoint": lambda ja: (ja.saddlepoint.epsilon, ja.saddlepoint.delta),
-}
-"""Functions for epsilon and delta by accountant, given the library, which is imported late as that takes time."""
-
 
 def add_parser(commands: Any) -> None:
     """Adds the commands to the parser's subcommands."""
     for quantity, given, value in (("epsilon", "delta", "1e-5"), ("delta", "epsilon", "4")):
-        article = "an" if given == "epsilon" else "a"
-        command = commands.add_parser(
-            quantity,
-            help=f"{quantity} of a run of DP-SGD, at {article} {given}",
-            description=f"Certified bounds on the {quantity} of a run: a Gaussian mechanism, some steps on Poisson "
+        command = new_command(
+            commands, quantity, functools.partial(run, quantity, given),
+            f"{quantity} of a run of DP-SGD, at {'an' if given == 'epsilon' else 'a'} {given}",
+            f"Certified bounds on the {quantity} of a run: a Gaussian mechanism, some steps on Poisson "
             "samples; or of any mechanisms composed. Report the upper bound.",
-            epilog=examples(
-                f"jaxacct {quantity} {RUN} --{given} {value}",
-                f"jaxacct {quantity} --noise-multiplier 20 --steps 100 --{given} {value} --json",
-                f"jaxacct {quantity} --mechanism gaussian:noise_multiplier=4,count=10 --mechanism laplace:scale=9 "
-                f"--{given} {value}",
-            ),
-        )
+            f"jaxacct {quantity} {RUN} --{given} {value}",
+            f"jaxacct {quantity} --noise-multiplier 20 --steps 100 --{given} {value} --json",
+            f"jaxacct {quantity} --mechanism gaussian:noise_multiplier=4,count=10 --mechanism laplace:scale=9 "
+            f"--{given} {value}",
+        )  # fmt: skip
         add_run(command)
         meaning = "failure probability, in (0, 1)" if given == "delta" else "privacy loss, at least 0"
         command.add_argument(f"--{given}", type=number, metavar=given[0].upper(), help=meaning)
         command.add_argument(f"--{quantity}", action=Elsewhere, const=f"it is what is looked for: give --{given}")
         command.add_argument(
-            "--accountant", choices=sorted(VERBS), default="best",
+            "--accountant", choices=sorted(GUARANTEES), default="best",
             help="best (default): saddlepoint, and prv where that has not converged",
         )  # fmt: skip
         command.add_argument(
@@ -65,21 +67,19 @@ def add_parser(commands: Any) -> None:
             help="relative gap between the bounds that prv aims at, where it is asked (default 1e-3)",
         )  # fmt: skip
         add_json(command)
-        command.set_defaults(run=functools.partial(run, quantity, given))
 
 
 def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
     """Computes the quantity, prints it, and returns the exit code."""
-    import jaxacct as ja
-
     asked = run_of(arguments)
-    value = getattr(arguments, given)
-    if value is None:
-        value = arguments.spec_asks[given] if arguments.spec else None
+    value = vars(arguments)[given]
+    if value is None and arguments.spec:
+        value = arguments.spec_asks[given]
     if value is None:
         raise ValueError(f"--{given} is missing: give that at which {quantity} is wanted.")
-    epsilon, delta = VERBS[arguments.accountant](ja)
-    solve = epsilon if quantity == "epsilon" else delta
+    # Only the accountant that is asked is imported: that takes time.
+    room: Any = ja if arguments.accountant == "best" else importlib.import_module(f"jaxacct.{arguments.accountant}")
+    solve = room.epsilon if quantity == "epsilon" else room.delta
     options = {"relation": asked.relation}
     if arguments.tolerance is not None:
         if arguments.accountant not in ("best", "prv"):
@@ -91,31 +91,28 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
         result = solve(asked.mechanism, asked.steps, value, **options)
     finally:
         gc.enable()
-    bounds: dict[str, float | None] = {"lower": None, "estimate": None, "upper": None}
+    # Rényi divergences give an upper bound alone.
+    lower, estimate, upper = None, None, result
     if isinstance(result, ja.Bounds):
-        bounds = {name: float(getattr(result, name)) for name in bounds}
-    else:
-        bounds["upper"] = float(result)
+        lower, estimate, upper = float(result.lower), float(result.estimate), result.upper
     record = {
         "quantity": quantity,
-        **bounds,
+        "lower": lower,
+        "estimate": estimate,
+        "upper": float(upper),
         given: value,
         **described(asked),
         "accountant": arguments.accountant,
         "guarantee": GUARANTEES[arguments.accountant],
     }
-    if bounds["upper"] == {"epsilon": math.inf, "delta": 1.0}[quantity]:
-        from jaxacct.cli.arguments import why
-
+    if record["upper"] == (math.inf if quantity == "epsilon" else 1.0):
         record["why"] = why(asked, value if quantity == "epsilon" else 1.0)
-    show(record, arguments.json, lambda: _print(record, asked, bounds, given))
+    show(record, arguments.json, lambda: _print(record, asked, given))
     return 0
 
 
 def described(run: Run) -> dict[str, Any]:
     """Returns the part of a result that describes its run."""
-    from jaxacct import __version__
-
     composed = isinstance(run.steps, tuple)
     return {
         "mechanism": run.record,
@@ -143,16 +140,238 @@ def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
             for name, value in mechanism.items() if name not in ("type", "noise")]  # fmt: skip
 
 
-def _print(record: dict[str, Any], run: Run, bounds: dict[str, float | None], given: str) -> None:
+def _print(record: dict[str, Any], run: Run, given: str) -> None:
     """Prints a result as a table, its bounds rounded outward."""
     quantity = record["quantity"]
-    shown = [(f"{quantity}, {name}", rounded(name, bound)) for name, bound in bounds.items() if bound is not None]
+    bounds = [(name, record[name]) for name in ("lower", "estimate", "upper") if record[name] is not None]
     facts = [
         *facts_of_run(record),
         (given, f"{record[given]:.12g}"),
-        *shown,
+        *((f"{quantity}, {name}", rounded(name, bound)) for name, bound in bounds),
         *([("why", record["why"])] if "why" in record else []),
         ("accountant", f"{record['accountant']} ({record['guarantee']})"),
         ("holds for", record["scope"]),
     ]
     print_facts(f"{quantity} of {run.title}", facts)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Curves: a run's privacy profile, its trade-off curve, or its Rényi divergences.
+# ----------------------------------------------------------------------------------------------------
+
+KINDS = {"epsilon": "profile", "delta": "profile", "fpr": "tradeoff", "orders": "renyi"}
+"""Kinds of curves, by the argument that gives their places."""
+
+
+class Found(NamedTuple):
+    """A curve: the places ``at`` of the variable ``over``, and bounds on ``quantity`` there, by name, each (n,)."""
+
+    quantity: str
+    over: str
+    at: Any
+    bounds: dict[str, Any]
+
+
+def add_curve(commands: Any) -> None:
+    """Adds ``jaxacct curve``."""
+    command = new_command(
+        commands, "curve", run_curve, "the privacy profile, the trade-off curve or the Rényi divergences of a run",
+        "Bounds at many places: delta over epsilon, or epsilon over delta (profile); the least "
+        "false-negative rate of any attack over its false-positive rate (tradeoff); the Rényi divergence over its "
+        "order (renyi). VALUES are a number, numbers with commas, or LOW:HIGH:COUNT[:log].",
+        f"jaxacct curve {RUN}",
+        f"jaxacct curve {RUN} --delta 1e-10:1e-2:9:log",
+        f"jaxacct curve {RUN} --kind tradeoff --out curve.csv",
+    )  # fmt: skip
+    command.add_argument(
+        "--kind", choices=tuple(dict.fromkeys(KINDS.values())), default="profile", help="which curve (default: profile)"
+    )
+    add_run(command)
+    at = command.add_mutually_exclusive_group()
+    at.add_argument("--epsilon", metavar="VALUES", help="profile: epsilons, at least 0, of which delta is wanted")
+    at.add_argument("--delta", metavar="VALUES", help="profile: deltas, in (0, 1), of which epsilon is wanted")
+    at.add_argument("--fpr", metavar="VALUES", help="tradeoff: false-positive rates, in [0, 1]")
+    at.add_argument("--orders", metavar="VALUES", help="renyi: orders, above 1")
+    command.add_argument("--out", metavar="FILE", help="the numbers in full: .npz, .csv or .json")
+    command.add_argument("--plot", metavar="FILE", help="a picture: .png, .svg or .pdf")
+    add_overwrite(command)
+    add_json(command)
+
+
+def run_curve(arguments: argparse.Namespace) -> int:
+    """Computes the curve, writes and prints it, and returns the exit code."""
+    from jaxacct.plot import require_matplotlib
+
+    # Files are looked at, and their folders made, before the computation and not after it.
+    out = None if arguments.out is None else file_to_write(arguments.out, (".npz", ".csv", ".json"), arguments)
+    plot = None if arguments.plot is None else file_to_write(arguments.plot, PICTURES, arguments)
+    if plot is not None:
+        require_matplotlib()
+    for path in (out, plot):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+    name, at = _places(arguments)
+    asked = run_of(arguments)
+    compute = {"profile": _epsilons if name == "delta" else _deltas, "tradeoff": _tradeoff, "renyi": _divergences}
+    found = compute[arguments.kind](asked.mechanism, asked.steps, at, asked.relation)
+    record = {
+        "kind": arguments.kind,
+        "quantity": found.quantity,
+        "over": found.over,
+        "results": {name: values.tolist() for name, values in ({found.over: found.at} | found.bounds).items()},
+        **described(asked),
+        "guarantee": GUARANTEES["rdp" if arguments.kind == "renyi" else "best"],
+        "out": None if out is None else str(out),
+        "plot": None if plot is None else str(plot),
+    }
+    if found.quantity == "epsilon" and (known := found.bounds["upper"] == float("inf")).any():
+        record["why"] = why(asked, float(found.at[known].max()))
+    if out is not None:
+        _write(record, found, out)
+    if plot is not None:
+        _draw(record, found, plot)
+    show(record, arguments.json, lambda: _print_curve(record, asked, found))
+    return 0
+
+
+def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
+    """Returns the argument by which places are given, and the places (n,); None and None for the kind's own."""
+    import numpy as np
+
+    from jaxacct.sweep.description import parsed
+
+    for name, kind in KINDS.items():
+        text = vars(arguments)[name]
+        if text is None:
+            continue
+        if kind != arguments.kind:
+            own = " or ".join(f"--{other}" for other, its in KINDS.items() if its == arguments.kind)
+            raise ValueError(
+                f"--{name} is for --kind {kind}: give {own} with --kind {arguments.kind}, or leave it out."
+            )
+        return name, np.atleast_1d(parsed(text, name))
+    return None, None
+
+
+def _deltas(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
+    """Returns delta over epsilon; without epsilons given, from 0 to about where pictures of a profile end."""
+    import numpy as np
+
+    from jaxacct.plot.curves import LEAST_DELTA
+
+    if at is None:
+        # The end of the range need not be tight: a cheap upper bound is enough.
+        last = float(ja.rdp.epsilon(mechanism, steps, LEAST_DELTA, relation=relation))
+        if not np.isfinite(last):
+            raise ValueError("--epsilon is missing: no range is known for this run; give the epsilons that you want.")
+        # The step has two digits, rounded up: multiples of it are printed in full. It is at least 0.001 nats.
+        at = np.arange(101) * float(f"{1.05 * max(last / 100, 1e-3):.1e}")
+    found = ja.curve(mechanism, steps, epsilons=at, relation=relation)
+    return Found("delta", "epsilon", at, _columns(found))
+
+
+def _epsilons(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
+    """Returns epsilon over delta."""
+    found = ja.curve(mechanism, steps, deltas=at, relation=relation)
+    return Found("epsilon", "delta", at, _columns(found))
+
+
+def _tradeoff(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
+    """Returns the least false-negative rate over the false-positive rate."""
+    import numpy as np
+
+    from jaxacct import tradeoff
+
+    at = np.linspace(0.0, 1.0, 101) if at is None else at
+    found = tradeoff.curve(mechanism, steps, at, relation=relation)
+    return Found("false_negative_rate", "false_positive_rate", at, _columns(found))
+
+
+def _divergences(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
+    """Returns upper bounds on the composed Rényi divergence over its order."""
+    import numpy as np
+
+    from jaxacct import rdp
+    from jaxacct.rdp import DEFAULT_ORDERS
+
+    at = np.array(DEFAULT_ORDERS) if at is None else at
+    upper = np.asarray(rdp.composed_curve(mechanism, steps, at, relation=relation), np.float64)
+    return Found("renyi_divergence", "order", at, {"upper": upper})
+
+
+def _columns(found: Any) -> dict[str, Any]:
+    """Returns bounds as columns by name."""
+    return {"lower": found.lower, "estimate": found.estimate, "upper": found.upper}
+
+
+def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
+    """Writes the numbers in full: as columns (.csv, .npz), or as ``--json`` prints them."""
+    import numpy as np
+
+    from jaxacct.json_files import write_whole
+    from jaxacct.plot import write_csv
+
+    if path.suffix == ".csv":
+        lines = np.stack([found.at, *found.bounds.values()], -1).tolist()
+        write_csv([found.over, *found.bounds], lines, path)
+    elif path.suffix == ".json":
+        write_whole(path, lambda file: file.write((json_files.dumps(record) + "\n").encode()))
+    else:
+        about = {name: value for name, value in record.items() if name != "results"}
+        columns = {found.over: found.at, **found.bounds, "about": np.array(json_files.dumps(about))}
+        write_whole(path, lambda file: np.savez_compressed(file, **columns))
+
+
+def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
+    """Draws the run's curve, each kind by the library's own function for it."""
+    from jaxacct.plot import chart, curves
+
+    figure = chart.own_figure()
+    axes = figure.subplots()
+    run = _title(record)
+    order = found.at.argsort()
+    at, bounds = found.at[order], {name: values[order] for name, values in found.bounds.items()}
+    if found.quantity == "delta":
+        curves.draw_profile(axes, at, bounds["lower"], bounds["upper"], run)
+    elif record["kind"] == "tradeoff":
+        curves.draw_tradeoff(axes, at, bounds["lower"], bounds["upper"], run)
+    else:
+        axes.set_xscale("log")
+        axes.set_yscale("log" if found.over == "order" else "linear")
+        chart.curve(axes, at, bounds["upper"], run, bounds.get("lower"))
+        title = "Rényi divergences, upper bounds" if found.over == "order" else "Privacy profile"
+        chart.dress(axes, title, chart.words(found.over), chart.words(found.quantity))
+    figure.savefig(path)
+
+
+def _title(record: dict[str, Any]) -> str:
+    """Returns the run in words, for the legend."""
+    steps = record["steps"]
+    if isinstance(steps, list):
+        return f"{len(steps)} mechanisms"
+    return ", ".join([f"{steps:,} steps", *(f"{name} {fact}" for name, fact in facts_of_run(record))])
+
+
+def _print_curve(record: dict[str, Any], run: Run, found: Found) -> None:
+    """Prints up to 21 places, evenly spread, and the facts of the run."""
+    import numpy as np
+
+    every = len(found.at)
+    shown = np.unique(np.linspace(0, every - 1, min(every, 21)).round().astype(int))
+    bounds = {name: values for name, values in found.bounds.items() if name != "estimate"}
+    rows = [
+        [f"{found.at[i]:.10g}", *(rounded(name, float(values[i])) for name, values in bounds.items())] for i in shown
+    ]
+    print_columns([found.over, *(f"{found.quantity}, {name}" for name in bounds)], rows)
+    if every > len(shown):
+        print(f"{len(shown)} of {every}" + ("" if record["out"] else ": give --out for all"))
+    protects = "lower bound" if record["kind"] == "tradeoff" else "upper bound"
+    facts = [
+        ("what ran", run.title),
+        *facts_of_run(record),
+        *([("why inf", record["why"])] if "why" in record else []),
+        ("report", f"the {protects} ({record['guarantee']})"),
+        ("holds for", record["scope"]),
+        *(("written to", record[name]) for name in ("out", "plot") if record[name]),
+    ]
+    print_facts("", facts)

@@ -1,12 +1,11 @@
-"""The common parts of all commands: text output, reasons for infinite bounds, arguments, runs, and histories on disk.
+"""The common parts of all commands: text output, reasons for infinite bounds, arguments, and runs.
 
 In reading order:
 
 - :data:`GUARANTEES` to :func:`print_columns`: results as text, with bounds rounded outward and no number cut.
 - :func:`why`: the reason for an infinite epsilon.
-- :class:`Parser` to :func:`check_free`: the parser, its one-line errors, and arguments that several commands take.
+- :class:`Parser` to :func:`file_to_write`: the parser, its one-line errors, and arguments that several commands take.
 - :class:`Run` to :func:`run_of`: a run of DP-SGD, or a composition, from the arguments.
-- :class:`History`: a training run's evaluations on disk.
 """
 
 from __future__ import annotations
@@ -14,19 +13,18 @@ from __future__ import annotations
 import argparse
 import difflib
 import math
-import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 
+import jaxacct as ja
 from jaxacct import json_files, outward
-from jaxacct.json_files import PRIVATE, write_whole
+from jaxacct.choices import Relation
 from jaxacct.outward import rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from jaxacct.mechanisms.mechanism import Relation
 
 GUARANTEES = {
     "best": "certified: lower <= truth <= upper, rounding included",
@@ -35,12 +33,6 @@ GUARANTEES = {
     "saddlepoint": "certified: lower <= truth <= upper, rounding included; inf (delta: 1) where not converged",
 }
 """Guarantees in words, by accountant."""
-
-WIDTH = 80
-"""Largest width of a table of facts, in characters."""
-
-LEAST = 24
-"""Least width of a fact's text, in characters; where there is less room, each fact gets lines of its own."""
 
 
 def scope_of(relation: str, group: int = 1, sampling: str = "Poisson sampling") -> str:
@@ -80,14 +72,14 @@ def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
     from rich.table import Table
 
     out = console()
-    names = max(len(name) for name, _ in facts)
-    if out.width < names + LEAST + 7:  # 7: the frame
+    # The frame takes 7 characters; with fewer than 24 left for its text, each fact gets lines of its own.
+    if out.width < max(len(name) for name, _ in facts) + 7 + 24:
         if title:
             out.print(title)
         for name, fact in facts:
             out.print(f"{name}: {fact}", overflow="fold")
         return
-    table = Table(show_header=False, title=title or None, title_justify="left", width=min(out.width, WIDTH))
+    table = Table(show_header=False, title=title or None, title_justify="left", width=min(out.width, 80))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, fact in facts:
@@ -115,17 +107,16 @@ def print_columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 # ----------------------------------------------------------------------------------------------------
 
 
-def least_of(numbers: Any) -> float:
-    """Returns the least of a number or of nested lists of them."""
-    return min(map(least_of, numbers)) if isinstance(numbers, list | tuple) else float(numbers)
-
-
 def why(run: Run, delta: float) -> str:
     """Returns the reason why the upper bound on epsilon is inf at ``delta``; 1 asks why the bound on delta is 1."""
+
+    def least(numbers: Any) -> float:
+        """Returns the least of a number or of nested lists of them."""
+        return min(map(least, numbers)) if isinstance(numbers, list | tuple) else float(numbers)
+
     for one in _all(run.record):
-        if min(least_of(one.get(name, 1.0)) for name in ("noise_multiplier", "scale")) == 0:
+        if min(least(one.get(name, 1.0)) for name in ("noise_multiplier", "scale")) == 0:
             return f"{one['type']} without noise gives away what it is applied to: give noise above 0"
-    import jaxacct as ja
 
     sure = ja.delta(run.mechanism, run.steps, math.inf, relation=run.relation).lower
     if sure > (delta if delta < 1 else 0.0):
@@ -149,9 +140,6 @@ def _all(record: Any) -> list[dict[str, Any]]:
 # ----------------------------------------------------------------------------------------------------
 # Arguments of the commands: one-line errors that suggest the word that was meant, numbers, and common options.
 # ----------------------------------------------------------------------------------------------------
-
-RELATIONS = ("add_or_remove", "add", "remove", "replace", "zero_out")
-"""Neighbouring relations that a command takes."""
 
 PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of picture files."""
@@ -252,9 +240,14 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f": did you mean {close[0]}?" if close else f": give one of {', '.join(known)}."
 
 
-def examples(*lines: str) -> str:
-    """Returns the last part of a help text: example commands, one a line."""
-    return "\n  ".join(["examples:" if len(lines) > 1 else "example:", *lines])
+def new_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], summary: str, description: str, *examples: str
+) -> argparse.ArgumentParser:
+    """Returns a new subcommand, which ``run`` carries out; ``examples`` are commands, which end its help."""
+    epilog = "\n  ".join(["examples:" if len(examples) > 1 else "example:", *examples])
+    command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=description, epilog=epilog)
+    command.set_defaults(run=run)
+    return command
 
 
 def number(text: str) -> float:
@@ -290,11 +283,9 @@ class Elsewhere(argparse.Action):
         parser.error(f"{option} is no argument here: {self.const}")
 
 
-def add_relation(command: argparse.ArgumentParser) -> None:
+def add_relation(command: argparse.ArgumentParser, default: str = " (default: add_or_remove)") -> None:
     """Adds the neighbouring relation."""
-    command.add_argument(
-        "--relation", choices=RELATIONS, default=None, help="neighbouring relation (default: add_or_remove)"
-    )
+    command.add_argument("--relation", choices=get_args(Relation), help=f"neighbouring relation{default}")
 
 
 def add_json(command: argparse.ArgumentParser, what: str = "print one JSON object instead of a table") -> None:
@@ -307,12 +298,17 @@ def add_overwrite(command: argparse.ArgumentParser, what: str = "replace files t
     command.add_argument("--overwrite", action="store_true", help=what)
 
 
-def check_free(path: pathlib.Path, arguments: argparse.Namespace) -> None:
-    """Raises ValueError where a file is there that is not to be overwritten."""
+def file_to_write(name: str, suffixes: tuple[str, ...], arguments: argparse.Namespace) -> pathlib.Path:
+    """Returns the path of a file; raises ValueError for another suffix, and where one is there that is to stay."""
+    from jaxacct.sweep.result import check_suffix
+
+    path = pathlib.Path(name)
+    check_suffix(path, suffixes)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file in it.")
     if path.exists() and not arguments.overwrite:
         raise ValueError(f"{path} is there: give --overwrite to replace it, or another name.")
+    return path
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -366,6 +362,12 @@ def add_steps(
     )  # fmt: skip
 
 
+def add_noise(command: argparse.ArgumentParser, more: str = "") -> None:
+    """Adds the noise multiplier; ``more`` is said of it in the help."""
+    meaning = f"standard deviation of the noise over the clipping norm{more}"
+    command.add_argument("--noise-multiplier", type=number, metavar="S", help=meaning)
+
+
 def add_group(command: argparse.ArgumentParser) -> None:
     """Adds the number of examples that change together."""
     command.add_argument(
@@ -375,9 +377,7 @@ def add_group(command: argparse.ArgumentParser) -> None:
 
 def add_run(command: argparse.ArgumentParser) -> None:
     """Adds the arguments that describe a run of DP-SGD, and other mechanisms."""
-    command.add_argument(
-        "--noise-multiplier", type=number, metavar="S", help="standard deviation of the noise over the clipping norm"
-    )
+    add_noise(command)
     add_rate(command)
     add_steps(command)
     command.add_argument(
@@ -419,7 +419,6 @@ def run_of(arguments: argparse.Namespace) -> Run:
 
     A spec's own epsilon and delta go to ``arguments.spec_asks``.
     """
-    import jaxacct as ja
     from jaxacct.mechanisms.records import record_of
 
     rate, noise, others = rate_given(arguments), arguments.noise_multiplier, arguments.mechanism or arguments.spec
@@ -444,65 +443,3 @@ def run_of(arguments: argparse.Namespace) -> Run:
         raise ValueError("--spec has a report whose batches may have been cut, which delta pays for: jaxacct certify.")
     arguments.spec_asks = {"epsilon": spec.epsilon, "delta": spec.delta}
     return Run(spec.mechanisms, spec.steps, spec.relation, spec.group, [record_of(one) for one in spec.mechanisms])
-
-
-# ----------------------------------------------------------------------------------------------------
-# Evaluations of a training run, on disk.
-# ----------------------------------------------------------------------------------------------------
-
-
-class History:
-    """A run's evaluations on disk, one a line, after a line with its settings: a resumed run's report has them all.
-
-    A line is appended after each evaluation, so an interrupted run loses at most a line that was cut.
-    """
-
-    def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
-        self.path, self.config = path, json_files.loads(json_files.dumps(config))
-
-    def add(self, entry: Any) -> None:
-        """Appends an evaluation; a new file, which no other user can read, begins with the settings."""
-        with os.fdopen(
-            os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "a", encoding="utf-8"
-        ) as file:
-            if file.tell() == 0:
-                file.write(json_files.dumps(self.config) + "\n")
-            file.write(_line(entry))
-
-    def check(self) -> None:
-        """Raises ValueError where the file's settings differ from this run's."""
-        from jaxacct.train.owned import differences
-
-        there, _ = self._read()
-        if differing := differences(there, {name: self.config.get(name) for name in there}):
-            raise ValueError(
-                f"{self.path.parent} is of a run with other settings ({differing}): give those, or another --out."
-            )
-
-    def until(self, steps: int) -> list[Any]:
-        """Returns the evaluations of the first ``steps`` steps, and removes all others from the file."""
-        kept = [entry for entry in self._read()[1] if entry.step <= steps]
-        lines = [json_files.dumps(self.config) + "\n", *map(_line, kept)]
-        write_whole(self.path, lambda file: file.write("".join(lines).encode()), mode=PRIVATE)
-        return kept
-
-    def _read(self) -> tuple[dict[str, Any], list[Any]]:
-        """Returns the settings and evaluations in the file, without a last line that was cut."""
-        lines = self.path.read_text(encoding="utf-8").split("\n")[:-1] if self.path.exists() else []
-        try:
-            there, *entries = [json_files.loads(line) for line in lines] or [{}]
-            return dict(there), [_evaluation(*entry) for entry in entries]
-        except (ValueError, TypeError):
-            raise ValueError(f"{self.path} is damaged: delete it to go on without the evaluations so far.") from None
-
-
-def _line(entry: Any) -> str:
-    """Returns an evaluation as a line of JSON."""
-    return json_files.dumps([*entry[:-1], dict(entry.metrics)]) + "\n"
-
-
-def _evaluation(step: Any, reached: Any, epsilon: Any, metrics: Any = ()) -> Any:
-    """Returns the evaluation that a line holds."""
-    from jaxacct.train.state import Evaluation
-
-    return Evaluation(int(step), None if reached is None else float(reached), float(epsilon), dict(metrics))

@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from jaxacct import __version__
 from jaxacct.cli.arguments import (
     add_json,
     add_rate,
     add_steps,
-    examples,
+    new_command,
     number,
     print_facts,
     rate_given,
@@ -21,17 +22,9 @@ from jaxacct.cli.arguments import (
     steps_given,
 )
 
-FAULTS = ("noise", "clipping", "shuffling")
-"""Defects that the trainer can be given, to see the audit notice."""
-EXCEEDED = 1
-"""Exit code where the bound is above the claim."""
-
-SYNTHETIC_EXAMPLES, SYNTHETIC_FEATURES, SYNTHETIC_CLASSES = 1000, 8, 4
-"""Size of the synthetic data set: numbers of examples, features and classes."""
-
 DEFAULTS = {
-    "noise-multiplier": (2.0, "S", "standard deviation of the noise over the clipping norm"),
-    "sampling-rate": (0.1, "Q", "probability of each example to be in a batch, a fraction"),
+    "noise_multiplier": (2.0, "S", "standard deviation of the noise over the clipping norm"),
+    "sampling_rate": (0.1, "Q", "probability of each example to be in a batch, a fraction"),
     "steps": (400, "K", "noisy updates of a run"),
     "canaries": (500, "M", "examples of each run that a coin puts in or leaves out"),
     "guesses": (125, "R", "guesses of each run, about the canaries that look most and least like members"),
@@ -44,86 +37,74 @@ DEFAULTS = {
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "audit",
-        help="an empirical lower bound on the trainer's epsilon",
-        description="Trains with gradient canaries, guesses which of them took part, and compares the lower bound on "
+    command = new_command(
+        commands, "audit", run, "an empirical lower bound on the trainer's epsilon",
+        "Trains with gradient canaries, guesses which of them took part, and compares the lower bound on "
         "epsilon that the right guesses prove with what the accountant claims. Exit code 1 where the bound is above "
         "the claim: then the trainer, or the accountant, is broken. A bound below it is no proof of privacy.",
-        epilog=examples("jaxacct audit", "jaxacct audit --break noise --seed 1"),
-    )
+        "jaxacct audit", "jaxacct audit --break noise --seed 1",
+    )  # fmt: skip
     add_rate(command, default="0.1")
     add_steps(command, default=" (default 400)")
     for name, (value, letter, meaning) in DEFAULTS.items():
-        if name in ("sampling-rate", "steps"):
-            continue
-        kind = int if isinstance(value, int) else number
-        command.add_argument(
-            f"--{name}", type=kind, default=value, metavar=letter, help=f"{meaning} (default {value:g})"
-        )
+        if name not in ("sampling_rate", "steps"):
+            command.add_argument(
+                f"--{name.replace('_', '-')}", type=int if isinstance(value, int) else number, default=value,
+                metavar=letter, help=f"{meaning} (default {value:g})",
+            )  # fmt: skip
     command.add_argument(
         "--dataset", choices=("synthetic", "digits"), default="synthetic",
         help="the other examples (default: synthetic, which needs nothing; digits comes with scikit-learn)",
     )  # fmt: skip
     command.add_argument(
-        "--break", dest="fault", choices=FAULTS,
+        "--break", dest="fault", choices=("noise", "clipping", "shuffling"),
         help="break the trainer, to see the audit notice: half of the noise, no clipping, or one fixed order of the "
         "data accounted as Poisson samples",
     )  # fmt: skip
     command.add_argument("--seed", type=int, metavar="N", help="makes the audit repeatable (default: system entropy)")
     add_json(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Audits, prints the result, and returns the exit code."""
-    from jaxacct import audit
+    """Audits, prints the result, and returns the exit code: 1 where the bound is above the claim."""
+    from jaxacct import audit  # first, as it says what to install
     from jaxacct.train import cross_entropy
+    from jaxacct_recipes import Linear
 
-    given = {name.replace("-", "_"): vars(arguments)[name.replace("-", "_")] for name in DEFAULTS}
+    given = {name: vars(arguments)[name] for name in DEFAULTS}
     rate = rate_given(arguments)
-    given["sampling_rate"] = DEFAULTS["sampling-rate"][0] if rate is None else rate
+    given["sampling_rate"] = DEFAULTS["sampling_rate"][0] if rate is None else rate
     steps = steps_given(arguments, rate)
     given["steps"] = DEFAULTS["steps"][0] if steps is None else int(steps) if steps % 1 == 0 else steps
     settings = audit.Settings(**given)
     if arguments.seed is not None and arguments.seed < 0:
         raise ValueError(f"seed = {arguments.seed} is out of range: give a whole number of at least 0.")
+    from flax import nnx
+
     inputs, labels, classes = _examples(arguments.dataset)
-    model = _model(inputs.shape[1:], classes)
+    model = Linear(inputs.shape[1:], classes, rngs=nnx.Rngs(0))
     found = audit.run(model, cross_entropy, (inputs, labels), settings, fault=arguments.fault, seed=arguments.seed)
     record = _record(arguments, found, len(labels))
     show(record, arguments.json, lambda: _print(record))
-    return EXCEEDED if found.exceeded else 0
-
-
-def _model(shape: tuple[int, ...], classes: int) -> Any:
-    """Returns the model that is trained, a linear one."""
-    from flax import nnx
-
-    from jaxacct.train import Linear
-
-    return Linear(shape, classes, rngs=nnx.Rngs(0))
+    return 1 if found.exceeded else 0
 
 
 def _examples(name: str) -> tuple[Any, Any, int]:
     """Returns inputs, labels and the number of classes of a data set."""
     if name == "digits":
-        from jaxacct.train import load
+        from jaxacct_recipes import load
 
         digits = load("digits")
         return digits.train_inputs, digits.train_labels, digits.num_classes
     import numpy as np
 
     random = np.random.default_rng(0)  # public examples: their seed is no secret
-    inputs = random.normal(size=(SYNTHETIC_EXAMPLES, SYNTHETIC_FEATURES)).astype(np.float32)
-    labels = np.argmax(inputs[:, :SYNTHETIC_CLASSES], axis=1).astype(np.int32)
-    return inputs, labels, SYNTHETIC_CLASSES
+    inputs = random.normal(size=(1000, 8)).astype(np.float32)  # examples and features: any do
+    return inputs, np.argmax(inputs[:, :4], axis=1).astype(np.int32), 4
 
 
 def _record(arguments: argparse.Namespace, found: Any, examples: int) -> dict[str, Any]:
     """Returns the result as JSON has it."""
-    from jaxacct import __version__
-
     settings = found.settings
     return {
         "claim": found.claim,
@@ -134,7 +115,7 @@ def _record(arguments: argparse.Namespace, found: Any, examples: int) -> dict[st
         "lower_bound_any_mechanism": found.epsilon_of_any_mechanism,
         "mu_lower_bound": found.mu,
         "correct": list(found.correct),
-        **{name.replace("-", "_"): getattr(settings, name.replace("-", "_")) for name in DEFAULTS},
+        **{name: vars(settings)[name] for name in DEFAULTS},
         "dataset": arguments.dataset,
         "examples": examples,
         "break": arguments.fault,
@@ -162,14 +143,12 @@ def _print(record: dict[str, Any]) -> None:
         ("the same, any mechanism", rounded("lower", record["lower_bound_any_mechanism"])),
         ("mu of GDP, lower bound", rounded("lower", record["mu_lower_bound"], 3)),
         ("p-value of the claim", rounded("upper", record["p_value"], 3)),
-        ("verdict", _verdict(record)),
+        (
+            "verdict",
+            "the claim is refuted: trainer or accountant is broken"
+            if record["exceeded"]
+            else "no contradiction: the bound is below the claim, which is no proof of it",
+        ),
         ("guarantee", record["guarantee"]),
     ]
     print_facts("audit by gradient canaries", facts)
-
-
-def _verdict(record: dict[str, Any]) -> str:
-    """Returns the verdict in words."""
-    if record["exceeded"]:
-        return "the claim is refuted: trainer or accountant is broken"
-    return "no contradiction: the bound is below the claim, which is no proof of it"

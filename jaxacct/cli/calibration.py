@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jaxacct as ja
+from jaxacct import __version__
+from jaxacct.choices import Relation
 from jaxacct.cli.arguments import (
     GUARANTEES,
     add_group,
     add_json,
+    add_noise,
     add_rate,
     add_relation,
     add_steps,
-    examples,
+    new_command,
     number,
     print_facts,
     rate_given,
@@ -27,52 +31,30 @@ from jaxacct.cli.arguments import (
     steps_given,
 )
 
-if TYPE_CHECKING:
-    from jaxacct.mechanisms.mechanism import Relation
-
-WHY = {
-    "infeasible": "nothing in the range that is searched keeps the budget: give a larger one, more noise, fewer steps",
-    "unknown": "no accountant knows a bound where it looked: give more noise, fewer steps or a larger delta",
-}
-"""Reasons for a bound of inf, by the status of the search."""
-
 UNKNOWNS = ("noise-multiplier", "sampling-rate", "steps")
 """Settings that can be looked for; the others have to be given."""
-TARGETS = {
-    "epsilon": ("E", "budget, at least 0; with --delta"),
-    "delta": ("D", "budget, in (0, 1); with --epsilon"),
-    "advantage": (
-        "A", "in place of epsilon and delta: greatest true- less false-positive rate of a membership test, in (0, 1)"
-    ),
-    "tpr": (
-        "R", "in place of epsilon and delta: greatest true-positive rate of a membership test, in (0, 1); with --fpr"
-    ),
-    "fpr": ("R", "false-positive rate at which --tpr holds, in (0, 1)"),
-}  # fmt: skip
-"""Arguments of a target: the help's letter and text."""
-
-CORRELATED = ("bands", "rate_in_group", "error_over_independent")
-"""Numbers of a result that only correlated noise has."""
 
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "calibrate",
-        help="noise, sampling rate or steps for a privacy budget",
-        description="The least noise (or the largest sampling rate, or the most steps) of a Gaussian mechanism on "
+    command = new_command(
+        commands, "calibrate", run, "noise, sampling rate or steps for a privacy budget",
+        "The least noise (or the largest sampling rate, or the most steps) of a Gaussian mechanism on "
         "Poisson samples that is certified to keep within a budget, or to keep an attack from succeeding.",
-        epilog=examples(
-            "jaxacct calibrate --epsilon 1 --delta 1e-5 --sampling-rate 0.01 --steps 10000",
-            "jaxacct calibrate --tpr 0.1 --fpr 0.01 --sampling-rate 0.01 --steps 10000",
-            "jaxacct calibrate --epsilon 8 --delta 1e-6 --sampling-rate 0.005 --steps 2000 --bands 4,8,16",
-        ),
-    )
-    for name, (metavar, meaning) in TARGETS.items():
-        command.add_argument(f"--{name}", type=number, metavar=metavar, help=meaning)
-    command.add_argument(
-        "--noise-multiplier", type=number, metavar="S", help="standard deviation of the noise over the clipping norm"
-    )
+        "jaxacct calibrate --epsilon 1 --delta 1e-5 --sampling-rate 0.01 --steps 10000",
+        "jaxacct calibrate --tpr 0.1 --fpr 0.01 --sampling-rate 0.01 --steps 10000",
+        "jaxacct calibrate --epsilon 8 --delta 1e-6 --sampling-rate 0.005 --steps 2000 --bands 4,8,16",
+    )  # fmt: skip
+    attack = "in place of epsilon and delta: greatest"
+    for name, letter, meaning in (
+        ("epsilon", "E", "budget, at least 0; with --delta"),
+        ("delta", "D", "budget, in (0, 1); with --epsilon"),
+        ("advantage", "A", f"{attack} true- less false-positive rate of a membership test, in (0, 1)"),
+        ("tpr", "R", f"{attack} true-positive rate of a membership test, in (0, 1); with --fpr"),
+        ("fpr", "R", "false-positive rate at which --tpr holds, in (0, 1)"),
+    ):
+        command.add_argument(f"--{name}", type=number, metavar=letter, help=meaning)
+    add_noise(command)
     add_rate(command, default="none")
     add_steps(command)
     command.add_argument(
@@ -85,12 +67,10 @@ def add_parser(commands: Any) -> None:
     add_relation(command)
     add_group(command)
     add_json(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Finds the setting that was asked for, prints it, and returns the exit code."""
-    from jaxacct import __version__
     from jaxacct.calibrate import Status
 
     unknown = arguments.solve_for
@@ -117,8 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         result = _solve(unknown, target, known, relation)
     else:
         result = _of_group(unknown, target, known, relation, group)
-    quantity = "epsilon" if "epsilon" in target else "advantage" if "advantage" in target else "delta"
-    reached = {name: float(getattr(result.reached, name)) for name in ("lower", "estimate", "upper")}
+    bounds = result.reached
     name, value = unknown.replace("-", "_"), int(result.value) if unknown == "steps" else float(result.value)
     run_found = {key.replace("-", "_"): known.get(key, value) for key in UNKNOWNS}
     record = {
@@ -126,7 +105,12 @@ def run(arguments: argparse.Namespace) -> int:
         "value": value,
         "status": Status(int(result.status)).name.lower(),
         "target": target,
-        "reached": {"quantity": quantity, **reached},
+        "reached": {
+            "quantity": next((name for name in ("epsilon", "advantage") if name in target), "delta"),
+            "lower": float(bounds.lower),
+            "estimate": float(bounds.estimate),
+            "upper": float(bounds.upper),
+        },
         **run_found,
         "steps": int(run_found["steps"]),
         **correlated,
@@ -176,7 +160,8 @@ def _of_bands(
 
 def _target(arguments: argparse.Namespace) -> dict[str, float]:
     """Returns the target that is given in full; raises ValueError where there is none, or parts of two."""
-    given = {name: getattr(arguments, name) for name in TARGETS if getattr(arguments, name) is not None}
+    names = ("epsilon", "delta", "advantage", "tpr", "fpr")
+    given = {name: vars(arguments)[name] for name in names if vars(arguments)[name] is not None}
     if set(given) not in ({"epsilon", "delta"}, {"advantage"}, {"tpr", "fpr"}):
         seen = ", ".join(f"--{name}" for name in given) or "none"
         raise ValueError(f"target = {seen}: give --epsilon and --delta, or --advantage, or --tpr and --fpr.")
@@ -206,8 +191,8 @@ def _solve(unknown: str, target: dict[str, float], known: dict[str, float], rela
 
 def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, size: int) -> Any:
     """Returns the least noise for groups, certified; no other setting can be calibrated for them."""
-    import jaxacct as ja
-    from jaxacct.calibrate import Calibrated, Status, search
+    from jaxacct.calibrate import Calibrated, Status
+    from jaxacct.numerics.root_search import least_by_secants
 
     if unknown != "noise-multiplier" or not target.get("epsilon", 0.0) > 0:
         raise ValueError(f"--group {size}: with --epsilon above 0 and --delta, for the noise multiplier alone.")
@@ -218,7 +203,9 @@ def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], r
         one = ja.group(ja.PoissonSubsampledGaussian(math.exp(setting), rate), size)
         return ja.epsilon(one, steps, target["delta"], relation=relation)
 
-    found = search.least(lambda s: float(reached(s).upper) / target["epsilon"], math.log(size), close=1e-6, rounds=40)
+    found = least_by_secants(
+        lambda s: float(reached(s).upper) / target["epsilon"], math.log(size), close=1e-6, rounds=40
+    )
     if found == math.inf:
         raise ValueError(f"--group {size}: no noise that was tried keeps the budget: give a larger one.")
     return Calibrated(math.exp(found), reached(found), Status.CONVERGED)
@@ -228,21 +215,25 @@ def _print(record: dict[str, Any]) -> None:
     """Prints the result as a table."""
     name = record["solve_for"]
     # The number shown must keep the budget, too: noise is rounded up, a rate down.
-    value = f"{record['value']:,}" if name == "steps" else _cut(record["value"], up=name == "noise_multiplier")
-    known = [key.replace("-", "_") for key in UNKNOWNS if key.replace("-", "_") != name]
+    safe = "upper" if name == "noise_multiplier" else "lower"
+    value = f"{record['value']:,}" if name == "steps" else rounded(safe, record["value"], 8)
+    known = [key.replace("-", "_") for key in UNKNOWNS]
+    correlated = ("bands", "rate_in_group", "error_over_independent")
+    reached = record["reached"]
     facts = [
         (name.replace("_", " "), f"{value} ({record['status'].replace('_', ' ')})"),
-        *((key.replace("_", " "), f"{record[key]:.12g}") for key in known),
-        *((key.replace("_", " "), f"{record[key]:.6g}") for key in CORRELATED if key in record),
+        *((key.replace("_", " "), f"{record[key]:.12g}") for key in known if key != name),
+        *((key.replace("_", " "), f"{record[key]:.6g}") for key in correlated if key in record),
         *((f"{target}, target", f"{number:.12g}") for target, number in record["target"].items()),
-        (f"{record['reached']['quantity']}, upper", _cut(record["reached"]["upper"], up=True)),
-        *([("why inf", WHY.get(record["status"], WHY["unknown"]))] * (record["reached"]["upper"] == math.inf)),
+        (f"{reached['quantity']}, upper", rounded("upper", reached["upper"], 8)),
         ("guarantee", record["guarantee"]),
         ("holds for", record["scope"]),
     ]
+    if reached["upper"] == math.inf:
+        why = (
+            "nothing in the range that is searched keeps the budget: give a larger one, more noise, fewer steps"
+            if record["status"] == "infeasible"
+            else "no accountant knows a bound where it looked: give more noise, fewer steps or a larger delta"
+        )
+        facts.insert(-2, ("why inf", why))
     print_facts(f"{name.replace('_', ' ')} for a budget", facts)
-
-
-def _cut(value: float, *, up: bool) -> str:
-    """Returns a number to 8 digits, rounded up or down."""
-    return rounded("upper" if up else "lower", value, 8)

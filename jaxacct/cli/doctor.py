@@ -12,7 +12,8 @@ import warnings
 from importlib import metadata
 from typing import Any
 
-from jaxacct.cli.arguments import add_json, examples, print_facts, show
+from jaxacct import __version__
+from jaxacct.cli.arguments import add_json, new_command, print_facts, show
 
 PACKAGES = {
     "numpy": "", "jax": "", "jaxlib": "", "flax": "train", "optax": "train", "orbax-checkpoint": "train",
@@ -24,15 +25,13 @@ PACKAGES = {
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "doctor",
-        help="versions, devices, arithmetic, cache: what a report of a defect needs",
-        description="Says what computes here, asks it for a table of functions whose values are known, and lists what "
+    command = new_command(
+        commands, "doctor", run, "versions, devices, arithmetic, cache: what a report of a defect needs",
+        "Says what computes here, asks it for a table of functions whose values are known, and lists what "
         "is installed. Ends with code 1 where the arithmetic is not what certificates assume.",
-        epilog=examples("jaxacct doctor", "jaxacct doctor --json"),
-    )
+        "jaxacct doctor", "jaxacct doctor --json",
+    )  # fmt: skip
     add_json(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,39 +42,35 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _found() -> dict[str, Any]:
-    """Returns versions, devices, and the verdict on each way of computing float64."""
+    """Returns versions, devices, the verdict on each way of computing float64, and the folder of compiled programs."""
     import jax
 
-    from jaxacct import __version__
     from jaxacct.numerics import elementary
     from jaxacct.numerics.arithmetic import UnsoundBackendError
 
-    record: dict[str, Any] = {
-        "version": __version__, "python": platform.python_version(), "system": platform.platform(),
-    }  # fmt: skip
+    devices, arithmetic = [], {}
     try:
-        record["devices"] = [f"{device.platform}: {device.device_kind}" for device in jax.devices()]
+        devices = [f"{device.platform}: {device.device_kind}" for device in jax.devices()]
     except RuntimeError as error:  # a platform that is asked for and not there
-        return record | {"devices": [], "arithmetic": {"none": str(error).splitlines()[0]}} | _around()
-    arithmetic = {}
-    for by in elementary.By:
+        arithmetic["none"] = str(error).splitlines()[0]
+    for by in elementary.By if devices else ():
         try:
             elementary.check(by)
             arithmetic[by.value] = "sound"
         except UnsoundBackendError as error:
             arithmetic[by.value] = str(error)
-    return record | {"arithmetic": arithmetic} | _around()
-
-
-def _around() -> dict[str, Any]:
-    """Returns the folder of compiled programs, its size in bytes, and the installed versions."""
+    versions = {name: [found.version for found in metadata.distributions(name=name)] for name in PACKAGES}
     kept = folder()
     files = [] if kept is None else [path for path in kept.rglob("*") if path.is_file()]
-    installed = {name: next((one.version for one in metadata.distributions(name=name)), None) for name in PACKAGES}
     return {
+        "version": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "devices": devices,
+        "arithmetic": arithmetic,
         "cache": None if kept is None else str(kept),
         "cache_bytes": sum(path.stat().st_size for path in files),
-        "installed": installed,
+        "installed": {name: next(iter(found), None) for name, found in versions.items()},
     }
 
 

@@ -1,6 +1,7 @@
 """``jaxacct sweep``: epsilon, delta or the least noise of a whole grid of runs, on all devices or in many jobs.
 
-Its subcommands merge, best, export and plot work on the folders that a sweep wrote.
+Its subcommands merge, best, export and plot work on the folders that a sweep wrote. ``jaxacct explore`` makes a page
+with sliders of such a grid.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import os
 import pathlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
+from jaxacct import __version__
+from jaxacct.choices import Certified, Mode, Relation
 from jaxacct.cli.arguments import (
     GUARANTEES,
     PICTURES,
@@ -22,8 +25,8 @@ from jaxacct.cli.arguments import (
     add_rate,
     add_relation,
     add_steps,
-    check_free,
-    examples,
+    file_to_write,
+    new_command,
     number,
     print_columns,
     print_facts,
@@ -31,50 +34,41 @@ from jaxacct.cli.arguments import (
     scope_of,
     show,
 )
+from jaxacct.outward import rate_of, steps_of
 
 AXES = {
-    "noise-multiplier": "standard deviation of the noise over the clipping norm",
+    "noise_multiplier": "standard deviation of the noise over the clipping norm",
     "scale": "scale of Laplace noise, for the mechanisms that have it",
     "delta": "asks for epsilon; with --epsilon, and without noise, for the least noise multiplier",
     "epsilon": "asks for delta",
 }
 """Axes of a sweep beside sampling rate and steps: the help's text."""
+
+SETTINGS = (*AXES, "sampling_rate", "steps")
+"""All axes of a sweep; ``best`` can be limited to ranges of them."""
+
 MECHANISMS = (
     "PoissonSubsampledGaussian", "Gaussian", "GaussianWithoutReplacement", "DiscreteGaussian", "Laplace",
     "PoissonSubsampledLaplace", "LaplaceWithoutReplacement", "DiscreteLaplace",
 )  # fmt: skip
 """Classes of mechanisms that a command's axes can describe; the first is the default."""
-MODES = ("saddlepoint", "certified")
-"""Modes of a sweep."""
-
-ARITHMETICS = ("auto", "float64", "pair")
-"""Arithmetics of a sweep."""
-
-SHOWN = 20
-"""Largest number of entries printed."""
-
-FILES = (".npz", ".csv", ".json", ".parquet")
-"""Suffixes of --out that mean a file, where a folder is wanted."""
 
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "sweep",
-        help="epsilon, delta or the least noise of a whole grid of runs",
-        description="Certified bounds for every combination of the values given. Each axis is a number, numbers with "
+    command = new_command(
+        commands, "sweep", run, "epsilon, delta or the least noise of a whole grid of runs",
+        "Certified bounds for every combination of the values given. Each axis is a number, numbers with "
         "commas, LOW:HIGH:COUNT[:log], or @FILE: a number on each line, .npy, or @FILE.csv:COLUMN. With --out a part "
         "is on disk as soon as it is finished, and memory does not grow with the settings. No data is looked at, so "
         "this costs nothing; settings that are tried on private data do: jaxacct.train.tune pays for them.",
-        epilog=examples(
-            "jaxacct sweep --noise-multiplier 0.8:8:5:log --sampling-rate 0.01 --steps 1000 --delta 1e-5",
-            "jaxacct sweep --epsilon 1,3,8 --delta 1e-5 --sampling-rate 0.01 --steps 1000",
-            "jaxacct sweep --noise-multiplier 0.5:8:64:log --sampling-rate 1e-4:0.1:64:log "
-            "--steps 100,1000,10000 --delta 1e-5 --out grid --shard 3/8",
-        ),
-    )
+        "jaxacct sweep --noise-multiplier 0.8:8:5:log --sampling-rate 0.01 --steps 1000 --delta 1e-5",
+        "jaxacct sweep --epsilon 1,3,8 --delta 1e-5 --sampling-rate 0.01 --steps 1000",
+        "jaxacct sweep --noise-multiplier 0.5:8:64:log --sampling-rate 1e-4:0.1:64:log "
+        "--steps 100,1000,10000 --delta 1e-5 --out grid --shard 3/8",
+    )  # fmt: skip
     for name, meaning in AXES.items():
-        command.add_argument(f"--{name}", metavar="VALUES", help=meaning)
+        command.add_argument(f"--{name.replace('_', '-')}", metavar="VALUES", help=meaning)
     add_rate(command, str, "VALUES", "none")
     add_steps(command, str, "VALUES")
     command.add_argument(
@@ -89,11 +83,11 @@ def add_parser(commands: Any) -> None:
         help=f"one, or several with commas (default: {MECHANISMS[0]}): {', '.join(MECHANISMS)}",
     )  # fmt: skip
     command.add_argument(
-        "--mode", choices=tuple(MODES), default="certified",
+        "--mode", choices=get_args(Mode), default="certified",
         help="saddlepoint: fast, entries that do not converge are flagged; certified (default): those by the mesh",
     )  # fmt: skip
     command.add_argument(
-        "--arithmetic", choices=ARITHMETICS, default="auto",
+        "--arithmetic", choices=get_args(Certified), default="auto",
         help="float64, pair (of float32 numbers), or auto (default): pairs where a device has no float64",
     )  # fmt: skip
     add_relation(command)
@@ -110,7 +104,6 @@ def add_parser(commands: Any) -> None:
         "--shard", metavar="I/N",
         help="part I of N, from 0, which may be anywhere and needs no other: --out NAME becomes NAME-I-of-N",
     )  # fmt: skip
-    command.set_defaults(run=run)
     add_parsers(
         command.add_subparsers(metavar="merge | best | export | plot", title="what is done with folders of results")
     )
@@ -118,16 +111,16 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Sweeps, writes and prints the results, and returns the exit code."""
-    from jaxacct.sweep.compute import Options, sweep
+    from jaxacct.sweep.compute import sweep
     from jaxacct.sweep.description import quantity_of
 
     start = time.monotonic()
     settings = _settings(arguments)
-    how = {name: getattr(arguments, name) for name in ("mode", "tolerance", "arithmetic")}
+    how = {name: vars(arguments)[name] for name in ("mode", "tolerance", "arithmetic")}
     quantity = quantity_of(_quantity(settings.values), relation=arguments.relation or "add_or_remove", **how)
     quantity.check(settings)
     out = None if arguments.out is None else pathlib.Path(arguments.out)
-    if out is not None and out.suffix in FILES:
+    if out is not None and out.suffix in (".npz", ".csv", ".json", ".parquet"):
         raise ValueError(
             f"--out {out}: results go to a folder: give --out {out.with_suffix('')}, then jaxacct sweep export "
             f"{out.with_suffix('')} FILE."
@@ -136,9 +129,9 @@ def run(arguments: argparse.Namespace) -> int:
     if out is not None and shard is not None:
         out = out.with_name(f"{out.name}-{shard[0]}-of-{shard[1]}")
     _use_all_cores(arguments.devices)
-    options = Options(out, shard, arguments.resume, arguments.overwrite, arguments.chunk)
+    kept = {name: vars(arguments)[name] for name in ("resume", "overwrite", "chunk")}
     try:
-        found = sweep(quantity, settings, options)
+        found = sweep(quantity, settings, out=out, shard=shard, **kept)
     except KeyboardInterrupt:
         if out is not None:
             raise KeyboardInterrupt(f"finished parts are kept in {out}: give --resume to go on") from None
@@ -163,7 +156,6 @@ def _settings(arguments: argparse.Namespace) -> Any:
 
     from jaxacct import validation
     from jaxacct.mechanisms.records import KINDS
-    from jaxacct.outward import rate_of, steps_of
     from jaxacct.sweep import grid, read_columns, rows
     from jaxacct.sweep.description import parsed
 
@@ -171,8 +163,7 @@ def _settings(arguments: argparse.Namespace) -> Any:
     for name in names:
         validation.check_one_of(name, "mechanism", MECHANISMS)
     classes = [KINDS[name] for name in names]
-    settings = (*(axis.replace("-", "_") for axis in AXES), "sampling_rate", "steps")
-    given = {name: vars(arguments)[name] for name in settings}
+    given = {name: vars(arguments)[name] for name in SETTINGS}
     axes = {name: parsed(text, name, whole=name == "steps") for name, text in given.items() if text is not None}
     if arguments.batch_size is not None or arguments.examples is not None:
         if arguments.batch_size is None or arguments.examples is None or "sampling_rate" in axes:
@@ -231,14 +222,15 @@ def _use_all_cores(devices: int | None) -> None:
 def _print(record: dict[str, Any], found: Any) -> None:
     """Prints the first entries and a summary; only the parts that hold these entries are read."""
     first: dict[str, list[Any]] = {}
+    shown = 20
     for piece in found.pieces():
-        first = {name: (first.get(name, []) + values[:SHOWN].tolist())[:SHOWN] for name, values in piece.items()}
-        if len(first["upper"]) == SHOWN:
+        first = {name: (first.get(name, []) + values[:shown].tolist())[:shown] for name, values in piece.items()}
+        if len(first["upper"]) == shown:
             break
     print_entries(found, first)
     counts, seconds = record["counts"], record["seconds"]
-    if counts["entries"] > SHOWN:
-        print(f"... {counts['entries'] - SHOWN:,} more" + ("" if record["out"] else ": give --out for all"))
+    if counts["entries"] > shown:
+        print(f"... {counts['entries'] - shown:,} more" + ("" if record["out"] else ": give --out for all"))
     print_about(record, f" in {seconds:.1f} s, {counts['entries'] / seconds:,.0f} a second")
 
 
@@ -246,77 +238,60 @@ def _print(record: dict[str, Any], found: Any) -> None:
 # The subcommands ``jaxacct sweep merge | best | export | plot``, on folders that ``jaxacct sweep --out`` wrote.
 # ----------------------------------------------------------------------------------------------------
 
-FILTERS = ("noise-multiplier", "scale", "sampling-rate", "steps", "delta", "epsilon")
-"""Settings whose ranges ``best`` can be limited to."""
-
-
-def _add_folder(command: argparse.ArgumentParser) -> None:
-    """Adds the folder of results."""
-    command.add_argument("folder", metavar="FOLDER", help="folder of the results")
-
 
 def add_parsers(commands: Any) -> None:
     """Adds the subcommands of ``jaxacct sweep``."""
-    command = commands.add_parser(
-        "merge",
-        help="the whole sweep, of its shards",
-        description="Puts the folders of all shards together, having compared every checksum. On one disk nothing is "
+    command = new_command(
+        commands, "merge", merge, "the whole sweep, of its shards",
+        "Puts the folders of all shards together, having compared every checksum. On one disk nothing is "
         "copied. What is missing, given twice or of another sweep is refused.",
-        epilog=examples("jaxacct sweep merge grid grid-*-of-8"),
-    )
+        "jaxacct sweep merge grid grid-*-of-8",
+    )  # fmt: skip
     command.add_argument(
         "folder", metavar="FOLDER", help="the whole sweep: new, or left by a merge that was interrupted"
     )
     command.add_argument("shards", metavar="SHARD", nargs="+", help="the folders of all shards")
     add_json(command)
-    command.set_defaults(run=merge)
 
-    command = commands.add_parser(
-        "best",
-        help="the best settings for a budget",
-        description="The settings of least noise, or as --least or --most say, whose upper bound is within a budget.",
-        epilog=examples("jaxacct sweep best grid --epsilon 2 --steps-min 1000"),
-    )
-    _add_folder(command)
+    command = new_command(
+        commands, "best", best, "the best settings for a budget",
+        "The settings of least noise, or as --least or --most say, whose upper bound is within a budget.",
+        "jaxacct sweep best grid --epsilon 2 --steps-min 1000",
+    )  # fmt: skip
+    command.add_argument("folder", metavar="FOLDER", help="folder of the results")
     command.add_argument("--epsilon", type=number, metavar="E", help="budget, of a sweep for epsilon or for noise")
     command.add_argument("--delta", type=number, metavar="D", help="budget, of a sweep for delta")
     by = command.add_mutually_exclusive_group()
     by.add_argument("--least", metavar="NAME", help="setting or result of which less is better (default: the noise)")
     by.add_argument("--most", metavar="NAME", help="setting or result of which more is better")
     command.add_argument("--count", type=int, default=10, metavar="N", help="how many are wanted (10)")
-    for name in FILTERS:
-        shown = (
-            "the least steps; likewise --steps-max, and both of every setting" if name == "steps" else argparse.SUPPRESS
-        )
-        command.add_argument(f"--{name}-min", type=number, metavar="X", help=shown)
-        command.add_argument(f"--{name}-max", type=number, metavar="X", help=argparse.SUPPRESS)
+    limits = "the least steps; likewise --steps-max, and both of every setting"
+    for name in SETTINGS:
+        shown = limits if name == "steps" else argparse.SUPPRESS
+        command.add_argument(f"--{name.replace('_', '-')}-min", type=number, metavar="X", help=shown)
+        command.add_argument(f"--{name.replace('_', '-')}-max", type=number, metavar="X", help=argparse.SUPPRESS)
     add_json(command)
-    command.set_defaults(run=best)
 
-    command = commands.add_parser(
-        "export",
-        help="a file for others: .csv, .parquet or .json",
-        description="A line for each entry (.csv, .parquet), made chunk by chunk, or one JSON object. Readers of Zarr "
+    command = new_command(
+        commands, "export", export, "a file for others: .csv, .parquet or .json",
+        "A line for each entry (.csv, .parquet), made chunk by chunk, or one JSON object. Readers of Zarr "
         "need no export: the folder is a Zarr store.",
-        epilog=examples("jaxacct sweep export grid grid.parquet"),
-    )
-    _add_folder(command)
+        "jaxacct sweep export grid grid.parquet",
+    )  # fmt: skip
+    command.add_argument("folder", metavar="FOLDER", help="folder of the results")
     command.add_argument("file", metavar="FILE", help="file to write; the suffix says the format")
     add_overwrite(command)
-    command.set_defaults(run=export)
 
-    command = commands.add_parser(
-        "plot",
-        help="a picture over one or two axes",
-        description="A map of the upper bound over two axes, or a curve over one, of at most 256 values each: "
+    command = new_command(
+        commands, "plot", plot, "a picture over one or two axes",
+        "A map of the upper bound over two axes, or a curve over one, of at most 256 values each: "
         "every number drawn is one of the sweep's.",
-        epilog=examples("jaxacct sweep plot grid grid.png --at steps=1000"),
-    )
-    _add_folder(command)
+        "jaxacct sweep plot grid grid.png --at steps=1000",
+    )  # fmt: skip
+    command.add_argument("folder", metavar="FOLDER", help="folder of the results")
     command.add_argument("file", metavar="FILE", help=f"picture to write: {', '.join(PICTURES)}")
     command.add_argument("--at", metavar="AXIS=VALUE", action="append", default=[], help="fixes a further axis")
     add_overwrite(command)
-    command.set_defaults(run=plot)
 
 
 def merge(arguments: argparse.Namespace) -> int:
@@ -340,8 +315,7 @@ def best(arguments: argparse.Namespace) -> int:
         raise ValueError(
             f"{arguments.folder} is a sweep for {found.quantity}: give --{budget}, the budget, and not --{other}."
         )
-    limits = {name.replace("-", "_"): tuple(given[f"{name.replace('-', '_')}_{end}"] for end in ("min", "max"))
-              for name in FILTERS}  # fmt: skip
+    limits = {name: (given[f"{name}_min"], given[f"{name}_max"]) for name in SETTINGS}
     ranges = {name: limit for name, limit in limits.items() if limit != (None, None)}
     entries = found.best(given[budget], least=arguments.least, most=arguments.most, count=arguments.count, **ranges)
     columns = {name: values.tolist() for name, values in entries.items()}
@@ -362,11 +336,9 @@ def best(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """Writes the results to a file, and returns the exit code."""
     from jaxacct.sweep import load
-    from jaxacct.sweep.result import check_suffix
+    from jaxacct.sweep.result import SUFFIXES
 
-    path = pathlib.Path(arguments.file)
-    check_suffix(path)
-    check_free(path, arguments)
+    path = file_to_write(arguments.file, SUFFIXES, arguments)
     load(arguments.folder).save(path)
     return 0
 
@@ -376,12 +348,9 @@ def plot(arguments: argparse.Namespace) -> int:
     from jaxacct import plot as plots
     from jaxacct.plot.chart import own_figure
     from jaxacct.sweep import load
-    from jaxacct.sweep.result import check_suffix
 
     figure = own_figure()
-    path = pathlib.Path(arguments.file)
-    check_suffix(path, PICTURES)
-    check_free(path, arguments)
+    path = file_to_write(arguments.file, PICTURES, arguments)
     found, at = load(arguments.folder), dict(_fixed(text) for text in arguments.at)
     free = [name for name, values in found.axes.items() if len(values) > 1 and name not in at]
     if len(free) > 2:
@@ -402,25 +371,16 @@ def _fixed(text: str) -> tuple[str, float | str]:
 
 def described(found: Any, out: Any) -> dict[str, Any]:
     """Returns the description of a sweep as JSON has it, without its results and the time it took."""
-    from jaxacct import __version__
+    from jaxacct.sweep.description import question_of
 
-    guarantee = GUARANTEES["saddlepoint" if found.mode == "saddlepoint" else "best"]
+    shows_axes = out is None or found.layout == "grid"
     return {
-        "quantity": found.quantity,
-        "mode": found.mode,
-        "relation": found.relation,
-        "tolerance": found.tolerance,
-        "arithmetic": found.arithmetic,
-        "mechanisms": found.mechanisms,
-        "layout": found.layout,
-        "constants": found.constants,
-        "axes": {name: values.tolist() for name, values in found.axes.items()}
-        if out is None or found.layout == "grid"
-        else {},
+        **question_of(found),
+        "axes": {name: values.tolist() for name, values in found.axes.items()} if shows_axes else {},
         "shape": list(found.shape),
         "counts": found.counts(),
         "out": None if out is None else str(out),
-        "guarantee": guarantee,
+        "guarantee": GUARANTEES["saddlepoint" if found.mode == "saddlepoint" else "best"],
         "scope": scope_of(found.relation),
         "version": __version__,
     }
@@ -455,3 +415,69 @@ def _cell(name: str, value: Any, settings: Any) -> str:
     if name in settings:
         return f"{value:.10g}"
     return rounded("upper" if name in ("upper", "noise_multiplier") else name, value)
+
+
+# ----------------------------------------------------------------------------------------------------
+# ``jaxacct explore``: an interactive page of certified bounds on epsilon over a grid of runs, as one HTML file.
+# ----------------------------------------------------------------------------------------------------
+
+EXPLORED = {
+    "noise-multiplier": ("noise_multipliers", "0.5:8:25:log"),
+    "sampling-rate": ("sampling_rates", "1e-4 to 0.1"),
+    "epochs": ("epochs", "1 to 100"),
+    "delta": ("deltas", "1e-8 to 1e-4"),
+}
+"""Axes of the grid: the argument of :func:`jaxacct.plot.explorer.page`, and its default in the help's words."""
+
+
+def add_explore(commands: Any) -> None:
+    """Adds ``jaxacct explore``."""
+    command = new_command(
+        commands, "explore", explore, "a page with sliders for noise, rate, epochs and delta, for any browser, offline",
+        "Writes one HTML file that shows certified bounds on epsilon for a grid of runs, and for what lies "
+        "between its points those of the cell around it. VALUES are as of sweep.",
+        "jaxacct explore --out page.html",
+        "jaxacct explore --noise-multiplier 1:4:16:log --epochs 5:50:10:log --sampling-rate 0.01 --delta 1e-6",
+    )  # fmt: skip
+    command.add_argument("--out", metavar="FILE", default="explore.html", help="the page (default: explore.html)")
+    add_overwrite(command, "replace the page that is there")
+    for name, (_, default) in EXPLORED.items():
+        command.add_argument(f"--{name}", metavar="VALUES", help=f"of the grid (default: {default})")
+    add_relation(command)
+    add_json(command)
+
+
+def explore(arguments: argparse.Namespace) -> int:
+    """Computes and writes the page, and returns the exit code."""
+    import numpy as np
+
+    from jaxacct.json_files import write_whole
+    from jaxacct.plot import explorer
+    from jaxacct.sweep.description import parsed
+
+    path = file_to_write(arguments.out, (".html",), arguments)
+    given = {name: vars(arguments)[name.replace("-", "_")] for name in EXPLORED}
+    grid: dict[str, Any] = {
+        EXPLORED[name][0]: np.atleast_1d(parsed(text, name)) for name, text in given.items() if text is not None
+    }
+    relation: Relation = arguments.relation or "add_or_remove"
+    page = explorer.page(**grid, relation=relation, show_progress=True)
+    write_whole(path, page.encode())
+    data = explorer.data_of(page)
+    record = {
+        "out": str(path),
+        "entries": len(data["upper"]),
+        "unknown": data["upper"].count(None),
+        "relation": relation,
+        "guarantee": GUARANTEES["best"],
+        "scope": scope_of(relation),
+        "version": __version__,
+    }
+    facts = [
+        ("written to", record["out"]),
+        ("entries", f"{record['entries']:,}, {record['unknown']:,} of them unknown"),
+        ("guarantee", record["guarantee"]),
+        ("holds for", record["scope"]),
+    ]
+    show(record, arguments.json, lambda: print_facts("", facts))
+    return 0

@@ -4,115 +4,101 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import os
 import pathlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxacct.cli import tables
-from jaxacct.cli.arguments import Elsewhere, History, add_json, examples, number, print_facts, show
-from jaxacct.json_files import write_whole
-from jaxacct.outward import rounded_down, rounded_up
+from jaxacct import json_files
+from jaxacct.cli.arguments import (
+    Elsewhere,
+    add_json,
+    add_noise,
+    add_overwrite,
+    new_command,
+    number,
+    print_facts,
+    show,
+)
+from jaxacct.json_files import PRIVATE, write_whole
+from jaxacct.outward import rounded_down, rounded_up, steps_of
 
 DATASETS = ("digits", "mnist", "fashion-mnist", "adult", "adult-uci")
 """Data sets that can be named."""
-POLICIES = ("constant", "adaptive-noise", "adaptive-batch", "spend-remaining")
-"""Policies that can be named."""
 CHECKPOINTS, HISTORY = "checkpoints", "history.jsonl"
 """Names in a run's folder: the folder of checkpoints, and in that the file of evaluations."""
 MODEL, INFERENCE, REPORT, PICTURE = "model", "inference.jax_export", "report.json", "training.png"
 """Names of the results in a run's folder."""
 
-INCREMENT, LEAST, MOST = 1 / 20, 0.8, 2.0
-"""Adaptive noise, as shares of the initial noise multiplier: distance of two levels, least and largest level."""
-
-BATCH_INCREMENT, BATCH_LEAST = 1 / 4, 1 / 2
-"""Adaptive batches, as shares of the initial size: distance of two levels and least level.
-
-They are those of 512 by 128 down to 256 in Lécuyer (2021), section 5.1.
-"""
+EPSILON = 3.0
+"""Epsilon of the budget where none is given."""
 
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "train",
-        help="train a model by DP-SGD within a privacy budget",
-        description="Trains a Flax model with differential privacy until the next step would exceed the budget, and "
+    command = new_command(
+        commands, "train", run, "train a model by DP-SGD within a privacy budget",
+        "Trains a Flax model with differential privacy until the next step would exceed the budget, and "
         "writes the model (by Orbax), inference.jax_export (a function of a batch, for jax.export.deserialize), "
         "report.json and training.png.",
-        epilog=examples(
-            "jaxacct train --dataset digits --epsilon 3 --delta 1e-5",
-            "jaxacct train --dataset mnist --data-dir data/mnist --checkpoint-every 100 --out runs/kept",
-            "jaxacct train --data table.csv --label y --classes no,yes --bounds age=0:120 --categories sex=F,M",
-        ),
-    )
+        "jaxacct train --dataset digits --epsilon 3 --delta 1e-5",
+        "jaxacct train --dataset mnist --data-dir data/mnist --checkpoint-every 100 --out runs/kept",
+        "jaxacct train --data table.csv --label y --classes no,yes --bounds age=0:120 --categories sex=F,M",
+    )  # fmt: skip
     command.add_argument("--dataset", choices=DATASETS, help="default: digits, which needs no files")
     command.add_argument("--data-dir", metavar="DIR", help="folder of the data set's files")
-    command.add_argument(
-        "--recipe", action=Elsewhere, const="published settings are trained by python -m bench.papers.train"
-    )
-    command.add_argument(
-        "--epsilon", type=number, metavar="E",
-        help="budget (default 3; with constant --noise-multiplier and --epochs what these cost)",
-    )  # fmt: skip
+    for name, instead in (
+        ("recipe", "published settings are trained by python -m bench.papers.train"),
+        ("sampling-rate", "give --batch-size, the rate times the examples"),
+        ("steps", "give --epochs, the steps times the batch size over the examples"),
+        ("examples", "they are those of the data set: give --dataset or --data"),
+    ):
+        command.add_argument(f"--{name}", action=Elsewhere, const=instead)
+    budget = "budget (default 3; with constant --noise-multiplier and --epochs what these cost)"
+    command.add_argument("--epsilon", type=number, metavar="E", help=budget)
     command.add_argument("--delta", type=number, default=1e-5, metavar="D", help="budget (default 1e-5)")
-    command.add_argument(
-        "--noise-multiplier", type=number, metavar="S",
-        help="standard deviation of the noise over the clipping norm; more noise pays for more steps (default: "
-        "the least for the epochs, or about the recipe's)",
-    )  # fmt: skip
-    command.add_argument("--batch-size", type=number, metavar="B", help="expected size of the Poisson sampled batches")
-    command.add_argument(
-        "--most-examples", type=int, metavar="N",
-        help="a public number, chosen without looking, that the data has at most: how many examples there are is then "
-        "protected, too (default: it is public)",
-    )  # fmt: skip
-    command.add_argument("--clip-norm", type=number, metavar="C", help="bound on each example's gradient norm")
-    command.add_argument("--learning-rate", type=number, metavar="R", help="of the optimizer")
-    command.add_argument(
-        "--epochs", type=number, metavar="N",
-        help="expected passes over the data (default: what the budget pays for)",
-    )  # fmt: skip
+    add_noise(command, "; more noise pays for more steps (default: the least for the epochs, or about the recipe's)")
+    most = (
+        "a public number, chosen without looking, that the data has at most: how many examples there are is then "
+        "protected, too (default: it is public)"
+    )
+    seed = "makes the run repeatable, and its noise known to whoever knows the seed (default: system entropy)"
+    for name, kind, letter, meaning in (
+        ("batch-size", number, "B", "expected size of the Poisson sampled batches"),
+        ("most-examples", int, "N", most),
+        ("clip-norm", number, "C", "bound on each example's gradient norm"),
+        ("learning-rate", number, "R", "of the optimizer"),
+        ("epochs", number, "N", "expected passes over the data (default: what the budget pays for)"),
+        ("microbatch-size", int, "N", "examples whose gradients are in memory"),
+        ("seed", int, "N", seed),
+    ):
+        command.add_argument(f"--{name}", type=kind, metavar=letter, help=meaning)
     command.add_argument(
         "--trainable", action="append", metavar="PATH",
         help="parameters that train, such as output or layers/1; may be given again (default: all)",
     )  # fmt: skip
-    command.add_argument("--microbatch-size", type=int, metavar="N", help="examples whose gradients are in memory")
     command.add_argument(
         "--ghost", action=argparse.BooleanOptionalAction, default=None,
         help="leave out the gradients of single examples where their norms follow without them",
     )  # fmt: skip
-    command.add_argument(
-        "--seed", type=int, metavar="N",
-        help="makes the run repeatable, and its noise known to whoever knows the seed (default: system entropy)",
-    )  # fmt: skip
-    command.add_argument("--sampling-rate", action=Elsewhere, const="give --batch-size, the rate times the examples")
-    command.add_argument(
-        "--steps", action=Elsewhere, const="give --epochs, the steps times the batch size over the examples"
-    )
-    command.add_argument(
-        "--examples", action=Elsewhere, const="they are those of the data set: give --dataset or --data"
-    )
     command.add_argument("--out", metavar="DIR", help="where to write (default runs/DATASET)")
-    command.add_argument(
-        "--overwrite", action="store_true",
-        help="delete the run that DIR holds; what it released of the same data stays spent, and both budgets add up",
-    )  # fmt: skip
+    stays = "what it released of the same data stays spent, and both budgets add up"
+    add_overwrite(command, f"delete the run that DIR holds; {stays}")
     add_json(command, "print the report as one JSON object instead of a table")
-    tables.add_arguments(command)
+    _add_tables(command)
     _add_policies(command.add_argument_group("what the steps spend"))
     kept = command.add_argument_group("checkpoints", "in DIR/checkpoints, which holds the run's key: keep it private")
     kept.add_argument("--checkpoint-every", type=int, metavar="N", help="most updates between two (default: none)")
     kept.add_argument("--resume", action="store_true", help="go on with the run in DIR, with the arguments it had")
-    command.set_defaults(run=run)
 
 
 def _add_policies(group: Any) -> None:
     """Adds the arguments of policies and ledgers."""
     group.add_argument(
-        "--policy", choices=POLICIES, default="constant",
+        "--policy", choices=("constant", "adaptive-noise", "adaptive-batch", "spend-remaining"), default="constant",
         help="noise as given throughout; noise or batch size by how a noisy count of correct training examples goes; "
         "or the least noise that the rest of the budget pays for",
     )  # fmt: skip
@@ -150,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
             keeper.check(resume=arguments.resume)
         _check_free(folder, arguments.resume)
     with _made(folder):
-        dataset, of_table = tables.load(arguments)
+        dataset, of_table = load_data(arguments)
         trainer, steps, config = _trainer(arguments, dataset)
         config |= of_table
         if arguments.overwrite:
@@ -226,15 +212,15 @@ def _export(trainer: Any, dataset: Any, path: pathlib.Path) -> None:
 
 def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dict[str, Any]]:
     """Returns the trainer, the number of steps to fit it for, and the report's entries on both."""
-    from jaxacct.train import make_trainer
+    from jaxacct_recipes import make_trainer
 
-    recipe, epochs = tables.recipe(arguments, dataset)
+    recipe, epochs = choose_recipe(arguments, dataset)
     given = vars(arguments) | {"epochs": epochs}
     rate = recipe.learning_rate if arguments.learning_rate is None else arguments.learning_rate
     asked = ("epsilon", "delta", "noise_multiplier", "batch_size", "clip_norm", "epochs", "seed", "ledger")
     costs_follow = arguments.policy == "constant" and None not in (arguments.noise_multiplier, arguments.epochs)
     if given["epsilon"] is None and not costs_follow:
-        given["epsilon"] = tables.EPSILON
+        given["epsilon"] = EPSILON
     settings = {name: given[name] for name in asked} | {"learning_rate": rate, "correct": _correct}
     optional = {
         name: given[name]
@@ -265,7 +251,6 @@ def _correct(model: Any, example: Any, label: Any) -> Any:
 def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float, int], Any] | None:
     """Returns a function that makes the policy named; None for constant noise, which a trainer has by itself."""
     from jaxacct import validation
-    from jaxacct.outward import steps_of
     from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, EarlyStopping, SpendRemaining
 
     if arguments.policy == "constant" and arguments.target_accuracy is None:
@@ -280,10 +265,12 @@ def _policy(arguments: argparse.Namespace, size: int) -> Callable[[float, float,
         asks: dict[str, Any] = {"period": period, "query_noise": arguments.query_noise}
         policy: Any = Constant(noise, rate)
         if arguments.policy == "adaptive-noise":
-            asks |= {"increment": INCREMENT * noise, "least": LEAST * noise, "most": MOST * noise}
+            # Levels are shares of the initial noise. Sound for any value, as the ledger pays for what is chosen.
+            asks |= {"increment": 0.05 * noise, "least": 0.8 * noise, "most": 2.0 * noise}
             policy = AdaptiveNoise(sampling_rate=rate, initial=noise, **asks)
         elif arguments.policy == "adaptive-batch":
-            asks |= {"increment": BATCH_INCREMENT * batch, "least": BATCH_LEAST * batch, "most": batch}
+            # Levels are those of 512 by 128 down to 256 in Lécuyer (2021), section 5.1, as shares of the initial size.
+            asks |= {"increment": batch / 4, "least": batch / 2, "most": batch}
             policy = AdaptiveBatchSize(noise_multiplier=noise, num_examples=size, initial=batch, **asks)
         elif arguments.policy == "spend-remaining":
             policy = SpendRemaining(sampling_rate=rate, steps=steps, period=period)
@@ -375,3 +362,274 @@ def _print(report: dict[str, Any], folder: pathlib.Path) -> None:
         ("written to", str(folder)),
     ]
     print_facts(f"DP-SGD on {config['dataset']}", facts)
+
+
+# ----------------------------------------------------------------------------------------------------
+# A user's own table, and a model in a module of the user's own.
+#
+# Bounds, categories and classes of a table are public knowledge that the user gives: nothing is computed from the data
+# but by the private training.
+# ----------------------------------------------------------------------------------------------------
+
+
+def _add_tables(command: argparse.ArgumentParser) -> None:
+    """Adds the arguments of a user's own model and table."""
+    command.add_argument(
+        "--model", metavar="MODULE:FACTORY",
+        help="your own: FACTORY(shape, num_classes, rngs) in MODULE.py here returns a flax.nnx module of one example",
+    )  # fmt: skip
+    group = command.add_argument_group(
+        "your own table",
+        "Bounds, categories and classes are public knowledge that you give: nothing is computed from the data but by "
+        "the private training.",
+    )
+    group.add_argument(
+        "--data", metavar="FILE", help="table to train on: .csv with names in its first line, .npz, .parquet"
+    )
+    group.add_argument("--label", metavar="NAME", help="column of the classes")
+    group.add_argument("--classes", metavar="A,B|K", help="their names, or how many there are, numbered from 0")
+    group.add_argument(
+        "--bounds", action="append", metavar="[NAME=]LOW:HIGH",
+        help="of a column of numbers, or of all without a rule; they become -1 and 1; may be given again",
+    )  # fmt: skip
+    group.add_argument("--categories", action="append", metavar="NAME=A,B", help="of a column; may be given again")
+    group.add_argument(
+        "--columns", metavar="FILE",
+        help='these rules in a JSON file: {"age": [0, 120], "sex": ["Female", "Male"], "name": null}; null leaves out',
+    )  # fmt: skip
+    group.add_argument("--drop", action="append", metavar="NAME", help="column to leave out; may be given again")
+    group.add_argument("--test", metavar="FILE", help="table of public rows, to measure the accuracy on")
+    group.add_argument(
+        "--test-size", type=int, metavar="N",
+        help="rows to hold out for that by their numbers alone; what is measured says something of them",
+    )  # fmt: skip
+
+
+def load_data(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Returns the data set of the arguments, a table or a named one, and a report's entries on a table."""
+    import jaxacct_recipes
+    from jaxacct_recipes import tables
+
+    if arguments.data is None:
+        of_tables = ("label", "classes", "bounds", "categories", "columns", "drop", "test", "test_size")
+        if given := [name for name in of_tables if vars(arguments)[name] is not None]:
+            raise ValueError(f"--{given[0].replace('_', '-')} is of a table of your own: give --data.")
+        return jaxacct_recipes.load(arguments.dataset or "digits", arguments.data_dir), {}
+    if arguments.dataset is not None or arguments.data_dir is not None:
+        raise ValueError("--data is a table of your own: leave out --dataset and --data-dir.")
+    if arguments.label is None or arguments.classes is None:
+        raise ValueError("--data needs --label, the column of the classes, and --classes, all that there can be.")
+    if arguments.test is not None and arguments.test_size is not None:
+        raise ValueError("give one of --test and --test-size.")
+    if arguments.test_size is not None and arguments.most_examples is not None:
+        raise ValueError(
+            "--test-size holds out rows that are chosen by how many there are, which --most-examples protects: give "
+            "public rows as --test."
+        )
+    rules, everywhere, drop = _rules(arguments)
+    classes = (
+        int(arguments.classes)
+        if arguments.classes.isdecimal()
+        else [name.strip() for name in arguments.classes.split(",")]
+    )
+    test = None if arguments.test is None else pathlib.Path(arguments.test)
+    loaded, columns = tables.load(
+        pathlib.Path(arguments.data), arguments.label, rules, classes,
+        bounds=everywhere, drop=drop, test=test, test_size=arguments.test_size or 0,
+    )  # fmt: skip
+    settings = {"columns": columns, "label": arguments.label, "classes": classes, "dropped": drop}
+    settings |= {"test": arguments.test, "test_size": arguments.test_size}
+    return loaded, {"table": settings | {"public": "the columns' rules, the classes, the test rows: as given"}}
+
+
+def choose_recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float | None]:
+    """Returns the recipe of a run, made of public numbers for a table, and its epochs."""
+    import dataclasses
+
+    from jaxacct_recipes import RECIPES
+
+    own = {} if arguments.model is None else {"module": _factory(arguments.model)}
+    named = arguments.data is None
+    found, epochs = (RECIPES[dataset.name], arguments.epochs) if named else _for_table(arguments, dataset)
+    return dataclasses.replace(found, **own), epochs
+
+
+def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]:
+    """Returns an MLP's settings and its epochs; only the table's size is used, or the public bound on it."""
+    from jaxacct import calibrate
+    from jaxacct.train.settings import public_size
+    from jaxacct_recipes import MLP
+    from jaxacct_recipes.recipes import UNTUNED, Recipe
+
+    size = public_size(len(dataset.train_labels), arguments.most_examples)
+    # By default 1024 rows at a time, 40 passes, and at least 100 steps.
+    batch = min(1024, size) if arguments.batch_size is None else arguments.batch_size
+    epochs = max(40, 100 * batch / size) if arguments.epochs is None else arguments.epochs
+    if not (0 < batch <= size and 0 < epochs < float("inf")):
+        raise ValueError(
+            f"--batch-size {batch:g}, --epochs {epochs:g}: give numbers above 0, the first at most {size}."
+        )
+    noise = arguments.noise_multiplier
+    # A policy needs noise to begin with; constant noise follows from the epochs.
+    if noise is None and arguments.policy != "constant":
+        epsilon = EPSILON if arguments.epsilon is None else arguments.epsilon
+        steps = steps_of(epochs, batch / size)
+        noise = float(calibrate.noise_multiplier(epsilon, arguments.delta, batch / size, steps).value)
+    made = Recipe(
+        dataset=dataset.name, module=lambda shape, classes, rngs: MLP(shape, classes, width=64, rngs=rngs),
+        noise_multiplier=1.0 if noise is None else noise, batch_size=batch, clip_norm=1.0, learning_rate=0.01,
+        microbatch_size=128, source=UNTUNED,
+    )  # fmt: skip
+    return made, epochs
+
+
+def _rules(arguments: argparse.Namespace) -> tuple[dict[str, Any], tuple[float, float] | None, list[str]]:
+    """Returns the rules of columns, the bounds of columns without a rule, and the columns that are left out."""
+    rules, drop = _rules_in_file(arguments.columns)
+    drop += arguments.drop or []
+    everywhere: tuple[float, float] | None = None
+    for text in arguments.bounds or []:
+        name, _, interval = text.rpartition("=")
+        low, colon, high = interval.partition(":")
+        if not colon:
+            raise ValueError(f"--bounds {text}: give NAME=LOW:HIGH, or LOW:HIGH for all columns of numbers.")
+        if name:
+            _add(rules, name, _bounds(low, high, text))
+        elif everywhere is not None:
+            raise ValueError(f"--bounds {text}: all columns without a rule have bounds already.")
+        else:
+            everywhere = _bounds(low, high, text)
+    for text in arguments.categories or []:
+        name, equals, names = text.partition("=")
+        if not equals:
+            raise ValueError(f"--categories {text}: give NAME=A,B,C.")
+        _add(rules, name, tuple(part.strip() for part in names.split(",")))
+    return rules, everywhere, drop
+
+
+def _rules_in_file(path: str | None) -> tuple[dict[str, Any], list[str]]:
+    """Returns the rules in a JSON file, and the columns that it leaves out."""
+    rules: dict[str, Any] = {}
+    drop: list[str] = []
+    if path is None:
+        return rules, drop
+    wrong = ValueError(
+        f'--columns {path}: give a JSON object such as {{"age": [0, 120], "sex": ["F", "M"], "id": null}}.'
+    )
+    try:
+        there = json_files.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        raise wrong from None
+    if not isinstance(there, dict):
+        raise wrong
+    for name, rule in there.items():
+        numbers = isinstance(rule, list) and len(rule) == 2 and all(type(end) in (int, float) for end in rule)
+        names = isinstance(rule, list) and len(rule) > 1 and all(isinstance(entry, str) for entry in rule)
+        if rule is None:
+            drop.append(name)
+        elif numbers or names:
+            rules[name] = tuple(rule)
+        else:
+            raise wrong
+    return rules, drop
+
+
+def _bounds(low: str, high: str, text: str) -> tuple[float, float]:
+    """Returns the two bounds of an argument ``text``."""
+    try:
+        return number(low), number(high)
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"--bounds {text}: {error}.") from None
+
+
+def _add(rules: dict[str, Any], name: str, rule: Any) -> None:
+    """Adds a column's rule; raises ValueError where it has one already."""
+    if name in rules:
+        raise ValueError(f"column {name!r} has two rules: give one.")
+    rules[name] = rule
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    """Returns the function or class that MODULE:FACTORY names, of a module in the present folder or installed."""
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise ValueError(f"--model {name}: give MODULE:FACTORY, such as my_model:make for make in my_model.py.")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, so that a file in this folder cannot shadow an installed package
+    try:
+        found = vars(importlib.import_module(module))
+    except (ImportError, SyntaxError) as error:
+        raise ValueError(
+            f"--model {name}: importing {module} fails ({error}): give a module that lies in {os.getcwd()} or is "
+            "installed, with all that it imports."
+        ) from error
+    if not callable(found.get(attribute)):
+        own = [key for key, value in found.items() if getattr(value, "__module__", None) == module and callable(value)]
+        raise ValueError(
+            f"--model {name}: {module} has no function or class {attribute}: give one of its own, which are "
+            f"{', '.join(own) or 'none'}."
+        )
+    factory: Callable[..., Any] = found[attribute]
+    return factory
+
+
+# ----------------------------------------------------------------------------------------------------
+# Evaluations of a training run, on disk.
+# ----------------------------------------------------------------------------------------------------
+
+
+class History:
+    """A run's evaluations on disk, one a line, after a line with its settings: a resumed run's report has them all.
+
+    A line is appended after each evaluation, so an interrupted run loses at most a line that was cut.
+    """
+
+    def __init__(self, path: pathlib.Path, config: dict[str, Any]) -> None:
+        self.path, self.config = path, json_files.loads(json_files.dumps(config))
+
+    def add(self, entry: Any) -> None:
+        """Appends an evaluation; a new file, which no other user can read, begins with the settings."""
+        with os.fdopen(
+            os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE), "a", encoding="utf-8"
+        ) as file:
+            if file.tell() == 0:
+                file.write(json_files.dumps(self.config) + "\n")
+            file.write(_line(entry))
+
+    def check(self) -> None:
+        """Raises ValueError where the file's settings differ from this run's."""
+        from jaxacct.train.owned import differences
+
+        there, _ = self._read()
+        if differing := differences(there, {name: self.config.get(name) for name in there}):
+            raise ValueError(
+                f"{self.path.parent} is of a run with other settings ({differing}): give those, or another --out."
+            )
+
+    def until(self, steps: int) -> list[Any]:
+        """Returns the evaluations of the first ``steps`` steps, and removes all others from the file."""
+        kept = [entry for entry in self._read()[1] if entry.step <= steps]
+        lines = [json_files.dumps(self.config) + "\n", *map(_line, kept)]
+        write_whole(self.path, lambda file: file.write("".join(lines).encode()), mode=PRIVATE)
+        return kept
+
+    def _read(self) -> tuple[dict[str, Any], list[Any]]:
+        """Returns the settings and evaluations in the file, without a last line that was cut."""
+        lines = self.path.read_text(encoding="utf-8").split("\n")[:-1] if self.path.exists() else []
+        try:
+            there, *entries = [json_files.loads(line) for line in lines] or [{}]
+            return dict(there), [_evaluation(*entry) for entry in entries]
+        except (ValueError, TypeError):
+            raise ValueError(f"{self.path} is damaged: delete it to go on without the evaluations so far.") from None
+
+
+def _line(entry: Any) -> str:
+    """Returns an evaluation as a line of JSON."""
+    return json_files.dumps([*entry[:-1], dict(entry.metrics)]) + "\n"
+
+
+def _evaluation(step: Any, reached: Any, epsilon: Any, metrics: Any = ()) -> Any:
+    """Returns the evaluation that a line holds."""
+    from jaxacct.train.state import Evaluation
+
+    return Evaluation(int(step), None if reached is None else float(reached), float(epsilon), dict(metrics))

@@ -1,19 +1,32 @@
-"""``jaxacct verify``: the referee's verdicts on the brackets that a command wrote, in ball arithmetic."""
+"""``jaxacct verify`` and ``jaxacct certify``: the referee's verdicts on brackets, and certificates that carry one.
+
+The referee judges in ball arithmetic, without the accountants' code. A certificate is a folder, written or checked.
+"""
 
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from jaxacct import json_files
-from jaxacct.cli.arguments import add_json, examples, print_columns, print_facts, rounded, show
-
-if TYPE_CHECKING:
-    from jaxacct.mechanisms.mechanism import Relation
+from jaxacct import __version__, json_files
+from jaxacct.choices import Relation
+from jaxacct.cli.arguments import (
+    add_json,
+    add_overwrite,
+    add_relation,
+    count,
+    new_command,
+    number,
+    print_columns,
+    print_facts,
+    rounded,
+    show,
+)
 
 CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
 """Exit codes, by verdict."""
@@ -36,28 +49,26 @@ class Claim(NamedTuple):
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
-    command = commands.add_parser(
-        "verify",
-        help="whether a bracket of an epsilon or a delta is true, in ball arithmetic",
-        description="Proves or refutes the brackets in a JSON file that epsilon, delta, calibrate, curve or sweep "
+    command = new_command(
+        commands, "verify", run, "whether a bracket of an epsilon or a delta is true, in ball arithmetic",
+        "Proves or refutes the brackets in a JSON file that epsilon, delta, calibrate, curve or sweep "
         "wrote, without the accountants' code. Ends with code 0 if all are PROVED, 3 if one is REFUTED, else 4. "
         'Needs python-flint: pip install "jaxacct[verify]".',
-        epilog=examples("jaxacct verify claim.json", "jaxacct verify claim.json --json"),
-    )
+        "jaxacct verify claim.json", "jaxacct verify claim.json --json",
+    )  # fmt: skip
     command.add_argument("file", metavar="FILE", help="what a command wrote with --json; - for standard input")
     add_json(command)
-    command.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Judges the claims of a file, prints the verdicts, and returns the exit code."""
-    from jaxacct import __version__, verify
+    from jaxacct import verify
 
     found = list(claims(read(arguments.file)))
     if not found:
         raise ValueError(f"{arguments.file} claims nothing: give a record with at least one bracket.")
     judges = {"epsilon": verify.epsilon, "delta": verify.delta}
-    from jaxacct.verify.statements import states_less
+    from jaxacct.verify.border import states_less
 
     verdicts = []
     for claim in found:
@@ -73,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
             "status": verdict.status.value, "truth": list(verdict.truth), "reason": verdict.reason,
         })  # fmt: skip
     statuses = [str(verdict["status"]) for verdict in verdicts]
-    status = next(name for name in ("REFUTED", "UNDECIDED", "PROVED") if name in statuses)
+    status = max(statuses, key=("PROVED", "UNDECIDED", "REFUTED").index)  # that of the worst
     counts = {name.lower(): statuses.count(name) for name in CODES}
     show(
         {"status": status, "counts": counts, "claims": verdicts, "version": __version__},
@@ -181,3 +192,119 @@ def _of_sweep(record: dict[str, Any]) -> Iterator[Claim]:
         fields = {name: value for name, value in entry.items() if name not in ("steps", "delta", "epsilon")}
         steps = {"steps": int(entry["steps"]), "relation": record["relation"]}
         yield from _of(record["quantity"], [entry | bounds], {"type": kind} | fields, steps)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Certificates of a spec's composition, written to a folder or checked there.
+# ----------------------------------------------------------------------------------------------------
+
+
+def add_certify(commands: Any) -> None:
+    """Adds ``jaxacct certify``."""
+    command = new_command(
+        commands, "certify", certify, "a certificate of a run or a composition, or whether one holds",
+        "Writes a folder: certificate.json, sealed; a page for readers, certificate.html; and "
+        "certificate.pdf where matplotlib is installed. SPEC is JSON, TOML or YAML, or a report.json of jaxacct train, "
+        "an Opacus history or checkpoint, or a dp_event; several are composed. --check ends with code 0 where a folder "
+        "holds, 3 where its bracket is refuted, 4 where the referee has not decided, and 2 where it was changed. Needs "
+        'python-flint: pip install "jaxacct[verify]".',
+        "jaxacct certify runs/digits/report.json --out certificate",
+        'jaxacct certify spec.toml --delta 1e-6 --unit "one person\'s visits" --group 8',
+        "jaxacct certify --check certificate",
+    )  # fmt: skip
+    command.add_argument("spec", metavar="SPEC", nargs="*", help="what is certified; - for standard input")
+    command.add_argument("--check", metavar="FOLDER", help="check what this command wrote, elsewhere or later")
+    at = command.add_mutually_exclusive_group()
+    at.add_argument("--delta", type=number, metavar="D", help="at which epsilon is certified, in place of the spec's")
+    at.add_argument("--epsilon", type=number, metavar="E", help="at which delta is certified")
+    add_relation(command, ", in place of the spec's")
+    command.add_argument("--unit", metavar="WORDS", help="whose data is protected: one person's visits, say")
+    command.add_argument("--group", type=count, metavar="G", help="records of one unit, which change together")
+    command.add_argument("--fixed", metavar="WORDS", help="who fixed noise, sampling and steps, and when")
+    command.add_argument("--out", metavar="FOLDER", help="where to write (default certificate)")
+    add_overwrite(command, "replace the certificate in FOLDER")
+    add_json(command, "print the certificate as one JSON object")
+
+
+def certify(arguments: argparse.Namespace) -> int:
+    """Writes a certificate, or checks one, prints it, and returns the exit code."""
+    settings = {name: vars(arguments)[name] for name in ("delta", "epsilon", "relation", "unit", "group", "fixed")}
+    if arguments.check is not None:
+        if arguments.spec or arguments.out or arguments.overwrite or set(settings.values()) != {None}:
+            raise ValueError("--check is of a folder that is there: leave out SPEC, --out and all settings.")
+        return _check(arguments)
+    if not arguments.spec:
+        raise ValueError("SPEC is missing: give a file of a spec, a report, a history or an event; or --check FOLDER.")
+    folder = pathlib.Path(arguments.out or "certificate")
+    from jaxacct import certificates, specs
+    from jaxacct.certificates import HTML, check_free, html
+
+    check_free(folder, overwrite=arguments.overwrite)
+    made = certificates.certify(specs.combined([specs.read(name) for name in arguments.spec], **settings))
+    png, pdf = _pictures(made)
+    files = {HTML: html(made, png).encode()} | ({} if pdf is None else {"certificate.pdf": pdf})
+    seal = certificates.write(folder, made, files, overwrite=arguments.overwrite)
+    status = made["verdict"]["status"]
+    show(
+        made | {"seal": seal},
+        arguments.json,
+        lambda: _print_certificate(made, seal, status, [("written to", str(folder))]),
+    )
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    """Checks a folder, prints the result, and returns the exit code."""
+    from jaxacct import certificates
+    from jaxacct.certificates import HTML
+
+    found = certificates.check(arguments.check)
+    made = found.certificate
+    by = "the code that made it" if found.same_code else "other code than made it, to the same result"
+    unread = sorted(made["sha256"]["files"].keys() - {HTML})
+    facts = [("checked by", by), ("reason", found.reason), ("sealed, not read", ", ".join(unread) or "nothing")]
+    record = {"status": found.status, "reason": found.reason, "same_code": found.same_code, "seal": made["seal"]}
+    show(record, arguments.json, lambda: _print_certificate(made, made["seal"], found.status, facts))
+    return CODES[found.status]
+
+
+def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
+    """Returns the picture (PNG) and the page for paper (PDF); None for both where matplotlib is missing."""
+    import numpy as np
+
+    from jaxacct import plot
+    from jaxacct.certificates import attack_curve, printed
+
+    try:
+        plot.require_matplotlib()
+    except ModuleNotFoundError:
+        return None, None
+    rates, success = attack_curve(made)
+    chart = plot.Chart(
+        title="The most successful attack", x_name="false_positive_rate", x_label="wrong accusations",
+        y_label="right accusations, at most", x=np.array(rates),
+        curves=[plot.Curve("true_positive_rate", "certified", success),
+                plot.Curve("guessing", "guessing", rates, "reference")],
+    )  # fmt: skip
+    png, pdf = io.BytesIO(), io.BytesIO()
+    plot.draw(chart, png)
+    plot.document("Certificate of differential privacy", made["statement"], chart, printed(made), pdf)
+    return png.getvalue(), pdf.getvalue()
+
+
+def _print_certificate(made: dict[str, Any], seal: str, status: str, facts: list[tuple[str, str]]) -> None:
+    """Prints a certificate's main numbers, and further facts, as a table."""
+    claim = made["claim"]
+    print_facts(
+        "certificate",
+        [
+            ("epsilon", rounded("upper", claim["epsilon"])),
+            ("delta", rounded("upper", claim["delta"])),
+            ("relation, unit", f"{made['relation'].replace('_', ' ')}, {made['unit']}"),
+            ("referee", status if status == "PROVED" else f"{status}: {made['verdict']['reason']}"),
+            ("by", made["route"]),
+            ("assumes", f"{len(made['assumptions'])} things, which it lists"),
+            ("seal", seal),
+            *facts,
+        ],
+    )

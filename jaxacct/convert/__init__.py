@@ -5,9 +5,13 @@ and Gaussian differential privacy into one another. Each function says whether i
 rounding is counted.
 """
 
-from jaxacct.convert.concentrated import (
+from jaxacct.convert.one_parameter import (
     bounded_range_to_delta,
     bounded_range_to_epsilon,
+    gdp_to_rdp,
+    mechanism_to_dp,
+    mechanism_to_gdp,
+    mechanism_to_zcdp,
     pure_to_rdp,
     pure_to_zcdp,
     rdp_to_tcdp,
@@ -18,11 +22,9 @@ from jaxacct.convert.concentrated import (
     zcdp_to_epsilon,
     zcdp_to_rdp,
 )
-from jaxacct.convert.gaussian import gaussian_delta as gdp_to_delta
-from jaxacct.convert.gaussian import gaussian_epsilon as gdp_to_epsilon
-from jaxacct.convert.gaussian import gaussian_mu as dp_to_gdp
-from jaxacct.convert.gaussian import gdp_to_rdp
-from jaxacct.convert.mechanisms import mechanism_to_dp, mechanism_to_gdp, mechanism_to_zcdp
+from jaxacct.convert.one_parameter import gaussian_delta as gdp_to_delta
+from jaxacct.convert.one_parameter import gaussian_epsilon as gdp_to_epsilon
+from jaxacct.convert.one_parameter import gaussian_mu as dp_to_gdp
 from jaxacct.convert.renyi import METHODS, least_rdp, rdp_to_delta, rdp_to_epsilon
 
 __all__ = [

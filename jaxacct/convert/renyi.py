@@ -8,7 +8,6 @@ order:
 - logarithms of sums and differences, with their error bounds,
 - :func:`kernel`, which compiles the functions of this package,
 - closed bounds (:func:`epsilon_mironov` and the others),
-- a search for a root that returns the least bound it meets (:func:`least_near_root`),
 - the optimal relation, with its proof (:func:`epsilon_at`, :func:`log_delta_at`, :func:`least_rdp_at`),
 - the public functions :func:`rdp_to_epsilon`, :func:`rdp_to_delta` and :func:`least_rdp`.
 
@@ -30,9 +29,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.dominating_pairs.pair import exp_remainder, weighted_remainder
+from jaxacct.mechanisms.pair import exp_remainder, weighted_remainder
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
@@ -44,19 +44,13 @@ from jaxacct.numerics.precision import (
     outside,
 )
 from jaxacct.numerics.programs import Program, lowered, outward
+from jaxacct.numerics.root_search import least_near_root
 
 Orders: TypeAlias = Float[ArrayLike, " orders"] | Sequence[float]
 """Rényi orders: an array, or a list of numbers."""
 
 Divergences: TypeAlias = Float[ArrayLike, "*batch orders"] | Sequence[float]
 """Rényi divergences, one for each order: an array, or a list of numbers."""
-
-POINTS = 12
-"""Number of orders that one round of the search tries. Tightness only."""
-
-ROUNDS = 4
-"""Number of rounds; each leaves 2/(POINTS + 1) of the interval. 4 leave 6e-4 of it: of second order in a bound, 4e-7 of
-the difference between one order and the next. Tightness only."""
 
 
 def checked_orders(orders: Orders, *, one: bool = False, infinity: bool = False) -> Any:
@@ -111,11 +105,14 @@ def least_between(bound: Callable[[Array], Array], low: Array, high: Array) -> A
     however good the search is. It tries a geometric grid of order - 1 and goes on between the best point's neighbours.
     Infinite values are passed over.
     """
-    inner = jnp.arange(1, POINTS + 1) / (POINTS + 1)
+    # Each of four rounds tries twelve orders, and leaves 2/13 of the interval; four leave 6e-4 of it: of second order
+    # in a bound, 4e-7 of the difference between one order and the next. Tightness only.
+    points = 12
+    inner = jnp.arange(1, points + 1) / (points + 1)
 
     def narrow(_: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         left, right, least = state
-        step = (right - left) / (POINTS + 1)
+        step = (right - left) / (points + 1)
         values = bound(1 + jnp.exp(left + (right - left) * inner))
         smallest = jnp.nanmin(values)
         best = left + step * (1 + first_index(values == smallest))
@@ -123,7 +120,7 @@ def least_between(bound: Callable[[Array], Array], low: Array, high: Array) -> A
 
     # The state is an interval of log(order - 1) and the least bound so far; each round narrows it to two grid steps.
     start = (jnp.log(low - 1), jnp.log(high - 1), jnp.full_like(low, jnp.inf))
-    return jax.lax.fori_loop(0, ROUNDS, narrow, start)[2]
+    return jax.lax.fori_loop(0, 4, narrow, start)[2]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -135,7 +132,7 @@ def least_between(bound: Callable[[Array], Array], low: Array, high: Array) -> A
 # last factor. An argument that is a float64 is exact: errors of arguments are added where they arise.
 # ----------------------------------------------------------------------------------------------------
 
-LARGEST = 600.0
+CUT_EXPONENT = 600.0
 """Exponent at which e^x is cut off, below float64's 709; a term beside it is then below e^-500 of it. Proofs of this
 file rest on it."""
 
@@ -188,11 +185,11 @@ def log_deficit_above(y: Array, power: Array) -> Array:
     small, and with it every bound made of it.
     """
     x = power * y
-    surplus, back = jnp.maximum(-x, 0.0), jnp.minimum(-y, LARGEST)
+    surplus, back = jnp.maximum(-x, 0.0), jnp.minimum(-y, CUT_EXPONENT)
     weight = jnp.exp(-x - surplus)
     ahead = weighted_remainder(x, weight, jnp.exp(-surplus))
     value = surplus + jnp.log(ahead + power * weight * exp_remainder(back, jnp.exp(back) - 1) + TINY)
-    value = jnp.where(-y > LARGEST, jnp.log(power) - y - x, value)
+    value = jnp.where(-y > CUT_EXPONENT, jnp.log(power) - y - x, value)
     return value + 16 * arithmetic().function * (1 + jnp.abs(value) + jnp.abs(jnp.minimum(x, 1.0)))
 
 
@@ -214,25 +211,40 @@ def log_falling_deficit(y: Array, power: Array) -> Array:
 
 
 def kernel(
-    function: Callable[..., Any] | None = None, *, static: int = 0, safe: Callable[[Any], Any] = outward
+    function: Callable[..., Any] | None = None,
+    *,
+    static: int = 0,
+    safe: Callable[[Any], Any] = outward,
+    by: By = By.XLA_FAST,
+    of_one_shape: bool = False,
 ) -> Callable[..., Any]:
     """Returns ``function`` compiled once for all values of one shape, and entered in float64.
 
     Numbers of every type come in as float64, for otherwise an int and a float would be compiled apart; concrete results
-    leave as NumPy arrays. Arguments are positional; the last ``static`` of them are hashable and part of the program.
-    ``safe`` is that of :func:`.precision.in_float64`.
+    leave as NumPy arrays.
+
+    Args:
+        function: function of pytrees; its arguments are positional.
+        static: how many of the last arguments are hashable and part of the program.
+        safe: as of :func:`.precision.in_float64`.
+        by: as of :func:`.programs.compiled`; By.XLA for loops that run longer than they take to compile.
+        of_one_shape: whether all numbers are broadcast against one another first.
     """
     if function is None:
-        return functools.partial(kernel, static=static, safe=safe)
+        return functools.partial(kernel, static=static, safe=safe, by=by, of_one_shape=of_one_shape)
     count = function.__code__.co_argcount
     names = function.__code__.co_varnames[count - static : count]
-    program: Program[Any] = Program(function, names)
+    program: Program[Any] = Program(function, names, by)
 
     @functools.wraps(function)
     @in_float64(safe=safe, by_programs=True)
     def run(*args: Any) -> Any:
         arrays, rest = args[: count - static], args[count - static :]
         leaves = jax.tree.map(float64_leaf, arrays)
+        if of_one_shape:
+            shape = np.broadcast_shapes(*map(np.shape, jax.tree.leaves(leaves)))
+            broadcast: Any = np.broadcast_to if is_concrete(leaves) else jnp.broadcast_to
+            leaves = jax.tree.map(lambda leaf: broadcast(leaf, shape), leaves)
         if is_concrete(leaves):
             return outside(program(*leaves, *rest))
         # Within a caller's trace concrete values stay concrete: they decide which parts need not be traced.
@@ -354,50 +366,8 @@ def least_rdp_f(epsilon: Array, delta: Array, orders: Array) -> Array:
     log_linear = jnp.log(orders) + jnp.log(delta)
     total = jnp.logaddexp(log_rest, log_linear)
     # Where epsilon is small the two terms sum to nearly one, and the logarithm is formed from the distance.
-    near = jnp.log1p(jnp.expm1(jnp.minimum(log_rest, 0.0)) + jnp.exp(jnp.minimum(log_linear, LARGEST)))
+    near = jnp.log1p(jnp.expm1(jnp.minimum(log_rest, 0.0)) + jnp.exp(jnp.minimum(log_linear, CUT_EXPONENT)))
     return epsilon + jnp.where(jnp.abs(total) < 0.25, near, total) / power
-
-
-# ----------------------------------------------------------------------------------------------------
-# A root search that returns the least bound it meets, elementwise
-# ----------------------------------------------------------------------------------------------------
-
-
-def least_near_root(function: Callable[[Array], tuple[Array, Array]], low: Array, high: Array, rounds: int) -> Array:
-    """Returns the least bound seen in a search for a root between ``low`` and ``high``, in ``rounds`` evaluations.
-
-    ``function`` gives a value, which rises through 0 at the root, and a bound, which holds wherever it is taken and is
-    best at the root: so the search decides how good a bound is found and never whether it is one.
-
-    Source: Chandrupatla (1997), "A new hybrid quadratic/bisection algorithm for finding the zero of a nonlinear
-    function without using derivatives": inverse quadratic interpolation where three points allow it, bisection
-    elsewhere; so a fixed number of rounds is enough for all elements. The ends are not evaluated: the value is taken to
-    be negative at ``low`` and positive at ``high``, and the search runs into one of them where it is not. A value that
-    is NaN counts as positive; a bound that is NaN is ignored.
-    """
-
-    def narrow(_: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
-        near, near_value, far, far_value, share, least = state
-        point = near + share * (far - near)
-        value, bound = function(point)
-        least = jnp.where(bound < least, bound, least)
-        keeps = (value < 0) == (near_value < 0)
-        other, other_value = jnp.where(keeps, near, far), jnp.where(keeps, near_value, far_value)
-        far, far_value = jnp.where(keeps, far, near), jnp.where(keeps, far_value, near_value)
-        # Where the values at the three points are monotone enough, interpolation stays between the two (Chandrupatla).
-        position, height = (point - far) / (other - far), (value - far_value) / (other_value - far_value)
-        is_safe = (height**2 < position) & ((1 - height) ** 2 < 1 - position)
-        step = value / (far_value - value) * other_value / (far_value - other_value) + (other - point) / (
-            far - point
-        ) * value / (other_value - value) * far_value / (other_value - far_value)
-        share = jnp.where(is_safe & (jnp.abs(step) < jnp.inf), jnp.clip(step, 1e-9, 1 - 1e-9), 0.5)
-        return point, value, far, far_value, share, least
-
-    # The state is the newest point, the end on the root's other side, their values, the next step's share of the
-    # distance between them, and the least bound so far.
-    unknown = jnp.full_like(low, jnp.inf)
-    start = (low, -unknown, high, unknown, jnp.full_like(low, 0.5), unknown)
-    return jax.lax.fori_loop(0, rounds, narrow, start)[-1]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -443,15 +413,11 @@ def least_near_root(function: Callable[[Array], tuple[Array, Array]], low: Array
 # the bound holds for every pair that the search may come upon, a bad one too.
 # ----------------------------------------------------------------------------------------------------
 
-EPSILON_ROUNDS, RATIO_ROUNDS = 22, 28
-"""Evaluations in a search for epsilon, and in one for delta or for the divergence. Tightness only. In 100,000 settings
-(orders 1.01 to 1000, divergences 1e-10 to 50, delta 1e-30 to 0.3) 20 came within 2e-9 of the least epsilon relative to
-max(epsilon, 1e-6), and the errors there were all below 1e-14; more than 28 changed nothing in delta."""
+LEAST_RATIO = -40.0
+"""Smallest log of log(t1/t2) that the search tries. Tightness only."""
 
-EPSILON_ROUNDS_OF_MANY, RATIO_ROUNDS_OF_MANY, MANY = 10, 15, 6
-"""The same numbers where the best of MANY orders or more counts, to be found in half the time. Tightness only. In 1,500
-compositions of subsampled Gaussians, with the accountant's orders, no more than 5e-12 of epsilon was missed, and 1e-12
-of delta."""
+MANY = 6
+"""Number of orders from which on the best of them is found by shorter searches. Tightness only."""
 
 
 def margin_of_optimal() -> float:
@@ -462,13 +428,17 @@ def margin_of_optimal() -> float:
     return 4 * arithmetic().function
 
 
-def epsilon_at(rdp: Array, order: Array, delta: Array, rounds: int = EPSILON_ROUNDS) -> Array:
+def epsilon_at(rdp: Array, order: Array, delta: Array, *, many: bool = False) -> Array:
     """Returns the least epsilon >= 0 that ``rdp`` at one order implies at ``delta``, rounded up; elementwise.
 
     It is (*) solved for epsilon, with t2 = e^-y at the y where (**) holds. The search goes over log y, for next to
     order 1 y may have any size up to 1/b. As 1 - t2 >= delta there, y starts from -log(1 - delta). The end t2 = 0 is
-    tried too. ``delta`` may be a scalar.
+    tried too. ``delta`` may be a scalar. With ``many`` orders, from which the best counts, the search is shorter.
     """
+    # Tightness only. In 100,000 settings (orders 1.01 to 1000, divergences 1e-10 to 50, delta 1e-30 to 0.3) 20 rounds
+    # came within 2e-9 of the least epsilon relative to max(epsilon, 1e-6), and the errors there were all below 1e-14.
+    # In 1,500 compositions of subsampled Gaussians, with the accountant's orders, ten missed at most 5e-12 of epsilon.
+    rounds = 10 if many else 22
     tangents = _Tangents.of(rdp, order, delta)
     low = jnp.broadcast_to(jnp.log(-log_complement(delta)), rdp.shape)
     high = jnp.log(60 + 60 / tangents.power)
@@ -536,11 +506,13 @@ def _log_sum(first: Array, second: Array) -> Array:
     return jnp.maximum(first, second) + jnp.log1p(jnp.exp(-jnp.abs(first - second)))
 
 
-def log_delta_at(rdp: Array, order: Array, epsilon: Array, rounds: int = RATIO_ROUNDS) -> Array:
+def log_delta_at(rdp: Array, order: Array, epsilon: Array, *, many: bool = False) -> Array:
     """Returns the log of the least delta that ``rdp`` at one order implies at ``epsilon``, rounded up; elementwise.
 
-    It is (*), with t2 = t1 e^-x at the x where (**) holds. ``epsilon`` may be a scalar.
+    It is (*), with t2 = t1 e^-x at the x where (**) holds. ``epsilon`` may be a scalar; ``many`` is as above.
     """
+    # Tightness only: in the settings above more than 28 changed nothing, and 15 missed at most 1e-12 of delta.
+    rounds = 15 if many else 28
     power = order - 1
     log_excess = log_excess_above(power * rdp)
 
@@ -577,27 +549,24 @@ def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
         log_linear = jnp.log(delta) + pair.log_denominator
         log_linear = log_linear - margin_of_optimal() * (1 - jnp.log(delta) + jnp.abs(pair.log_denominator))
         log_missing = pair.log_deficit
-        excess = jnp.exp(jnp.minimum(log_linear, LARGEST)) * (1 - margin_of_optimal())
-        excess = excess - jnp.exp(jnp.minimum(log_missing, LARGEST)) * (1 + margin_of_optimal())
+        excess = jnp.exp(jnp.minimum(log_linear, CUT_EXPONENT)) * (1 - margin_of_optimal())
+        excess = excess - jnp.exp(jnp.minimum(log_missing, CUT_EXPONENT)) * (1 + margin_of_optimal())
         # Where 1 is negligible beside the two terms, it is left out.
         share = jnp.exp(jnp.minimum(log_missing - log_linear, 0.0)) * (1 + margin_of_optimal())
         vast = log_linear + log_complement(jnp.minimum(share, 1.0))
-        log_moment = jnp.where(log_linear > LARGEST / 2, vast, jnp.log1p(jnp.maximum(excess, 0.0)))
+        log_moment = jnp.where(log_linear > CUT_EXPONENT / 2, vast, jnp.log1p(jnp.maximum(excess, 0.0)))
         bound = jnp.maximum(log_moment, 0.0) / power * (1 - 2 * margin_of_optimal())
         return _imbalance(x, pair, epsilon, jnp.log(delta)), -bound
 
     low = jnp.full_like(power, LEAST_RATIO)
-    interior = -least_near_root(tangent, low, jnp.log(60 + 60 / power), RATIO_ROUNDS)
+    # As many rounds as for delta. Tightness only.
+    interior = -least_near_root(tangent, low, jnp.log(60 + 60 / power), 28)
     canonne = epsilon + (jnp.log(delta) + jnp.log(order)) / power - log_below(power)
     canonne = canonne - margin_of_optimal() * (epsilon + (1 - jnp.log(delta) + jnp.log(order)) / power)
     interior = jnp.maximum(interior, canonne)
     certain = (epsilon - log_complement(delta)) * (1 - margin_of_optimal())
     alone = order * delta * (1 - 4 * roundoff()) >= 1
     return jnp.where(delta == 0, 0.0, jnp.maximum(jnp.where(alone, certain, interior), 0.0))
-
-
-LEAST_RATIO = -40.0
-"""Smallest log of log(t1/t2) that the search tries. Tightness only."""
 
 
 class _Pair(NamedTuple):
@@ -644,8 +613,8 @@ def _pair(x: Array, order: Array, epsilon: Array) -> _Pair:
 
 def _imbalance(x: Array, pair: _Pair, epsilon: Array, log_delta: Array) -> Array:
     """Returns the difference of the two sides of (**), over t1."""
-    above = -jnp.expm1(epsilon - pair.log_t1) * -jnp.expm1(jnp.minimum(pair.log_t2, LARGEST))
-    return above + jnp.exp(jnp.minimum(log_delta, LARGEST)) * jnp.expm1(-x)
+    above = -jnp.expm1(epsilon - pair.log_t1) * -jnp.expm1(jnp.minimum(pair.log_t2, CUT_EXPONENT))
+    return above + jnp.exp(jnp.minimum(log_delta, CUT_EXPONENT)) * jnp.expm1(-x)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -662,9 +631,6 @@ METHODS = ("optimal", "closed", "improved", "mironov")
 SPARING = ("optimal", "closed")
 """Rules that spare log(1/(1 - delta)) where order delta >= 1."""
 
-LEAST_METHODS = ("optimal", "g", "f")
-"""Rules for the least divergence: the optimal one, and the two closed lower bounds of the paper."""
-
 _EPSILON = {
     "closed": epsilon_closed,
     "improved": epsilon_improved,
@@ -680,10 +646,10 @@ _LOG_DELTA = {
 """The same rules for the logarithm of delta."""
 
 _LEAST = {"g": least_rdp_g, "f": least_rdp_f}
-"""Closed lower bounds on the divergence, by the names of :data:`LEAST_METHODS`."""
+"""Closed lower bounds on the divergence, by their names in the paper."""
 
 
-def margin() -> float:
+def margin_of_closed() -> float:
     """Returns the margin for a closed bound's rounding, relative to the sizes that are added up beside it.
 
     By the error bounds above, log(1 + (e^(b rdp) - 1)/(a delta)) is right to F (5 + 7 b rdp + 3.2 (log a - log delta));
@@ -721,7 +687,7 @@ def rdp_to_epsilon(
     [0.3876, 0.3878, 0.3878, 0.5314]
     """
     validation.check_one_of(method, "method", METHODS)
-    check_delta_or_none(delta)
+    validation.check_delta(delta, pure=True)
     orders = checked_orders(orders, infinity=True)
     return least_implied(checked_divergences(rdp, orders), orders, delta, ToEpsilon(method))
 
@@ -771,18 +737,10 @@ def least_rdp(
     >>> least_rdp(1.0, 1e-5, [2.0, 8.0]).round(6).tolist()
     [6.9e-05, 0.028752]
     """
-    validation.check_one_of(method, "method", LEAST_METHODS)
+    validation.check_one_of(method, "method", ("optimal", *_LEAST))
     validation.check_epsilon(epsilon)
     validation.check_probability(delta, "delta")
     return _least(epsilon, delta, checked_orders(orders, infinity=True), method)
-
-
-def check_delta_or_none(delta: ArrayLike) -> None:
-    """Raises where a concrete delta is neither in (0, 1) nor the 0 of pure differential privacy."""
-    validation.check_number(delta, "delta")
-    seen = validation.concrete_value(delta)
-    if seen is None or np.any(seen != 0):
-        validation.check_delta(delta)
 
 
 @dataclass(frozen=True)
@@ -845,16 +803,17 @@ class ToEpsilon(Conversion):
         if self.method != "optimal":
             logs = jnp.log(orders) - jnp.log(delta)
             magnitude = rdp - log_below(orders - 1) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
-            bound = jnp.where(rdp == 0, 0.0, _EPSILON[self.method](rdp, orders, delta) + margin() * magnitude)
+            bound = jnp.where(rdp == 0, 0.0, _EPSILON[self.method](rdp, orders, delta) + margin_of_closed() * magnitude)
         else:
-            rounds = EPSILON_ROUNDS_OF_MANY if many else EPSILON_ROUNDS
-            bound = epsilon_at(rdp, orders, delta, rounds)
+            bound = epsilon_at(rdp, orders, delta, many=many)
         bound = jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf)
         if finite is True:
             return bound
         # At order infinity each rule is its own limit: rdp + log(1 - delta), or without that logarithm.
         spared = log_complement(jnp.where(possible, asked, 0.0)) if self.method in SPARING else jnp.zeros_like(asked)
-        largest = jnp.maximum(given + spared * (1 - margin()), 0.0) * (1 + roundoff() * jnp.where(spared < 0, 2.0, 0.0))
+        largest = jnp.maximum(given + spared * (1 - margin_of_closed()), 0.0) * (
+            1 + roundoff() * jnp.where(spared < 0, 2.0, 0.0)
+        )
         return jnp.where(some & possible & (all_orders == jnp.inf), largest, bound)
 
 
@@ -868,7 +827,7 @@ class ToDelta(Conversion):
     def of_orders(self, rdp: Array, orders: Array, number: Array, *, many: bool = False) -> Array:
         epsilon = number
         pure = (rdp >= 0) & (rdp < jnp.inf) & (orders == jnp.inf) & (epsilon >= 0)
-        largest = jnp.maximum(-jnp.expm1(jnp.minimum(epsilon - rdp, 0.0)) * (1 + margin()), TINY)
+        largest = jnp.maximum(-jnp.expm1(jnp.minimum(epsilon - rdp, 0.0)) * (1 + margin_of_closed()), TINY)
         largest = jnp.where(rdp <= epsilon, 0.0, jnp.minimum(largest, 1.0) if self.method in SPARING else 1.0)
         known = (rdp >= 0) & (rdp < jnp.inf) & (orders > 1) & (orders < jnp.inf) & (epsilon >= 0)
         finite = jnp.where((epsilon >= 0) & (epsilon < jnp.inf), epsilon, 1.0)
@@ -876,7 +835,7 @@ class ToDelta(Conversion):
         logs = log_delta_of_orders(rdp, orders, finite, self.method, many=many)
         # Values below TINY would be flushed to zero.
         implied = jnp.where(
-            epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + margin()), TINY)
+            epsilon == jnp.inf, TINY, jnp.maximum(jnp.exp(jnp.minimum(logs, 0.0)) * (1 + margin_of_closed()), TINY)
         )
         implied = jnp.where(known & ((logs < 0) | (epsilon == jnp.inf)), jnp.minimum(implied, 1.0), 1.0)
         return jnp.where(pure, largest, implied)
@@ -893,10 +852,9 @@ def _within(orders: Array) -> Any:
 def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, *, many: bool = False) -> Array:
     """Returns the log delta that each order implies, rounded up; elementwise, for finite arguments in range."""
     if method == "optimal":
-        rounds = RATIO_ROUNDS_OF_MANY if many else RATIO_ROUNDS
-        return log_delta_at(rdp, orders, epsilon, rounds)
+        return log_delta_at(rdp, orders, epsilon, many=many)
     logs = _LOG_DELTA[method](rdp, orders, epsilon)
-    return logs + margin() * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
+    return logs + margin_of_closed() * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
 
 
 @kernel(static=1)
@@ -923,13 +881,13 @@ def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
     (epsilon, _), (delta, orders) = by_order(epsilon, orders), by_order(delta, orders)
     some = (epsilon >= 0) & (epsilon < jnp.inf) & (delta > 0) & (delta < 1)
     pure, known = some & (orders == jnp.inf), some & (orders > 1) & (orders < jnp.inf)
-    largest = (epsilon - log_complement(jnp.where(some, delta, 0.0))) * (1 - margin())
+    largest = (epsilon - log_complement(jnp.where(some, delta, 0.0))) * (1 - margin_of_closed())
     epsilon, delta, orders = (jnp.where(known, v, w) for v, w in ((epsilon, 1.0), (delta, 0.1), (orders, 2.0)))
     if method == "optimal":
         bound = least_rdp_at(epsilon, delta, orders)
     else:
         magnitude = epsilon + (1 + jnp.log(orders) - jnp.log(delta)) / (orders - 1)
-        bound = _LEAST[method](epsilon, delta, orders) - margin() * magnitude
-        alone = (epsilon - log_complement(delta)) * (1 - margin())
-        bound = jnp.where(orders * delta * (1 - margin()) >= 1, alone, bound)
+        bound = _LEAST[method](epsilon, delta, orders) - margin_of_closed() * magnitude
+        alone = (epsilon - log_complement(delta)) * (1 - margin_of_closed())
+        bound = jnp.where(orders * delta * (1 - margin_of_closed()) >= 1, alone, bound)
     return jnp.where(pure, largest, jnp.where(known, jnp.fmax(bound, 0.0), 0.0))

@@ -1,9 +1,22 @@
 """The mechanisms: pytrees of numbers, each of which knows the pairs of distributions that dominate one run of it.
 
-A mechanism knows nothing of accountants. They ask it for its dominating pairs under a neighbouring relation
-(:mod:`jaxacct.dominating_pairs`) and work on those.
+A mechanism knows nothing of accountants. They ask it for its dominating pairs under a neighbouring relation, and work
+on those. A family stands in one file, read from top to bottom: its pair, with the cells of its loss for the mesh, the
+law for the contour and the moments for Rényi curves, and then the mechanisms.
+
+* :mod:`.mechanism` and :mod:`.pair`: the interfaces of both; :mod:`.normal`: functions of the normal law;
+* :mod:`.gaussian`: Gaussian noise, also on Poisson samples; :mod:`.fixed_batches`: on batches of a fixed size;
+* :mod:`.shifted_noise`: Laplace noise, and mixtures of shifts; :mod:`.groups`: several examples at once;
+* :mod:`.finite`: losses that are atoms, or known by their distribution; :mod:`.approximate_dp`: a guarantee alone;
+* :mod:`.allocation`: random allocation; :mod:`.matrix`: correlated noise; :mod:`.sparse_vector`: one event among many;
+* :mod:`.by_curve`: mechanisms known by their Rényi curve alone;
+* :mod:`.records`: mechanisms as JSON.
+
+A new mechanism is exported here, in one line and in ``__all__``: the top level, specs and the command line follow, and
+``tests/mechanisms/test_every_mechanism.py`` says what is missing.
 """
 
+from jaxacct.mechanisms.allocation import RandomAllocation
 from jaxacct.mechanisms.approximate_dp import (
     ApproximateDP,
     DPWithoutReplacement,
@@ -12,26 +25,28 @@ from jaxacct.mechanisms.approximate_dp import (
     PureDP,
     RandomizedResponse,
 )
-from jaxacct.mechanisms.custom import DiscretePair, PrivacyLoss
-from jaxacct.mechanisms.gaussian import (
-    Gaussian,
-    GaussianMixture,
+from jaxacct.mechanisms.by_curve import (
+    PoissonSubsampled,
+    RenyiOnly,
+    RepeatAndSelect,
+    SubsampledWithoutReplacement,
+    ZeroConcentratedDP,
+)
+from jaxacct.mechanisms.finite import DiscreteGaussian, DiscreteLaplace, DiscretePair, PrivacyLoss
+from jaxacct.mechanisms.fixed_batches import (
     GaussianWithoutReplacement,
     GaussianWithReplacement,
     LaplaceWithoutReplacement,
-    PoissonSubsampledGaussian,
-    TruncatedPoissonGaussian,
 )
-from jaxacct.mechanisms.group import PoissonSubsampledGroup, WithoutReplacementGroup, group
-from jaxacct.mechanisms.laplace import DiscreteGaussian, DiscreteLaplace, Laplace, PoissonSubsampledLaplace
+from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian, TruncatedPoissonGaussian
+from jaxacct.mechanisms.groups import PoissonSubsampledGroup, WithoutReplacementGroup, group
 from jaxacct.mechanisms.matrix import MatrixMechanism, TreeAggregation
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Mechanisms, Relation, Steps
-from jaxacct.mechanisms.random_allocation import RandomAllocation
-from jaxacct.mechanisms.renyi_only import PoissonSubsampled, RenyiOnly, SubsampledWithoutReplacement, ZeroConcentratedDP
-from jaxacct.mechanisms.selection import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
+from jaxacct.mechanisms.mechanism import DIRECTIONS as DIRECTIONS
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
+from jaxacct.mechanisms.shifted_noise import GaussianMixture, Laplace, PoissonSubsampledLaplace
+from jaxacct.mechanisms.sparse_vector import AboveThreshold, GaussianAboveThreshold
 
 __all__ = [
-    "DIRECTIONS",
     "AboveThreshold",
     "ApproximateDP",
     "DPWithoutReplacement",

@@ -4,7 +4,7 @@ The dominating pair of each is that of its worst case, a law on few losses. In r
 
 - pure and approximate guarantees,
 - randomized response,
-- the exponential mechanism,
+- the exponential mechanism, and the pair of every mechanism whose losses span no more than a range,
 - a guarantee amplified by sampling.
 """
 
@@ -20,12 +20,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.dominating_pairs import DominatingPair, FinitePair
-from jaxacct.dominating_pairs.finite import bounded_range_pair
-from jaxacct.mechanisms.group import more_of_a_group
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none
+from jaxacct.mechanisms.finite import FinitePair, LossDistributionPair
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none, more_of_a_group
+from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.precision import as_float64, exact_float64, kept_positive, outside, within_scope
+from jaxacct.numerics.precision import (
+    as_float64,
+    exact_float64,
+    kept_positive,
+    outside,
+    within_scope,
+)
 from jaxacct.numerics.pytrees import register_dataclass
 
 ROUNDING_UNITS = 16
@@ -33,9 +38,24 @@ ROUNDING_UNITS = 16
 quotient. The accountants' bounds rest on it: it must not be lowered."""
 
 
+@dataclass(frozen=True)
+class ByEpsilon(Mechanism):
+    """The base of mechanisms whose one number is an epsilon, under whichever relation it is stated for."""
+
+    epsilon: ArrayLike
+
+    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
+
+    def validate(self) -> None:
+        validation.check_epsilon(self.epsilon)
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return is_none(self.epsilon)
+
+
 @register_dataclass
 @dataclass(frozen=True)
-class PureDP(Mechanism):
+class PureDP(ByEpsilon):
     """Any mechanism that is epsilon-DP: at worst it is as private as binary randomized response.
 
     Attributes:
@@ -52,16 +72,7 @@ class PureDP(Mechanism):
     [0.5, -0.5]
     """
 
-    epsilon: ArrayLike
-
-    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
     tight: ClassVar[bool] = True
-
-    def validate(self) -> None:
-        validation.check_epsilon(self.epsilon)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_none(self.epsilon)
 
     def of_group(self, size: int) -> PureDP:
         return PureDP(more_of_a_group(self.epsilon, 0.0, size)[0])
@@ -151,7 +162,7 @@ def binary_probabilities(epsilon: Array) -> tuple[Array, Array]:
 
 @register_dataclass
 @dataclass(frozen=True)
-class RandomizedResponse(Mechanism):
+class RandomizedResponse(ByEpsilon):
     """Randomized response: one person's value, or with some probability another one of the possible values.
 
     The true one of k values is released with probability e^epsilon / (e^epsilon + k - 1), each other one with
@@ -175,18 +186,13 @@ class RandomizedResponse(Mechanism):
     [1.0, 0.0, -1.0]
     """
 
-    epsilon: ArrayLike
     outcomes: int = field(default=2, metadata={"static": True})
 
-    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
     tight: ClassVar[bool] = True
 
     def validate(self) -> None:
-        validation.check_epsilon(self.epsilon)
+        super().validate()
         validation.check_whole(self.outcomes, "outcomes", 2, 2**53, "the number of possible values")
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_none(self.epsilon)
 
     def of_group(self, size: int) -> PureDP:
         """Returns the mechanism with the pure guarantee size epsilon, which the reports of a group have."""
@@ -225,13 +231,90 @@ class RandomizedResponse(Mechanism):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The exponential mechanism, and every mechanism whose privacy losses span a bounded range
+# The pair of every mechanism whose privacy losses span no more than a range e.
+#
+# Its profile and its Rényi divergences are derived in :class:`BoundedRangePair`.
 # ----------------------------------------------------------------------------------------------------
+
+
+def cdf_p(loss: Array, epsilon: Array) -> Array:
+    """Returns P(Y <= y) = (e^((y+e)/2) - 1) / (e^e - 1); like the survival functions, without cancellation at its 0."""
+    return _share(loss + epsilon, epsilon)
+
+
+def survival_p(loss: Array, epsilon: Array) -> Array:
+    """Returns P(Y > y) = (1 - e^((y-e)/2)) / (1 - e^-e)."""
+    return _rest(loss - epsilon, epsilon)
+
+
+def cdf_q(loss: Array, epsilon: Array) -> Array:
+    """Returns Q(Y <= y), by reflection P(Y >= -y)."""
+    return _rest(-loss - epsilon, epsilon)
+
+
+def survival_q(loss: Array, epsilon: Array) -> Array:
+    """Returns Q(Y > y), by reflection P(Y < -y)."""
+    return _share(epsilon - loss, epsilon)
+
+
+def _share(above: Array, epsilon: Array) -> Array:
+    # Numerator and denominator are divided by e^epsilon, which may overflow.
+    x = jnp.clip(above, 0.0, 2 * epsilon)
+    return jnp.exp((x - 2 * epsilon) / 2) * jnp.expm1(-x / 2) / jnp.expm1(-epsilon)
+
+
+def _rest(below: Array, epsilon: Array) -> Array:
+    return jnp.expm1(jnp.clip(below, -2 * epsilon, 0.0) / 2) / jnp.expm1(-epsilon)
 
 
 @register_dataclass
 @dataclass(frozen=True)
-class ExponentialMechanism(Mechanism):
+class BoundedRangePair(LossDistributionPair):
+    """The law of the loss whose hockey-stick divergence is the supremum of those of all losses with values in a range.
+
+    Let the losses of a mechanism, for two given neighbours, lie in [t - e, t]. The largest of these laws in convex
+    order has two values, t with the P-mass (1 - e^(t-e))/(1 - e^-e), so that both laws sum to one; t is in [0, e]. The
+    divergence at a threshold y, (P - e^y Q)(t) for t - e <= y <= t, is largest at t = (e + y)/2:
+
+        delta(y) = (1 - e^((y-e)/2))^2 / (1 - e^-e) for |y| <= e.
+
+    A supremum of profiles is a profile (it is convex in e^y). The loss that has this one has in [-e, e] the density
+    e^(y/2) / (4 sinh(e/2)) under P, and e^(-y/2) / (4 sinh(e/2)) under Q: the pair is its own mirror image.
+
+    Rényi divergences are bounded apart from this law, as the worst t may be chosen for each order: with b = a - 1,
+    A = 1 - e^(-a e) and B = e^-e (1 - e^(-b e)) the moment is (A e^(b t) - B e^(a t)) / (1 - e^-e), largest at
+    e^t = b A / (a B), where it is A e^(b t) / (a (1 - e^-e)). The divergence is also at most a e^2/8, by Hoeffding's
+    lemma.
+    """
+
+    def divergence(self, orders: Array) -> Array:
+        e, b = as_float64(self.highest), orders - 1
+        log_a = jnp.log(-jnp.expm1(-orders * e))
+        t = jnp.log(b) - jnp.log(orders) + log_a + e - jnp.log(-jnp.expm1(-b * e))
+        terms = t, (log_a - jnp.log(orders) - jnp.log(-jnp.expm1(-e))) / b
+        sizes = 4 + e + (jnp.abs(log_a) + jnp.log(orders) + jnp.abs(jnp.log(-jnp.expm1(-e)))) * (1 + 1 / b)
+        sizes = sizes + jnp.abs(jnp.log(b)) + jnp.abs(jnp.log(-jnp.expm1(-b * e)))
+        exact = sum(terms, 16 * arithmetic().function * sizes)
+        # NaN of the exact form, at extreme e, leaves the bounds by Hoeffding's lemma and by e.
+        bound = jnp.minimum(jnp.fmin(exact, orders * e**2 / 8), e)
+        return jnp.where((e > 0) & (e < jnp.inf), bound, jnp.nan)
+
+
+def bounded_range_pair(epsilon: ArrayLike) -> BoundedRangePair:
+    """Returns the pair of a range of ``epsilon`` (...); batch axes stay in front."""
+    # Bound on the errors of the distribution functions: 8 ulps of one. They are quotients of two expm1, of an argument
+    # that is rounded once, and at most one.
+    error = 2.0**-50
+    e = as_float64(epsilon)
+    free = jnp.full_like(e, jnp.nan)
+    zero = jnp.zeros_like(e)
+    laws = cdf_p, cdf_q, survival_p, survival_q
+    return BoundedRangePair(-e, e, e, zero, zero + error, (free, free), *laws)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class ExponentialMechanism(ByEpsilon):
     """Exponential mechanism: outcome y with probability proportional to ``e^(epsilon q(y) / (2 S))``.
 
     q(y) is the score of an outcome, S the most that a neighbour may change a score by. Where all scores change in one
@@ -260,16 +343,6 @@ class ExponentialMechanism(Mechanism):
     >>> f"{ranged:.4f} {pure:.4f}"
     '0.0835 0.2052'
     """
-
-    epsilon: ArrayLike
-
-    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
-
-    def validate(self) -> None:
-        validation.check_epsilon(self.epsilon)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_none(self.epsilon)
 
     def of_group(self, size: int) -> ExponentialMechanism:
         """Returns that of size epsilon: the losses of one change after another lie in intervals whose lengths add."""

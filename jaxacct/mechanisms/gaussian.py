@@ -1,102 +1,753 @@
-"""Mechanisms with Gaussian noise, alone or on sampled batches, and the pairs of shifted noise that dominate them.
+"""Gaussian noise, alone and on Poisson samples: pair, moments of its likelihood ratio, law of its loss, mechanisms.
 
-A dominating pair is here the law of the noise moved by a random shift against that of the noise. Batch axes stand in
-front of the axis of shifts. In reading order:
+An example takes part with probability q, and the noise has deviation s. So the mixture (1-q) N(0, s^2) + q N(1, s^2) is
+told from N(0, s^2), and r is their likelihood ratio; q = 1 is the Gaussian mechanism. In reading order:
 
-- pairs of shifted noise (:func:`shifted_pair`, :func:`subsampled_pair`, :func:`mixture_pair`), for Laplace noise, too,
-- the Gaussian mechanism, alone and on Poisson samples,
-- a random sensitivity (:class:`GaussianMixture`),
-- batches of fixed size, without replacement, with Gaussian or Laplace noise,
-- batches drawn with replacement,
-- Poisson samples that are cut at a largest batch size.
+1. moments of r, one by one or together (:func:`log_moment_of_ratio`, :func:`log_moments`), for the Rényi curve;
+2. the pair (:class:`SubsampledGaussianPair`), with the masses that the mesh asks, and the law of its loss
+   (:class:`LawOfSubsampledGaussian`), for the contour;
+3. the mechanisms :class:`Gaussian` and :class:`PoissonSubsampledGaussian`, one step of DP-SGD;
+4. Poisson samples that are cut at a largest batch size (:class:`TruncatedPoissonGaussian`).
+
+*Moments, without cancellation or overflow.* With r = e^L the moment ``E[r^a]`` of x ~ N(0, s^2) lies near 1 where the
+privacy is good, and its distance from 1 is what counts. Since E[r - 1] = 0 that distance is ``E[r^a - 1 - a (r - 1)]``,
+whose integrand has one sign. With phi(x) = e^x - 1 - x it is a sum of two terms of the same sign for every a outside
+[0, 1]:
+
+    r^a - 1 - a (r - 1) = r (phi(m L) + m phi(-L)),   m = a - 1,   and also   = phi(-m L) + m phi(L),   m = -a,
+
+the first for a > 1, the second for a < 0. So nothing cancels, however close to 1 the moment or the order is.
+The integral is a trapezoid rule on all of R, which converges geometrically in the number of nodes; the nodes cover the
+places where the integrand exceeds e^-CUT of its maximum, which are found first, for each order.
+
+For many orders above 1 together (:func:`log_moments`) the places are known in closed form, and all orders are summed
+at once, node by node. The finite sum of Mironov, Talwar and Zhang (2019), "Rényi differential privacy of the sampled
+Gaussian mechanism", section 3.3, is no faster for whole orders.
 """
 
 from __future__ import annotations
 
-import decimal
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.dominating_pairs import (
+from jaxacct.mechanisms.finite import PublicCoinPair
+from jaxacct.mechanisms.groups import PoissonSubsampledGroup
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, less_noise, nothing_sampled
+from jaxacct.mechanisms.normal import normal_cells, sampled_delta
+from jaxacct.mechanisms.pair import (
+    ANGLES,
+    COARSEST,
+    CUT,
+    FINEST,
+    LARGEST_EXPONENT,
+    RULE,
+    STEEPEST,
+    CellMasses,
     DominatingPair,
-    FinitePair,
-    ShiftedNoisePair,
-    SubsampledGaussianPair,
-    WithoutReplacementPair,
+    Lines,
+    Marked,
+    Nodes,
+    TrapezoidLaw,
+    excess,
+    exp_remainder,
+    log_left_out,
+    modulus_rounding,
+    tilted,
+    weighted_remainder,
 )
-from jaxacct.dominating_pairs.finite import PublicCoinPair
-from jaxacct.mechanisms.group import PoissonSubsampledGroup, less_noise
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
-from jaxacct.numerics.arithmetic import with_pair_form
-from jaxacct.numerics.precision import TINY, UNIT_ROUNDOFF, as_float64, is_concrete, outside, scope, within_scope
+from jaxacct.mechanisms.shifted_noise import subsampled_pair
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, with_pair_form
+from jaxacct.numerics.by_work import one_by_one
+from jaxacct.numerics.precision import (
+    TINY,
+    UNIT_ROUNDOFF,
+    as_float64,
+    as_real,
+    in_float64_by_programs,
+    is_concrete,
+    log_complement,
+    outside,
+    scope,
+    within_scope,
+)
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.rounded_sum import binomial_tail
 
+# ----------------------------------------------------------------------------------------------------
+# Moments of the likelihood ratio, one by one and together.
+#
+# The errors of these rules are measured, and not proved: the Rényi accountant rounds up by an allowance for them.
+#
+# The logarithm of r has three forms in this file, for three needs. :func:`log_ratio` keeps the relative accuracy of log
+# r and of r - 1 for any q and z, as moments one by one ask. ``_log_ratio_and_excess`` is the cheaper one of the loop
+# over many orders, which never meets q near 1. ``_log_ratio`` of the law is right to LOG_UNITS, in float32 and pairs as
+# well.
+# ----------------------------------------------------------------------------------------------------
 
-def shifted_pair(scale: ArrayLike, shift: float, noise: str) -> ShiftedNoisePair:
-    """Returns noise around ``shift`` against noise around 0."""
-    if is_concrete(scale):  # by NumPy: JAX compiles operations outside of programs one by one
-        s: Any = np.asarray(scale, np.float64)
-    else:
-        with scope():
-            s = as_float64(scale)
-    # Made by NumPy, the weights are concrete within a trace, too.
-    p, q = (np.broadcast_to(weights, (*s.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))
-    return ShiftedNoisePair(s, shift * p, p, q, noise)
+QUADRATURE_NODES = 512
+"""Most nodes of the trapezoid rule; enough for s >= 0.1, and below that for all but vanishing terms."""
 
+FINEST_SAMPLED, COARSEST_SAMPLED = 0.3, 0.5
+"""Spacing of the nodes, in standard deviations: ``min(FINEST_SAMPLED s, COARSEST_SAMPLED)``.
 
-def subsampled_pair(scale: ArrayLike, rate: ArrayLike, direction: str, noise: str) -> ShiftedNoisePair:
-    """Returns the pair of a Poisson sample: an example of norm 1 is removed, added, or replaced by its opposite."""
-    if is_concrete(scale, rate):
-        return _subsampled_pair(np, np.asarray(scale, np.float64), np.asarray(rate, np.float64), direction, noise)
-    with scope():
-        return _subsampled_pair(jnp, as_float64(scale), as_float64(rate), direction, noise)
-
-
-def _subsampled_pair(xp: Any, scale: Any, rate: Any, direction: str, noise: str) -> ShiftedNoisePair:
-    s, q = xp.broadcast_arrays(scale, rate)
-    none, one = xp.zeros_like(q), xp.ones_like(q)
-    chosen = {
-        "remove": ((none, one), (1 - q, q), (one, none)),
-        "add": ((none, -one), (one, none), (1 - q, q)),
-        "replace": ((none, one, -one), (1 - q, q, none), (1 - q, none, q)),
-    }[direction]
-    locations, p, q_weights = (xp.stack(values, axis=-1) for values in chosen)
-    return ShiftedNoisePair(s, locations, p, q_weights, noise)
+r vanishes at imaginary part pi s, so the rule errs by e^(-2 pi pi s / h), 3e-29 of the integrand there for 0.3 s; the
+Gaussian alone would leave e^(-2 pi^2 / h^2). Both values are chosen by measuring: the error stays below 2e-13 of the
+cumulant (tests/rdp/test_cumulants.py).
+"""
 
 
-@within_scope
-def mixture_pair(
-    scale: ArrayLike,
-    sensitivities: ArrayLike | Sequence[float],
-    probabilities: ArrayLike | Sequence[float],
-    direction: str,
-) -> ShiftedNoisePair:
-    """Returns the Gaussian pair of a random sensitivity against none ("remove"), or mirrored ("add").
+def log_moment_of_ratio(
+    noise_multiplier: Array, sampling_rate: Array, exponent: Array, nodes: int = QUADRATURE_NODES
+) -> Array:
+    """Returns ``log E[r(x)^a]`` for x ~ N(0, s^2) and r(x) = 1 + q (e^((2x-1)/(2 s^2)) - 1), for any real a.
 
-    The base stands first, apart from a sensitivity of 0, so that P - Q is formed from the probabilities of the others.
+    The arguments broadcast; ``nodes``, static, is the largest number of nodes used. It is called inside the float64
+    scope. The relative error is measured in tests/rdp/test_cumulants.py. Parameters out of range give garbage: the
+    callers check them first.
     """
-    s, shifts, weights = as_float64(scale), as_float64(sensitivities), as_float64(probabilities)
-    batch = jnp.broadcast_shapes(s.shape, shifts.shape[:-1], weights.shape[:-1])
-    shifts, weights = (jnp.broadcast_to(v, (*batch, v.shape[-1])) for v in (shifts, weights))
-    # Probabilities given in float32, say, sum to one only nearly.
-    weights = weights / jnp.sum(weights, axis=-1, keepdims=True)
-    first = jnp.zeros((*batch, 1))
-    locations = jnp.concatenate([first, shifts], axis=-1)
-    mixture = jnp.concatenate([first, weights], axis=-1)
-    base = jnp.concatenate([first + 1, jnp.zeros_like(weights)], axis=-1)
-    s = jnp.broadcast_to(s, batch)
-    if direction == "remove":
-        return ShiftedNoisePair(s, locations, mixture, base)
-    return ShiftedNoisePair(s, -locations, base, mixture)
+    # Longest range, in standard deviations, that one trapezoid rule covers; of a longer one each end gets half of it.
+    longest = 100.0
+    # Fewest nodes of the trapezoid rule, for integrands narrower than the Gaussian's.
+    fewest = 64
+    s, q, a = jnp.broadcast_arrays(*(as_float64(v) for v in (noise_multiplier, sampling_rate, exponent)))
+    left, right, top = _window(s, q, a)
+    span = jnp.minimum(right - left, longest)
+    wide = right - left > longest
+    # One count for all: the widest span and the finest spacing decide, and a loop over a batch ends with its longest.
+    needed = jnp.ceil(jnp.max(span / jnp.minimum(FINEST_SAMPLED * s, COARSEST_SAMPLED)))
+    count = jnp.fmin(jnp.fmax(needed, fewest), nodes)
+    spacing = span / count
+
+    def add(i: Array, total: Array) -> Array:
+        from_left = i + 0.5
+        z = jnp.where(wide & (from_left > count / 2), right + (from_left - count) * spacing, left + from_left * spacing)
+        coefficient, log_scale = _integrand(s, q, a, z)
+        return total + coefficient * jnp.exp(log_scale - top)
+
+    # A loop over nodes and not a sum over an axis of them: twice as fast on a CPU, and memory is that of the result.
+    total = jax.lax.fori_loop(0, count.astype(jnp.int32), add, jnp.zeros_like(s))
+    log_excess = top + jnp.log(total * spacing) - 0.5 * jnp.log(2 * jnp.pi)
+    falls = (a > 0) & (a < 1)
+    subsampled = jnp.where(falls, log_complement(jnp.exp(jnp.minimum(log_excess, 0.0))), jnp.logaddexp(0.0, log_excess))
+    # The exponents are differences of terms as large as 1/s^2, whose rounding tells for s below 0.01: round up.
+    subsampled = subsampled + 4 * roundoff() / s**2 * jnp.abs(subsampled)
+    closed = a * (a - 1) / (2 * s**2)
+    return jnp.where(q == 1, closed, jnp.where((a == 0) | (a == 1), 0.0, subsampled))
+
+
+def _integrand(s: Array, q: Array, a: Array, z: Array) -> tuple[Array, Array]:
+    """Returns c and e with ``|r^a - 1 - a (r - 1)| e^(-z^2/2) = c e^e`` at x = s z.
+
+    Near a = 1 and near a = 0 each of the module's two forms is free of cancellation on its own side; inside (0, 1) the
+    terms differ in sign and each form is used on its half.
+    """
+    log_r, grown, shrunk = log_ratio(s, q, z)
+    upper = a > 0.5
+    coefficient, scale = excess(
+        jnp.where(upper, log_r, -log_r), jnp.where(upper, a - 1, -a), jnp.where(upper, shrunk, grown)
+    )
+    return coefficient, scale + jnp.where(upper, log_r, 0.0) - 0.5 * z**2
+
+
+def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
+    """Returns ``log r``, ``r - 1`` and ``1/r - 1`` at x = s z, or inf where r overflows.
+
+    log r keeps its relative accuracy. Near 1, r is formed as 1 + (r - 1), whose parts are right to units of themselves,
+    and the rounding of that sum is put back after the logarithm. Below 1/2, where that sum has lost digits when q is
+    near 1, it is formed as (1 - q) + q e^u.
+    """
+    # Exponent, in nats, that stands for LARGEST_EXPONENT in float32, which overflows at e^88.
+    largest_of_single = 75.0
+    limit = LARGEST_EXPONENT if z.dtype == jnp.float64 else largest_of_single
+    u = (z - 0.5 / s) / s
+    # q e^u is formed by its exponent where e^u alone would overflow.
+    beyond = u > limit
+    growth = jnp.minimum(u + jnp.log(q), 1.1 * limit)
+    scaled = jnp.where(beyond, 1.0, q) * jnp.exp(jnp.where(beyond, growth, u))
+    beyond_one = jnp.where(jnp.abs(u) < 0.5, q * (u + exp_remainder(u, 0.0)), scaled - q)
+    is_small = beyond_one < -0.5
+    r = jnp.where(is_small, (1 - q) + scaled, 1 + beyond_one)
+    inverse = 1 / r
+    log_r = jnp.log(r) + jnp.where(is_small, 0.0, (beyond_one - (r - 1)) * inverse)
+    return jnp.where(growth > limit, u + jnp.log(q), log_r), beyond_one, inverse - 1
+
+
+def _window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
+    """Returns the ends, in standard deviations, of the range for the nodes, and about the integrand's largest log.
+
+    The integrand is made of r^a, 1 and a (r - 1): it peaks near the stationary points of r^a, near 0 and near 1. Those
+    that count are within e^-CUT of the highest; from the outermost of them the flanks fall, and bisection finds where
+    they have fallen enough.
+    """
+    # Standard deviations from a peak within which the integrand falls by CUT nats, for every order up to 4096. Where
+    # the peak of r^a and its valley merge, the log integrand is quartic, -z^4/(24 s^2), which takes (24 CUT s^2)^(1/4)
+    # < 40 for s <= 32; they merge for a >= 4 s^2 only, and elsewhere the curvature is at least 1/2.
+    farthest = 50.0
+
+    def height(z: Array) -> Array:
+        coefficient, log_scale = _integrand(s, q, a, z)
+        return jnp.log(coefficient) + log_scale
+
+    low, high = _stationary_points(s, q, a)
+    places = jnp.stack([low / s, high / s, jnp.zeros_like(low), 1 / s])
+    heights = jax.vmap(height)(places)
+    top = jnp.max(heights, axis=0)
+    counts = jax.vmap(lambda h: h > top - CUT)(heights)
+    left = jnp.min(jnp.where(counts, places, jnp.inf), axis=0)
+    right = jnp.max(jnp.where(counts, places, -jnp.inf), axis=0)
+
+    def narrow(i: int, reach: Array) -> Array:
+        shorter = reach - farthest * 0.5**i
+        fallen = jax.vmap(lambda z: height(z) < top - CUT)(jnp.stack([left - shorter[0], right + shorter[1]]))
+        return jnp.where(fallen, shorter, reach)
+
+    # The state is how far the window reaches beyond the outermost peaks. Step i shortens it by farthest/2^i where the
+    # integrand has fallen enough by then: eight halvings leave 0.2 standard deviations too much.
+    reach = jax.lax.fori_loop(1, 9, narrow, jnp.full((2, *left.shape), farthest, jnp.float64))
+    return left - reach[0], right + reach[1], top
+
+
+def _stationary_points(s: Array, q: Array, a: Array) -> tuple[Array, Array]:
+    """Returns the lowest and the highest x where ``a log r(x) - x^2/(2 s^2)`` is stationary.
+
+    These are the roots of x = a sigmoid((x - 1/2)/s^2 + logit q). The sigmoid is convex below its inflection and
+    concave above, so Newton's iterates from 0 (or below) and from a run monotonically into the outermost roots and
+    never past them. An iterate that leaves its side of the inflection has no root there, and takes the other's. For
+    a < 0 there is one root, and Newton's iterates from the inflection, or from 0 if that is nearer, run monotonically
+    into it.
+    """
+    inflection = 0.5 - s**2 * (jnp.log(q) - log_complement(q))
+
+    def newton(x: Array) -> Array:
+        share = jax.nn.sigmoid((x - inflection) / s**2)
+        slope = a * share * (1 - share) / s**2 - 1
+        return x - (a * share - x) / jnp.where(slope < 0, slope, -jnp.inf)
+
+    def advance(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = (newton(end) for end in ends)
+        return jnp.where(a > 0, jnp.minimum(low, inflection), low), jnp.where(a > 0, jnp.maximum(high, inflection), low)
+
+    # The state is the two iterates. Thirty steps are enough for peaks that need only be found roughly.
+    start = jnp.where(a > 0, jnp.minimum(inflection, 0.0), jnp.clip(inflection, a, 0.0))
+    low, high = jax.lax.fori_loop(0, 30, advance, (start, jnp.where(a > 0, jnp.maximum(a, inflection), start)))
+    return low, high
+
+
+def log_moments(noise_multiplier: Array, sampling_rate: Array, orders: Array) -> Array:
+    """Returns ``log E[r^a]`` for each of the orders a (n,), above 1; scalars s and q, inside the float64 scope.
+
+    The relative error is measured in tests/rdp/test_cumulants.py. For noise below 0.01 it is an upper bound,
+    equal to the moment to rounding but for orders next to 1. Invalid parameters give garbage.
+    """
+    return one_by_one(_log_moments)(noise_multiplier, sampling_rate, orders)
+
+
+@in_float64_by_programs
+def _log_moments(s: Array, q: Array, a: Array) -> Array:
+    """Returns :func:`log_moments`: one trapezoid rule for all orders, over the windows that count.
+
+    The integrand r (phi(m L) + m phi(-L)) e^(-z^2/2) rises and falls like a normal density around each of its peaks, so
+    reach on either side of them is enough. Where they may be follows from z = (a/s) p(z), the equation of a peak of r^a
+    e^(-z^2/2), p = q e^u/r rising from 0 to 1 around the bend of log r, q e^u = 1 - q:
+
+    * near 0, where 1 and a (r - 1) are subtracted, and, where r - 1 is small, near 2/s, the peak of (r - 1)^2, or at
+      the bend, if that comes first;
+    * in [0, 2 s], or in [a/s - 2 s, a/s]: at the valley between two peaks p (1 - p) = s^2/a, so that the lower peak has
+      p <= 2 s^2/a, and the higher one 1 - p <= 2 s^2/a; where there is no valley a/s is at most 4 s. Peaks that lie
+      farthest from the ends are the narrowest, so that flat s and reach are enough.
+
+    By Minkowski's inequality E[r^a]^(1/a) <= 1 - q + q E[e^(a u)]^(1/a), which is the moment where q = 1, and to
+    rounding where s is tiny.
+    """
+    # Distance of the nodes for many orders, in standard deviations: finest s, and at most widest. r vanishes at
+    # imaginary part pi s and |r| is largest on the real line, so the rule errs by e^(-2 pi y/h + y^2/2) for spacing h
+    # and every y up to pi s: 7e-13 for s = 1, 5e-12 at most, where s = 1.17.
+    finest, widest = 0.6, 0.7
+    # Standard deviations beyond a peak, where e^-28 of it is left, and width of the place of a peak, in units of s.
+    # Chosen by measuring: less than 5e-12 of the whole was left out in 12,000 settings, half of them with merging
+    # peaks, that were integrated without windows. ALLOWANCE of the Rényi accountant is 1e-10.
+    reach, flat = 7.5, 1.7
+    # Noise multiplier below which moments are bounded in closed form, for the rule would take 80/s nodes. The closed
+    # form is a bound for any noise.
+    least_noise = 0.01
+    # Number of nodes that one step of the loop takes. Speed only.
+    chunk = 16
+    # Middles of the nodes of a chunk, in units of the chunk's width.
+    middles = (np.arange(chunk)[None] + 0.5) / chunk
+    m, exact = a - 1.0, (q == 1.0) | (s < least_noise)
+    bound = a * _log_ratio_and_excess(q, m * (0.5 / (s * s)))[0]
+    s, rate = jnp.maximum(s, least_noise), jnp.minimum(q, 1 - roundoff())
+    tilt, log_q = 1.0 / s, jnp.log(rate)
+    center = 0.5 * tilt
+    half = center * tilt
+    bend = center + s * (jnp.log1p(-rate) - log_q)
+    farthest = jnp.max(a) * tilt
+    middle, plateau = jnp.minimum(jnp.maximum(bend, 0.0), 2.0 * tilt), jnp.minimum(flat * s, farthest)
+    # There are three windows: around 0, around the middle, and, for each order, around its upper peak. A window goes on
+    # where the one before it ends, or begins at some distance, which is jumped over: ``shift``, and ``gap`` of each
+    # order.
+    shift, end = jnp.maximum(middle - 2.0 * reach, 0.0), jnp.maximum(middle, plateau) + reach
+    gap = jnp.maximum(a * tilt - (plateau + reach) - end, 0.0)[:, None]
+    second = end - shift + reach
+    length = second + jnp.minimum(jnp.maximum(farthest + reach - end, 0.0), plateau + 2.0 * reach)
+    spacing = jnp.minimum(finest * s, widest) * chunk
+    top = jnp.maximum(a * (m * half + log_q), 0.0)
+    power, scale = m[:, None], top[:, None]
+
+    # The integrand is r (phi(m L) + m phi(-L)) e^(-z^2/2 - top). Each step takes chunk nodes of every order, in a place
+    # x along the windows without their gaps; z is where that lies. The loop ends with the longest order's windows.
+    def add(i: Array, total: Array) -> Array:
+        x = (jnp.asarray(middles) + i) * spacing
+        z = jnp.where(x > 2.0 * reach, x + shift, x) - reach
+        z = jnp.where(x > second, z + gap, z)
+        log_r, beyond_one = _log_ratio_and_excess(rate, z * tilt - half)
+        log_weight = log_r - (0.5 * z * z + scale)
+        weight, x = jnp.exp(log_weight), power * log_r
+        ahead = weighted_remainder(x, weight, jnp.exp(x + log_weight))
+        return total + ahead + power * weighted_remainder(-log_r, weight, weight / (1.0 + beyond_one))
+
+    chunks = jnp.ceil(length / spacing).astype(jnp.int32)
+    total = jax.lax.fori_loop(jnp.int32(0), chunks, add, jnp.zeros((len(a), chunk)))
+    log_excess = top + jnp.log(jnp.sum(total, axis=1) * (spacing / (chunk * math.sqrt(2 * math.pi))))
+    moment = jnp.maximum(log_excess, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(log_excess)))
+    return jnp.where(exact, bound, moment)
+
+
+def _log_ratio_and_excess(q: Array, u: Array) -> tuple[Array, Array]:
+    """Returns ``log r`` and, where it does not overflow, ``r - 1`` for r = 1 + q (e^u - 1)."""
+    most = jnp.minimum(u, LARGEST_EXPONENT)
+    beyond_one = q * jnp.expm1(most)
+    return jnp.log1p(beyond_one) + (u - most), beyond_one
+
+
+# ----------------------------------------------------------------------------------------------------
+# A Gaussian mechanism on a Poisson sample, an example added or removed: the pair, and its law for the contour.
+#
+# *The law* is a trapezoid rule in the noise. With z = x/s standard normal, r = 1 - q + q e^u and u = (z - 1/(2s))/s,
+# the loss is log r ("remove") or -log r ("add"), and a moment of order t + iw is the integral of the normal density
+# times r^a, a = t + 1 + iw or -(t + iw). In the strip |Im z| < pi s this is analytic, for r vanishes on its edge only.
+# On the line Im z = b the argument of r lies between 0 and theta = b/s, and |r| between r(Re z) cos(theta/2) and r(Re
+# z). Two bounds follow.
+#
+# *Quadrature.* The integral of the modulus over the lines Im z = +-b bounds the error of a trapezoid rule
+# (:class:`.Lines`). It is at most e^(b^2/2 + w theta) times the moment of order t. For "add" a factor of
+# cos(theta/2)^-t comes in, or of (1 - 4 a (1 - a) sin(theta/2)^2)^(-t/2) where the share of q e^u in r is at most a,
+# below 1/2.
+#
+# *Decay.* Moved to Im z = b the integral of order t + iw is at most the sum of |r(z + ib)|^a-weights with e^(-w arg r)
+# and e^(b^2/2): a bound that falls with w, so it holds from w on. b = w times the deviation of the loss is about best;
+# a linear loss then gives the Gaussian's own e^(-w^2 sigma^2/2). Sines lie between x - x^3/6 and x.
+#
+# *Without rare large losses* the integral ends at a place z*. In x, with z = z* + c (log s + a + a^2/2 + a^3/3), where
+# s and a = 1 - s are the logistic functions of +-y, y = (x - z*)/c - 11/6, it is one over the whole line again:
+# dz/dx = a^4 falls from 1, where z = x, to 0 like e^(-4y); and where no losses are left out z is x. So there is one
+# rule, and one bound of its error. On Im x = b = beta c, beta < pi, |1 + e^(y + i beta)| >= (1 + e^y) cos(beta/2), so
+# |dz/dx| is at most cos(beta/2)^-4 times its value at Re x. There z has a height of at most c h above the real line,
+# and a real part ahead of z(Re x) by at most c f or behind it by c g; h, f and g depend on beta alone, and are found on
+# a fine grid (``_ending``): between points 1/512 apart nothing changes by more than the 1024th part of the slope, which
+# is at most cos(beta/2)^-4 + 1, and beyond the last points all of it falls. Hence the density is at most e^((c
+# h)^2/2 + z* c g + c^2 d) times its own there, d the largest (z* - z) (Re z - z)/c^2 where z < 0. A step ahead
+# multiplies r by at most e^(share c f/s), with the share at z* + c f. And arg r is at most theta times the share where
+# that is below 1/2, for then it is convex in the share, and at most theta everywhere.
+#
+# The envelope takes another path, from z at each node straight up to the height b (1 - e^((z - z*)/b)): its length is
+# at most the root of 1 + e^(2 (z - z*)/b) times that of the real line's.
+# ----------------------------------------------------------------------------------------------------
+
+WIDEST_END, FLAT_BY = 0.8, 11 / 6
+"""Largest scale c of the end of the losses, in standard deviations, and the shift of its place, in scales.
+
+The scale is s where that is less. Any scale is sound up to which ENDING holds; this one takes few nodes. The shift is
+1 + 1/2 + 1/3.
+"""
+
+
+def _ending() -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rows of ENDING, and HEIGHTS and FRONTS: bounds on lines at heights b = beta c where the losses end.
+
+    The comments at the head of this part derive them.
+    """
+    apart = 1 / 512
+    y, beta = np.arange(-8.0, 3.0, apart), 0.87 * ANGLES[:, None]
+
+    def curve(e: np.ndarray) -> np.ndarray:
+        a = 1 / (1 + e)
+        return np.log(e * a) + a + a**2 / 2 + a**3 / 3
+
+    z, on_line = curve(np.exp(y)), curve(np.exp(y + 1j * beta))
+    moved, slack = on_line.real - z, apart / np.cos(beta / 2) ** 4
+    ahead, back = np.max(moved, axis=1) + slack[:, 0], np.max(-moved, axis=1) + slack[:, 0]
+    below = np.max(np.maximum(-z, 0.0) * np.maximum(moved, 0.0), axis=1) + 2 * slack[:, 0]
+    grown = -4 * np.log(np.cos(beta[:, 0] / 2)) + below * WIDEST_END**2
+    cells = np.searchsorted(y, CELLS)
+    heights, fronts = (
+        np.maximum.reduceat(part, cells, axis=1) + slack for part in (np.abs(on_line.imag), on_line.real)
+    )
+    return np.stack([beta[:, 0], np.max(heights, axis=1), ahead, back, grown]), np.stack([heights, fronts])
+
+
+CELLS = np.array([-8.0, -5.0, -4.0, -3.25, -2.75, -2.25, -1.75, -1.25, -0.75, -0.25, 0.5, 2.0])
+"""Beginnings of the cells in which a line's height and its real part are bounded apart, in scales about the end."""
+
+ENDING, (HEIGHTS, FRONTS) = _ending()
+"""Bounds on the lines where the losses end, in units of c.
+
+ENDING has five numbers for each line: its height in x, that of its highest point in z, how far it lies at most ahead of
+the real z of the same x, and behind it, and the log of the factor by which the integrand grows. HEIGHTS and FRONTS
+have, for each cell of each line, its highest point and how far it reaches beyond the place, both in z.
+"""
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class SubsampledGaussianPair(DominatingPair):
+    """The mixture ``(1-q) N(0,s^2) + q N(1,s^2)`` against ``N(0,s^2)`` (removes), or the reverse (adds).
+
+    With r(x) = 1 + q (e^((2x-1)/(2 s^2)) - 1) the loss is log r(x) for x from the mixture, or -log r(x) for x from the
+    base. q = 1 is the Gaussian mechanism.
+
+    Attributes:
+        noise_multiplier (): s, the standard deviation of the noise over the clipping norm.
+        sampling_rate (): q, in (0, 1].
+        removes (): whether P is the mixture; data, not structure, so that both directions run as one batch.
+
+    >>> pair = SubsampledGaussianPair(noise_multiplier=1.0, sampling_rate=0.5, removes=True)
+    >>> with jax.enable_x64(True):
+    ...     print([round(float(loss), 4) for loss in pair.loss_range()])
+    [-0.6931, inf]
+    """
+
+    noise_multiplier: ArrayLike
+    sampling_rate: ArrayLike
+    removes: ArrayLike
+
+    def _fields(self) -> tuple[Array, Array, Array]:
+        return as_real(self.noise_multiplier), as_real(self.sampling_rate), jnp.asarray(self.removes)
+
+    def is_valid(self) -> Array:
+        s, q, _ = self._fields()
+        has_noise = (s > 0) & (s < jnp.inf)
+        seen = np.asarray(self.sampling_rate) if is_concrete(self.sampling_rate) else np.zeros(())
+        if np.all((seen > 0) & (seen <= 1)):
+            return has_noise
+        return has_noise & (q > 0) & (q <= 1)
+
+    def loss_range(self) -> tuple[Array, Array]:
+        _, q, removes = self._fields()
+        edge = log_complement(q)
+        return jnp.where(removes, edge, -jnp.inf), jnp.where(removes, jnp.inf, -edge)
+
+    def supremum(self) -> tuple[Array, Array]:
+        _, highest = self.loss_range()
+        return highest * (1 - 8 * roundoff()), highest * (1 + 8 * roundoff())
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        s, q, removes = self._fields()
+        return sampled_delta(1 / s, q, epsilon, removes)
+
+    def central_loss(self) -> Array:
+        s, q, removes = self._fields()
+        # The loss at the median of the base, where half of P's bulk lies on either side; for q = 1, the Gaussian's mean
+        # loss.
+        center = jnp.log1p(q * jnp.expm1(-0.5 / s**2))
+        return jnp.where(q == 1, 0.5 / s**2, jnp.where(removes, center, -center))
+
+    def _threshold(self, log_ratio: Array) -> Array:
+        """Returns x with log r(x) = log_ratio; -inf where log_ratio is at most log(1 - q)."""
+        s, q, _ = self._fields()
+        y = log_ratio
+        # r - (1-q), in the form that loses no digits; above 0 e^y is pulled out, which leaves two terms of one sign.
+        decay = -jnp.abs(y)
+        power, less = jnp.exp(decay), jnp.expm1(decay)
+        excess = jnp.where(y > 0, q * power - less, jnp.where(y < -0.5, power - (1 - q), less + q))
+        log_excess = jnp.maximum(y, 0.0) + jnp.log(jnp.maximum(excess, 0.0))
+        return s**2 * (jnp.where(q == 1, y, log_excess) - jnp.log(q)) + 0.5
+
+    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        s, q, removes = self._fields()
+        x = self._threshold(jnp.where(removes, boundaries, -boundaries))
+        # Masses and errors of both components, and of their mixture.
+        parts = jnp.stack(normal_cells(x[None], jnp.array([[0.0], [1.0]]), s))
+        base = parts[:, 0]
+        mixture = (1 - q) * base + q * parts[:, 1]
+        mixture = mixture + (4 * roundoff()) * jnp.stack([jnp.zeros_like(base[0]), mixture[0]])
+        (p, p_error), (q, q_error) = jnp.where(removes, mixture, base), jnp.where(removes, base, mixture)
+        return CellMasses(p=p, q=q, p_error=p_error, q_error=q_error)
+
+    def boundary_error(self, largest: Array) -> Array:
+        # _threshold errs by at most 9u + 5u |L| + 8u |log q| + u/s^2 in L = log_excess - log q (each of its three forms
+        # has an excess right to 9u of the larger term), and a loss moves by at most r'/r s^2 <= 1 times that; where |L|
+        # is large and negative the factor r'/r falls like e^L. Doubled, and with the rounding of the boundary itself.
+        s, q, _ = self._fields()
+        return 16 * roundoff() * (2 + largest - jnp.log(q) + 1 / s**2)
+
+    def cumulant(self, order: ArrayLike) -> Array:
+        s, q, removes = self._fields()
+        return log_moment_of_ratio(s, q, jnp.where(removes, as_real(order) + 1, -as_real(order)))
+
+    def divergence(self, orders: Array) -> Array:
+        s, q, _ = self._fields()
+        if self._takes_everyone():
+            # Mironov (2017), Corollary 3.
+            return orders * (1 / jnp.where(self.is_valid(), s, jnp.nan)) ** 2 / 2
+        if not (is_concrete(self.removes) and self.removes):
+            return super().divergence(orders)
+        valid = self.is_valid()
+        moments = log_moments(jnp.where(valid, s, 1.0), jnp.where(valid, q, 1.0), orders)
+        return jnp.where(valid, moments, jnp.nan) / (orders - 1)
+
+    def _takes_everyone(self) -> bool:
+        """Returns whether the sampling rate is known to be 1: the Gaussian mechanism."""
+        return is_concrete(self.sampling_rate) and bool(np.all(np.asarray(self.sampling_rate) == 1))
+
+    def outcosts(self, other: DominatingPair) -> bool:
+        """Returns True for removing against adding the same example: Mironov, Talwar and Zhang (2019), Theorem 5."""
+        if not isinstance(other, SubsampledGaussianPair) or not is_concrete(self.removes, other.removes):
+            return False
+        same = self.noise_multiplier is other.noise_multiplier and self.sampling_rate is other.sampling_rate
+        return same and bool(self.removes) and not bool(other.removes)
+
+    def law(self) -> LawOfSubsampledGaussian:
+        return LawOfSubsampledGaussian(self)
+
+
+@dataclass(frozen=True)
+class LawOfSubsampledGaussian(TrapezoidLaw):
+    """The law of a subsampled Gaussian's loss, by a trapezoid rule in the noise, with or without its rare large losses.
+
+    The comments at the head of this part derive its bounds.
+
+    Attributes:
+        pair: the pair.
+        left_out: the losses beyond a place, if they are left out.
+    """
+
+    pair: SubsampledGaussianPair
+    left_out: Marked | None = None
+
+    most_pieces = 12
+    is_close = True
+    has_marks = True
+
+    def kept(self, marked: Marked) -> LawOfSubsampledGaussian:
+        return replace(self, left_out=marked)
+
+    def mark_from(self, large: Array, small: Array, log_mass: Array) -> Array:
+        # Losses of the Gaussian mechanism itself are never rare.
+        # Farthest place z*, in scales c and less the reach of the noise, at which losses are left out. Speed only. For
+        # places beyond it the scan's nodes are too far apart.
+        longest = 46.0
+        s, q, removes = self.pair._fields()
+        known = jnp.where(removes, large, -small)
+        z = s * jnp.log(jnp.maximum(jnp.expm1(known) / q + 1, 0.0)) + 0.5 / s
+        # The places beyond which about ``log_mass`` of P lies: of the base, and for "remove" of q times the law around
+        # 1/s.
+        logs = jnp.stack([log_mass, jnp.where(removes, log_mass - jnp.log(q), 0.0)])
+        a = jnp.maximum(-2 * logs - 1.84, 1.0)
+        roots = jnp.sqrt(a - jnp.log(a)) + jnp.stack([0.0, jnp.where(removes, 1 / s, 0.0)])
+        place = jnp.minimum(jnp.where(z > 0, z, jnp.inf), jnp.max(roots))
+        fits = (q < 1) & (place < longest * _scale_of_end(s) - arithmetic().reach)
+        return jnp.where(fits, place, jnp.inf)
+
+    def marked(self, place: Array) -> Marked:
+        s, q, removes = self.pair._fields()
+        there = jnp.isfinite(place)
+        z = jnp.where(there, place, 1.0)
+        u, sign = (z - 0.5 / s) / s, jnp.where(removes, 1.0, -1.0)
+        base, shifted = jnp.where(there, ndtr(jnp.stack([-z, 1 / s - z])), 0.0)
+        mixture = (1 - q) * base + q * shifted
+        # A tail at v errs by 8 (1 + v^2) units, and by |v| + 1 times what v does, two of |v| and of m = z + 1/s >= |v|.
+        units = jnp.where(there, 32 + 12 * (z + 1 / s) ** 2, 0.0)
+        log_r = jnp.log((1 - q) + q * jnp.exp(u))
+        # log r is right to some units of 1, of itself and of u: the loss is rounded towards the safe side.
+        loss = sign * log_r - 16 * roundoff() * (1 + jnp.abs(log_r) + jnp.abs(u)) * sign
+        p, of_q = jnp.where(removes, mixture, base), jnp.where(removes, base, mixture)
+        return Marked(place, p, of_q, units * roundoff(), loss, jnp.where(removes, 1.0, 0.0))
+
+    def _span(self) -> tuple[Array, Array, Array]:
+        return _span(*self.pair._fields(), self._place())
+
+    def _place(self) -> Array | None:
+        return None if self.left_out is None else self.left_out.place
+
+    def largest_order(self) -> Array:
+        (_, step, largest), place = self._span(), self._place()
+        if place is None:
+            return largest
+        # Where the losses end, the largest order is the one up to which the bound on the scan's error is small enough
+        # for very many steps.
+        lines = self.lines()
+        most = jnp.max((lines.heights * (2 * jnp.pi / step) - lines.constant - (arithmetic().cut + 4)) / lines.of_order)
+        return jnp.where(place < jnp.inf, jnp.minimum(largest, most), largest)
+
+    def lines(self) -> Lines:
+        return _lines(*self.pair._fields(), self._place())
+
+    def scan(self) -> Nodes:
+        low, step, _ = self._span()
+        return self.nodes(low, step)
+
+    def nodes(self, low: Array, step: Array) -> Nodes:
+        x, losses, log_p = _nodes(*self.pair._fields(), self._place(), low, step)
+        infinite = missing = jnp.zeros_like(step)
+        if self.left_out is not None:
+            infinite, missing = self.left_out.p, self.left_out.q
+        return Nodes(losses, log_p, log_p - losses, infinite, missing, x)
+
+    def log_scan_errors(self, orders: Array, step: Array) -> Array:
+        lines = self.lines()
+        return jax.vmap(lambda order: lines.log_error(order, 0.0, step))(orders)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        # Most pieces where the losses end: there oscillations are fast, and rare. Sound for any value.
+        most_at_end = 32
+        place = self._place()
+        most = self.most_pieces if place is None else jnp.where(place < jnp.inf, most_at_end, self.most_pieces)
+        return jnp.minimum(self.pieces_needed(order, w, window), most)
+
+    def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        s, q, removes = self.pair._fields()
+        weights = tilted(nodes, order)
+        share = 1 - (1 - q) * jnp.exp(jnp.where(removes, -nodes.losses, nodes.losses))
+        # The loss rises by share/s in z. Its mean square counts the bulk, and not the rare jumps, as a deviation would.
+        mode = jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0))
+        slopes = jnp.stack([jnp.sqrt(jnp.sum(weights * share**2)), mode])
+        is_mixed = jnp.where(q < 1, 1.0, 0.0)
+        place = self._place()
+        z = nodes.places if place is None else _places(s, place, nodes.places)[0]
+
+        # Every height up to STEEPEST gives a bound; about w times the deviation of the loss is best.
+        def bound(slope: Array) -> Array:
+            # The height over s, up to a steepest one unless r is an exponential.
+            highest = jnp.minimum(w * slope / s**2, STEEPEST / is_mixed)
+            theta: Array = highest
+            longer: Array | float = 0.0
+            if place is not None:
+                # The path comes down to the real line where the losses end, and is longer by the root of 1 + fade^2.
+                fade = jnp.exp((z - place) / (s * theta))
+                theta, longer = theta - theta * fade, 0.5 * fade**2
+            square = theta**2
+            # Bounds on the argument of r/|r(Re z)| = 1 - share + share e^(i theta), and on the log of its modulus.
+            turn = share * theta * (1 - is_mixed / 6 * square)
+            shrink = share * (1 - share) * square
+            less = jnp.where(removes, (order + 1) * shrink * (1 - square / 12), order * shrink / (shrink - 1))
+            terms = weights * jnp.exp(0.5 * (s**2 * square - less) + longer - w * turn)
+            # The path begins and ends on the real line, at the first and the last node; the integral beyond is left
+            # out. On the ways up and down the integrand is at most the larger of its values at their feet and at their
+            # tops: its logarithm is a - b x + c x^2 + d x^3 + e x^4 in the height x, with b, d and e not negative,
+            # which first falls.
+            height = s * highest
+            tops = height / (nodes.places[1] - nodes.places[0]) * (terms[0] + terms[-1])
+            return jnp.log(jnp.sum(terms) + tops + (1 + height) * math.exp(log_left_out()))
+
+        found = jax.vmap(bound)(slopes) + modulus_rounding()
+        return jnp.min(jnp.where(found < 0, found, 0.0))
+
+
+def _scale_of_end(s: Array) -> Array:
+    return jnp.minimum(s, WIDEST_END)
+
+
+def _places(s: Array, place: Array, x: Array) -> tuple[Array, Array]:
+    """Returns z at x, and the log of dz/dx, where the losses end at z = ``place``; x and 0 where they do not."""
+    c = _scale_of_end(s)
+    v = jnp.log1p(jnp.exp((x - place) / c - FLAT_BY))
+    a = jnp.exp(-v)
+    return x - c * (v - a * (1 + a * (0.5 + a / 3)) + FLAT_BY), -4 * v
+
+
+@jax.jit
+def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Array, Array, Array]:
+    """Returns where the scan begins, the distance of its nodes, and the largest order whose tilted law it covers.
+
+    For "remove" a tilted law lies between normal ones around 0 and (order + 1)/s.
+
+    For "add" its density is log-concave, and the order adds to the slope of its logarithm at most order/s times the
+    share of q e^u in r, which is at most q where z < 0. So the order moves the law by at most that, and the scan is
+    longer than the reach of the noise by as much.
+    """
+    # Standard deviations by which an order may move a law that ends, away from its end. Sound for any value.
+    far_at_end = 2.0
+    # Scales c beyond the place at which the nodes end: there dz/dx is e^-50.
+    length_of_end = 12.5 + FLAT_BY
+    # Least spacing of the scan for "add", in standard deviations, which leaves room for some orders. Sound for any
+    # value. For "add" the spacing is half as wide as for "remove", as high orders cost more there.
+    least_add = 0.09
+    reach = arithmetic().reach
+    spacing = jnp.minimum(FINEST * s, jnp.where(removes, COARSEST, jnp.clip(FINEST / 2 * s, least_add, COARSEST / 2)))
+    far = jnp.maximum(RULE * jnp.where(q == 1, COARSEST, spacing) - 2 * reach, 0.0)
+    high = reach + jnp.where(removes, far, 0.0)
+    if place is not None:
+        is_end = place < jnp.inf
+        far = jnp.where(is_end, jnp.where(removes, jnp.inf, far_at_end), far)
+        high = jnp.where(is_end, place + length_of_end * _scale_of_end(s), high)
+    low = -reach - jnp.where(removes, 0.0, far)
+    return low, (high - low) / RULE, jnp.maximum(far * s / jnp.where(removes, 1.0, q) - 1, 0.0)
+
+
+@jax.jit
+def _nodes(
+    s: Array, q: Array, removes: Array, place: Array | None, low: Array, step: Array
+) -> tuple[Array, Array, Array]:
+    """Returns RULE nodes: their places, losses and logs of P's masses."""
+    x = low + step * jnp.asarray(np.arange(RULE) + 0.5, s.dtype)
+    z, log_weight = (x, 0.0) if place is None else _places(s, place, x)
+    log_r = _log_ratio(s, q, z)
+    log_p = log_weight - 0.5 * z**2 + jnp.log(step / math.sqrt(2 * math.pi)) + jnp.where(removes, log_r, 0.0)
+    return x, jnp.where(removes, log_r, -log_r), log_p
+
+
+def _log_ratio(s: Array, q: Array, z: Array) -> Array:
+    """Returns log r, right to LOG_UNITS of itself.
+
+    Down to r = 3/4 it is the logarithm of 1 + (r - 1); below, that of (1 - q) + q e^u, for r - 1 has lost digits there
+    when q is near 1; and where e^u would overflow, that of q e^u.
+    """
+    u = (z - 0.5 / s) / s
+    capped = jnp.minimum(u, arithmetic().largest_exponent)
+    more = q * jnp.expm1(capped)
+    log_r = jnp.where(more > -0.25, jnp.log1p(jnp.maximum(more, -0.25)), jnp.log((1 - q) + q * jnp.exp(capped)))
+    return jnp.where(u > capped, jnp.maximum(log_r, u + jnp.log(q)), log_r)
+
+
+@jax.jit
+def _lines(s: Array, q: Array, removes: Array, place: Array | None) -> Lines:
+    # The five rows of ENDING where no losses are left out, in units of s: there z is x.
+    plain_rows = np.stack([ANGLES, ANGLES, *np.zeros((3, len(ANGLES)))])
+    # The factor by which lines are higher where q = 1, sound for any value: r is an exponential, and vanishes nowhere.
+    wider = 4.0
+    # The largest theta, in radians, of a line that is used. Sound below pi, where r may vanish.
+    highest = 3.1
+    is_end = jnp.zeros((), bool) if place is None else jnp.isfinite(place)
+    is_mixed = jnp.where(q < 1, 1.0, 0.0)
+    rows: list[Array] = [jnp.asarray(row, s.dtype) for row in plain_rows]
+    if place is not None:
+        rows = [jnp.where(is_end, row.astype(s.dtype), plain) for row, plain in zip(ENDING, rows, strict=True)]
+    line, height, ahead, back, growth = rows
+    c = jnp.where(is_end, _scale_of_end(s), jnp.where(q == 1, wider, s))
+    theta = c / s * height
+    share, turn = jnp.ones_like(theta), theta
+    constant = 0.5 * (c * height) ** 2 + growth
+    if place is not None:
+        shares = jax.nn.sigmoid((place + c * FRONTS - 0.5 / s) / s + jnp.log(q) - jnp.log1p(-q))
+        share, turns = jnp.max(shares, axis=1), c / s * HEIGHTS * jnp.where(shares < 0.5, shares, 1.0)
+        turn = jnp.where(is_end, jnp.max(turns, axis=1), theta)
+        constant = constant + jnp.where(is_end, place, 0.0) * c * back
+    power = share * (c / s) * jnp.where(removes, ahead, back)
+    even = jnp.minimum(share, 0.5)
+    shrink = 4 * even * (1 - even) * jnp.sin(jnp.minimum(theta, highest) / 2) ** 2
+    power = power - jnp.where(removes, 0.0, is_mixed / 2) * jnp.log(1 - shrink)
+    constant = jnp.where(theta * is_mixed < highest, constant, jnp.inf)
+    return Lines(c * line, constant + jnp.where(removes, power, 0.0), power, turn)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -143,9 +794,24 @@ class Gaussian(Mechanism):
         return (SubsampledGaussianPair(noise, 1.0, removes=True),)
 
 
+@dataclass(frozen=True)
+class SampledGaussian(Mechanism):
+    """The base of Gaussian mechanisms on a sample of the examples: their two fields, and when nothing is released."""
+
+    noise_multiplier: ArrayLike
+    sampling_rate: ArrayLike
+
+    def validate(self) -> None:
+        validation.check_noise_multiplier(self.noise_multiplier)
+        validation.check_sampling_rate(self.sampling_rate, zero=True)
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
+
+
 @register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledGaussian(Mechanism):
+class PoissonSubsampledGaussian(SampledGaussian):
     """Gaussian mechanism on a Poisson sample: one step of DP-SGD.
 
     Each example takes part independently with probability ``sampling_rate``; the sum of the sampled examples' clipped
@@ -174,18 +840,8 @@ class PoissonSubsampledGaussian(Mechanism):
     0.01
     """
 
-    noise_multiplier: ArrayLike
-    sampling_rate: ArrayLike
-
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
     tight: ClassVar[bool] = True
-
-    def validate(self) -> None:
-        validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     def of_group(self, size: int) -> PoissonSubsampledGroup:
         return PoissonSubsampledGroup(self.noise_multiplier, self.sampling_rate, size)
@@ -202,419 +858,13 @@ class PoissonSubsampledGaussian(Mechanism):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Gaussian noise on a random sensitivity
-# ----------------------------------------------------------------------------------------------------
-
-SUM_TOLERANCE = 1e-6
-"""Largest distance from 1 of the sum of concrete probabilities: as much as float32 may cause. They are normalized, so
-it is sound for any value."""
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class GaussianMixture(Mechanism):
-    """Mixture-of-Gaussians mechanism: an example moves the query by a random amount, to which Gaussian noise is added.
-
-    It covers a Poisson sample, an example that takes part a random number of times, and one row of a matrix mechanism
-    with sampling.
-
-    Attributes:
-        noise_multiplier (...): standard deviation of the noise, in the units of the sensitivities.
-        sensitivities (..., m): what the example may add to the query, at least 0 each, not all 0.
-        probabilities (..., m): their probabilities, fixed beforehand; sum 1 (to 1e-6; they are normalized).
-
-    A sequence of n mechanisms has sensitivities and probabilities of shape (n, m); the noise may stay a scalar.
-
-    Relations: "add_or_remove" (default), "remove", "add", "zero_out".
-
-    Raises ValueError where a concrete field is out of range or shapes do not match; traced ones cannot raise and cost
-    inf instead.
-
-    Source: Choquette-Choo, Ganesh, Steinke and Thakurta (2024), "Privacy amplification for matrix mechanisms", whose
-    mixture-of-Gaussians mechanisms these are. Sensitivities that are vectors are dominated by their norms there.
-
-    >>> GaussianMixture(1.0, sensitivities=[0.0, 1.0, 2.0], probabilities=[0.9, 0.09, 0.01]).batch_shape
-    ()
-    """
-
-    noise_multiplier: ArrayLike
-    sensitivities: Float[ArrayLike, "*batch m"] | Sequence[float]
-    probabilities: Float[ArrayLike, "*batch m"] | Sequence[float]
-
-    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "zero_out")
-    tight: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name in ("sensitivities", "probabilities"):
-            value = getattr(self, name)
-            if isinstance(value, (list, tuple)):  # which as a pytree would have a leaf for each number
-                object.__setattr__(self, name, np.asarray(value, np.float64))
-        self.validate()
-
-    def validate(self) -> None:
-        validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sensitivities(self.sensitivities)
-        validation.check_probabilities(self.probabilities, "probabilities", SUM_TOLERANCE)
-        if not all(hasattr(value, "shape") for value in (self.sensitivities, self.probabilities)):
-            return  # JAX has put other things into the fields
-        shape, other, noise = (
-            np.shape(value) for value in (self.sensitivities, self.probabilities, self.noise_multiplier)
-        )
-        if shape != other:
-            raise ValueError(
-                f"sensitivities of shape {shape} do not match probabilities of shape {other}: give one probability for "
-                "each sensitivity."
-            )
-        if noise not in ((), shape[:-1]):
-            raise ValueError(
-                f"noise_multiplier of shape {noise} does not match sensitivities of shape {shape}: give a scalar, or "
-                "one noise multiplier for each row."
-            )
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields, without that of the sensitivities."""
-        return np.shape(self.probabilities)[:-1]
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
-
-    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"."""
-        return tuple(
-            mixture_pair(self.noise_multiplier, self.sensitivities, self.probabilities, direction)
-            for direction in directions(self, relation)
-        )
-
-
-# ----------------------------------------------------------------------------------------------------
-# Batches of fixed size, sampled without replacement
-# ----------------------------------------------------------------------------------------------------
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class GaussianWithoutReplacement(Mechanism):
-    """Gaussian mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
-
-    Attributes:
-        noise_multiplier (...): standard deviation of the noise over the clipping norm. (Replacing an example changes
-            the sum of a batch by up to twice that norm: the pair counts this.)
-        sampling_rate (...): batch size over the number of examples, in (0, 1]; shapes broadcast.
-
-    Relations: "replace" (default), under which the number of examples is public; "zero_out", which is a case of it and
-    has the same pair, larger than need be: a record of zeros still takes another's place in the batch. Batches from one
-    shuffle of the data are *not* this mechanism.
-
-    Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function",
-    Theorem 11; Balle, Barthe and Gaboardi (2018), "Privacy amplification by subsampling", Theorem 9.
-
-    >>> GaussianWithoutReplacement(noise_multiplier=2.0, sampling_rate=0.01).relations
-    ('replace', 'zero_out')
-    """
-
-    noise_multiplier: ArrayLike
-    sampling_rate: ArrayLike
-
-    relations: ClassVar[tuple[Relation, ...]] = ("replace", "zero_out")
-
-    def validate(self) -> None:
-        validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
-
-    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
-        """Returns the one pair, which is its own mirror image."""
-        directions(self, relation)
-        return (WithoutReplacementPair(self.noise_multiplier, self.sampling_rate, noise="gaussian"),)
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class LaplaceWithoutReplacement(Mechanism):
-    """Laplace mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
-
-    Attributes:
-        scale (...): scale of the Laplace noise over the L1 norm of one example's contribution. (Replacing an example
-            changes the sum by up to twice that norm: the pair counts this.)
-        sampling_rate (...): batch size over the number of examples, in (0, 1]; shapes broadcast.
-
-    Relations: "replace" (default), under which the number of examples is public; "zero_out" as a case of it.
-
-    Source: as for :class:`GaussianWithoutReplacement`; many coordinates as for :class:`.Laplace`.
-
-    >>> len(LaplaceWithoutReplacement(scale=2.0, sampling_rate=0.01).dominating_pairs())
-    1
-    """
-
-    scale: ArrayLike
-    sampling_rate: ArrayLike
-
-    relations: ClassVar[tuple[Relation, ...]] = ("replace", "zero_out")
-
-    def validate(self) -> None:
-        validation.check_noise_scale(self.scale)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.scale, self.sampling_rate)
-
-    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
-        """Returns the one pair, which is its own mirror image."""
-        directions(self, relation)
-        return (WithoutReplacementPair(self.scale, self.sampling_rate, noise="laplace"),)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Batches drawn with replacement, in which an example may be several times
-#
-# The pair is found on the host, once for each mechanism: the law of an example's number of copies, a bound on the
-# privacy profile at finitely many c, and the masses of a pair with a profile that is nowhere less.
-# ----------------------------------------------------------------------------------------------------
-
-NEGLIGIBLE = 1e-30
-"""Probability, given that an example is drawn, of the numbers of copies, and of the losses, that are not told apart:
-they count as infinite losses. Sound for any value."""
-
-DIGITS, MOST_COPIES = 60, 512
-"""Decimal digits of the copies' law, and most copies that are counted. Fewer digits would make the law inexact; the
-second is a limit of work alone."""
-
-LEAST_NOISE = 0.1
-"""Smallest noise multiplier; with less, losses are too large to be told apart."""
-
-POINTS = 1024
-"""Number of points above c = 1 at which the profile is bounded, and so of the pair's losses above 0. Sound for any
-value; twice as many cost twice as much."""
-
-LARGEST_LOSS = 600.0
-"""Largest loss of the pair that is finite, in nats: its exponential has to be a float64 number. Larger losses count as
-infinite, so it is sound for any value below that."""
-
-ROUNDING = 1e-13
-"""Bound on the relative error of a normal tail, and of sums of them: a few units of erfc, the error of its argument,
-and some hundred terms. The proof rests on it: it must not be lowered."""
-
-SLACK = 1e-11
-"""Relative amount by which the profile is raised, for the rounding of the masses made of it. Chosen by measuring;
-:func:`_masses` checks that it was enough, and raises otherwise."""
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class GaussianWithReplacement(Mechanism):
-    """Gaussian mechanism on a batch of B draws from n examples, each draw uniform and independent of the others.
-
-    :meth:`for_batches` makes one from n and B; noise is relative to the norm of one example's contribution.
-
-    Attributes:
-        losses (..., m): privacy losses of the pair, including the infinite ones.
-        p (..., m): their probabilities under P.
-        q (..., m): their probabilities under Q.
-
-    Relations: "replace" (default), under which n is public.
-
-    Formal guarantee: the pair dominates. It is above that of the worst data sets by the little that the proof gives
-    away (it is not :attr:`~.Mechanism.tight`).
-
-    Proof. Let x be replaced by x', c >= 1, and H_c the hockey-stick divergence. Each of the B draws is the example with
-    probability 1/n, independently, and else another, y_j: given all y_j, the sum is that of the y_j, moved by x - y_j,
-    or x' - y_j, for each draw that is the example. With probability 1 - p = (1 - 1/n)^B no draw is the example; then
-    the law is R either way, and else P' or Q'. By advanced joint convexity, with a = 1 + (c-1)/p and b = c/a =
-    (1-p)/a + p,
-
-        H_c((1-p) R + p P', (1-p) R + p Q') = p H_a(P', (1-b) R + b Q') <= p ((1-b) H_a(P', R) + b H_a(P', Q')).
-
-    P' is a mixture of R moved by vectors of norm 2K at most, K the number of copies given that there is one. Of all
-    events of one probability under R a half-space has the most under each part of it, by Neyman and Pearson: so
-    H_a(P', R) is at most S(a), that of the mixture of N(2K, s^2) against N(0, s^2) on a line. Given which draws are the
-    example, P' and Q' are K |x - x'| apart: H_a(P', Q') is at most V(a), the mean of H_a(N(2K, s^2), N(0, s^2)).
-    Therefore H_c <= p ((1-p) (S + (V - S)/a) + p V). The divergence is convex in c, and for c < 1 it is that of x and
-    x' exchanged. So it is at most the greatest convex function below this bound at finitely many c, which is the
-    profile of a pair of as many losses and their mirror images.
-
-    Source: advanced joint convexity, Balle, Barthe and Gaboardi (2018), "Privacy amplification by subsampling",
-    Theorem 2, and Theorem 10 for p V, which this bound replaces; mixtures of vectors, Choquette-Choo, Ganesh, Steinke
-    and Thakurta (2024), "Privacy amplification for matrix mechanisms"; finitely many losses, Doroshenko et al. (2022),
-    "Connect the dots".
-
-    >>> from jaxacct import epsilon
-    >>> drawn = GaussianWithReplacement.for_batches(2.0, num_examples=1000, batch_size=10)
-    >>> bool(epsilon(drawn, steps=100, delta=1e-5, relation="replace", points=1024).upper < 0.9)
-    True
-    """
-
-    losses: Float[ArrayLike, "*batch m"] | Sequence[float]
-    p: Float[ArrayLike, "*batch m"] | Sequence[float]
-    q: Float[ArrayLike, "*batch m"] | Sequence[float]
-
-    relations: ClassVar[tuple[Relation, ...]] = ("replace",)
-    may_fail: ClassVar[bool] = True
-
-    @classmethod
-    def for_batches(cls, noise_multiplier: float, num_examples: int, batch_size: int) -> GaussianWithReplacement:
-        """Returns the mechanism of B = ``batch_size`` draws from n = ``num_examples``.
-
-        Args:
-            noise_multiplier: standard deviation s of the noise over the norm of one example's contribution, a number of
-                at least 0.1. (Replacing a draw changes the sum by up to twice that norm: the pair counts this.)
-            num_examples: n, at least 2.
-            batch_size: B, at least 1.
-
-        Raises ValueError or TypeError where an argument is out of range, or an example may be drawn too often.
-
-        >>> bool(GaussianWithReplacement.for_batches(2.0, num_examples=2, batch_size=1).q.sum() <= 1)
-        True
-        """
-        s = float(noise_multiplier)
-        if not LEAST_NOISE <= s < math.inf:
-            raise ValueError(f"noise_multiplier = {noise_multiplier} is out of range: give a number of at least 0.1.")
-        rate, copies, beyond = _copies(num_examples, batch_size)
-        above, losses, profile = _profile(s, rate, copies, beyond)
-        q, infinite = _masses(above, profile)
-        losses, p = losses[1:], q * (1 + above[1:])
-        middle = max(1.0 - float(np.sum(p + q)) - infinite, 0.0)
-        ends = [np.inf], [-np.inf]
-        return cls(
-            np.concatenate([ends[0], losses, [0.0], -losses[::-1], ends[1]]),
-            np.concatenate([[infinite], p, [middle], q[::-1], [0.0]]),
-            np.concatenate([[0.0], q, [middle], p[::-1], [infinite]]),
-        )
-
-    def __post_init__(self) -> None:
-        for name in ("losses", "p", "q"):
-            if isinstance(getattr(self, name), (list, tuple)):  # which as a pytree would have a leaf for each number
-                object.__setattr__(self, name, np.asarray(getattr(self, name), np.float64))
-        self.validate()
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the fields: all but the last."""
-        return np.shape(self.p)[:-1]
-
-    def validate(self) -> None:
-        for name in ("p", "q"):
-            validation.check_probabilities(getattr(self, name), name, 1e-9)
-
-    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
-        """Returns the one pair, which is its own mirror image."""
-        directions(self, relation)
-        losses, p, q = (cast(ArrayLike, value) for value in (self.losses, self.p, self.q))
-        return (FinitePair(p, q, losses, np.full(np.shape(p), 16 * UNIT_ROUNDOFF)),)
-
-
-def _copies(n: int, draws: int) -> tuple[float, np.ndarray, float]:
-    """Returns p, rounded up; the law of K from 1 up, given that it is above 0; and a bound on the mass left out."""
-    validation.check_whole(n, "num_examples", 2, 2**53, "the number of examples, of which one is replaced")
-    validation.check_whole(draws, "batch_size", 1, 2**53, "the number of draws")
-    with decimal.localcontext(prec=DIGITS):
-        size, chance = decimal.Decimal(draws), 1 / decimal.Decimal(n)
-        law = [(size * (1 - chance).ln()).exp()]
-        some = 1 - law[0]
-        # Binomial masses, each from the one before, until the rest is negligible or no draws are left.
-        for k in range(draws):
-            law.append(law[-1] * (size - k) / ((k + 1) * (n - 1)))
-            # From four times the mean on each mass is at most half of the one before, so all that follow sum to at most
-            # the last one.
-            if k > 4 * size * chance and law[-1] < decimal.Decimal(NEGLIGIBLE) * some:
-                break
-            if k > MOST_COPIES:
-                raise ValueError(
-                    f"batch_size = {draws} draws from num_examples = {n} may hold one more than {MOST_COPIES} times: "
-                    "give a smaller batch."
-                )
-        beyond = float(law[-1] / some) if len(law) <= draws else 0.0
-        return min(float(some) * (1 + 2.0**-52), 1.0), np.array([float(w / some) for w in law[1:]]), beyond
-
-
-def _tail(z: np.ndarray) -> np.ndarray:
-    """Returns P(N(0, 1) > z)."""
-    return np.vectorize(math.erfc, otypes=[float])(z / math.sqrt(2.0)) / 2
-
-
-def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns c - 1, log c and an upper bound on the profile there, at c = 1 and at POINTS c above it.
-
-    Each c belongs to a point x of the line, at which the mixture's density is a times that of N(0, s^2).
-    """
-    k = np.arange(1.0, len(copies) + 1)[:, None]
-    weights = copies[:, None]
-
-    def log_a(x: np.ndarray) -> np.ndarray:
-        return np.logaddexp.reduce(np.log(np.maximum(weights, 1e-300)) + (2 * k * x - 2 * k**2) / s**2, axis=0)
-
-    def where(falls: bool, target: float, low: float, high: float) -> float:
-        # Bisection, to the last bit, for the x at which the mixture's tail falls, or log a rises, to the target.
-        for _ in range(200):
-            middle = (low + high) / 2
-            x = np.array([middle])
-            value = float(np.sum(weights * _tail((x - 2 * k) / s))) if falls else float(log_a(x)[0])
-            low, high = (middle, high) if (value > target) == falls else (low, middle)
-        return (low + high) / 2
-
-    first = where(False, 0.0, 0.0, 2.0 * len(copies))
-    # The last point is where the tail is negligible, or where c is as large as is counted, whichever comes first.
-    last = min(
-        where(True, NEGLIGIBLE, first, first + 2.0 * len(copies) + 40 * s),
-        where(False, LARGEST_LOSS - math.log(rate), first, first + LARGEST_LOSS * s**2 + 2.0 * len(copies)),
-    )
-    x = np.linspace(first, last, POINTS + 1)
-    log_ratio = log_a(x)
-    log_ratio[0] = 0.0
-    a = np.exp(log_ratio)
-    # S(a), of the half-line from x on, and V(a), of the best half-line for each number of copies; both rounded up.
-    own, base = weights * _tail((x - 2 * k) / s), _tail(x / s)
-    secret = np.sum(own, axis=0) * (1 + ROUNDING) - a * base * (1 - ROUNDING)
-    edges = (s**2 * log_ratio + 2 * k**2) / (2 * k)
-    each = _tail((edges - 2 * k) / s) * (1 + ROUNDING) - a * _tail(edges / s) * (1 - ROUNDING)
-    known = np.sum(weights * np.clip(each, 0.0, 1.0), axis=0)
-    secret = np.clip(np.minimum(secret, known), 0.0, 1.0)
-    bound = rate * ((1 - rate) * (secret + (known - secret) / a) + rate * known) + rate * beyond
-    bound = np.minimum(bound * (1 + SLACK), 1.0)
-    return rate * (a - 1), np.log1p(rate * (a - 1)), bound
-
-
-def _masses(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
-    """Returns Q's masses at c > 1, and the infinite loss's, of a pair whose profile is no less than ``bound`` at all c.
-
-    The masses are the increases of the slopes of the greatest convex function below the points. Where its slope at
-    c = 1 is too steep for a mass at loss 0 to be left beside the mirror images, the points are first raised to the
-    steepest line that leaves one.
-    """
-    bound = np.maximum.accumulate(bound[::-1])[::-1]
-    bound = np.maximum(bound, bound[0] - above * (1 - bound[0]) / 2 * (1 - SLACK))
-    kept = [0]
-    # The lower convex hull, from left to right: a point leaves when it is above the chord from the one before to a new
-    # one.
-    for i in range(1, len(above)):
-        while len(kept) > 1 and (bound[kept[-1]] - bound[kept[-2]]) * (above[i] - above[kept[-2]]) >= (
-            bound[i] - bound[kept[-2]]
-        ) * (above[kept[-1]] - above[kept[-2]]):
-            kept.pop()
-        kept.append(i)
-    slopes = np.append(np.diff(bound[kept]) / np.diff(above[kept]), 0.0)
-    q = np.zeros(len(above))
-    q[kept[1:]] = np.maximum(np.diff(slopes), 0.0)
-    q[q < 1e-300] = 0.0
-    infinite = float(bound[-1])
-    # The profile that is found: the sum over j > i of q_j (c_j - c_i), with the infinite mass.
-    mass, moment = (np.cumsum(values[::-1])[::-1] for values in (q, q * above))
-    found = moment - above * mass + infinite
-    if not np.all(found >= bound * (1 - SLACK / 2)):
-        raise ValueError("noise_multiplier is too small for the masses of its privacy losses: give more.")
-    return q[1:], infinite
-
-
-# ----------------------------------------------------------------------------------------------------
 # Poisson samples that are cut at a largest batch size
 # ----------------------------------------------------------------------------------------------------
 
 
 @register_dataclass
 @dataclass(frozen=True)
-class TruncatedPoissonGaussian(Mechanism):
+class TruncatedPoissonGaussian(SampledGaussian):
     """Gaussian mechanism on a Poisson sample that is cut: if it exceeds B examples, B of them at random are used.
 
     Attributes:
@@ -658,8 +908,6 @@ class TruncatedPoissonGaussian(Mechanism):
     ('add_or_remove', 'remove', 'add')
     """
 
-    noise_multiplier: ArrayLike
-    sampling_rate: ArrayLike
     overflow_probability: ArrayLike
     least_overflow_probability: ArrayLike = 0.0
     overflow_rate: ArrayLike = 1.0
@@ -710,8 +958,7 @@ class TruncatedPoissonGaussian(Mechanism):
         return cls(noise_multiplier, rate, max(tail.most for tail in tails), least, overflow_rate, slack)
 
     def validate(self) -> None:
-        validation.check_noise_multiplier(self.noise_multiplier)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
+        super().validate()
         validation.check_probability(self.overflow_probability, "overflow_probability")
         validation.check_probability(self.least_overflow_probability, "least_overflow_probability")
         validation.check_sampling_rate(self.overflow_rate, "overflow_rate")
@@ -724,9 +971,6 @@ class TruncatedPoissonGaussian(Mechanism):
                 f"least_overflow_probability = {self.least_overflow_probability} is above overflow_probability = "
                 f"{self.overflow_probability}: give a lower and an upper bound on one probability."
             )
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

@@ -15,16 +15,13 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless, nothing_sampled
+from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, as_real, exact_real, is_concrete, outside, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
-from jaxacct.strategies.strategy import CyclicPoisson, Participation, Strategy, Unsampled
-
-LARGEST = np.finfo(np.float64).max
-"""Largest finite float64 number, to which a ratio that overflows is lowered: only infinite noise costs nothing."""
+from jaxacct.strategies import CyclicPoisson, Participation, Strategy, Unsampled
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -65,7 +62,7 @@ class MatrixMechanism(Mechanism):
     only its end may be chosen, between cycles: a filter is asked for :attr:`cycle`, once for each.
 
     Relations: those of :class:`.PoissonSubsampledGaussian`; with ``equal_groups`` "replace" alone. The assumptions of
-    :mod:`jaxacct.strategies.strategy` about examples added and removed are made here, too.
+    :mod:`jaxacct.strategies` about examples added and removed are made here, too.
 
     Raises:
         TypeError: a strategy or a participation that is none, or strategies that are traced.
@@ -174,10 +171,12 @@ class MatrixMechanism(Mechanism):
 
     def _noise(self) -> Any:
         """Returns the noise over the sensitivity, rounded down; infinite, which costs nothing, only where it was so."""
+        # Largest finite float64 number, to which a ratio that overflows is lowered: only infinite noise costs nothing.
+        largest = np.finfo(np.float64).max
         if is_concrete(self.noise_multiplier, self.sensitivity):
             noise: Any = np.asarray(self.noise_multiplier, np.float64)
             with np.errstate(over="ignore"):
-                over = np.minimum(noise / self.sensitivity * (1 - 2.0**-51), LARGEST)
+                over = np.minimum(noise / self.sensitivity * (1 - 2.0**-51), largest)
         else:
             noise = as_real(self.noise_multiplier)
             over = noise / as_real(self.sensitivity) * (1 - 4 * roundoff())
@@ -185,6 +184,7 @@ class MatrixMechanism(Mechanism):
         return choose(is_endless(noise), np.inf, over)
 
     def _fill(self, *values: Any) -> Self:
+        # The fields of the frozen class are not what it is given: they follow from that.
         for entry, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, entry.name, value)
         if self.equal_groups:

@@ -18,20 +18,25 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike, Bool
+from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.numerics.precision import as_float64, as_real, exact_float64, exact_real, is_concrete, is_zero
+from jaxacct.choices import Relation as Relation
+from jaxacct.mechanisms.pair import DominatingPair
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.precision import (
+    TINY,
+    as_float64,
+    as_real,
+    exact_float64,
+    exact_real,
+    in_float64,
+    is_concrete,
+    is_zero,
+    outside,
+)
+from jaxacct.numerics.programs import lowered
 from jaxacct.numerics.pytrees import check_told_apart
-
-Relation: TypeAlias = Literal["add_or_remove", "remove", "add", "replace", "zero_out"]
-"""Neighbouring relations: neighbours differ by one example more or less, one less, one more, one replaced by another,
-or one replaced by an example that contributes nothing ("zero_out", also called replace-special: a record of its own,
-whose clipped gradients are all 0).
-
-Under "replace" and "zero_out" neighbours have equally many examples: their number is public and may be used. Under the
-others it is protected as well. Sums protect it, but what a sum is divided by must not depend on it."""
 
 Direction: TypeAlias = Literal["remove", "add", "replace"]
 """A direction of a relation: from the data set with the example to the one without, back, or by a replacement."""
@@ -49,7 +54,14 @@ DIRECTIONS: dict[Relation, tuple[Direction, ...]] = {
 class Fields:
     """The base of dataclasses whose fields are numbers, or arrays that broadcast; they are checked when one is made."""
 
+    vectors: ClassVar[tuple[str, ...]] = ()
+    """Names of fields that have one axis more than the rest, their last; a list given for one becomes an array."""
+
     def __post_init__(self) -> None:
+        for name in self.vectors:
+            value = getattr(self, name)
+            if isinstance(value, (list, tuple)):  # which as a pytree would have a leaf for each number
+                object.__setattr__(self, name, np.asarray(value, np.float64))
         self.validate()
 
     @abc.abstractmethod
@@ -59,6 +71,8 @@ class Fields:
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """The leading axes of the fields: () for one, (n,) for a sequence of n."""
+        if self.vectors:
+            return np.shape(getattr(self, self.vectors[-1]))[:-1]
         shapes = [np.shape(leaf) for leaf in jax.tree.leaves(self)]
         try:
             return np.broadcast_shapes(*shapes)
@@ -224,6 +238,35 @@ def nothing_sampled(noise: Any, sampling_rate: Any) -> Any:
     return (is_endless(noise) | is_none(sampling_rate)) & proper
 
 
+def less_noise(scale: ArrayLike, size: int) -> Any:
+    """Returns noise divided by the size of a group, rounded down."""
+    if not is_concrete(scale):
+        return _less_noise(scale, size)
+    quotient = np.asarray(scale, np.float64) / size
+    # Division by a power of two is exact; every other quotient goes one float down, to the side of less noise.
+    is_exact = np.isinf(quotient) | (size & (size - 1) == 0)
+    return np.where(is_exact, quotient, np.nextafter(quotient, 0.0))[()]
+
+
+@in_float64(safe=lowered)
+def _less_noise(scale: ArrayLike, size: int) -> Array:
+    noise = as_float64(scale)
+    return jnp.where(noise < jnp.inf, noise / size * (1 - 4 * roundoff()), noise)
+
+
+@in_float64
+def more_of_a_group(epsilon: ArrayLike, delta: ArrayLike, size: int) -> tuple[Array, Array]:
+    """Returns (g epsilon, delta (e^(g epsilon) - 1)/(e^epsilon - 1)), rounded up; see :func:`group`."""
+    each, once = exact_float64(epsilon), exact_float64(delta)
+    # The factor (e^(g epsilon) - 1)/(e^epsilon - 1) tends to g as epsilon falls to 0, so g is its floor; an overflow
+    # counts as a delta of 1.
+    total = each * size * (1 + 4 * roundoff())
+    least = jnp.maximum(each, TINY)
+    factor = jnp.maximum(jnp.expm1(total) / jnp.expm1(least), size) * (1 + 64 * roundoff() * (1 + total))
+    most = jnp.where(is_zero(once), once, jnp.minimum(jnp.nan_to_num(once * factor, nan=jnp.inf), 1.0))
+    return outside((total, most))
+
+
 def directions(mechanism: Mechanism, relation: Relation) -> tuple[Direction, ...]:
     """Returns the directions of ``relation``; raises ValueError, naming those supported, where it is not one."""
     validation.check_one_of(relation, "relation", mechanism.relations, f" by {type(mechanism).__name__}")
@@ -276,6 +319,7 @@ def check_parts(mechanism: Mechanisms, steps: Steps, *, made: bool = False) -> N
     numbers = (bool, int, float, np.ndarray, np.generic, jax.Array)
     if made and not all(isinstance(leaf, numbers) for leaf in jax.tree.leaves((mechanism, steps))):
         return
+    # Parts are mechanisms that stay whole: what is composed is listed as what it is composed of.
     for part, count in listed(mechanism, steps):
         check_mechanism(part)
         check_count(part, count)

@@ -12,6 +12,8 @@ from jaxacct import mechanisms, selection
 from jaxacct.mechanisms import Mechanism
 from jaxacct.selection import Trials
 
+__all__ = ["kind_of", "mechanism_of", "record_of"]
+
 KINDS: dict[str, type[Mechanism]] = {
     name: vars(mechanisms)[name]
     for name in mechanisms.__all__
@@ -24,9 +26,6 @@ KINDS: dict[str, type[Mechanism]] = {
 LAWS: dict[str, type[Trials]] = {name: vars(selection)[name] for name in selection.__all__ if name != "Trials"}
 """Laws of the number of runs of a search, by their names: the ``trials`` of mechanisms."""
 
-ALIASES = {"dpsgd": "PoissonSubsampledGaussian", "subsampledgaussian": "PoissonSubsampledGaussian"}
-"""Further names of mechanisms, in lower case and without anything between their words."""
-
 
 def kind_of(name: object, kinds: dict[str, Any] = KINDS) -> Any:
     """Returns the class of a name, in any case and with any signs between its words; raises ValueError for others.
@@ -34,9 +33,11 @@ def kind_of(name: object, kinds: dict[str, Any] = KINDS) -> Any:
     >>> kind_of("poisson-subsampled-gaussian").__name__, kind_of("dp-sgd").__name__
     ('PoissonSubsampledGaussian', 'PoissonSubsampledGaussian')
     """
+    # Further names of mechanisms, in lower case and without anything between their words.
+    aliases = {"dpsgd": "PoissonSubsampledGaussian", "subsampledgaussian": "PoissonSubsampledGaussian"}
     plain = "".join(letter for letter in str(name).casefold() if letter.isalnum())
     known = {kind.casefold(): kind for kind in kinds}
-    known |= {alias: kind for alias, kind in ALIASES.items() if kind in kinds}
+    known |= {alias: kind for alias, kind in aliases.items() if kind in kinds}
     if plain in known:
         return kinds[known[plain]]
     close = difflib.get_close_matches(plain, known, 1)
@@ -92,6 +93,7 @@ def _made(record: dict[str, Any], kinds: dict[str, Any]) -> Any:
     kind = kind_of(record.get("type"), kinds)
     fields = {name: value for name, value in record.items() if name != "type"}
     known = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    # Unknown names are refused before missing ones: a misspelt field is both.
     for name in fields:
         if name not in known:
             raise ValueError(f"{kind.__name__} has no field {name!r}: give {', '.join(known)}.")

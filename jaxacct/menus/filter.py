@@ -19,8 +19,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 
 from jaxacct import validation
-from jaxacct.calibrate.search import least
-from jaxacct.convert.gaussian import gaussian_epsilon, gaussian_mu
+from jaxacct.convert.one_parameter import gaussian_epsilon, gaussian_mu
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
 from jaxacct.menus.game import dominates
@@ -28,6 +27,7 @@ from jaxacct.menus.menu import MOST_LEVELS, NEVER, Items, Menu, certify
 from jaxacct.numerics.precision import in_float64, is_concrete, outside, scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.root_search import least_by_secants
 
 
 @register_dataclass
@@ -246,21 +246,6 @@ def _reading(state: MenuState, budget: int, epsilon: float) -> Array:
 READINGS = 128
 """Steps of the reading. Sound for any value; more make it finer."""
 
-SHARE = 0.1
-"""Share of delta at which the curve's shape is taken. Sound for any value."""
-
-EARLY = 0.1
-"""Part of the budget whose reading is read at once: to read less for the very first releases would cost all later ones
-more. Sound for any value."""
-
-ROUNDS, CLOSE, SLOPE = 8, 2e-3, -8.0
-"""Parameters of the search for the longest budget: most solutions, the distance in log delta at which it ends, and
-about the slope of log delta in minus the budget's logarithm. Sound for any value."""
-
-MOST_BLOCKS = 1024
-"""Most blocks of the only item on a menu: a plan needs none, and the odometer solves a level for each. Sound for any
-value."""
-
 
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -307,8 +292,10 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
     """Returns the menu with the largest budget found that can be read, and the readings after each part of it."""
     if not menu.budget or not menu.epsilon:
         return menu, (0.0,) + (menu.epsilon,) * READINGS
-    menu, delta = _in_blocks(menu), menu.delta * SHARE
-    squares = (np.arange(READINGS + 1) / READINGS + EARLY) / (1 + EARLY)
+    # The curve's shape is taken at a tenth of delta, and a tenth of the budget is read at once: to read less for the
+    # very first releases would cost all later ones more. Sound for any shares.
+    menu, delta = _in_blocks(menu), menu.delta * 0.1
+    squares = (np.arange(READINGS + 1) / READINGS + 0.1) / 1.1
     mu = float(gaussian_mu(menu.epsilon, delta))
     shape = np.asarray(gaussian_epsilon(mu * np.sqrt(squares), delta))
     readings = np.maximum.accumulate(np.where(np.isfinite(shape), shape, menu.epsilon))
@@ -324,12 +311,12 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
             judged = readings[-(-spent * READINGS // budget)]
             return float(game.solved(costs, budget, epsilons=judged).values[budget])
 
-        # Only a budget whose value was found to be at most delta is returned: the search chooses, and proves nothing.
+        # Only a budget whose value was found to be at most delta is returned, after eight solutions or within 2e-3 of
+        # log delta, whose slope in minus the budget's logarithm is about -8. Sound for any numbers.
         most = min(menu.budget, MOST_LEVELS)
-        found = least(
-            lambda u: value(_units(u, most)) / menu.delta, -math.log(0.9 * most), close=CLOSE, rounds=ROUNDS,
-            slope=SLOPE,
-        )  # fmt: skip
+        found = least_by_secants(
+            lambda u: value(_units(u, most)) / menu.delta, -math.log(0.9 * most), close=2e-3, rounds=8, slope=-8.0
+        )
     budget = _units(found, most) if math.isfinite(found) else 0
     if budget < max(costs):
         raise ValueError(
@@ -346,7 +333,8 @@ def _in_blocks(menu: Menu) -> Menu:
         return menu
     (item,) = paid
     runs = menu.budget // item.cost
-    count = -(-runs // MOST_BLOCKS)
+    # At most 1,024 blocks: a plan needs none, and the odometer solves a level for each. Sound for any number.
+    count = -(-runs // 1024)
     block = replace(item, count=count, cost=1, alone=item.alone / count)
     return replace(menu, items=tuple(block if it is item else it for it in menu.items), budget=runs // count)
 

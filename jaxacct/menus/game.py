@@ -59,9 +59,9 @@ from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Int
 
 from jaxacct import validation
 from jaxacct.composition import ForDelta, directed_parts, length_class
-from jaxacct.dominating_pairs import CellMasses
 from jaxacct.mechanisms import Gaussian, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
+from jaxacct.mechanisms.pair import CellMasses
 from jaxacct.numerics.precision import (
     FUNCTION,
     TINY,
@@ -245,29 +245,8 @@ def solve(
 # Every choice here is sound for any value: costs decide how much of a budget is wasted, and how long the game takes.
 # ----------------------------------------------------------------------------------------------------
 
-UNITS = 4096
-"""Largest budget (units) that costs are chosen for: the game has a level for each unit."""
 
-LEAST = 3
-"""Least average cost of a block (units), where there are more blocks than units: one each would waste most."""
-
-SCALES = 4
-"""Number of scales tried for each unit."""
-
-UNITS_CHOSEN, COSTS = 2000, range(4, 41)
-"""Budget (units), about, for which sizes of blocks are chosen, and the costs tried for a block."""
-
-BLOCKS = 200
-"""Number of blocks, about, into which a budget's runs of an item alone are divided to count them."""
-
-DEAREST = 512
-"""Largest cost of a single run (units), about, where a budget pays for few."""
-
-CLOSE = 5e-4
-"""Share of the budget that may be wasted more, for the sake of fewer units."""
-
-
-def whole_costs(plays: Sequence[float], units: int = UNITS) -> tuple[int, ...]:
+def whole_costs(plays: Sequence[float], units: int = 4096) -> tuple[int, ...]:
     """Returns costs that are nearly in inverse proportion to ``plays``, how often a budget pays for each item alone.
 
     In proportion they are best for whatever item fares worst. Let S_j = c_j N_j, N_j the plays. The game's budget R(S)
@@ -279,15 +258,18 @@ def whole_costs(plays: Sequence[float], units: int = UNITS) -> tuple[int, ...]:
     (20, 11, 6, 3)
     """
     numbers = np.asarray(plays, np.float64)
-    units = max(units, int(LEAST * numbers.max()))
-    scales = np.arange(SCALES, SCALES * units + 1) / SCALES
+    # The largest budget considered has ``units``, as the game has a level for each, or three for each block where there
+    # are more blocks: one each would waste most. Four scales are tried for each unit.
+    units = max(units, int(3 * numbers.max()))
+    scales = np.arange(4, 4 * units + 1) / 4
     costs = np.maximum(np.rint(scales[:, None] / numbers), 1.0)
     products = costs * numbers
     budgets = products.min(axis=1)
     # How unequal the S_j are after rounding: the budget is the least of them, and the excess of the others is wasted.
     wasted = products.max(axis=1) / budgets - 1
     wasted = np.where(budgets <= units, wasted, np.inf)
-    chosen = int(np.argmax(wasted <= wasted.min() + CLOSE))
+    # A share of 5e-4 more may be wasted, for the sake of fewer units.
+    chosen = int(np.argmax(wasted <= wasted.min() + 5e-4))
     return tuple(int(cost) for cost in costs[chosen])
 
 
@@ -307,12 +289,13 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
         known: list[int | None] = [next(costs) if size else None for size in sizes]
         units = min(c * n / size for c, n, size in zip(known, runs, sizes, strict=True) if c and size)
     else:
-        known, units = [None] * len(sizes), min(UNITS_CHOSEN, DEAREST * min(runs))
+        # Sizes of blocks are chosen for a budget of about 2,000 units, or 512 for each run where it pays for few.
+        known, units = [None] * len(sizes), min(2000, 512 * min(runs))
     found = []
     for number, size, cost in zip(runs, sizes, known, strict=True):
         if size is None or cost is None:
             # For each cost as many runs as it pays for are tried; and a single run at its own cost, where few are paid.
-            tried = [(int(c * number / units), c) for c in COSTS if c * number >= units]
+            tried = [(int(c * number / units), c) for c in range(4, 41) if c * number >= units]
             tried += [(1, max(round(units / number), 1))]
             # The sum of what rounding wastes, and about what is left of the last block at the end.
             size, cost = min(
@@ -326,58 +309,18 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
 # Losses on the lattice: those of a menu's items as measures on the multiples of one h, above and below the true ones.
 #
 # :func:`window_for` chooses the lattice, and nothing about its choice can break a bound, but for the exactness of the
-# multiples of h (``DIGITS``); :func:`gridded` moves masses to the lattice, in the order that the side asked for needs.
+# multiples of h (:func:`_rounded`); :func:`gridded` moves masses to the lattice, in the order that the side asked for
+# needs.
 # ----------------------------------------------------------------------------------------------------
-
-POINTS = 2**12
-"""Points of each loss that blocks are composed of; their sums have some times as many. Tightness and speed only."""
 
 ORDERS = np.exp2(np.linspace(-8.0, 24.0, 81))
 """Orders of the tilt that choices are made among. Sound for any values."""
 
-ROUNDING = 1e-14
-"""Share of the largest weight below which a transform's rounding is all there is. It serves choices alone."""
-
-FEW_POINTS = 2**9
-"""Points of a loss by which runs are guessed. Speed only."""
-
-RESOLUTION = 12.0
-"""Points of the lattice to a standard deviation of the narrowest item: splitting a loss between two points adds h^2/6
-to its variance, a thousandth of it here, and so takes about a thousandth of the runs. Sound for any value."""
-
-MANY, COARSE = 1000, 6.0
-"""Number of plays above which the lattice is coarser, and its points to a standard deviation then: each play takes a
-level's time. Sound for any value."""
-
-MOST_POINTS = 2**17
-"""Most points of the circle; the lattice is made coarser rather than have more. Multiples of h with ``DIGITS`` digits
-are exact up to twice as many."""
-
-FITTED = 1.04
-"""Factor by which the lattice may be coarser for a cheaper number of points. Sound for any value."""
-
-NEGLIGIBLE = 1e-6
-"""Share of delta that may be lost by cutting all blocks' losses, and by the window. Sound for any value: mass that is
-cut counts as infinite, or is raised."""
+PEAKS = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
+"""Logarithms of the greatest ratio of (1 - e^(eps - L))+ to e^(t (L - eps)), for each order t."""
 
 SPREAD = 30.0
 """Factor by which a Rényi bound of delta typically lies above it. It serves choices alone."""
-
-BEYOND, DEVIATIONS = 0.9, 6.0
-"""Most losses above epsilon that the window holds, in nats and in standard deviations of all that the budget pays for;
-the smaller counts. Sound for any value."""
-
-MOST_TILT = 500.0
-"""Largest product of the order and a loss in the window: float64 ends at about e^700. Sound for any value: a tilt that
-is too high makes values infinite."""
-
-DIGITS = 35
-"""Binary digits of h. The multiples of h are exact while its digits and those of the multiple, at most 18, are 53 or
-fewer in sum: a larger value breaks bounds."""
-
-ATOM, FEW = 0.01, 20
-"""Mass of a single loss above which it is taken for an atom, where no more than FEW are, and hardly any mass is left
-beside them. Sound for any value."""
 
 
 class Guarantee(NamedTuple):
@@ -395,7 +338,8 @@ def masses_of(block: LossLattice) -> tuple[np.ndarray, np.ndarray]:
     weights = found.weights[0]
     with np.errstate(all="ignore"):
         masses = weights * np.exp(found.log_mass[0] - found.order * losses)
-    return losses, np.where(weights > ROUNDING * np.max(weights), np.minimum(masses, 1.0), 0.0)
+    # Below 1e-14 of the largest weight a transform's rounding is all there is.
+    return losses, np.where(weights > 1e-14 * np.max(weights), np.minimum(masses, 1.0), 0.0)
 
 
 def blocks_of(
@@ -411,7 +355,8 @@ def blocks_of(
     for direction in range(max(map(len, every))):
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]
-        rows.append([outside(found) for found in lattices_apart(of_items, shares, epsilon, POINTS)])
+        # Of 4,096 points each; sums of blocks have some times as many. Tightness and speed only.
+        rows.append([outside(found) for found in lattices_apart(of_items, shares, epsilon, 2**12)])
     return rows
 
 
@@ -425,7 +370,7 @@ def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
     spread = math.log(SPREAD * guarantee.delta)
     # The direction in which the budget pays for fewest runs decides; so does the mass of infinite losses.
     for parts in directed_parts(mechanism, 1, guarantee.relation):
-        losses, masses, facts = outside(masses_above(FEW_POINTS, parts, ForDelta(np.float64(guarantee.epsilon))))
+        losses, masses, facts = outside(masses_above(2**9, parts, ForDelta(np.float64(guarantee.epsilon))))
         cumulants, infinite = np.zeros(ORDERS.size), 0.0 if facts.masses is None else float(facts.masses[0])
         counts = np.concatenate([steps for _, steps in parts])
         with np.errstate(all="ignore"):
@@ -433,7 +378,7 @@ def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
                 phi = np.expm1((1 + ORDERS[:, None]) * y) - (1 + ORDERS[:, None]) * np.expm1(y)
                 cumulants += run * np.log1p(np.sum(np.where(p > 0, p * np.exp(-y) * phi, 0.0), axis=1))
         with np.errstate(all="ignore"):
-            of_orders = (spread + ORDERS * guarantee.epsilon - _PEAKS) / cumulants
+            of_orders = (spread + ORDERS * guarantee.epsilon - PEAKS) / cumulants
             fewest = min(fewest, np.nanmax(of_orders, initial=0.0), guarantee.delta / np.float64(infinite))
     return max(float(fewest), 0.5)
 
@@ -444,9 +389,12 @@ def window_for(
     """Returns the window for items' losses, in each direction, and the number of points of its circle.
 
     Paths come below -a with a probability of at most e^-a, and are then worth about delta e^(-t a), t the order that
-    bounds delta best.
+    bounds delta best. Every number here is sound for any value, but for the most points (:func:`_rounded`).
     """
     number = max(plays)
+    # The share of delta that may be lost by cutting all blocks' losses, and by the window: mass that is cut counts as
+    # infinite, or is raised.
+    negligible = 1e-6
     deviations, lows, highs, orders, atoms = [], [], [], [], []
     # For each item in each direction: the deviation that h has to resolve, the losses between which hardly any mass
     # is cut, the order that bounds delta best, and the atoms that a multiple of h should meet.
@@ -455,26 +403,28 @@ def window_for(
             losses, masses = masses_of(block)
             mean = np.sum(losses * masses)
             deviations.append(math.sqrt(np.sum((losses - mean) ** 2 * masses)))
-            lows.append(losses[min(int(np.searchsorted(np.cumsum(masses), NEGLIGIBLE / number)), losses.size - 1)])
-            enough = np.cumsum(masses[::-1]) <= NEGLIGIBLE * delta / number
+            lows.append(losses[min(int(np.searchsorted(np.cumsum(masses), negligible / number)), losses.size - 1)])
+            enough = np.cumsum(masses[::-1]) <= negligible * delta / number
             highs.append(losses[::-1][min(int(np.sum(enough)), losses.size - 1)])
             orders.append(_best_order(losses, masses, times, epsilon))
-            heavy = masses > ATOM
-            if np.sum(masses[~heavy]) < ATOM and np.sum(heavy) <= FEW:
+            # A mass above 0.01 is taken for an atom, where no more than 20 are, and hardly any is left beside them.
+            heavy = masses > 0.01
+            if np.sum(masses[~heavy]) < 0.01 and np.sum(heavy) <= 20:
                 atoms.extend(np.abs(losses[heavy]))
     low, high = min(*lows, 0.0), max(*highs, 0.0)
-    below = math.log(SPREAD / NEGLIGIBLE) / (1 + min(orders))
+    below = math.log(SPREAD / negligible) / (1 + min(orders))
     total = max(
         math.sqrt(times) * deviation for times, deviation in zip(list(plays) * len(rows), deviations, strict=True)
     )
-    top = epsilon + min(BEYOND, DEVIATIONS * total)
+    # The window holds losses up to 0.9 nats above epsilon, or six standard deviations of all that is paid for.
+    top = epsilon + min(0.9, 6.0 * total)
     length = below + top + (high - low)
-    mesh = max(
-        min(filter(None, deviations), default=length) / (COARSE if number > MANY else RESOLUTION),
-        length / (MOST_POINTS - 8),
-    )
-    # Where a number of points that is hardly smaller is cheaper, the lattice is a little coarser for it.
-    points = length_class(max(int(length / mesh / FITTED), 1))
+    # Twelve points of the lattice to a standard deviation of the narrowest item: splitting a loss between two points
+    # adds h^2/6 to its variance, a thousandth of it, and so takes about a thousandth of the runs. Six for more than a
+    # thousand plays, as each takes a level's time; and as few as fit into 2^17 points of the circle.
+    mesh = max(min(filter(None, deviations), default=length) / (6.0 if number > 1000 else 12.0), length / (2**17 - 8))
+    # Where a number of points that is hardly smaller is cheaper, the lattice is a little coarser for it, by 4 %.
+    points = length_class(max(int(length / mesh / 1.04), 1))
     mesh = _through(np.asarray(atoms), max(mesh, length / max(points - 8, 1)))
     least, most = math.floor(low / mesh) - 1, math.ceil(high / mesh) + 1
     start = math.floor(-below / mesh) + least
@@ -484,17 +434,10 @@ def window_for(
     return Window(*numbers), points
 
 
-SKIPPED = 3
-"""Stride by which orders are tried for a window. Sound for any value."""
-
-_PEAKS = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
-"""Logarithms of the greatest ratio of (1 - e^(eps - L))+ to e^(t (L - eps)), for each order t."""
-
-
 def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: float) -> float:
     """Returns the order whose Rényi bound on delta is least, for so many blocks."""
     known = masses > 0
-    orders, peaks = ORDERS[::SKIPPED], _PEAKS[::SKIPPED]
+    orders, peaks = ORDERS[::3], PEAKS[::3]  # few enough are tried. Sound for any
     exponents = orders[:, None] * losses[known]  # some tens of megabytes, so kept once
     exponents += np.log(masses[known])
     top = exponents.max(axis=1)
@@ -604,9 +547,13 @@ def _through(atoms: np.ndarray, mesh: float) -> float:
 
 
 def _rounded(mesh: float) -> float:
-    """Returns a number of few digits that is at most a mesh, and hardly less."""
+    """Returns a number of 35 binary digits that is at most a mesh, and hardly less.
+
+    Its multiples are exact while its digits and those of the multiple, at most 18 on a circle of at most 2^18 points,
+    are 53 or fewer in sum: more digits, or points, break bounds.
+    """
     mantissa, exponent = math.frexp(mesh)
-    return math.ldexp(math.floor(math.ldexp(mantissa, DIGITS)), exponent - DIGITS)
+    return math.ldexp(math.floor(math.ldexp(mantissa, 35)), exponent - 35)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -622,12 +569,8 @@ def _rounded(mesh: float) -> float:
 # ----------------------------------------------------------------------------------------------------
 
 
-class _Noise(NamedTuple):
-    """Mechanism of additive noise on a Poisson sample."""
-
-    kind: type[Mechanism]
-    scale: ArrayLike
-    rate: ArrayLike
+Noise = tuple[type[Mechanism], ArrayLike, ArrayLike]
+"""Type of additive noise on a Poisson sample: the plain mechanism, its scale, and the sampling rate."""
 
 
 def dominates(item: Mechanism, other: Mechanism) -> Bool[ArrayLike, ""]:
@@ -649,9 +592,10 @@ def dominates(item: Mechanism, other: Mechanism) -> Bool[ArrayLike, ""]:
         if any(np.shape(mine) != np.shape(theirs) for mine, theirs in pairs):
             return False
         return _all(pairs, pairs)  # at least and at most
-    if mine.kind is not theirs.kind:
+    (kind, scale, rate), (other_kind, other_scale, other_rate) = mine, theirs
+    if kind is not other_kind:
         return False
-    return _all([(theirs.scale, mine.scale), (mine.rate, theirs.rate), (theirs.rate, 0.0)], [])
+    return _all([(other_scale, scale), (rate, other_rate), (other_rate, 0.0)], [])
 
 
 def costlier(mechanism: Mechanism) -> Mechanism:
@@ -662,23 +606,23 @@ def costlier(mechanism: Mechanism) -> Mechanism:
     noise = _noise_of(mechanism)
     if noise is None:
         return mechanism
-    scale, rate = _float32(noise.scale, up=False), _float32(noise.rate, up=True)
-    name = "scale" if noise.kind is Laplace else "noise_multiplier"
-    changed = {name: scale} if isinstance(mechanism, noise.kind) else {name: scale, "sampling_rate": rate}
+    kind, scale, rate = noise[0], _float32(noise[1], up=False), _float32(noise[2], up=True)
+    name = "scale" if kind is Laplace else "noise_multiplier"
+    changed = {name: scale} if isinstance(mechanism, kind) else {name: scale, "sampling_rate": rate}
     same: Any = mechanism
     return dataclasses.replace(same, **changed)
 
 
-def _noise_of(mechanism: Mechanism) -> _Noise | None:
+def _noise_of(mechanism: Mechanism) -> Noise | None:
     match mechanism:
         case Gaussian():
-            return _Noise(Gaussian, mechanism.noise_multiplier, 1.0)
+            return Gaussian, mechanism.noise_multiplier, 1.0
         case PoissonSubsampledGaussian():
-            return _Noise(Gaussian, mechanism.noise_multiplier, mechanism.sampling_rate)
+            return Gaussian, mechanism.noise_multiplier, mechanism.sampling_rate
         case Laplace():
-            return _Noise(Laplace, mechanism.scale, 1.0)
+            return Laplace, mechanism.scale, 1.0
         case PoissonSubsampledLaplace():
-            return _Noise(Laplace, mechanism.scale, mechanism.sampling_rate)
+            return Laplace, mechanism.scale, mechanism.sampling_rate
     return None
 
 

@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,8 +22,6 @@ from jaxacct.calibrate.targets import most_runs
 from jaxacct.composition import check
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.menus.game import (
-    BLOCKS,
-    MOST_TILT,
     Guarantee,
     Losses,
     Solved,
@@ -40,32 +38,15 @@ from jaxacct.menus.game import (
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import is_concrete, outside, scope
 from jaxacct.numerics.programs import Program
+from jaxacct.numerics.root_search import bisect, bracket
 from jaxacct.outward import rounded_up
 from jaxacct.prv.accountant import LossLattice
-
-RING, WIDE, LEVELS = 64, 2**14, 4096
-"""Least sizes of the compiled program, so that few are compiled: levels kept in the ring, for up to WIDE points, and
-values. Speed only."""
-
-MOST_BYTES = 2**33
-"""Largest memory (bytes) of the levels that are kept, as estimated, about twice what is taken: above it a game is
-refused."""
 
 MOST_LEVELS = 2**20
 """Largest budget (units) that is looked at."""
 
-LONG = 2e8
-"""Points of all levels, items and directions above which the program is compiled as JAX does by default: that takes
-half a second more, and five nanoseconds less for each of them. Speed only."""
-
-MOST_WORK = 1e12
-"""Points of all levels, items and directions above which a game is refused: about two hours of a core."""
-
 solve_well = Program(solve.function, ("ring",), by=By.XLA)
 """The program :func:`.solve` as JAX compiles it by default."""
-
-FAR = 10.0
-"""Standard deviations of a sum that are looked at on either side. It serves choices alone."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +68,8 @@ class Game:
             rows = blocks_of(blocks, shares, guarantee.relation, guarantee.epsilon)
             window, points = window_for(rows, plays, guarantee.epsilon, guarantee.delta)
             reach = max(guarantee.epsilon, -float(window.start * window.mesh))
-            if np.max(window.order) * reach <= MOST_TILT or min(shares) > validation.MOST_COUNT:
+            # Float64 ends at about e^700. Sound for any number: a tilt that is too high makes values infinite.
+            if np.max(window.order) * reach <= 500.0 or min(shares) > validation.MOST_COUNT:
                 return cls(guarantee, rows, window, points)
             # So few runs never come near epsilon, and the tilt that would bring them there has no bound.
             shares = [1.5 * share for share in shares]
@@ -103,15 +85,18 @@ class Game:
         The values end at the first beyond delta. Where a path is judged by other ``epsilons`` (most + 1,) than the
         game's, according to the budget left, they go up to ``most``.
         """
-        ring = max(_power_of_two(max(cost for cost in costs if cost <= most)), RING if self.points <= WIDE else 1)
-        levels = max(_power_of_two(most + 1), LEVELS)
-        if 16 * len(self.rows) * ring * self.points > MOST_BYTES:
+        # Least sizes of the compiled program, so that few are compiled: 64 levels in the ring for up to 2^14 points,
+        # and 4,096 values. Speed only.
+        ring = max(_power_of_two(max(cost for cost in costs if cost <= most)), 64 if self.points <= 2**14 else 1)
+        levels = max(_power_of_two(most + 1), 4096)
+        # The memory of the levels that are kept, as estimated, is about twice what is taken.
+        if 16 * len(self.rows) * ring * self.points > 2**33:
             raise ValueError(
                 f"costs = {tuple(costs)} on a lattice of {self.points} points take too much memory: as many levels as "
                 "the largest is are kept. Give smaller whole numbers, or let them be chosen."
             )
         work = most * len(self.rows) * (1 + len(costs)) * self.points
-        if work > MOST_WORK:
+        if work > 1e12:
             raise ValueError(
                 f"{most} units on a lattice of {self.points} points, with costs = {tuple(costs)}, would be solved for "
                 f"hours: rare large losses beside narrow ones ask for many points. Give larger blocks, of which the "
@@ -121,7 +106,9 @@ class Game:
         judged = np.full(levels, self.guarantee.epsilon)
         if epsilons is not None:
             judged[: most + 1] = epsilons
-        found: Solved = (solve_well if work > LONG else solve)(
+        # A longer game is compiled as JAX does by default: that takes half a second more, and five nanoseconds less for
+        # each point of all levels, items and directions. Speed only.
+        found: Solved = (solve_well if work > 2e8 else solve)(
             ring, losses, np.asarray(costs, np.int32), judged, self.window,
             np.float64(self.guarantee.delta if epsilons is None else 1.0), np.int32(most), np.bool_(side == 0),
         )  # fmt: skip
@@ -145,15 +132,14 @@ class Game:
         def delta_of(number: int) -> float:
             return max(self._delta_of(row, index, number) for row in range(len(self.rows)))
 
-        # Doubling until the budget is exceeded, then bisection: ``low`` is within the budget, ``high`` beyond it.
-        low, high = 0, max(math.ceil(guess), 1)
-        while delta_of(high) <= self.guarantee.delta and high < MOST_LEVELS:
-            low, high = high, min(2 * high, MOST_LEVELS)
-        if delta_of(high) <= self.guarantee.delta:
+        def pays(number: int) -> bool:
+            return delta_of(number) <= self.guarantee.delta
+
+        low, high = bracket(pays, max(math.ceil(guess), 1), MOST_LEVELS, safe=0)
+        if low == high:
             return float(high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if delta_of(middle) <= self.guarantee.delta else (low, middle)
+        low = bisect(pays, low, high)
+        high = low + 1
         if not low or not delta_of(low) or not delta_of(high) < math.inf:
             return float(low)
         rise = math.log(delta_of(high)) - math.log(delta_of(low))
@@ -168,8 +154,8 @@ class Game:
         total = float(np.sum(weights))
         mean = float(np.sum(weights * places)) / total
         deviation = math.sqrt(float(np.sum(weights * (places - mean) ** 2)) / total)
-        reach = FAR * math.sqrt(number) * deviation + max(self.window.first, self.points - self.window.last)
-        # The sum of the tilted losses is folded on a circle that holds FAR deviations about its mean, then untilted.
+        # The sum of the tilted losses is folded on a circle that holds ten deviations about its mean, then untilted.
+        reach = 10.0 * math.sqrt(number) * deviation + max(self.window.first, self.points - self.window.last)
         size = _power_of_two(int(2 * reach) + 2)
         if size > 2**22:
             return math.inf
@@ -195,13 +181,6 @@ def _power_of_two(number: int) -> int:
 # ----------------------------------------------------------------------------------------------------
 # Certification: a finite menu with a budget that holds however its mechanisms are chosen, before the first release.
 # ----------------------------------------------------------------------------------------------------
-
-ROUNDS, NEAR = 5, 1.5
-"""Attempts at a tilt, and the factor within which a number of runs suits one. Sound for any value."""
-
-LESS = 0.1
-"""Number of blocks that a budget is taken to pay for next where it paid for none: smaller ones are then tried. Sound
-for any value."""
 
 NEVER = 2**30
 """Cost that marks an item as refused, however many units a budget has: above any cost that may be given."""
@@ -364,12 +343,8 @@ class Offer:
     cost: int | None
 
 
-class Found(NamedTuple):
-    """Result for offers: items in their order, the largest budget, and an upper bound on its value."""
-
-    items: list[Item]
-    budget: int
-    value: float
+Found = tuple[list[Item], int, float]
+"""Type of a result for offers: items in their order, the largest budget, and an upper bound on its value."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -379,8 +354,10 @@ def _certified(guarantee: Guarantee, offers: tuple[Offer, ...]) -> Menu:
         for i, offer in enumerate(offers)
         if np.all(np.asarray(offer.mechanism.releases_nothing()))
     }
-    found = _with_others(guarantee, offers, free) if len(free) < len(offers) else Found(list(free.values()), 0, 0.0)
-    return Menu(*guarantee, tuple(found.items), found.budget, found.value)
+    items, budget, value = (
+        _with_others(guarantee, offers, free) if len(free) < len(offers) else (list(free.values()), 0, 0.0)
+    )
+    return Menu(*guarantee, tuple(items), budget, value)
 
 
 def limit(menu: Menu) -> int:
@@ -404,9 +381,9 @@ def limit(menu: Menu) -> int:
 
 def _with_others(guarantee: Guarantee, offers: Sequence[Offer], known: dict[int, Item]) -> Found:
     """Returns the result for the offers whose places are not in ``known``, put together with the known items."""
-    found = _found(guarantee, [offer for i, offer in enumerate(offers) if i not in known])
-    others = iter(found.items)
-    return found._replace(items=[known[i] if i in known else next(others) for i in range(len(offers))])
+    items, budget, value = _found(guarantee, [offer for i, offer in enumerate(offers) if i not in known])
+    others = iter(items)
+    return [known[i] if i in known else next(others) for i in range(len(offers))], budget, value
 
 
 def _found(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
@@ -416,10 +393,11 @@ def _found(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
     with scope(by_programs=True):
         # A tilt for less than a block leaves nothing of the block's likely losses.
         guesses = [max(guessed_runs(offer.mechanism, guarantee), offer.count or 1) for offer in offers]
-        # Each item alone is measured by blocks that are not too many, as each takes a level. The tilt suits a number of
-        # runs within a factor, so it is made anew until the number found is near the number it was made for.
-        for _ in range(ROUNDS):
-            sizes = [max(offer.count or 1, round(guess / BLOCKS)) for offer, guess in zip(offers, guesses, strict=True)]
+        # Each item alone is measured by blocks that are not too many, about 200, as each takes a level. The tilt suits
+        # a number of runs within a factor of 1.5, so it is made anew until the number found is near the number it was
+        # made for, or five times. Sound for any numbers.
+        for _ in range(5):
+            sizes = [max(offer.count or 1, round(guess / 200)) for offer, guess in zip(offers, guesses, strict=True)]
             game = _game(guarantee, offers, sizes, guesses)
             alone = [game.alone(i, guess / size) for i, (guess, size) in enumerate(zip(guesses, sizes, strict=True))]
             never = [
@@ -430,9 +408,10 @@ def _found(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
                 return _without(guarantee, offers, never)
             runs = [number * size for number, size in zip(alone, sizes, strict=True)]
             ratios = [number / guess for number, guess in zip(runs, guesses, strict=True)]
-            if 1 / NEAR <= min(ratios) <= max(ratios) <= NEAR:
+            if 1 / 1.5 <= min(ratios) <= max(ratios) <= 1.5:
                 break
-            guesses = [max(number, LESS) * size for number, size in zip(alone, sizes, strict=True)]
+            # Where the budget paid for no block, smaller ones are tried.
+            guesses = [max(number, 0.1) * size for number, size in zip(alone, sizes, strict=True)]
         if offers[0].cost:
             counts, costs = tuple(offer.count or 1 for offer in offers), tuple(offer.cost or 1 for offer in offers)
         else:
@@ -446,7 +425,7 @@ def _found(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
     if budget < min(costs):
         return _without(guarantee, offers, [True] * len(offers))
     items = [Item(*parts) for parts in zip(mechanisms, counts, costs, alone, strict=True)]
-    return Found(items, budget, float(solved.values[budget]))
+    return items, budget, float(solved.values[budget])
 
 
 def _game(guarantee: Guarantee, offers: Sequence[Offer], counts: Sequence[int], runs: Sequence[float]) -> Game:
@@ -463,7 +442,7 @@ def _of_one(guarantee: Guarantee, offer: Offer) -> Found:
     if not runs:
         return _without(guarantee, [offer], [True])
     value = float(certified.delta(mechanism, runs, epsilon, relation=relation).upper)
-    return Found([Item(offer.mechanism, 1, cost, float(runs))], min(runs * cost, validation.MOST_COUNT), value)
+    return [Item(offer.mechanism, 1, cost, float(runs))], min(runs * cost, validation.MOST_COUNT), value
 
 
 def _without(guarantee: Guarantee, offers: Sequence[Offer], never: Sequence[bool]) -> Found:

@@ -13,10 +13,12 @@ import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, get_args, overload
 
 import jax
 import jax.numpy as jnp
+
+from jaxacct.choices import Certified
 
 Result = TypeVar("Result")
 Name = Literal["float64", "pair", "float32"]
@@ -27,10 +29,10 @@ class UnsoundBackendError(RuntimeError):
     """The arithmetic of the device breaks an assumption of the certificates."""
 
 
-Chosen = Literal["auto", "float64", "pair", "float32"]
-"""Arithmetics that a caller may ask for: "auto" is float64, and pairs on platforms that lack it."""
+Chosen = Certified | Literal["float32"]
+"""Arithmetics that a caller may ask for: those that give bounds, and one for estimates."""
 
-CERTIFIED: tuple[Chosen, ...] = ("auto", "float64", "pair")
+CERTIFIED: tuple[Chosen, ...] = get_args(Certified)
 """Choices that give bounds."""
 
 CHOICES: tuple[Chosen, ...] = (*CERTIFIED, "float32")

@@ -51,11 +51,6 @@ def rows(values: Any, size: int) -> list[Any]:
     return list(np.pad(values, (0, -len(values) % size), mode="edge").reshape(-1, size))
 
 
-MANY = 4096
-"""Number of entries from which on a batch's program is compiled as JAX does by default. Cheap code generation takes a
-third of the time and makes entries up to three times slower. Speed only."""
-
-
 def one_by_one(
     function: Callable[..., Result], *static: Any, settled: Callable[..., Any] | None = None, result: Any = None
 ) -> Callable[..., Result]:
@@ -89,7 +84,9 @@ def one_by_one(
             return args[0], is_batched[0]
         with jax.enable_x64(wide):
             if concrete and platform() == "cpu":
-                found = (_run_many if size >= MANY else _run_few)(function, static, which, args)
+                # From 4,096 entries on a program is compiled as JAX does by default: cheap code generation takes a
+                # third of the time, and makes entries up to three times slower. Speed only.
+                found = (_run_many if size >= 4096 else _run_few)(function, static, which, args)
             else:
                 found = (_by_platform if concrete else _side_by_side)(function, static, which, args)
         return found, jax.tree.map(lambda _: True, found)
@@ -131,10 +128,10 @@ def _map(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[boo
 
 
 _run_few = Program(_map, static=("function", "static", "which"))
-"""Program of a batch below :data:`MANY`, compiled fast."""
+"""Program of a small batch, compiled fast."""
 
 _run_many = Program(_map, static=("function", "static", "which"), by=By.XLA)
-"""Program of a batch from :data:`MANY` on, compiled as JAX does by default."""
+"""Program of a large batch, compiled as JAX does by default."""
 
 
 # ----------------------------------------------------------------------------------------------------

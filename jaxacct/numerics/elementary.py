@@ -91,14 +91,6 @@ def _series(x: Decimal, first: Decimal, sign: int, step: Callable[[int], int]) -
     return total
 
 
-def _sine(x: Decimal) -> Decimal:
-    return _series(x, x, -1, lambda n: 2 * n * (2 * n + 1))
-
-
-def _cosine(x: Decimal) -> Decimal:
-    return _series(x, Decimal(1), -1, lambda n: 2 * n * (2 * n - 1))
-
-
 @functools.cache
 def _pi() -> Decimal:
     """Returns pi by Machin's formula, 16 arctan(1/5) - 4 arctan(1/239), in whole numbers."""
@@ -131,15 +123,6 @@ def _normal_tail(z: Decimal) -> Decimal:
     return (-z * z / 2).exp() / (2 * _pi()).sqrt() / ratio
 
 
-def _error_function(x: Decimal) -> Decimal:
-    return 2 * _normal_center(x * Decimal(2).sqrt())
-
-
-def _tanh(x: Decimal) -> Decimal:
-    square = (2 * x).exp()
-    return (square - 1) / (square + 1)
-
-
 SIGNED = (1e-17, 1e-9), (1e-5, 0.24), (-1e-17, -1e-9), (-0.24, -1e-5)
 """Intervals on either side of 0."""
 
@@ -151,10 +134,19 @@ ASSUMED: dict[str, Assumption] = {
     "log": Assumption(jnp.log, Decimal.ln, _spread((3e-308, 1e308), (0.5, 2.0), (1.0 + 1e-15, 1.0 + 1e-3)), 4.0),
     "log1p": Assumption(jnp.log1p, lambda x: (1 + x).ln(), _spread((0.25, 1e300), (0.3, 1.0), *SIGNED), 5.0),
     "sqrt": Assumption(jnp.sqrt, Decimal.sqrt, _spread((3e-308, 1e308), (0.5, 2.0)), 1.0),
-    "sin": Assumption(jnp.sin, _sine, _spread((-9.0, 9.1), (1e-9, 3.0)), 4.0),
-    "cos": Assumption(jnp.cos, _cosine, _spread((-9.0, 9.1), (1e-9, 1.5)), 4.0),
-    "tanh": Assumption(jnp.tanh, _tanh, _spread((-9.0, 9.1), (1e-9, 1.0)), 8.0),
-    "erf": Assumption(erf, _error_function, _spread((1e-9, 0.5), (0.5, 5.0)), 6.0),
+    "sin": Assumption(
+        jnp.sin, lambda x: _series(x, x, -1, lambda n: 2 * n * (2 * n + 1)), _spread((-9.0, 9.1), (1e-9, 3.0)), 4.0
+    ),
+    "cos": Assumption(
+        jnp.cos,
+        lambda x: _series(x, Decimal(1), -1, lambda n: 2 * n * (2 * n - 1)),
+        _spread((-9.0, 9.1), (1e-9, 1.5)),
+        4.0,
+    ),
+    "tanh": Assumption(
+        jnp.tanh, lambda x: ((2 * x).exp() - 1) / ((2 * x).exp() + 1), _spread((-9.0, 9.1), (1e-9, 1.0)), 8.0
+    ),
+    "erf": Assumption(erf, lambda x: 2 * _normal_center(x * Decimal(2).sqrt()), _spread((1e-9, 0.5), (0.5, 5.0)), 6.0),
     "ndtr": Assumption(ndtr, _normal_tail, _spread((-37.5, -8.0), (-8.0, -1.2), (-1.5, -1e-3)), 8.0),
 }
 """Functions that certificates use, with the bounds that they assume. No bound may be lowered. log1p is assumed from
@@ -208,11 +200,6 @@ def table() -> Table:
     )
 
 
-WIDTH = 4
-"""Number of operands that one turn of the loop computes at once: a vector of most machines, as in any program; for one
-operand XLA makes other code for the normal law. Rows are filled up by their last operands."""
-
-
 def _together(which: Array, x: Array, y: Array) -> Array:
     """Returns in each row the ``which``-th function of x; beyond the functions, the operations of x and y.
 
@@ -226,10 +213,14 @@ def _together(which: Array, x: Array, y: Array) -> Array:
 
 
 def _given() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the numbers of the functions (n,), and their operands (n, WIDTH) and (n, WIDTH)."""
+    """Returns the numbers of the functions (n,), and their operands (n, 4) and (n, 4).
+
+    One turn of the loop computes four at once: a vector of most machines, as in any program; for one operand XLA makes
+    other code for the normal law. Rows are filled up by their last operands.
+    """
     arguments, _, left, right, _ = table()
     rows = [(x, x) for x in arguments.values()] + [(left, right)] * len(OPERATIONS)
-    filled = [[np.pad(x, (0, -len(x) % WIDTH), mode="edge").reshape(-1, WIDTH) for x in row] for row in rows]
+    filled = [[np.pad(x, (0, -len(x) % 4), mode="edge").reshape(-1, 4) for x in row] for row in rows]
     x, y = (np.concatenate(column) for column in zip(*filled, strict=True))
     return np.repeat(np.arange(len(rows), dtype=np.int32), [len(x) for x, _ in filled]), x, y
 

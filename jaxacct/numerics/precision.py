@@ -51,13 +51,6 @@ Result = TypeVar("Result")
 Tree = TypeVar("Tree")
 
 
-AT_REST = ("standard", False, False, False, None, None, None)
-"""Default values of the settings that :func:`scope` reads."""
-
-SHIELDED = (*AT_REST[:4], "allow", "allow", "allow")
-"""Values of the same settings within a scope that was entered because they differed."""
-
-
 def scope(*, x64: bool = True, by_programs: bool = False) -> contextlib.AbstractContextManager[None]:
     """Returns the context that everything is computed in: float64 enabled or not, debugging settings at rest.
 
@@ -82,7 +75,10 @@ def scope(*, x64: bool = True, by_programs: bool = False) -> contextlib.Abstract
         config.jax_transfer_guard_device_to_device,
         config.jax_transfer_guard_device_to_host,
     )
-    return jax.enable_x64(x64) if settings in (AT_REST, SHIELDED) else _at_rest(x64=x64)
+    # They are JAX's defaults, those within a scope that was entered because they were not, or the user's.
+    at_rest = ("standard", False, False, False)
+    is_shielded = settings in ((*at_rest, None, None, None), (*at_rest, "allow", "allow", "allow"))
+    return jax.enable_x64(x64) if is_shielded else _at_rest(x64=x64)
 
 
 @contextlib.contextmanager

@@ -296,10 +296,6 @@ def _flat(function: Callable[..., Any], args: Any) -> Callable[..., tuple[Any, .
     return lambda *leaves: tuple(jax.tree.leaves(function(*jax.tree.unflatten(structure, leaves))))
 
 
-LEAST, LARGEST = 2.0**-100, 2.0**120
-"""Range of numbers that float64 holds for certain where a device makes it of two float32 numbers. :func:`raised` rests
-on it."""
-
 OUTWARD: dict[type, Callable[[Any], Any]] = {}
 """Classes of nodes whose numbers have a safe side of their own, with the function that moves each to its side."""
 
@@ -312,12 +308,14 @@ def raised(value: Any) -> Any:
     """
     if value.dtype != jnp.float64:
         return value
-    # Numbers that such a float64 may flush or overflow are moved up to where it holds: to LEAST, 0, inf or -LARGEST.
+    # The range of numbers that such a float64, made of two float32, holds for certain: a wider one breaks the bound.
+    # Others, which it may flush or overflow, are moved up to where it holds: to ``least``, 0, inf or ``-largest``.
+    least, largest = 2.0**-100, 2.0**120
     margin = 4 * roundoff() * jnp.abs(value) + jnp.where(value == 0, 0.0, 2.0**-125)
     moved = jnp.where(jnp.isinf(value), value, value + margin)
-    moved = jnp.where((value > 0) & (moved < LEAST), LEAST, jnp.where(moved > LARGEST, jnp.inf, moved))
-    moved = jnp.where((value < 0) & (moved > -LEAST), 0.0, moved)
-    return jnp.where((value > -jnp.inf) & (moved < -LARGEST), -LARGEST, moved)
+    moved = jnp.where((value > 0) & (moved < least), least, jnp.where(moved > largest, jnp.inf, moved))
+    moved = jnp.where((value < 0) & (moved > -least), 0.0, moved)
+    return jnp.where((value > -jnp.inf) & (moved < -largest), -largest, moved)
 
 
 def lowered(value: Any) -> Any:

@@ -145,9 +145,6 @@ def described(mechanism: Mechanisms, steps: Steps | None = None) -> str:
 # Charts of several columns, written as pictures and as numbers, for commands and exhibits of papers.
 # ----------------------------------------------------------------------------------------------------
 
-LINES = {"bound": "-", "estimate": ":", "reference": "--"}
-"""Dashes by the kind of a chart's curve."""
-
 
 @dataclass(frozen=True)
 class Curve:
@@ -220,10 +217,6 @@ def draw(chart: Chart, path: pathlib.Path | BinaryIO) -> None:
     figure.savefig(path)
 
 
-LINE = 0.0135
-"""Height of a line of small print, as a share of the page's height."""
-
-
 def document(
     title: str, text: str, chart: Chart, sections: Sequence[tuple[str, Sequence[str]]], file: BinaryIO
 ) -> None:
@@ -237,6 +230,7 @@ def document(
         new_canvas(figure)
         return figure
 
+    line_height = 0.0135  # of small print, as a share of the page's
     figure, place = new_page(), 0.365
     figure.text(0.09, 0.95, title, fontsize=16, color=INK, va="top")
     figure.text(0.09, 0.915, textwrap.fill(text, 96), fontsize=10, color=INK, va="top", linespacing=1.4)
@@ -247,34 +241,31 @@ def document(
         for heading, texts in sections:
             lines = [line for each in texts for line in textwrap.wrap(each, 122, subsequent_indent="   ")]
             for weight, line in [("bold", heading), *(("normal", line) for line in lines)]:
-                if place < 0.05 + (2 * LINE if weight == "bold" else 0.0):
+                if place < 0.05 + (2 * line_height if weight == "bold" else 0.0):
                     pages.savefig(figure)
                     figure, place = new_page(), 0.95
-                place -= LINE if weight == "bold" else 0.0
+                place -= line_height if weight == "bold" else 0.0
                 figure.text(0.09, place, line, fontsize=7.5, color=INK, va="top", weight=weight)
-                place -= LINE
+                place -= line_height
         pages.savefig(figure)
 
 
 def _draw(chart: Chart, axes: Any) -> None:
     """Draws a chart on axes, each curve or band in the next colour."""
-    curves, index = list(chart.curves), 0
-    for color in itertools.cycle(COLORS):
-        if index >= len(curves):
-            break
-        curve = curves[index]
+    dashes = {"bound": "-", "estimate": ":", "reference": "--"}
+    curves = iter(chart.curves)
+    # A band takes the next curve as well, its upper edge.
+    for color, curve in zip(itertools.cycle(COLORS), curves, strict=False):
         if curve.style == "band":
             axes.fill_between(
-                chart.x, drawable(curve.values), drawable(curves[index + 1].values), color=color, alpha=0.3,
+                chart.x, drawable(curve.values), drawable(next(curves).values), color=color, alpha=0.3,
                 linewidth=0.8, label=curve.label,
             )  # fmt: skip
-            index += 2
             continue
         axes.plot(
-            chart.x, drawable(curve.values), LINES[curve.style], color=color, linewidth=1.8, label=curve.label,
+            chart.x, drawable(curve.values), dashes[curve.style], color=color, linewidth=1.8, label=curve.label,
             marker="o" if len(chart.x) < 20 else None, markersize=3, zorder=3 if curve.style == "reference" else 2,
         )  # fmt: skip
-        index += 1
     if chart.log_x:
         axes.set_xscale("log")
     if chart.log_y:

@@ -41,14 +41,8 @@ from jaxacct.sweep import Sweep
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEAST_DELTA = 1e-10
-"""Delta at which a profile ends, unless its epsilons are given."""
-
-RATES = np.concatenate([[0.0], np.geomspace(1e-5, 0.05, 20), np.linspace(0.0, 1.0, 33)[2:]])
-"""False-positive rates of a trade-off, unless they are given: enough for both scales."""
-
-SMALL = "small rates"
-"""Label of the axes within the axes of a trade-off."""
+LEAST_DELTA = 1e-12
+"""Delta at which a profile ends, here and on the command line, unless its epsilons are given. Sound for any value."""
 
 Accountant = Callable[..., Bounds | ArrayLike]
 """A function ``accountant(mechanism, steps, delta, relation=relation)`` that returns a bracket, or one number."""
@@ -75,7 +69,7 @@ def profile(
     Args:
         mechanism: as for :func:`jaxacct.epsilon`.
         steps: likewise.
-        epsilons (n,): at least 0, ascending; by default up to where delta is 1e-10.
+        epsilons (n,): at least 0, ascending; by default up to where delta is 1e-12.
         relation: neighbouring relation.
         label: its text in the legend; by default the mechanism's numbers.
         axes: axes to draw on, which may hold another run's picture; by default a new figure.
@@ -142,7 +136,9 @@ def tradeoff(
     >>> axes.get_ylabel(), [inner.get_yscale() for inner in axes.child_axes]
     ('least false-negative rate', ['log'])
     """
-    rates = RATES if fpr is None else np.asarray(fpr, np.float64)
+    # By default enough rates for both scales.
+    default = np.concatenate([np.zeros(1), np.geomspace(1e-5, 0.05, 20), np.linspace(0.0, 1.0, 33)[2:]])
+    rates = default if fpr is None else np.asarray(fpr, np.float64)
     found = trade_offs.curve(mechanism, steps, rates, relation=relation)
     return draw_tradeoff(axes_or_new(axes), rates, found.lower, found.upper, label or described(mechanism, steps))
 
@@ -150,7 +146,8 @@ def tradeoff(
 def draw_tradeoff(axes: Axes, rates: np.ndarray, lower: ArrayLike, upper: ArrayLike, label: str) -> Axes:
     """Draws bounds on the least false-negative rate over the false-positive rate, with small rates in a corner."""
     lower, upper = np.asarray(lower), np.asarray(upper)
-    inner = next((other for other in axes.child_axes if other.get_label() == SMALL), None)
+    within = "small rates"  # the label of the axes within these, by which a second run's picture finds them
+    inner = next((other for other in axes.child_axes if other.get_label() == within), None)
     small = (rates > 0) & (rates <= 0.1) & (lower < 1)
     style = drawn(axes)
     if not style:
@@ -160,7 +157,7 @@ def draw_tradeoff(axes: Axes, rates: np.ndarray, lower: ArrayLike, upper: ArrayL
         )  # fmt: skip
         axes.set(xlim=(0, 1), ylim=(0, 1))
     if inner is None and np.count_nonzero(small) > 1:
-        inner = axes.inset_axes((0.62, 0.56, 0.38, 0.4), label=SMALL)
+        inner = axes.inset_axes((0.62, 0.56, 0.38, 0.4), label=within)
         inner.plot(rates[small], rates[small], color=GREY, linewidth=1)
         inner.set(xscale="log", yscale="log")
         inner.set_title("true- over false-positive rate", fontsize=7.5, color=INK)
@@ -223,9 +220,6 @@ def epsilon_over_steps(
 # ----------------------------------------------------------------------------------------------------
 # Pictures of many runs: the least noise over epochs and batches, the noise for changed plans, and maps of sweeps.
 # ----------------------------------------------------------------------------------------------------
-
-PIXELS = 256
-"""Largest number of values of a sweep's axis that a picture shows."""
 
 FACTORS = np.array([0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0])
 """Default factors by which the settings of a plan are multiplied."""
@@ -360,7 +354,7 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
     >>> sweep(found).get_ylabel()
     'epsilon, upper bound'
     """
-    part = found.downsampled(PIXELS, **at)
+    part = found.downsampled(256, **at)
     over = {name: values for name, values in part.axes.items() if len(values) > 1}
     if not 1 <= len(over) <= 2 or any(values.dtype.kind == "U" for values in over.values()):
         raise ValueError(

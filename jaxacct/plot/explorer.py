@@ -25,12 +25,6 @@ from jaxacct import sweep, validation
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.outward import steps_of
 
-UNIT = 2000
-"""Parts of one unit of log10 epsilon: the page has whole multiples of 1/2000, a tenth of a percent.
-
-Upper bounds are rounded up to a multiple, so a coarser unit costs tightness alone.
-"""
-
 LEAST = 1e-4
 """Least epsilon shown; smaller ones are shown as this one, which is an upper bound, too."""
 
@@ -93,14 +87,17 @@ def page(
     over: dict[str, Any] = {name: column.ravel() for name, column in zip(names, columns, strict=False)}
     settings = sweep.rows(**over)
     found = sweep.epsilon(settings, mode=mode, relation=relation, show_progress=show_progress)
+    # The page has whole multiples of 1/2000 of log10 epsilon, a tenth of a percent. Upper bounds are rounded up to one,
+    # so a coarser unit costs tightness alone.
+    unit = 2000
     # The millionth of a unit covers the rounding of the logarithm here, and of the power on the page. A lower bound is
     # implied by the upper one where the bracket is within about a unit; other entries are listed as without one.
-    upper = np.ceil(UNIT * np.log10(np.maximum(found.upper, LEAST)) + 1e-6)
-    is_tight = (upper > UNIT * np.log10(LEAST) + 1) & (found.lower >= 10 ** ((upper - 1.01) / UNIT))
+    upper = np.ceil(unit * np.log10(np.maximum(found.upper, LEAST)) + 1e-6)
+    is_tight = (upper > unit * np.log10(LEAST) + 1) & (found.lower >= 10 ** ((upper - 1.01) / unit))
     data = {
         **{name: axis.tolist() for name, axis in zip(("noise", "rate", "epochs", "delta"), axes, strict=True)},
         "steps": steps.astype(int).tolist(),
-        "unit": UNIT,
+        "unit": unit,
         "upper": [int(value) if np.isfinite(value) else None for value in upper],
         "without_lower": np.flatnonzero(~is_tight & np.isfinite(upper)).tolist(),
         "relation": relation.replace("_", " "),

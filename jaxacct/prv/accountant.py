@@ -44,8 +44,8 @@ from jaxacct.composition import (
     runs_nothing,
     says_nothing,
 )
-from jaxacct.dominating_pairs import DominatingPair
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import by_work
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
 from jaxacct.numerics.by_work import stack
@@ -115,33 +115,29 @@ class Diagnostics:
 # There is one program for each combination of kinds of pairs, number of points and kind of question.
 # ----------------------------------------------------------------------------------------------------
 
-FARTHEST = 1e9
-"""Largest size of an epsilon, in nats, that a mesh is chosen for. Sound for any value: tightness only."""
-
 Aim = tuple[Any, Any]
 """The gap that a mesh is chosen for: a part relative to the answer and an absolute part, which add."""
 
 LEAST = 2**9
 """Number of points of each loss with which answers are looked for first. Sound for any value: speed only."""
 
-AIMED = 0.1
-"""Share of the default tolerance that lattices of :data:`LEAST` points are chosen for, where their size is given.
-
-Sound for any value: tightness only.
-"""
-
 
 def aimed_at(kind: Kind, points: int) -> Aim:
     """Returns the gap that lattices of so many points are chosen for: it falls with the square of the mesh."""
-    return np.float64(AIMED * kind.tolerance * min((LEAST / points) ** 2, 1.0)), np.float64(0.0)
+    # Share of the default tolerance that lattices of :data:`LEAST` points are chosen for, where their size is given.
+    # Sound for any value: tightness only.
+    aimed = 0.1
+    return np.float64(aimed * kind.tolerance * min((LEAST / points) ** 2, 1.0)), np.float64(0.0)
 
 
 def asked_of(facts: Facts, question: Question, goal: Aim) -> Asked:
     """Returns the aim of a plan: question and gap, with questions at the ends of their range moved inside of it."""
+    # Largest size of an epsilon, in nats, that a mesh is chosen for. Sound for any value: tightness only.
+    farthest = 1e9
     if isinstance(question, ForEpsilon):
         value = jnp.clip(question.value - facts.infinite[1], TINY, 1.0)
     else:
-        value = jnp.clip(question.value, -FARTHEST, FARTHEST)
+        value = jnp.clip(question.value, -farthest, farthest)
     return Asked(value, jnp.asarray(isinstance(question, ForEpsilon)), *goal)
 
 
@@ -267,12 +263,6 @@ def _bracket(
 
 MOST = 2**17
 """Largest number of points of each loss where a tolerance is given. A power of two; bounds time and memory."""
-
-GROWTH = 16
-"""Largest factor by which the number of points grows before another look at the gap. Speed only."""
-
-SAFETY = 1.5
-"""Factor by which the gap foreseen for a lattice must lie below the tolerance for it to be chosen. Speed only."""
 
 Answer = tuple[Bounds, Diagnostics]
 """A bracket and its record."""
@@ -416,6 +406,10 @@ def within(directions: list[Parts], question: Question, goal: Goal) -> Answer:
     The first lattices tell how far the gap has to fall; it falls with the square of the mesh as long as rounding and
     truncation do not count. A direction whose upper end lies below another's lower end needs no refinement.
     """
+    # Factor by which the gap foreseen for a lattice must lie below the tolerance for it to be chosen. Speed only.
+    safety = 1.5
+    # Largest factor by which the number of points grows before another look at the gap. Speed only.
+    growth = 16
     aim = (0.0, goal[not isinstance(question, ForEpsilon)]) if isinstance(goal, tuple) else (goal, 0.0)
     found, points = _Found(directions, question, goal, (np.float64(aim[0]), np.float64(aim[1]))), LEAST
     previous, stalls, is_narrowed = float("inf"), 0, False
@@ -435,8 +429,8 @@ def within(directions: list[Parts], question: Question, goal: Goal) -> Answer:
         if bounds.converged or stalls == 2 or points == MOST:
             break
         # A gap far above the goal is a poor guide to how it will fall with the mesh: 0.3 caps what is read from it.
-        finer = points * (SAFETY * excess * min(0.3 / gap, 1.0)) ** 0.5 if np.isfinite(gap) else MOST
-        least = min(max(finer, points + 1), GROWTH * points, MOST)
+        finer = points * (safety * excess * min(0.3 / gap, 1.0)) ** 0.5 if np.isfinite(gap) else MOST
+        least = min(max(finer, points + 1), growth * points, MOST)
         points, previous = 1 << (int(np.ceil(least)) - 1).bit_length(), gap
     if not bounds.converged:
         _warn(question, gap, goal)
@@ -772,12 +766,6 @@ def answer(
 # The privacy profile: delta over epsilon, from a few compositions, each tilted for a part of the curve.
 # ----------------------------------------------------------------------------------------------------
 
-REFERENCES = 4
-"""Number of compositions that make a curve, each tilted for another part of it. Tightness and speed only.
-
-Each of them bounds the whole curve, so the best of them does.
-"""
-
 
 @register_dataclass
 @dataclass(frozen=True)
@@ -850,7 +838,10 @@ Profile = tuple[Array, Array, Facts]
 @compiled(static=("points",))
 def _profile(points: int, parts: Parts, epsilons: Array) -> Profile:
     """Returns bounds on delta at ``epsilons``: the best of compositions tilted for several of them."""
-    places = np.linspace(0, len(epsilons) - 1, 2 * REFERENCES + 1)[1::2].round().astype(int)
+    # Number of compositions that make a curve, each tilted for another part of it. Tightness and speed only. Each of
+    # them bounds the whole curve, so the best of them does.
+    references = 4
+    places = np.linspace(0, len(epsilons) - 1, 2 * references + 1)[1::2].round().astype(int)
     facts, goal = facts_of(parts), aimed_at(ForDelta, points)
 
     def bounded(reference: Array) -> Array:

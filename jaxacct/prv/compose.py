@@ -28,9 +28,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, ForEpsilon, Parts, Question
-from jaxacct.dominating_pairs import CellMasses, DominatingPair
-from jaxacct.dominating_pairs.normal import sine_and_cosine, turned
-from jaxacct.dominating_pairs.pair import surplus
+from jaxacct.mechanisms.normal import sine_and_cosine, turned
+from jaxacct.mechanisms.pair import CellMasses, DominatingPair, surplus
 from jaxacct.numerics import by_work
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, log_complement, log_peak

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxacct.dominating_pairs import CellMasses
+from jaxacct.mechanisms.pair import CellMasses
 from jaxacct.numerics.arithmetic import roughly
 from jaxacct.numerics.precision import TINY, first_index, log_peak
 
@@ -79,23 +79,8 @@ The first row covers the whole range, the next ones refine while epsilon settles
 orders, which have smaller windows. Tightness and speed only.
 """
 
-SETTLED = 1e-3
-"""Share of epsilon by which it falls from one look to the next where another one is not worth it. Tightness only."""
-
-ENOUGH = 0.5
-"""Nats by which an order's estimate of delta may exceed the least of all for the order to do. Tightness only."""
-
 STEEPEST = 10.0
 """Largest order, in units of one over the error of epsilon aimed at. Tightness only."""
-
-LOOSENESS = 2.0
-"""Nats by which a Chernoff bound on delta typically lies above delta. Tightness only.
-
-Small probabilities far out count for so much.
-"""
-
-SPARED = 0.01
-"""Share of the error aimed at that truncation may make. Tightness only."""
 
 ROUNDING = 2e-14
 """Approximate error of a step's spectrum, relative to its tilted mass, in float64. Tightness only."""
@@ -108,12 +93,6 @@ RATES = 2.0 ** np.arange(10)
 
 Each has to be twice the one before, as :func:`jaxacct.prv.compose.log_moments` squares from one to the next. Any number
 of them is sound.
-"""
-
-GENTLE = 0.2
-"""Least rate, in units of one over the sum's standard deviation. Tightness only.
-
-It is capped at one over the longest window of a loss.
 """
 
 WIDEST = 24
@@ -133,9 +112,6 @@ BULK = 0.05
 
 AWAY = 12
 """Least ratio of the distance from the bulk to the distance between points there. Tightness only."""
-
-NEAR = 1.25
-"""Distance from the median within which points are densest, over the width of half of the losses. Tightness only."""
 
 STEADY = 0.22
 """Nats by which each step lowers the bound on frequencies beyond the known ones, at the least. A guess; speed only.
@@ -161,12 +137,6 @@ are on the finest mesh, for nothing else makes a spectrum fall at its highest fr
 
 MARGIN = 5 * AWAY + 4
 """Number of points that blocks may waste, as a block may have to end inside of a window. Tightness only."""
-
-FINE = 1e-12
-"""Least mesh over the largest loss. Tightness only."""
-
-SPARE = 1.2
-"""Ratio of the points set aside for a window to those that its length takes. Tightness only."""
 
 WIDER = 1.04
 """Factor by which a window is wider than its sketch's. Tightness only."""
@@ -344,6 +314,18 @@ def choose(edges: Array, cells: CellMasses, known: Known, asked: Asked, points: 
 
 
 def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked: Asked) -> _Guess:
+    # Ratio of the points set aside for a window to those that its length takes. Tightness only.
+    spare = 1.2
+    # Least mesh over the largest loss. Tightness only.
+    fine = 1e-12
+    # Least rate, in units of one over the sum's standard deviation. Tightness only. It is capped at one over the
+    # longest window of a loss.
+    gentle = 0.2
+    # Share of the error aimed at that truncation may make. Tightness only.
+    spared = 0.01
+    # Nats by which a Chernoff bound on delta typically lies above delta. Tightness only. Small probabilities far out
+    # count for so much.
+    looseness = 2.0
     # The mean loss of a cell is log P/Q of it, and lies in the cell; rounding may move it out.
     k, beyond = known.steps, jnp.sum(p[:, CELLS + 1 :], axis=1, keepdims=True)
     p, q = p[:, 1 : CELLS + 1], q[:, 1 : CELLS + 1]
@@ -381,6 +363,11 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         The state is the number of the next look, the order whose estimate of delta is the least, the epsilon at which
         that is, all orders (n,) looked at, and the logs of their estimates.
         """
+        # Nats by which an order's estimate of delta may exceed the least of all for the order to do. Tightness only.
+        enough = 0.5
+        # Share of epsilon by which it falls from one look to the next where another one is not worth it. Tightness
+        # only.
+        settled = 1e-3
         i, center, before, _, _ = state
         orders = center * jnp.asarray(LOOKS)[i]
         _, _, cumulants = sums_of(weighed(orders, before))
@@ -393,13 +380,13 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         # The lowest order that will do is taken, as a single run's estimates may fall with the order up to infinity.
         # Where delta is below what float64 can tell from 0 a better estimate wins nothing, and extreme orders see
         # nothing.
-        is_good = estimates <= jnp.maximum(jnp.min(estimates) + ENOUGH, -710.0)
+        is_good = estimates <= jnp.maximum(jnp.min(estimates) + enough, -710.0)
         best = orders[jnp.minimum(first_index(is_good), len(orders) - 1)]
         # Next to the largest loss of all the best order grows without end. One over the error aimed at is enough.
         most = STEEPEST / (asked.relative * jnp.maximum(epsilon, TINY) + asked.absolute)
         best = jnp.where(asked.is_epsilon, jnp.minimum(best, most), best) if asked.order is None else asked.order
         # Once neither the epsilon nor the order moves, the last of the looks follows at once.
-        is_settled = (i > 0) & (epsilon >= (1 - SETTLED) * before) & (best >= 0.8 * center) & (best <= 1.25 * center)
+        is_settled = (i > 0) & (epsilon >= (1 - settled) * before) & (best >= 0.8 * center) & (best <= 1.25 * center)
         i = jnp.where(is_settled, jnp.maximum(i + 1, len(LOOKS) - 1), i + 1)
         return i, best, epsilon, orders, estimates
 
@@ -417,7 +404,7 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     loss = jnp.where(jnp.isfinite(loss), loss, jnp.inf)
     best = orders[0]
     least = jnp.maximum(jnp.min(estimates), -710.0)
-    delta = jnp.where(asked.is_epsilon, asked.value, jnp.exp(least - LOOSENESS))
+    delta = jnp.where(asked.is_epsilon, asked.value, jnp.exp(least - looseness))
     of_epsilon = (asked.relative * epsilon + asked.absolute) * best
     aim = jnp.clip(
         jnp.where(asked.is_epsilon, of_epsilon, asked.relative + asked.absolute / jnp.maximum(delta, TINY)), 1e-12, 1.0
@@ -425,8 +412,8 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
 
     # Among the orders at which rounding does not tell, if there are any, the one with the narrowest sum is chosen. A
     # tilt that is given was chosen for a larger sum, of which this one is a part: its excess here means nothing.
-    excess = (loss - least if asked.order is None else jnp.zeros_like(loss)) + LOOSENESS
-    tails = jnp.log(SPARED * aim) - excess
+    excess = (loss - least if asked.order is None else jnp.zeros_like(loss)) + looseness
+    tails = jnp.log(spared * aim) - excess
     is_noisy = excess > jnp.maximum(jnp.log(0.1 * aim) - jnp.log(ROUNDING * copies), jnp.min(excess) + NOISE)
     width = jnp.where(is_noisy, jnp.inf, -tails * variances)
     chosen = jnp.minimum(first_index(width <= 1.02 * jnp.min(width)), len(orders) - 1)
@@ -437,7 +424,7 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     # mass, the second delta itself; each may take its share of the error.
     raised = jnp.log(below) + order * edges[:, 1:] - cumulant
     first = jnp.sum(raised <= tail - jnp.log(copies), axis=1)
-    last = jnp.maximum(CELLS - jnp.sum(beyond + above <= SPARED * aim * delta / copies, axis=1), 1)
+    last = jnp.maximum(CELLS - jnp.sum(beyond + above <= spared * aim * delta / copies, axis=1), 1)
     low, high = (jnp.take_along_axis(edges, i[:, None], axis=1) for i in (jnp.minimum(first, last - 1), last))
     # The spacing of points follows the smooth part of the density: an atom on a point is exact on any mesh.
     atom = known.anchors[:, :1]
@@ -454,8 +441,8 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
         scale = _scales(jnp.where(runs, k * jnp.where(is_even, 1.0, costs), 0.0), lengths, k)
         lengths, spacing = lengths / scale, spacing * scale[:, None]
     # A loss of a single value needs a positive mesh, too.
-    finest = FINE * jnp.max(jnp.where(runs[:, None], jnp.abs(jnp.concatenate([low, high], axis=1)), 0.0))
-    mesh = jnp.maximum(SPARE * jnp.max(lengths) / (points - MARGIN), jnp.maximum(finest, 1e-30))
+    finest = fine * jnp.max(jnp.where(runs[:, None], jnp.abs(jnp.concatenate([low, high], axis=1)), 0.0))
+    mesh = jnp.maximum(spare * jnp.max(lengths) / (points - MARGIN), jnp.maximum(finest, 1e-30))
 
     # The sum's window: Chernoff's bounds, from the sketches, on where the tilted sum lies about its mean, the best of
     # all rates on either side. Losses are taken from their means, as the exponentials would lose the differences.
@@ -463,7 +450,7 @@ def _guessed(points: int, edges: Array, p: Array, q: Array, known: Known, asked:
     mean = jnp.sum(shares * losses, axis=1, keepdims=True)
     apart = jnp.clip(losses, low, high) - mean
     span = jnp.max(jnp.where(runs, (high - low)[:, 0], 0.0))
-    rate = 1 / jnp.maximum(deviation / GENTLE, span)
+    rate = 1 / jnp.maximum(deviation / gentle, span)
     signed = jnp.asarray(np.concatenate([RATES, -RATES])) * rate
     grown = jnp.where(shares[:, None, :] > 0, jnp.expm1(signed[None, :, None] * apart[:, None, :]), 0.0)
     ends = (of_sum(jnp.log1p(jnp.sum(shares[:, None, :] * grown, axis=2))) - tail) / signed
@@ -506,6 +493,8 @@ def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array,
     between points (m, cells) in units of the least, powers of two, their cost (m,) and the length (m,) of the window
     in units of the spacing, which is the number of points times the mesh.
     """
+    # Distance from the median within which points are densest, over the width of half of the losses. Tightness only.
+    near = 1.25
     inside = jnp.clip(edges, low, high)
     lengths, widths = inside[:, 1:] - inside[:, :-1], edges[:, 1:] - edges[:, :-1]
     # The unit of spacing suits the bulk, the half of the losses between the quartiles.
@@ -517,7 +506,7 @@ def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array,
     spacing = power_of_two(jnp.clip(jnp.nan_to_num(wanted), 0, WIDEST))
     # Points stay dense about the median: where the bulk of a rare loss ends there is little mass, but the bulk balances
     # there. Beyond the window the spacing is that at the window's ends.
-    is_near = jnp.minimum(jnp.abs(inside[:, 1:] - center), jnp.abs(inside[:, :-1] - center)) <= NEAR * half
+    is_near = jnp.minimum(jnp.abs(inside[:, 1:] - center), jnp.abs(inside[:, :-1] - center)) <= near * half
     spacing = jnp.where(is_near, 1.0, spacing)
     first, last = jnp.sum(edges[:, 1:] <= low, axis=1), jnp.sum(edges[:, :-1] < high, axis=1) - 1
     nearest = jnp.clip(np.arange(CELLS)[None], first[:, None], last[:, None])

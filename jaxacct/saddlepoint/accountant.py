@@ -37,8 +37,8 @@ from jaxacct.composition import (
     unknown,
     without_computing,
 )
-from jaxacct.dominating_pairs.gaussian_profile import slopes_of_log_delta
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
+from jaxacct.mechanisms.normal import slopes_of_log_delta
 from jaxacct.numerics.arithmetic import CHOICES, Chosen, scaled
 from jaxacct.numerics.by_work import one_by_one, rows
 from jaxacct.numerics.precision import (
@@ -58,22 +58,6 @@ DIFFERENCE = 3e-5
 """Relative step of central differences in float64: about the cube root of delta's relative error.
 
 Derivatives alone depend on it.
-"""
-
-WIDEST = 1e-2
-"""Largest relative step of central differences in any arithmetic. Derivatives alone depend on it."""
-
-SHARE_OF_ROOM = 1 / 256
-"""Largest step of differences, over the distance of epsilon from the largest loss. Derivatives alone depend on it.
-
-Differences of a logarithm err by a third of the square of this share, and magnify roundings by its inverse.
-"""
-
-FALLEN = -40.0
-"""Log of the modulus to which a characteristic function must fall for a line to end. Sound for any value.
-
-One that is too small costs convergence. Of 320 random compositions of Laplace noise with a larger modulus four
-converged.
 """
 
 ROW = 32
@@ -311,7 +295,10 @@ def may_answer(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
 
 def _may_fall(directions: Sequence[Parts]) -> bool:
     """Returns whether the characteristic functions may fall, as far as a line needs to end."""
-    return all(_log_recurring(parts) < FALLEN for parts in directions)
+    # Log of the modulus to which a characteristic function must fall for a line to end. Sound for any value. One that
+    # is too small costs convergence. Of 320 random compositions of Laplace noise with a larger modulus four converged.
+    fallen = -40.0
+    return all(_log_recurring(parts) < fallen for parts in directions)
 
 
 def _log_recurring(parts: Parts) -> float:
@@ -436,7 +423,9 @@ def _slopes(question: Question, answer: Any, by_leaves: list[Any], by_epsilon: A
 
 def _difference() -> float:
     """Returns the relative step of differences for the arithmetic in use."""
-    return min(DIFFERENCE * math.cbrt(scaled(1.0)), WIDEST)
+    # Largest relative step of central differences in any arithmetic. Derivatives alone depend on it.
+    widest = 1e-2
+    return min(DIFFERENCE * math.cbrt(scaled(1.0)), widest)
 
 
 @compiled(static=("asked",))
@@ -507,6 +496,9 @@ def _log_slopes(
     They are central differences of closed forms. Next to the largest loss, beyond which delta is 0, steps are short of
     the distance to it: log delta falls there as the logarithm of the distance does.
     """
+    # Largest step of differences, over the distance of epsilon from the largest loss. Derivatives alone depend on it.
+    # Differences of a logarithm err by a third of the square of this share, and magnify roundings by its inverse.
+    share_of_room = 1 / 256
     reals, structure = jax.tree.flatten(run)
 
     def closed(reals: list[Array]) -> list[Closed]:
@@ -515,7 +507,7 @@ def _log_slopes(
 
     largest = [jnp.inf if run.facts.suprema is None else run.facts.suprema[1] for run in closed(reals)]
     room = 1 - epsilon / _chosen(decides, *largest) if largest else jnp.ones_like(epsilon)
-    step = jnp.minimum(_difference(), SHARE_OF_ROOM * room)
+    step = jnp.minimum(_difference(), share_of_room * room)
 
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
         runs = closed(reals)

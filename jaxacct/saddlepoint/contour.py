@@ -30,9 +30,9 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.composition import Part, Parts
-from jaxacct.dominating_pairs import DominatingPair
-from jaxacct.dominating_pairs.normal import turned
-from jaxacct.dominating_pairs.pair import (
+from jaxacct.mechanisms.normal import turned
+from jaxacct.mechanisms.pair import (
+    DominatingPair,
     HasLaw,
     Law,
     Marked,
@@ -50,13 +50,6 @@ from jaxacct.numerics.arithmetic import arithmetic, roughly, roundoff, with_pair
 from jaxacct.numerics.float_pairs import few_digits
 from jaxacct.numerics.precision import first_index, log_peak
 from jaxacct.numerics.pytrees import each, register_dataclass
-
-VALUE_ROUNDING = 700.0
-"""Bound on a cumulant's relative error, in units of roundoff. Lowering it can break a bound.
-
-Weights are exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments
-are sums of positive terms, taken directly only where they are above 1/4.
-"""
 
 Tree = TypeVar("Tree")
 """A pytree of arrays."""
@@ -125,9 +118,13 @@ def total_and_error(
     """
 
     def of_row(pair: Any, nodes: Nodes, missed: Array) -> tuple[Moments, Array, Array | None]:
+        # Bound on a cumulant's relative error, in units of roundoff. Lowering it can break a bound. Weights are
+        # exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments are
+        # sums of positive terms, taken directly only where they are above 1/4.
+        value_rounding = 700.0
         law, u = law_of(pair), arithmetic().roundoff
         found, value_error, slope_error = moments_and_errors(nodes, order)
-        error = VALUE_ROUNDING * u * jnp.abs(found.value)
+        error = value_rounding * u * jnp.abs(found.value)
         if value_error is not None and slope_error is not None:
             error = jnp.fmin(error, value_error) if law.is_close else error
             slope_error = slope_error if law.is_close else jnp.full_like(slope_error, jnp.inf)
@@ -135,7 +132,7 @@ def total_and_error(
             # Near 1 a moment is formed from sums of one sign and from the marked masses, by which the sums may exceed
             # it: the errors of these count.
             marked = pair.marked
-            missed = missed + 1.3 * (order + 1) * (marked.p + marked.q) * (marked.error + 2 * VALUE_ROUNDING * u)
+            missed = missed + 1.3 * (order + 1) * (marked.p + marked.q) * (marked.error + 2 * value_rounding * u)
         return found, error + missed, slope_error
 
     found = [each(part, of_row, *row) for part, *row in zip(parts, nodes, missed, strict=True)]
@@ -391,33 +388,12 @@ LOOKS = 24
 Three are usual. A search that has not ended by then has not converged.
 """
 
-CLOSE = 0.15
-"""Largest step, as a share of the order, after which a look is the last; log delta may move by one nat. Speed only.
-
-Any line is sound, and Newton's method for eps corrects the error of Laplace's.
-"""
-
 STAGES = 3
 """Number of searches where large losses are rare. Speed only.
 
 The first is with all losses, the second without those that may make up a quarter of delta, and the third without those
 whose share is known exactly up to the eps of the second.
 """
-
-BEYOND_NEED = 0.01
-"""Share of the law tilted by 1.5 times the order above which large losses count as rare. Speed only.
-
-The share is that of the losses that a second search would leave out.
-"""
-
-NEXT_TO_NOTHING = 32.0
-"""Nats below delta at which losses are left out though their share is not known. Speed only: bounds count them."""
-
-LOOSE = 6.0
-"""Nats by which the bound on a moment's quadrature error may be above its floor. Speed only."""
-
-FARTHER_ORDERS = 1.05
-"""Factor over a guess of eps up to which the share of the losses left out is to be known. Speed only."""
 
 
 class Wanted(NamedTuple):
@@ -517,6 +493,9 @@ def _aim_found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: 
 
 def _looked(aim: Aim, given: Any) -> Aim:
     """Returns the state after a look at the next order."""
+    # Largest step, as a share of the order, after which a look is the last; log delta may move by one nat. Speed only.
+    # Any line is sound, and Newton's method for eps corrects the error of Laplace's.
+    close = 0.15
     parts, wanted, target, searches = given
     scans, largest, rare, inner, ends = aim.scans, aim.largest, aim.rare, aim.inner, None
     # The first look of a search makes the nodes of the losses that this search keeps.
@@ -552,7 +531,7 @@ def _looked(aim: Aim, given: Any) -> Aim:
     ahead = jnp.sqrt(jnp.clip(at * at + 2 * short / curvature, (at / 8) ** 2, top * top))
     is_known = (count > 0) & (count < len(ladder())) & (largest < jnp.inf)
     epsilon = jnp.where(is_sought, level + (height - inner) / at, epsilon)
-    is_met = ~(jnp.abs(ahead - order) > CLOSE * order) & ~(is_sought & (order * jnp.abs(epsilon - aim.epsilon) > 1))
+    is_met = ~(jnp.abs(ahead - order) > close * order) & ~(is_sought & (order * jnp.abs(epsilon - aim.epsilon) > 1))
     log_delta = jnp.where(wanted.by_delta, target, with_rare(height + at * (level - epsilon), rare, epsilon))
     aim = aim._replace(
         order=ahead,
@@ -578,10 +557,14 @@ def _looked(aim: Aim, given: Any) -> Aim:
 
 def _ahead(parts: Parts, ends: Ends, aim: Aim, wanted: Wanted) -> tuple[Marks, Array]:
     """Returns the marks of the next search, and whether large losses are so rare that it pays."""
+    # Factor over a guess of eps up to which the share of the losses left out is to be known. Speed only.
+    farther_orders = 1.05
+    # Nats below delta at which losses are left out though their share is not known. Speed only: bounds count them.
+    next_to_nothing = 32.0
     is_first = wanted.by_delta & (aim.stage == 0)
-    guess, factor = jnp.maximum(aim.epsilon, 0.0), jnp.where(wanted.by_delta, FARTHER_ORDERS, 1 + 1e-6)
+    guess, factor = jnp.maximum(aim.epsilon, 0.0), jnp.where(wanted.by_delta, farther_orders, 1 + 1e-6)
     high, low = jnp.where(is_first, jnp.inf, guess * factor), jnp.where(is_first, -jnp.inf, guess / factor)
-    log_mass = aim.log_delta - jnp.where(is_first, np.log(4.0), NEXT_TO_NOTHING)
+    log_mass = aim.log_delta - jnp.where(is_first, np.log(4.0), next_to_nothing)
     ahead, is_rare = marks_for(parts, ends, high, low, log_mass), ~aim.is_known
     # A further search pays if, for any row, the losses that it would leave out weigh on the present one: by their share
     # of the tilted law, or by the quadrature error that they cause.
@@ -589,10 +572,15 @@ def _ahead(parts: Parts, ends: Ends, aim: Aim, wanted: Wanted) -> tuple[Marks, A
         if marked is not None:
 
             def is_lost(pair: Any, nodes: Nodes, marked: Marked) -> Array:
+                # Nats by which the bound on a moment's quadrature error may be above its floor. Speed only.
+                loose = 6.0
+                # Share of the law tilted by 1.5 times the order above which large losses count as rare. Speed only. The
+                # share is that of the losses that a second search would leave out.
+                beyond_need = 0.01
                 beyond = jnp.sum(jnp.where(nodes.places > marked.place, tilted(nodes, 1.5 * aim.order), 0.0))
                 step = nodes.places[1] - nodes.places[0]
                 missed = law_of(pair).log_quadrature_error(aim.order, jnp.zeros_like(aim.order), step)
-                return (beyond > BEYOND_NEED) | (missed > log_left_out() + LOOSE)
+                return (beyond > beyond_need) | (missed > log_left_out() + loose)
 
             is_rare |= jnp.any(each(part, is_lost, nodes, marked))
     return ahead, is_rare
@@ -612,9 +600,6 @@ FREQUENCIES = 2048
 
 TILE = 8
 """Number of frequencies that share one turn of all quadrature nodes. Speed only."""
-
-TILES_OF_STEP = 16
-"""Number of tiles for which quadrature nodes are made at a time where lanes are side by side. Speed only."""
 
 BLOCK = 64
 """Number of frequencies that are worked on at a time. Speed only."""
@@ -712,18 +697,20 @@ def _group_by_group(given: Any, taken: Array) -> Sums:
 
     Lanes of a batch may have few tiles or hundreds: side by side they would all wait for the longest.
     """
+    # Number of tiles for which quadrature nodes are made at a time where lanes are side by side. Speed only.
+    tiles_of_step = 16
     *_, tiles = given
     alone = by_work.as_lanes(turned_sums)
 
     def of_group(group: Array, _: Array, given: Any) -> Sums:
         *rest, tiles, taken = given
-        first = group * TILES_OF_STEP
-        wanted = jnp.minimum(tiles - first, TILES_OF_STEP)
+        first = group * tiles_of_step
+        wanted = jnp.minimum(tiles - first, tiles_of_step)
         add = lambda *args: jnp.stack(alone(*args[:-1], *args[-1]))  # noqa: E731
-        return _pieces_added((*rest, first, wanted, taken), TILE * TILES_OF_STEP, add, longest_first=taken, share=2)
+        return _pieces_added((*rest, first, wanted, taken), TILE * tiles_of_step, add, longest_first=taken, share=2)
 
-    groups = jnp.where(taken > 0, -(-tiles // TILES_OF_STEP), 0)
-    every = jnp.arange(FREQUENCIES // (TILE * TILES_OF_STEP))
+    groups = jnp.where(taken > 0, -(-tiles // tiles_of_step), 0)
+    every = jnp.arange(FREQUENCIES // (TILE * tiles_of_step))
     sums, spread = by_work.map_rows(groups, of_group, every, (*given, taken))
     return jnp.swapaxes(sums, 0, 1).reshape(2, -1), spread[0]
 
@@ -865,7 +852,7 @@ TURN_ROUNDING = 9.0
 """Bound on a node's angle's error, in units of roundoff of its phase and of w times slope and eps.
 
 Lowering it can break a bound: four units are the angle's own, and its sine and cosine may add five
-(:func:`jaxacct.dominating_pairs.normal.turned`).
+(:func:`jaxacct.mechanisms.normal.turned`).
 """
 
 ROUGH_CUT, DEVIATIONS = 8.0, 5.0

@@ -3,7 +3,7 @@
 A pair bounds the privacy profile of one run from below and from above (:meth:`.DominatingPair.one_run`); bounds on
 epsilon lie where these bounds meet delta. Plain Gaussian runs amount to one: Gaussian losses with means mu_i = 1/s_i
 apart add up to one with mu^2 = sum k_i mu_i^2, whose profile and its inverse are closed forms
-(:mod:`.gaussian_profile`).
+(:mod:`.mechanisms.normal`).
 
 In reading order: the four closed forms, :class:`OneRun`, :class:`PlainGaussian`, :class:`SampledGaussian` and
 :class:`PlainLaplace`; :func:`closed_forms`, which recognizes them in a composition; :func:`of_plain`, from the user's
@@ -21,16 +21,18 @@ from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, ForEpsilon, Once, Parts, Question, counted, facts_of
-from jaxacct.dominating_pairs import DominatingPair, ShiftedNoisePair, SubsampledGaussianPair
-from jaxacct.dominating_pairs.gaussian_profile import (
+from jaxacct.mechanisms import Gaussian
+from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
+from jaxacct.mechanisms.mechanism import Relation, is_count, listed
+from jaxacct.mechanisms.normal import (
     SIDES,
     bounds_of_log_delta,
     epsilon_bounds,
     sampled_delta,
     sampled_epsilon,
 )
-from jaxacct.mechanisms import Gaussian
-from jaxacct.mechanisms.mechanism import Relation, is_count, listed
+from jaxacct.mechanisms.pair import DominatingPair
+from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.by_work import stack
 from jaxacct.numerics.precision import TINY, as_float64, exact_float64, is_concrete, log_complement
@@ -181,7 +183,7 @@ def closed_forms(directions: list[Parts], known: Once | None) -> list[Closed]:
     if len(runs) < len(found):
         return []
     # The profiles of a sampled run with the example added and removed differ by a share, and the removal has the larger
-    # one (:func:`.gaussian_profile.sampled_delta`): it alone decides.
+    # one (:func:`.normal.sampled_delta`): it alone decides.
     removed: list[Closed] = [run for run in runs if isinstance(run, SampledGaussian)]
     return removed if len(removed) == 1 and all(map(_is_sampled, runs)) else runs
 

@@ -33,16 +33,6 @@ The error is that of delta; or that of epsilon, where epsilon was asked for and 
 value.
 """
 
-FEWEST_DIGITS = 1e-3
-"""Largest relative error up to which a result counts as converged in any arithmetic. Brackets hold for any value."""
-
-ESTIMATED = 1 / 24
-"""Share of the bounds on rounding by which estimates without a bracket are judged. Chosen by measuring.
-
-The bounds are worst cases, and the errors of hundreds of nodes do not conspire
-(tests/saddlepoint/test_precision.py). No bracket depends on it.
-"""
-
 NEWTON = 8
 """Largest number of Newton's steps for eps on a line. Speed only.
 
@@ -115,12 +105,18 @@ class _Told(NamedTuple):
 
 def _limit() -> float:
     """Returns the error, by its bound, up to which a result counts as converged."""
-    return min(scaled(CONVERGED), FEWEST_DIGITS)
+    # Largest relative error up to which a result counts as converged in any arithmetic. Brackets hold for any value.
+    fewest_digits = 1e-3
+    return min(scaled(CONVERGED), fewest_digits)
 
 
 def _share() -> float:
     """Returns the share of the bounds on rounding by which convergence is judged."""
-    return 1.0 if arithmetic().is_certified else ESTIMATED
+    # Share of the bounds on rounding by which estimates without a bracket are judged. Chosen by measuring. The bounds
+    # are worst cases, and the errors of hundreds of nodes do not conspire (tests/saddlepoint/test_precision.py). No
+    # bracket depends on it.
+    estimated = 1 / 24
+    return 1.0 if arithmetic().is_certified else estimated
 
 
 def opened(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:

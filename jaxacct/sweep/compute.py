@@ -18,7 +18,7 @@ import os
 import pathlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -90,7 +90,7 @@ def epsilon(
     >>> found.upper.round(4).tolist(), bool(found.converged.all())
     ([[6.1877, 14.2367], [2.1627, 4.7572]], True)
     """
-    return sweep(quantity_of("epsilon", mode, relation, tolerance, arithmetic), settings, Options(**options))
+    return sweep(quantity_of("epsilon", mode, relation, tolerance, arithmetic), settings, **options)
 
 
 def delta(
@@ -116,7 +116,7 @@ def delta(
     >>> bool(found.upper[1, 0] < 1e-8 < found.lower[0, 0]), bool(found.converged.all())
     (True, True)
     """
-    return sweep(quantity_of("delta", mode, relation, tolerance, arithmetic), settings, Options(**options))
+    return sweep(quantity_of("delta", mode, relation, tolerance, arithmetic), settings, **options)
 
 
 def noise_multiplier(
@@ -146,7 +146,7 @@ def noise_multiplier(
     >>> found["noise_multiplier"].round(4).tolist(), bool(found.upper[0] <= 1.0)
     ([3.8128], True)
     """
-    return sweep(quantity_of("noise_multiplier", mode, relation, tolerance), settings, Options(**options))
+    return sweep(quantity_of("noise_multiplier", mode, relation, tolerance), settings, **options)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -155,16 +155,6 @@ def noise_multiplier(
 # Each device runs the same program on a block of entries, and no entry sees another: the choice of devices, processes
 # and chunks changes no result, not in the last bit. The last block of a chunk is filled up with copies.
 # ----------------------------------------------------------------------------------------------------
-
-BLOCKS = (4096, 1024, 256, 64, 16, 4, 1)
-"""Numbers of entries of a block where a device runs them side by side, largest first: one that fits its memory is used.
-Speed only."""
-
-ONE_BY_ONE = 128
-"""Number of entries of a block on a CPU, which works them off one after the other: a tenth of a second. Speed only."""
-
-AHEAD = 4
-"""Number of blocks handed to each device before the first is read back, so that no device waits. Speed only."""
 
 
 class SweepProgram(NamedTuple):
@@ -181,7 +171,10 @@ def program_of(
     quantity: Quantity, mechanism: type, names: tuple[str, ...], devices: tuple[Any, ...], memory: int
 ) -> SweepProgram:
     """Returns the program whose temporary arrays take at most ``memory`` bytes on a device."""
+    # All sizes of blocks are sound, and change speed alone. A CPU works 128 entries off one after the other, in a tenth
+    # of a second; other devices run a block's entries side by side.
     one_by_one = devices[0].platform == "cpu"
+    blocks = (128,) if one_by_one else (4096, 1024, 256, 64, 16, 4, 1)
     if one_by_one and quantity.arithmetic == "pair":
         devices = devices[:1]
     mesh = Mesh(np.array(devices), ("entries",))
@@ -190,7 +183,7 @@ def program_of(
         # XLA's CPU backend takes many minutes to compile pairs, so they are run operation by operation, with the
         # entries side by side.
         each = functools.partial(replace(quantity, arithmetic="auto").compiled, mechanism)
-        return SweepProgram(functools.partial(_in_pairs, each), sharding, ONE_BY_ONE, ONE_BY_ONE)
+        return SweepProgram(functools.partial(_in_pairs, each), sharding, *blocks, *blocks)
     # A CPU's threads are better spent on whole entries, as a CPU can be made into any number of devices.
     options: dict[str, str | bool] | None = {"xla_cpu_multi_thread_eigen": False} if one_by_one else None
     each = jax.shard_map(
@@ -200,7 +193,7 @@ def program_of(
     )  # fmt: skip
     needed = 0
     # From the largest block down: the compiler tells what each takes, and the first that fits is used.
-    for block in (ONE_BY_ONE,) if one_by_one else BLOCKS:
+    for block in blocks:
         width = block * len(devices)
         with scope():
             entry = jax.ShapeDtypeStruct((width,), np.float64, sharding=sharding)
@@ -234,7 +227,7 @@ def run(program: SweepProgram, columns: dict[str, np.ndarray]) -> Iterator[dict[
     """Yields the results of consecutive entries, block by block."""
     size = len(next(iter(columns.values())))
     pending: deque[tuple[int, dict[str, Any]]] = deque()
-    # Blocks are dispatched without waiting; the queue of those not yet read stays at most AHEAD long.
+    # Blocks are dispatched without waiting, so that no device waits either: up to 4 are not yet read. Speed only.
     for start in range(0, size, program.width):
         count = min(program.width, size - start)
         filled = {
@@ -243,7 +236,7 @@ def run(program: SweepProgram, columns: dict[str, np.ndarray]) -> Iterator[dict[
         }
         with scope():
             pending.append((count, program.run(jax.device_put(filled, program.sharding))))
-        if len(pending) > AHEAD:
+        if len(pending) > 4:
             yield _read(*pending.popleft())
     while pending:
         yield _read(*pending.popleft())
@@ -324,52 +317,45 @@ def empty(quantity: Quantity, size: int) -> Arrays:
 # The whole sweep: from a quantity and settings to results, chunk by chunk.
 # ----------------------------------------------------------------------------------------------------
 
-MANY = 1000
-"""Number of settings from which on a sweep reports that it compiles: fewer are done too soon. A message only."""
 
+def sweep(
+    quantity: Quantity,
+    settings: Settings,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    shard: Shard | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    chunk: int | None = None,
+    memory: int = 2**30,
+    devices: Any = None,
+    show_progress: bool = True,
+) -> Sweep:
+    """Returns the results of a sweep, chunk by chunk from the store where it holds them, else computed.
 
-@dataclass(frozen=True)
-class Options:
-    """Options of a sweep's run, those of :func:`jaxacct.sweep.epsilon`; none changes a result."""
-
-    out: str | os.PathLike[str] | None = None
-    shard: Shard | None = None
-    resume: bool = False
-    overwrite: bool = False
-    chunk: int | None = None
-    memory: int = 2**30
-    devices: Any = None
-    show_progress: bool = True
-
-    def check(self) -> None:
-        """Raises ValueError where options are out of range, or exclude each other."""
-        validation.check_positive(self.memory, "memory")
-        if self.out is None and (self.shard is not None or self.resume or self.overwrite):
-            raise ValueError("shard, resume and overwrite are about a folder of results: give out (--out).")
-        if self.resume and self.overwrite:
-            raise ValueError("resume and overwrite are both given: go on with what is in the folder, or start afresh.")
-
-
-def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
-    """Returns the results of a sweep, chunk by chunk from the store where it holds them, else computed."""
+    The options are those of :func:`epsilon`; none changes a result.
+    """
     check_not_forked()
     quantity.check(settings)
-    options.check()
-    devices = tuple(jax.local_devices() if options.devices is None else options.devices)
-    boxes = Boxes.of(settings.shape, options.chunk, 1 if options.shard is None else options.shard[1])
+    validation.check_positive(memory, "memory")
+    if out is None and (shard is not None or resume or overwrite):
+        raise ValueError("shard, resume and overwrite are about a folder of results: give out (--out).")
+    if resume and overwrite:
+        raise ValueError("resume and overwrite are both given: go on with what is in the folder, or start afresh.")
+    devices = tuple(jax.local_devices() if devices is None else devices)
+    boxes = Boxes.of(settings.shape, chunk, 1 if shard is None else shard[1])
     description = _described(quantity, settings, boxes, devices)
     grid = {name: settings.values[name] for name in description.columns if settings.layout == "grid"}
     rows = {name: settings.values[name] for name in description.columns if settings.layout == "rows"}
     store: Store
-    if options.out is None:
+    if out is None:
         whole = {name: values.reshape(settings.shape) for name, values in empty(quantity, settings.size).items()}
         store = Memory(boxes, whole | rows)
     else:
-        how = {"resume": options.resume, "overwrite": options.overwrite}
-        store = Folder.begun(pathlib.Path(options.out), description, grid, options.shard, **how)
+        store = Folder.begun(pathlib.Path(out), description, grid, shard, resume=resume, overwrite=overwrite)
         boxes = store.boxes
     sizes = {i: (boxes.part(i).stop - boxes.part(i).start) for i in store.held}
-    with progress(quantity.name, sum(sizes.values()), wanted=options.show_progress) as show:
+    with progress(quantity.name, sum(sizes.values()), wanted=show_progress) as show:
         done = 0
 
         def advance(count: int) -> None:
@@ -378,7 +364,7 @@ def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
             done += count
             show(done)
 
-        if settings.size >= MANY:
+        if settings.size >= 1000:  # fewer are done too soon for a message
             show(0, "compiling")
         # Chunks that the store holds intact are skipped, damaged ones are computed again: so an interrupted sweep goes
         # on, and a chunk is on disk before the next is begun.
@@ -387,8 +373,8 @@ def sweep(quantity: Quantity, settings: Settings, options: Options) -> Sweep:
                 advance(size)
                 continue
             part = boxes.part(i)
-            results = computed(quantity, settings, devices, options.memory, part, advance)
-            store.write(i, results if options.out is None else results | {n: v[part] for n, v in rows.items()})
+            results = computed(quantity, settings, devices, memory, part, advance)
+            store.write(i, results if out is None else results | {n: v[part] for n, v in rows.items()})
     return Sweep(**vars(description) | {"boxes": boxes}, grid=grid, store=store)
 
 

@@ -23,20 +23,18 @@ import pathlib
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxacct import calibrate, certified, prv, saddlepoint, validation
 from jaxacct.bounds import Bounds
+from jaxacct.choices import Mode
 from jaxacct.composition import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
-
-FORM = "a number, numbers with commas (100,1000), LOW:HIGH:COUNT[:log] (0.5:8:64:log), or @FILE"
-"""Forms of values as text, for messages."""
 
 
 def parsed(text: str, name: str, *, whole: bool = False) -> Any:
@@ -51,6 +49,7 @@ def parsed(text: str, name: str, *, whole: bool = False) -> Any:
     """
     if text.startswith("@"):
         return read_values(text[1:])
+    forms = "a number, numbers with commas (100,1000), LOW:HIGH:COUNT[:log] (0.5:8:64:log), or @FILE"
     try:
         if ":" not in text:
             numbers = [float(part) for part in text.split(",")]
@@ -58,12 +57,12 @@ def parsed(text: str, name: str, *, whole: bool = False) -> Any:
         low, high, count, *scale = text.split(":")
         first, last, points = float(low), float(high), int(count)
     except ValueError:
-        raise ValueError(f"{name} = {text!r} is not understood: give {FORM}.") from None
+        raise ValueError(f"{name} = {text!r} is not understood: give {forms}.") from None
     is_log = scale == ["log"]
     if scale and not is_log:
-        raise ValueError(f"{name} = {text!r}: {':'.join(scale)!r} is no scale: give {FORM}.")
+        raise ValueError(f"{name} = {text!r}: {':'.join(scale)!r} is no scale: give {forms}.")
     if points < 2 or not (math.isfinite(first) and math.isfinite(last) and first < last):
-        raise ValueError(f"{name} = {text!r}: a range rises, over at least 2 values: give {FORM}.")
+        raise ValueError(f"{name} = {text!r}: a range rises, over at least 2 values: give {forms}.")
     if is_log and first <= 0:
         raise ValueError(f"{name} = {text!r}: a logarithmic range begins above 0: raise its low end or leave out :log.")
     values = np.geomspace(first, last, points) if is_log else np.linspace(first, last, points)
@@ -130,21 +129,8 @@ def read_columns(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 # Boxes: the cut of a sweep's grid into boxes of consecutive entries, which are computed and stored one at a time.
 # ----------------------------------------------------------------------------------------------------
 
-LEAST, MOST_AT_ONCE = 2**15, 4096
-"""Default number of entries of a box, and number of boxes beyond which boxes become larger.
-
-A box takes ten seconds on two cores, and few of the blocks that a program takes (:mod:`.compute`) are not full. Speed
-only.
-"""
-
 LARGEST = 2**27
 """Largest number of entries of a box: one of them is in memory."""
-
-SHARED, FULL = 8, 1024
-"""Least number of boxes of a shard, and least number of entries of such a box, which goes first where entries are few.
-
-A shard has at most one box more than another, so several boxes make shards of about one size. Speed only.
-"""
 
 
 @dataclass(frozen=True)
@@ -168,9 +154,12 @@ class Boxes:
         size = math.prod(shape)
         validation.check_whole(shards, "shard's count", 1, size, "a number of shards, no more than there are entries")
         if most is None:
-            most = max(LEAST, -(-size // MOST_AT_ONCE))
+            # 32,768 entries take ten seconds on two cores, and few of a program's blocks are not full; beyond 4,096
+            # boxes they become larger. A shard has at least 8, so that all are of about one size, unless these had less
+            # than 1,024 entries. All of that is speed only.
+            most = max(2**15, -(-size // 4096))
             if shards > 1:
-                most = min(most, max(FULL, -(-size // (SHARED * shards))))
+                most = min(most, max(1024, -(-size // (8 * shards))))
         validation.check_whole(most, "chunk", 1, LARGEST, "a number of entries")
         room, box = min(most, -(-size // shards)), [1] * len(shape)
         # From the last axis on: an axis that fits is taken whole, and divides the room for those before; the first that
@@ -423,9 +412,6 @@ def _stretches(value: np.ndarray) -> Iterator[np.ndarray]:
 # Quantities: the computation for one entry of a sweep, compiled for all, and by the mesh for those that it leaves open.
 # ----------------------------------------------------------------------------------------------------
 
-MODES = ("saddlepoint", "certified")
-"""Modes of a sweep: the exact accountant alone, or the mesh where that does not converge."""
-
 Entry = dict[str, Any]
 """Values of one entry by name: settings, or results."""
 
@@ -475,7 +461,7 @@ class Quantity:
 
     def check(self, settings: Settings) -> None:
         """Raises ValueError where the settings are not those that the quantity needs."""
-        validation.check_one_of(self.mode, "mode", MODES)
+        validation.check_one_of(self.mode, "mode", get_args(Mode))
         validation.check_positive(self.tolerance, "tolerance")
         choices: tuple[Chosen, ...] = ("auto",) if self.calibrates else CERTIFIED
         validation.check_one_of(self.arithmetic, "arithmetic", choices, f" by a sweep for {self.name}")
@@ -591,12 +577,6 @@ def quantity_of(
 # Descriptions: the record that identifies a sweep. Where two are equal, so are the results, to the last bit.
 # ----------------------------------------------------------------------------------------------------
 
-MOST_BOXES = 2**24
-"""Largest number of boxes that a record may have."""
-
-QUANTITIES, LAYOUTS = ("epsilon", "delta", "noise_multiplier"), ("grid", "rows")
-"""Quantities and layouts that a record may have."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Description:
@@ -646,6 +626,12 @@ def record_of(description: Description) -> dict[str, Any]:
     return record | {"shape": boxes.shape, "chunk": boxes.box}
 
 
+def question_of(description: Description) -> dict[str, Any]:
+    """Returns what a sweep asks, and what all entries share, as its JSON for readers has it."""
+    names = ("quantity", "mode", "relation", "tolerance", "arithmetic", "mechanisms", "layout", "constants")
+    return {name: vars(description)[name] for name in names}
+
+
 def description_of(record: dict[str, Any]) -> Description:
     """Returns the description in a record; raises ValueError, TypeError or KeyError where it holds none."""
     boxes = Boxes(_whole(record["shape"]), _whole(record["chunk"]))
@@ -659,13 +645,13 @@ def description_of(record: dict[str, Any]) -> Description:
         columns=tuple(map(_text, record["columns"])),
         boxes=boxes,
     )
-    validation.check_one_of(found.quantity, "quantity", QUANTITIES)
-    validation.check_one_of(found.layout, "layout", LAYOUTS)
+    validation.check_one_of(found.quantity, "quantity", ("epsilon", "delta", "noise_multiplier"))
+    validation.check_one_of(found.layout, "layout", ("grid", "rows"))
     # Names become file names: none may lead out of the folder, and no two may be equal.
     settings, names = (*found.columns, *found.constants), (*found.columns, *found.constants, *found.results)
     if not all(map(str.isidentifier, settings)) or len(set(names)) < len(names):
         raise ValueError(f"its settings have the names {settings}.")
-    if len(boxes) > MOST_BOXES or math.prod(boxes.box) > LARGEST:
+    if len(boxes) > 2**24 or math.prod(boxes.box) > LARGEST:  # a damaged record must not exhaust the memory
         raise ValueError(f"it has {len(boxes)} chunks of {math.prod(boxes.box)} entries.")
     if len(boxes.shape) != len(boxes.box) or len(boxes.shape) != len(found.dimensions):
         raise ValueError(f"its shape {boxes.shape} is not that of its axes {found.columns}, in chunks {boxes.box}.")

@@ -5,11 +5,10 @@ needs the memory of one box, survives an interruption, and can be made by many j
 
 In reading order:
 
-- :class:`Store`, :class:`Memory`, :class:`Columns`: the interface of stores, and results in memory.
+- :class:`Memory`, :class:`Columns`: results in memory, and arrays that are read when they are asked for.
 - :class:`Folder`: results in a folder, a Zarr store.
 - :func:`group` to :func:`unpacked`: the files of a Zarr store.
 - :func:`merge`: shards put together.
-- :func:`best`, :func:`downsampled`: searches, and parts for pictures.
 - :func:`write`: files for other programs.
 - :class:`Sweep`, :func:`load`: the object that users hold.
 """
@@ -27,7 +26,7 @@ import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -40,6 +39,7 @@ from jaxacct.sweep.description import (
     Description,
     description_of,
     kind_of_setting,
+    question_of,
     record_of,
 )
 
@@ -47,28 +47,11 @@ Arrays = dict[str, np.ndarray]
 """Arrays by name."""
 
 
-class Store(Protocol):
-    """The interface of stores: arrays of one shape by their names, cut into boxes."""
-
-    @property
-    def held(self) -> Sequence[int]:
-        """Numbers of the boxes that the store is for: all, or a shard's."""
-
-    def read(self, name: str, i: int) -> np.ndarray:
-        """Returns the array of this name for the entries of box ``i``."""
-
-    def whole(self, name: str) -> np.ndarray:
-        """Returns the array of this name for all entries, in the shape of the results."""
-
-    def write(self, i: int, arrays: Arrays) -> None:
-        """Stores the results of box ``i``."""
-
-    def holds(self, i: int) -> bool:
-        """Returns whether box ``i`` has been computed, and is sound."""
-
-
 class Memory:
-    """A store of arrays in memory, which count as computed where they are ``full``."""
+    """A store in memory: arrays of one shape by their names, cut into boxes; computed where they came ``full``.
+
+    ``held`` are the numbers of the boxes that the store is for: all, or in a folder those of a shard.
+    """
 
     def __init__(self, boxes: Boxes, arrays: Arrays, *, full: bool = False) -> None:
         self.boxes, self.arrays, self.full, self.held = boxes, arrays, full, range(len(boxes))
@@ -127,7 +110,7 @@ Shard = tuple[int, int]
 
 
 class Folder:
-    """A store on disk, of all of a sweep or of one shard: a :class:`~jaxacct.sweep.result.Store`."""
+    """A store on disk, of all of a sweep or of one shard; its methods mean what those of :class:`Memory` do."""
 
     def __init__(self, path: pathlib.Path, description: Description, shard: Shard | None = None) -> None:
         self.path, self.description, self.shard = path, description, shard
@@ -137,7 +120,7 @@ class Folder:
     @classmethod
     def opened(cls, path: pathlib.Path) -> Folder:
         """Returns an existing folder; raises ValueError where it is no sweep's, FileNotFoundError for a missing one."""
-        if path.is_file() or (path / "sweep.json").exists():
+        if path.is_file():
             raise ValueError(
                 f"path = {path} is no folder of a sweep; if an earlier version wrote it, sweep again: what that wrote "
                 "is not read any more."
@@ -173,7 +156,7 @@ class Folder:
         holds this sweep and neither ``resume`` nor ``overwrite`` is given.
         """
         found = cls(path, description, shard)
-        if (path / METADATA).exists() or (path / "sweep.json").exists():
+        if (path / METADATA).exists():
             there = cls.opened(path)
             if overwrite:
                 there._clear()
@@ -311,6 +294,10 @@ class Folder:
         for name in (*self.kinds, *self.description.columns):
             shutil.rmtree(self.path / name, ignore_errors=True)
         (self.path / METADATA).unlink()
+
+
+Store = Memory | Folder
+"""Store of a sweep's arrays, which are computed, written and read box by box."""
 
 
 def _named(shard: Shard | None) -> str:
@@ -467,104 +454,6 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
     for folder in folders:
         whole.adopt(folder)
     return load(out)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Searches: the best settings for a budget, and a part of the results that fits a picture.
-# ----------------------------------------------------------------------------------------------------
-
-NOISE = ("noise_multiplier", "scale")
-"""Names of noise, by the first of which entries are compared by default."""
-TEXTS = (MECHANISM, "accountant")
-"""Names of columns that are codes for texts, and have no order."""
-
-
-def best(
-    sweep: Sweep,
-    at_most: float,
-    least: str | None,
-    most: str | None,
-    count: int,
-    ranges: Mapping[str, tuple[float | None, float | None]],
-) -> Arrays:
-    """Returns :meth:`Sweep.best`: the best entries of each chunk, and of these and the best so far."""
-    if least is not None and most is not None:
-        raise ValueError(f"least = {least!r} and most = {most!r}: give one of them, by which entries are compared.")
-    validation.check_number(at_most, "at_most")
-    validation.check_count(count, "count", "how many entries are wanted")
-    by = most or least or next(name for name in (*NOISE, "upper") if name in (*sweep.columns, *sweep.results))
-    for name in (by, *ranges):
-        validation.check_one_of(name, "name", tuple(name for name in sweep.names if name not in TEXTS))
-    limits = {
-        name: (-math.inf if low is None else low, math.inf if high is None else high)
-        for name, (low, high) in ranges.items()
-    }
-    low, high = limits.get("upper", (-math.inf, math.inf))
-    limits["upper"] = low, min(high, at_most)
-    order = sorted(limits, key=lambda name: name in sweep.results)
-    kept: Arrays = {}
-    # Chunk by chunk: the entries in range join ``kept``, the best so far, which is cut to ``count`` again. Settings are
-    # compared before results, as a chunk without a setting in range need not be read.
-    for i in sweep.store.held:
-        inside = np.ones(math.prod(sweep.boxes.extent(i)), bool)
-        for name in order:
-            if np.any(inside):
-                values = sweep.column(name, i)
-                inside &= (values >= limits[name][0]) & (values <= limits[name][1])
-        places = np.flatnonzero(inside)
-        if len(places):
-            found = {name: sweep.column(name, i)[places] for name in sweep.names}
-            kept = {name: np.concatenate([kept[name], found[name]]) for name in found} if kept else found
-            first = np.lexsort((-kept["upper"], -kept[by] if most else kept[by]))[:count]
-            kept = {name: values[first] for name, values in kept.items()}
-    return sweep.shown(kept)
-
-
-def downsampled(sweep: Sweep, most: int, at: Mapping[str, float | str]) -> tuple[Description, Arrays, Arrays]:
-    """Returns description, axes and results of the sweep that :meth:`Sweep.downsampled` makes."""
-    if sweep.layout != "grid":
-        raise ValueError("layout = 'rows': rows have no axes to take values of: sweep over a grid.")
-    validation.check_whole(most, "most", 2, 2**20, "how many values an axis may have")
-    for name in at:
-        validation.check_one_of(name, "axis", sweep.columns, " by this sweep")
-    axes = sweep.axes
-    picks = [
-        np.array([_place(name, axes[name], at[name])])
-        if name in at
-        else np.unique(np.linspace(0, length - 1, min(most, length)).round().astype(int))
-        for name, length in zip(sweep.columns, sweep.shape, strict=True)
-    ]
-    arrays = {name: np.empty([len(pick) for pick in picks], kind) for name, kind in sweep.results.items()}
-    for i, where, within in sweep.boxes.holding(picks):
-        for name, values in arrays.items():
-            box = sweep.store.read(name, i).reshape(sweep.boxes.extent(i))
-            values[np.ix_(*where)] = box[np.ix_(*within)]
-    rest = tuple(name for name in sweep.columns if name not in at)
-    grid = {name: sweep.grid[name][pick] for name, pick in zip(sweep.columns, picks, strict=True) if name in rest}
-    shape = tuple(len(values) for values in grid.values())
-    fixed = {
-        name: float(axes[name][pick[0]])
-        for name, pick in zip(sweep.columns, picks, strict=True)
-        if name in at and name != MECHANISM
-    }
-    kinds = (str(at[MECHANISM]),) if MECHANISM in at else sweep.mechanisms
-    digest = hashlib.sha256(f"{sweep.digest}{[pick.tolist() for pick in picks]}".encode()).hexdigest()[:16]
-    description = replace(
-        sweep.described(), columns=rest, constants=sweep.constants | fixed, mechanisms=kinds, boxes=Boxes.of(shape),
-        digest=digest,
-    )  # fmt: skip
-    return description, grid, {name: values.reshape(shape) for name, values in arrays.items()}
-
-
-def _place(name: str, values: np.ndarray, wanted: float | str) -> int:
-    """Returns the position of a value on an axis, up to rounding; raises ValueError where the axis lacks it."""
-    if values.dtype.kind == "U":
-        validation.check_one_of(wanted, name, tuple(values))
-        return int(np.flatnonzero(values == wanted)[0])
-    nearest = int(np.argmin(np.abs(values - float(wanted))))
-    if not math.isclose(values[nearest], float(wanted), rel_tol=1e-6):
-        raise ValueError(f"{name} = {wanted} is no value of this axis: the nearest is {values[nearest]!r}.")
-    return nearest
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -798,7 +687,42 @@ class Sweep(Description):
         >>> found.best(3.5, steps=(10_000, None), count=2)["noise_multiplier"].tolist()
         [2.0, 3.0]
         """
-        return best(self, at_most, least, most, count, ranges)
+        if least is not None and most is not None:
+            raise ValueError(f"least = {least!r} and most = {most!r}: give one of them, by which entries are compared.")
+        validation.check_number(at_most, "at_most")
+        validation.check_count(count, "count", "how many entries are wanted")
+        by = (
+            most
+            or least
+            or next(name for name in ("noise_multiplier", "scale", "upper") if name in (*self.columns, *self.results))
+        )
+        # Classes and accountants are codes for texts, and have no order.
+        numbers = tuple(name for name in self.names if name not in (MECHANISM, "accountant"))
+        for name in (by, *ranges):
+            validation.check_one_of(name, "name", numbers)
+        limits = {
+            name: (-math.inf if low is None else low, math.inf if high is None else high)
+            for name, (low, high) in ranges.items()
+        }
+        low, high = limits.get("upper", (-math.inf, math.inf))
+        limits["upper"] = low, min(high, at_most)
+        order = sorted(limits, key=lambda name: name in self.results)
+        kept: Arrays = {}
+        # Chunk by chunk: the entries in range join ``kept``, the best so far, which is cut to ``count`` again. Settings
+        # are compared before results, as a chunk without a setting in range need not be read.
+        for i in self.store.held:
+            inside = np.ones(math.prod(self.boxes.extent(i)), bool)
+            for name in order:
+                if np.any(inside):
+                    values = self.column(name, i)
+                    inside &= (values >= limits[name][0]) & (values <= limits[name][1])
+            places = np.flatnonzero(inside)
+            if len(places):
+                found = {name: self.column(name, i)[places] for name in self.names}
+                kept = {name: np.concatenate([kept[name], found[name]]) for name in found} if kept else found
+                first = np.lexsort((-kept["upper"], -kept[by] if most else kept[by]))[:count]
+                kept = {name: values[first] for name, values in kept.items()}
+        return self.shown(kept)
 
     def downsampled(self, most: int = 256, **at: float | str) -> Sweep:
         """Returns a part of a grid in memory: at most ``most`` values of each axis, both ends among them.
@@ -820,14 +744,44 @@ class Sweep(Description):
         >>> found.downsampled(2, steps=10_000).axes["noise_multiplier"].tolist()
         [1.0, 3.0]
         """
-        description, grid, arrays = downsampled(self, most, at)
-        return Sweep(**_fields(description), grid=grid, store=Memory(description.boxes, arrays, full=True))
+        if self.layout != "grid":
+            raise ValueError("layout = 'rows': rows have no axes to take values of: sweep over a grid.")
+        validation.check_whole(most, "most", 2, 2**20, "how many values an axis may have")
+        for name in at:
+            validation.check_one_of(name, "axis", self.columns, " by this sweep")
+        axes = self.axes
+        picks = [
+            np.array([_place(name, axes[name], at[name])])
+            if name in at
+            else np.unique(np.linspace(0, length - 1, min(most, length)).round().astype(int))
+            for name, length in zip(self.columns, self.shape, strict=True)
+        ]
+        arrays = {name: np.empty([len(pick) for pick in picks], kind) for name, kind in self.results.items()}
+        for i, where, within in self.boxes.holding(picks):
+            for name, values in arrays.items():
+                box = self.store.read(name, i).reshape(self.boxes.extent(i))
+                values[np.ix_(*where)] = box[np.ix_(*within)]
+        rest = tuple(name for name in self.columns if name not in at)
+        grid = {name: self.grid[name][pick] for name, pick in zip(self.columns, picks, strict=True) if name in rest}
+        shape = tuple(len(values) for values in grid.values())
+        fixed = {
+            name: float(axes[name][pick[0]])
+            for name, pick in zip(self.columns, picks, strict=True)
+            if name in at and name != MECHANISM
+        }
+        kinds = (str(at[MECHANISM]),) if MECHANISM in at else self.mechanisms
+        digest = hashlib.sha256(f"{self.digest}{[pick.tolist() for pick in picks]}".encode()).hexdigest()[:16]
+        description = replace(
+            self.described(), columns=rest, constants=self.constants | fixed, mechanisms=kinds, boxes=Boxes.of(shape),
+            digest=digest,
+        )  # fmt: skip
+        part = Memory(description.boxes, {name: values.reshape(shape) for name, values in arrays.items()}, full=True)
+        return Sweep(**_fields(description), grid=grid, store=part)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the whole sweep as plain Python values, as a JSON file has it."""
-        about = ("quantity", "mode", "relation", "tolerance", "arithmetic", "mechanisms", "layout", "constants")
         results = self.shown({name: values.ravel() for name, values in self.arrays.items()})
-        return {name: getattr(self, name) for name in about} | {
+        return question_of(self) | {
             "axes": {name: values.tolist() for name, values in self.axes.items()},
             "shape": list(self.shape),
             "counts": self.counts(),
@@ -853,7 +807,7 @@ class Sweep(Description):
     def to_pandas(self) -> Any:
         """Returns a ``pandas.DataFrame`` with a row for each entry, from :meth:`pieces`; pandas must be installed."""
         try:
-            import pandas  # type: ignore[import-untyped]
+            import pandas
         except ModuleNotFoundError:
             raise ModuleNotFoundError(
                 'to_pandas needs pandas, which is missing: pip install "jaxacct[sweep]".'
@@ -868,10 +822,10 @@ class Sweep(Description):
         or a curve over a single axis.
         """
         try:
-            import xarray  # type: ignore[import-not-found]
+            import xarray
 
             if isinstance(self.store, Folder):
-                import zarr  # type: ignore[import-not-found] # noqa: F401
+                import zarr  # noqa: F401
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f'to_xarray needs {error.name}, which is missing: pip install "jaxacct[sweep]".'
@@ -890,6 +844,17 @@ class Sweep(Description):
     def described(self) -> Description:
         """Returns the sweep's description, without its results."""
         return Description(**_fields(self))
+
+
+def _place(name: str, values: np.ndarray, wanted: float | str) -> int:
+    """Returns the position of a value on an axis, up to rounding; raises ValueError where the axis lacks it."""
+    if values.dtype.kind == "U":
+        validation.check_one_of(wanted, name, tuple(values))
+        return int(np.flatnonzero(values == wanted)[0])
+    nearest = int(np.argmin(np.abs(values - float(wanted))))
+    if not math.isclose(values[nearest], float(wanted), rel_tol=1e-6):
+        raise ValueError(f"{name} = {wanted} is no value of this axis: the nearest is {values[nearest]!r}.")
+    return nearest
 
 
 def _fields(description: Description) -> dict[str, Any]:

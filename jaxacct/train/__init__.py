@@ -1,14 +1,18 @@
 """DP-SGD training of Flax modules, in which a ledger of the privacy spent grants every step.
 
-Reading order: :class:`.DPTrainer` (``trainer``, on ``loop``) is the whole; ``groups``, ``settings`` and ``planned``
-turn a budget into a sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``, ``clipping``,
-``noise`` and ``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee. Parts for
-other loops are in ``own_loop``.
+Reading order: :class:`.DPTrainer` (``trainer``) is the whole; ``settings`` and ``planned`` turn a budget into a
+sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``, ``clipping``, ``noise`` and
+``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee.
+:class:`.PrivateGradients` (``own_loop``) is the same for a loop of one's own.
 
 >>> from jaxacct import train
 >>> train.PoissonSampler(num_examples=100, sampling_rate=0.5, capacity=101).mechanism(1.0).sampling_rate
 0.5
 """
+
+import importlib
+import warnings
+from typing import Any
 
 try:
     import flax as _flax  # noqa: F401
@@ -20,18 +24,11 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 
-from jaxacct.train.averaging import adam_bc, averaged, averaged_model, averaging
 from jaxacct.train.checkpoints import Checkpoints
-from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
-from jaxacct.train.datasets import Dataset, bounded_contributions, load, mean_over_examples, users_as_examples
-from jaxacct.train.groups import Augmentation, Batches, Budget, Placement
+from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer
 from jaxacct.train.keys import run_key
-from jaxacct.train.loop import ShortRunWarning
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.models import (
-    MLP,
-    Linear,
-    PatchCNN,
     accuracy,
     cross_entropy,
     lora,
@@ -40,11 +37,19 @@ from jaxacct.train.models import (
     to_group_norm,
     unprotected_intermediates,
 )
-from jaxacct.train.noise import privatize
-from jaxacct.train.own_loop import PrivateGradients, PrivateState, add_noise, make_private
+from jaxacct.train.noise import SparseVector
+from jaxacct.train.optimizers import Norms, adam_bc, averaged, averaged_model, averaging, last_norms, observing
+from jaxacct.train.own_loop import (
+    PrivateGradients,
+    PrivateState,
+    add_noise,
+    clip_and_sum,
+    clipped_sum,
+    make_private,
+    privatize,
+)
 from jaxacct.train.planned import Plan, SideQuery
-from jaxacct.train.recipes import RECIPES, Recipe, Tuned, make_trainer, planned_epsilon, tune
-from jaxacct.train.report import Norms, build_report, certified_epsilon, guarantee, last_norms, observing, write_report
+from jaxacct.train.report import build_report, certified_epsilon, guarantee, write_report
 from jaxacct.train.sampling import (
     CyclicPoissonSampler,
     PoissonSampler,
@@ -53,14 +58,14 @@ from jaxacct.train.sampling import (
     WithoutReplacementSampler,
 )
 from jaxacct.train.saving import export_inference, load_model, save_model
+from jaxacct.train.settings import Augmentation, Batches, Budget, Placement
 from jaxacct.train.sources import IndexedSource
-from jaxacct.train.sparse_vector import SparseVector
 from jaxacct.train.state import Evaluation, TrainState
-from jaxacct.train.trainer import DPTrainer
+from jaxacct.train.trainer import DPTrainer, ShortRunWarning
+from jaxacct.train.tuning import Tuned, tune
+from jaxacct.train.users import bounded_contributions, mean_over_examples, users_as_examples
 
 __all__ = [
-    "MLP",
-    "RECIPES",
     "AdaptiveQuantile",
     "Augmentation",
     "Automatic",
@@ -69,14 +74,11 @@ __all__ = [
     "Checkpoints",
     "CyclicPoissonSampler",
     "DPTrainer",
-    "Dataset",
     "Evaluation",
     "Flat",
     "IndexedSource",
-    "Linear",
     "Metrics",
     "Norms",
-    "PatchCNN",
     "PerLayer",
     "Placement",
     "Plan",
@@ -84,7 +86,6 @@ __all__ = [
     "PrivateGradients",
     "PrivateState",
     "RandomAllocationSampler",
-    "Recipe",
     "ShortRunWarning",
     "SideQuery",
     "SparseVector",
@@ -107,15 +108,12 @@ __all__ = [
     "export_inference",
     "guarantee",
     "last_norms",
-    "load",
     "load_model",
     "lora",
     "make_private",
-    "make_trainer",
     "mean_over_examples",
     "merge_lora",
     "observing",
-    "planned_epsilon",
     "privatize",
     "run_key",
     "save_model",
@@ -126,3 +124,20 @@ __all__ = [
     "users_as_examples",
     "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what :mod:`jaxacct_recipes` holds now, with a warning, for one minor version more."""
+    if name in ("MLP", "RECIPES", "Dataset", "Linear", "PatchCNN", "Recipe", "load", "make_trainer", "planned_epsilon"):
+        warnings.warn(
+            f"jaxacct.train.{name} is jaxacct_recipes.{name} now: import it from there.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(importlib.import_module("jaxacct_recipes"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Returns the names that are meant to be used; files of this folder are attributes as well."""
+    return __all__

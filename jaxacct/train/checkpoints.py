@@ -7,7 +7,7 @@ Files on the disk, and the order in which they get there
 * ``spends.json``, ``spends.copy.json``: the write-ahead record. Before updates are computed it says what the ledger
   will be after them. For updates that can be made again, it also has a digest of the state that they led to, written
   after them and before anybody sees it. Both files have the same content, so that one may be cut, lost or set back
-  (:mod:`jaxacct.train.saving`, with the proof).
+  (:class:`WriteAhead`, with the proof).
 * ``run.json``: the settings, by which a run is known again. Written last: without it no run has begun.
 
 So at each moment the record shows at least what has been released, whatever ends the process.
@@ -31,19 +31,20 @@ import os
 import pathlib
 import secrets
 import shutil
-from typing import Any
+import sys
+import zlib
+from dataclasses import dataclass
+from typing import IO, Any
 
 import jax
 import numpy as np
 from flax import nnx
 
 from jaxacct import json_files, validation
-from jaxacct.json_files import PRIVATE, synchronize
-from jaxacct.train import saving
+from jaxacct.json_files import PRIVATE, synchronize, write_whole
 from jaxacct.train.models import without_params
-from jaxacct.train.noise import start
-from jaxacct.train.owned import Arrays, arrays_of, as_text, differences, digest, of_text, tree_of
-from jaxacct.train.saving import Record, WriteAhead, fingerprint, locked, write_private
+from jaxacct.train.owned import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, tree_of
+from jaxacct.train.saving import agreed_key, fingerprint, meet, writes
 from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.trainer import DPTrainer
 
@@ -53,6 +54,148 @@ SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.json", "states", "lock"
 MOST_DIGESTS = 1000
 """Number of digests in the record after which there is a checkpoint, due or not. The record has to stay far below
 :data:`.MOST_BYTES`, beyond which it is not read; a digest has some 80 bytes."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Lock of a run's folder: one process at a time writes to it.
+# ----------------------------------------------------------------------------------------------------
+
+
+def locked(path: pathlib.Path) -> IO[bytes]:
+    """Returns an open file that no other process has, until it is closed or the process ends.
+
+    Raises ValueError where another one has it.
+    """
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE), "r+b")
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ValueError(
+            f"checkpoints = {path.parent} are in use by another process ({error}): end it, or name another folder."
+        ) from None
+    return file
+
+
+# ----------------------------------------------------------------------------------------------------
+# Write-ahead record of what a run has spent: two small files, on disk before the updates that they pay for are made.
+#
+# Each of the files has all of the record, and is replaced whole: first the one, then the other. Both are synchronized
+# with the disk before the method returns. A reader takes the newer of the undamaged ones.
+#
+# Why a record that is read back is never below what was released
+# ---------------------------------------------------------------
+# A record is made from a ledger that has paid for all that was released before, and nothing more is released until the
+# method that writes it has returned. So let n be the last record whose writing has returned: what was released is paid
+# for by n, and by n + 1, if that was begun. Whatever ends the process, *each* file has n or n + 1. If one of them was
+# cut, damaged, removed or set back to an earlier time, the newer one still has n or n + 1. Where both are cut or
+# damaged, their checksums say so, and reading is refused. No file can show that both of them, and the checkpoints, were
+# set back together.
+#
+# Why no database: a database that was cut is repaired by giving up its last writes, which are those that must be kept.
+# Nine in ten of all cuts of SQLite's log open without an error and with fewer rows.
+# ----------------------------------------------------------------------------------------------------
+
+MOST_BYTES = 2**24
+"""Most bytes read of a file. A record has some thousands; a longer file is none, and is not read to its end. A value
+below a record's length would make it count as damaged. Sound for any value: what is damaged is refused."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A statement of what has been spent, or is about to be.
+
+    Attributes:
+        after: number of the checkpoint that it follows.
+        stop: number of steps that it covers, from the run's first.
+        paid: number of updates paid for until then, lost ones included.
+        epsilon: the ledger's at ``stop``.
+        ledger: the leaves of the ledger at ``stop``.
+        digests: steps since that checkpoint whose states were computed, with the digests of those.
+        number: larger than that of any record of the run before.
+    """
+
+    after: int
+    stop: int
+    paid: int
+    epsilon: float
+    ledger: tuple[Leaf, ...]
+    digests: tuple[tuple[int, str], ...] = ()
+    number: int = 0
+
+    def content(self) -> bytes:
+        """Returns the record as JSON with a checksum; no proper part of it is JSON, so that a cut file is found out."""
+        entries = json_files.loads(json_files.dumps(dataclasses.asdict(self)))
+        return json.dumps({"crc32": _checksum(entries), **entries}).encode()
+
+    @classmethod
+    def of_content(cls, content: bytes) -> Record:
+        """Returns the record of a whole file; raises ValueError, KeyError or TypeError where it is none."""
+        entries = dict(json_files.loads(content))
+        if entries.pop("crc32") != _checksum(entries):
+            raise ValueError("the checksum is another.")
+        if any(type(entries[name]) is not int or entries[name] < 0 for name in ("after", "stop", "paid", "number")):
+            raise ValueError("a count is no whole number.")
+        ledger = tuple((dtype, tuple(shape), digits) for dtype, shape, digits in entries.pop("ledger"))
+        digests = tuple((int(step), str(digest)) for step, digest in entries.pop("digests"))
+        return cls(ledger=ledger, digests=digests, **entries | {"epsilon": float(entries["epsilon"])})
+
+
+def _checksum(entries: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(entries, sort_keys=True).encode())
+
+
+class WriteAhead:
+    """The two files of a record, ``path`` and one beside it."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.paths = path, path.with_suffix(f".copy{path.suffix}")
+
+    def write(self, record: Record) -> None:
+        """Replaces the record by one with a larger number; when this returns it is on the disk."""
+        for path in self.paths:
+            write_private(path, record.content())
+
+    def read(self) -> Record:
+        """Returns the record; raises ValueError or FileNotFoundError where what was spent is not known."""
+        found, reasons = [], []
+        # Every file is tried: one that is damaged or missing only counts where there is no other.
+        for path in self.paths:
+            try:
+                with path.open("rb") as file:
+                    found.append(Record.of_content(file.read(MOST_BYTES)))
+            except FileNotFoundError:
+                reasons.append(f"{path.name} is missing")
+            except (ValueError, KeyError, TypeError):
+                reasons.append(f"{path.name} is damaged")
+        if not found:
+            kind = ValueError if self.exists() else FileNotFoundError
+            raise kind(
+                f"{self.paths[0].parent}: {', '.join(reasons)}: what the run has spent is not known. Restore one of "
+                "the files, or begin a run in another folder and count this one's whole budget as spent."
+            )
+        return max(found, key=lambda record: record.number)
+
+    def exists(self) -> bool:
+        """Returns whether at least one of the files exists."""
+        return any(path.exists() for path in self.paths)
+
+
+def write_private(path: pathlib.Path, content: bytes) -> None:
+    """Writes a file whole or not at all, readable by its owner only; when this returns it is on the disk."""
+    write_whole(path, content, mode=PRIVATE)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The keeper, and how it takes a run up.
+# ----------------------------------------------------------------------------------------------------
 
 
 class Checkpoints:
@@ -208,10 +351,10 @@ class Checkpoints:
         unfinished = record.after + 1  # it counts once the record follows it
         if any(entry.name.isdigit() and int(entry.name) > unfinished for entry in (self.folder / STATES).iterdir()):
             raise ValueError(f"{self.folder / SPENDS} is older than the checkpoints beside it: restore the right one.")
-        saving.meet("record")
-        if saving.writes():
+        meet("record")
+        if writes():
             shutil.rmtree(self.folder / STATES / str(unfinished), ignore_errors=True)
-        saving.meet("states")
+        meet("states")
         # The checkpoint first; then the lost updates again, if they can be; else the checkpoint once more, charged with
         # all that the record says is spent. Whichever it was, a new checkpoint follows before anything is released.
         state, constants, progress = self._read(trainer)
@@ -239,20 +382,20 @@ class Checkpoints:
 
     def _start(self, trainer: DPTrainer) -> None:
         """Makes the folder of a new run, whose first checkpoint is the state before anything was spent here."""
-        if saving.writes():
+        if writes():
             self._check_empty()
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._open()
         try:
-            if saving.writes():
+            if writes():
                 self._check_empty()  # again: until the folder was taken, another process could begin a run in it
                 shutil.rmtree(self.folder / STATES, ignore_errors=True)  # of a run that was killed before it began
                 (self.folder / STATES).mkdir(mode=0o700)
-            saving.meet("folder")
+            meet("folder")
             self._serial, self._number = -1, 0
             self._save(trainer)
             settings = json.dumps(fingerprint(trainer), indent=1).encode()
-            if saving.writes():
+            if writes():
                 write_private(self.folder / SETTINGS, settings)
         except BaseException:
             self.close()
@@ -273,7 +416,7 @@ class Checkpoints:
 
     def _open(self) -> None:
         """Takes the folder for this process, and from everybody else."""
-        if not saving.writes():
+        if not writes():
             return
         self.folder.chmod(0o700)
         if self._lock is None:
@@ -295,9 +438,9 @@ class Checkpoints:
         """Writes down what the run has spent at step ``stop``; when this returns it is on the disk."""
         paid, leaves, number = stop + trainer.progress.lost_steps, as_text(arrays_of(ledger)), self._number
         self._number += 1  # before writing: if that fails halfway, one of the files may have this number
-        if saving.writes():
+        if writes():
             self.spends.write(Record(self._serial, stop, paid, float(ledger.epsilon()), leaves, self._digests, number))
-        saving.meet("spends")
+        meet("spends")
 
     def _orbax(self) -> Any:
         if self._manager is None:
@@ -311,7 +454,7 @@ class Checkpoints:
                 )
             options = orbax.checkpoint.CheckpointManagerOptions(
                 max_to_keep=self.keep, create=False, enable_async_checkpointing=False,
-                cleanup_tmp_directories=saving.writes(), multiprocessing_options=alone,
+                cleanup_tmp_directories=writes(), multiprocessing_options=alone,
             )  # fmt: skip
             self._manager = orbax.checkpoint.CheckpointManager(self.folder / STATES, options=options)
         return self._manager
@@ -324,7 +467,7 @@ class Checkpoints:
         arrays = arrays_of((state, without_params(trainer.constants)))
         meta = {"plan": trainer.progress._asdict(), "digest": _digest_of(arrays, trainer.progress)}
         serial = self._serial + 1
-        if saving.writes():
+        if writes():
             whole = args.Composite(state=args.StandardSave(_stored(arrays)), meta=args.JsonSave(meta))
             self._orbax().save(serial, args=whole, force=True)
             there = self.folder / STATES / str(serial)
@@ -384,10 +527,10 @@ def _charged(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
             rest = np.int32(trainer.sampler.steps_per_run - begun)
             state, progress = dataclasses.replace(state, step=state.step + rest), progress._replace(kept=False)
     if trainer.noise is not None:  # another key begins another stream
-        state = dataclasses.replace(state, noise=tree_of(arrays_of(start(trainer.noise, state.params)), state.noise))
+        state = dataclasses.replace(state, noise=tree_of(arrays_of(trainer._first_noise(state.params)), state.noise))
     for _ in range(2):  # twice 32 fresh bits: as many as a Threefry key holds
         state = dataclasses.replace(state, key=jax.random.fold_in(state.key, np.uint32(secrets.randbits(32))))
-    return dataclasses.replace(state, key=saving.agreed_key(state.key)), progress
+    return dataclasses.replace(state, key=agreed_key(state.key)), progress
 
 
 def _stored(arrays: Arrays) -> Arrays:
@@ -397,8 +540,7 @@ def _stored(arrays: Arrays) -> Arrays:
 
 def _digest_of_state(state: TrainState) -> str:
     """Returns a digest of all that a step changes."""
-    changing = (field.name for field in dataclasses.fields(state) if field.name != "key")
-    return digest(arrays_of({name: getattr(state, name) for name in changing}))
+    return digest(arrays_of({name: value for name, value in vars(state).items() if name != "key"}))
 
 
 def _digest_of(arrays: Arrays, progress: Progress) -> str:

@@ -36,8 +36,8 @@ from jaxacct import validation
 from jaxacct.numerics.precision import in_float64
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.train.clipping.rows import mapped
+from jaxacct.train.keys import standard_normal
 from jaxacct.train.models import check_one_number
-from jaxacct.train.noise import standard_normal
 from jaxacct.train.owned import on_host
 
 CLIPPED = "clipped"
@@ -193,25 +193,17 @@ def one_number(value: ArrayLike, source: str) -> Float32[Array, ""]:
 # updates.
 # ----------------------------------------------------------------------------------------------------
 
-MOST_GROWTH = 1e4
-"""Largest growth factor of the parameters' root mean square within a call of ``fit``, measured from 1 where it starts
-below: layers start below 1, and where targets are standardized they stay near it. Chosen so that only a learning rate
-beyond use gets here. Sound for any value: it is post-processing."""
-
-
-SMALL = 2**16
-"""Most entries of a parameter that is checked together with others: less to compile. Speed only."""
-
 
 def all_finite(params: PyTree, *, whole: bool = False) -> Bool[Array, ""]:
     """Returns whether no parameter is infinite or NaN; traceable. ``whole``: none lies over several devices."""
-    leaves = jax.tree.leaves(params)
-    small = [leaf for leaf in leaves if whole and leaf.size <= SMALL]
+    # Parameters of few entries are checked together: less to compile. Speed only.
+    few, leaves = 2**16, jax.tree.leaves(params)
+    small = [leaf for leaf in leaves if whole and leaf.size <= few]
     joined = [
         jnp.concatenate([leaf.reshape(-1) for leaf in small if leaf.dtype == dtype])
         for dtype in dict.fromkeys(leaf.dtype for leaf in small)
     ]
-    others = [leaf for leaf in leaves if not whole or leaf.size > SMALL]
+    others = [leaf for leaf in leaves if not whole or leaf.size > few]
     return jnp.array([jnp.isfinite(leaf).all() for leaf in joined + others], bool).all()
 
 
@@ -233,8 +225,10 @@ def check_parameters(params: PyTree, before: float, steps: int) -> None:
         before: their :func:`root_mean_square` when the call of ``fit`` began.
         steps: for the message.
     """
-    after = root_mean_square(params)
-    if math.isfinite(after) and after <= MOST_GROWTH * max(1.0, before):
+    # Growth is measured from 1 where parameters start below, as layers do; where targets are standardized they stay
+    # near it. Only a learning rate beyond use makes them 10,000 times larger. Sound for any value: post-processing.
+    after, most_growth = root_mean_square(params), 1e4
+    if math.isfinite(after) and after <= most_growth * max(1.0, before):
         return
     spent = f"The run ends after {steps} updates and spends no more:"
     if not math.isfinite(after):

@@ -1,17 +1,18 @@
-"""Flax modules under DP-SGD: those of the named data sets, what may be trained, adapters, and the loss of one example.
+"""Flax modules under DP-SGD: what may be trained, adapters, and the loss of one example.
 
-* :class:`Linear`, :class:`MLP`, :class:`PatchCNN`, :func:`cross_entropy`, :func:`accuracy`: modules for the named data
-  sets. They take one example, without a batch axis, and are made of layers that Flax names (``nnx.Linear``,
-  ``nnx.Conv``, ``nnx.Embed``, ``nnx.GroupNorm``, ``nnx.LayerNorm``). None of them mixes examples or keeps statistics of
-  them.
+Modules take one example, without a batch axis. Their losses' gradients are clipped example by example, so no layer may
+mix examples or keep statistics of them.
+
+* :func:`cross_entropy`, :func:`accuracy`: a classifier's loss of one example, and its accuracy on public ones;
 * :func:`check_module`, :func:`split_params`: modules that can be trained, and the parameters of one that are;
 * :class:`LowRank`, :func:`lora`, :func:`merge_lora`: low-rank adapters;
 * :func:`unprotected_intermediates`: what a module sows, without a guarantee;
 * :class:`ExampleLoss`: the loss whose gradients are clipped, with all its randomness from one key;
 * :func:`to_group_norm`: group normalization in the place of batch normalization.
 
->>> MLP((123,), 2, width=16, rngs=nnx.Rngs(0)).hidden.kernel.shape
-(123, 16)
+>>> graph, trained, rest = split_params(nnx.Linear(123, 2, rngs=nnx.Rngs(0)), "kernel")
+>>> [leaf.shape for leaf in jax.tree.leaves(trained)]
+[(123, 2)]
 """
 
 from __future__ import annotations
@@ -32,100 +33,8 @@ from flax import errors, nnx
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from jaxacct import validation
-from jaxacct.train.groups import Augmentation
 from jaxacct.train.keys import run_key
 from jaxacct.train.owned import fresh, owned
-
-EVALUATION_BATCH = 1000
-"""Number of examples evaluated at a time. Bounds the memory, changes no result."""
-
-
-class Linear(nnx.Module):
-    """Multinomial logistic regression on inputs less ``center``, a public constant.
-
-    Inputs around zero have smaller norms, so that clipping cuts less off the gradients.
-
-    >>> Linear((8, 8, 1), 10, rngs=nnx.Rngs(0))(jnp.zeros((8, 8, 1))).shape
-    (10,)
-    """
-
-    def __init__(self, shape: tuple[int, ...], num_classes: int, *, center: float = 0.0, rngs: nnx.Rngs) -> None:
-        # Zero is the best start for a convex loss: a random one would have to be unlearned through the noise.
-        self.output = nnx.Linear(math.prod(shape), num_classes, kernel_init=nnx.initializers.zeros, rngs=rngs)
-        self.center = center
-
-    def __call__(self, example: Float[Array, ...]) -> Float[Array, " classes"]:
-        return self.output(example.reshape(-1) - self.center)
-
-
-class MLP(nnx.Module):
-    """A multilayer perceptron of one hidden layer.
-
-    The default activation is tanh, whose gradients stay bounded under clipping (Papernot et al., 2021, "Tempered
-    sigmoid activations for deep learning with differential privacy"). Its output starts at zero: all classes alike.
-
-    >>> MLP((123,), 2, width=16, rngs=nnx.Rngs(0))(jnp.zeros(123)).shape
-    (2,)
-    """
-
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        num_classes: int,
-        *,
-        width: int,
-        activation: Callable[[Array], Array] = nnx.tanh,
-        rngs: nnx.Rngs,
-    ) -> None:
-        self.hidden = nnx.Linear(math.prod(shape), width, rngs=rngs)
-        self.output = nnx.Linear(width, num_classes, kernel_init=nnx.initializers.zeros, rngs=rngs)
-        self.activation = activation
-
-    def __call__(self, example: Float[Array, ...]) -> Float[Array, " classes"]:
-        return self.output(self.activation(self.hidden(example.reshape(-1))))
-
-
-def patches(
-    image: Float[Array, "height width channels"], *, size: int | tuple[int, int], stride: int | tuple[int, int]
-) -> Float[Array, "rows columns area"]:
-    """Returns the patches of an image, flattened: the inputs of a convolution without padding.
-
-    >>> patches(jnp.arange(9.0).reshape(3, 3, 1), size=2, stride=1)[0, 1].tolist()
-    [1.0, 2.0, 4.0, 5.0]
-    """
-    (height, width), (down, across) = (pair if isinstance(pair, tuple) else (pair, pair) for pair in (size, stride))
-    rows, columns = (image.shape[0] - height) // down + 1, (image.shape[1] - width) // across + 1
-    # Slices, not a gather: the gradient of a gather is a scatter, which is slow.
-    shifted = [
-        image[i : i + down * (rows - 1) + 1 : down, j : j + across * (columns - 1) + 1 : across]
-        for i in range(height)
-        for j in range(width)
-    ]
-    return jnp.stack(shifted, axis=2).reshape(rows, columns, -1)
-
-
-class PatchCNN(nnx.Module):
-    """Two strided convolutions with tanh, then a hidden layer: 34,778 parameters for 28 x 28 images.
-
-    A convolution is written as a linear layer on patches.
-
-    >>> nnx.eval_shape(lambda: PatchCNN((28, 28, 1), 10, rngs=nnx.Rngs(0))(jnp.zeros((28, 28, 1)))).shape
-    (10,)
-    """
-
-    def __init__(self, shape: tuple[int, ...], num_classes: int, *, rngs: nnx.Rngs) -> None:
-        height, width, channels = shape
-        rows, columns = ((side - 6) // 2 + 1 for side in (height, width))
-        rows, columns = ((side - 4) // 2 + 1 for side in (rows, columns))
-        self.first = nnx.Linear(6 * 6 * channels, 16, rngs=rngs)
-        self.second = nnx.Linear(4 * 4 * 16, 32, rngs=rngs)
-        self.hidden = nnx.Linear(rows * columns * 32, 32, rngs=rngs)
-        self.output = nnx.Linear(32, num_classes, kernel_init=nnx.initializers.zeros, rngs=rngs)
-
-    def __call__(self, example: Float[Array, "height width channels"]) -> Float[Array, " classes"]:
-        features = nnx.tanh(self.first(patches(example, size=6, stride=2)))
-        features = nnx.tanh(self.second(patches(features, size=4, stride=2)))
-        return self.output(nnx.tanh(self.hidden(features.reshape(-1))))
 
 
 def cross_entropy(model: Any, example: Array, label: Array) -> Float[Array, ""]:
@@ -142,7 +51,7 @@ def accuracy(model: nnx.Module, inputs: ArrayLike, labels: ArrayLike) -> float:
 
     For data that is not private, such as a public test set: no noise is added.
 
-    >>> model = Linear((2,), 2, rngs=nnx.Rngs(0))
+    >>> model = nnx.Linear(2, 2, kernel_init=nnx.initializers.zeros, rngs=nnx.Rngs(0))
     >>> accuracy(model, jnp.zeros((4, 2)), jnp.array([0, 0, 0, 1]))
     0.75
     """
@@ -153,7 +62,7 @@ def accuracy(model: nnx.Module, inputs: ArrayLike, labels: ArrayLike) -> float:
 def outputs(model: nnx.Module, inputs: ArrayLike) -> Float[Array, "examples classes"]:
     """Returns a module's outputs of many examples, some at a time, as it is in evaluation: without dropout.
 
-    >>> outputs(Linear((2,), 3, rngs=nnx.Rngs(0)), jnp.zeros((4, 2))).shape
+    >>> outputs(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), jnp.zeros((4, 2))).shape
     (4, 3)
     """
     graph, state = nnx.split(model)
@@ -169,7 +78,7 @@ def _run(graph: Any, state: Any, inputs: Array) -> Array:
         model.eval()
         return model(row)
 
-    return jax.lax.map(one, inputs, batch_size=EVALUATION_BATCH)
+    return jax.lax.map(one, inputs, batch_size=1000)  # examples at a time: bounds the memory, changes no result
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -602,12 +511,13 @@ class ExampleLoss:
     graph: Any
     takes_key: bool
     has_streams: bool
-    augmentation: Augmentation
+    augment: Callable[..., PyTree] | None
+    views: int
 
     @classmethod
     def of(
         cls, loss: Callable[..., Array], graph: Any, params: PyTree, constants: PyTree, example: tuple[Any, ...],
-        augmentation: Augmentation,
+        augment: Callable[..., PyTree] | None, views: int,
     ) -> ExampleLoss:  # fmt: skip
         """Returns the loss, once it is known to work on one example of these shapes and dtypes.
 
@@ -618,10 +528,10 @@ class ExampleLoss:
         """
         variables = jax.tree.leaves(constants, is_leaf=_is_variable)
         has_streams = any(isinstance(variable, nnx.RngKey) for variable in variables)
-        made = cls(loss, graph, takes_key(loss, len(example)), has_streams, augmentation)
-        if augmentation.views > 1 and not made.random:
+        made = cls(loss, graph, takes_key(loss, len(example)), has_streams, augment, views)
+        if views > 1 and not made.random:
             raise ValueError(
-                f"views = {augmentation.views} of each example are all the same: give augment, or a loss or module "
+                f"views = {views} of each example are all the same: give augment, or a loss or module "
                 "that draws at random."
             )
         try:
@@ -644,7 +554,7 @@ class ExampleLoss:
     @property
     def random(self) -> bool:
         """Whether the loss needs a key."""
-        return self.takes_key or self.has_streams or self.augmentation.augment is not None
+        return self.takes_key or self.has_streams or self.augment is not None
 
     def __call__(
         self, params: PyTree, constants: PyTree, example: tuple[Any, ...], key: jax.Array | None = None
@@ -653,13 +563,13 @@ class ExampleLoss:
         if not self.random:
             return self.loss(merged(self.graph, params, constants), *example)
         assert key is not None
-        keys = jax.random.split(key, (self.augmentation.views, 3))
+        keys = jax.random.split(key, (self.views, 3))
         one = lambda keys: self._of_view(params, constants, example, keys)  # noqa: E731
-        return one(keys[0]) if self.augmentation.views == 1 else jnp.mean(jax.vmap(one)(keys))
+        return one(keys[0]) if self.views == 1 else jnp.mean(jax.vmap(one)(keys))
 
     def _of_view(self, params: PyTree, constants: PyTree, example: tuple[Any, ...], keys: jax.Array) -> Array:
-        if self.augmentation.augment is not None:
-            example = self.augmentation.augment(keys[AUGMENT], example)
+        if self.augment is not None:
+            example = self.augment(keys[AUGMENT], example)
             if not isinstance(example, tuple):
                 raise TypeError(f"augment returned a {type(example).__name__}: it must return the example, a tuple.")
         if self.has_streams:

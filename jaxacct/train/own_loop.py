@@ -1,8 +1,16 @@
-"""Private gradients for training loops other than the trainer's: batches, clipped sums, noise and a count of steps.
+"""Private gradients for training loops other than the trainer's: sampler, clipping, noise and account in one object.
 
-* :class:`PrivateGradients`: noisy mean gradients of any loss of a pytree, as many as a certified plan has;
-* :func:`make_private`: a trainer from a model, its data and a budget in one call;
-* :func:`add_noise`: the noise of DP-SGD as an Optax transformation, accounted by the caller.
+* :class:`PrivateGradients`: draws batches, clips, sums, adds noise and pays, for any loss of any pytree;
+* :func:`make_private`, :func:`add_noise`, :func:`privatize`, :func:`clip_and_sum`, :func:`clipped_sum`: former names,
+  which stay for one minor version.
+
+One step is :meth:`PrivateGradients.gradient`; the functions that it shares with the trainer are in
+:mod:`jaxacct.train.step`, which has a diagram::
+
+    batch   rows sampled, by the state's key and step
+    clip    per-example gradients, clipped and summed: private
+    sum     sums of microbatches, of processes, added: private
+    noise   the ledger pays, or refuses; noise; division by the expected batch size: released, and the next state
 """
 
 from __future__ import annotations
@@ -10,34 +18,39 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import NamedSharding
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 
 from jaxacct import validation
+from jaxacct.ledger import Ledger
 from jaxacct.numerics.precision import is_concrete
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import NoiseState, Strategy
-from jaxacct.train.clipping import ClippingRule, clip_and_sum
-from jaxacct.train.clipping.query import check_finite_clip_norm, check_rows
-from jaxacct.train.groups import Batches, Budget
-from jaxacct.train.keys import run_key, threefry
+from jaxacct.train import noise as noises
+from jaxacct.train.clipping import ClippedSum, ClippingRule, query
+from jaxacct.train.clipping.query import added_up, check_loss
+from jaxacct.train.clipping.rows import Shards
+from jaxacct.train.clipping.rules import check_finite_clip_norm
+from jaxacct.train.keys import run_key
 from jaxacct.train.models import takes_key
-from jaxacct.train.noise import deviation_of_mean, privatize, privatized, start
+from jaxacct.train.noise import deviation_of_mean, privatized, start
 from jaxacct.train.owned import owned_settings
 from jaxacct.train.planned import Plan, PlannedLedger
-from jaxacct.train.sampling import Correlated
+from jaxacct.train.sampling import Correlated, Sampler
 from jaxacct.train.sampling.sampler import Batch, check_num_examples
-from jaxacct.train.settings import rule_of, spending
+from jaxacct.train.settings import public_size, rule_of, spending
 from jaxacct.train.sources import source_of
-from jaxacct.train.step import LOSS, NOISE, RULE, SAMPLE, strongly_typed
+from jaxacct.train.step import SAMPLE, loss_of_row, runs_begun, strongly_typed, with_noise
 from jaxacct.train.trainer import DPTrainer
 
 
@@ -47,16 +60,18 @@ class PrivateState:
     """The state that changes from one gradient to the next.
 
     Attributes:
-        ledger: the count of the plan's steps.
+        ledger: what has been spent: the count of a plan's steps, a filter or an odometer.
         rule: the clipping rule; an adaptive one carries its norm.
         step (): noisy gradients so far, which the key is folded with.
         key (): typed key of the run. Secret, as the noise can be redone from it.
+        noise: the memory of correlated noise, float64; secret like the key. None: noise is independent.
     """
 
-    ledger: PlannedLedger
+    ledger: PlannedLedger | Ledger
     rule: ClippingRule
     step: Int32[Array, ""]
     key: jax.Array
+    noise: NoiseState | None = None
 
     def __repr__(self) -> str:
         return f"<PrivateState: step {self.step}>"
@@ -64,24 +79,34 @@ class PrivateState:
 
 @dataclass(frozen=True)
 class PrivateGradients:
-    """Private gradients of any loss of a pytree of parameters, as many as a plan has; made by :meth:`planned`.
+    """Private gradients of any loss of a pytree of parameters; made by :meth:`planned` or :meth:`paid_by`.
 
     Attributes:
         loss: ``loss(params, *example)``, the scalar loss of one example without a batch axis; or
-            ``loss(params, *example, key=...)``, which gets a key of its own for each example and step.
-        plan: what is drawn, how much noise there is, how many steps, and what all of it costs.
+            ``loss(params, *example, key=...)``, which gets a key of its own for each example and step. None: the loop
+            forms each example's gradient itself, a pytree like ``params``, and gives those as its examples.
+        plan: what is drawn, how much noise there is, how many steps, and what all of it costs. None under
+            :meth:`paid_by`.
         rule: how gradients are clipped, at the start.
-        microbatch_size: as :func:`~jaxacct.train.clip_and_sum` takes it.
-        ghost: as :func:`~jaxacct.train.clip_and_sum` takes it.
+        microbatch_size: rows whose gradients are in memory at a time; None: all.
+        ghost: whether norms and sums are taken without forming gradients where that is possible.
+        sharding: its first entry names the mesh's axes over which a batch's rows are dealt; None: one device.
+        specs: pytree like ``params`` of ``PartitionSpec``: how they, and their gradients, lie on that mesh.
+        sampler: draws the batches; the plan's, if there is one.
+        ledger: pays for each step, before the first; the plan's, if there is one.
 
     A loop: :meth:`start` once, and then for each step :meth:`batch`, the examples at its indices from wherever they
-    are, :meth:`gradient`, any optimizer. All but :meth:`start` work under ``jit`` and in ``lax.scan``.
+    are, :meth:`gradient`, any optimizer. :meth:`clip`, :meth:`sum` and :meth:`noise` are the parts of a gradient, for
+    loops that come to a batch in pieces. All but :meth:`start` work under ``jit`` and in ``lax.scan``.
 
     Formal guarantee: the gradients of one :meth:`start`, and all that is made of them, are (epsilon, delta)-DP for the
-    addition or removal of one example, wherever the loop ends and whatever was chosen from what they gave
-    (:mod:`jaxacct.train.planned`), if each state is used for one gradient, with the examples of its batch, and the loss
-    reaches the data in no other way. :class:`.DPTrainer` sees to all of that by itself. Made-up examples tell before
-    the first gradient whether the loss mixes examples (:mod:`jaxacct.train.clipping.rows`).
+    sampler's relation, wherever the loop ends and whatever was chosen from what they gave
+    (:mod:`jaxacct.train.planned`), if each state is used for one gradient, with the examples of its batch, each of them
+    once, and the loss reaches the data in no other way. :class:`.DPTrainer` sees to all of that by itself. Made-up
+    examples tell before the first gradient whether the loss mixes examples (:mod:`jaxacct.train.clipping.rows`); of
+    gradients that the loop forms itself nobody can tell.
+
+    Raises ValueError where there is neither a plan nor a sampler and a ledger.
 
     >>> private = PrivateGradients.planned(lambda w, x: jnp.sum((w - x) ** 2), 1000, epsilon=2.0, delta=1e-5,
     ...                                    epochs=4, expected_batch_size=100, clip_norm=1.0)
@@ -93,91 +118,229 @@ class PrivateGradients:
     (True, <PrivateState: step 0>)
     """
 
-    loss: Callable[..., Array]
-    plan: Plan
+    loss: Callable[..., Array] | None
+    plan: Plan | None
     rule: ClippingRule
     microbatch_size: int | None = None
     ghost: bool = True
+    sharding: NamedSharding | None = None
+    specs: PyTree | None = field(default=None, compare=False)
+    sampler: Sampler = field(default=None)  # type: ignore[assignment]
+    ledger: PlannedLedger | Ledger = field(default=None, compare=False)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        if isinstance(self.plan.sampler, Correlated):
-            raise ValueError(
-                "plan is of correlated noise, and these gradients have independent noise: give it to DPTrainer as "
-                "noise; or, in a loop of one's own, to add_noise as strategy."
-            )
+        if self.plan is not None:
+            ledger = PlannedLedger.of(self.plan.runs, certified=float(self.plan.certified.upper))
+            object.__setattr__(self, "sampler", self.plan.sampler)
+            object.__setattr__(self, "ledger", ledger)
+        elif self.sampler is None or self.ledger is None:
+            raise ValueError("plan is None: give a sampler and a ledger that pays, or PrivateGradients.planned(...).")
+        elif isinstance(self.sampler, Correlated):
+            raise ValueError("sampler is of correlated noise, whose steps are one mechanism: give a plan of all of it.")
 
     @classmethod
     def planned(
         cls,
-        loss: Callable[..., Array],
+        loss: Callable[..., Array] | None,
         num_examples: int,
         *,
         epsilon: float,
         delta: float,
         epochs: float,
-        expected_batch_size: float,
-        clip_norm: float | None = None,
+        expected_batch_size: float | None = None,
+        clip_norm: float | ClippingRule | None = None,
         clipping: ClippingRule | None = None,
         microbatch_size: int | None = None,
         ghost: bool = True,
         most_examples: int | None = None,
+        sampler: Sampler | None = None,
+        noise: Strategy | None = None,
+        sharding: NamedSharding | None = None,
+        specs: PyTree | None = None,
     ) -> PrivateGradients:
         """Returns the gradients with the least noise that the certified accountant allows for so many epochs.
 
         Args:
-            loss: ``loss(params, *example)``, or with ``key=`` besides.
+            loss: ``loss(params, *example)``, or with ``key=`` besides; None: gradients of the loop's own.
             num_examples: size of the data set; public without ``most_examples``.
             epsilon: budget of all gradients together.
             delta: budget of all gradients together; the cost of batches cut at capacity is paid from it.
             epochs: expected passes over the data; steps are whole.
-            expected_batch_size: of the Poisson sampled batches.
-            clip_norm: bound on the L2 norm of each example's gradient, or
-            clipping: a rule of :mod:`jaxacct.train.clipping`.
+            expected_batch_size: of the Poisson sampled batches, or of the cyclic ones of correlated noise; or
+            sampler: one of :mod:`jaxacct.train.sampling`.
+            clip_norm: bound on the L2 norm of each example's gradient, or a rule of :mod:`jaxacct.train.clipping`.
+            clipping: deprecated; give the rule as ``clip_norm``.
             microbatch_size: examples whose gradients are held in memory at a time; None: all.
             ghost: whether norms are taken without gradients where that is possible.
             most_examples: a public number, chosen without looking, that the data has at most: it protects
-                ``num_examples``, as :class:`.Batches` says. Indices are then below ``num_examples``, and all else that
+                ``num_examples``, as for :class:`.DPTrainer`. Indices are then below ``num_examples``, and all else that
                 is made of it speaks of ``most_examples``.
+            noise: correlates the noise of steps, a strategy of :mod:`jaxacct.strategies`; None: it is independent.
+            sharding: as the attribute.
+            specs: as the attribute.
 
         Raises ValueError where an argument is out of range, or there is no such plan.
         """
         check_num_examples(num_examples)
+        if clipping is not None:
+            message = "clipping is deprecated: give the rule as clip_norm."
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
         rule = rule_of(clip_norm, clipping)
-        budget = Budget(epsilon, delta, epochs=epochs)
-        batches = Batches(expected_batch_size=expected_batch_size, most_examples=most_examples)
-        made = spending(budget, None, None, batches, num_examples).plan
+        made = spending(
+            num_examples, epsilon=epsilon, delta=delta, epochs=epochs, expected_batch_size=expected_batch_size,
+            most_examples=most_examples, sampler=sampler, noise=owned_settings(noise, "noise"),
+        ).plan  # fmt: skip
         assert made is not None
-        return cls(loss, made, rule, microbatch_size, ghost)
+        return cls(loss, made, rule, microbatch_size, ghost, sharding, specs)
+
+    @classmethod
+    def paid_by(
+        cls,
+        ledger: Ledger,
+        loss: Callable[..., Array] | None,
+        sampler: Sampler,
+        *,
+        clip_norm: float | ClippingRule,
+        microbatch_size: int | None = None,
+        ghost: bool = True,
+        sharding: NamedSharding | None = None,
+        specs: PyTree | None = None,
+    ) -> PrivateGradients:
+        """Returns gradients whose noise is chosen at each step, and which a filter or an odometer pays for.
+
+        Arguments are those of :meth:`planned`, but for ``ledger``: one of :mod:`jaxacct.filters` or
+        :mod:`jaxacct.odometers`. What cut batches cost, ``sampler.overflow_delta``, is taken off its delta by you.
+
+        Formal guarantee: the ledger's, and the sampler's for cut batches.
+
+        >>> from jaxacct.filters import RenyiFilter
+        >>> from jaxacct.train.sampling import PoissonSampler
+        >>> sampler = PoissonSampler(num_examples=100, sampling_rate=0.1, capacity=101)
+        >>> private = PrivateGradients.paid_by(RenyiFilter(1.0, 1e-5), None, sampler, clip_norm=1.0)
+        >>> state = private.start(seed=0)
+        >>> indices, mask = private.batch(state)
+        >>> _, state = private.gradient(jnp.zeros(2), state, (jnp.ones((101, 2)),), mask, noise_multiplier=4.0)
+        >>> state
+        <PrivateState: step 1>
+        """
+        rule = rule_of(clip_norm)
+        return cls(loss, None, rule, microbatch_size, ghost, sharding, specs, sampler, ledger)
 
     @property
     def steps(self) -> int:
         """Number of steps of the plan: :meth:`gradient` makes no more."""
-        return self.plan.steps
+        return self._of_plan.steps
 
     @property
     def gradient_noise(self) -> float:
         """Noise multiplier of the gradients: the plan's, raised where the clipping rule pays for a count as well."""
-        return self.rule.gradient_noise_multiplier(self.plan.noise_multiplier)
+        return self.rule.gradient_noise_multiplier(self._of_plan.noise_multiplier)
 
-    def start(self, seed: int | jax.Array | None = None) -> PrivateState:
+    @property
+    def _of_plan(self) -> Plan:
+        if self.plan is None:
+            raise ValueError("there is no plan: each step's noise_multiplier is given with it, and the ledger ends it.")
+        return self.plan
+
+    def start(self, seed: int | jax.Array | None = None, params: PyTree | None = None) -> PrivateState:
         """Returns the state before the first gradient.
 
-        ``seed`` as :func:`~jaxacct.train.run_key` takes it; None outside of experiments.
+        Args:
+            seed: as :func:`~jaxacct.train.run_key` takes it; None outside of experiments.
+            params: what is trained, or its shapes: correlated noise remembers copies of it.
+
+        Raises ValueError where the plan's noise is correlated and there are no ``params``.
         """
-        ledger = PlannedLedger.of(self.plan.runs, certified=float(self.plan.certified.upper))
+        noise = None
+        if isinstance(self.sampler, Correlated):
+            if params is None:
+                raise ValueError(
+                    "plan is of correlated noise, which remembers copies of what is trained; independent noise in its "
+                    "place is not accounted: give params to start."
+                )
+            noise = start(self.sampler.strategy, params)
         rule = jax.tree.map(strongly_typed, self.rule)
-        return PrivateState(ledger=ledger, rule=rule, step=jnp.zeros((), jnp.int32), key=run_key(seed))
+        return PrivateState(
+            ledger=self.ledger, rule=rule, step=jnp.zeros((), jnp.int32), key=run_key(seed), noise=noise
+        )
 
     def batch(self, state: PrivateState) -> Batch:
         """Returns the indices of the step's examples, in a fixed number of rows, and which rows are real."""
-        return self.plan.sampler.sample(jax.random.fold_in(state.key, SAMPLE), state.step)
+        return self.sampler.sample(jax.random.fold_in(state.key, SAMPLE), state.step)
 
     def noise_deviation(self, state: PrivateState) -> Float32[Array, ""]:
-        """Returns the standard deviation of the noise in each entry of the next gradient, for :func:`.adam_bc`."""
-        return deviation_of_mean(self.gradient_noise, state.rule.sensitivity, self.plan.sampler.expected_batch_size)
+        """Returns the standard deviation of the noise in each entry of the next gradient, for :func:`.adam_bc`.
+
+        Raises ValueError where there is no plan, or its noise is correlated: each step has another deviation.
+        """
+        if isinstance(self.sampler, Correlated):
+            raise ValueError("plan is of correlated noise, whose deviation differs from step to step.")
+        return deviation_of_mean(self.gradient_noise, state.rule.sensitivity, self.sampler.expected_batch_size)
+
+    def clip(
+        self,
+        params: PyTree,
+        state: PrivateState,
+        examples: tuple[PyTree, ...],
+        mask: Bool[Array, " rows"],
+        indices: Int32[Array, " rows"] | None = None,
+    ) -> ClippedSum:
+        """Returns the sum of the clipped gradients of a batch, or of a part of it, and how many were not clipped.
+
+        Both are private, and only for :meth:`sum` and :meth:`noise`.
+
+        Args:
+            params: pytree of floating-point arrays: what is trained.
+            state: that of the step.
+            examples: the parts of the examples, each with the leading axis ``rows``; without a loss, the tuple of one:
+                their gradients by ``params``.
+            mask (rows,): which rows are real.
+            indices (rows,): of the examples, for a loss with a key on a part of the batch; None: those of the batch.
+
+        Raises ValueError where mask and examples differ in their rows or have more than a batch, the loss mixes
+        examples, or ``indices`` are missing.
+        """
+        rows = self.sampler.capacity
+        if np.size(mask) > rows:
+            raise ValueError(f"mask has {np.size(mask)} rows, and a batch {rows}: its rows would outweigh their noise.")
+        loss, random = self._loss(len(examples))
+        if random and indices is None:
+            if np.size(mask) != rows:
+                raise ValueError(
+                    "the loss makes keys from the examples' indices: give those of this part of the batch."
+                )
+            indices, _ = self.batch(state)
+        given = (examples, indices if random else None)
+        ghost = self.ghost and self.loss is not None
+        parts = 1 if self.sharding is None else Shards(self.sharding, ()).devices
+        if self.loss is not None:
+            _check_once(self, random, -(-np.size(mask) // parts), *_shapes((params, given)))
+        return query.clip_and_sum(
+            loss_of_row(loss, state, random=random), params, given, mask, rule=state.rule,
+            microbatch_size=self.microbatch_size, ghost=ghost, sharding=self.sharding, specs=self.specs, batch=rows,
+        )  # fmt: skip
+
+    def sum(self, parts: Iterable[ClippedSum]) -> ClippedSum:
+        """Returns the clipped sums of parts of one batch, of microbatches or processes, added up; each row in one."""
+        return added_up(tuple(parts))
+
+    def noise(
+        self, params: PyTree, state: PrivateState, clipped: ClippedSum, *, noise_multiplier: ArrayLike | None = None
+    ) -> tuple[PyTree, PrivateState]:
+        """Returns the noisy mean of a batch's clipped gradients, and the state after it; the ledger pays first.
+
+        Arguments and results are those of :meth:`gradient`, which is this of :meth:`clip`.
+        """
+        return self._paid(params, state, noise_multiplier, lambda: clipped)
 
     def gradient(
-        self, params: PyTree, state: PrivateState, examples: tuple[PyTree, ...], mask: Bool[Array, " rows"]
+        self,
+        params: PyTree,
+        state: PrivateState,
+        examples: tuple[PyTree, ...],
+        mask: Bool[Array, " rows"],
+        *,
+        noise_multiplier: ArrayLike | None = None,
     ) -> tuple[PyTree, PrivateState]:
         """Returns the noisy mean of the batch's clipped gradients, and the state after it.
 
@@ -186,55 +349,85 @@ class PrivateGradients:
             state: used once.
             examples: the parts of the examples at the indices of :meth:`batch`, each with the leading axis ``rows``.
             mask (rows,): which rows are real, as :meth:`batch` gave it.
+            noise_multiplier: of this step, all that it releases counted, under :meth:`paid_by` alone.
 
         Returns:
-            A pytree like ``params``, in their dtypes. When the plan's steps are made: zeros, without a look at the
-            data, and the state as it was; ValueError where that is known before (outside ``jit``).
+            A pytree like ``params``, in their dtypes. When the plan's steps are made, or the ledger refuses: zeros,
+            without a look at the data, and the state as it was; ValueError where that is known before (outside
+            ``jit``).
         """
-        # The ledger pays before anything below looks at the data; a traced refusal takes the branch of zeros.
-        granted, ledger = state.ledger.spend(1)
+
+        def clipped() -> ClippedSum:
+            rows = self.sampler.capacity
+            if np.shape(mask) != (rows,) or any(np.shape(part)[:1] != (rows,) for part in jax.tree.leaves(examples)):
+                shapes = [np.shape(part) for part in jax.tree.leaves(examples)]
+                raise ValueError(
+                    f"mask has shape {np.shape(mask)} and examples {shapes}: give the mask of batch(state), and the "
+                    f"{rows} examples at its indices."
+                )
+            return self.clip(params, state, examples, mask)
+
+        return self._paid(params, state, noise_multiplier, clipped)
+
+    def _paid(
+        self, params: PyTree, state: PrivateState, noise: ArrayLike | None, clipped: Callable[[], ClippedSum]
+    ) -> tuple[PyTree, PrivateState]:
+        """Returns the noisy mean of ``clipped()`` and the state after it where the ledger grants the step."""
+        # The ledger pays before ``clipped`` looks at the data; a traced refusal takes the branch of zeros.
+        multiplier, runs = self._gradient_noise(noise), runs_begun(self.sampler, state.step)
+        ledger: PlannedLedger | Ledger
+        if isinstance(state.ledger, PlannedLedger):
+            granted, ledger = state.ledger.spend(runs)
+        else:
+            mechanism = self.sampler.mechanism(noise)  # type: ignore[arg-type]
+            granted, ledger = state.ledger.spend(mechanism, runs, relation=self.sampler.relation)
         if is_concrete(granted) and not granted:
-            raise ValueError(f"state has made all {self.steps} steps of its plan: plan more epochs to begin with.")
-        rows = self.plan.sampler.capacity
-        if np.shape(mask) != (rows,) or any(np.shape(part)[:1] != (rows,) for part in jax.tree.leaves(examples)):
-            shapes = [np.shape(part) for part in jax.tree.leaves(examples)]
-            raise ValueError(
-                f"mask has shape {np.shape(mask)} and examples {shapes}: give the mask of batch(state), and the "
-                f"{rows} examples at its indices."
-            )
-        loss, given = _of_rows(self.loss, examples, state, self)
-        _check_once(self, *_shapes((params, examples)))
+            if self.plan is not None:
+                raise ValueError(f"state has made all {self.steps} steps of its plan: plan more epochs to begin with.")
+            raise ValueError("the state's ledger refuses this step: give it more noise, or stop.")
 
         def release(state: PrivateState) -> tuple[PyTree, PrivateState]:
-            size = self.plan.sampler.expected_batch_size
-            total, unclipped = clip_and_sum(
-                loss, params, given, mask, rule=state.rule, microbatch_size=self.microbatch_size, ghost=self.ghost
-            )
-            noise, sensitivity = self.gradient_noise, state.rule.sensitivity
-            noisy = privatize(
-                _key(state, NOISE), total, noise_multiplier=noise, clip_norm=sensitivity, expected_batch_size=size
-            )
-            rule = state.rule.update(_key(state, RULE), unclipped, size)
-            after = dataclasses.replace(state, ledger=ledger, rule=rule, step=state.step + 1)
-            return jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), noisy, params), after
+            shardings = None
+            if self.sharding is not None and self.specs is not None:
+                mesh = self.sharding.mesh
+                shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.specs)
+            return with_noise(
+                dataclasses.replace(state, ledger=ledger), params, clipped(), self.sampler, noise_multiplier=multiplier,
+                expected_batch_size=self.sampler.expected_batch_size, shardings=shardings,
+            )  # fmt: skip
 
         if is_concrete(granted):
             return release(state)
         return jax.lax.cond(granted, release, lambda state: (jax.tree.map(jnp.zeros_like, params), state), state)
 
+    def _gradient_noise(self, noise: ArrayLike | None) -> ArrayLike:
+        """Returns the noise multiplier of the gradients in a step of noise multiplier ``noise``, None under a plan."""
+        if self.plan is not None:
+            if noise is not None:
+                raise ValueError(f"noise_multiplier = {noise}: the plan has fixed {self.plan.noise_multiplier:g}.")
+            return self.gradient_noise
+        if noise is None:
+            raise ValueError("noise_multiplier is missing: without a plan each step is given its own.")
+        if type(self.rule).gradient_noise_multiplier is ClippingRule.gradient_noise_multiplier:
+            return noise
+        if not is_concrete(noise):
+            raise ValueError(
+                f"{type(self.rule).__name__} takes its share of noise that is known before: give a number."
+            )
+        return self.rule.gradient_noise_multiplier(float(np.asarray(noise)))
 
-def _of_rows(
-    loss: Callable[..., Array], examples: tuple[PyTree, ...], state: PrivateState, private: PrivateGradients
-) -> tuple[Callable[[PyTree, Any], Array], Any]:
-    """Returns the loss by parameters and a row, and the rows: examples, with what their keys are made from."""
-    if not takes_key(loss, len(examples)):
-        return lambda params, row: loss(params, *row), examples
-    key = threefry(_key(state, LOSS))
+    def _loss(self, parts: int) -> tuple[Callable[[PyTree, Any, jax.Array | None], Array], bool]:
+        """Returns the loss by parameters, an example and a key, and whether it looks at the key."""
+        loss = self.loss
+        if loss is None:  # its derivative by the parameters is the gradient that is given, bit for bit
+            return lambda params, example, _: sum(jax.tree.leaves(_products(params, *example)), jnp.zeros(())), False
+        if takes_key(loss, parts):
+            return lambda params, example, key: loss(params, *example, key=key), True
+        return lambda params, example, _: loss(params, *example), False
 
-    def keyed(params: PyTree, row: Any) -> Array:
-        return loss(params, *row[0], key=jax.random.fold_in(key, row[1]))
 
-    return keyed, (examples, private.batch(state)[0])
+def _products(params: PyTree, gradient: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf, slope: jnp.sum(leaf * slope.astype(leaf.dtype)), params, gradient)
 
 
 def _shapes(tree: PyTree) -> tuple[Any, tuple[Any, ...]]:
@@ -244,38 +437,62 @@ def _shapes(tree: PyTree) -> tuple[Any, tuple[Any, ...]]:
 
 
 @functools.lru_cache(maxsize=64)
-def _check_once(private: PrivateGradients, structure: Any, kinds: tuple[Any, ...]) -> None:
+def _check_once(private: PrivateGradients, random: bool, rows: int, structure: Any, kinds: tuple[Any, ...]) -> None:
     """Raises ValueError where the loss mixes examples: made-up ones, at parameters that are made up as well.
 
     The check also works while the caller is being traced, for it uses none of the caller's values. A loss that itself
     refers to traced values cannot be checked, and passes.
     """
-    params, examples = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
-    one = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), examples)
+    params, given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
+    row = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), given)
     with jax.core.eval_context():
-        loss, rows = _of_rows(private.loss, one, private.start(0), private)
-        row = rows if rows is one else (one, jax.ShapeDtypeStruct((), jnp.int32))
+        loss, _ = private._loss(len(given[0]))
+        state = PrivateState(ledger=private.ledger, rule=private.rule, step=jnp.zeros((), jnp.int32), key=run_key(0))
         with contextlib.suppress(jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
-            check_rows(
-                loss, params, row, private.plan.sampler.capacity, microbatch_size=private.microbatch_size,
+            check_loss(
+                loss_of_row(loss, state, random=random), params, row, rows, microbatch_size=private.microbatch_size,
                 ghost=private.ghost,
             )  # fmt: skip
 
 
-def _key(state: PrivateState, purpose: int) -> jax.Array:
-    """Returns the key of a purpose at the state's step."""
-    return jax.random.fold_in(jax.random.fold_in(state.key, purpose), state.step)
-
-
 # ----------------------------------------------------------------------------------------------------
-# A trainer in one call, from a model, its data and a budget.
+# Former names, which stay for one minor version: a trainer in one call, an Optax transformation, and free functions.
 # ----------------------------------------------------------------------------------------------------
 
-LEAST_BATCH, LEAST_RATE = 256, 0.01
-"""Least default size of a batch, in examples, and its least default share of the data. Noise is divided by the batch's
-size, so that small batches drown in it. Sound for any values: the plan's noise follows them."""
+
+P = ParamSpec("P")
+"""Arguments of a former name."""
+
+R = TypeVar("R")
+"""Its result."""
 
 
+def _former(name: str, instead: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Returns a decorator for a name that warns when it is called, and says what to use instead."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def warned(*args: P.args, **options: P.kwargs) -> R:
+            text = f"jaxacct.train.{name} goes with the next minor version: use {instead}."
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            return function(*args, **options)
+
+        warned.__doc__ = (function.__doc__ or "").partition("\n\n    >>>")[0] + f"\n\n    Deprecated: use {instead}.\n"
+        return warned
+
+    return decorated
+
+
+clip_and_sum = _former("clip_and_sum", "PrivateGradients.clip, whose batches, noise and cost belong to it")(
+    query.clip_and_sum
+)
+clipped_sum = _former("clipped_sum", "PrivateGradients.clip, whose batches, noise and cost belong to it")(
+    query.clipped_sum
+)
+privatize = _former("privatize", "PrivateGradients.noise, which pays for it")(noises.privatize)
+
+
+@_former("make_private", "DPTrainer(..., epsilon=, delta=, epochs=, clip_norm=, expected_batch_size=)")
 def make_private(
     model: nnx.Module,
     loss: Callable[..., Array],
@@ -289,47 +506,20 @@ def make_private(
     expected_batch_size: float | None = None,
     most_examples: int | None = None,
 ) -> DPTrainer:
-    """Returns a trainer that spends (epsilon, delta) on so many passes over the data, with the least noise for that.
+    """Returns a trainer that spends (epsilon, delta) on so many passes: :class:`.DPTrainer` with a batch size chosen.
 
-    A short form of :class:`.DPTrainer`, which has everything else; ``trainer.fit()`` makes all the steps. For
-    parameters that are in no Flax module, :class:`.PrivateGradients`.
-
-    Args:
-        model: a Flax module, called by ``loss`` on one example at a time.
-        loss: ``loss(model, *example)``, the scalar loss of one example without a batch axis.
-        optimizer: any Optax transformation.
-        data: the examples, along a common leading axis: ``(inputs, labels)``.
-        epsilon: budget of the whole run.
-        delta: budget of the whole run; well below one over the number of examples.
-        epochs: expected passes over the data. More of them train longer, under more noise.
-        clip_norm: bound on the L2 norm of each example's gradient.
-        expected_batch_size: of the Poisson sampled batches. None: a hundredth of the data, but at least 256 examples,
-            or all. Larger ones mostly do better, for more work.
-        most_examples: a public number, chosen without looking, that the data has at most: how many there are is then
-            protected, too (:class:`.Batches`). None: it is taken as public.
-
-    Formal guarantee: that of :class:`.DPTrainer`.
-
-    >>> import numpy as np
-    >>> x = np.ones((300, 2), np.float32)
-    >>> trainer = make_private(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), lambda model, x: model(x)[0] ** 2, optax.sgd(0.1),
-    ...                        (x,), epsilon=2.0, delta=1e-4, epochs=3)
-    >>> trainer.plan.steps, bool(1.99 < trainer.plan.certified.upper <= 2.0)
-    (4, True)
+    Arguments are those of :class:`.DPTrainer`, but for ``expected_batch_size``: None is a hundredth of the data, but at
+    least 256 examples, or all.
     """
     source = source_of(data)
-    size = Batches(most_examples=most_examples).size_for(len(source))
+    size = public_size(len(source), most_examples)
+    # Noise is divided by the batch's size, so that small batches drown in it. Sound for any size: the noise follows it.
     if expected_batch_size is None:
-        expected_batch_size = min(size, max(LEAST_BATCH, LEAST_RATE * size))
+        expected_batch_size = min(size, max(256, 0.01 * size))
     return DPTrainer(
         model, loss, optimizer, source, epsilon=epsilon, delta=delta, epochs=epochs, clip_norm=clip_norm,
         expected_batch_size=expected_batch_size, most_examples=most_examples,
     )  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------
-# Noise of DP-SGD as an Optax transformation: any optimizer chained after it is post-processing.
-# ----------------------------------------------------------------------------------------------------
 
 
 class AddNoiseState(NamedTuple):
@@ -347,6 +537,7 @@ class AddNoiseState(NamedTuple):
         return "<AddNoiseState>"  # not its key
 
 
+@_former("add_noise", "PrivateGradients.gradient, and any optimizer on what it returns")
 def add_noise(
     noise_multiplier: float,
     clip_norm: ArrayLike | None = None,
@@ -385,13 +576,6 @@ def add_noise(
     without a seed is traced, since the compiled program would repeat its noise.
 
     Source: Abadi et al. (2016), "Deep learning with differential privacy", Algorithm 1.
-
-    >>> import jax.numpy as jnp, optax
-    >>> optimizer = optax.chain(add_noise(0.0, 1.0, expected_batch_size=4.0, seed=1), optax.sgd(1.0))
-    >>> state = optimizer.init(jnp.zeros(2))
-    >>> updates, state = optimizer.update(jnp.array([2.0, 4.0]), state, jnp.zeros(2))
-    >>> updates.tolist()
-    [-0.5, -1.0]
     """
     validation.check_noise_multiplier(noise_multiplier)
     validation.check_positive(expected_batch_size, "expected_batch_size")

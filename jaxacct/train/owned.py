@@ -156,6 +156,16 @@ def fixed_setting(policy: Policy, state: Any) -> Callable[[Any, Any], Setting]:
 # Leaves of a pytree as NumPy arrays by their numbers, as text, and as a digest: bit for bit, keys included.
 # ----------------------------------------------------------------------------------------------------
 
+
+def path_of(path: Any) -> str:
+    """Returns the names on the way to a leaf of a pytree, as ``blocks/0/kernel``.
+
+    >>> path_of(jax.tree_util.tree_leaves_with_path({"a": [1]})[0][0])
+    'a/0'
+    """
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
 Arrays = dict[str, np.ndarray]
 """Leaves of a pytree by their numbers, as five digits."""
 

@@ -16,14 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 
-from jaxacct import calibrate, certified, rdp
+import jaxacct
+from jaxacct import calibrate, rdp
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.search import least
-from jaxacct.calibrate.targets import most_certified
-from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
+from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsampledGaussian, Steps
 from jaxacct.numerics.precision import in_float64, outside
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.root_search import least_by_secants
 from jaxacct.outward import rounded_up
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
 from jaxacct.validation import MOST_COUNT
@@ -103,26 +102,6 @@ def _reading(made: Array, certified: float) -> Array:
 # composition of the steps made: then the smaller epsilon of that holds
 # (:func:`~jaxacct.train.report.certified_epsilon`).
 # ----------------------------------------------------------------------------------------------------
-
-DIGITS = 6
-"""Number of significant digits of a number that was solved for, rounded to the safe side: a run that is taken up again
-on another machine, whose accountant rounds differently in the last place, has the same plan. Sound for any value; six
-cost less than 2e-5 of epsilon."""
-
-CLOSE, ROUNDS = 3e-4, 15
-"""End of a search for noise: distance of the logarithm of the epsilon reached from that of the budget, and most
-evaluations. Sound for any values, for the result is certified afterwards; wider ones cost tightness."""
-
-LEAST_NOISE = 1e-2
-"""Least noise multiplier at which a search begins. Sound for any value."""
-
-MARGINS = 0.0, 1e-4, 1e-3
-"""Relative margins, of more noise or fewer steps, tried in turn until the rounded plan is certified. Sound for any
-values."""
-
-SHARES = 2 * ALLOWANCE, 0.5
-"""Shares of delta that are tried for a given sampler's cut batches where epsilon is solved for: their cost depends on
-it. Sound for any values below 1, for the cost is checked; what cut batches do not need goes back to the mechanisms."""
 
 Drawn = Callable[[float, int], Sampler]
 """Maker of the sampler for an epsilon and a number of steps: its capacity may depend on them."""
@@ -270,6 +249,9 @@ def plan(
             f"epsilon = {epsilon}, noise_multiplier = {noise_multiplier}, steps = {steps}: give two of them; the third "
             "follows."
         )
+    # Relative margins, of more noise or fewer steps, tried in turn until the rounded plan is certified. Sound for any
+    # values.
+    margins = 0.0, 1e-4, 1e-3
     if epsilon is None:
         assert noise_multiplier is not None
         assert steps is not None
@@ -279,14 +261,14 @@ def plan(
         assert noise_multiplier is not None
         most, sampler = _most_steps(draw, epsilon, delta, noise_multiplier, queries)
         run = sampler.steps_per_run
-        tried = [(noise_multiplier, max(math.floor(most / run / (1 + more)), 1) * run) for more in MARGINS]
+        tried = [(noise_multiplier, max(math.floor(most / run / (1 + more)), 1) * run) for more in margins]
     else:
         sampler = draw(epsilon, steps)
-        least = _solved(sampler, epsilon, delta_left(sampler, steps, epsilon, delta), queries, steps=steps)
-        tried = [(_rounded_up(least * (1 + more)), steps) for more in MARGINS]
+        least = _solve(sampler, epsilon, delta_left(sampler, steps, epsilon, delta), queries, steps=steps)
+        tried = [(_rounded_up(least * (1 + more)), steps) for more in margins]
     # One pass per margin: the first plan that the accountant certifies is the answer.
     for noise, count in tried:
-        bounds = _certified(sampler, noise, count, epsilon, delta_left(sampler, count, epsilon, delta), queries)
+        bounds = _certify(sampler, noise, count, epsilon, delta_left(sampler, count, epsilon, delta), queries)
         if bounds is not None:
             return Plan(
                 sampler=sampler, noise_multiplier=noise, steps=count, epsilon=epsilon, delta=delta, queries=queries,
@@ -305,10 +287,11 @@ def _least_epsilon(
     """Returns the epsilon that the steps cost, and the sampler whose cut batches keep to their share of delta."""
     # Epsilon, the sampler's capacity and the cost of cut batches depend on each other: a share of delta is set aside
     # for the cost, and taken if it suffices. A sampler made for the budget needs the first share only.
+    # Sound for any shares below 1, for the cost is checked.
     ideal = draw(1.0, steps)
-    for share in SHARES:
+    for share in (2 * ALLOWANCE, 0.5):
         mechanisms, counts = composition_of(ideal, noise, steps, queries)
-        bounds = certified.epsilon(mechanisms, counts, delta * (1 - share), relation=ideal.relation)
+        bounds = jaxacct.epsilon(mechanisms, counts, delta * (1 - share), relation=ideal.relation)
         epsilon = _rounded_up(float(bounds.upper))
         if not math.isfinite(epsilon):
             raise ValueError(
@@ -320,9 +303,9 @@ def _least_epsilon(
             # Cut batches cost less than their share; the rest goes back to the mechanisms, whose epsilon then falls,
             # and at a smaller epsilon cut batches cost no more.
             left = delta_left(sampler, steps, epsilon, delta)
-            bounds = certified.epsilon(mechanisms, counts, left, relation=ideal.relation)
+            bounds = jaxacct.epsilon(mechanisms, counts, left, relation=ideal.relation)
             return min(_rounded_up(float(bounds.upper)), epsilon), sampler
-    raise ValueError(_cut_too_often(delta, steps))
+    raise ValueError(_overflow_message(delta, steps))
 
 
 def _most_steps(
@@ -332,8 +315,8 @@ def _most_steps(
     ideal = draw(epsilon, 1)
     relation, run = ideal.relation, ideal.steps_per_run
     mechanisms, counts = composition_of(ideal, noise, run, queries)
-    hopeless = isinstance(ideal, PoissonSampler) and _shown(ideal.sampling_rate, noise, epsilon) >= delta
-    if hopeless or not float(certified.delta(mechanisms, counts, epsilon, relation=relation).upper) < delta:
+    hopeless = isinstance(ideal, PoissonSampler) and least_delta_of_a_step(ideal.sampling_rate, noise, epsilon) >= delta
+    if hopeless or not float(jaxacct.delta(mechanisms, counts, epsilon, relation=relation).upper) < delta:
         raise ValueError(
             f"noise_multiplier = {noise:g} at an expected batch size of {ideal.expected_batch_size:.3g} pays for no "
             f"step within (epsilon = {epsilon}, delta = {delta}): raise noise_multiplier or epsilon, or sample smaller "
@@ -341,7 +324,7 @@ def _most_steps(
         )
 
     def most(left: float) -> int:
-        runs = _solved(ideal, epsilon, left, queries, noise=noise)
+        runs = _solve(ideal, epsilon, left, queries, noise=noise)
         return int(min(runs, MOST_COUNT // run)) * run
 
     steps = most(delta)  # an upper bound: cut batches leave less of delta, hence no more steps
@@ -349,14 +332,14 @@ def _most_steps(
     return most(delta_left(sampler, steps, epsilon, delta)), sampler
 
 
-def _shown(rate: float, noise: float, epsilon: float) -> float:
+def least_delta_of_a_step(rate: float, noise: float, epsilon: float) -> float:
     """Returns a lower bound on delta at ``epsilon`` of one step that samples with probability ``rate``.
 
     The bound is that of one event: the noisy sum is above 1/2, half the example's norm. Its probability is at least
     ``rate`` P(Z > -1/2s) with the example there, Z normal and s the noise, and at most P(Z > 1/2s) without, also where
     another that points away took its place. No delta is below what one event shows; the last factor is for roundings.
 
-    >>> [f"{_shown(0.25, noise, 1.0):.6f}" for noise in (0.0, 0.2, 1.0)]
+    >>> [f"{least_delta_of_a_step(0.25, noise, 1.0):.6f}" for noise in (0.0, 0.2, 1.0)]
     ['0.250000', '0.231568', '0.000000']
     """
     reach = 0.5 / noise / math.sqrt(2) if noise > 0 else math.inf
@@ -366,7 +349,7 @@ def _shown(rate: float, noise: float, epsilon: float) -> float:
     return max((rate * (1 - missed) - without) * (1 - 1e-12), 0.0)
 
 
-def _solved(
+def _solve(
     sampler: Sampler,
     epsilon: float,
     delta: float,
@@ -394,19 +377,21 @@ def _solved(
 
         def delta_at(runs: int) -> Bounds:
             mechanisms, counts = composition_of(sampler, noise, runs * run, queries)
-            return certified.delta(mechanisms, counts, epsilon, relation=sampler.relation)
+            return jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
 
-        return most_certified(delta_at, delta, guess)
-    start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value) / unit, LEAST_NOISE))
+        return calibrate.most_certified(delta_at, delta, guess)
+    # From a noise multiplier of .01 at least, to within 3e-4 of the logarithm of the budget. Sound for any values, for
+    # the result is certified afterwards; wider ones cost tightness.
+    start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value) / unit, 1e-2))
 
     def cost(u: float) -> float:
         mechanisms, counts = composition_of(sampler, math.exp(u), steps, queries)
-        return float(certified.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
+        return float(jaxacct.epsilon(mechanisms, counts, delta, relation=sampler.relation).upper) / epsilon
 
-    return math.exp(least(cost, start, close=CLOSE, rounds=ROUNDS))
+    return math.exp(least_by_secants(cost, start, close=3e-4, rounds=15))
 
 
-def _certified(
+def _certify(
     sampler: Sampler, noise: float, steps: int, epsilon: float, left: float, queries: tuple[SideQuery, ...]
 ) -> Bounds | None:
     """Returns bounds on the epsilon of the plan at ``left``; None where ``epsilon`` is not certified.
@@ -415,9 +400,9 @@ def _certified(
     enough, and bounds the other as well.
     """
     mechanisms, counts = composition_of(sampler, noise, steps, queries)
-    bounds = certified.epsilon(mechanisms, counts, left, relation=sampler.relation)
+    bounds = jaxacct.epsilon(mechanisms, counts, left, relation=sampler.relation)
     if not float(bounds.upper) <= epsilon:
-        at_epsilon = certified.delta(mechanisms, counts, epsilon, relation=sampler.relation)
+        at_epsilon = jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
         if not float(at_epsilon.upper) <= left:
             return None
     upper = min(float(bounds.upper), epsilon)
@@ -445,11 +430,11 @@ def delta_left(sampler: Sampler, steps: int, epsilon: float, delta: float) -> fl
     """
     left = math.nextafter(delta - _overflow(sampler, steps, epsilon), 0.0)
     if left <= 0:
-        raise ValueError(_cut_too_often(delta, steps))
+        raise ValueError(_overflow_message(delta, steps))
     return left
 
 
-def _cut_too_often(delta: float, steps: int) -> str:
+def _overflow_message(delta: float, steps: int) -> str:
     return (
         f"sampler cuts batches so often that they cost all of delta = {delta} over {steps} steps: give it a larger "
         "capacity."
@@ -457,5 +442,9 @@ def _cut_too_often(delta: float, steps: int) -> str:
 
 
 def _rounded_up(value: float) -> float:
-    """Returns a number of ``DIGITS`` significant digits that is not below the given one."""
-    return float(rounded_up(value, f".{DIGITS}g"))
+    """Returns a number of six significant digits that is not below the given one.
+
+    So a run that is taken up again on another machine, whose accountant rounds differently in the last place, has the
+    same plan. Sound for any number of digits; six cost less than 2e-5 of epsilon.
+    """
+    return float(rounded_up(value, ".6g"))

@@ -1,7 +1,6 @@
 """Reports of runs: certified bounds on the epsilon of the steps made, and the words that say when they hold.
 
 * :func:`certified_epsilon` to :func:`guarantee`: the numbers, the composition that they are of, and their meaning;
-* :class:`Norms`, :func:`observing`: size of the last update and the noise in it, at no cost;
 * :func:`build_report`, :func:`write_report`: ``report.json``.
 """
 
@@ -13,28 +12,26 @@ import pathlib
 import platform
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Float32, PyTree
 
 import jaxacct
 from jaxacct import json_files
 from jaxacct.bounds import Bounds
 from jaxacct.json_files import write_whole
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.mechanisms.records import KINDS, record_of
+from jaxacct.mechanisms.records import record_of
 from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant
-from jaxacct.train.datasets.dataset import LossOfUser
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.sampling import PoissonSampler, runs_of
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import Evaluation
 from jaxacct.train.trainer import DPTrainer
+from jaxacct.train.users import LossOfUser
 
 
 def certified_epsilon(trainer: DPTrainer) -> Bounds:
@@ -148,11 +145,13 @@ def composition(trainer: DPTrainer) -> dict[str, Any] | None:
     steps = trainer.plan.steps if whole and trainer.plan is not None else trainer.steps
     mechanisms, counts = _composition(trainer, steps)
     parts, times = (mechanisms, counts) if isinstance(mechanisms, tuple) else ((mechanisms,), (counts,))
-    if any(KINDS.get(type(part).__name__) is not type(part) for part in parts):
+    try:
+        records = [record_of(part) for part in parts]
+    except ValueError:  # a mechanism of the user's own
         return None
     runs = runs_of(trainer.sampler, steps) * trainer.sampler.steps_per_run
     return {
-        "mechanisms": [record_of(part) for part in parts],
+        "mechanisms": records,
         "steps": [np.asarray(count).tolist() for count in times],
         "relation": trainer.sampler.relation,
         # Their cost in delta at an epsilon is 1 + e^epsilon times the probability: at epsilon 0, twice.
@@ -174,23 +173,11 @@ def _composition(trainer: DPTrainer, steps: int) -> tuple[Any, Any]:
     return PoissonSubsampledGaussian(distinct, rates), counts if steps else np.zeros_like(counts)
 
 
-BOOKS = {"menu": "menu filter", "filter": "Rényi filter", "odometer": "odometer"}
-"""Names of ledgers in a guarantee's words, by their kinds; a planned ledger is called the plan."""
-
 RELATIONS = {
     "add_or_remove": "{unit} added or removed",
     "replace": "{unit} replaced by another",
 }
 """Neighbouring relations in words, by their names."""
-
-BATCHES = {
-    "PoissonSampler": "Poisson sampled; those cut at capacity are paid for in delta",
-    "TruncatedPoissonSampler": "Poisson sampled and cut at random, which the mechanism counts",
-    "WithoutReplacementSampler": "of fixed size, drawn without replacement",
-    "CyclicPoissonSampler": "Poisson sampled from groups that take turns; those cut at capacity are paid for in delta",
-    "RandomAllocationSampler": "by random allocation, each example in equally many batches of every epoch",
-}
-"""Ways of drawing batches in words, by the samplers' names."""
 
 
 def unit_of(trainer: DPTrainer) -> str:
@@ -214,7 +201,9 @@ def guarantee(trainer: DPTrainer) -> str:
     running bound (:mod:`jaxacct.filters`, :mod:`jaxacct.odometers`). :func:`~jaxacct.train.build_report` puts these
     words into a report.
     """
-    odometer, book = trainer.ledger_kind == "odometer", BOOKS.get(trainer.ledger_kind or "", "plan")
+    odometer = trainer.ledger_kind == "odometer"
+    books = {"menu": "menu filter", "filter": "Rényi filter", "odometer": "odometer", "planned": "plan"}
+    book = books[trainer.ledger_kind]
     if trainer.plan is not None and not trainer.stopping_was_planned:
         text = (
             f"The noise multiplier, the sampling rate and at most {trainer.plan.steps} steps were fixed "
@@ -247,9 +236,17 @@ def guarantee(trainer: DPTrainer) -> str:
     if trainer.plan is not None and trainer.plan.queries:
         text += f" What the plan pays for beside the steps is included: {', '.join(trainer.plan.beside)}."
     sampler = type(drawn_by(trainer.sampler)).__name__
+    batches = {
+        "PoissonSampler": "Poisson sampled; those cut at capacity are paid for in delta",
+        "TruncatedPoissonSampler": "Poisson sampled and cut at random, which the mechanism counts",
+        "WithoutReplacementSampler": "of fixed size, drawn without replacement",
+        "CyclicPoissonSampler": "Poisson sampled from groups that take turns; those cut at capacity are paid for in "
+        "delta",
+        "RandomAllocationSampler": "by random allocation, each example in equally many batches of every epoch",
+    }
     text += (
         f" Neighbours: {RELATIONS[trainer.sampler.relation].format(unit=unit_of(trainer))}.{_number_of(trainer)}"
-        f" Batches: {BATCHES.get(sampler, f'drawn by {sampler}')}."
+        f" Batches: {batches.get(sampler, f'drawn by {sampler}')}."
     )
     if isinstance(trainer.sampler, Correlated):
         text += f" Noise: {trainer.sampler.noise}, fixed before training."
@@ -259,112 +256,8 @@ def guarantee(trainer: DPTrainer) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Norms of the last update and of the noise in it, computed from released and public numbers, at no cost.
-# ----------------------------------------------------------------------------------------------------
-
-
-class Norms(NamedTuple):
-    """L2 norms of the last update, zero before the first; float32.
-
-    Attributes:
-        gradient (): norm of the noisy mean of clipped gradients, as released.
-        noise (): root mean square of the norm of the noise in it, a public number: deviation times sqrt(entries).
-        update (): norm of the update that the optimizer made of it.
-    """
-
-    gradient: Float32[Array, ""]
-    noise: Float32[Array, ""]
-    update: Float32[Array, ""]
-
-    @property
-    def signal(self) -> float:
-        """Estimate of the norm of the mean clipped gradient: ``sqrt(gradient^2 - noise^2)``, 0 where noise drowns it.
-
-        The square is unbiased before it is cut at 0; of d entries, it errs by about ``noise^2 sqrt(2 / d)``.
-        """
-        return math.sqrt(max(float(self.gradient) ** 2 - float(self.noise) ** 2, 0.0))
-
-
-class ObservingState(NamedTuple):
-    """State of :func:`observing`.
-
-    Attributes:
-        inner: the optimizer's own.
-        norms: of the last update.
-    """
-
-    inner: PyTree
-    norms: Norms
-
-
-def observing(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """Returns ``optimizer``, which also keeps the :class:`Norms` of its last update; :func:`last_norms` reads them.
-
-    Put it around everything else. Its noise is the ``noise_deviation`` that ``update`` is told, by :class:`.DPTrainer`
-    for one; NaN where it is not told.
-
-    Formal guarantee: the norms are functions of released and public numbers, so that they cost nothing
-    (post-processing).
-
-    >>> optimizer = observing(optax.sgd(0.5))
-    >>> _, state = optimizer.update(jnp.array([3.0, 4.0]), optimizer.init(jnp.zeros(2)), noise_deviation=2.0)
-    >>> [round(float(norm), 3) for norm in state.norms], round(state.norms.signal, 3)
-    ([5.0, 2.828, 2.5], 4.123)
-    """
-    inner = optax.with_extra_args_support(optimizer)
-
-    def init(params: PyTree) -> ObservingState:
-        zero = jnp.zeros((), jnp.float32)
-        return ObservingState(inner.init(params), Norms(zero, zero, zero))
-
-    def update(
-        updates: PyTree,
-        state: ObservingState,
-        params: PyTree | None = None,
-        **extra: Any,
-    ) -> tuple[PyTree, ObservingState]:
-        made, inner_state = inner.update(updates, state.inner, params, **extra)
-        entries = sum(leaf.size for leaf in jax.tree.leaves(updates))
-        noise = jnp.asarray(extra.get("noise_deviation", math.nan), jnp.float32) * math.sqrt(entries)
-        return made, ObservingState(inner_state, Norms(_norm(updates), noise, _norm(made)))
-
-    return optax.GradientTransformationExtraArgs(init, update)
-
-
-def last_norms(trainer: DPTrainer) -> Norms:
-    """Returns the norms of a trainer's last update; its optimizer is :func:`observing`.
-
-    The noise is divided by the batch's expected size, ``trainer.sampler.expected_batch_size``. The size that was drawn
-    is private. Raises ValueError where the optimizer keeps no norms.
-
-    >>> from flax import nnx
-    >>> trainer = DPTrainer(nnx.Linear(1, 1, rngs=nnx.Rngs(0)), lambda m, x: m(x)[0], observing(optax.sgd(0.1)),
-    ...                     (jnp.ones((50, 1)),), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
-    ...                     expected_batch_size=10, clip_norm=1.0, ledger="filter")
-    >>> float(last_norms(trainer).update)  # no update yet
-    0.0
-    """
-    leaves = jax.tree.leaves(trainer.state.opt_state, is_leaf=lambda node: isinstance(node, ObservingState))
-    found = [leaf.norms for leaf in leaves if isinstance(leaf, ObservingState)]
-    if len(found) != 1:
-        raise ValueError(f"the optimizer keeps the norms of {len(found)} updates: give observing(optimizer).")
-    return found[0]
-
-
-def _norm(tree: PyTree) -> Array:
-    """Returns the L2 norm of all entries together, in float32."""
-    return jnp.sqrt(sum(jnp.square(leaf.astype(jnp.float32)).sum() for leaf in jax.tree.leaves(tree)))
-
-
-# ----------------------------------------------------------------------------------------------------
 # Report of a run, ``report.json``: what was run, what it reached, what it cost, and which guarantee holds.
 # ----------------------------------------------------------------------------------------------------
-
-PACKAGES = ("jaxacct", "jax", "flax", "optax", "numpy")
-"""Packages whose versions a report has."""
-
-GIVEN = "given by the user"
-"""Words of a report for a seed that it does not tell."""
 
 
 def build_report(
@@ -399,8 +292,8 @@ def build_report(
     certified = None
     if trainer.plan is not None or trainer.stopping_was_planned:
         bounds = certified_epsilon(trainer)
-        certified = {name: float(getattr(bounds, name)) for name in ("lower", "estimate", "upper")}
-    augment, metrics = trainer.augmentation.augment, trainer.program.metrics
+        certified = {"lower": float(bounds.lower), "estimate": float(bounds.estimate), "upper": float(bounds.upper)}
+    augment, metrics = trainer.augment, trainer.program.metrics
     settings = {
         "unit": unit_of(trainer),
         "num_examples": trainer.sampler.num_examples,
@@ -416,14 +309,14 @@ def build_report(
         "noise_multiplier": trainer.noise_multiplier,
         "clip_norm": trainer.clip_norm,
         "microbatch_size": trainer.microbatch_size,
-        "views": trainer.augmentation.views,
+        "views": trainer.views,
         "augment": None if augment is None else getattr(augment, "__qualname__", type(augment).__name__),
         "metrics": metrics and {"means": list(metrics.names), "share": metrics.share},
         "budget": {"epsilon": trainer.epsilon, "delta": trainer.delta},
         "composition": composition(trainer),
         "delta_for_accounting": trainer.delta_after_overflow,
         "lost_steps": trainer.progress.lost_steps,
-        "seed": trainer.seed if with_seed or trainer.seed == ENTROPY else GIVEN,
+        "seed": trainer.seed if with_seed or trainer.seed == ENTROPY else "given by the user",
     }
     return {
         "config": {**(config or {}), **settings},
@@ -436,7 +329,8 @@ def build_report(
             "delta": trainer.delta,
             "guarantee": guarantee(trainer),
         },
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in ("jaxacct", "jax", "flax", "optax", "numpy")},
     }
 
 

@@ -1,9 +1,7 @@
-"""Borders of a run: what passes between it and other processes, the disk, and other programs.
+"""Borders of a run: the other processes that make it, and the programs that know it again or take its model.
 
 * :func:`agreed_key` to :func:`meet`: several processes that make one run together, each with devices of its own
   (:func:`jax.distributed.initialize`);
-* :func:`locked`: the lock of a run's folder;
-* :class:`Record`, :class:`WriteAhead`: the write-ahead record of a run's spending;
 * :func:`fingerprint`: the settings by which a run is known again;
 * :func:`save_model`, :func:`load_model`, :func:`export_inference`: models that may be given away.
 
@@ -14,18 +12,13 @@ itself, is compared. Alone, a process pays nothing for any of this.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import json
 import os
 import pathlib
 import re
-import sys
 import warnings
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -34,10 +27,8 @@ from flax import nnx
 from jax import export
 from jaxtyping import PyTree
 
-from jaxacct import json_files
-from jaxacct.json_files import PRIVATE, write_whole
 from jaxacct.train.keys import ENTROPY
-from jaxacct.train.owned import Leaf, arrays_of, described, differences, digest, owned, placed
+from jaxacct.train.owned import arrays_of, described, differences, digest, owned, placed
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import name_of
 
@@ -105,152 +96,8 @@ def meet(where: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Lock of a run's folder: one process at a time writes to it.
-# ----------------------------------------------------------------------------------------------------
-
-
-def locked(path: pathlib.Path) -> IO[bytes]:
-    """Returns an open file that no other process has, until it is closed or the process ends.
-
-    Raises ValueError where another one has it.
-    """
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE), "r+b")
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise ValueError(
-            f"checkpoints = {path.parent} are in use by another process ({error}): end it, or name another folder."
-        ) from None
-    return file
-
-
-# ----------------------------------------------------------------------------------------------------
-# Write-ahead record of what a run has spent: two small files, on disk before the updates that they pay for are made.
-#
-# Each of the files has all of the record, and is replaced whole: first the one, then the other. Both are synchronized
-# with the disk before the method returns. A reader takes the newer of the undamaged ones.
-#
-# Why a record that is read back is never below what was released
-# ---------------------------------------------------------------
-# A record is made from a ledger that has paid for all that was released before, and nothing more is released until the
-# method that writes it has returned. So let n be the last record whose writing has returned: what was released is paid
-# for by n, and by n + 1, if that was begun. Whatever ends the process, *each* file has n or n + 1. If one of them was
-# cut, damaged, removed or set back to an earlier time, the newer one still has n or n + 1. Where both are cut or
-# damaged, their checksums say so, and reading is refused. No file can show that both of them, and the checkpoints, were
-# set back together.
-#
-# Why no database: a database that was cut is repaired by giving up its last writes, which are those that must be kept.
-# Nine in ten of all cuts of SQLite's log open without an error and with fewer rows.
-# ----------------------------------------------------------------------------------------------------
-
-MOST_BYTES = 2**24
-"""Most bytes read of a file. A record has some thousands; a longer file is none, and is not read to its end. A value
-below a record's length would make it count as damaged."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """A statement of what has been spent, or is about to be.
-
-    Attributes:
-        after: number of the checkpoint that it follows.
-        stop: number of steps that it covers, from the run's first.
-        paid: number of updates paid for until then, lost ones included.
-        epsilon: the ledger's at ``stop``.
-        ledger: the leaves of the ledger at ``stop``.
-        digests: steps since that checkpoint whose states were computed, with the digests of those.
-        number: larger than that of any record of the run before.
-    """
-
-    after: int
-    stop: int
-    paid: int
-    epsilon: float
-    ledger: tuple[Leaf, ...]
-    digests: tuple[tuple[int, str], ...] = ()
-    number: int = 0
-
-    def content(self) -> bytes:
-        """Returns the record as JSON with a checksum; no proper part of it is JSON, so that a cut file is found out."""
-        entries = json_files.loads(json_files.dumps(dataclasses.asdict(self)))
-        return json.dumps({"crc32": _checksum(entries), **entries}).encode()
-
-    @classmethod
-    def of_content(cls, content: bytes) -> Record:
-        """Returns the record of a whole file; raises ValueError, KeyError or TypeError where it is none."""
-        entries = dict(json_files.loads(content))
-        if entries.pop("crc32") != _checksum(entries):
-            raise ValueError("the checksum is another.")
-        if any(type(entries[name]) is not int or entries[name] < 0 for name in ("after", "stop", "paid", "number")):
-            raise ValueError("a count is no whole number.")
-        ledger = tuple((dtype, tuple(shape), digits) for dtype, shape, digits in entries.pop("ledger"))
-        digests = tuple((int(step), str(digest)) for step, digest in entries.pop("digests"))
-        return cls(ledger=ledger, digests=digests, **entries | {"epsilon": float(entries["epsilon"])})
-
-
-def _checksum(entries: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(entries, sort_keys=True).encode())
-
-
-class WriteAhead:
-    """The two files of a record, ``path`` and one beside it."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self.paths = path, path.with_suffix(f".copy{path.suffix}")
-
-    def write(self, record: Record) -> None:
-        """Replaces the record by one with a larger number; when this returns it is on the disk."""
-        for path in self.paths:
-            write_private(path, record.content())
-
-    def read(self) -> Record:
-        """Returns the record; raises ValueError or FileNotFoundError where what was spent is not known."""
-        found, reasons = [], []
-        # Every file is tried: one that is damaged or missing only counts where there is no other.
-        for path in self.paths:
-            try:
-                with path.open("rb") as file:
-                    found.append(Record.of_content(file.read(MOST_BYTES)))
-            except FileNotFoundError:
-                reasons.append(f"{path.name} is missing")
-            except (ValueError, KeyError, TypeError):
-                reasons.append(f"{path.name} is damaged")
-        if not found:
-            kind = ValueError if self.exists() else FileNotFoundError
-            raise kind(
-                f"{self.paths[0].parent}: {', '.join(reasons)}: what the run has spent is not known. Restore one of "
-                "the files, or begin a run in another folder and count this one's whole budget as spent."
-            )
-        return max(found, key=lambda record: record.number)
-
-    def exists(self) -> bool:
-        """Returns whether at least one of the files exists."""
-        return any(path.exists() for path in self.paths)
-
-
-def write_private(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file whole or not at all, readable by its owner only; when this returns it is on the disk."""
-    write_whole(path, content, mode=PRIVATE)
-
-
-# ----------------------------------------------------------------------------------------------------
 # Fingerprint of a run: the public settings by which it is known again.
 # ----------------------------------------------------------------------------------------------------
-
-FIRST = 32
-"""Number of first steps by which a strategy is known again that shows no arrays of its own. Larger tells more of them
-apart, for a little time."""
-
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Pattern of a function's address in memory, which its printed form tells and which differs between processes."""
 
 
 def fingerprint(trainer: DPTrainer) -> dict[str, str]:
@@ -283,8 +130,9 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     }
     if isinstance(trainer.sampler, Correlated):
         numbers = [leaf for leaf in jax.tree.leaves(trainer.noise) if isinstance(leaf, np.ndarray)]
-        if not numbers and trainer.noise is not None:  # no arrays to see: the leading block of C^-1 tells it apart
-            first = np.eye(min(trainer.sampler.steps, FIRST))
+        if not numbers and trainer.noise is not None:
+            # No arrays to see: C^-1 of the first 32 steps tells it apart. More would tell more, for a little time.
+            first = np.eye(min(trainer.sampler.steps, 32))
             numbers = [np.asarray(jax.jit(trainer.noise.solve)(first), np.float32).round(4) + 0.0]
         entries["noise"] = f"{trainer.sampler.noise}, {digest(arrays_of(numbers))[:16]}"
     if trainer.menu is not None:
@@ -298,7 +146,8 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     for name, tree in parts.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             entries[f"{name} {name_of(path)}"] = described(leaf)
-    return {name: ADDRESS.sub("", str(value)) for name, value in entries.items()}
+    # A function's printed form tells its address in memory, which differs between processes.
+    return {name: re.sub(r" at 0x[0-9a-f]+", "", str(value)) for name, value in entries.items()}
 
 
 def _seed(trainer: DPTrainer) -> str:
@@ -314,9 +163,6 @@ def _seed(trainer: DPTrainer) -> str:
 # :class:`~jaxacct.train.checkpoints.Checkpoints`. A model that goes on with training on the same data by another
 # trainer has spent what both spend, and no report of either says so.
 # ----------------------------------------------------------------------------------------------------
-
-PLATFORMS = ("cpu", "cuda", "tpu")
-"""Platforms that an exported function runs on by default, as :mod:`jax.export` calls them."""
 
 
 def save_model(model: nnx.Module, folder: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -387,7 +233,7 @@ def export_inference(
     inputs: PyTree,
     predict: Callable[..., PyTree] | None = None,
     *,
-    platforms: Sequence[str] = PLATFORMS,
+    platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
 ) -> bytes:
     """Returns the model as a function of a batch, serialized: JAX alone deserializes and calls it.
 

@@ -19,16 +19,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.train.owned import owned_array
+from jaxacct.train.owned import owned_array, path_of
 from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.validation import MOST_COUNT
-
-WHY_BY_INDEX = (
-    "Poisson sampling draws each example anew at every step, and needs those that it drew by their numbers; batches of "
-    "a stream, shuffled or not, are another mechanism, whose guarantee is weaker and not the one that is accounted; "
-    "of shuffled batches no tight bound is known, jaxacct.train.RandomAllocationSampler uses every example as evenly"
-)
-"""Reason why streams are refused, for messages."""
 
 REMEDY = "give arrays, or an object with __len__ and __getitem__"
 """Remedy that such messages give."""
@@ -78,8 +71,8 @@ def arrays_in(data: Any) -> Any:
     for path, leaf in jax.tree_util.tree_leaves_with_path(data, is_leaf=is_no_tree):
         if not _is_array(leaf):
             raise TypeError(
-                f"part {_name(path)} of data is a {type(leaf).__name__}: give arrays with shape and dtype, or one "
-                "object whose items are examples."
+                f"part {path_of(path) or '0'} of data is a {type(leaf).__name__}: give arrays with shape and dtype, or "
+                "one object whose items are examples."
             )
         if isinstance(leaf, np.ndarray):
             _check_numbers(path, leaf)
@@ -134,7 +127,7 @@ class Items:
         for path, part in zip(paths, parts, strict=True):
             _check_numbers(path, part)
         self._first = [(part.shape, part.dtype) for part in parts]
-        self._names = [_name(path) for path in paths]
+        self._names = [path_of(path) or "0" for path in paths]
         self.example = jax.tree.unflatten(self._structure, [_shape_of(part) for part in parts])
 
     def read(self, rows: np.ndarray) -> tuple[Any, ...]:
@@ -200,7 +193,13 @@ def _first(data: Any) -> Any:
 
 
 def _stream_of_rows(is_one: bool) -> str:
-    return f", it is a stream ({WHY_BY_INDEX})" if is_one else ""
+    why = (
+        "Poisson sampling draws each example anew at every step, and needs those that it drew by their numbers; batches"
+        " of a stream, shuffled or not, are another mechanism, whose guarantee is weaker and not the one that is "
+        "accounted; of shuffled batches no tight bound is known, jaxacct.train.RandomAllocationSampler uses every "
+        "example as evenly"
+    )
+    return f", it is a stream ({why})" if is_one else ""
 
 
 def _is_array(leaf: Any) -> bool:
@@ -236,13 +235,9 @@ def _as_array(leaf: Any) -> np.ndarray:
 def _check_numbers(path: Any, part: np.ndarray) -> None:
     if not (jnp.issubdtype(part.dtype, jnp.number) or part.dtype == bool):
         raise TypeError(
-            f"part {_name(path)} of data is of dtype {part.dtype}, and not of numbers: leave it out, or encode it by "
-            "public rules (tokens, categories, a padded length)."
+            f"part {path_of(path) or '0'} of data is of dtype {part.dtype}, and not of numbers: leave it out, or "
+            "encode it by public rules (tokens, categories, a padded length)."
         )
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/") or "0"
 
 
 def _shape_of(part: np.ndarray) -> jax.ShapeDtypeStruct:

@@ -24,7 +24,8 @@ from jaxtyping import Array, Float32, Int32, PyTree
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import NoiseState
 from jaxacct.train.clipping import ClippingRule
-from jaxacct.train.clipping.rows import WHOLE, axes_of, names_in
+from jaxacct.train.clipping.rows import WHOLE, axes_of, filled_places, names_in
+from jaxacct.train.owned import path_of
 
 
 @register_dataclass
@@ -288,8 +289,7 @@ class OwnRows:
         devices, rows = self._layout.row_parts, self._layout.rows
         # Row i of the draw goes to device i mod ``devices``: real rows come first in a draw, padding last, so that each
         # device has about as many real rows as any other.
-        places = np.arange(-(-len(indices) // devices) * devices).reshape(-1, devices).T.reshape(-1)
-        asked = np.asarray(indices)[np.minimum(places, len(indices) - 1)]
+        asked = np.asarray(indices)[filled_places(len(indices), devices).reshape(-1, devices).T.reshape(-1)]
         size, ours = len(asked) // devices, rows.addressable_devices_indices_map(asked.shape)
         firsts = sorted({index[0].start or 0 for index in ours.values() if index is not None})
         found = {first: self._source.fetch(asked[first : first + size]) for first in firsts}
@@ -332,4 +332,4 @@ def sharding_over(devices: Sequence[jax.Device] | None) -> NamedSharding | None:
 
 def name_of(path: Any) -> str:
     """Returns the path of a leaf with ``/`` between names, as :func:`~jaxacct.train.split_params` takes it."""
-    return jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
+    return path_of(path).removesuffix("/value")

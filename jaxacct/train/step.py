@@ -32,38 +32,112 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float64, Int32, PyTree
 
 from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.numerics.precision import in_float64, scope
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.policies import Constant, Policy, Setting
-from jaxacct.strategies import Strategy
-from jaxacct.train.clipping import Routes, clip_and_sum, routes
-from jaxacct.train.clipping.query import check_rows
+from jaxacct.strategies import NoiseState, Strategy
+from jaxacct.train.clipping import ClippedSum, ClippingRule, Routes, clip_and_sum, routes
+from jaxacct.train.clipping.query import check_loss
 from jaxacct.train.clipping.rows import mapped
-from jaxacct.train.keys import threefry
+from jaxacct.train.keys import standard_normal, threefry
 from jaxacct.train.metrics import UNIT, Metrics, all_finite, check_gradients, no_finite_gradient, one_number
 from jaxacct.train.models import ExampleLoss, merged
-from jaxacct.train.noise import deviation_of_mean, privatized, standard_normal
+from jaxacct.train.noise import deviation_of_mean, privatized
 from jaxacct.train.planned import PlannedLedger
-from jaxacct.train.sampling import Correlated, PoissonSampler
+from jaxacct.train.sampling import Correlated, PoissonSampler, Sampler
 from jaxacct.train.state import Layout, TrainState
 
 SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
 """Purposes of keys: the number that is folded into the run's key before the step's. Any distinct numbers are sound;
 others change what a seed gives."""
 
-BLOCK = 512
-"""Number of examples that a count looks at together. Time and memory only."""
+S = TypeVar("S", bound="Stepping")
+"""Type of a state that one step moves on."""
 
 Data = tuple[Any, ...]
 """A pytree of arrays with a leading axis; the tuple's entries are the loss's arguments."""
+
+
+class Stepping(Protocol):
+    """The part of a state that one noisy step reads and moves on: a trainer's, or that of a loop of one's own.
+
+    Attributes:
+        ledger, rule, step, key, noise: as :class:`.TrainState` has them.
+    """
+
+    @property
+    def ledger(self) -> Any: ...
+
+    @property
+    def rule(self) -> ClippingRule: ...
+
+    @property
+    def step(self) -> Int32[Array, ""]: ...
+
+    @property
+    def key(self) -> jax.Array: ...
+
+    @property
+    def noise(self) -> NoiseState | None: ...
+
+
+def key_of(state: Stepping, purpose: int) -> jax.Array:
+    """Returns the key of a purpose at the state's step."""
+    return jax.random.fold_in(jax.random.fold_in(state.key, purpose), state.step)
+
+
+def runs_begun(sampler: Sampler, step: Array) -> Int32[Array, ""]:
+    """Returns how many runs of the sampler's mechanism a step begins, 1 or 0: a run is paid for as a whole."""
+    return (step % sampler.steps_per_run == 0).astype(jnp.int32)
+
+
+def loss_of_row(
+    loss: Callable[[PyTree, Any, jax.Array | None], Array], state: Stepping, *, random: bool
+) -> Callable[[PyTree, tuple[Any, Any]], Array]:
+    """Returns the loss at the state's step by the parameters and a row: an example and its index in the data.
+
+    The example's key is made from its index, which is not looked at where nothing is random.
+    """
+    key = threefry(key_of(state, LOSS)) if random else None
+
+    def of_row(params: PyTree, row: tuple[Any, Any]) -> Array:
+        example, index = row
+        return loss(params, example, None if key is None else jax.random.fold_in(key, index))
+
+    return of_row
+
+
+def with_noise(
+    state: S,
+    params: PyTree,
+    clipped: ClippedSum,
+    sampler: Sampler,
+    *,
+    noise_multiplier: ArrayLike,
+    expected_batch_size: ArrayLike,
+    shardings: PyTree | None = None,
+) -> tuple[PyTree, S]:
+    """Returns the noisy mean of a clipped sum, in the parameters' dtypes, and the state after it: rule, noise and step.
+
+    The noise is the sampler's: correlated if it is a :class:`.Correlated`, else independent. The rule moves by a noisy
+    count, which the step has paid for.
+    """
+    strategy = sampler.strategy if isinstance(sampler, Correlated) else None
+    noisy, noise = privatized(
+        key_of(state, NOISE), clipped.total, strategy, state.noise, noise_multiplier=noise_multiplier,
+        clip_norm=state.rule.sensitivity, expected_batch_size=expected_batch_size, shardings=shardings,
+    )  # fmt: skip
+    rule = state.rule.update(key_of(state, RULE), clipped.unclipped, sampler.expected_batch_size)
+    after = dataclasses.replace(state, rule=rule, noise=noise, step=state.step + 1)  # type: ignore[type-var]
+    return jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), noisy, params), after
 
 
 @dataclass(frozen=True)
@@ -130,7 +204,7 @@ class StepProgram:
             parts = self.layout.row_parts
             params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
         rows = -(-self.sampler.capacity // parts)
-        finite = check_rows(loss, params, row, rows, microbatch_size=self.microbatch_size, ghost=self.ghost)
+        finite = check_loss(loss, params, row, rows, microbatch_size=self.microbatch_size, ghost=self.ghost)
         if not finite and self.layout is None:
             raise no_finite_gradient()
 
@@ -167,8 +241,8 @@ class StepProgram:
         """
         curve = self.curve(state) if self.policy.every_step else curve
         learns = all_finite(state.params, whole=self.layout is None)
-        first = state.step % self.sampler.steps_per_run == 0
-        granted, ledger = self.spend(state.ledger, curve, (first & learns).astype(jnp.int32))
+        runs = runs_begun(self.sampler, state.step) * learns.astype(jnp.int32)
+        granted, ledger = self.spend(state.ledger, curve, runs)
         return granted & learns, dataclasses.replace(state, ledger=ledger)
 
     def step(self, state: TrainState, curve: Array, constants: PyTree, data: Data) -> tuple[Array, TrainState]:
@@ -208,17 +282,9 @@ class StepProgram:
         return self.sampler.sample(self.sample_key(state), state.step)
 
     def loss_of_row(self, state: TrainState, constants: PyTree) -> Callable[[PyTree, tuple[Data, Any]], Array]:
-        """Returns the step's loss by the parameters and a row: an example, and its index, from which its key is made.
-
-        The index is not looked at where nothing is random.
-        """
-        key = threefry(_key(state, LOSS)) if self.loss.random else None
-
-        def loss(params: PyTree, row: tuple[Data, Any]) -> Array:
-            example, index = row
-            return self.loss(params, constants, example, None if key is None else jax.random.fold_in(key, index))
-
-        return loss
+        """Returns the step's :func:`loss_of_row` by the trained parameters."""
+        loss = lambda params, example, key: self.loss(params, constants, example, key)  # noqa: E731
+        return loss_of_row(loss, state, random=self.loss.random)
 
     def update(
         self, state: TrainState, constants: PyTree, examples: Data, mask: Array, indices: Array | None = None
@@ -232,12 +298,11 @@ class StepProgram:
             indices, _ = self.draw(state)
         # Gradients of private examples are formed within the next call alone; it returns their sum, of sensitivity
         # ``state.rule.sensitivity``, and a count that is private as well.
-        rows = (examples, indices)
         shardings = None if self.layout is None else self.layout.of_variables(state.params)
-        total, unclipped = clip_and_sum(
+        clipped = clip_and_sum(
             self.loss_of_row(state, constants),
             state.params,
-            rows,
+            (examples, indices),
             mask,
             rule=state.rule,
             microbatch_size=self.microbatch_size,
@@ -249,31 +314,32 @@ class StepProgram:
         metrics = state.metrics
         if self.metrics is not None:
             metrics = self.metrics.after(
-                metrics, _key(state, METRICS), lambda: merged(self.loss.graph, state.params, constants), examples, mask,
-                unclipped, noise_multiplier=self._all_noise, expected_batch_size=self.sampler.expected_batch_size,
-            )  # fmt: skip
+                metrics,
+                key_of(state, METRICS),
+                lambda: merged(self.loss.graph, state.params, constants),
+                examples,
+                mask,
+                clipped.unclipped,
+                noise_multiplier=self._all_noise,
+                expected_batch_size=self.sampler.expected_batch_size,
+            )
         noise, size = self._noise_and_size(state)
-        # The sum leaves here with its noise. All that follows is post-processing, except the rule's update, which adds
-        # noise of its own to the count.
-        gradient, kept = privatized(
-            _key(state, NOISE), total, self.strategy, state.noise, noise_multiplier=noise,
-            clip_norm=state.rule.sensitivity, expected_batch_size=size, shardings=shardings,
+        # The sum leaves here with its noise, and all that follows is post-processing.
+        gradient, after = with_noise(
+            state, state.params, clipped, self.sampler, noise_multiplier=noise, expected_batch_size=size,
+            shardings=shardings,
         )  # fmt: skip
-        gradient = jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), gradient, state.params)
         told = {}
         if self.strategy is None:  # correlated noise has another deviation at each step
             told["noise_deviation"] = deviation_of_mean(noise, state.rule.sensitivity, size)
         optimizer = optax.with_extra_args_support(self.optimizer)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **told)
         return dataclasses.replace(
-            state,
+            after,
             params=optax.apply_updates(state.params, updates),
             # Weak types would change the carry's type, which a compiled loop refuses.
             opt_state=jax.tree.map(lambda new, old: strongly_typed(new, old.dtype), opt_state, state.opt_state),
-            rule=state.rule.update(_key(state, RULE), unclipped, self.sampler.expected_batch_size),
-            step=state.step + 1,
             metrics=metrics,
-            noise=kept,
         )
 
     def routes(self, state: TrainState, constants: PyTree, example: tuple[Any, ...]) -> Routes:
@@ -335,20 +401,17 @@ class StepProgram:
         if query is None:
             policy = self.policy.adapt(state.policy, state.ledger, state.step, jnp.zeros(()))
             return dataclasses.replace(state, policy=policy)
-        granted, ledger = self.spend(state.ledger, state.ledger.curve(query, relation=self.sampler.relation))
+        curve = state.ledger.curve(query, relation=self.sampler.relation)
+        granted, ledger = self.spend(state.ledger, curve)
 
         def ask(state: TrainState) -> TrainState:
-            parts = self._counted(state, constants, data)
-            answer = noisy_count(_key(state, ANSWER), parts, query.noise_multiplier)
+            one = lambda example: self.counted(state, constants, example)  # noqa: E731
+            parts = mapped(one, data, 512)  # examples at a time: time and memory only
+            answer = noisy_count(key_of(state, ANSWER), parts, query.noise_multiplier)
             return dataclasses.replace(state, policy=self.policy.adapt(state.policy, ledger, state.step, answer))
 
         paid = dataclasses.replace(state, ledger=ledger)
         return jax.lax.cond(granted, ask, lambda unchanged: unchanged, paid)
-
-    def _counted(self, state: TrainState, constants: PyTree, data: Data) -> Array:
-        """Returns what each example adds to the count of correct ones."""
-        one = lambda example: self.counted(state, constants, example)  # noqa: E731
-        return mapped(one, data, BLOCK)
 
     def counted(self, state: TrainState, constants: PyTree, example: Data) -> Array:
         """Returns what one example adds to the count, between 0 and 1, whatever ``correct`` returns.
@@ -389,11 +452,6 @@ def _while_granted(
 
     _, refused, state = jax.lax.while_loop(goes_on, advance, (jnp.zeros((), jnp.int32), jnp.array(False), state))
     return state, refused
-
-
-def _key(state: TrainState, purpose: int) -> jax.Array:
-    """Returns the key of a purpose at the state's step."""
-    return jax.random.fold_in(jax.random.fold_in(state.key, purpose), state.step)
 
 
 @in_float64(safe=as_it_is)

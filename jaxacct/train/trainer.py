@@ -1,61 +1,70 @@
 """The DP-SGD trainer: it samples, clips, sums, adds noise and updates while a ledger grants the steps.
 
-:class:`DPTrainer` checks and copies what it is given, makes the ledger and the compiled program
-(:mod:`jaxacct.train.step`), and says what is left and what is spent; :mod:`jaxacct.train.loop` runs it.
+:class:`DPTrainer` checks and copies what it is given (:mod:`jaxacct.train.settings`), keeps the state, and runs the
+step (:class:`.StepProgram`, where a diagram shows one). The road of a step is :meth:`DPTrainer.fit`, which evaluates
+and records; ``_advance``, which has a keeper write the spend down before and the state after; ``_compute``, which calls
+the compiled program; and :meth:`.StepProgram.run`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
-from typing import Any, Unpack
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array
+from jaxtyping import Array, Bool, PyTree
 
+from jaxacct import validation
 from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.menus import Menu, certify
 from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant, Policy
-from jaxacct.processes import check_not_forked
-from jaxacct.strategies import Strategy
+from jaxacct.processes import Interrupts, check_not_forked
+from jaxacct.processes import progress as progress_bar
+from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
-from jaxacct.train.groups import Augmentation, Batches, Budget, Placement, Short, check_one, group_of
 from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
-from jaxacct.train.loop import Loop
-from jaxacct.train.metrics import Metrics
+from jaxacct.train.metrics import Metrics, check_parameters, root_mean_square
 from jaxacct.train.models import ExampleLoss, Trainable, check_module, merged, split_params
 from jaxacct.train.noise import start
-from jaxacct.train.owned import fixed_setting, owned, owned_settings, placed
-from jaxacct.train.planned import PlannedLedger, delta_left
-from jaxacct.train.sampling import present_of
-from jaxacct.train.saving import agreed_key, check_same, check_settings, fingerprint, save_model
-from jaxacct.train.settings import items_of, spending
-from jaxacct.train.sources import ArraySource, source_of
-from jaxacct.train.state import Progress, TrainState
+from jaxacct.train.owned import Sealed, Sole, fixed_setting, owned, owned_settings, placed
+from jaxacct.train.planned import PlannedLedger, SideQuery, delta_left
+from jaxacct.train.sampling import Sampler, present_of
+from jaxacct.train.saving import agreed_key, asked_anywhere, check_same, check_settings, fingerprint, save_model
+from jaxacct.train.settings import Items, Ledger
+from jaxacct.train.sources import ArraySource, source_of, stream
+from jaxacct.train.state import Evaluation, Keeper, OwnRows, Progress, Rules, TrainState, layout_of
 from jaxacct.train.step import StepProgram, strongly_typed
 
-OTHER_NAMES = {
-    **dict.fromkeys(("max_grad_norm", "l2_norm_clip", "clipping_norm", "clipping_threshold"), "clip_norm"),
-    **dict.fromkeys(("batch_size", "lot_size", "logical_batch_size"), "expected_batch_size"),
-    **dict.fromkeys(("sample_rate", "rate"), "sampling_rate"),
-    **dict.fromkeys(("target_epsilon", "target_delta"), "epsilon and delta"),
-    "max_physical_batch_size": "microbatch_size",
-}
-"""Names that other libraries have for arguments of the trainer, and the trainer's. For an error message only."""
+P = ParamSpec("P")
+"""Parameters of a compiled function."""
+
+T = TypeVar("T")
+"""Type of what it returns."""
 
 
-class DPTrainer(Loop):
+class ShortRunWarning(UserWarning):
+    """A warning that a call of ``fit`` made fewer steps than it was asked for: the budget pays for no more."""
+
+
+class DPTrainer(Sole, Sealed):
     """A trainer of one Flax module on one data set by DP-SGD, within a budget.
 
     Two of ``epsilon``, ``noise_multiplier`` and a length (``epochs`` or ``steps``) are given, and :attr:`plan` says
     what the third is: the run spends all of its budget. A policy that chooses on the way has epsilon, and no length.
+
+    What is trained:
 
     Args:
         model: an ``nnx.Module``; called by ``loss`` on one example at a time. Its random streams (``nnx.Dropout``) get
@@ -68,25 +77,60 @@ class DPTrainer(Loop):
             its rate where noise moves the loss more than learning does; a falling one averages the last steps' noise.
         data: the examples: a pytree of arrays with a common leading axis, or a data set read by index, batch by batch
             (:class:`~jaxacct.train.sources.IndexedSource`). A tuple is the loss's arguments, anything else is one.
-        budget: epsilon and delta for ``data``, of this trainer, the length that is planned, and the ledger that keeps
-            to them; another trainer on the same data costs another budget. Short: ``epsilon``, ``delta``, ``epochs`` or
-            ``steps``, ``ledger``. Plan a longer run where training has not converged at its end.
+
+    Budget, of this trainer; another one on the same data costs another budget:
+
+    Args:
+        epsilon: of the whole run; above 0. Raise it where more steps or less noise are worth a weaker guarantee; None
+            where a planned run's noise and length are given.
+        delta: probability that the guarantee leaves open, in (0, 1); needed. Well below one over the number of
+            examples; what batches cut at capacity cost is taken off it.
+        epochs: length of a planned run in expected passes over the data. Longer runs take more noise a step; mostly
+            that pays until training has converged.
+        steps: the same as a number of steps.
         noise_multiplier: standard deviation of the noise over the sensitivity, for all steps; None where epsilon and a
             length say what it is. Give it to reproduce a run: raise it for more steps, lower it for better ones.
+        policy: chooses noise and sampling rate (:mod:`jaxacct.policies`) in place of ``noise_multiplier`` and the size
+            of batches: for schedules, and for noise that follows what was released.
+        ledger: "planned", for settings that do not change, spends all of the budget on a length that is known
+            before, and may stop earlier at any time; "menu", a :class:`~jaxacct.filters.MenuFilter`, is for settings
+            that are chosen on the way among finitely many, at a few per cent more than a plan; "filter", a Rényi
+            filter, for whatever is chosen; "odometer" ends the run before it reads more than ``epsilon``, where a run
+            that stops early is to be charged less than its budget: a :class:`~jaxacct.odometers.MenuOdometer` where a
+            ``menu`` is given, else a :class:`~jaxacct.odometers.VilleOdometer`. None: "planned" for constant settings,
+            "menu" for policies that know their choices or where ``menu`` is given, "filter" for others.
+        menu: what may be spent, as :class:`~jaxacct.filters.MenuFilter` takes it: mechanisms of single runs, those of
+            queries beside the steps among them. Empty: the policy's choices and its query.
+        queries: of a planned run: all else that is released of the data, by whomever (:class:`.SideQuery`); the plan
+            pays for it with the steps.
+
+    Batches, whose size is given in exactly one way, or by a policy:
+
+    Args:
+        expected_batch_size: of Poisson sampled batches. Raise it, with the learning rate, as far as time allows: noise
+            is added once a batch.
+        sampling_rate: the same over the number of examples, in (0, 1].
+        sampler: one of :mod:`jaxacct.train.sampling`: for batches that are truncated, of a fixed size, drawn by turns
+            or allocated by epochs; other neighbours may come with it.
+        most_examples: a public number, chosen without looking, that the data has at most. Rate, size of a batch (what
+            sums are divided by) and noise then follow from it, and how many examples there are is protected like
+            anything else: a missing example is one whose gradient is zero. The noise is that of ``most_examples``:
+            choose it a little too large. None: the number of examples is taken as public.
+
+    Gradients:
+
+    Args:
+        clip_norm: bound on the L2 norm of each example's gradient: lower it where noise drowns the gradients, raise it
+            where most of them are cut. Or a rule of :mod:`jaxacct.train.clipping`, where one norm for all is not
+            wanted.
         noise: correlates the noise of steps (:mod:`jaxacct.strategies`); None: it is independent. Mostly better in few
             epochs and at large budgets (``docs/correlated-noise.md``). Batches are then drawn from as many groups as it
             has bands, by turns, or by a ``sampler`` that bounds how examples take part.
-        policy: chooses noise and sampling rate (:mod:`jaxacct.policies`) in place of ``noise_multiplier`` and
-            ``batches``: for schedules, and for noise that follows what was released.
-        batches: how large they are and how they are drawn. Short: ``sampling_rate``, ``expected_batch_size`` or
-            ``sampler``. Raise the size, with the learning rate, as far as time allows: noise is added once a batch.
-        clipping: a rule of :mod:`jaxacct.train.clipping`, where one norm for all is not wanted. Short: ``clip_norm``,
-            bound on the L2 norm of each example's gradient: lower it where noise drowns the gradients, raise it where
-            most of them are cut.
-        placement: microbatches, devices, a mesh: time and memory alone; where one of them runs out. Short:
-            ``microbatch_size``, ``ghost``, ``devices``, ``mesh``, ``rules``, ``row_axes``.
-        augmentation: views of an example whose gradients are averaged before they are clipped. Short: ``augment``,
-            ``views``.
+        augment: ``augment(key, example)`` returns another view of an example, a tuple as ``loss`` takes it, as random
+            as its typed key makes it. It must look at that example alone. None: as it is; views then differ by what
+            the loss draws.
+        views: number of views of an example whose gradients are averaged before they are clipped (De et al. 2022). An
+            example still moves the sum by at most the clipping norm. Raise it, to 8 or 16, as far as time allows.
         trainable: which parameters train, as :func:`~jaxacct.train.models.split_params` takes it; None: all,
             or all adapters (:func:`~jaxacct.train.lora`). Fewer, for fine-tuning: noise grows with their number.
         correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1;
@@ -94,7 +138,24 @@ class DPTrainer(Loop):
         metrics: private means over each batch, such as that of the loss, for a share of each step's noise.
         seed: None for the operating system's entropy. A whole number or typed key, for experiments and tests, makes the
             run repeatable bit for bit and its noise known to whoever knows the seed.
-        **short: fields of the groups, by themselves.
+
+    Time and memory, on which no guarantee depends:
+
+    Args:
+        microbatch_size: examples whose gradients are held in memory at a time, on each device; the default is for a
+            CPU's caches. Lower it where memory runs out, raise it for an accelerator. Blocks of padding alone are left
+            out, so that a step's time tells how many examples were drawn, in blocks; the guarantee does not speak of
+            time. None: the whole batch, padding included.
+        ghost: whether to leave out the gradients of single examples where norms follow without them: the same sums up
+            to rounding, in less time and memory. False where a layer's rule is doubted, to compare.
+        devices: over which a batch's rows are dealt. None: one. Noise is added once, to the sum over all of them.
+        mesh: the same, and parameters, what the optimizer keeps of them, their sums and their noise lie in shards on
+            it (:mod:`jaxacct.train.state`): for models that one device has no room for. Rows are dealt over
+            ``row_axes``; along the mesh's other axes the compiler divides the layers' products. The noise is the same
+            to the bit on any mesh.
+        rules: how parameters lie on it: ``PartitionSpec`` by regular expressions that are searched in their paths, the
+            first that fits. A parameter that none fits lies as the model's own metadata says, else as evenly as it can.
+        row_axes: names of the mesh's axes. None: the first.
 
     Formal guarantee: the parameters after any number of :meth:`fit` calls, with all those in between, are (epsilon,
     delta)-DP for the sampler's relation (adding or removing one example, or replacing one), however the policy chose
@@ -111,6 +172,9 @@ class DPTrainer(Loop):
     Raises ValueError or TypeError where an argument is out of range, the budget pays for no step at all, or too few or
     too many of epsilon, noise and length are given.
 
+    Source of ``views``: De et al. (2022), "Unlocking high-accuracy differentially private image classification through
+    scale", section 3.2.
+
     >>> from jaxacct.train import DPTrainer
     >>> x, y = np.ones((100, 2), np.float32), np.ones(100, np.float32)
     >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
@@ -120,6 +184,7 @@ class DPTrainer(Loop):
     ([5, 10], 10, True)
     """
 
+    @settings.takes_earlier_names
     def __init__(
         self,
         model: nnx.Module,
@@ -127,51 +192,58 @@ class DPTrainer(Loop):
         optimizer: optax.GradientTransformation,
         data: Any,
         *,
-        budget: Budget | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        epochs: float | None = None,
+        steps: int | None = None,
         noise_multiplier: float | None = None,
-        noise: Strategy | None = None,
         policy: Policy | None = None,
-        batches: Batches | None = None,
-        clipping: ClippingRule | None = None,
-        placement: Placement | None = None,
-        augmentation: Augmentation | None = None,
+        ledger: Ledger | None = None,
+        menu: Items = (),
+        queries: tuple[SideQuery, ...] = (),
+        expected_batch_size: float | None = None,
+        sampling_rate: float | None = None,
+        sampler: Sampler | None = None,
+        most_examples: int | None = None,
+        clip_norm: float | ClippingRule | None = None,
+        noise: Strategy | None = None,
+        augment: Callable[[jax.Array, PyTree], PyTree] | None = None,
+        views: int = 1,
         trainable: Trainable = None,
         correct: Callable[..., Array] | None = None,
         metrics: Metrics | None = None,
         seed: int | jax.Array | DerivedKey | None = None,
-        **short: Unpack[Short],
+        microbatch_size: int | None = 32,
+        ghost: bool = True,
+        devices: Sequence[jax.Device] | None = None,
+        mesh: jax.sharding.Mesh | None = None,
+        rules: Rules | None = None,
+        row_axes: str | Sequence[str] | None = None,
     ) -> None:
         # First what was given: checked, and copied where the caller could change it later.
         check_not_forked()
         check_module(model)
-        given: dict[str, Any] = {**short}
-        budget = group_of(Budget, budget, "budget", given)
-        batches = group_of(Batches, batches, "batches", given)
-        self.placement = placement = group_of(Placement, placement, "placement", given)
-        self.augmentation = augmentation = group_of(Augmentation, augmentation, "augmentation", given)
-        for name in sorted(given.keys() - {"clip_norm"}):
-            meant = f": {OTHER_NAMES[name]} is meant" if name in OTHER_NAMES else ""
-            raise TypeError(f"DPTrainer() got an unexpected keyword argument {name!r}{meant}.")
-        rule = owned_settings(settings.rule_of(given.pop("clip_norm", None), clipping), "clipping")
+        rule = owned_settings(settings.rule_of(clip_norm), "clip_norm")
         if not isinstance(optimizer, optax.GradientTransformation):
             raise TypeError(f"optimizer = {optimizer!r}: give an Optax transformation, such as optax.adam(1e-3).")
-        if noise_multiplier is not None:
-            check_one(noise_multiplier, "noise_multiplier")
         if correct is not None and not callable(correct):
             raise TypeError(f"correct is a {type(correct).__name__}: give a function of the model and an example.")
         if metrics is not None and not isinstance(metrics, Metrics):
             raise TypeError(f"metrics = {metrics!r}: give a jaxacct.train.Metrics.")
+        settings.check_views(augment, views)
+        settings.check_placement(microbatch_size, ghost, devices, mesh)
+        layout = layout_of(devices, mesh, rules, row_axes)
         self.source = source_of(data)
         arrays: tuple[Any, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
         self.noise = owned_settings(noise, "noise")
-        self.budget, self.policy, self.sampler, self.plan = spending(
-            budget, policy, noise_multiplier, batches, len(self.source), self.noise
-        )
-        assert self.budget.epsilon is not None
-        self.epsilon: float = self.budget.epsilon
-        self.delta, self.ledger_kind = self.budget.delta, self.budget.ledger
-        self.microbatch_size, self.ghost, self.clipping = placement.microbatch_size, placement.ghost, rule
-        self.seed = describe_seed(seed)
+        self.epsilon, self.delta, self.ledger_kind, self.policy, self.sampler, self.plan = settings.spending(
+            len(self.source), epsilon=epsilon, delta=delta, steps=steps, epochs=epochs,
+            noise_multiplier=noise_multiplier, policy=policy, ledger=ledger, menu=menu, queries=queries,
+            sampling_rate=sampling_rate, expected_batch_size=expected_batch_size, sampler=sampler,
+            most_examples=most_examples, noise=self.noise,
+        )  # fmt: skip
+        self.clipping, self.seed = rule, describe_seed(seed)
+        self.microbatch_size, self.ghost, self.augment, self.views = microbatch_size, ghost, augment, views
         if self.policy.query is not None and (correct is None or not arrays):
             raise ValueError("correct = None or data read by index: this policy counts correct examples in arrays.")
         if len(self.source) != present_of(self.sampler):
@@ -179,22 +251,20 @@ class DPTrainer(Loop):
         # Then the parameters, the ledger and the program. The ledger's delta is what cut batches leave of it.
         self._graph, params, self._constants = split_params(model, trainable)
         settings.check_params(params)
-        of_one = ExampleLoss.of(loss, self._graph, params, self._constants, self.source.example, augmentation)
-        book = self._ledger(self.delta_after_overflow)
+        of_one = ExampleLoss.of(loss, self._graph, params, self._constants, self.source.example, augment, views)
+        book = self._ledger(self.delta_after_overflow, menu)
         policy_state = owned(self.policy.start(book))
         self.program = StepProgram(
             loss=of_one, correct=correct, optimizer=optimizer, sampler=self.sampler,
             policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
             gradient_noise=settings.gradient_noise(self.policy, rule, metrics, self.noise), metrics=metrics,
-            microbatch_size=placement.microbatch_size, ghost=placement.ghost,
-            layout=placement.layout(),
+            microbatch_size=microbatch_size, ghost=ghost, layout=layout,
         )  # fmt: skip
         if self.program.rate_varies and not arrays:
             raise ValueError(
                 "policy changes the sampling rate, and data is read by index, for batches drawn at one rate: give the "
                 "data in arrays."
             )
-        layout = self.program.layout
         # All processes have to begin with the same bits.
         params = jax.tree.map(strongly_typed, params)
         check_same((params, self._constants, arrays), "what a run begins with")
@@ -210,23 +280,20 @@ class DPTrainer(Loop):
             step=jnp.zeros((), jnp.int32),
             key=agreed_key(owned(run_key(seed))),
             metrics={} if metrics is None else metrics.start(),
-            noise=None if self.noise is None else start(self.noise, params),
+            noise=self._first_noise(params),
         )
         self.program.check_counts(self._state, self._constants, self.source.example)
-        places = None if layout is None else layout.of_state(self._state)
+        self._places = None if layout is None else layout.of_state(self._state)
         if layout:
-            self._state = jax.tree.map(placed, self._state, places)
+            self._state = jax.tree.map(placed, self._state, self._places)
             self._constants = jax.tree.map(placed, self._constants, layout.of_variables(self._constants))
             arrays = jax.tree.map(lambda part: placed(part, layout.everywhere), arrays)
         self.data = arrays
         self._progress, self._fitting, self._at_once = Progress(), False, 8
-        self._run = jax.jit(self.program.run, out_shardings=(places, None))
-        self._step_on = jax.jit(self.program.step_on, out_shardings=(None, places))
-        self._adapt = jax.jit(self.program.adapt, out_shardings=places)
-        self._foresee = jax.jit(self.program.foresee)
+        self._programs: dict[str, Any] = {}
         if jax.process_count() > 1:
-            given = {"the seed": seed if isinstance(seed, int) else type(seed).__name__, "placement": placement}
-            given |= {"examples of its data": len(self.source)}
+            given = {"the seed": seed if isinstance(seed, int) else type(seed).__name__, "placement": layout}
+            given |= {"microbatch_size": microbatch_size, "ghost": ghost, "examples of its data": len(self.source)}
             check_settings({**fingerprint(self), **given, "noise_multiplier": self.noise_multiplier})
             check_same((rule, policy_state), "clipping or policy")
         # The curve of one run of the mechanism, computed once where the setting stays for several steps.
@@ -238,22 +305,278 @@ class DPTrainer(Loop):
                 f"{self.delta}): raise noise_multiplier or epsilon, or sample smaller batches."
             )
 
-    def __repr__(self) -> str:
-        spent = f"step {self.steps}, epsilon {rounded_up(self.spent_epsilon, '.4g')} of {rounded_up(self.epsilon)}"
-        spent += f" spent at delta {rounded_up(self.delta)}"
-        return f"<DPTrainer: {spent}; {self.policy}, {self.sampler}, {self.clipping}>"
+    # Training: from a call of fit to the compiled step, in the order in which they call each other.
 
-    def _ledger(self, delta: float) -> Any:
+    def fit(
+        self,
+        steps: int | None = None,
+        *,
+        every: int | None = None,
+        evaluate: Callable[[nnx.Module], float] | None = None,
+        on_evaluation: Callable[[Evaluation], None] | None = None,
+        keeper: Keeper | None = None,
+        progress: bool | Callable[[int, str], None] | None = None,
+    ) -> list[Evaluation]:
+        """Trains from the present state for ``steps`` updates, or until the budget refuses the next one.
+
+        Args:
+            steps: most updates of this call, for runs that are to end before their budget; None: what that pays for.
+            every: updates between evaluations; None: one expected pass over the data. Compiled loops end there: raise
+                it where steps are short.
+            evaluate: gets a copy of the module, returns a number to record. Called outside the compiled step.
+            on_evaluation: called with each record, for progress bars.
+            keeper: writes the run down, ledger first (:class:`~jaxacct.train.checkpoints.Checkpoints`).
+            progress: whether to say on standard error what is compiled, which may take a minute, and how far the run
+                is; None: where that is a terminal. Or a function that is told instead: of the steps made, and words.
+
+        Returns:
+            The records of this call, one at each multiple of ``every`` updates and one at its end; none if nothing was
+            granted.
+
+        A later call goes on with keys that no earlier one used. Ctrl-C ends it at the next step, if it is the main
+        thread that fits: the state is that of the steps made and is written down, then KeyboardInterrupt is raised. A
+        second one raises at once; nobody has then seen what was being computed.
+
+        Warns (:class:`ShortRunWarning`) where fewer than ``steps`` steps are paid for.
+
+        Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran;
+        TypeError where ``evaluate`` returns no number;
+        FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.metrics`).
+        """
+        validation.check_steps(0 if steps is None else steps)
+        every = self._steps_per_pass if every is None else every
+        validation.check_count(every, "every", "the updates between evaluations")
+        check_not_forked()
+        if self._fitting:
+            raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")
+        self._fitting = True
+        try:
+            with (
+                Interrupts(deferred=True) as self._interrupts,
+                self._progress_shown(steps, progress) as self._show_progress,
+            ):
+                return self._fit(steps, every, evaluate, on_evaluation, keeper)
+        finally:
+            self._fitting = False
+
+    def _progress_shown(self, steps: int | None, wanted: Any) -> Any:
+        """Returns a context whose value is a function that is told how far the run is."""
+        if callable(wanted):
+            return contextlib.nullcontext(wanted)
+        if wanted is None:
+            wanted = sys.stderr.isatty() and jax.process_index() == 0
+        left = max(self.horizon - self.steps, 0)
+        goal = self.steps + (left if steps is None else min(int(steps), left))
+        return progress_bar("private steps", goal, done=self.steps, wanted=bool(wanted))
+
+    def _fit(
+        self,
+        steps: int | None,
+        every: int,
+        evaluate: Callable[[nnx.Module], float] | None,
+        on_evaluation: Callable[[Evaluation], None] | None,
+        keeper: Keeper | None,
+    ) -> list[Evaluation]:
+        """Returns the records of a call of :meth:`fit`, whose arguments were checked."""
+        left = max(self.horizon - self.steps - self._progress.lost_steps, 0)
+        left = left if steps is None else min(int(steps), left)
+        first = self.steps
+        goal = self.steps + left
+        kept = self._progress.kept and self._progress.goal in (None, goal)
+        self._progress = self._progress._replace(goal=goal, kept=kept, ended=False)
+        history: list[Evaluation] = []
+        if first == 0 < left:
+            self._show_progress(first, "compiling a look at made-up examples")
+            self.program.check_gradients(self._state, self._constants, self.source.example)
+        if left:
+            self._show_progress(first, "compiling the update")
+        granted, size, sums = True, root_mean_square(self._state.params), self._state.metrics
+        # Each pass makes the updates up to the next multiple of ``every`` and looks at them. It ends when all asked for
+        # are made, the ledger refuses one, the policy stops, or Ctrl-C is pressed: ``left`` falls at each pass or
+        # ``granted`` turns false. ``size`` and ``sums`` are the values from which growth and means are measured.
+        while granted and left > 0 and not (self._is_interrupted or bool(self.policy.stopped(self._state.policy))):
+            before = self.steps
+            granted = self._advance(min(every - before % every, left), keeper)
+            done = self.steps - before
+            left -= done
+            if done and not (self._is_interrupted and left > 0):
+                accuracy = None if evaluate is None else _number(evaluate(self.model))
+                means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
+                sums = self._state.metrics
+                history.append(Evaluation(self.steps, accuracy, self.spent_epsilon, means))
+                if on_evaluation is not None:
+                    on_evaluation(history[-1])
+            # After the record, so that what has been paid for is shown before the run ends with an error.
+            check_parameters(self._state.params, size, self.steps)
+        if self._is_interrupted and granted and left > 0:
+            if keeper is not None:
+                keeper.end(self)
+            raise KeyboardInterrupt
+        if steps is not None and self.steps < first + int(steps) and not bool(self.policy.stopped(self._state.policy)):
+            self._warn(self.steps - first, int(steps))
+        self._progress = self._progress._replace(ended=True)
+        if keeper is not None:
+            keeper.end(self)
+        return history
+
+    def _warn(self, made: int, asked: int) -> None:
+        """Warns that fewer steps were made than asked for, and says why and what to do."""
+        if self.plan is not None:
+            lost = self._progress.lost_steps
+            why = f"its plan is of {self.plan.steps}" + (f", of which an interruption lost {lost}" if lost else "")
+            remedy = "a trainer made with more steps= or epochs= gives each of them more noise"
+        else:
+            why = f"the {self.ledger_kind} pays for no more"
+            remedy = "raise noise_multiplier or epsilon; for constant settings ledger='planned' pays for more"
+        warnings.warn(
+            f"fit made {made} of the {asked} steps it was asked for, {self.steps} in all: {why}. To go on: {remedy}.",
+            ShortRunWarning, stacklevel=4,
+        )  # fmt: skip
+
+    @property
+    def _is_interrupted(self) -> bool:
+        """Whether somebody pressed Ctrl-C."""
+        return asked_anywhere(self._interrupts.asked)
+
+    @property
+    def _steps_per_pass(self) -> int:
+        """Number of updates in one expected pass over the data."""
+        return max(1, round(self.sampler.num_examples / self.sampler.expected_batch_size))
+
+    def _advance(self, steps: int, keeper: Keeper | None) -> bool:
+        """Runs so many steps, adapting in between; returns whether all were granted, or the policy stopped."""
+        # A pass makes one chunk: at most up to the policy's next adaptation and to the keeper's next checkpoint. The
+        # order is what the guarantee needs: the keeper writes the spend of the chunk (begin), the chunk is computed,
+        # and the keeper writes its result (finish) before ``fit`` shows it to anybody. ``steps`` falls by the updates
+        # made, and a refusal, after which ``done`` may be 0, ends the loop.
+        while steps > 0 and not bool(self.policy.stopped(self._state.policy)):
+            period = self.policy.period
+            chunk = min(steps, period - self.steps % period) if period else steps
+            if keeper is not None:
+                chunk = keeper.begin(self, chunk)
+            before = self.steps
+            state, granted = self._compute(self._state, chunk)
+            check_same(state.ledger, "the ledger")
+            done = int(state.step) - before
+            self._show_progress(int(state.step), "")
+            adapts = bool(period) and done > 0 and int(state.step) % period == 0
+            if adapts:
+                adapt = self._compiled(self.program.adapt, self._places)
+                state = adapt(state, self._constants, self.data)
+            self._state = state
+            if adapts and not self.policy.every_step:
+                self._curve = self.program.curve(state)
+            if keeper is not None:
+                keeper.finish(self)
+            if not granted:
+                return False
+            if self._is_interrupted:
+                return True
+            steps -= done
+        return True
+
+    def _compiled(self, function: Callable[P, T], out_shardings: Any = None) -> Callable[P, T]:
+        """Returns a method of the program as one compiled program, which is made at its first call and kept."""
+        name = function.__name__
+        if name not in self._programs:
+            self._programs[name] = jax.jit(function, out_shardings=out_shardings)
+        return self._programs[name]
+
+    def _compute(self, state: TrainState, steps: int) -> tuple[TrainState, bool]:
+        """Returns the state after ``steps`` updates, or fewer at a refusal or Ctrl-C, and whether none was refused."""
+        curve = self._present_curve()
+        if isinstance(self.source, ArraySource):
+            # Seconds that compiled steps may take in one piece: Ctrl-C is heard within about as many, or within one
+            # step. Speed and response only.
+            patience = 0.5
+            run = self._compiled(self.program.run, (self._places, None))
+            # Each pass is one compiled loop of ``count`` steps. Their number doubles or halves until a pass takes
+            # between half of ``patience`` and all of it; ``steps`` is what is left.
+            while steps > 0 and not self._is_interrupted:
+                count: Any = min(steps, self._at_once)
+                begun = time.monotonic()
+                state, refused = run(state, curve, self._constants, self.data, count)
+                if bool(refused):
+                    return state, False
+                self._show_progress(int(state.step), "")
+                took, steps = time.monotonic() - begun, steps - count
+                if jax.process_count() > 1:  # all have to make as many
+                    continue
+                if count == self._at_once and took < patience / 2:
+                    self._at_once *= 2
+                elif took > patience:
+                    self._at_once = max(count // 2, 1)
+            return state, True
+        # Data read by index: batches are drawn and fetched ahead of the steps, by the key that a step draws with.
+        key, step_on = self.program.sample_key(state), self._compiled(self.program.step_on, (None, self._places))
+        source: Any = self.source
+        if self.program.layout is not None:
+            source = OwnRows(source, self.program.layout)
+        for batch in stream(source, self.sampler, key, steps, start=int(state.step)):
+            granted, state = step_on(state, curve, self._constants, batch.examples, batch.mask)
+            if not bool(granted):
+                return state, False
+            if self._is_interrupted:
+                break
+        return state, True
+
+    def step(self, state: TrainState) -> tuple[Bool[Array, ""], TrainState]:
+        """Returns whether one update was granted, and the state after it: the old one, bit for bit, if refused.
+
+        A pure function of the state: works under ``jit`` and in ``lax.scan``. Does not adapt a policy, needs data in
+        memory, and does not change :attr:`state`: what it returns is paid for in the ledger of the state that it
+        returns, and not in this trainer's.
+        """
+        return self.program.step(state, self._present_curve(), self._constants, self.data)
+
+    def foreseen(self, steps: int) -> tuple[Any, int]:
+        """Returns the ledger after up to ``steps`` more updates and an adaptation that follows them, and how many.
+
+        Spends nothing and looks at no data: what the updates will have cost is known before they are made.
+        """
+        most: Any = steps
+        ledger, step = self._compiled(self.program.foresee)(self._state, self._present_curve(), most)
+        return ledger, int(step) - self.steps
+
+    def _restore(self, state: TrainState, progress: Progress, constants: Any = None) -> None:
+        """Goes on from a state that this trainer's program made; ``constants`` replace what does not train.
+
+        Only for callers that take a run up and answer for what it spent
+        (:class:`~jaxacct.train.checkpoints.Checkpoints`).
+        """
+        self._state, self._progress = owned(state), progress
+        self._constants = self._constants if constants is None else owned(constants)
+        self._curve = None if self.policy.every_step else self.program.curve(self._state)
+
+    def _first_noise(self, params: PyTree) -> NoiseState | None:
+        """Returns the memory of a stream of correlated noise before its first step; None: noise is independent."""
+        return None if self.noise is None else start(self.noise, params)
+
+    def _present_curve(self) -> Array:
+        """Returns the cost of one run of the mechanism, or zeros of its shape where each step computes its own."""
+        if self._curve is not None:
+            return self._curve
+        # The program computes the curve itself at every step: only the shape of this argument counts.
+        return jnp.zeros(jax.eval_shape(self.program.curve, self._state).shape)
+
+    # What the run is, has spent and may spend.
+
+    def _ledger(self, delta: float, menu: Items = ()) -> Any:
         """Returns the ledger of the run's kind before its first step; a planned one has its delta in the plan."""
         if self.plan is not None:
             return PlannedLedger.of(self.plan.runs, certified=float(self.plan.certified.upper))
         if self.ledger_kind == "filter":
             return RenyiFilter(self.epsilon, delta)
-        if self.ledger_kind == "odometer" and not self.budget.menu:
+        if self.ledger_kind == "odometer" and not menu:
             return VilleOdometer(delta)
-        items, kind = items_of(self.budget, self.policy, self.sampler), self.ledger_kind
-        menu = certify(self.epsilon, delta, items, relation=self.sampler.relation)
-        return MenuFilter.of(menu) if kind == "menu" else MenuOdometer.of(menu)
+        items = settings.items_of(menu, self.policy, self.sampler)
+        certified = certify(self.epsilon, delta, items, relation=self.sampler.relation)
+        return MenuFilter.of(certified) if self.ledger_kind == "menu" else MenuOdometer.of(certified)
+
+    @property
+    def steps(self) -> int:
+        """Number of noisy updates so far."""
+        return int(self._state.step)
 
     @property
     def menu(self) -> Menu | None:
@@ -370,3 +693,19 @@ class DPTrainer(Loop):
         """
         asked_before = self.plan is not None and self.plan.queries and self._progress.goal != self.plan.steps
         return not self.policy.adaptive and self._progress.kept and self._progress.ended and not asked_before
+
+    def __repr__(self) -> str:
+        spent = f"step {self.steps}, epsilon {rounded_up(self.spent_epsilon, '.4g')} of {rounded_up(self.epsilon)}"
+        spent += f" spent at delta {rounded_up(self.delta)}"
+        return f"<DPTrainer: {spent}; {self.policy}, {self.sampler}, {self.clipping}>"
+
+
+def _number(value: Any) -> float:
+    """Returns what ``evaluate`` returned."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"evaluate returned {value!r}: return one number, such as an accuracy. The steps so far are made and paid "
+            "for; fit called again goes on from there."
+        ) from None

@@ -1,5 +1,7 @@
 """A referee in ball arithmetic: it proves or refutes a claimed bracket, without the accountants' numerical code.
 
+A mechanism is judged by its JSON record, which ``border.py`` makes: no other file here knows a class of the library.
+
 *The quantity judged.* A mechanism's dominating pair (P, Q), as its theorem states it (``statements.py``: the one file
 that a reader has to compare with the papers), has the privacy loss Y = log P/Q under P. Let S be the sum of the losses
 of all runs. With the mass of infinite losses counted apart,

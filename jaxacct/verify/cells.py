@@ -29,9 +29,6 @@ from jaxacct.verify import contour
 from jaxacct.verify.contour import Loss, Piece, TooMuch, ball, total
 from jaxacct.verify.statements import pieces
 
-MOST_CELLS = 300_000
-"""Largest number of cells of one piece, beyond which a lattice is given up. Sound for any value."""
-
 
 @dataclass(frozen=True)
 class Lattice:
@@ -206,7 +203,7 @@ def _under(piece: Piece, x: float, point: arb) -> tuple[arb, arb]:
 def _between(points: Lattice, least: arb, largest: arb) -> tuple[int, int]:
     """Returns the lattice points at or outside the least and the largest loss."""
     first, last = points.below(least), points.above(largest)
-    if last - first > MOST_CELLS:
+    if last - first > 300_000:  # sound for any number
         raise TooMuch("more cells than a lattice may have")
     return first, last
 
@@ -348,21 +345,19 @@ def sums(law: Loss, count: int, tilt: float, most: int = MOST) -> list[Entry]:
     if math.comb(count + size - 1, size - 1) > most:
         raise TooMuch(f"{count} runs of {size} losses have more than {most} sums")
     found = [(count, Entry(arb(1), arb(0)))]
-    # One atom after the other takes j of the runs that are left, the last atom all of them. ``found`` holds the number
-    # left with the mass and sum so far; the update of ``mass`` makes the binomial coefficient C(left, j).
-    for i, (p, y) in enumerate(law.atoms):
+    # One atom after the other takes j of the runs that are left. ``found`` holds the number left, with the mass and sum
+    # so far; the update of ``mass`` makes the binomial coefficient C(left, j).
+    for p, y in law.atoms[:-1]:
         grown = []
         for left, entry in found:
             mass = entry.mass
-            least = left if i == size - 1 else 0
-            if least:
-                grown.append((0, Entry(mass * p**left, entry.loss + left * y)))
-                continue
             for j in range(left + 1):
                 grown.append((left - j, Entry(mass, entry.loss + j * y)))
                 mass = mass * p * (left - j) / (j + 1)
-        found = grown if i < size - 1 else [run for run in grown if run[0] == 0]
-    return [entry for _, entry in found]
+        found = grown
+    # The last atom takes all that are left.
+    p, y = law.atoms[-1]
+    return [Entry(entry.mass * p**left, entry.loss + left * y) if left else entry for left, entry in found]
 
 
 def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> list[Entry]:
@@ -475,12 +470,6 @@ TAIL = 34.0
 Sound for any value: the mass cut is counted.
 """
 
-EXACT_TAIL, MOST_POINTS = 46.0, 2**19
-"""Value of :data:`TAIL` where the laws are exact, and the largest number of lattice points then.
-
-Sound for any values; a window of more points is given up.
-"""
-
 
 @dataclass(frozen=True)
 class Tilted:
@@ -558,7 +547,8 @@ class Composed:
     ) -> None:
         self.t = contour.sketched_saddle(runs, epsilon)
         sides = (exact,) if points else (upper, lower)
-        self.windows = Windows.of(runs, self.t, EXACT_TAIL if points else TAIL)
+        # Exact laws are cropped less: e^-46 = 1e-20. Sound for any value.
+        self.windows = Windows.of(runs, self.t, 46.0 if points else TAIL)
         counts = np.array([float(k) for _, k in runs])
         low, high = self.windows.window(counts)
         low = max(low, sum(k * _least(law) for law, k in runs))
@@ -566,7 +556,7 @@ class Composed:
         if points is None:
             heaviest = max(runs, key=lambda run: run[1] * bool(run[0].atoms))[0]
             points = [lattice(law, dividing(heaviest, (high - low) / size)) for law, _ in runs]
-        elif high - low > MOST_POINTS * points[0].step:
+        elif high - low > 2**19 * points[0].step:  # sound for any number
             raise TooMuch("a window of too many lattice points")
         self.points, self.step = points, points[0].step
         self.offset = sum((arb(own.offset) * k for own, (_, k) in zip(points, runs, strict=True)), arb(0))

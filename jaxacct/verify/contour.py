@@ -36,10 +36,7 @@ Terms = tuple[tuple[arb, arb], ...]
 """Coefficients c > 0 and exponents alpha of a density, or in the law of a loss masses of P and losses."""
 
 ZERO = arb(0)
-"""The ball of 0 alone."""
-
-END = None
-"""Value of ``low`` or ``high`` for an end of a piece at infinity."""
+"""The ball of 0 alone: the default of a law's masses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +52,8 @@ class Piece:
     curvature: arb
     p: Terms
     q: Terms
-    low: Any = END
-    high: Any = END
+    low: Any = None
+    high: Any = None
 
     @property
     def rises(self) -> bool:
@@ -271,12 +268,6 @@ class Loss:
 # and a verdict UNDECIDED, never wrong.
 # ----------------------------------------------------------------------------------------------------
 
-REACH = 13.0
-"""Standard deviations of Gaussian noise that a grid reaches beyond the tilted centres. Sound for any value."""
-
-MOST = 20_000
-"""Largest number of points of a piece's grid. Sound for any value."""
-
 Runs = Sequence[tuple[Loss, int]]
 """A composition: laws, and how often each is run."""
 
@@ -294,12 +285,13 @@ def _grid(piece: Piece, t: float) -> np.ndarray:
     p, q = [float(a) for _, a in piece.p], [float(a) for _, a in piece.q]
     s = kappa**-0.5
     centres = [((1 + t) * a - t * b) / kappa for a in p for b in q]
-    first, last = min(centres) - REACH * s, max(centres) + REACH * s
+    # The grid reaches 13 standard deviations beyond the tilted centres, by at most 20,000 points. Sound for any values.
+    first, last = min(centres) - 13 * s, max(centres) + 13 * s
     first, last = max(first, low) if low == low else first, min(last, high) if high == high else last
     if high == high:
         first = min(first, last - s)
     last = max(last, first + s)
-    return np.linspace(first, last, int(min(MOST, max(200, (last - first) / s / 0.1))))
+    return np.linspace(first, last, int(min(20_000, max(200, (last - first) / s / 0.1))))
 
 
 @functools.lru_cache(maxsize=64)
@@ -414,35 +406,14 @@ def sketched_log_delta(runs: Runs, t: float, epsilon: float) -> float:
 # <= n^2 (1 - cos u), so 1 - |phi(w)|^2 >= (1 - |phi(n w)|^2) / n^2.
 # ----------------------------------------------------------------------------------------------------
 
-RHOS = tuple(arb(rho) for rho in (1.25, 1.5, 1.8, 2.2, 2.7, 3.3, 4, 5, 6.5, 8.5, 11, 15))
-"""Ellipses tried for a panel's error, by the sum of their semi-axes over the panel's half-width.
-
-Sound for any values above 1: each gives a bound, and the best is taken.
-"""
-
-MOST_NODES = 48
-"""Largest number of nodes of a panel; a panel that needs more is halved. Sound for any value."""
-
 MOST_IN_ALL = 100_000
 """Largest number of nodes of a law, beyond which the integral is given up. Sound for any value."""
-
-LEAST_REACH = 18
-"""Standard deviations of Gaussian noise that panels reach beyond the outermost tilted place: e^(-18^2/2) = 2^-233.
-
-Sound for any value above 0: the integral beyond is bounded and counted.
-"""
 
 WIDEST = 2.9
 """Largest width of the arguments, in radians, among which a sum's terms may lie.
 
 It has to be below pi: the proof above fails beyond.
 """
-
-BLOCK = 1000
-"""Number of nodes that are summed by one product of matrices. Speed and memory only."""
-
-MOST_CELLS = 20_000
-"""Largest number of cells of a piece, beyond which the integral is given up. Sound for any value."""
 
 
 class TooMuch(Exception):
@@ -508,7 +479,9 @@ class Tilt:
         p, q = [a for _, a in piece.p], [a for _, a in piece.q]
         least = (1 + t) * functools.reduce(arb.min, p) - t * functools.reduce(arb.max, q)
         most = (1 + t) * functools.reduce(arb.max, p) - t * functools.reduce(arb.min, q)
-        kappa, reach = piece.curvature, LEAST_REACH / piece.curvature.sqrt()
+        # Panels reach 18 standard deviations of the noise beyond the outermost tilted place: e^(-18^2/2) = 2^-233.
+        # Sound for any number above 0: the integral beyond is bounded and counted.
+        kappa, reach = piece.curvature, 18 / piece.curvature.sqrt()
         low = (least / kappa - reach).mid() if piece.low is None else piece.low
         high = (most / kappa + reach).mid() if piece.high is None else piece.high
         if piece.low is not None:
@@ -541,7 +514,7 @@ class Tilt:
             above = 2 * reach * self.supremum(middle, reach)
             if last - first == 1 or above < tiny:
                 found += 1
-                if found > MOST_CELLS:
+                if found > 20_000:  # sound for any number
                     raise TooMuch(f"the tilted density reaches over {count} cells")
                 yield middle, reach, above
             else:
@@ -637,8 +610,9 @@ def _panel(
     best: tuple[int, arb] = (10**9, arb.pos_inf())
     widest = spread(tilt.piece.p).max(spread(tilt.piece.q))
     # Each ellipse gives a bound on F, and so the number of nodes for the error wanted; the fewest nodes win. A wider
-    # ellipse makes the error fall faster and the bound larger, until terms of a sum may cancel.
-    for rho in RHOS:
+    # ellipse makes the error fall faster and the bound larger, until terms of a sum may cancel. An ellipse is given by
+    # the sum of its semi-axes over the panel's half-width: sound for any values above 1.
+    for rho in map(arb, (1.25, 1.5, 1.8, 2.2, 2.7, 3.3, 4, 5, 6.5, 8.5, 11, 15)):
         v, reach = half * (rho - 1 / rho) / 2, half * (rho + 1 / rho) / 2
         if widest * v > WIDEST:
             break
@@ -650,7 +624,7 @@ def _panel(
         if n < best[0]:
             best = n, bound * rho ** (-2 * n)
     n, error = best
-    if n > MOST_NODES:
+    if n > 48:  # the panel is halved; sound for any number
         if depth > 14 or len(weights) > MOST_IN_ALL:
             raise TooMuch(f"more than {MOST_IN_ALL} nodes")
         parts = [(middle - half / 2, half / 2), (middle + half / 2, half / 2)]
@@ -673,8 +647,10 @@ def values_at(found: Nodes, step: arb, count: int) -> list[acb]:
     rows = max(1, int(count**0.5))
     columns = -(-count // rows)
     table = acb_mat(rows, columns)
-    for i in range(0, len(found.losses), BLOCK):
-        losses, weights = found.losses[i : i + BLOCK], found.weights[i : i + BLOCK]
+    # So many nodes are summed by one product of matrices: speed and memory only.
+    block = 1000
+    for i in range(0, len(found.losses), block):
+        losses, weights = found.losses[i : i + block], found.weights[i : i + block]
         small = _powers([acb(0, step * y).exp() for y in losses], rows)
         large = _powers([acb(0, step * rows * y).exp() for y in losses], columns)
         weighted = [row[j] * weight for j, weight in enumerate(weights) for row in large]
@@ -704,20 +680,12 @@ def _powers(bases: list[acb], count: int) -> list[list[acb]]:
 # that a sum over frequencies rests on are proved.
 # ----------------------------------------------------------------------------------------------------
 
-SHIFTS = (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 1.0, 1.4, 2.0, 3.0)
-"""Distances that a path is moved by, in standard deviations of Gaussian noise. Sound for any values above 0.
-
-For Laplace noise the unit is 1 over the largest difference of an exponent of P and one of Q.
-"""
-
-TINY = 1e-60
-"""Share of M(t) below which parts of a piece are bounded together. Sound for any value."""
-
 
 def bound(law: Loss, t: arb, frequency: float, shifts: list[float]) -> arb:
     """Returns a bound on |M(t + iw)| for all w >= ``frequency``, with the pieces' paths moved by ``shifts``."""
     value = sum((p * (t * y).exp() for p, y in law.atoms), arb(0))
-    tiny = arb(cumulants(law, float(t))[0]).exp() * TINY
+    # Parts of a piece below this share of M(t) are bounded together. Sound for any value.
+    tiny = arb(cumulants(law, float(t))[0]).exp() * 1e-60
     for piece, shift in zip(law.pieces, shifts, strict=True):
         value += _piece(Tilt(piece, t), arb(frequency), arb(shift), tiny)
     return value.upper()
@@ -844,7 +812,9 @@ def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[li
     mixed = np.minimum(1 - largest**2, 0.5)
     shifts: list[float] = []
     rows = []
-    for shift in SHIFTS:
+    # The path is moved by so many standard deviations of Gaussian noise; for Laplace noise the unit is 1 over the
+    # largest difference of an exponent of P and one of Q. Sound for any values above 0.
+    for shift in (0.03, 0.06, 0.12, 0.25, 0.45, 0.7, 1.0, 1.4, 2.0, 3.0):
         v = shift * unit
         if max(widths) * v >= WIDEST - 0.01:
             break
@@ -912,15 +882,6 @@ LESS = ((ACCURACY, MOST_PRODUCTS), (27.0, MOST_PRODUCTS), (16.0, MOST_PRODUCTS),
 e^-27 = 2e-12 and e^-16 = 1e-7. The last is for few runs at small sampling rates, whose loss is nearly an atom. Sound
 for any values.
 """
-
-LOWER = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)
-"""Shares of the saddle point at which a line is tried, in falling order. Sound for any values above 0."""
-
-MOST_FREQUENCIES = 200_000
-"""Largest number of frequencies of a line, beyond which it is given up. Sound for any value."""
-
-MOST_ROWS = 40
-"""Largest number of rounds in which rows of the tables are proved for one line. Sound for any value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -999,7 +960,8 @@ def place(runs: Runs, epsilon: float, accuracy: float) -> tuple[float, float, fl
     best: tuple[float, float, float] | None = None
     # The period that m < 0 asks for grows as t falls, the one that m > 0 asks for shrinks. ``best`` is the shortest so
     # far that suits both; no lower t can better it once the first alone is as long.
-    for t in (saddle * share for share in LOWER):
+    # Sound for any shares above 0.
+    for t in (saddle * share for share in (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)):
         if together(runs, t)[0] - together(runs, saddle)[0] + (saddle - t) * epsilon > 3:
             break  # the integrand would be e^3 times as large
         least = (accuracy - log_delta) / t
@@ -1090,13 +1052,13 @@ def reach(runs: Runs, t: arb, step: float, goal: float, scales: list[arb]) -> tu
     # The frequency rises until the tables' estimates reach the goal; then the rows used are proved. Where the proofs
     # fall short, the next round goes on from the proved values. The bounds returned are proved at the last frequency;
     # after the last round they may miss the goal.
-    for _ in range(MOST_ROWS):
+    for _ in range(40):  # sound for any number
         while True:
             logs = sum(k * found.at(frequency)[0] for found, (_, k) in zip(tables, runs, strict=True))
             if logs - math.log(math.pi * frequency) <= goal + 1:
                 break
             frequency *= 1.04
-            if frequency > step * MOST_FREQUENCIES:
+            if frequency > step * 200_000:  # sound for any number
                 raise TooMuch("the characteristic function falls too slowly for a sum over frequencies")
         # The last frequency taken, (count - 1) steps, is above the one that bounds are proved for.
         count = int(frequency / step) + 3

@@ -24,13 +24,11 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
-import jax
 import numpy as np
 from flint import acb, arb, arb_poly, ctx, fmpz_poly
 
-from jaxacct import mechanisms as m
 from jaxacct.verify import contour
 from jaxacct.verify.contour import Loss, Piece, Terms, Tilt, TooMuch, ball, total
 
@@ -98,6 +96,12 @@ def _both(a: Piece, b: Piece, epsilon: arb) -> arb:
     left, right = left.mid(), right.mid()
     if not left < right:
         return value
+    # What has no quadratic is refused here: an error that is raised within Arb's integral leaves it as a SystemError.
+    exponents, _ = b.by_exponent()
+    if len(exponents) not in (2, 3):
+        raise TooMuch("two runs of a law with more than three places of noise")
+    if len(exponents) == 3 and not (exponents[2] - 2 * exponents[1] + exponents[0]).contains(0):
+        raise TooMuch("two runs of a law whose places of noise are not evenly spaced")
     found = acb.integral(
         lambda x, analytic: _integrand(a, b, epsilon, x, analytic), acb(left), acb(right), rel_tol=arb(2) ** -70,
         abs_tol=arb(2) ** -170, eval_limit=60_000, depth_limit=200,
@@ -130,11 +134,7 @@ def _integrand(a: Piece, b: Piece, epsilon: arb, x: acb, analytic: bool) -> acb:
 def _place(b: Piece, ratio: acb, analytic: bool) -> acb:
     """Returns the y at which p_B = ratio q_B."""
     exponents, (over, under) = b.by_exponent()
-    if len(exponents) == 1 or len(exponents) > 3:
-        raise TooMuch("two runs of a law with more than three places of noise")
     gap = exponents[1] - exponents[0]
-    if len(exponents) == 3 and not (exponents[2] - exponents[1] - gap).contains(0):
-        raise TooMuch("two runs of a law whose places of noise are not evenly spaced")
     weights = [c - ratio * d for c, d in zip(over, under, strict=True)]
     if len(weights) == 2:
         return (-weights[0] / weights[1]).log(analytic=analytic) / gap
@@ -175,12 +175,8 @@ def _beyond(b: Piece, terms: Terms, y: acb) -> acb:
 # means over the data without it. Given W_1 = w the mean over W_2 is closed: with k = K - w, if that is above 0, and d =
 # sigma/2 - log(k)/sigma, E[(W - k)+] = Phi(d) - k Phi(d - sigma), E[(k - W)+] = k Phi(sigma - d) - Phi(-d); else 1 - k,
 # and 0. There remains an integral over x_1 up to where w = K, which Arb computes with its error. The last 2^-bits
-# before that point, bits being the precision, and the range beyond FAR are bounded by the integrand's bound.
+# before that point, bits being the precision, and the range beyond 60 deviations are bounded by the integrand's bound.
 # ----------------------------------------------------------------------------------------------------
-
-FAR = 60
-"""Standard deviations at which the integral ends: beyond lies a mass of less than e^-1800. Sound for any value above 0:
-the mass beyond is added."""
 
 
 def delta_of_two_batches(direction: str, noise: arb, epsilon: arb) -> arb:
@@ -198,15 +194,18 @@ def delta_of_two_batches(direction: str, noise: arb, epsilon: arb) -> arb:
         found = _phi(d) - k * _phi(d - sigma) if removes else k * _phi(sigma - d) - _phi(-d)
         return found * (-x * x / 2).exp()
 
-    low = arb(-FAR)
+    # Standard deviations at which the integral ends, beyond which lies a mass of less than e^-1800. Sound for any value
+    # above 0: the mass beyond is added.
+    far = 60
+    low = arb(-far)
     if not last > low + 1:
         raise ArithmeticError("noise so small that all lies beyond what is integrated")
     end = last - arb(2) ** -ctx.prec
-    high = end if not end > FAR else arb(FAR)
+    high = end if not end > far else arb(far)
     value = acb.integral(inner, acb(low), acb(high)).real / (2 * arb.pi()).sqrt()
     # The two inner means are at most 1 and K, so the ends that were cut off hold at most that times their mass.
     most = arb(1).max(bound)
-    left_out = most * (2 * _phi(acb(-FAR)).real + (arb(2) ** -ctx.prec))
+    left_out = most * (2 * _phi(acb(-far)).real + (arb(2) ** -ctx.prec))
     value += arb(0).union(left_out)
     if removes:
         value += (1 - bound) * _phi(acb(-last)).real + _phi(acb(sigma - last)).real
@@ -323,14 +322,8 @@ def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, 
 # between 0 and this sum.
 # ----------------------------------------------------------------------------------------------------
 
-SEEN = 1e-6
-"""Fall of the cumulant K (nats) from which on outcomes cut off weigh under the tilt. Sound for any value."""
-
 WORTH = 1.2
 """Least factor by which the best tilt has to grow for a cut to be used. Sound for any value."""
-
-ROUNDS = 16
-"""Largest number of guesses of delta. Sound for any value."""
 
 
 def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.Runs, arb]:
@@ -345,10 +338,12 @@ def likely(runs: contour.Runs, epsilon: float, wanted: float) -> tuple[contour.R
     share = wanted + math.log(sum(k for _, k in runs))
     # The place of the cut depends on delta, and the estimate of delta on the cut: both are iterated until the estimate
     # falls by less than a factor e. Under the whole law's tilt it is far too high, so it only falls.
-    for _ in range(ROUNDS):
+    # Sound for any number of guesses.
+    for _ in range(16):
         laws = [within(law, math.sqrt(2 * (share - log_delta))) for law, _ in runs]
         cut = [(law, k) for (law, _), (_, k) in zip(laws, runs, strict=True)]
-        if contour.together(cut, tilt)[0] > contour.together(runs, tilt)[0] - SEEN:
+        # A cut that the cumulant (nats) does not see gains nothing. Sound for any value.
+        if contour.together(cut, tilt)[0] > contour.together(runs, tilt)[0] - 1e-6:
             return runs, arb(0)
         raised = contour.sketched_saddle(cut, epsilon)
         # delta of the cut law, but no less than about the mass that the cut was placed for.
@@ -400,9 +395,6 @@ def _endless(piece: Piece) -> bool:
 # their cancellation.
 # ----------------------------------------------------------------------------------------------------
 
-MOST = 1000
-"""Largest number of runs in closed form: the sum has k^2/2 terms. Sound for any value."""
-
 
 def delta_of_many_laplace(a: arb, count: int, epsilon: arb) -> arb:
     """Returns a ball that holds the delta at ``epsilon`` of ``count`` runs, for ``epsilon`` of any sign."""
@@ -434,9 +426,9 @@ def delta_of_many_laplace(a: arb, count: int, epsilon: arb) -> arb:
 # ----------------------------------------------------------------------------------------------------
 # Statements: each mechanism's dominating pairs, from the theorems, apart from the code of the accountants.
 #
-# Only the classes of :mod:`jaxacct.mechanisms` and their fields are read; a float stands for exactly the number that it
-# is. A statement returns for a direction of a relation the law of Y = log P/Q under P. Where P and Q are mixtures of
-# noise around some places, :func:`mixtures` splits the line at the kinks of the noise.
+# Only a mechanism's JSON record is read (``border.py`` makes it): its type, and its fields, in which a float stands for
+# exactly the number that it is. A statement returns for a direction of a relation the law of Y = log P/Q under P. Where
+# P and Q are mixtures of noise around some places, :func:`mixtures` splits the line at the kinks of the noise.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -449,48 +441,34 @@ def everything() -> Loss:
     return Loss(("everything",), infinite=arb(1))
 
 
-def stated(mechanism: Any, relation: m.Relation) -> list[Loss]:
+Record: TypeAlias = dict[str, Any]
+"""A mechanism as a JSON object: ``type``, and the fields."""
+
+
+def stated(record: Record, relation: str) -> list[Loss]:
     """Returns one law for each direction of ``relation``, or a single one where the directions' laws are equal."""
-    for kind, statement in STATEMENTS.items():
-        if type(mechanism) is kind and (kind, relation) != (m.RandomizedResponse, "zero_out"):
-            directions = directions_of(mechanism, relation)
-            fields = {f.name: getattr(mechanism, f.name) for f in dataclasses.fields(kind)}
-            laws = {direction: statement(direction, **fields) for direction in directions}
-            return list({law.key: law for law in laws.values()}.values())
-    raise Unstated(f"the referee has no statement of the pair of {type(mechanism).__name__}")
+    kind = record["type"]
+    if kind not in STATEMENTS or (kind, relation) == ("RandomizedResponse", "zero_out"):
+        raise Unstated(f"the referee has no statement of the pair of {kind}")
+    # A user's own pair (p, q) is in the order of "remove", and replacing may be either.
+    own = kind == "DiscretePair" and relation == "replace"
+    directions = ("remove", "add") if own or relation in ("add_or_remove", "zero_out") else (relation,)
+    fields = {name: value for name, value in record.items() if name != "type"}
+    laws = [STATEMENTS[kind](direction, **fields) for direction in directions]
+    return list({law.key: law for law in laws}.values())
 
 
-def states_less(mechanism: Any) -> bool:
-    """Returns whether a mechanism is stated here by its own law, while the accountants use a pair that dominates it.
-
-    Only their upper bound can be judged then: their lower bound holds for their pair, and not for the mechanism.
-    """
-    parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
-    return any(isinstance(part, m.RandomAllocation) for part in parts)
-
-
-def directions_of(mechanism: Any, relation: m.Relation) -> tuple[str, ...]:
-    """Returns the directions that a relation asks for; a user's own pair (p, q) is in the order of "remove"."""
-    if relation not in mechanism.relations:
-        known = ", ".join(mechanism.relations)
-        raise ValueError(
-            f"relation = {relation!r} is not supported by {type(mechanism).__name__}: give one of {known}."
-        )
-    own = isinstance(mechanism, m.DiscretePair) and relation == "replace"
-    return m.DIRECTIONS["add_or_remove" if own else relation]
-
-
-def composition(mechanism: Any, steps: Any, relation: m.Relation) -> list[list[tuple[Loss, int]]]:
+def composition(runs: Sequence[tuple[Record, int]], relation: str) -> list[list[tuple[Loss, int]]]:
     """Returns, for each direction, the laws and how often each is run.
 
     Equal laws are counted together, and mechanisms that release nothing are left out.
     """
-    runs = [(stated(one, relation), count) for one, count in _runs(mechanism, steps) if count]
+    parts = [(stated(record, relation), count) for record, count in runs if count]
     found = []
     # Direction i of every law; a law that serves for all directions has a single entry, used in each.
-    for i in range(max((len(laws) for laws, _ in runs), default=1)):
+    for i in range(max((len(laws) for laws, _ in parts), default=1)):
         together: dict[tuple, tuple[Loss, int]] = {}
-        for laws, count in runs:
+        for laws, count in parts:
             law = laws[min(i, len(laws) - 1)]
             if law.key != ("nothing",):
                 together[law.key] = law, count + together.get(law.key, (law, 0))[1]
@@ -498,36 +476,6 @@ def composition(mechanism: Any, steps: Any, relation: m.Relation) -> list[list[t
         if any(law.alone is not None for law, _ in found[-1]) and sum(count for _, count in found[-1]) > 1:
             raise Unstated("random allocation over two batches has a statement of one epoch, alone")
     return found
-
-
-def _runs(mechanism: Any, steps: Any) -> list[tuple[Any, int]]:
-    """Returns the mechanisms one by one, with scalar fields."""
-    if isinstance(mechanism, (tuple, list)):
-        if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
-            raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
-        return [run for part, count in zip(mechanism, steps, strict=True) for run in _runs(part, count)]
-    mechanism.validate()
-    if mechanism.composed:
-        return [run for part, count in mechanism.apart(steps) for run in _runs(part, count)]
-    shape = mechanism.batch_shape
-    if len(shape) > 1 or np.shape(steps) not in ((), shape):
-        raise ValueError(f"steps of shape {np.shape(steps)} do not match a mechanism of shape {shape}.")
-    if not shape:
-        return [(mechanism, whole(steps))]
-    own = {name: 1 for name in ("p", "q", "sensitivities", "probabilities")}
-
-    def entry(i: int) -> Any:
-        """Returns mechanism i of a sequence."""
-        leaves = {f.name: getattr(mechanism, f.name) for f in dataclasses.fields(mechanism)}
-        chosen = {
-            name: np.asarray(leaf)[i] if np.ndim(leaf) > own.get(name, 0) else leaf
-            for name, leaf in leaves.items()
-            if not callable(leaf)
-        }
-        return dataclasses.replace(mechanism, **chosen)
-
-    counts = np.broadcast_to(np.asarray(steps, dtype=object), shape)
-    return [(entry(i), whole(counts[i])) for i in range(shape[0])]
 
 
 def whole(steps: Any) -> int:
@@ -540,11 +488,12 @@ def whole(steps: Any) -> int:
 
 def exact(value: Any, name: str) -> Fraction | float:
     """Returns a number exactly, as a fraction; infinity and NaN as floats. Raises TypeError where it is no number."""
-    if isinstance(value, jax.core.Tracer):
-        raise TypeError(f"{name} = {value} is traced: a verdict is about numbers.")
     if isinstance(value, Fraction):
         return value
-    found = value if isinstance(value, int) else np.asarray(value)
+    try:
+        found = value if isinstance(value, int) else np.asarray(value)
+    except TypeError:
+        raise TypeError(f"{name} = {value} is traced, or no number: a verdict is about numbers.") from None
     if isinstance(value, bool) or (not isinstance(found, int) and (found.dtype.kind not in "iuf" or found.ndim)):
         raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give a number.")
     if isinstance(found, int) or found.dtype.kind in "iu":
@@ -818,23 +767,23 @@ def unknown_functions(direction: str, **_: Any) -> Loss:
     raise Unstated("the distribution functions of PrivacyLoss return floats, which prove nothing in ball arithmetic")
 
 
-STATEMENTS: dict[Any, Callable[..., Loss]] = {
-    m.Gaussian: gaussian,
-    m.PoissonSubsampledGaussian: subsampled_gaussian,
-    m.PoissonSubsampledGroup: subsampled_group,
-    m.GaussianMixture: gaussian_mixture,
-    m.TruncatedPoissonGaussian: truncated,
-    m.GaussianWithoutReplacement: gaussian_without_replacement,
-    m.LaplaceWithoutReplacement: laplace_without_replacement,
-    m.Laplace: laplace,
-    m.PoissonSubsampledLaplace: subsampled_laplace,
-    m.DiscreteLaplace: discrete_laplace,
-    m.DiscreteGaussian: discrete_gaussian,
-    m.PureDP: pure,
-    m.ApproximateDP: approximate,
-    m.RandomizedResponse: randomized_response,
-    m.DiscretePair: discrete_pair,
-    m.RandomAllocation: random_allocation,
-    m.PrivacyLoss: unknown_functions,
+STATEMENTS: dict[str, Callable[..., Loss]] = {
+    "Gaussian": gaussian,
+    "PoissonSubsampledGaussian": subsampled_gaussian,
+    "PoissonSubsampledGroup": subsampled_group,
+    "GaussianMixture": gaussian_mixture,
+    "TruncatedPoissonGaussian": truncated,
+    "GaussianWithoutReplacement": gaussian_without_replacement,
+    "LaplaceWithoutReplacement": laplace_without_replacement,
+    "Laplace": laplace,
+    "PoissonSubsampledLaplace": subsampled_laplace,
+    "DiscreteLaplace": discrete_laplace,
+    "DiscreteGaussian": discrete_gaussian,
+    "PureDP": pure,
+    "ApproximateDP": approximate,
+    "RandomizedResponse": randomized_response,
+    "DiscretePair": discrete_pair,
+    "RandomAllocation": random_allocation,
+    "PrivacyLoss": unknown_functions,
 }
-"""The statement of each class of mechanism: a function of a direction and the mechanism's fields."""
+"""The statement of each type of mechanism: a function of a direction and the record's fields."""

@@ -8,6 +8,7 @@ ends of a claim. A ball on one side of an end proves or refutes; a ball that hol
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flint import arb, ctx
 
-from jaxacct.verify import cells, contour, statements
+from jaxacct.verify import border, cells, contour, statements
 from jaxacct.verify.contour import Loss, TooMuch
 from jaxacct.verify.statements import Unstated, composition, exact
 
@@ -28,24 +29,8 @@ if TYPE_CHECKING:
 ENOUGH = 1e-14
 """Relative radius of a ball at which no further route is tried. Sound for any value."""
 
-FINE = 1e-10
-"""Relative radius of a ball below which no lattice would make it smaller. Sound for any value."""
-
 MOST_ATOMS = 2000
 """Largest number of sums of finite losses, for each of which a closed form is evaluated. Sound for any value."""
-
-MOST_PAIRS = 20
-"""Largest number of sums of finite losses where each takes an integral over two runs. Sound for any value."""
-
-SIZES = (2**11, 2**13, 2**15, 2**17, 2**19)
-"""Numbers of lattice points that are tried in turn, each about five times as long as the one before. Sound for any
-values."""
-
-SECONDS = 16.0
-"""Processor time (seconds) within which a finer lattice is begun.
-
-Sound for any value; whether a close claim is decided or UNDECIDED may depend on the machine's speed.
-"""
 
 BITS = 192
 """Bits of precision; the routes that fail are tried once more with three times as many. Sound for any value."""
@@ -147,12 +132,15 @@ class Direction:
 
         The ball is returned unchanged where it is narrow already, and where no lattice is worth its time.
         """
-        if not self.runs or ball.rad() <= FINE * abs(ball) or len(self.runs) == sum(k for _, k in self.runs) == 1:
+        # A ball of that relative radius is narrower than a lattice would make it. Sound for any value.
+        if not self.runs or ball.rad() <= 1e-10 * abs(ball) or len(self.runs) == sum(k for _, k in self.runs) == 1:
             return ball
         start = time.process_time()
-        # Each lattice is four times as fine as the one before. Both balls hold delta, so their intersection does.
-        for size in SIZES:
-            if enough(ball) or time.process_time() - start > SECONDS:
+        # Each lattice is four times as fine as the one before, and takes about five times as long. None is begun after
+        # 16 seconds of processor time: whether a close claim is decided or UNDECIDED may depend on the machine's speed.
+        # Both balls hold delta, so their intersection does. Sound for any sizes and any time.
+        for size in (2**11, 2**13, 2**15, 2**17, 2**19):
+            if enough(ball) or time.process_time() - start > 16.0:
                 break
             try:
                 with ctx.workprec(BITS + 32):
@@ -205,12 +193,9 @@ class Direction:
         # Up to three runs of a law are enough to tell whether there are two in all.
         pair = [law for law, k in rest for _ in range(min(k, 3))]
         if len(pair) == 2:
-            return [
-                lambda e: self._shifted(
-                    finite, lambda y: statements.delta_of_two_runs(pair[0], pair[1], y), e, MOST_PAIRS
-                ),
-                self._integrated,
-            ]
+            # Each sum of the atoms takes an integral: at most 20. Sound for any number.
+            both = functools.partial(statements.delta_of_two_runs, *pair)
+            return [lambda e: self._shifted(finite, both, e, 20), self._integrated]
         return [self._integrated]
 
     def _tilt(self, epsilon: arb) -> float:
@@ -254,7 +239,7 @@ def closed_form(law: Loss, count: int) -> Callable[[arb], arb] | None:
     """Returns delta of ``count`` runs as a function of epsilon of any sign in closed form; None where there is none."""
     if count == 1:
         return law.single
-    if law.laplace is not None and count <= statements.MOST:
+    if law.laplace is not None and count <= 1000:  # a sum of count^2/2 terms; sound for any number
         return lambda epsilon: statements.delta_of_many_laplace(law.laplace, count, epsilon)
     return None
 
@@ -265,9 +250,6 @@ def closed_form(law: Loss, count: int) -> Callable[[arb], arb] | None:
 # A question (:class:`_Epsilon`, :class:`_Delta`) answers whether the truth is at most, or at least, a number: True and
 # False are proved, None is neither. The bracket is PROVED by two answers of True and REFUTED by one of False.
 # ----------------------------------------------------------------------------------------------------
-
-LARGEST = arb(2) ** 1024
-"""Threshold above every finite float64: a supremum certainly beyond it makes every finite upper end false."""
 
 
 Claim: TypeAlias = "Bounds | tuple[float | None, float]"
@@ -403,7 +385,8 @@ def _judged(
     """Returns the verdict on a bracket; ``ask`` makes the question, and ``most`` is its largest possible truth."""
     with ctx.workprec(BITS + 64):
         try:
-            question = ask([Direction(runs) for runs in composition(mechanism, steps, relation)])
+            runs = border.runs_of(mechanism, steps, relation)
+            question = ask([Direction(laws) for laws in composition(runs, relation)])
         except Unstated as missing:
             trivial = lower <= 0 and upper >= most
             status = Status.PROVED if trivial else Status.UNDECIDED
@@ -480,8 +463,8 @@ class _Epsilon(_Question):
         if self.given == 0 and direction.runs:
             # delta is 0 from the essential supremum on, and nowhere before.
             if not direction.bounded:
-                # A ball that overflowed decides nothing; one certainly beyond all finite floats does.
-                return False if direction.infinite > 0 or direction.supremum > LARGEST else None
+                # A ball that overflowed decides nothing; one certainly beyond all finite float64 does.
+                return False if direction.infinite > 0 or direction.supremum > arb(2) ** 1024 else None
             return _decided(direction.supremum <= epsilon, direction.supremum > epsilon)
         ball = self.judged(i, epsilon, self.given)
         return _decided(ball <= self.given, ball > self.given)

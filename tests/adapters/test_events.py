@@ -12,7 +12,7 @@ import pytest
 import jaxacct as ja
 from jaxacct.adapters.events import CONVERSIONS, REFUSED, UnknownEvent, lacking, made, parts_of
 from jaxacct.mechanisms import DIRECTIONS
-from jaxacct.mechanisms.renyi_only import has_renyi_only
+from jaxacct.mechanisms.by_curve import has_renyi_only
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "coming-from.md"
 MARKS = "<!-- events: tests/adapters/test_events.py says what belongs here -->\n", "<!-- end of events -->\n"

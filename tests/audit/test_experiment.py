@@ -9,10 +9,10 @@ from flax import nnx
 from helpers.thorough import draws
 
 from jaxacct import audit
-from jaxacct.audit import experiment
 from jaxacct.cli import main
 from jaxacct.outward import rounded_up
-from jaxacct.train import Linear, cross_entropy, run_key
+from jaxacct.train import cross_entropy, run_key
+from jaxacct_recipes import Linear
 
 SMALL = audit.Settings(noise_multiplier=1.5, steps=200, canaries=400, guesses=100)
 FEATURES, CLASSES = 6, 3
@@ -27,19 +27,19 @@ def problem(size=150):
 @pytest.fixture(scope="module")
 def honest():
     model, loss, data = problem()
-    trainer = experiment.make_trainer(model, loss, data, SMALL)
-    return trainer, experiment.watched(trainer, SMALL.steps), data
+    trainer = audit.make_trainer(model, loss, data, SMALL)
+    return trainer, audit.watched(trainer, SMALL.steps), data
 
 
 @pytest.fixture(scope="module")
 def found(honest):
     trainer, watch, data = honest
-    return experiment.play(trainer, watch, data, SMALL, 0)
+    return audit.play(trainer, watch, data, SMALL, 0)
 
 
 def test_the_honest_trainer_is_not_accused(honest, found):
     trainer, watch, data = honest
-    others = [experiment.play(trainer, watch, data, SMALL, seed) for seed in range(1, draws(1, 3))]
+    others = [audit.play(trainer, watch, data, SMALL, seed) for seed in range(1, draws(1, 3))]
     for one in (found, *others):
         assert 0 < one.epsilon <= one.claim
         assert not one.exceeded
@@ -49,8 +49,8 @@ def test_the_honest_trainer_is_not_accused(honest, found):
 
 def test_a_seed_repeats_the_guesses(honest, found, monkeypatch):
     trainer, watch, data = honest
-    monkeypatch.setattr(experiment, "judge", lambda trainer, settings, correct: correct)
-    again, other = (experiment.play(trainer, watch, data, SMALL, seed) for seed in (0, 1))
+    monkeypatch.setattr(audit, "judge", lambda trainer, settings, correct: correct)
+    again, other = (audit.play(trainer, watch, data, SMALL, seed) for seed in (0, 1))
     assert again == found.correct != other
 
 
@@ -68,10 +68,10 @@ def test_what_is_watched_is_what_fit_releases(honest):
     _, watch, data = honest
     model, loss, _ = problem()
     included = np.arange(400) % 2 == 0
-    fitted = experiment.make_trainer(model, loss, data, SMALL, seed=7, included=included)
+    fitted = audit.make_trainer(model, loss, data, SMALL, seed=7, included=included)
     seen = [np.zeros(400)]
     fitted.fit(6, every=1, evaluate=lambda model: seen.append(np.asarray(model.canaries[...])) or 0.0)
-    np.testing.assert_array_equal(np.stack(seen), watch(run_key(7), experiment.rows(data, included))[:7])
+    np.testing.assert_array_equal(np.stack(seen), watch(run_key(7), audit.rows(data, included))[:7])
 
 
 def test_the_sums_are_noise_and_one_clipping_norm_where_a_canary_was_drawn(honest):
@@ -79,8 +79,8 @@ def test_the_sums_are_noise_and_one_clipping_norm_where_a_canary_was_drawn(hones
     included = np.arange(400) < 200
     size = trainer.sampler.expected_batch_size
     with_some, with_none = (
-        experiment.sums(positions, experiment.LEARNING_RATE, size, experiment.CLIP_NORM)
-        for positions in (watch(run_key(1), experiment.rows(data, there)) for there in (included, np.zeros(400, bool)))
+        audit.sums(positions, audit.LEARNING_RATE, size, audit.CLIP_NORM)
+        for positions in (watch(run_key(1), audit.rows(data, there)) for there in (included, np.zeros(400, bool)))
     )
     # One key, so one noise and one choice of batches: the difference is the canaries themselves.
     drawn = with_some - with_none
@@ -103,17 +103,17 @@ def test_the_score_is_the_likelihood_ratio_of_three_ways_to_draw():
         + np.prod(padded.mean(axis=1), axis=0)
         + np.mean(np.prod(padded, axis=0), axis=0)
     )
-    np.testing.assert_allclose(experiment.scores(x, s, q), np.log(wanted / 3), rtol=1e-12)
+    np.testing.assert_allclose(audit.scores(x, s, q), np.log(wanted / 3), rtol=1e-12)
 
 
 def test_guesses_go_to_the_extremes():
     values = np.array([3.0, -1.0, 0.0, 9.0, -7.0])
-    assert experiment.guess(values, 3).tolist() == [1, 0, 0, 1, -1]
-    assert experiment.guess(values, 5).tolist() == [1, -1, 1, 1, -1]
+    assert audit.guess(values, 3).tolist() == [1, 0, 0, 1, -1]
+    assert audit.guess(values, 5).tolist() == [1, -1, 1, 1, -1]
 
 
 def test_the_fixed_order_uses_every_example_once_an_epoch_and_always_in_the_same_batch():
-    sampler = experiment.FixedOrderSampler(num_examples=23, sampling_rate=0.25, capacity=24)
+    sampler = audit.FixedOrderSampler(num_examples=23, sampling_rate=0.25, capacity=24)
     sample, epochs = jax.jit(sampler.sample), []
     for epoch in range(2):
         batches = [sample(jax.random.key(0), 4 * epoch + step) for step in range(4)]

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from jaxacct.audit import lower_bounds
+from jaxacct import audit
 
-GRID = lower_bounds.EPSILONS
+GRID = audit.EPSILONS
 
 
 def gaussian_delta(mu, epsilon):
@@ -48,8 +48,8 @@ def test_no_mechanism_with_failures_beats_the_p_values(guesses, epsilon, delta, 
     law = binom(guesses, alone + (1 - alone) * chance(epsilon))
     correct = round(share * guesses)
     truth = common + (1 - common) * law.sf(correct - 1)
-    assert lower_bounds.p_value(correct, guesses, guesses, epsilon, delta) >= truth * (1 - 1e-9)
-    assert lower_bounds.p_value_of_profile(correct, guesses, guesses, [epsilon], [delta]) >= truth * (1 - 1e-9)
+    assert audit.p_value_of_pair(correct, guesses, guesses, epsilon, delta) >= truth * (1 - 1e-9)
+    assert audit.p_value(correct, guesses, guesses, [epsilon], [delta]) >= truth * (1 - 1e-9)
 
 
 @settings(max_examples=40, deadline=None)
@@ -57,18 +57,18 @@ def test_no_mechanism_with_failures_beats_the_p_values(guesses, epsilon, delta, 
 def test_without_delta_the_binomial_tail_is_attained(guesses, epsilon, share):
     correct = round(share * guesses)
     truth = binom.sf(correct - 1, guesses, chance(epsilon))
-    bound = lower_bounds.p_value(correct, guesses, guesses, epsilon, 0.0)
+    bound = audit.p_value_of_pair(correct, guesses, guesses, epsilon, 0.0)
     assert truth * (1 - 1e-9) <= bound
     if correct > guesses * chance(epsilon):
         assert bound <= truth * (1 + 2e-5) + 1e-300
-        assert bound <= lower_bounds.p_value_of_profile(correct, guesses, guesses, [epsilon], [0.0]) + 1e-12
+        assert bound <= audit.p_value(correct, guesses, guesses, [epsilon], [0.0]) + 1e-12
 
 
 @pytest.mark.parametrize(("canaries", "guesses", "epsilon"), [(1000, 1000, 0.5), (1000, 100, 3.0), (500, 125, 2.0)])
 def test_the_term_with_delta_is_below_the_published_one_where_bounds_are_decided(canaries, guesses, epsilon):
     correct = int(binom.isf(0.05, guesses, chance(epsilon))) + 1
     for delta in (1e-6, 1e-4):
-        ours = lower_bounds.p_value(correct, guesses, canaries, epsilon, delta)
+        ours = audit.p_value_of_pair(correct, guesses, canaries, epsilon, delta)
         assert binom.sf(correct - 1, guesses, chance(epsilon)) < ours < published(
             correct, guesses, canaries, epsilon, delta
         )  # fmt: skip
@@ -87,7 +87,7 @@ def test_gaussian_canaries_stay_within_the_p_value(mu, canaries, share, rare, li
     tails = rare * poisson_binomial_tails(best) + (1 - rare) * poisson_binomial_tails(worse)
     correct = round(share * canaries)
     deltas = gaussian_delta(mu, GRID)
-    assert lower_bounds.p_value_of_profile(correct, canaries, canaries, GRID, deltas) >= tails[correct] * (1 - 1e-9)
+    assert audit.p_value(correct, canaries, canaries, GRID, deltas) >= tails[correct] * (1 - 1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -113,20 +113,20 @@ def test_any_mechanism_and_the_best_guesses_stay_within_the_p_values(seed, canar
     right = (coins[:, guessed] == said[None]).sum(axis=2)  # (choices, outcomes)
     for correct in range(1, guesses + 1):
         truth = laws[right >= correct].sum() / 2**canaries
-        profile = lower_bounds.p_value_of_profile(correct, guesses, canaries, epsilons, np.minimum(deltas + 1e-12, 1))
+        profile = audit.p_value(correct, guesses, canaries, epsilons, np.minimum(deltas + 1e-12, 1))
         assert profile >= truth * (1 - 1e-6) - 1e-9
         for epsilon, delta in zip(epsilons, deltas, strict=True):
-            assert lower_bounds.p_value(correct, guesses, canaries, epsilon, min(delta, 1)) >= truth * (1 - 1e-6)
+            assert audit.p_value_of_pair(correct, guesses, canaries, epsilon, min(delta, 1)) >= truth * (1 - 1e-6)
 
 
 def test_a_mechanism_that_is_loose_in_rare_runs_shows_what_one_run_cannot():
     # Shows everything with probability 0.04 and nothing otherwise: (0, 0.04)-DP, and right 100 times of 100 as often.
-    assert lower_bounds.p_value_of_profile(100, 100, 100, [0.0], [0.04]) == pytest.approx(0.04, rel=0.03)
+    assert audit.p_value(100, 100, 100, [0.0], [0.04]) == pytest.approx(0.04, rel=0.03)
 
 
 def test_abstaining_costs_what_other_canaries_could_have_hidden():
-    few = lower_bounds.p_value_of_profile(19, 20, 20, GRID, gaussian_delta(1.0, GRID))
-    many = lower_bounds.p_value_of_profile(19, 20, 200, GRID, gaussian_delta(1.0, GRID))
+    few = audit.p_value(19, 20, 20, GRID, gaussian_delta(1.0, GRID))
+    many = audit.p_value(19, 20, 200, GRID, gaussian_delta(1.0, GRID))
     assert few < many
 
 
@@ -135,7 +135,7 @@ def test_bounds_on_epsilon_keep_their_confidence_and_come_near():
     epsilon, guesses, delta = 1.0, 200, 1e-5
     law = binom(guesses, chance(epsilon))
     outcomes = range(law.ppf(1e-6).astype(int), law.ppf(1 - 1e-9).astype(int) + 1)
-    bounds = {v: lower_bounds.epsilon_lower_bound(v, guesses, guesses, delta, 0.9) for v in outcomes}
+    bounds = {v: audit.epsilon_lower_bound(v, guesses, guesses, delta, 0.9) for v in outcomes}
     wrong = sum(law.pmf(v) for v, bound in bounds.items() if bound > epsilon)
     assert 0.02 < wrong <= 0.1  # a discrete law does not use up all of the tenth
     assert sorted(bounds.values()) == list(bounds.values())
@@ -145,34 +145,34 @@ def test_bounds_on_epsilon_keep_their_confidence_and_come_near():
 def test_bounds_on_mu_keep_their_confidence_and_grow_with_what_is_shown():
     mu, canaries = 1.0, 100
     law = binom(canaries, norm.cdf(mu / 2))
-    bounds = {v: lower_bounds.mu_lower_bound([v], canaries, canaries) for v in range(60, 101, 5)}
+    bounds = {v: audit.mu_lower_bound([v], canaries, canaries) for v in range(60, 101, 5)}
     wrong = min(v for v, bound in bounds.items() if bound > mu)
     assert law.sf(wrong - 5) <= 0.05  # at 5 fewer the bound was still right: no fewer than that many are needed
     assert sorted(bounds.values()) == list(bounds.values())
     assert 0.25 < bounds[70] < mu < bounds[100]
-    assert lower_bounds.mu_lower_bound([85, 85, 85], canaries, canaries) > bounds[85]
+    assert audit.mu_lower_bound([85, 85, 85], canaries, canaries) > bounds[85]
 
 
 def test_independent_runs_are_combined_by_fishers_method():
     from scipy.stats import combine_pvalues
 
     for values in ([0.2], [0.04, 0.7], [1e-9, 1.0, 0.3], [1.0, 1.0], [1e-12] * 30):
-        assert lower_bounds.combined(values) == pytest.approx(combine_pvalues(values).pvalue, rel=1e-6)
-    assert lower_bounds.combined([0.0, 0.5]) == 0
+        assert audit.combined(values) == pytest.approx(combine_pvalues(values).pvalue, rel=1e-6)
+    assert audit.combined([0.0, 0.5]) == 0
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: lower_bounds.p_value(5, 4, 4, 1.0, 0.0), "correct = 5"),
-        (lambda: lower_bounds.p_value(1, 5, 4, 1.0, 0.0), "guesses = 5"),
-        (lambda: lower_bounds.p_value(1, 4, 4, -1.0, 0.0), "epsilon = -1.0"),
-        (lambda: lower_bounds.p_value(1, 4, 4, 1.0, 1.5), "delta = 1.5"),
-        (lambda: lower_bounds.epsilon_lower_bound(1, 4, 4, 0.0, 1.0), "confidence = 1.0"),
-        (lambda: lower_bounds.p_value_of_profile(1, 4, 4, [1.0, 2.0], [0.1]), "one length"),
-        (lambda: lower_bounds.p_value_of_profile(1, 4, 4, [1.0], [math.nan]), "deltas = nan"),
-        (lambda: lower_bounds.combined([]), "p_values"),
-        (lambda: lower_bounds.combined([1.2]), "p_values = 1.2"),
+        (lambda: audit.p_value_of_pair(5, 4, 4, 1.0, 0.0), "correct = 5"),
+        (lambda: audit.p_value_of_pair(1, 5, 4, 1.0, 0.0), "guesses = 5"),
+        (lambda: audit.p_value_of_pair(1, 4, 4, -1.0, 0.0), "epsilon = -1.0"),
+        (lambda: audit.p_value_of_pair(1, 4, 4, 1.0, 1.5), "delta = 1.5"),
+        (lambda: audit.epsilon_lower_bound(1, 4, 4, 0.0, 1.0), "confidence = 1.0"),
+        (lambda: audit.p_value(1, 4, 4, [1.0, 2.0], [0.1]), "one length"),
+        (lambda: audit.p_value(1, 4, 4, [1.0], [math.nan]), "deltas = nan"),
+        (lambda: audit.combined([]), "p_values"),
+        (lambda: audit.combined([1.2]), "p_values = 1.2"),
     ],
 )
 def test_bad_input_is_named(call, words):

@@ -161,6 +161,8 @@ def test_an_epsilon_imports_what_it_needs_and_keeps_what_it_compiled(tmp_path):
 def test_the_package_names_everything_before_it_is_imported():
     tree = ast.parse(pathlib.Path(ja.__file__).read_text())
     imports = [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert "*" in imports
+    imports += ja.mechanisms.__all__
     assert set(ja.__all__) <= set(imports), "type checkers see what is imported by a statement"
     assert set(ja.__all__) <= set(dir(ja))
     assert all(getattr(ja, name) is not None for name in ja.__all__)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxacct import gdp
-from jaxacct.dominating_pairs import gaussian_profile
+from jaxacct.mechanisms import normal
 
 COUNT = 40
 """Settings of a test: one size, for each is compiled."""
@@ -86,13 +86,13 @@ def test_quadrature_meets_its_claim():
         for t in (-8.0, -2.0, -0.5, -0.2, 0.0, 0.7, 3.0, 12.0, 37.0):
             with mpmath.workdps(40):
                 truth = mpmath.ncdf(-mpmath.mpf(t)) / mpmath.npdf(mpmath.mpf(t))
-            assert t < 0 or abs(float(gaussian_profile.mills(jnp.asarray(t))) / truth - 1) < 5e-15
+            assert t < 0 or abs(float(normal.mills(jnp.asarray(t))) / truth - 1) < 5e-15
             for mu in (1e-12, 1e-3, 0.3, 2.0, 20.0, 1e4):
                 with mpmath.workdps(60):
                     a, b = mpmath.mpf(t), mpmath.mpf(t) + mpmath.mpf(mu)
                     truth = mpmath.ncdf(-a) / mpmath.npdf(a) - mpmath.ncdf(-b) / mpmath.npdf(b)
                     truth *= mpmath.exp(-(min(a, mpmath.mpf(0)) ** 2) / 2) / mpmath.sqrt(2 * mpmath.pi)
-                kept = gaussian_profile.point(jnp.asarray(mu), jnp.asarray(t)).kept
+                kept = normal.point(jnp.asarray(mu), jnp.asarray(t)).kept
                 assert abs(float(kept) / truth - 1) < 1e-14
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from jaxacct import PureDP
 from jaxacct.convert import mechanism_to_gdp
-from jaxacct.dominating_pairs import gaussian_profile
-from jaxacct.dominating_pairs.gaussian_profile import LOWEST, NODES, STEP, WEIGHTS, quantile
+from jaxacct.mechanisms import normal
+from jaxacct.mechanisms.normal import LOWEST, NODES, STEP, WEIGHTS, quantile
 
 
 def modulus(t, mu, height):
@@ -60,9 +60,9 @@ def test_errors_of_log_delta_and_its_roots_are_bounds(seed):
     other, delta = 10 ** rng.uniform(-8, 4, count), 10 ** rng.uniform(-300, 0, count)
     delta = np.where(rng.random(count) < 0.2, 1 - 10 ** rng.uniform(-9, -1, count), delta)
     with jax.enable_x64(True):
-        value, error = (np.asarray(v) for v in jax.jit(gaussian_profile.log_delta_at)(mu, epsilon))
-        low, high = (np.asarray(v) for v in jax.jit(jax.vmap(gaussian_profile.epsilon_bounds))(other, delta))
-        least, most = (np.asarray(v) for v in jax.jit(jax.vmap(gaussian_profile.mu_bounds))(epsilon, delta))
+        value, error = (np.asarray(v) for v in jax.jit(normal.log_delta_at)(mu, epsilon))
+        low, high = (np.asarray(v) for v in jax.jit(jax.vmap(normal.epsilon_bounds))(other, delta))
+        least, most = (np.asarray(v) for v in jax.jit(jax.vmap(normal.mu_bounds))(epsilon, delta))
     for i in range(count):
         with mp.workdps(400):
             assert abs(mp.mpf(float(value[i])) - mp.log(true_delta(mu[i], epsilon[i]))) <= mp.mpf(float(error[i]))

@@ -11,8 +11,7 @@ import pytest
 from helpers.thorough import draws
 
 from jaxacct import Gaussian, PoissonSubsampledGaussian, rdp
-from jaxacct.filters import FILTER_ORDERS, RenyiFilter
-from jaxacct.filters.renyi import log_share
+from jaxacct.filters import FILTER_ORDERS, RenyiFilter, log_share
 
 DP_SGD = PoissonSubsampledGaussian(noise_multiplier=1.0, sampling_rate=512 / 50_000)
 PAPER_ORDERS = (*(round(0.1 * i, 1) for i in range(11, 110)), *range(12, 64))

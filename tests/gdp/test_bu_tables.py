@@ -7,7 +7,7 @@ import jaxacct as ja
 from bench.papers.bu_tables import SECTION_4_2, TABLES
 from jaxacct import gdp, rdp
 from jaxacct.numerics.precision import outside
-from jaxacct.tradeoff.curve import certified
+from jaxacct.tradeoff import certified
 
 GRID = np.concatenate([np.arange(11, 110) / 10, np.arange(12, 64)])
 """The orders that moments accountants of the time used; the printed figures are of these."""

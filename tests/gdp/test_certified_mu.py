@@ -12,9 +12,9 @@ from scipy import stats
 
 import jaxacct as ja
 from jaxacct import gdp
-from jaxacct.gdp.certified import POINTS, summarize
+from jaxacct.gdp import POINTS, summarize
 from jaxacct.numerics.precision import outside
-from jaxacct.tradeoff.curve import Profile, certified
+from jaxacct.tradeoff import Profile, certified
 
 ORACLE = pathlib.Path(__file__).parents[3] / "shared/oracles/delta_truth.json"
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 import jaxacct as ja
 from jaxacct import gdp
-from jaxacct.gdp.clt import functionals_of
+from jaxacct.gdp import functionals_of
 
 
 def functionals(pair):

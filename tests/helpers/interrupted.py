@@ -35,7 +35,7 @@ ADAPTIVE = {
     "policy": AdaptiveNoise(sampling_rate=0.2, initial=3.0, increment=0.5, least=1.0, period=3, query_noise=20.0),
 }  # fmt: skip
 QUANTILE = {
-    "clip_norm": None, "clipping": AdaptiveQuantile(1.0, count_noise=8.0), "ledger": "odometer",
+    "clip_norm": AdaptiveQuantile(1.0, count_noise=8.0), "ledger": "odometer",
     "epsilon": 8.0, "noise_multiplier": 6.0, "expected_batch_size": 20,
 }  # fmt: skip
 """As in bench/crash.py, whose compiled programs are then these."""

@@ -9,7 +9,8 @@ import numpy as np
 from jax.extend.core import jaxprs_in_params
 
 import jaxacct as ja
-from jaxacct.train.noise import deviation_of_mean, privatize, standard_normal
+from jaxacct.train.keys import standard_normal
+from jaxacct.train.noise import deviation_of_mean, privatize
 from jaxacct.train.step import noisy_count
 
 NUMBER, THREE = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)

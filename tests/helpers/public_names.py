@@ -14,7 +14,7 @@ def lists_names(finder, name):
     return path.exists() and "\n__all__ = " in path.read_text()
 
 
-PACKAGES = ["jaxacct"] + [
+PACKAGES = ["jaxacct", "jaxacct_recipes"] + [
     name
     for finder, name, is_package in pkgutil.walk_packages(jaxacct.__path__, "jaxacct.")
     # The command's public face is its help, and arithmetic is asked for by ``arithmetic=``.

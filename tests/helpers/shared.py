@@ -1,5 +1,6 @@
 """What trainers of tests share: an optimizer, and programs that are compiled once for all trainers whose are equal."""
 
+import contextlib
 import dataclasses
 from typing import Any
 
@@ -16,7 +17,7 @@ def cosines(leaf):
     return jnp.asarray(np.cos(np.arange(leaf.size)).reshape(leaf.shape) / 4, leaf.dtype)
 
 
-_programs: dict[Any, tuple[Any, ...]] = {}
+_programs: dict[Any, dict[str, Any]] = {}
 
 
 def sharing(trainer):
@@ -26,11 +27,6 @@ def sharing(trainer):
     be traced of the other. Keys, data, parameters and ledgers are arguments.
     """
     key = dataclasses.replace(trainer.program, setting=None)  # the policy's
-    names = ("_run", "_step_on", "_adapt", "_foresee")
-    try:
-        mine = _programs.setdefault(key, tuple(getattr(trainer, name) for name in names))
-    except TypeError:  # arrays are among what it is made of
-        return trainer
-    for name, program in zip(names, mine, strict=True):
-        setattr(trainer, name, program)
+    with contextlib.suppress(TypeError):  # arrays are among what it is made of
+        trainer._programs = _programs.setdefault(key, trainer._programs)
     return trainer

@@ -9,6 +9,7 @@ from helpers.chains import hockey_stick, interval_kernel
 from scipy.special import logsumexp
 
 from jaxacct.iteration import (
+    METHODS,
     ProjectedNoisySGD,
     highest_order,
     last_iterate_delta,
@@ -17,7 +18,6 @@ from jaxacct.iteration import (
     stopped_epsilon,
     stopped_rdp,
 )
-from jaxacct.iteration.stopped import METHODS
 
 EPSILONS = np.array([0.0, 0.1, 0.4, 1.0, 2.0])
 REFERENCE = [(0.05, 5.0), (0.1, 3.0)]

@@ -15,7 +15,7 @@ from scipy.stats import chi2
 
 import jaxacct as ja
 from jaxacct import calibrate, convert
-from jaxacct.dominating_pairs.counted_shifts import binomial_masses
+from jaxacct.mechanisms.groups import binomial_masses
 
 EPSILONS = np.array([0.0, 0.1, 0.7, 2.0, 5.0])
 EDGES = np.concatenate([[-np.inf], np.arange(-20.0, 20.0, 0.01), [np.inf]])

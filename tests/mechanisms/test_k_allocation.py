@@ -13,8 +13,8 @@ from test_random_allocation import call, put, ratio
 
 import jaxacct as ja
 from jaxacct import monte_carlo, strategies
-from jaxacct.mechanisms.random_allocation import RandomAllocation
-from jaxacct.monte_carlo.draws import end
+from jaxacct.mechanisms.allocation import RandomAllocation
+from jaxacct.monte_carlo import end
 
 POINTS = 384  # one program for all, and another one for the parts
 EPSILONS = np.array([0.0, 1.0, 2.0])

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 import jaxacct as ja
 from jaxacct.mechanisms import GaussianWithReplacement
-from jaxacct.mechanisms.gaussian import _copies
+from jaxacct.mechanisms.fixed_batches import _copies
 
 X = np.linspace(-70.0, 70.0, 70_001)
 EPSILONS = np.array([-2.0, -0.2, 0.0, 0.05, 0.3, 1.5, 6.0])

@@ -11,7 +11,7 @@ from helpers.platform_calls import operations
 from helpers.thorough import THOROUGH, cases
 
 import jaxacct as ja
-from jaxacct.dominating_pairs.pair import exp_remainder
+from jaxacct.mechanisms.pair import exp_remainder
 from jaxacct.numerics.arithmetic import PAIR, UnsoundBackendError, arithmetic, in_pairs, roundoff
 from jaxacct.numerics.by_work import one_by_one
 from jaxacct.numerics.float_pairs import functions

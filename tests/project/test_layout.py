@@ -1,6 +1,7 @@
 """The layout that CONTRIBUTING.md promises: imports point one way, files are small, and what a page links to exists."""
 
 import ast
+import importlib
 import itertools
 import json
 import pathlib
@@ -13,28 +14,25 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "jaxacct"
 
-ROOMS = (
-    *(
-        "processes",
-        "outward",
-        "numerics",
-        "validation",
-        "rounded_sum",
-        "json_files",
-        "bounds",
-        "selection",
-        "strategies",
-    ),
-    *("dominating_pairs", "mechanisms", "composition", "convert"),
-    *("prv", "saddlepoint", "rdp", "certified", "tradeoff", "gdp", "iteration", "monte_carlo"),
-    *("calibrate", "factorize", "ledger", "menus", "filters", "odometers", "policies"),
-    *("train", "audit", "adapters", "sweep", "plot", "verify", "specs", "certificates", "cli", "__main__"),
+FLOORS = (
+    ("choices", "processes", "outward", "json_files", "numerics", "validation", "bounds", "rounded_sum"),
+    ("selection", "strategies", "mechanisms", "dominating_pairs"),
+    ("composition", "convert"),
+    ("prv", "saddlepoint", "rdp", "iteration", "monte_carlo"),
+    ("certified",),
+    ("tradeoff", "gdp", "calibrate", "factorize"),
+    ("ledger", "menus", "filters", "odometers", "policies"),
+    ("train", "audit", "adapters", "sweep", "plot"),
+    ("verify", "specs", "certificates"),
+    ("cli", "__main__"),
 )
-"""Each imports only from those before it: mechanisms know no accountant, accountants know no trainer, no sweep."""
+"""Rooms import from lower floors, and on their own floor from those before them: mechanisms know no accountant."""
+
+ROOMS = tuple(itertools.chain(*FLOORS))
 
 MOST_LINES = 1200
 
-PLACEHOLDERS = {f"jaxacct/{room}/yours.py": "the reader's own file" for room in ("mechanisms", "dominating_pairs")}
+PLACEHOLDERS = {"jaxacct/mechanisms/yours.py": "the reader's own file"}
 
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(ROOT.glob("docs/**/*.md"))]
 
@@ -71,32 +69,10 @@ def test_imports_point_one_way(room):
     assert not wrong
 
 
-def arrows() -> dict[str, set[str]]:
-    """The rooms that each room of the picture in CONTRIBUTING.md points at."""
-    picture = (ROOT / "CONTRIBUTING.md").read_text().split("```mermaid")[1].split("```")[0]
-    labels = dict(re.findall(r'(\w+)\["(\w+)', picture))
-    found: dict[str, set[str]] = {}
-    for left, right in re.findall(r"^(.*)-->(.*)$", re.sub(r'\["[^"]*"\]', "", picture), re.M):
-        sources, targets = ([labels.get(word, word) for word in re.findall(r"\w+", side)] for side in (left, right))
-        for source in sources:
-            found.setdefault(source, set()).update(targets)
-    return found
-
-
-def reached(room: str, picture: dict[str, set[str]]) -> set[str]:
-    """The rooms that a room comes to along the arrows."""
-    return set().union(*({after} | reached(after, picture) for after in picture.get(room, ())))
-
-
-def test_the_picture_shows_every_import():
-    picture = arrows()
-    shown = set(picture).union(*picture.values())
-    assert len(shown) > 15
-    assert shown <= set(ROOMS)
-    for room in sorted(shown):
-        files = list((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
-        used = {room_of(name) for path in files for name in imported(path)} & shown - {room}
-        assert used <= reached(room, picture), room
+def test_the_page_has_the_floors_in_their_order():
+    rows = re.findall(r"^\| \d+ \| ([^|]*) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    assert [tuple(re.findall(r"`(\w+)`", row)) for row in rows] == list(FLOORS)
+    assert len(FLOORS) <= 10
 
 
 def roads() -> list[list[tuple[pathlib.Path, str]]]:
@@ -115,6 +91,9 @@ MOST = {
     ("mesh", "warm"): (12, 95, 13),
     ("contour", "cold"): (21, 320, 33),
     ("contour", "warm"): (17, 110, 16),
+    ("training step", "trace"): (22, 275, 18),
+    ("training step", "cold"): (21, 305, 25),
+    ("training step", "warm"): (14, 60, 13),
 }
 """Files and functions of the package that a call enters, and how deep it goes, at most: a road that grows says so."""
 
@@ -131,6 +110,9 @@ def test_the_road_to_the_transform_is_as_it_is_told():
         counts = found[name][when]
         assert counts["files"] <= most[0], (name, when, counts["entered"])
         assert (counts["functions"], counts["depth"]) <= most[1:], (name, when)
+    road = found["training step"]["road"]
+    assert [road[0], road[-1]] == [["jaxacct/train/trainer.py", "fit"], ["jaxacct/train/noise.py", "privatized"]]
+    assert len({file for file, _ in road}) == 3, "from fit to the noise by the trainer and the step alone"
 
 
 SUBJECTLESS = {
@@ -159,6 +141,35 @@ def test_docstrings_begin_with_what_the_thing_is(room):
     assert not [
         entry for entry in sorted(first) if entry[1].split(maxsplit=1)[:1] and entry[1].split()[0] in SUBJECTLESS
     ]
+
+
+BASE = ("numerics", "validation", "outward", "json_files", "processes", "bounds", "rounded_sum")
+"""Rooms that all others share: numbers, checks of arguments, files and processes."""
+
+INNER = {"jaxacct.calibrate.targets.least_noise", "jaxacct.selection.DRAWING", "jaxacct.ledger.Ledger"}
+"""Names that the trainer takes from within a room: two for a search over its settings, and the type of all ledgers."""
+
+
+def test_the_trainer_is_on_the_public_names_of_the_kernel():
+    """What a room or a module lists in ``__all__`` is public; the trainer imports nothing else, but from the base."""
+    used = set()
+    for path in (PACKAGE / "train").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "jaxacct":
+                used |= {(node.module, alias.name) for alias in node.names}
+    wrong = set()
+    for module, name in used:
+        room = name if module == "jaxacct" else room_of(module)
+        if room not in ("train", *BASE):
+            public = getattr(importlib.import_module(module), "__all__", ())
+            wrong |= set() if name in public or (module == "jaxacct" and name in ROOMS) else {f"{module}.{name}"}
+    assert len(used) > 100
+    assert wrong == INNER
+
+
+def test_the_trainers_folder_shows_its_names_alone():
+    train = importlib.import_module("jaxacct.train")
+    assert dir(train) == sorted(train.__all__)
 
 
 def test_only_what_draws_imports_the_plots():

@@ -38,7 +38,7 @@ def arguments_of(value):
 
 def public():
     lines = []
-    for name in ("jaxacct", *(f"jaxacct.{room}" for room in ROOMS)):
+    for name in ("jaxacct", *(f"jaxacct.{room}" for room in ROOMS), "jaxacct_recipes"):
         module = importlib.import_module(name)
         for entry in sorted(getattr(module, "__all__", None) or dir(module)):
             value = getattr(module, entry)

@@ -29,6 +29,15 @@ WITHOUT_DOCTEST = {
     "jaxacct.train.Tuned": "what tune returns",
     "jaxacct.train.tune": "trains several models: seconds; tests/train/test_tuning.py has searches",
     "jaxacct.train.PrivateState": "what PrivateGradients.start returns",
+    **dict.fromkeys(
+        (f"jaxacct.train.{name}" for name in ("Augmentation", "Batches", "Budget", "Placement")),
+        "deprecated; tests/train/test_trainer.py has them",
+    ),
+    "jaxacct.train.add_noise": "a former name",
+    "jaxacct.train.clip_and_sum": "likewise",
+    "jaxacct.train.clipped_sum": "likewise",
+    "jaxacct.train.make_private": "likewise",
+    "jaxacct.train.privatize": "likewise",
     "jaxacct.dominating_pairs.DominatingPair": "the base class; FinitePair shows a pair",
     "jaxacct.strategies.Strategy": "the base class; BandedToeplitz shows a strategy",
     "jaxacct.strategies.Streamed": "of another library's; tests/strategies/test_streams.py has one",
@@ -78,7 +87,7 @@ WITH_ANY = {
     "jaxacct.train.build_report(config)": "JSON",
     "jaxacct.train.build_report(return)": "JSON",
     "jaxacct.train.cross_entropy(model)": "any callable module",
-    "jaxacct.train.make_trainer(options)": "those of DPTrainer",
+    "jaxacct_recipes.make_trainer(options)": "those of DPTrainer",
     "jaxacct.train.split_params(return)": "a graph definition of flax, whose type is not public",
     "jaxacct.train.write_report(report)": "JSON",
 }
@@ -138,6 +147,9 @@ def text_after_assignment(module, name):
     for node, following in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
             return text_after_assignment(node.module, name)
+        is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+        if is_star and (text := text_after_assignment(node.module, name)):
+            return text
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)

@@ -1,9 +1,9 @@
 """One step of every mechanism under each relation, against closed forms and sums in 60 digits."""
 
-import jax.numpy as jnp
 import mpmath
 import pytest
 from helpers.brackets import assert_holds, assert_inverts
+from helpers.mechanisms import laplace_by_its_loss
 from helpers.oracle import finite_delta, gaussian_delta, shifted_noise_delta, subsampled
 from helpers.thorough import cases
 
@@ -12,29 +12,6 @@ from jaxacct.strategies import BandedToeplitz, CyclicPoisson
 
 POINTS = 2**10
 EPSILONS = cases([0.0, 2.5], [0.01, 0.3, 1.0, 7.0])
-
-
-def cdf_p(y, b):
-    return jnp.where(y < -1 / b, 0.0, jnp.where(y >= 1 / b, 1.0, jnp.exp((y - 1 / b) / 2) / 2))
-
-
-def survival_p(y, b):
-    return 1 - cdf_p(y, b)
-
-
-def survival_q(y, b):
-    return jnp.where(y < -1 / b, 1.0, jnp.where(y >= 1 / b, 0.0, jnp.exp(-(y + 1 / b) / 2) / 2))
-
-
-def cdf_q(y, b):
-    return 1 - survival_q(y, b)
-
-
-def laplace_by_its_loss(scale):
-    return ja.PrivacyLoss(
-        cdf_p, cdf_q, lowest=-1 / scale, highest=1 / scale, parameters=scale, survival_p=survival_p,
-        survival_q=survival_q, atoms=(-1 / scale, 1 / scale),
-    )  # fmt: skip
 
 
 def pair_delta(scale, p, q, noise):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from helpers.thorough import draws
 
-from jaxacct.dominating_pairs import subsampled_gaussian
-from jaxacct.dominating_pairs.pair import exp_remainder
-from jaxacct.dominating_pairs.subsampled_gaussian import QUADRATURE_NODES, log_moment_of_ratio
+from jaxacct.mechanisms import gaussian
+from jaxacct.mechanisms.gaussian import QUADRATURE_NODES, log_moment_of_ratio
+from jaxacct.mechanisms.pair import exp_remainder
 from jaxacct.numerics.precision import in_float64
 from jaxacct.rdp import ALLOWANCE
 
@@ -167,8 +167,8 @@ def test_a_finer_rule_changes_nothing(monkeypatch):
     # What befalls one setting in 160, or thoroughly in 650, would be seen with probability 0.95.
     s, q, a = random_settings(4, draws(500, 2_000), 0.15)
     values = kernel(s, q, a)
-    monkeypatch.setattr(subsampled_gaussian, "FINEST", 0.05)
-    monkeypatch.setattr(subsampled_gaussian, "COARSEST", 0.1)
+    monkeypatch.setattr(gaussian, "FINEST_SAMPLED", 0.05)
+    monkeypatch.setattr(gaussian, "COARSEST_SAMPLED", 0.1)
     finer = np.asarray(in_float64(jax.jit(functools.partial(log_moments, nodes=4096)))(s, q, a))
     assert np.any(finer != values)
     np.testing.assert_allclose(values, finer, rtol=TOLERANCE)
@@ -209,7 +209,7 @@ def test_hardly_any_noise_is_bounded_above():
 @in_float64
 @jax.jit
 def together(s, q, orders):
-    return subsampled_gaussian.log_moments(s, q, orders)
+    return gaussian.log_moments(s, q, orders)
 
 
 def test_what_is_left_of_an_exponential_is_right_to_its_bound():

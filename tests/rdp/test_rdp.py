@@ -13,7 +13,7 @@ from helpers.thorough import cases, draws
 
 import jaxacct as ja
 from jaxacct import Gaussian, PoissonSubsampledGaussian, rdp
-from jaxacct.dominating_pairs.subsampled_gaussian import QUADRATURE_NODES, log_moment_of_ratio
+from jaxacct.mechanisms.gaussian import QUADRATURE_NODES, log_moment_of_ratio
 from jaxacct.numerics.precision import in_float64
 
 PUBLISHED = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rdp_published.json").read_text())

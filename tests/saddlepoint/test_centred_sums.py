@@ -7,7 +7,7 @@ import pytest
 from helpers.thorough import draws, program
 
 from jaxacct.dominating_pairs import SubsampledGaussianPair
-from jaxacct.dominating_pairs.pair import Nodes, law_of, moments_and_errors
+from jaxacct.mechanisms.pair import Nodes, law_of, moments_and_errors
 from jaxacct.numerics.arithmetic import PAIR, in_pairs
 from jaxacct.saddlepoint.contour import BLOCK, NODE_ROUNDING, Transforms, _to_the_steps
 

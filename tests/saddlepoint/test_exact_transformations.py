@@ -7,7 +7,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct import saddlepoint
-from jaxacct.mechanisms.gaussian import subsampled_pair
+from jaxacct.mechanisms.shifted_noise import subsampled_pair
 
 
 def upper_and_estimate(noise_multiplier, sampling_rate, steps, delta=1e-5, arithmetic="auto"):

@@ -15,8 +15,8 @@ from scipy.stats import binom
 import jaxacct as ja
 from jaxacct import saddlepoint
 from jaxacct.dominating_pairs import CountedShiftsPair, ShiftedNoisePair, SubsampledGaussianPair, WithoutReplacementPair
-from jaxacct.dominating_pairs.pair import law_of, moments
-from jaxacct.dominating_pairs.subsampled_gaussian import STEEPEST
+from jaxacct.mechanisms.gaussian import STEEPEST
+from jaxacct.mechanisms.pair import law_of, moments
 
 FARTHER = np.array([1.0, 1.03, 1.3, 2.0, 7.0])
 PIECES = 8

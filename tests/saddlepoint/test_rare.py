@@ -9,8 +9,7 @@ from helpers.thorough import draws
 import jaxacct as ja
 from jaxacct.composition import directed_parts
 from jaxacct.dominating_pairs import SubsampledGaussianPair
-from jaxacct.dominating_pairs.pair import law_of, moments
-from jaxacct.dominating_pairs.subsampled_gaussian import (
+from jaxacct.mechanisms.gaussian import (
     CELLS,
     ENDING,
     FLAT_BY,
@@ -19,6 +18,7 @@ from jaxacct.dominating_pairs.subsampled_gaussian import (
     WIDEST_END,
     _places,
 )
+from jaxacct.mechanisms.pair import law_of, moments
 from jaxacct.numerics.pytrees import without_axes
 from jaxacct.saddlepoint.contour import ends_of, kept, rare_beyond, scanned
 

@@ -7,7 +7,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.composition import ForEpsilon, directed_parts
-from jaxacct.dominating_pairs.pair import cumulant_above
+from jaxacct.mechanisms.pair import cumulant_above
 from jaxacct.numerics.pytrees import without_axes
 from jaxacct.saddlepoint import contour, solve
 from jaxacct.saddlepoint.contour import largest_order, scanned

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.thorough import draws, program
 
-from jaxacct.dominating_pairs.normal import turned
+from jaxacct.mechanisms.normal import turned
 from jaxacct.saddlepoint.contour import TILE, _sums
 
 U = 2.0**-53

@@ -16,10 +16,11 @@ from jaxacct.strategies import (
     Pattern,
     SinglePass,
     TreeAggregation,
+    _best,
     identity,
+    of_matrix,
     square_root,
 )
-from jaxacct.strategies.strategy import _best, of_matrix
 
 PATTERNS = [
     *(SinglePass(steps).pattern for steps in (1, 7, 12)),

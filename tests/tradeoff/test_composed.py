@@ -11,7 +11,7 @@ from scipy import stats
 
 import jaxacct as ja
 from jaxacct import gdp, prv, tradeoff
-from jaxacct.tradeoff.curve import Lines
+from jaxacct.tradeoff import Lines
 
 RATES = np.concatenate([[0, 1e-8, 1e-4], np.linspace(0.01, 0.99, 27), [1 - 1e-6, 1]])
 

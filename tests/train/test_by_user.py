@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxacct.train.datasets.dataset import bounded_contributions, mean_over_examples, users_as_examples
+from jaxacct.train.users import bounded_contributions, mean_over_examples, users_as_examples
 
 
 def owned(owners, kept):

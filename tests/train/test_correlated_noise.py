@@ -327,7 +327,7 @@ WRONG = {
     ),
     "too few rows": ({"noise": Dense(np.eye(8))}, ValueError, "more than the matrix has, 8"),
     "metrics": ({"metrics": Metrics()}, ValueError, "metrics takes a share"),
-    "a count": ({"clip_norm": None, "clipping": AdaptiveQuantile(1.0)}, ValueError, "AdaptiveQuantile takes a share"),
+    "a count": ({"clip_norm": AdaptiveQuantile(1.0)}, ValueError, "AdaptiveQuantile takes a share"),
 }  # fmt: skip
 
 
@@ -335,7 +335,7 @@ def test_noise_never_stands_for_other_noise_than_was_accounted():
     """Independent noise in the place of a plan's, and a state that a restart without x64 has cut to float32."""
     plan = trainer().plan
     with pytest.raises(ValueError, match="independent noise"):
-        PrivateGradients(nothing, plan, Flat(1.0))
+        PrivateGradients(nothing, plan, Flat(1.0)).start()
     noising = add_noise(1.0, 1.0, expected_batch_size=1.0, seed=0, strategy=ROOT)
     state = noising.init(jnp.zeros(2))
     noising.update(jnp.zeros(2), state)

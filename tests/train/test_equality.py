@@ -13,8 +13,9 @@ from helpers.thorough import cases
 
 from jaxacct.train import DPTrainer
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat
-from jaxacct.train.models import MLP, cross_entropy
+from jaxacct.train.models import cross_entropy
 from jaxacct.train.sampling import PoissonSampler
+from jaxacct_recipes import MLP
 
 pytestmark = pytest.mark.usefixtures("unsolved")
 

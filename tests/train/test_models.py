@@ -9,16 +9,8 @@ from flax import nnx
 from bench.papers.convolution import TwoConvolutions, convolve_by_patches
 from bench.papers.networks import CollaborativeFilter, PooledEmbedding, root_mean_squared_error
 from bench.papers.residual import ConvolutionBlock, ResNet9
-from jaxacct.train.models import (
-    MLP,
-    Linear,
-    PatchCNN,
-    accuracy,
-    check_module,
-    cross_entropy,
-    split_params,
-    to_group_norm,
-)
+from jaxacct.train.models import accuracy, check_module, cross_entropy, split_params, to_group_norm
+from jaxacct_recipes import MLP, Linear, PatchCNN
 
 
 def size(model):

@@ -12,7 +12,8 @@ from scipy import stats
 
 import jaxacct as ja
 from jaxacct.train import add_noise
-from jaxacct.train.noise import _box_muller, _words, privatize, standard_normal
+from jaxacct.train.keys import _box_muller, _words, standard_normal
+from jaxacct.train.noise import privatize
 
 ACCEPT, REJECT = 1e-3, 1e-9
 

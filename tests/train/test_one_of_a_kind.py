@@ -13,9 +13,10 @@ import pytest
 from flax import nnx
 
 import jaxacct as ja
-from jaxacct.train import DPTrainer, PrivateGradients, SparseVector, add_noise, clip_and_sum, privatize, run_key
-from jaxacct.train.clipping import Automatic, Flat, PerLayer, clipped_sum
+from jaxacct.train import DPTrainer, PrivateGradients, SparseVector, add_noise, run_key
+from jaxacct.train.clipping import Automatic, Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.keys import DerivedKey
+from jaxacct.train.noise import privatize
 from jaxacct.train.planned import plan
 
 X = np.ones((40, 3), np.float32)

@@ -122,7 +122,7 @@ def test_all_of_it_in_a_planned_run_of_a_trainer():
     trainer = DPTrainer(
         nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda m, x: jnp.sum((m(x) - x[:1]) ** 2),
         averaging(optax.chain(deviations(), optax.inject_hyperparams(adam_bc)(learning_rate=schedule)), 0.5), (x,),
-        epsilon=1.0, delta=1e-3, epochs=1, expected_batch_size=40, clipping=rule, seed=1,
+        epsilon=1.0, delta=1e-3, epochs=1, expected_batch_size=40, clip_norm=rule, seed=1,
     )  # fmt: skip
 
     def look(record):

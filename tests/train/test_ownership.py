@@ -184,7 +184,7 @@ def test_optimizer_and_rule_keep_nothing_of_the_callers():
     x = examples()
     trainer = DPTrainer(
         nnx.Linear(WIDTH, 1, rngs=nnx.Rngs(0)), squared_error, optax.GradientTransformation(init, update),
-        (x, x[:, :1]), clipping=Flat(norm), seed=1, **SETTINGS,
+        (x, x[:, :1]), clip_norm=Flat(norm), seed=1, **SETTINGS,
     )  # fmt: skip
     norm[...] = 100.0
     start.delete()

@@ -1,5 +1,7 @@
 """The parts for a loop of one's own: what they make is what the trainer makes, and no more than is planned."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,16 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxacct.train import AdaptiveQuantile, DPTrainer, PrivateGradients, split_params
+import jaxacct as ja
+from jaxacct.strategies import square_root
+from jaxacct.train import (
+    AdaptiveQuantile,
+    CyclicPoissonSampler,
+    DPTrainer,
+    PoissonSampler,
+    PrivateGradients,
+    split_params,
+)
 from jaxacct.train.models import merged
 
 SETTINGS = {"epsilon": 1.0, "delta": 1e-3, "epochs": 2, "expected_batch_size": 40}
@@ -45,7 +56,7 @@ def test_a_loop_of_the_parts_is_the_trainer_until_the_plan_is_spent():
     assert private.steps == 10
     assert 0.999 <= private.plan.certified.upper <= 1.0
     trainer = DPTrainer(
-        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), clipping=rule, seed=1,
+        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), clip_norm=rule, seed=1,
         **SETTINGS,
     )  # fmt: skip
     assert trainer.plan == private.plan
@@ -76,7 +87,7 @@ def test_without_a_seed_each_start_has_noise_of_its_own_and_shows_no_key():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "exactly one of clip_norm and clipping"),
+        ({}, "clip_norm missing"),
         ({"clip_norm": -1.0}, "clip_norm = -1.0"),
         ({"clip_norm": 1.0, "epochs": 0}, "epochs = 0"),
         ({"clip_norm": 1.0, "expected_batch_size": 300}, "expected_batch_size = 300"),
@@ -86,3 +97,112 @@ def test_without_a_seed_each_start_has_noise_of_its_own_and_shows_no_key():
 def test_wrong_plans_are_named(options, words):
     with pytest.raises(ValueError, match=words):
         made(**options)
+
+
+ROWS = (jnp.asarray(X),)
+SUM = functools.partial(PrivateGradients.planned, num_examples=len(X), clip_norm=1.0, **SETTINGS)
+
+
+def squares(w, x):
+    return jnp.sum((w - x) ** 2)
+
+
+def test_a_batch_in_pieces_and_gradients_of_ones_own_are_the_gradient():
+    whole, own = SUM(squares), SUM(None)
+    w, state = jnp.ones(3), whole.start(2)
+    indices, mask = whole.batch(state)
+    expected, after = whole.gradient(w, state, (X[indices],), mask)
+    halves = np.array_split(np.arange(len(mask)), 2)
+    parts = [whole.clip(w, state, (X[indices[half]],), mask[half]) for half in halves]
+    for found, last in (
+        whole.noise(w, state, whole.sum(parts)),
+        own.gradient(w, state, (2 * (np.ones(3, np.float32) - X[indices]),), mask),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert last.step == after.step == 1
+        assert last.ledger.made == 1
+    with pytest.raises(ValueError, match="outweigh"):
+        whole.clip(w, state, (X,), np.ones(len(X), bool))
+
+
+def test_a_key_in_a_part_of_a_batch_needs_the_indices():
+    private = SUM(lambda w, x, key: squares(w, x * jax.random.bernoulli(key, 0.5, (3,))))
+    w, state = jnp.ones(3), private.start(2)
+    indices, mask = private.batch(state)
+    halves = np.array_split(np.arange(len(mask)), 2)
+    parts = [private.clip(w, state, (X[indices[half]],), mask[half], indices[half]) for half in halves]
+    total = private.clip(w, state, (X[indices],), mask).total
+    np.testing.assert_allclose(private.sum(parts).total, total, rtol=1e-6)
+    with pytest.raises(ValueError, match="indices"):
+        private.clip(w, state, (X[:3],), mask[:3])
+
+
+def test_correlated_noise_is_the_trainers():
+    sampler, noise = CyclicPoissonSampler(len(X), 2, 0.4, 120), square_root(2)
+    settings = {"epsilon": 5.0, "delta": 1e-3, "epochs": 2, "sampler": sampler, "noise": noise, "clip_norm": 1.0}
+    graph, params, rest = split_params(nnx.Linear(3, 1, rngs=nnx.Rngs(0)))
+    private = PrivateGradients.planned(
+        lambda params, x, y: squared_error(merged(graph, params, rest), x, y), len(X), **settings
+    )
+    trainer = DPTrainer(
+        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), seed=1, **settings
+    )
+    assert trainer.plan.noise_multiplier == private.plan.noise_multiplier
+    trainer.fit(3)
+    state, step = private.start(1, params), jax.jit(private.gradient)
+    for _ in range(3):
+        indices, mask = private.batch(state)
+        gradient, state = step(params, state, (X[indices], X[indices, :1]), mask)
+        params = jax.tree.map(lambda leaf, slope: leaf - 0.1 * slope, params, gradient)
+    for ours, theirs in zip(jax.tree.leaves(params), jax.tree.leaves(trainer.state.params), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    with pytest.raises(ValueError, match="differs from step to step"):
+        private.noise_deviation(state)
+    with pytest.raises(ValueError, match="independent noise"):
+        private.start()
+
+
+def test_a_filter_pays_for_noise_chosen_on_the_way_until_it_refuses():
+    sampler = PoissonSampler(len(X), 0.2, 100)
+    private = PrivateGradients.paid_by(ja.filters.RenyiFilter(2.0, 1e-3), squares, sampler, clip_norm=1.0)
+    update = jax.jit(lambda w, state, rows, mask, z: private.gradient(w, state, rows, mask, noise_multiplier=z))
+    w, state, direct = jnp.ones(3), private.start(3), private.ledger
+    for z in (3.0, 2.0, 3.0):
+        indices, mask = private.batch(state)
+        gradient, state = update(w, state, (X[indices],), mask, z)
+        assert np.all(gradient != 0)
+        _, direct = direct.spend(sampler.mechanism(z))
+    np.testing.assert_allclose(state.ledger.spent, direct.spent, rtol=1e-12)
+    refused, same = update(w, state, (X[indices],), mask, 1e-3)
+    assert np.all(refused == 0)
+    assert same.step == state.step == 3
+    with pytest.raises(ValueError, match="refuses"):
+        private.gradient(w, state, (X[indices],), mask, noise_multiplier=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: PrivateGradients(squares, None, AdaptiveQuantile(1.0)), "plan is None"),
+        (lambda: SUM(squares).gradient(0.0, SUM(squares).start(), ROWS, None), "give the mask of batch"),
+    ],
+)
+def test_wrong_uses_are_named(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_former_names_warn_and_do_the_same():
+    with pytest.warns(DeprecationWarning, match="PrivateGradients"):
+        total, _ = ja.train.clip_and_sum(squares, jnp.zeros(3), X, np.ones(len(X), bool), rule=ja.train.Flat(1.0))
+    with pytest.warns(DeprecationWarning, match="PrivateGradients"):
+        same = ja.train.clipped_sum(squares, jnp.zeros(3), X, np.ones(len(X), bool), clip_norm=1.0)
+    np.testing.assert_array_equal(total, same)
+    with pytest.warns(DeprecationWarning, match="noise"):
+        ja.train.privatize(jax.random.key(0), total, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=4.0)
+    with pytest.warns(DeprecationWarning, match="optimizer"):
+        ja.train.add_noise(1.0, 1.0, expected_batch_size=4.0)
+    with pytest.warns(DeprecationWarning, match="DPTrainer"):
+        ja.train.make_private(
+            nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), 1.0, 1e-3, 2
+        )

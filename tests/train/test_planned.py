@@ -15,8 +15,6 @@ from scipy.stats import norm
 import jaxacct as ja
 from jaxacct.policies import Constant, Schedule
 from jaxacct.train import (
-    Batches,
-    Budget,
     Checkpoints,
     Plan,
     PoissonSampler,
@@ -27,7 +25,7 @@ from jaxacct.train import (
     certified_epsilon,
     guarantee,
 )
-from jaxacct.train.planned import PlannedLedger, _shown, plan
+from jaxacct.train.planned import PlannedLedger, least_delta_of_a_step, plan
 from jaxacct.train.settings import spending
 
 DELTA = 1e-5
@@ -65,7 +63,7 @@ def test_what_one_step_shows_is_below_its_delta():
     rng = np.random.default_rng(5)
     for rate, epsilon in zip(10 ** rng.uniform(-4, 0, 8), rng.uniform(0, 4, 8), strict=True):
         for noise, tight in ((0.05, True), (0.2, False), (0.6, False)):
-            shown = _shown(rate, noise, epsilon)
+            shown = least_delta_of_a_step(rate, noise, epsilon)
             # An event for each threshold on the noisy sum; no delta is below any of them.
             places = np.linspace(-2, 3, 2001)
             without = norm.sf(places / noise)
@@ -73,8 +71,8 @@ def test_what_one_step_shows_is_below_its_delta():
             best = np.max(with_it - np.exp(epsilon) * without, initial=0.0)
             assert shown <= best * (1 + 1e-9)
             assert not tight or shown >= 0.999 * best
-    assert _shown(0.5, 1e-9, 1e25) == 0.0  # the loss is at most 5e17
-    assert _shown(0.25, 0.0, 800.0) == pytest.approx(0.25, rel=1e-9)
+    assert least_delta_of_a_step(0.5, 1e-9, 1e25) == 0.0  # the loss is at most 5e17
+    assert least_delta_of_a_step(0.25, 0.0, 800.0) == pytest.approx(0.25, rel=1e-9)
     with pytest.raises(ValueError, match="pays for no step"):
         plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, noise_multiplier=0.05)
 
@@ -108,19 +106,17 @@ def test_side_queries_are_part_of_the_plan():
 
 
 def test_a_plan_is_solved_once_and_no_other_is_taken_for_it():
-    options = {"size": 200, "budget": Budget(2.0, 1e-3, epochs=2), "policy": None, "noise": None}
-    batches = Batches(expected_batch_size=40)
-    made = spending(**options, batches=batches).plan
-    assert spending(**options, batches=batches).plan is made
+    options = {"size": 200, "epsilon": 2.0, "delta": 1e-3, "epochs": 2, "expected_batch_size": 40}
+    made = spending(**options).plan
+    assert spending(**options).plan is made
     assert made.certified == plan(poisson(200, 0.2, 1e-3), 1e-3, epsilon=2.0, steps=10).certified
     others = [
-        spending(**{**options, "budget": Budget(2.0, 1e-3, steps=11)}, batches=batches),
-        spending(**{**options, "budget": Budget(2.0, 2e-3, epochs=2)}, batches=batches),
-        spending(**{**options, "size": 400}, batches=Batches(expected_batch_size=80)),
-        spending(**options, batches=Batches(sampler=made.sampler)),
-        spending(**{**options, "budget": Budget(2.0, 1e-3, epochs=2, queries=(SideQuery(ja.Gaussian(9.0)),))},
-                 batches=batches),
-    ]  # fmt: skip
+        spending(**options | {"epochs": None, "steps": 11}),
+        spending(**options | {"delta": 2e-3}),
+        spending(**options | {"size": 400, "expected_batch_size": 80}),
+        spending(**options | {"expected_batch_size": None, "sampler": made.sampler}),
+        spending(**options | {"queries": (SideQuery(ja.Gaussian(9.0)),)}),
+    ]
     assert all(other.plan is not made for other in others)
     assert all(other.plan != made for other in others[:2])
 
@@ -227,7 +223,7 @@ def test_a_constant_policy_is_planned():
     options = {"noise_multiplier": None, "expected_batch_size": None, "policy": Constant(3.0, 0.2)}
     assert make(**options).plan == make().plan
     solved = make(**options, epsilon=None, steps=10)
-    assert solved.epsilon == solved.budget.epsilon == solved.plan.epsilon < 4.0
+    assert solved.epsilon == solved.plan.epsilon < 4.0
 
 
 @functools.cache

@@ -16,8 +16,15 @@ from helpers.thorough import cases
 from jaxacct.filters import RenyiFilter
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.odometers import VilleOdometer
-from jaxacct.policies import AdaptiveBatchSize, AdaptiveNoise, Constant, EarlyStopping, Schedule, SpendRemaining
-from jaxacct.policies.policy import Setting
+from jaxacct.policies import (
+    AdaptiveBatchSize,
+    AdaptiveNoise,
+    Constant,
+    EarlyStopping,
+    Schedule,
+    Setting,
+    SpendRemaining,
+)
 from jaxacct.train import DPTrainer
 from jaxacct.train.clipping import AdaptiveQuantile
 from jaxacct.train.sources import IndexedSource
@@ -293,8 +300,8 @@ FILTER = {"ledger": "filter"}  # a menu takes longer to certify than the rest
         (None, {"sampling_rate": 0.1}, "exactly one of noise_multiplier and policy"),
         (NOISE, {"sampling_rate": 0.1}, "policy has its own sampling rate.*sampling_rate"),
         (NOISE, {"expected_batch_size": 40}, "policy has its own sampling rate.*expected_batch_size"),
-        (NOISE, {"clip_norm": None}, "exactly one of clip_norm and clipping"),
-        (NOISE, FILTER | {"clip_norm": None, "clipping": AdaptiveQuantile(1.0)}, "clipping = AdaptiveQuantile.*policy"),
+        (NOISE, {"clip_norm": None}, "clip_norm missing"),
+        (NOISE, FILTER | {"clip_norm": AdaptiveQuantile(1.0)}, "clip_norm = AdaptiveQuantile.*policy"),
         (NOISE, {"ledger": "purse"}, "ledger = 'purse'"),
         (POLICIES["spend remaining"], {"ledger": "odometer"}, "odometer.*filter"),
         (EarlyStopping(POLICIES["spend remaining"], patience=1, **ADAPTS), {"ledger": "odometer"}, "odometer.*filter"),

@@ -11,10 +11,11 @@ from helpers.shared import SGD, sharing
 
 import jaxacct as ja
 from jaxacct import strategies, train
-from jaxacct.cli import build_parser, tables, training
-from jaxacct.specs.spec import unit_of
+from jaxacct.cli import build_parser, training
+from jaxacct.specs import unit_of
 from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.saving import fingerprint
+from jaxacct.train.settings import public_size
 
 x = np.random.default_rng(0).normal(size=(31, 3)).astype(np.float32)
 weights = np.ones(31, np.float32)
@@ -94,7 +95,7 @@ def test_what_the_command_makes_of_a_table_does_not_tell_it(tmp_path):
             "train", "--data", str(tmp_path / "rows.npz"), "--label", "y", "--classes", "2", "--bounds=-4:4",
             "--batch-size", "10", "--most-examples", "40", *options,
         ])  # fmt: skip
-        dataset, described = tables.load(arguments)
+        dataset, described = training.load_data(arguments)
         made, steps, config = training._trainer(arguments, dataset)
         return steps, config | described, repr(made.plan), repr(made.policy), fingerprint(made)
 
@@ -170,7 +171,7 @@ def test_more_are_present_than_there_may_be_or_no_whole_number(present):
 
 
 def test_numbers_of_examples_are_whole_and_may_be_numpys():
-    assert type(train.Batches(most_examples=np.int64(40)).size_for(31)) is int
+    assert type(public_size(31, np.int64(40))) is int
     with pytest.raises(ValueError, match="num_examples = 0 is not a size"):
         train.PrivateGradients.planned(
             loss, 0, epsilon=2.0, delta=1e-4, epochs=1, expected_batch_size=10, most_examples=40

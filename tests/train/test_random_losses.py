@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from helpers.shared import WHOLE, sharing
 
-from jaxacct.train import Augmentation, DPTrainer, IndexedSource, PoissonSampler, accuracy, run_key
+from jaxacct.train import DPTrainer, IndexedSource, PoissonSampler, accuracy, run_key
 from jaxacct.train import unprotected_intermediates as intermediates
 from jaxacct.train.models import takes_key
 
@@ -127,7 +127,7 @@ def flipped(key, example):
 
 
 def test_views_are_averaged_before_clipping():
-    trainer = make(augmentation=Augmentation(flipped, views=4), clip_norm=1.0)
+    trainer = make(augment=flipped, views=4, clip_norm=1.0)
     total = np.zeros(WIDTH)
     for index in (0, 3):
         views = [

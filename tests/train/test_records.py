@@ -10,9 +10,8 @@ import pytest
 from helpers.interrupted import Killed, killed_at, make, run_until_killed
 
 from jaxacct import json_files
-from jaxacct.train import Checkpoints, saving
-from jaxacct.train.checkpoints import LOCK, SETTINGS, SPENDS, STATES
-from jaxacct.train.saving import Record, WriteAhead
+from jaxacct.train import Checkpoints, checkpoints
+from jaxacct.train.checkpoints import LOCK, SETTINGS, SPENDS, STATES, Record, WriteAhead
 
 REFUSED = r"what the run has spent is not known. Restore one of the files, or begin a run in another folder"
 
@@ -36,7 +35,7 @@ def moments(tmp_path_factory):
         return looked
 
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((saving, "write_private"), (os, "fsync"), (os, "replace")):
+        for module, name in ((checkpoints, "write_private"), (os, "fsync"), (os, "replace")):
             patch.setattr(module, name, around(getattr(module, name)))
         keeper = Checkpoints(path.parent, every=4)
         make(seed=None).fit(
@@ -123,14 +122,14 @@ LINE = Record(0, 1, 1, 0.5, LEDGER, ((1, "ab"),)).content()
 
 def with_checksum(**changes):
     entries = {name: value for name, value in json.loads(LINE).items() if name != "crc32"} | changes
-    return json.dumps({"crc32": saving._checksum(entries), **entries}).encode()
+    return json.dumps({"crc32": checkpoints._checksum(entries), **entries}).encode()
 
 
 @pytest.mark.parametrize(
     "content",
     [
         b"", b"[" * 100_000 + b"\n", b"7\n", b'"text"\n', b"[]\n", b"null\n", b"\xff\xfe\n", b"NaN\n", b"1" * 5000,
-        b"\0" * (saving.MOST_BYTES + 5), LINE.replace(b"0.5", b"NaN"), LINE.replace(b"0.5", b"1e999"),
+        b"\0" * (checkpoints.MOST_BYTES + 5), LINE.replace(b"0.5", b"NaN"), LINE.replace(b"0.5", b"1e999"),
         with_checksum(paid=-1), with_checksum(paid="many"), with_checksum(paid=2.5), with_checksum(number=True),
         with_checksum(ledger=3), with_checksum(ledger=[["float32", 3]]), with_checksum(more=1), with_checksum(after=[]),
         with_checksum(digests=[["a", "b"]]), with_checksum(digests=7),

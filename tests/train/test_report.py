@@ -125,7 +125,7 @@ def test_chunks_of_all_lengths_share_one_compilation():
     trainer = make()
     trainer.fit(steps=5, every=2)
     trainer.fit(steps=1)
-    assert trainer._run._cache_size() == 1
+    assert trainer._programs["run"]._cache_size() == 1
 
 
 def test_with_next_to_no_noise_and_clipping_it_is_gradient_descent():
@@ -183,7 +183,7 @@ def test_the_picture_is_drawn_without_touching_matplotlibs_state(tmp_path):
 
 
 def test_a_report_is_enough_for_a_certificate():
-    from jaxacct.certificates.certificate import followed
+    from jaxacct.certificates import followed
 
     trainer = make()
     report = json.loads(json.dumps(build_report(trainer, trainer.fit(steps=4))))

@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 from helpers.thorough import cases
 
-from jaxacct.train import DPTrainer, PrivateGradients, clip_and_sum
-from jaxacct.train.clipping import Flat, clipped_sum, query, rows
+from jaxacct.train import DPTrainer, PrivateGradients
+from jaxacct.train.clipping import Flat, clip_and_sum, clipped_sum, query, rows
 
 RANDOM = np.random.default_rng(0)
 
@@ -288,7 +288,7 @@ def test_last_digits_of_float64_are_looked_at():
 def test_examples_of_any_dtype_are_made_up(dtype, ghost):
     shape = jax.ShapeDtypeStruct((3,), dtype)
     real = (lambda x: x.real) if dtype == jnp.complex64 else (lambda x: x.astype(jnp.float32))
-    assert query.check_rows(
+    assert query.check_loss(
         lambda w, x: jnp.sum(w * real(x)), jnp.ones(3), shape, 16, microbatch_size=None, ghost=ghost
     )
 
@@ -296,7 +296,7 @@ def test_examples_of_any_dtype_are_made_up(dtype, ghost):
 def test_keys_as_examples_are_made_up():
     shape = jax.eval_shape(lambda: jax.random.key(0))
     loss = lambda w, x: jnp.sum(w * jax.random.normal(x, (3,)))  # noqa: E731
-    assert query.check_rows(loss, jnp.ones(3), shape, 16, microbatch_size=None, ghost=True)
+    assert query.check_loss(loss, jnp.ones(3), shape, 16, microbatch_size=None, ghost=True)
 
 
 def test_blocks_are_whole_tiles_within_the_memory_that_is_given():

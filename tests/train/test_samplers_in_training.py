@@ -59,8 +59,7 @@ def linear():
 
 def trainer_with(model=None, data=DATA, loss=squared_error, optimizer=None, **options):
     settings = {"epsilon": EPSILON, "delta": DELTA, "noise_multiplier": NOISE, "seed": 1, "ledger": "filter"} | options
-    if "clipping" not in settings:
-        settings.setdefault("clip_norm", 1.0)
+    settings.setdefault("clip_norm", 1.0)
     if "sampler" not in settings:
         settings.setdefault("sampling_rate", 0.25)
     return sharing(DPTrainer(model or linear(), loss, optimizer or SGD, data, **settings))
@@ -155,7 +154,7 @@ def noise_only(**options):
 def test_adaptive_quantile_accounts_for_the_sum_and_the_count_together():
     """The sum has more noise than the step costs: 1/z^2 = 1/z_g^2 + 1/(2 s)^2, with z accounted and z_g seen."""
     rule = AdaptiveQuantile(0.5, count_noise=2.5)
-    trainer = noise_only(clipping=rule)
+    trainer = noise_only(clip_norm=rule)
     seen, before = [], np.zeros((3, PARAMETERS), np.float32)
     for _ in range(3):
         clip_norm = trainer.clip_norm
@@ -179,7 +178,7 @@ def test_noise_is_in_units_of_the_rules_sensitivity():
         model,
         loss=lambda model, x, y: 0.0 * jnp.sum(model(x[:1])),
         optimizer=WHOLE,
-        clipping=PerLayer.of({"kernel": 0.3, "bias": 0.4}),
+        clip_norm=PerLayer.of({"kernel": 0.3, "bias": 0.4}),
     )
     trainer.fit(1)
     moved = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(trainer.state.params)])
@@ -210,8 +209,8 @@ def test_frozen_parameters_stay_bit_for_bit():
         ({"sampler": WithoutReplacementSampler(99, 25)}, "sampler is for 99 examples"),
         ({"sampler": PoissonSampler(EXAMPLES, 0.25, 30)}, "sampler cuts batches.*larger capacity"),
         ({"clipping": AdaptiveQuantile(1.0), "clip_norm": 1.0}, "exactly one of clip_norm and clipping"),
-        ({"clip_norm": None}, "exactly one of clip_norm and clipping"),
-        ({"clipping": AdaptiveQuantile(1.0, count_noise=1.0)}, "noise_multiplier = 4.0.*count_noise = 1.0"),
+        ({"clip_norm": None}, "clip_norm missing"),
+        ({"clip_norm": AdaptiveQuantile(1.0, count_noise=1.0)}, "noise_multiplier = 4.0.*count_noise = 1.0"),
         ({"trainable": "output"}, "trainable = 'output'"),
         ({"trainable": lambda path, value: False}, "trainable = .*leaves no parameter"),
         ({"ledger": "both"}, "ledger = 'both'"),

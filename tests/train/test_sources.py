@@ -11,7 +11,9 @@ from flax import nnx
 from helpers.shared import SGD, sharing
 from helpers.thorough import cases
 
-from jaxacct.train import DPTrainer, clipped_sum, privatize
+from jaxacct.train import DPTrainer
+from jaxacct.train.clipping import clipped_sum
+from jaxacct.train.noise import privatize
 from jaxacct.train.sampling import PoissonSampler, RandomAllocationSampler
 from jaxacct.train.sources import ArraySource, IndexedSource, source_of, stream
 

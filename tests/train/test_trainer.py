@@ -9,8 +9,9 @@ from flax import nnx
 from helpers.shared import SGD, sharing
 
 from jaxacct.filters import RenyiFilter
-from jaxacct.train import Batches, Budget, DPTrainer, Flat, Placement, certified_epsilon, load, make_trainer
+from jaxacct.train import Batches, Budget, DPTrainer, Flat, Placement, certified_epsilon
 from jaxacct.train.models import accuracy
+from jaxacct_recipes import load, make_trainer
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-3}
 
@@ -145,22 +146,24 @@ def test_bad_input(options, words):
         small_trainer(**options)
 
 
-def test_groups_say_what_their_fields_say_by_themselves():
+def test_groups_of_an_earlier_version_say_what_their_fields_say():
     short = small_trainer(microbatch_size=7, ghost=False, ledger="odometer", epsilon=4.0)
-    groups = {
-        "budget": Budget(4.0, 1e-3, ledger="odometer"), "batches": Batches(expected_batch_size=40),
-        "clipping": Flat(1.0), "placement": Placement(microbatch_size=7, ghost=False),
-    }  # fmt: skip
+    with pytest.warns(DeprecationWarning, match="Budget is deprecated: give epsilon, delta, .* by themselves"):
+        groups = {
+            "budget": Budget(4.0, 1e-3, ledger="odometer"), "batches": Batches(expected_batch_size=40),
+            "clipping": Flat(1.0), "placement": Placement(microbatch_size=7, ghost=False),
+        }  # fmt: skip
     x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
-    grouped = sharing(DPTrainer(
-        nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, SGD, (x, x[:, :1]), noise_multiplier=3.0, seed=1, **groups,
-    ))  # fmt: skip
+    with pytest.warns(DeprecationWarning, match="(budget|batches|placement|clipping) is deprecated: give DPTrainer"):
+        grouped = sharing(DPTrainer(
+            nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, SGD, (x, x[:, :1]), noise_multiplier=3.0, seed=1,
+            **groups,
+        ))  # fmt: skip
     assert repr(short) == repr(grouped)
-    assert short._run is grouped._run  # of equal programs
+    assert short._programs is grouped._programs  # of equal programs
     for trainer in (short, grouped):
         trainer.fit(2)
     assert same(short, grouped)
-    assert grouped.budget == groups["budget"]
 
 
 def test_none_is_said_where_it_is_not_the_default():
@@ -171,10 +174,13 @@ def test_none_is_said_where_it_is_not_the_default():
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        ({"budget": Budget(1.0, 1e-3)}, ValueError, "budget and epsilon, delta are both given"),
-        ({"batches": Batches(sampling_rate=0.1)}, ValueError, "batches and expected_batch_size are both given"),
-        ({"placement": Placement(), "ghost": True}, ValueError, "placement and ghost are both given"),
-        ({"epsilon": None}, TypeError, "epsilon missing: give budget=Budget"),
+        ({"budget": lambda: Budget(1.0, 1e-3)}, ValueError, "budget and epsilon, delta are both given"),
+        ({"batches": lambda: Batches(sampling_rate=0.1)}, ValueError, "batches and expected_batch_size are both given"),
+        ({"placement": Placement, "ghost": True}, ValueError, "placement and ghost are both given"),
+        ({"epsilon": None}, TypeError, "epsilon missing: give it; or else"),
+        ({"delta": None}, TypeError, "delta missing: give the probability"),
+        ({"clipping": Flat(1.0)}, ValueError, "give exactly one of clip_norm and clipping"),
+        ({"batch_size": 4}, TypeError, "unexpected keyword argument 'batch_size': expected_batch_size is meant"),
         ({"epsilon": None, "delta": None, "budget": (1.0, 1e-3)}, TypeError, "budget is a tuple: .*Budget"),
         ({"epsilom": 1.0}, TypeError, "unexpected keyword argument 'epsilom'"),
         ({"ledger": "book"}, ValueError, "ledger = 'book'"),
@@ -186,9 +192,9 @@ def test_none_is_said_where_it_is_not_the_default():
         ({"metrics": {"loss": (abs, 1.0)}}, TypeError, "metrics = .*Metrics"),
     ],
 )
-def test_wrong_groups(options, kind, words):
+def test_wrong_settings(options, kind, words):
     with pytest.raises(kind, match=words):
-        small_trainer(**options)
+        small_trainer(**{name: group() if callable(group) else group for name, group in options.items()})
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_the_winner_alone_is_kept_and_all_runs_are_paid_for(search):
 
 
 def test_runs_that_fail_come_last_and_there_may_be_none(search, monkeypatch):
-    monkeypatch.setattr("jaxacct.train.recipes.least_noise", lambda *_: ja.calibrate.Calibrated(3.0, BOUNDS, 2))
+    monkeypatch.setattr("jaxacct.train.tuning.least_noise", lambda *_: ja.calibrate.Calibrated(3.0, BOUNDS, 2))
     found, _ = search([9.0], Fixed(2))
     assert (found.setting, found.score) == (9.0, -math.inf)
     monkeypatch.setattr(Binomial, "draw", lambda self: 0)
@@ -77,7 +77,7 @@ BOUNDS = ja.Bounds(1.0, 1.5, 2.0)
 def test_small_deltas_pay_for_the_drawing_of_trials(search, monkeypatch):
     paid = []
     monkeypatch.setattr(
-        "jaxacct.train.recipes.least_noise",
+        "jaxacct.train.tuning.least_noise",
         lambda *given: paid.append(given) or ja.calibrate.Calibrated(3.0, BOUNDS, 2),
     )
     found, _ = search(iter([9.0]), Fixed(2), epsilon=np.float32(8.0), delta=1e-7)
@@ -97,6 +97,6 @@ def test_small_deltas_pay_for_the_drawing_of_trials(search, monkeypatch):
     ],
 )
 def test_what_would_not_be_paid_for_is_refused(search, monkeypatch, wrong, message):
-    monkeypatch.setattr("jaxacct.train.recipes.least_noise", lambda *_: ja.calibrate.Calibrated(3.0, BOUNDS, 2))
+    monkeypatch.setattr("jaxacct.train.tuning.least_noise", lambda *_: ja.calibrate.Calibrated(3.0, BOUNDS, 2))
     with pytest.raises(ValueError, match=message):
         search([0.0, 1.0], Fixed(2), wrong)

@@ -15,15 +15,15 @@ from jaxacct.train import (
     DPTrainer,
     Flat,
     PoissonSampler,
-    clip_and_sum,
     cross_entropy,
-    privatize,
     run_key,
     split_params,
     to_group_norm,
 )  # fmt: skip
+from jaxacct.train.clipping import clip_and_sum
+from jaxacct.train.keys import standard_normal
 from jaxacct.train.models import merged
-from jaxacct.train.noise import standard_normal
+from jaxacct.train.noise import privatize
 
 pytestmark = pytest.mark.usefixtures("unsolved")
 

@@ -9,7 +9,7 @@ from flax import nnx
 
 from jaxacct.train import DPTrainer, adam_bc, averaged, averaging, observing
 from jaxacct.train.metrics import all_finite, check_gradients, check_parameters
-from jaxacct.train.report import Norms
+from jaxacct.train.optimizers import Norms
 
 EXAMPLE = (jax.ShapeDtypeStruct((3,), jnp.float32), jax.ShapeDtypeStruct((), jnp.uint8))
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 import jaxacct as ja
 from jaxacct import convert, filters, rdp
-from jaxacct.dominating_pairs import DominatingPair
+from jaxacct.mechanisms.pair import DominatingPair
 
 
 def answers(noise: float, steps: int, relation: ja.Relation = "add_or_remove") -> tuple[float, str]:

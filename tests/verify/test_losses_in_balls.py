@@ -7,6 +7,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 from flint import arb, ctx
+from helpers.laws_in_balls import stated
 
 import jaxacct as ja
 from jaxacct.verify import cells, contour, statements
@@ -75,7 +76,7 @@ LAPLACES = {
 @pytest.mark.parametrize(("kind", "name"), [("gaussian", n) for n in GAUSSIANS] + [("laplace", n) for n in LAPLACES])
 def test_one_run_is_the_hockey_stick_of_the_mixtures(kind, name):
     mechanism, relation, scale, p, q, epsilon = (GAUSSIANS | LAPLACES)[name]
-    (law,) = statements.stated(mechanism, relation)
+    (law,) = stated(mechanism, relation)
     p, q = density(kind, scale, p), density(kind, scale, q)
     edge = 16 if kind == "gaussian" else 50
     truth = hockey_stick(p, q, mp.mpf(epsilon), [-edge, -2, -1, 0, 1, 2, 3, edge])
@@ -87,7 +88,7 @@ def test_without_replacement_is_one_mixture_above_zero_and_the_other_below(kind)
     mechanism = (
         ja.GaussianWithoutReplacement(2.0, 0.1) if kind == "gaussian" else ja.LaplaceWithoutReplacement(2.0, 0.1)
     )
-    (law,) = statements.stated(mechanism, "replace")
+    (law,) = stated(mechanism, "replace")
     mixed, base = density(kind, 2, [(0, 1 - Q), (2, Q)]), density(kind, 2, ONE)
     edge = 40 if kind == "gaussian" else 140
     truth = hockey_stick(mixed, base, mp.mpf(0.05), [-edge, -2, 0, 1, 2, 4, edge])
@@ -100,7 +101,7 @@ def test_without_replacement_is_one_mixture_above_zero_and_the_other_below(kind)
 
 
 def test_a_truncated_batch_is_a_known_coin():
-    (law,) = statements.stated(ja.TruncatedPoissonGaussian(0.8, 0.1, 0.01), "remove")
+    (law,) = stated(ja.TruncatedPoissonGaussian(0.8, 0.1, 0.01), "remove")
     one, two = (
         hockey_stick(density("gaussian", s, MIXED), density("gaussian", s, ONE), mp.mpf(0.3), [-14, 0, 1, 2, 14])
         for s in (0.8, 0.4)
@@ -113,7 +114,7 @@ def test_a_known_number_of_examples_makes_a_coin_of_three_sides():
     # Half the noise at the rate r with probability v, at the rate q with e' = w - v < e; else all of it.
     mechanism = ja.TruncatedPoissonGaussian(0.8, 0.1, 0.25, 0.125, 0.0625, 0.5)
     for direction, sign in (("remove", 1), ("add", -1)):
-        (law,) = statements.stated(mechanism, direction)
+        (law,) = stated(mechanism, direction)
         truth = mp.mpf(0)
         for weight, s, rate in ((0.125, 0.4, 0.0625), (0.125, 0.4, Q), (0.75, 0.8, Q)):
             mixed = density("gaussian", s, [(0, 1 - mp.mpf(rate)), (sign, mp.mpf(rate))])
@@ -123,7 +124,7 @@ def test_a_known_number_of_examples_makes_a_coin_of_three_sides():
         assert_contains(law.single(arb(0.03)), truth, 12)
     everywhere = ja.TruncatedPoissonGaussian(0.8, 0.1, 0.25, 0.25, 0.1, 0.5)  # no slack is left
     whole = ja.TruncatedPoissonGaussian(0.8, 0.1, 0.25)  # nor is any known to overflow: the same pair
-    one, other = (statements.stated(m, "remove")[0].single(arb(0.3)) for m in (everywhere, whole))
+    one, other = (stated(m, "remove")[0].single(arb(0.3)) for m in (everywhere, whole))
     assert abs(one - other) < 1e-40
 
 
@@ -132,7 +133,7 @@ def test_discrete_noise_is_summed_over_the_integers():
     masses = {n: mp.exp(-mp.mpf(n * n) / (2 * s * s)) for n in range(-60, 61)}
     whole = mp.fsum(masses.values())
     truth = mp.fsum(max(masses[n - 2] - mp.exp(epsilon) * masses[n], mp.mpf(0)) / whole for n in range(-50, 50))
-    (law,) = statements.stated(ja.DiscreteGaussian(1.25, 2), "remove")
+    (law,) = stated(ja.DiscreteGaussian(1.25, 2), "remove")
     assert_contains(law.single(arb(0.5)), truth)
     a = mp.exp(-1 / s)
     truth = (
@@ -140,13 +141,13 @@ def test_discrete_noise_is_summed_over_the_integers():
         / (1 + a)
         * mp.fsum(max(a ** abs(n - 2) - mp.exp(epsilon) * a ** abs(n), mp.mpf(0)) for n in range(-200, 200))
     )
-    (law,) = statements.stated(ja.DiscreteLaplace(1.25, 2), "remove")
+    (law,) = stated(ja.DiscreteLaplace(1.25, 2), "remove")
     assert_contains(law.single(arb(0.5)), truth)
 
 
 def test_finite_pairs_are_listed_by_fractions():
     p, q = np.array([0.5, 0.25, 0.25]), np.array([0.125, 0.25, 0.625])
-    (law,) = statements.stated(ja.DiscretePair(p, q), "remove")
+    (law,) = stated(ja.DiscretePair(p, q), "remove")
     truth = mp.mpf(0)
     for outcome in itertools.product(range(3), repeat=5):
         a, b = (np.prod([Fraction(side[i]) for i in outcome]) for side in (p, q))
@@ -164,7 +165,7 @@ def test_finite_pairs_are_listed_by_fractions():
     ],
 )
 def test_powers_in_windows_and_the_list_agree(mechanism, steps, epsilon):
-    (law,) = statements.stated(mechanism, "remove")
+    (law,) = stated(mechanism, "remove")
     runs = [(law, steps)]
     listed = cells.delta(runs, arb(epsilon), contour.sketched_saddle(runs, epsilon))
     windowed = cells.Composed(runs, epsilon, 0, cells.common(runs)).delta(arb(epsilon))
@@ -175,7 +176,7 @@ def test_powers_in_windows_and_the_list_agree(mechanism, steps, epsilon):
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
 @pytest.mark.parametrize("epsilon", [-0.4, 0.0, 0.6])
 def test_laplace_in_closed_form(count, epsilon):
-    (law,) = statements.stated(ja.Laplace(4.0), "remove")
+    (law,) = stated(ja.Laplace(4.0), "remove")
     closed = statements.delta_of_many_laplace(law.laplace, count, arb(epsilon))
     if count == 1:
         assert closed.overlaps(law.single(arb(epsilon)))
@@ -206,7 +207,7 @@ def test_the_contour_of_a_piece_is_that_of_the_normal_law():
 
 @pytest.mark.parametrize("mechanism", [ja.Laplace(2.0), ja.PoissonSubsampledLaplace(1.0, 0.3)])
 def test_the_contour_of_laws_with_atoms(mechanism):
-    (law,) = statements.stated(mechanism, "remove")
+    (law,) = stated(mechanism, "remove")
     direction = Direction([(law, 300)])
     line = contour.line(direction.runs, 20.0).delta(arb(20))
     if law.laplace is not None:
@@ -217,7 +218,7 @@ def test_the_contour_of_laws_with_atoms(mechanism):
 
 def test_terms_that_are_left_out_are_inside_the_ball():
     # A coarse line: few frequencies, few bits; the ball is wide and still holds the value.
-    (law,) = statements.stated(ja.PoissonSubsampledGaussian(2.715, 0.124), "remove")
+    (law,) = stated(ja.PoissonSubsampledGaussian(2.715, 0.124), "remove")
     truth = 0.0016752030373993552
     for accuracy in (3.0, 8.0, 20.0):
         ball = contour.line([(law, 419)], 2.893, accuracy).delta(arb(2.893))

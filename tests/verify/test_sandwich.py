@@ -4,6 +4,7 @@ import math
 
 import pytest
 from flint import arb, ctx
+from helpers.laws_in_balls import stated
 
 import jaxacct as ja
 from jaxacct import verify
@@ -33,7 +34,7 @@ ONE_RUN = {
 @pytest.mark.parametrize("name", ONE_RUN)
 def test_one_run_lies_between(name):
     mechanism, relation, epsilon = ONE_RUN[name]
-    (law,) = statements.stated(mechanism, relation)
+    (law,) = stated(mechanism, relation)
     truth = law.single(arb(epsilon))
     widths = []
     for size in (100, 400):
@@ -45,7 +46,7 @@ def test_one_run_lies_between(name):
 
 @pytest.mark.parametrize("count", [2, 7, 1100])
 def test_many_runs_lie_between(count):
-    (law,) = statements.stated(ja.Laplace(4.0), "remove")
+    (law,) = stated(ja.Laplace(4.0), "remove")
     epsilon = 0.2 if count < 10 else 50.0
     truth = statements.delta_of_many_laplace(law.laplace, count, arb(epsilon)) if count < 10 else None
     found = [cells.Composed([(law, count)], epsilon, size).delta(arb(epsilon)) for size in (500, 4000)]
@@ -57,7 +58,7 @@ def test_many_runs_lie_between(count):
 @pytest.mark.parametrize("name", ["laplace sampled", "gaussian sampled, no loss below a bound"])
 def test_each_law_has_the_masses_that_its_side_asks_for(name):
     mechanism, relation, _ = ONE_RUN[name]
-    (law,) = statements.stated(mechanism, relation)
+    (law,) = stated(mechanism, relation)
     points = cells.lattice(law, 0.01)
     above, below = (side(law, points, 1e-15, -50.0) for side in (cells.upper, cells.lower))
     p = sum(above.points.values(), arb(0)) + sum(above.left_out, arb(0))

@@ -18,9 +18,6 @@ LADDER = np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.3, 1.7, 2.3])
 """Multiples of the sought order at which a line of integration is tried. Where large losses are rare a lower line loses
 more digits: the highest for which the nodes suffice is wanted, and a finer ladder meets it more closely."""
 
-LONGER = 4.0
-"""Factor by which a line that loses fewer digits may be longer than the shortest."""
-
 IN_PAIRS = 12.0
 """Units of roundoff by which characteristic functions err more than in float64: everything but the weights is right to
 19 here (:mod:`jaxacct.numerics.float_pairs.tiles`), not to 8. Bounds rest on it: it must not be lowered."""
@@ -44,12 +41,14 @@ def ladder() -> np.ndarray:
 
 
 def costs(lengths: Array, penalty: Array, most: float) -> Array:
-    """Returns the costs of lines (n,): the digits that they lose, or inf for more than LONGER times the shortest.
+    """Returns the costs of lines (n,): the digits that they lose, or inf for more than `longer` times the shortest.
 
     ``penalty`` is in nats; the shortest line is one of those whose penalty is below ``most``.
     """
+    # Factor by which a line that loses fewer digits may be longer than the shortest.
+    longer = 4.0
     shortest = jnp.min(jnp.where(penalty < most, lengths, jnp.inf))
-    return jnp.where(lengths <= LONGER * shortest, penalty, jnp.inf)
+    return jnp.where(lengths <= longer * shortest, penalty, jnp.inf)
 
 
 def rounding_of_moments(terms: Any, nodes: Any, t: Array, slope: Array, near: Array, log_units: float) -> Any:
@@ -62,7 +61,7 @@ def rounding_of_moments(terms: Any, nodes: Any, t: Array, slope: Array, near: Ar
 
     Args:
         terms: those of the value, and of the slope, (J,) each.
-        nodes: the law's :class:`jaxacct.dominating_pairs.pair.Nodes`.
+        nodes: the law's :class:`jaxacct.mechanisms.pair.Nodes`.
         t (): the order.
         slope (): as computed.
         near (): whether the moment is near 1, and a sum of such terms.

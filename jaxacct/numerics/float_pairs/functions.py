@@ -43,16 +43,6 @@ from jaxacct.numerics.float_pairs import pair, wide
 from jaxacct.numerics.float_pairs.pair import Pair, Single, U, halves, power_of_two, product, quick_two_sum, two_sum
 from jaxacct.numerics.float_pairs.wide import INFINITE, NOTHING, Wide
 
-QUARTERS = 2.0**20
-"""Most quarters of a turn that are taken off; for more the result is NaN. The exact products above rest on it."""
-
-TURN_ROWS = 60
-"""Rows of the table of sin and cos: the rest of a turn is below 0.9, for k may be one too many or too few where x is
-very large."""
-
-GROUP = 1024
-"""Quarters in a group: they are counted in whole groups and a rest, both in few bits. Exact products rest on it."""
-
 
 def _arctan(x: Fraction, digits: int) -> Decimal:
     """Returns arctan x for |x| <= 1, by Euler's series, whose terms have one sign."""
@@ -79,6 +69,9 @@ def quarter_turn() -> Decimal:
 @functools.cache
 def _circle() -> tuple[list[np.float32], np.float32, list[np.ndarray]]:
     """Returns pi / 2 in parts, 2 / pi, and sin and cos of j/64, in two parts each."""
+    # Rows of the table of sin and cos: the rest of a turn is below 0.9, for k may be one too many or too few where x is
+    # very large.
+    turn_rows = 60
     with localcontext(DIGITS) as context:
         context.prec = 50
         step = Decimal(1) / STEPS
@@ -87,18 +80,22 @@ def _circle() -> tuple[list[np.float32], np.float32, list[np.ndarray]]:
         )
         rows, s, c = [], Decimal(0), Decimal(1)
         # Each row from the one before, by the sum of angles.
-        for _ in range(TURN_ROWS):
+        for _ in range(turn_rows):
             rows.append([*parts(s, 24, 24), *parts(c, 24, 24)])
             s, c = s * cosine + c * sine, c * cosine - s * sine
         return parts(quarter_turn(), *(14,) * 7), rounded(1 / quarter_turn()), list(np.transpose(rows))
 
 
 def _turned(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
-    """Returns r and k such that x = k pi / 2 + r, with |r| < 0.9; NaN beyond :data:`QUARTERS`."""
+    """Returns r and k such that x = k pi / 2 + r, with |r| < 0.9; NaN for more quarters than 2^20."""
+    # Quarters in a group: they are counted in whole groups and a rest, both in few bits. Exact products rest on it.
+    group = 1024
+    # Most quarters of a turn that are taken off; for more the result is NaN. The exact products above rest on it.
+    quarters = 2.0**20
     quarter, inverse, _ = _circle()
     high, low = pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -100, 21)))
     k = lax.round(high * inverse, lax.RoundingMethod.TO_NEAREST_EVEN)
-    groups = GROUP * lax.round(k * np.float32(1 / GROUP), lax.RoundingMethod.TO_NEAREST_EVEN)
+    groups = group * lax.round(k * np.float32(1 / group), lax.RoundingMethod.TO_NEAREST_EVEN)
     rest = k - groups
     total = (high - groups * quarter[0]) - rest * quarter[0]
     terms = [-(groups * quarter[1]), -(rest * quarter[1]), low]
@@ -115,7 +112,7 @@ def _turned(x: Wide) -> tuple[Pair, Int32[Array, " ..."]]:
         left = left + error
     total, errors = two_sum(total, errors)
     total, errors = quick_two_sum(total, errors + left)
-    return Pair(jnp.where(jnp.abs(k) < QUARTERS, total, jnp.nan), errors), k.astype(jnp.int32)
+    return Pair(jnp.where(jnp.abs(k) < quarters, total, jnp.nan), errors), k.astype(jnp.int32)
 
 
 def _split(r: Pair) -> tuple[Pair, Pair, Pair, Pair]:

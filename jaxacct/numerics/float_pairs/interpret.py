@@ -566,9 +566,6 @@ ROUGH: dict[str, Rule] = {
 NUMBERS = (Wide, Complex, Rough)
 """Classes of numbers that stand for float64 or complex128."""
 
-ROUGHLY = "roughly_done"
-"""Name of the jitted function of :func:`jaxacct.numerics.arithmetic.roughly`."""
-
 
 def as_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callable[..., Any]:
     """Returns ``function`` of arrays with all its float64 arithmetic done in pairs of float32.
@@ -643,7 +640,9 @@ def is_whole(equation: JaxprEqn) -> bool:
 
 def is_rough(equation: JaxprEqn) -> bool:
     """Returns whether an equation is a guess, :func:`jaxacct.numerics.arithmetic.roughly`."""
-    return equation.primitive.name in ("jit", "pjit") and equation.params["name"] == ROUGHLY
+    # Name of the jitted function of :func:`jaxacct.numerics.arithmetic.roughly`.
+    roughly = "roughly_done"
+    return equation.primitive.name in ("jit", "pjit") and equation.params["name"] == roughly
 
 
 class _Interpreter:

@@ -55,15 +55,6 @@ GROUP = 8
 DIGITS = 7
 """Digits of a number, of eight bits each. The error bounds rest on it."""
 
-POWERS = 8
-"""Powers of 256, from the largest down, that are summed. The error bounds rest on it."""
-
-BIAS = 0x808080
-"""The number with 128 in each of three digits: added to a number, it makes digits from -128 on bytes from 0 on."""
-
-LEAST_TILE = 2.0**-64
-"""Share of the largest weight that the largest product with an angle has to reach; below it results are NaN."""
-
 
 def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: Wide, imaginary: Wide) -> list[Wide]:
     """Returns ``real`` and ``imaginary`` (lanes, frequencies) with sums added, from each lane's tile ``first`` on.
@@ -71,11 +62,13 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
     ``weights`` (lanes, n), n up to 256, are not negative; ``angles`` (lanes, n) are those at frequency 1. All lanes
     have as many tiles filled as the largest of ``tiles`` (lanes,).
     """
+    # Share of the largest weight that the largest product with an angle has to reach; below it results are NaN.
+    least_tile = 2.0**-64
     top = jnp.max(weights.exponent, axis=1)
     w, once = wide.aligned(weights, top[:, None]), _turn(angles)
     # No product exceeds this times its frequency.
     most = jnp.max(w.high * jnp.abs(_plain(angles).high), axis=1) * np.float32(1 + 2.0**-10)
-    known = jnp.all(jnp.isfinite(w.high + once.real.high), axis=1) & ((most == 0) | (most >= np.float32(LEAST_TILE)))
+    known = jnp.all(jnp.isfinite(w.high + once.real.high), axis=1) & ((most == 0) | (most >= np.float32(least_tile)))
     # Turns by 1 to 8 times the angle, by three doublings, and then those by 0 to 7 times: (lanes, 8, n).
     turns = jax.tree.map(lambda part: part[:, None], once)
     for _ in range(3):
@@ -168,11 +161,13 @@ def _pieces(x: Pair) -> tuple[Array, Array, Array]:
 
 def _digits(x: Pair, more: np.ndarray | int = 0) -> Int8[Array, "lanes digits rows n"]:
     """Returns digits of eight bits, the largest first, of numbers (lanes, rows, n) plus ``more`` times 2^-21."""
-    # With BIAS added digits are plain bytes, and a carry goes to the piece above; then 128 is taken off each.
+    # The number with 128 in each of three digits: added to a number, it makes digits from -128 on bytes from 0 on.
+    bias = 0x808080
+    # With `bias` added digits are plain bytes, and a carry goes to the piece above; then 128 is taken off each.
     first, second, last = _pieces(x)
-    last = last + (BIAS & 0xFFFF)
-    second = second + (BIAS & 0xFFFF) + (last >> 16)
-    first, second, last = lax.optimization_barrier((first + BIAS + more + (second >> 16), second, last))
+    last = last + (bias & 0xFFFF)
+    second = second + (bias & 0xFFFF) + (last >> 16)
+    first, second, last = lax.optimization_barrier((first + bias + more + (second >> 16), second, last))
     # All digits are taken from the pieces by one operation: a device would compute the pieces anew for each digit.
     at = np.arange(DIGITS).reshape(1, -1, 1, 1)
     shift = jnp.asarray(np.array([16, 8, 0, 8, 0, 8, 0], np.int32).reshape(at.shape))
@@ -186,14 +181,16 @@ def _by_powers(products: Array, once: Array) -> Int32[Array, "powers 2 16 lanes"
     Lanes come last, as vector units have them. A compiler would rather leave numbers as a product of matrices laid them
     out, with most of a vector unit idle; the state of a loop, even of one that runs ``once``, is laid out as it says.
     """
+    # Powers of 256, from the largest down, that are summed. The error bounds rest on it.
+    powers = 8
 
     def added(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         rows, _ = state
-        sums: Any = [sum(rows[i, n - i] for i in range(DIGITS) if 0 <= n - i < DIGITS) for n in range(POWERS)]
+        sums: Any = [sum(rows[i, n - i] for i in range(DIGITS) if 0 <= n - i < DIGITS) for n in range(powers)]
         return rows + 1, jnp.stack(sums)
 
     rows = jnp.transpose(products, (1, 3, 4, 2, 0))
-    nothing = jnp.zeros((POWERS, *rows.shape[2:]), jnp.int32)
+    nothing = jnp.zeros((powers, *rows.shape[2:]), jnp.int32)
     return lax.fori_loop(jnp.int32(0), once, added, (rows, nothing))[1]
 
 
@@ -240,16 +237,15 @@ def _sums(z: ComplexPair, most: Single, top: Array) -> Wide:
 # does not reach the last bit needs no pair.
 # ----------------------------------------------------------------------------------------------------
 
-PAIRED = 7
-"""Terms of the series of e^x - 1 - x that are pairs; the next is at most 2^-24 of the first. The error bound of
-:func:`exp_remainder` rests on it."""
-
 
 @functools.cache
 def _remainders() -> tuple[list[list[np.float32]], list[np.float32]]:
     """Returns 2/(n + 2)!: the first in two parts each, and further ones; the terms left out are below 2^-57."""
+    # Terms of the series of e^x - 1 - x that are pairs; the next is at most 2^-24 of the first. The error bound of
+    # :func:`exp_remainder` rests on it.
+    paired = 7
     every = [Fraction(2, factorial(n + 2)) for n in range(14)]
-    return [parts(value, 24, 24) for value in every[:PAIRED]], [rounded(value) for value in every[PAIRED:]]
+    return [parts(value, 24, 24) for value in every[:paired]], [rounded(value) for value in every[paired:]]
 
 
 def _onto(constant: np.float32, t: Single) -> Pair:

@@ -269,9 +269,6 @@ def nearest_whole(x: Wide) -> Wide:
 # Conversions: numbers of other types as pairs with exponents, and back
 # ----------------------------------------------------------------------------------------------------
 
-PIECE = 20
-"""Bits of a whole number that are taken at once. Exact sums rest on it."""
-
 
 def of_array(value: Array) -> Wide:
     """Returns an array of real numbers: exactly; float64 to 2^-49, and whole numbers of more than 46 bits to 2^-44."""
@@ -292,18 +289,20 @@ def single(value: Array) -> Wide:
 
 
 def _of_whole(value: Array) -> Wide:
-    """Returns whole numbers, by pieces of :data:`PIECE` bits, each a float32 number.
+    """Returns whole numbers, by pieces of `piece` bits, each a float32 number.
 
     A sum of two pieces is exact, and one of three up to 46 bits.
     """
+    # Bits of a whole number that are taken at once. Exact sums rest on it.
+    piece = 20
     is_wider = value.dtype.itemsize > 4 or jnp.issubdtype(value.dtype, jnp.unsignedinteger)
     value = value.astype(jnp.int64 if is_wider else jnp.int32)
-    pieces = [(value & (2**PIECE - 1)).astype(jnp.float32)]
+    pieces = [(value & (2**piece - 1)).astype(jnp.float32)]
     if is_wider:
-        value = value >> PIECE
-        pieces.append((value & (2**PIECE - 1)).astype(jnp.float32) * np.float32(2.0**PIECE))
+        value = value >> piece
+        pieces.append((value & (2**piece - 1)).astype(jnp.float32) * np.float32(2.0**piece))
     # The top piece has at most 24 bits, with the sign; it is not below the next piece in size, or is 0.
-    pieces.append((value >> PIECE).astype(jnp.float32) * np.float32(2.0 ** (PIECE * len(pieces))))
+    pieces.append((value >> piece).astype(jnp.float32) * np.float32(2.0 ** (piece * len(pieces))))
     total = pair.quick_two_sum(pieces[-1], pieces[-2])
     if is_wider:
         total = pair.add(total, Pair(pieces[0], jnp.zeros_like(pieces[0])))

@@ -48,16 +48,9 @@ LANES = 128
 """Number of partial sums that are left to float64: few enough to take no time, and enough to keep the halves wide.
 Fewer would add float32 roundoffs, which NORM_MARGIN has to cover."""
 
-LONG_ROW = 2048
-"""Number of entries of a gradient above which a CPU squares one after the other. Speed and memory only."""
-
-SMALL, PIECE = 2048, 32
-"""Most entries of a stored gradient that is put side by side with others, and entries of the pieces that it is padded
-to there. They are less to compile. Speed only, except that PIECE's entries are added by halves twice in float32: it has
-to be a multiple of four."""
-
-ROWS_AT_ONCE = 2**17
-"""Number of entries of sums to which rows are added in one loop: what stays in a core's cache. Speed only."""
+PIECE = 32
+"""Number of entries of the pieces that small gradients are padded to, side by side: less to compile. Speed only, except
+that a piece's entries are added by halves twice in float32: a multiple of four."""
 
 NORM_MARGIN = 2.0**-18
 """Relative margin by which a computed norm may be too small. A squared norm has at most 3 + log2(d / LANES) < 28
@@ -71,16 +64,6 @@ Less would break the bound."""
 
 LEAST_CLIP_NORM = 2.0**-60
 """Least clipping norm of sums of float32 products: NORM_MARGIN's part for flushing rests on it."""
-
-SINGLE_MARGIN = 0.0025
-"""Largest share of the clipping norm that may be given for summing blocks in float32, at three times the speed of
-float64. Sound for any value, for norms are raised by it; a larger one clips more."""
-
-LEAST_BLOCK = 16
-"""Number of rows of a block below which a float32 matrix product does not beat float64. Speed only."""
-
-UNROLLED = 4
-"""Number of blocks that are added up without a loop, as those of a microbatch are. Speed only."""
 
 CANCELLING = 2.0**-20
 """Part of (sum of |a_t| |b_t|)^2 that raises the squared norm of a sum over positions: below it, a norm may be all
@@ -161,7 +144,7 @@ class Outer(NamedTuple):
         # Blocks of rows in float32, their sums in float64: so the float32 error grows with the block and not with the
         # batch.
         count = -(-len(left) // block)
-        if count <= UNROLLED:
+        if count <= 4:  # as those of a microbatch; speed only
             blocks = zip(jnp.array_split(left, count), jnp.array_split(right, count), strict=True)
             return sum(_product(*pair).astype(jnp.float64) for pair in blocks)  # type: ignore[return-value]
         missing = -len(left) % block
@@ -335,7 +318,9 @@ class Together:
     @classmethod
     def of(cls, shapes: Sequence[tuple[int, ...]], stored: Sequence[bool]) -> Self:
         """Returns the layout for sums of these shapes; ``stored``: whose gradients are held by entry in float32."""
-        small = [place for place, shape in enumerate(shapes) if stored[place] and math.prod(shape) <= SMALL]
+        small = [
+            place for place, shape in enumerate(shapes) if stored[place] and math.prod(shape) <= 2048
+        ]  # speed only
         small.sort(key=lambda place: math.prod(shapes[place]))
         return cls(tuple(shapes), tuple(small) if len(small) > 1 else ())
 
@@ -454,11 +439,11 @@ def added(starts: list[Array], gradients: list[Array], kept: Array, factors: lis
 
 
 def _groups(sizes: list[int]) -> Iterator[list[int]]:
-    """Yields the numbers of neighbours that have at most ROWS_AT_ONCE entries together, or of one that has more."""
+    """Yields the numbers of neighbours that have few enough entries together for one loop, or of one that has more."""
     # ``group`` is open while the next one fits; it is never empty when it is yielded.
     group, size = list[int](), 0
     for number, more in enumerate(sizes):
-        if group and size + more > ROWS_AT_ONCE:
+        if group and size + more > 2**17:  # entries that stay in a core's cache: speed only
             yield group
             group, size = [], 0
         group.append(number)
@@ -471,7 +456,7 @@ def squared_norms(rows: Array) -> Float64[Array, " batch"]:
     """Returns the squared norm of each row, at most NORM_MARGIN too small; to be called inside the float64 scope."""
     rows = rows.reshape(rows.shape[0], -1).astype(jnp.float32)
     entries = rows.shape[1]
-    if entries <= LONG_ROW:
+    if entries <= 2048:  # above, a CPU squares one row after the other: speed and memory only
         return _sums_of_squares(rows) + entries * FLUSHED
 
     def one_by_one(rows: Array) -> Array:
@@ -498,13 +483,16 @@ def double_margin(terms: int, rows: int) -> float:
 
 
 def block_rows(rows: int) -> int:
-    """Returns how many rows to sum in float32 at a time for a margin of SINGLE_MARGIN, 0 where float64 is better.
+    """Returns how many rows to sum in float32 at a time for a margin of `single_margin`, 0 where float64 is better.
 
     >>> block_rows(8), block_rows(256), block_rows(100_000)
     (8, 64, 0)
     """
-    most = int(SINGLE_MARGIN * 2.0**23 / rows) - 4
-    if most < min(rows, LEAST_BLOCK):
+    # Largest share of the clipping norm that may be given for summing blocks in float32, at three times the speed of
+    # float64. Sound for any value, for norms are raised by it; a larger one clips more.
+    single_margin = 0.0025
+    most = int(single_margin * 2.0**23 / rows) - 4
+    if most < min(rows, 16):  # a smaller product in float32 does not beat float64: speed only
         return 0
     return math.ceil(rows / math.ceil(rows / most))
 

@@ -37,7 +37,8 @@ from jaxacct.train.clipping.contributions import (
     Tied,
     Together,
 )
-from jaxacct.train.clipping.rows import WHOLE, apart, laid, refuse, run_alone, side
+from jaxacct.train.clipping.rows import WHOLE, apart, interpret, laid, refuse, run_alone, side
+from jaxacct.train.owned import path_of
 
 Shape = tuple[int, ...]
 """Shape of an array, or some of its axes."""
@@ -363,15 +364,6 @@ def _merge_rows(indices: Array, gradients: Array) -> tuple[Array, Array]:
 # of all that it stacks, whichever end it starts from. A parameter with any other use is lost.
 # ----------------------------------------------------------------------------------------------------
 
-INLINED = ("jit", "pjit")
-"""Operations that only group others."""
-
-REMATERIALIZED = ("remat2", "checkpoint")
-"""Operations whose intermediate results are computed again in the backward pass."""
-
-MOVED = ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "convert_element_type", "copy")
-"""Operations that keep an array's entries, where its size stays."""
-
 Path = tuple[int, ...]
 """Places of the operations on the way to a use."""
 
@@ -541,15 +533,15 @@ class Uses:
 
         ``path`` and ``steps`` are the operations and the lengths of the scans around it.
         """
-        values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
         seen: dict[Path, Array] = {}
-        # An interpreter: ``values`` has the results so far, among them parameters on their way to a map, as Weights.
-        for place, step in enumerate(jaxpr.eqns):
-            given = [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in step.invars]
+
+        # Among the values are parameters on their way to a map, as Weights.
+        def run(place: int, step: core.JaxprEqn, given: list[Any]) -> list[Any]:
             results, new = self._apply(jaxpr, step, given, shifts, (*path, place), steps)
-            values.update(zip(step.outvars, results, strict=True))
-            seen |= new
-        return [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in jaxpr.outvars], seen
+            seen.update(new)
+            return results
+
+        return interpret(jaxpr, consts, inputs, run), seen
 
     def _apply(
         self, jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
@@ -557,10 +549,10 @@ class Uses:
         """Returns the results of one operation, and the inputs of uses in it; a moved weight stays a weight."""
         name = step.primitive.name
         places = [place for place, value in enumerate(given) if isinstance(value, Weight)]
-        if places and name in INLINED:
+        if places and name in ("jit", "pjit"):
             inner = step.params["jaxpr"]
             return self._evaluate(inner.jaxpr, inner.consts, given, shifts, path, steps)
-        if places and name in REMATERIALIZED:
+        if places and name in ("remat2", "checkpoint"):
             return self._rematerialized(step, given, shifts, path, steps)
         if places and name == "scan":
             return self._scanned(step, given, shifts, path, steps)
@@ -644,7 +636,8 @@ def keeps_entries(step: core.JaxprEqn) -> bool:
     after: Any = step.outvars[0].aval
     if step.primitive.name == "reshape" and step.params["dimensions"] is not None:  # it transposes as well
         return False
-    return step.primitive.name in MOVED and before.size == after.size and jnp.issubdtype(after.dtype, jnp.floating)
+    moved = ("reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "convert_element_type", "copy")
+    return step.primitive.name in moved and before.size == after.size and jnp.issubdtype(after.dtype, jnp.floating)
 
 
 def _plain(given: list[Any]) -> list[Any]:
@@ -682,20 +675,6 @@ def _convolved(jaxpr: core.Jaxpr, step: core.JaxprEqn, image: Array, kernel: Arr
 # method; Bu et al. (2023), "Differentially private optimization on large model at small cost", for the sum without a
 # second backward pass.
 # ----------------------------------------------------------------------------------------------------
-
-WHY: dict[type[Contributions], str] = {
-    Outer: "an outer product",
-    Stored: "cheaper than inner products of positions",
-    Summed: "inner products of positions are cheaper",
-}
-"""Reasons for the forms of a matrix's gradients, in words."""
-
-
-MANY, AFFORDED = 16, 4
-"""Number of positions from which the float64 sum over them takes longer than to form a dense layer's gradients in
-float32: k n (T + 28) multiplications against 2.5 k n T, where holding a number costs 28 and float64 is 2.5 times as
-slow (both measured on a CPU). Gradients are therefore formed there, if they are at most AFFORDED times as large as the
-map's inputs and outputs. Speed and memory only."""
 
 
 @dataclass(frozen=True)
@@ -777,8 +756,7 @@ class Routes(tuple[Route, ...]):
     def of(cls, params: PyTree, forms: Iterable[type[Contributions]], reasons: Iterable[str]) -> Self:
         """Returns the routes of the parameters of a pytree, whose names it gives."""
         paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-        names = [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
-        return cls(map(Route, names, forms, reasons))
+        return cls(map(Route, map(path_of, paths), forms, reasons))
 
     def __str__(self) -> str:
         rows = [(route.parameter, route.form.__name__, route.reason) for route in self]
@@ -861,6 +839,11 @@ class GhostLoss:
         same = sides <= {uses[0][1].sides, uses[0][1].sides[::-1]} and len({use.sides for use in tables}) < 2
         if not same or len({use.stack for _, use in uses}) > 1:
             return Stored, "used by maps of different matrices", ()
+        # From ``many`` positions on, the float64 sum over them takes longer than to form a dense layer's gradients in
+        # float32: k n (T + 28) multiplications against 2.5 k n T, where holding a number costs 28 and float64 is 2.5
+        # times as slow (both measured on a CPU). Gradients are then formed, if they are at most ``afforded`` times as
+        # large as the map's inputs and outputs.
+        many, afforded = 16, 4
         positions, copies = sum(use.positions for _, use in uses), math.prod(uses[0][1].copies)
         entries = shape.size // copies
         size = f"{copies} copies of " * (copies > 1) + f"{entries:,} entries"
@@ -869,7 +852,7 @@ class GhostLoss:
             return Looked, f"{size}: rows that are looked up", tuple(uses)
         if tables:
             written = sum(use.positions for use in dense)
-            cost = written * sum(matrix_shape(dense[0].layer)) * (AFFORDED if written >= MANY else 1)
+            cost = written * sum(matrix_shape(dense[0].layer)) * (afforded if written >= many else 1)
             form: type[Contributions] = Tied if entries > cost else Stored
             return form, f"{size}, some of which look up rows", tuple(uses) if form is Tied else ()
         rows, columns = matrix_shape(dense[0].layer)
@@ -880,9 +863,14 @@ class GhostLoss:
         if form is Stored and (len(uses) > 1 or dense[0].steps) and entries <= positions * (rows + columns):
             return Stored, f"{size}: fewer than go in and out of its maps there", ()
         plain = all(isinstance(use.layer, Dense) and len(use.own) == len(use.steps) for use in dense)
-        if form is Summed and plain and positions >= MANY and entries <= AFFORDED * positions * (rows + columns):
+        if form is Summed and plain and positions >= many and entries <= afforded * positions * (rows + columns):
             return Stored, f"{size}: cheaper than their sum in float64", ()
-        return form, f"{size}: {WHY[form]}", tuple(uses)
+        reasons: dict[type[Contributions], str] = {
+            Outer: "an outer product",
+            Stored: "cheaper than inner products of positions",
+            Summed: "inner products of positions are cheaper",
+        }
+        return form, f"{size}: {reasons[form]}", tuple(uses)
 
     def routes(self) -> Routes:
         """Returns how the gradients of each parameter are held, and why."""

@@ -1,310 +1,42 @@
-"""Clipping rules, and the query of DP-SGD: per-example gradients, scaled by a rule and summed, at a known sensitivity.
+"""The query of DP-SGD: per-example gradients, scaled by a clipping rule and summed, at a known sensitivity.
 
-A rule says by what factor each example's gradient is scaled, and the sensitivity of the sum. It is a frozen dataclass
-and a pytree, so that a training state can carry it through ``jit`` and ``scan``. It gets upper bounds on the squared
-norms, one for each parameter, which already include all roundings (:mod:`jaxacct.train.clipping.contributions`).
-
-* :class:`ClippingRule`, :class:`Flat`, :class:`Automatic`, :class:`PerLayer`: rules;
-* :func:`clipped_sum`, :func:`clip_and_sum`: the query, block by block and over several devices.
+:func:`clip_and_sum` goes block by block, and over several devices; :func:`added_up` adds the sums of parts of a batch.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
+from jaxtyping import Array, Bool, Float64, PyTree
 
-from jaxacct import validation
-from jaxacct.numerics.precision import in_float64, is_concrete, within_scope
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.precision import is_concrete, within_scope
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored, Together
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
-from jaxacct.train.clipping.rows import WHOLE, Shards, apart, dealt, filled, refuse, rows_at_once
-from jaxacct.train.clipping.rows import check_rows as rows_are_alone
-
-MOST_CLIP_NORM = 1 / LEAST_CLIP_NORM
-"""Largest finite clipping norm. Little above it, squares of gradients leave float32, and their examples count as zero
-anyway."""
-
-
-class ClippingRule:
-    """A clipping rule: factors for the gradients, and the sensitivity of their sum.
-
-    Subclasses are frozen dataclasses registered as pytrees.
-    """
-
-    @property
-    def sensitivity(self) -> ArrayLike:
-        """Upper bound on the L2 norm of one example's scaled gradient: the unit of the noise."""
-        raise NotImplementedError
-
-    def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
-        """Returns what to multiply each parameter's gradients by, and which examples stay unclipped.
-
-        Args:
-            squares: pytree like the parameters, of float64 (batch,): upper bounds on the squared norms.
-
-        Called inside the float64 scope. Factors of rows that are not finite are not used.
-        """
-        raise NotImplementedError
-
-    def gradient_noise_multiplier(self, noise_multiplier: float) -> float:
-        """Returns the noise on the sum, over :attr:`sensitivity`, of a step that costs ``noise_multiplier`` in all."""
-        validation.check_noise_multiplier(noise_multiplier)
-        return float(noise_multiplier)
-
-    def effective_noise_multiplier(self, gradient_noise_multiplier: float) -> float:
-        """Returns the noise multiplier of a whole step whose sum has this noise: the inverse, a lower bound."""
-        validation.check_noise_multiplier(gradient_noise_multiplier, "gradient_noise_multiplier")
-        return float(gradient_noise_multiplier)
-
-    def update(self, key: jax.Array, unclipped: ArrayLike, expected_batch_size: float) -> Self:
-        """Returns the rule of the next step; only adaptive rules change, and only they use the key.
-
-        Args:
-            key: typed scalar key, used for nothing else.
-            unclipped (): the centred count of :func:`~jaxacct.train.clipping.clip_and_sum`.
-            expected_batch_size: a public number.
-        """
-        return self
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class Flat(ClippingRule):
-    """Flat clipping, of the whole gradient to one L2 norm: ``g min(1, clip_norm / |g|)``.
-
-    Attributes:
-        clip_norm (): above 0; ``inf`` clips nothing, and bounds nothing. It is the sensitivity.
-
-    Source: Abadi et al. (2016), "Deep learning with differential privacy", Algorithm 1.
-
-    >>> Flat(0.5).sensitivity
-    0.5
-    """
-
-    clip_norm: ArrayLike
-
-    def __post_init__(self) -> None:
-        check_clip_norm(self.clip_norm)
-
-    @property
-    def sensitivity(self) -> ArrayLike:
-        return self.clip_norm
-
-    def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
-        return flat_factors(squares, self.clip_norm)
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class Automatic(ClippingRule):
-    """Automatic clipping, which normalizes every gradient: ``g clip_norm / (|g| + stability)``.
-
-    No example is left as it is.
-
-    Attributes:
-        clip_norm (): above 0 and finite: the sensitivity. It only rescales the learning rate.
-        stability (): above 0 and finite; the smaller, the closer all norms come to ``clip_norm``.
-
-    Source: Bu et al. (2023), "Automatic clipping: differentially private deep learning made easier and stronger",
-    AUTO-S.
-
-    >>> Automatic(1.0).stability
-    0.01
-    """
-
-    clip_norm: ArrayLike
-    stability: ArrayLike = 0.01
-
-    def __post_init__(self) -> None:
-        check_finite_clip_norm(self.clip_norm)
-        validation.check_positive(self.stability, "stability")
-
-    @property
-    def sensitivity(self) -> ArrayLike:
-        return self.clip_norm
-
-    def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
-        norm, bound = _norm(squares), _wide(self.clip_norm)
-        factor = bound / (norm + _wide(self.stability))
-        return jax.tree.map(lambda _: factor, squares), norm <= bound
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class PerLayer(ClippingRule):
-    """Clipping of each group of parameters to a norm of its own; made by :meth:`of` or :meth:`equally`.
-
-    Attributes:
-        clip_norms: norm of each group, above 0 and finite.
-        groups: for each of them, the names on the way to it in the pytree of parameters; all parameters below belong to
-            it. Each parameter must belong to exactly one group, which :meth:`factors` checks.
-
-    Source: McMahan et al. (2018), "A general approach to adding differential privacy to iterative training procedures",
-    section 3.1.
-
-    >>> PerLayer.of({"hidden": 3.0, "output": {"kernel": 4.0}}).groups
-    (('hidden',), ('output', 'kernel'))
-    """
-
-    clip_norms: tuple[ArrayLike, ...]
-    groups: tuple[tuple[str, ...], ...] = field(metadata={"static": True})
-
-    def __post_init__(self) -> None:
-        if not self.groups or len(self.groups) != len(self.clip_norms):
-            raise ValueError(
-                f"{len(self.clip_norms)} clip_norms for {len(self.groups)} groups: give one for each group."
-            )
-        for norm, group in zip(self.clip_norms, self.groups, strict=True):
-            check_finite_clip_norm(norm, f"clip_norm of {'/'.join(group)!r}")
-
-    @classmethod
-    def of(cls, clip_norms: Mapping[str, Any]) -> Self:
-        """Returns the rule for a mapping of names to norms; it may be nested, or have several names joined by "/".
-
-        >>> PerLayer.of({"output/bias": 1.0}).groups
-        (('output', 'bias'),)
-        """
-        found = list(_flatten(clip_norms))
-        return cls(tuple(norm for _, norm in found), tuple(group for group, _ in found))
-
-    @classmethod
-    def equally(cls, params: PyTree, clip_norm: float) -> Self:
-        """Returns the rule with the sensitivity ``clip_norm`` that gives each top-level group of ``params`` the same.
-
-        >>> PerLayer.equally({"a": jnp.ones(1), "b": jnp.ones(2)}, 1.0).groups
-        (('a',), ('b',))
-        """
-        check_finite_clip_norm(clip_norm)
-        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-        groups = tuple(dict.fromkeys(_names(path)[:1] for path in paths))
-        return cls((clip_norm / math.sqrt(len(groups)) * (1 - 2.0**-50),) * len(groups), groups)
-
-    @property
-    def sensitivity(self) -> ArrayLike:
-        """L2 sensitivity ``sqrt(sum c^2)``, since one example may use every group's norm; rounded up."""
-        if is_concrete(self.clip_norms):
-            return float(np.sqrt(np.sum(np.square(np.asarray(self.clip_norms, np.float64))))) * self._rounded_up
-        return self._traced_sensitivity()
-
-    @in_float64
-    def _traced_sensitivity(self) -> Array:
-        return jnp.sqrt(sum(jnp.square(_wide(norm)) for norm in self.clip_norms)) * self._rounded_up
-
-    @property
-    def _rounded_up(self) -> float:
-        # A sum of n squares errs by at most n + 1 units of roundoff of itself, its root by half of that and one more.
-        return 1 + 2.0**-50 + len(self.clip_norms) * 2.0**-53
-
-    def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
-        leaves, structure = jax.tree_util.tree_flatten_with_path(squares)
-        owners = self._owners([_names(path) for path, _ in leaves])
-        scaled = [
-            flat_factors([leaf for (_, leaf), owner in zip(leaves, owners, strict=True) if owner == group], norm)
-            for group, norm in enumerate(self.clip_norms)
-        ]
-        within = jnp.stack([kept for _, kept in scaled]).all(axis=0)
-        return jax.tree.unflatten(structure, [scaled[owner][0][0] for owner in owners]), within
-
-    def _owners(self, names: list[tuple[str, ...]]) -> list[int]:
-        """Returns the group of each parameter; raises ValueError where it has none or several, or a group has none."""
-        owners = []
-        # One pass per parameter: one in no group would not be clipped, one in two groups would have two norms.
-        for name in names:
-            found = [i for i, group in enumerate(self.groups) if name[: len(group)] == group]
-            if len(found) != 1:
-                raise ValueError(
-                    f"parameter {'/'.join(name)!r} belongs to {len(found)} groups of PerLayer, which has "
-                    f"{', '.join('/'.join(group) for group in self.groups)}: give it exactly one."
-                )
-            owners += found
-        unused = set(range(len(self.groups))) - set(owners)
-        if unused:
-            raise ValueError(
-                f"group {'/'.join(self.groups[min(unused)])!r} of PerLayer holds no parameter; there are "
-                f"{', '.join('/'.join(name) for name in names)}."
-            )
-        return owners
-
-
-def flat_factors(squares: PyTree, clip_norm: ArrayLike) -> tuple[PyTree, Bool[Array, " batch"]]:
-    """Returns one factor for all parameters, and which norms are within ``clip_norm``; inside the float64 scope."""
-    norm, bound = _norm(squares), _wide(clip_norm)
-    # A norm that is NaN is not within, and its factor is not used.
-    within = norm <= bound
-    factor = jnp.where(within, 1.0, bound / norm)
-    return jax.tree.map(lambda _: factor, squares), within
-
-
-def check_clip_norm(value: Any) -> None:
-    """Raises where a clipping norm is no single number, or is concrete and below 2^-60; infinity passes.
-
-    Below 2^-60 products of float32 vanish: nothing of any gradient would be left, and the budget would buy noise.
-    """
-    seen = validation.concrete_value(value)
-    if seen is None or not np.all(seen == np.inf):
-        check_finite_clip_norm(value)
-
-
-def check_finite_clip_norm(value: Any, name: str = "clip_norm") -> None:
-    """Raises as :func:`check_clip_norm` does, and where it is infinite, or above 2^60: its noise may overflow."""
-    validation.check_positive(value, name)
-    seen = validation.concrete_value(value)
-    if seen is not None and not np.all(seen >= LEAST_CLIP_NORM):
-        raise ValueError(
-            f"{name} = {value} is below 2^-60, where float32 loses gradients: give a larger one, and scale the loss up."
-        )
-    if seen is not None and not np.all(seen <= MOST_CLIP_NORM):
-        raise ValueError(
-            f"{name} = {value} is above 2^60: gradients as long as that are left out, and noise of its size would be "
-            "all that is learned. Give a smaller one."
-        )
-
-
-def _wide(value: ArrayLike) -> Float64[Array, ""]:
-    """Returns a number in float64."""
-    return jnp.asarray(value, jnp.float64)
-
-
-def _norm(squares: PyTree) -> Float64[Array, " batch"]:
-    """Returns the norms of whole gradients from the squared norms by each parameter."""
-    return jnp.sqrt(sum(jax.tree.leaves(squares)))
-
-
-def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """Returns the names on the way to a leaf."""
-    return tuple(jax.tree_util.keystr(path, simple=True, separator="/").split("/"))
-
-
-def _flatten(norms: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yields the groups of a nested mapping, as tuples of names, with their norms."""
-    for name, below in norms.items():
-        group = (*above, *str(name).split("/"))
-        if isinstance(below, Mapping):
-            yield from _flatten(below, group)
-        else:
-            yield group, below
-
-
-# ----------------------------------------------------------------------------------------------------
-# Query of DP-SGD: per-example gradients, scaled by a clipping rule and summed, at a known sensitivity.
-# ----------------------------------------------------------------------------------------------------
+from jaxacct.train.clipping.rows import WHOLE, Shards, apart, check_rows, dealt, filled, refuse, rows_at_once
+from jaxacct.train.clipping.rules import ClippingRule, Flat
 
 Loss = Callable[[PyTree, Any], Array]
 """Loss of one example without a batch axis, ``loss(params, example)``, a scalar."""
 
-MOST_MARGIN = 0.5
-"""Largest margin for roundings, in units of the clipping norm, at which a batch is accepted."""
+
+class ClippedSum(NamedTuple):
+    """A sum of clipped gradients, which is private until noise is added.
+
+    Attributes:
+        total: pytree like the parameters, float64, of sensitivity ``rule.sensitivity``.
+        unclipped (): the centred count, float64, of sensitivity 1/2: +1/2 for each example whose norm is within the
+            rule's, -1/2 for each other; for :meth:`ClippingRule.update`.
+    """
+
+    total: PyTree
+    unclipped: Float64[Array, ""]
 
 
 def clipped_sum(
@@ -345,7 +77,8 @@ def clip_and_sum(
     ghost: bool = False,
     sharding: jax.sharding.NamedSharding | None = None,
     specs: PyTree | None = None,
-) -> tuple[PyTree, Float64[Array, ""]]:
+    batch: int | None = None,
+) -> ClippedSum:
     """Returns the sum over the masked-in examples of their gradients, scaled by ``rule``, and how many it left as is.
 
     Args:
@@ -364,11 +97,7 @@ def clip_and_sum(
         specs: pytree like ``params`` of ``PartitionSpec``: how they lie on that mesh. The sums, and gradients of single
             examples where they are held, lie in the same way (:mod:`jaxacct.train.clipping.rows`). None: on every
             device.
-
-    Returns:
-        Pytree like ``params``, float64, and the centred count (), float64: the sum over masked-in examples of +1/2
-        if the norm is within the rule's, -1/2 if not. The count is private, too, with sensitivity 1/2: it is for
-        :meth:`~jaxacct.train.clipping.ClippingRule.update`.
+        batch: most rows that count in all sums that :func:`added_up` adds to this one. None: this one is whole.
 
     Formal guarantee: each contribution, as computed, has L2 norm at most ``rule.sensitivity``, and adding or removing
     one row moves the computed sum by at most that, roundings included
@@ -412,12 +141,23 @@ def clip_and_sum(
         raise ValueError(f"the rule's sensitivity {bound} is below 2^-60: scale the loss up, or leave ghost out.")
     if microbatch_size is not None and microbatch_size < 1:
         raise ValueError(f"microbatch_size = {microbatch_size} is not a size: give a whole number of at least 1.")
-    summed = functools.partial(_sum_rows, loss, ghost, microbatch_size, len(mask))
+    summed = functools.partial(_sum_rows, loss, ghost, microbatch_size, batch or len(mask))
     if sharding is None:
-        return summed(None, params, rule, examples, mask)
+        return ClippedSum(*summed(None, params, rule, examples, mask))
     count = len(jax.tree.leaves(params))
     shards = Shards(sharding, (WHOLE,) * count if specs is None else tuple(jax.tree.leaves(specs)))
-    return _over_devices(functools.partial(summed, shards), shards)(params, rule, examples, mask)
+    return ClippedSum(*_over_devices(functools.partial(summed, shards), shards)(params, rule, examples, mask))
+
+
+@within_scope
+def added_up(parts: Sequence[ClippedSum]) -> ClippedSum:
+    """Returns the clipped sums of parts of one batch, added in float64.
+
+    Each was clipped by :func:`clip_and_sum` with the same ``batch``, whose margin pays for the roundings of a sum of so
+    many rows in any order: rows that do not count add exact zeros.
+    """
+    found: ClippedSum = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves), *parts)
+    return found
 
 
 def routes(loss: Loss, params: PyTree, example: PyTree, *, ghost: bool = True) -> Routes:
@@ -527,7 +267,7 @@ class StoredLoss:
         return sums
 
 
-def check_rows(
+def check_loss(
     loss: Loss, params: PyTree, example: PyTree, rows: int, *, microbatch_size: int | None, ghost: bool
 ) -> bool:
     """Raises ValueError where :func:`clip_and_sum` of so many rows would not map them one by one: :func:`.check_rows`.
@@ -549,7 +289,7 @@ def check_rows(
             found += [jnp.moveaxis(leaf, 1, 0) if stacked else leaf for leaf in parts]
         return found
 
-    return rows_are_alone(look, params, shapes[1], rows_at_once(rows, microbatch_size))
+    return check_rows(look, params, shapes[1], rows_at_once(rows, microbatch_size))
 
 
 def _one(rows: Array) -> jax.ShapeDtypeStruct:
@@ -591,7 +331,7 @@ def _add(
     """Returns the sums with a block's contributions added, of a batch of ``rows`` in all."""
     # Norms are raised by all roundings before they are clipped; what is computed then keeps to the sensitivity.
     margin = NORM_MARGIN + max(part.margin(rows) for part in parts)
-    if margin > MOST_MARGIN:
+    if margin > 0.5:  # of the clipping norm; sound for any value, but gradients would shrink to nothing
         raise ValueError(f"a batch of {rows} rows is too large for the roundings of its sum: give smaller batches.")
     together = gradients.together if shards is None else Together(gradients.together.shapes, ())
     packed = together.side_by_side(parts)

@@ -42,26 +42,6 @@ TILE = 8
 """Number of rows of a tile of XLA's CPU code, which divides that of other compilers. Sound for any value: the result is
 checked."""
 
-HUGE = 3e38
-"""Magnitude of large made-up numbers, near the end of float32: a sum with another of them overflows."""
-
-CALLBACKS = ("pure_callback", "io_callback", "ffi_call")
-"""Operations that call back into Python, or into foreign code."""
-
-BY_ROWS = ("sequential", "sequential_unrolled")
-"""Ways of batching a callback that call it for each row."""
-
-GENERATORS = ("rng_bit_generator", "rng_uniform")
-"""Operations that draw the numbers of a whole batch at once."""
-
-
-BESIDE = np.array([4, 5, 6, 2, 3])
-"""Kinds of made-up rows that stand beside those of ordinary numbers: NaN, large numbers of both signs, zeros and ones.
-They are numbers of the list ``kinds`` in :func:`check_rows`."""
-
-MIXTURES = 2 * len(BESIDE)
-"""Number of arrangements of all kinds: each of BESIDE once at each of two places. Fewer check less."""
-
 
 def rows_at_once(rows: int, microbatch_size: int | None) -> int:
     """Returns the rows of a block, at most ``microbatch_size``: whole tiles, or fewer rows than one has.
@@ -77,12 +57,20 @@ def rows_at_once(rows: int, microbatch_size: int | None) -> int:
     return microbatch_size if microbatch_size < TILE else microbatch_size // TILE * TILE
 
 
-def filled(tree: PyTree, rows: int, size: int) -> PyTree:
-    """Returns arrays of ``rows`` rows filled up to ``size`` by copies of the last, which must not count."""
-    if size == rows:
+def filled_places(rows: int, multiple: int) -> np.ndarray:
+    """Returns the numbers of ``rows`` rows, and the last again and again until they are a multiple of a number.
+
+    >>> filled_places(5, 4).tolist()
+    [0, 1, 2, 3, 4, 4, 4, 4]
+    """
+    return np.minimum(np.arange(-(-rows // multiple) * multiple), rows - 1)
+
+
+def filled(tree: PyTree, rows: int, multiple: int) -> PyTree:
+    """Returns arrays of ``rows`` rows filled up to a multiple by copies of the last, which must not count."""
+    if rows % multiple == 0:
         return tree
-    places = np.minimum(np.arange(size), rows - 1)
-    return jax.tree.map(lambda part: jnp.asarray(part)[places], tree)
+    return jax.tree.map(lambda part: jnp.asarray(part)[filled_places(rows, multiple)], tree)
 
 
 def mapped(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> Any:
@@ -93,7 +81,7 @@ def mapped(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> A
     """
     rows = len(jax.tree.leaves(tree)[0])
     size = rows_at_once(rows, block)
-    whole = filled(tree, rows, -(-rows // size) * size)
+    whole = filled(tree, rows, size)
     together = jax.vmap(apart(function, "what is counted"))
     # A loop over blocks without a state: all have the same shape, and the last is filled up.
     found = jax.lax.map(together, jax.tree.map(lambda part: part.reshape(-1, size, *part.shape[1:]), whole))
@@ -110,14 +98,17 @@ def operations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
 
 def refuse(jaxpr: core.Jaxpr, what: str = "loss") -> None:
     """Raises ValueError where ``what``, traced for one example, has an operation that would look at a whole batch."""
+    callbacks = ("pure_callback", "io_callback", "ffi_call")
+    by_rows = ("sequential", "sequential_unrolled")  # a callback's ways of batching that call it for each row
+    generators = ("rng_bit_generator", "rng_uniform")  # they draw the numbers of a whole batch at once
     for step in operations(jaxpr):
         name = step.primitive.name
         if name == "custom_vmap_call" and not _calls_each_row(step.params["rule"]):
             used, instead = "jax.custom_batching.custom_vmap, whose rule is given all examples", "sequential_vmap"
-        elif name in CALLBACKS and step.params.get("vmap_method", "sequential") not in BY_ROWS:
+        elif name in callbacks and step.params.get("vmap_method", "sequential") not in by_rows:
             used = f"a callback, {name}, with vmap_method={step.params.get('vmap_method')!r}"
             instead = 'vmap_method="sequential"'
-        elif name in GENERATORS or any("rbg" in str(getattr(atom.aval, "dtype", "")) for atom in step.invars):
+        elif name in generators or any("rbg" in str(getattr(atom.aval, "dtype", "")) for atom in step.invars):
             used = "random keys of the kind rbg, whose numbers depend on the batch"
             instead = 'keys of impl="threefry2x32"'
         else:
@@ -178,7 +169,8 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
 
     draws = (random.random, random.standard_normal, np.zeros, np.ones)
     kinds = [_of_kind(example, draw) for draw in draws]
-    kinds += [_of_kind(example, functools.partial(np.full, fill_value=value)) for value in (np.nan, HUGE, -HUGE)]
+    # Near the end of float32: a sum of two such numbers overflows.
+    kinds += [_of_kind(example, functools.partial(np.full, fill_value=value)) for value in (np.nan, 3e38, -3e38)]
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *kinds)
     looked = jax.jit(lambda params, kinds, chosen: look(params, jax.tree.map(lambda kind: kind[chosen], kinds)))
     alone: dict[int, tuple[list[np.ndarray], bool]] = {}
@@ -205,16 +197,18 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
 
 
 def _mixtures(size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yields the kind at each place of a block: kinds 0 and 1 at half of the places, those of BESIDE at the others.
+    """Yields the kind at each place of a block: 0 and 1 at half of the places, 2 to 6 (:func:`check_rows`) elsewhere.
 
     Kinds 0 and 1 stand at even places and at odd ones, each of the others next to them, also in blocks of two rows; in
     longer blocks they stand at random places as well, so that rows meet at all distances.
     """
-    for turn in range(MIXTURES if size > 1 else 0):
+    beside = np.array([4, 5, 6, 2, 3])
+    turns = 2 * len(beside)  # each of them once at each of two places; fewer check less
+    for turn in range(turns if size > 1 else 0):
         is_own = np.arange(size) % 2 == turn % 2
-        is_own = random.permutation(is_own) if turn >= MIXTURES // 2 and size > 2 else is_own
+        is_own = random.permutation(is_own) if turn >= turns // 2 and size > 2 else is_own
         rank, number = np.cumsum(is_own) - 1, np.cumsum(~is_own) - 1
-        yield np.where(is_own, (rank + turn // 2) % 2, BESIDE[(number + turn // 2) % len(BESIDE)])
+        yield np.where(is_own, (rank + turn // 2) % 2, beside[(number + turn // 2) % len(beside)])
 
 
 def _of_kind(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
@@ -283,24 +277,38 @@ def _inside(step: core.JaxprEqn) -> Iterator[core.Jaxpr]:
                 yield part
 
 
-def _evaluated(jaxpr: core.Jaxpr, consts: Any, inputs: Any) -> list[Any]:
-    """Returns the results of a traced function whose grouped convolutions are computed by themselves in a batch."""
+def interpret(
+    jaxpr: core.Jaxpr, consts: Any, inputs: Any, run: Callable[[int, core.JaxprEqn, list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Returns the results of a traced function, each operation of which is evaluated by ``run(place, step, given)``."""
     values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *inputs), strict=True))
-    # An interpreter: ``values`` has the results so far, and each pass evaluates one operation in the order of the
-    # trace. Operations with traced functions inside are rewritten only where those need care, all others run as they
-    # are.
-    for step in jaxpr.eqns:
-        given = [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in step.invars]
-        if _is_grouped(step):
-            results = [_by_itself(functools.partial(_bound, step))(*given)]
-        elif narrow := _narrow_indices(step):
-            results = [_bound(step, *(jnp.asarray(x, jnp.int32) if i in narrow else x for i, x in enumerate(given)))]
-        else:
-            if any(map(need_care, _inside(step))):
-                step = step.replace(params={name: _rewritten(value) for name, value in step.params.items()})
-            results = run_alone(jaxpr, step, given)
-        values.update(zip(step.outvars, results, strict=True))
-    return [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in jaxpr.outvars]
+
+    def read(atoms: Sequence[Any]) -> list[Any]:
+        return [atom.val if isinstance(atom, core.Literal) else values[atom] for atom in atoms]
+
+    # ``values`` has the results so far; each pass evaluates one operation, in the order of the trace.
+    for place, step in enumerate(jaxpr.eqns):
+        values.update(zip(step.outvars, run(place, step, read(step.invars)), strict=True))
+    return read(jaxpr.outvars)
+
+
+def _with_care(jaxpr: core.Jaxpr, _: int, step: core.JaxprEqn, given: list[Any]) -> Sequence[Any]:
+    """Returns the results of an operation, grouped convolutions by themselves in a batch, and indices wide.
+
+    Operations with traced functions inside are rewritten only where those need care, all others run as they are.
+    """
+    if _is_grouped(step):
+        return [_by_itself(functools.partial(_bound, step))(*given)]
+    if narrow := _narrow_indices(step):
+        return [_bound(step, *(jnp.asarray(x, jnp.int32) if i in narrow else x for i, x in enumerate(given)))]
+    if any(map(need_care, _inside(step))):
+        step = step.replace(params={name: _rewritten(value) for name, value in step.params.items()})
+    return run_alone(jaxpr, step, given)
+
+
+def _evaluated(jaxpr: core.Jaxpr, consts: Any, inputs: Any) -> list[Any]:
+    """Returns the results of a traced function whose operations are all evaluated :func:`_with_care`."""
+    return interpret(jaxpr, consts, inputs, functools.partial(_with_care, jaxpr))
 
 
 def _bound(step: core.JaxprEqn, *given: Array) -> Array:
@@ -512,9 +520,8 @@ def by_shards(norms: Callable[[Array], Array], values: Array, spec: PartitionSpe
 
 def dealt(rows: Array, devices: int) -> Array:
     """Returns rows (turns, devices, ...) dealt in turns, so that all devices share the padding, which comes last."""
-    places = np.arange(-(-len(rows) // devices) * devices)
-    filled = rows if len(places) == len(rows) else rows[np.minimum(places, len(rows) - 1)]
-    return filled.reshape(-1, devices, *rows.shape[1:])
+    whole: Array = filled(rows, len(rows), devices)
+    return whole.reshape(-1, devices, *rows.shape[1:])
 
 
 def _laid(values: Array, spec: PartitionSpec) -> Array:

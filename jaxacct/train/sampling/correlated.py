@@ -17,10 +17,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Int32
 
 from jaxacct import validation
-from jaxacct.mechanisms import MatrixMechanism, Mechanism, RandomAllocation
-from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.strategies import CyclicPoisson, FixedEpochs, MinSeparation, Strategy, identity
-from jaxacct.strategies.strategy import Participation
+from jaxacct.mechanisms import MatrixMechanism, Mechanism, RandomAllocation, Relation
+from jaxacct.strategies import CyclicPoisson, FixedEpochs, MinSeparation, Participation, Strategy, identity
 from jaxacct.train.sampling.sampler import (
     ALLOWANCE,
     MOST_BINS,

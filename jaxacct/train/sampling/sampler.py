@@ -22,13 +22,13 @@ from jaxacct.mechanisms import (
     GaussianWithoutReplacement,
     Mechanism,
     PoissonSubsampledGaussian,
+    Relation,
     TruncatedPoissonGaussian,
 )
-from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.numerics.precision import in_float64, scope
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.rounded_sum import binomial_tail
-from jaxacct.strategies.strategy import Participation
+from jaxacct.strategies import Participation
 
 
 class Sampler(Protocol):
@@ -175,10 +175,6 @@ def random_order(key: jax.Array, first: UInt32[Array, " n"], count: int) -> Int3
 # Overflow: the probability that more examples are drawn than a batch has rows, and what cutting it costs.
 # ----------------------------------------------------------------------------------------------------
 
-KL_ROUNDING = 1e-6
-"""Relative allowance for the rounding of the divergence, which is computed to about 1e-10. An allowance below that
-would break the bound; a larger one costs capacity."""
-
 
 def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -> float:
     """Returns an upper bound on ``log P(more than capacity of num_examples + 1 take part)``: -inf where none can.
@@ -202,7 +198,8 @@ def log_overflow_bound(num_examples: int, sampling_rate: float, capacity: int) -
     divergence = least * math.log(least / (total * sampling_rate))
     if least < total:
         divergence += (total - least) * (math.log((total - least) / total) - math.log1p(-sampling_rate))
-    return min(-divergence * (1 - KL_ROUNDING), 0.0)
+    # The divergence is computed to about 1e-10: less of an allowance would break the bound, more costs capacity.
+    return min(-divergence * (1 - 1e-6), 0.0)
 
 
 def log_binomial_tail(trials: int, probability: float, least: int) -> float:

@@ -9,9 +9,9 @@ import pytest
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import jaxacct as ja
-from jaxacct.dominating_pairs.normal import lower_tail, sine_and_cosine, turned
-from jaxacct.dominating_pairs.pair import exp_remainder
 from jaxacct.mechanisms.gaussian import remaining_weight
+from jaxacct.mechanisms.normal import lower_tail, sine_and_cosine, turned
+from jaxacct.mechanisms.pair import exp_remainder
 from jaxacct.numerics.arithmetic import in_pairs
 from jaxacct.numerics.float_pairs import tiles, wide
 from jaxacct.numerics.float_pairs.interpret import as_pairs

@@ -12,7 +12,7 @@ import pytest
 from helpers.thorough import cases
 
 import jaxacct as ja
-from jaxacct.dominating_pairs.normal import lower_tail
+from jaxacct.mechanisms.normal import lower_tail
 from jaxacct.numerics import programs
 from jaxacct.numerics.arithmetic import PAIR, roughly
 from jaxacct.numerics.float_pairs import interpret

@@ -1,0 +1,986 @@
+"""The interface of a dominating pair (P, Q): all that an accountant may ask of a privacy loss, and its moments.
+
+A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's, at every epsilon. An accountant
+sees a pair through the privacy loss Y = log P/Q alone: through the masses of cells of the loss (the mesh), its
+cumulants at real orders (the Rényi curve), or its characteristic function along a contour (the exact accountant). One
+abstract class states these questions, and every kind of loss answers them in a class of its own.
+
+The parts, in reading order:
+
+1. moments of a likelihood ratio close to 1, without cancellation: :func:`log_excess`, :func:`log_integral`;
+2. the difference P - e^y Q of a cell, and its rounding: :func:`surplus`;
+3. the law of a privacy loss, as weighted nodes with bounds on what these miss: :class:`Nodes`, :class:`Law`,
+   :class:`TrapezoidLaw`, :func:`moments`, :func:`rungs`;
+4. laws with atoms, by panels, and how their characteristic functions fade: :class:`PanelLaw`, :func:`log_decay`;
+5. the pair itself: :class:`DominatingPair`.
+
+Sources: Zhu, Dong and Wang (2022), Theorem 10, for composition; Trefethen and Weideman (2014), Theorem 5.1, for the
+trapezoid rule; Trefethen (2013),
+Theorem 19.3, for panels.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jaxacct.mechanisms.normal import turned
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scaled, with_pair_form
+from jaxacct.numerics.float_pairs import few_digits
+from jaxacct.numerics.precision import TINY, log_complement
+
+# ----------------------------------------------------------------------------------------------------
+# Moments of a likelihood ratio close to 1, without cancellation: the integrand, and an integral of its logarithm.
+#
+# With L = log P/Q and phi(x) = e^x - 1 - x, and since E_P[e^-L] = 1,
+#
+#     E_P[e^(t L)] - 1 = E_P[phi(t L) + t phi(-L)],
+#
+# a sum of terms of one sign for t >= 0. Nothing cancels, however close to 1 the moment is. For t in (-1/2, 0) the terms
+# differ in sign, but their sum has one sign and loses no more than a few bits; for smaller t exchange P and Q:
+# E_P[e^(t L)] = E_Q[e^(-(t+1) (-L))].
+#
+# The windows of the integral are found by looking, and the rule's error is not bounded here. No bound of the mesh uses
+# a cumulant: the mesh takes its windows from Chernoff bounds on the lattice's weights. The Rényi divergences of shifted
+# noise do use cumulants, as the exact value that :data:`jaxacct.rdp.ALLOWANCE` rounds up. That allowance was
+# measured against quadrature at high precision; it is not proved.
+# ----------------------------------------------------------------------------------------------------
+
+LARGEST_EXPONENT = 600.0
+"""Exponent, in nats, above which e^x is kept as its exponent: float64 overflows at e^709.
+
+A term that stands beside so large a one is below e^-500 of it.
+"""
+
+CUT = 60.0
+"""Log of the ratio of an integrand's maximum to what may be left out, in nats: e^-60 is 1e-26."""
+
+
+@with_pair_form
+def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
+    """Returns ``e^x - 1 - x`` given ``e^x - 1``, of which only the absolute accuracy counts.
+
+    Where |x| < 1/2 the difference would cancel, so a ratio of polynomials replaces it; outside, the difference costs
+    less than four bits. With w = x^2 and Lambert's fraction h coth h = 1 + v/(3 + v/(5 + v/(7 + v/(9 +
+    v/(11 + ...))))), v = h^2 = w/4,
+
+        e^x - 1 - x = x (h - g)/(1 + g - h),   h = x/2,   g = h coth h - 1,
+
+    and g, cut after 11, is w n/(2 d) of the polynomials n and d below. All of the fraction's terms are positive, so g
+    lies between this and the same cut after 13, which is 2.1e-15 of it away where |x| = 1/2. That is 2.4e-16 of the
+    result, two and a half units of roundoff. Forming it adds 20 units at most: x n < d/11, so no difference loses a
+    tenth.
+    """
+    is_small, ratio = _small_remainder(x)
+    return jnp.where(is_small, ratio, expm1_x - x)
+
+
+@jax.jit  # called more than once for arrays of a shape: part of a program's text once
+def _small_remainder(x: Array) -> tuple[Array, Array]:
+    """Returns whether |x| is at most 1/2, and :func:`exp_remainder` there."""
+    small = jnp.minimum(jnp.maximum(x, -0.5), 0.5)
+    w = small * small
+    n, d = w * (w + 756.0) + 55440.0, w * (w * 42.0 + 10080.0) + 332640.0
+    part = d - small * n
+    return small == x, w * part / (d + d - small * part)
+
+
+@jax.jit
+def weighted_remainder(x: Array, weight: Array, grown: Array) -> Array:
+    """Returns ``weight (e^x - 1 - x)`` given ``grown``, ``weight e^x``, where e^x alone may overflow."""
+    is_small, ratio = _small_remainder(x)
+    return jnp.where(is_small, ratio * weight, grown - (1.0 + x) * weight)
+
+
+def excess(loss: Array, order: Array, expm1_back: Array) -> tuple[Array, Array]:
+    """Returns c and e with ``|phi(t L) + t phi(-L)| = c e^e``, given ``e^-L - 1``, for order t >= -1/2."""
+    power = order * loss
+    huge, reverse = power > LARGEST_EXPONENT, -loss > LARGEST_EXPONENT
+    ahead = exp_remainder(power, jnp.exp(jnp.minimum(power, LARGEST_EXPONENT)) - 1)
+    series = ahead + order * exp_remainder(-loss, expm1_back)
+    coefficient = jnp.where(huge, 1.0, jnp.abs(jnp.where(reverse, order, series)))
+    return coefficient, jnp.where(huge, power, jnp.where(reverse, -loss, 0.0))
+
+
+def log_excess(loss: Array, order: Array) -> Array:
+    """Returns ``log |phi(t L) + t phi(-L)|`` for order t >= -1/2."""
+    coefficient, exponent = excess(loss, order, jnp.expm1(jnp.minimum(-loss, LARGEST_EXPONENT)))
+    return jnp.log(coefficient) + exponent
+
+
+def log_moment(log_excess_moment: Array, order: Array) -> Array:
+    """Returns ``log E[e^(t L)]`` given the log of its distance from 1."""
+    # Strictly between orders -1 and 0 a moment is below 1; at both it is 1.
+    below = log_complement(jnp.exp(jnp.minimum(log_excess_moment, 0.0)))
+    moment = jnp.where((order > -1) & (order < 0), below, jnp.logaddexp(0.0, log_excess_moment))
+    return jnp.where((order == 0) | (order == -1), 0.0, moment)
+
+
+def reflected(order: Array) -> tuple[Array, Array]:
+    """Returns whether to exchange P and Q, and the order, at least -1/2, to use then."""
+    exchange = order < -0.5
+    return exchange, jnp.where(exchange, -(order + 1), order)
+
+
+def log_integral(height: Callable[[Array], Array], low: Array, high: Array, panel: Array, scale: Array) -> Array:
+    """Returns the log of the integral of ``e^height`` over [low, high], all scalars; the error is not bounded.
+
+    Args:
+        height: the log integrand, elementwise; smooth inside (low, high).
+        low: lower end.
+        high: upper end; where it equals the lower one the result is -inf.
+        panel: longest panel that the rule resolves: a few tenths of the distance of the nearest complex singularity.
+        scale: width of the noise, in which the integrand falls by some e-foldings.
+
+    The window in which the integrand is above e^-CUT of its maximum is found by looking, on a grid and then on finer
+    ones. A peak between two points of the grid may rise above them by as much as a Gaussian of the given width that is
+    CUT e-foldings down the flank; such points are kept. Narrower peaks stand alone, next to the highest point.
+    """
+    # Fewest and most panels of 16 Gauss-Legendre nodes over a window. 32 leave an exponential four e-foldings a panel
+    # where it falls by CUT on both sides; the rule then errs by 1e-30.
+    fewest, most = 32, 8192
+    # Points at which an integrand's logarithm is looked at in one round, and rounds in which the window is narrowed.
+    scan, rounds = 128, 4
+
+    def narrow(_: Any, window: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        left, right, _ = window
+        step = (right - left) / scan
+        x = left + (jnp.arange(scan) + 0.5) * step
+        heights = height(x)
+        top = jnp.max(heights)
+        # A Gaussian CUT e-foldings down its flank rises by no more between two points: 11 is sqrt(2 CUT).
+        apart = step / (2 * scale)
+        kept = heights > top - CUT - (11 * apart + apart**2 / 2)
+        first = jnp.min(jnp.where(kept, x, jnp.inf))
+        last = jnp.max(jnp.where(kept, x, -jnp.inf))
+        some = top > -jnp.inf
+        return (
+            jnp.where(some, jnp.maximum(first - step, left), left),
+            jnp.where(some, jnp.minimum(last + step, right), right),
+            top,
+        )
+
+    # The state is the window and the highest log integrand seen. Each round looks at scan points of the window and
+    # drops the ends at which the integrand is negligible; the window never grows.
+    left, right, top = jax.lax.fori_loop(0, rounds, narrow, (low, high, jnp.zeros_like(low)))
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    count = jnp.fmin(jnp.fmax(jnp.ceil((right - left) / panel), fewest), most)
+    width = (right - left) / count
+
+    points, weights = np.polynomial.legendre.leggauss(16)
+    points, weights = (points + 1) / 2, weights / 2
+
+    def add(i: Array, total: Array) -> Array:
+        values = height(left + width * (i + points)) - top
+        return total + jnp.sum(jnp.asarray(weights) * jnp.exp(values))
+
+    # One panel a step, relative to the top, so that nothing overflows. The count is data and not a shape: narrow
+    # windows cost little, and one program serves all.
+    total = jax.lax.fori_loop(0, count.astype(jnp.int32), add, jnp.zeros_like(low))
+    return top + jnp.log(total * width)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The difference P - e^y Q of a cell, and its rounding.
+#
+# The mesh splits a cell's mass between two mesh points, from above and from below, by this difference. Where P and Q
+# are close it is all that counts.
+# ----------------------------------------------------------------------------------------------------
+
+
+def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
+    """Returns P - e^y Q, elementwise, and a bound on its rounding; NaN where e^y Q is infinity times 0.
+
+    Near y = 0 it is formed as (P - Q) - (e^y - 1) Q. The first difference rounds by u of itself, and by IEEE 754 not at
+    all where P and Q are within a factor of two of one another (Sterbenz); each further rounding is relative to a part
+    of the size of y. So the result keeps its digits however small the losses are. exp errs by 4u and expm1 by 8u
+    (:data:`jaxacct.numerics.elementary.ASSUMED`), the product by u, a difference by u of itself. Each number flushed to
+    zero is below the smallest normal float64.
+    """
+    # Size of losses, in nats, below which P - e^y Q is formed without e^y. Sound for any value. However near to 1 e^y
+    # is, it rounds by a unit of one.
+    near_by = 0.25
+    is_near = jnp.abs(loss) < near_by
+    difference = p - q
+    grown = jnp.expm1(jnp.where(is_near, loss, 0.0)) * q
+    whole = jnp.exp(loss) * q
+    value = jnp.where(is_near, difference - grown, p - whole)
+    size = jnp.abs(difference)
+    # Sterbenz: an exact difference in float64. Pairs of float32 promise less there, as ``of_close`` says.
+    rounded = jnp.where((q <= 2 * p) & (p <= 2 * q), arithmetic().of_close * size, size)
+    near = rounded + 12 * jnp.abs(grown)
+    rounding = roundoff() * (jnp.where(is_near, near, 6 * whole) + 2 * jnp.abs(value))
+    return value, rounding + 4 * TINY * (1 + jnp.exp(loss))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The law of a privacy loss for the contour integral: nodes for its moments, and bounds on what they miss.
+#
+# A pair has a law (:meth:`DominatingPair.law`) where its moments of complex order t + iw are sums of few terms. The
+# *scan* is the row of nodes that serves all real orders; *pieces* are the finer rows for complex orders, which must
+# resolve the oscillation at frequency w. A law tilted by t has the density of P times e^(t Y) over its moment.
+# Everything here is written for the ambient precision: float64 inside the scope, float32 outside.
+# ----------------------------------------------------------------------------------------------------
+
+RULE = 256
+"""Nodes of a trapezoid rule: of the scan, and of each piece for complex orders.
+
+Sound for any value: a law bounds its rule's error from the spacing. More nodes serve larger orders, and cost time.
+"""
+
+BEYOND = 14.0
+"""Nats below the cut at which nodes end, and to which the quadrature's error is brought: k steps leave out k times it.
+
+:func:`log_left_out`, which enters every bound, follows from it.
+"""
+
+
+LOG_UNITS = 16
+"""Units of roundoff by which logs of masses and losses may err relative to themselves where a law ``is_close``.
+
+A claim of such laws, on which the bounds on moments rest: a smaller one would have to be proved for each of them.
+"""
+
+
+def log_left_out() -> float:
+    """Returns the log of what the nodes leave out where a density falls below e^-(cut + BEYOND) of its maximum."""
+    return -(arithmetic().cut + BEYOND - 4.0)
+
+
+def modulus_rounding() -> float:
+    """Returns a bound on the rounding of a bound on the modulus of a characteristic function.
+
+    It is 1e-13 in float64: sums of some hundred terms, below one together, each right to some 200 units. To the power
+    of very many steps that counts. It is 0 in arithmetic that proves nothing, where it would only be in the way.
+    """
+    return scaled(1e-13) if arithmetic().is_certified else 0.0
+
+
+class Nodes(NamedTuple):
+    """A law of the privacy loss as finitely many weighted values.
+
+    Attributes:
+        losses (J,): privacy losses, in nats, all finite.
+        log_p (J,), log_q (J,): logs of the masses under P and Q; -inf for a node that does not count.
+        infinite (): P's mass where the loss is +inf.
+        missing (): Q's mass where the loss is -inf.
+        places (J,): positions of the nodes in the law's own coordinate.
+    """
+
+    losses: Float[Array, " J"]
+    log_p: Float[Array, " J"]
+    log_q: Float[Array, " J"]
+    infinite: Array
+    missing: Array
+    places: Float[Array, " J"]
+
+
+class Marked(NamedTuple):
+    """The losses of one run beyond a place, which a law leaves out (:mod:`jaxacct.saddlepoint.contour`).
+
+    Attributes:
+        place (): the place, in the law's own coordinate; inf where no loss is left out.
+        p (), q (): masses of P and Q beyond it.
+        error (): bound on the relative errors of these masses.
+        loss (): bound on the losses beyond it, from below where these ``are_large``, else from above.
+        are_large (): whether losses rise with the place.
+    """
+
+    place: Array
+    p: Array
+    q: Array
+    error: Array
+    loss: Array
+    are_large: Array
+
+
+def tilted(nodes: Nodes, order: Array) -> Array:
+    """Returns the shares (J,) that the nodes have in the moment of a real order."""
+    return jax.nn.softmax(nodes.log_p + order * nodes.losses)
+
+
+class Moments(NamedTuple):
+    """``log E_P[e^(t Y); Y < inf]`` and its first two derivatives in t."""
+
+    value: Array
+    slope: Array
+    curvature: Array
+
+
+class Law(ABC):
+    """The law of one privacy loss, in the form in which the contour integral takes it.
+
+    Nodes for complex orders come in pieces, for they must resolve the oscillation. By default the scan's nodes will do
+    for every frequency, and nothing is known of how the characteristic function fades: so it is for a sum of atoms.
+    """
+
+    has_marks: ClassVar[bool] = False
+    """Whether losses beyond a place may be left out: :meth:`mark_from`, :meth:`marked`, :meth:`kept`."""
+
+    recurring: ClassVar[float] = 0.0
+    """Approximate modulus to which the characteristic function comes back however far out: the share of atoms.
+
+    Where the characteristic function of a sum cannot fall, no integral along a line ends. Sound for any value: one too
+    large costs convergence.
+    """
+
+    is_close: ClassVar[bool] = False
+    """Whether logs of masses and losses are right to LOG_UNITS of themselves, as :func:`moments_and_errors` asks.
+
+    They are not where a loss is the difference of two logarithms that may be far larger.
+    """
+
+    @abstractmethod
+    def largest_order(self) -> Array:
+        """Returns the largest order for which :meth:`scan` gives moments."""
+
+    @abstractmethod
+    def scan(self) -> Nodes:
+        """Returns nodes for the moments of every real order from -1, whose moment is Q's mass, up to the largest.
+
+        A moment close to 1 is formed from its distance from 1, which rests on Q's mass being 1.
+        """
+
+    def mark_from(self, large: Array, small: Array, log_mass: Array) -> Array:
+        """Returns the place beyond which losses are left out, in the law's own coordinate; inf where none are.
+
+        It is the lower of two places. Beyond the one all losses are at least ``large``, if losses rise with the place,
+        or at most ``small``, if they fall; beyond the other lies about e^``log_mass`` of P.
+        """
+        return jnp.full_like(large, jnp.inf)
+
+    def marked(self, place: Array) -> Marked:
+        """Returns the losses beyond a place."""
+        raise NotImplementedError
+
+    def kept(self, marked: Marked) -> Law:
+        """Returns the law without the losses that are marked."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        """Returns a bound on the log of the error of any moment of order t + iw', |w'| <= w, over that of order t.
+
+        For nodes that are ``step`` apart.
+        """
+
+    def log_scan_errors(self, orders: Array, step: Array) -> Array:
+        """Returns :meth:`log_quadrature_error` at frequency 0 for several orders (n,)."""
+        return jax.vmap(lambda order: self.log_quadrature_error(order, jnp.zeros_like(order), step))(orders)
+
+    def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
+        """Returns a bound on the quadrature's error of a slope, where the cumulant is ``value``; inf if none is known.
+
+        It holds for the scan's nodes, and for those of pieces that are no farther than ``step`` apart.
+        """
+        return jnp.full_like(order, jnp.inf)
+
+    def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
+        """Returns an upper bound, for all frequencies from w on, of ``log |E_t[e^(iwY)]|``; 0 where none is known."""
+        return jnp.zeros_like(w)
+
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        """Returns where the nodes for the moments of the orders ``order + i w`` begin and end."""
+        return jnp.zeros_like(order), jnp.zeros_like(order)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns how many pieces, each of a fixed number of nodes, the frequencies up to w take."""
+        return jnp.int32(1)
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        """Returns one of so many pieces."""
+        return self.scan()
+
+    def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
+        """Returns the distance of the nodes."""
+        return window[0]
+
+
+FINEST, COARSEST = 0.3, 0.5
+"""Largest spacing of a scan's nodes: ``min(FINEST s^2/spread, COARSEST s)``, for noise s and locations of that spread.
+
+The rule then errs by e^(-2 pi pi/0.3) = 3e-29. Where nothing spreads, all is a normal density, and the rule errs by
+2 e^(-2 pi^2 / 0.25), 1e-34.
+"""
+
+
+ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
+"""Turns theta, in radians, of a likelihood ratio 1 - p + p e^(i theta) on the lines that a bound may use.
+
+Sound for any values below pi.
+"""
+
+STEEPEST = 1.5
+"""Largest such theta, in radians, of a decay's bound: beyond a right angle the argument gains nothing for small p.
+
+Up to there arg(1 - p + p e^(i theta)) >= p sin(theta): with x = p (1 - cos(theta)) and y = p sin(theta) it is the arc
+tangent of y/(1-x). At p = 1 that is theta >= sin(theta); tests/saddlepoint/test_laws.py asks for it on a grid.
+"""
+
+
+class Lines(NamedTuple):
+    """Lines beside the real one on which a law's integrand is analytic, and bounds on its size there.
+
+    The size is the log of the integral of the integrand's modulus over the moment of the order, for orders t >= 0 and
+    frequencies up to w: at most ``constant + t of_order + w of_frequency``. A trapezoid rule of spacing h then errs by
+    at most 2/(e^x - 1) times that integral on the line at height b, x = 2 pi b/h (Trefethen and Weideman 2014, "The
+    exponentially convergent trapezoidal rule", Theorem 5.1).
+
+    Attributes:
+        heights (J,): heights b of the lines above the real one, in the law's own coordinate.
+        constant (J,), of_order (J,), of_frequency (J,): terms of the bound, in nats; inf where there is none.
+    """
+
+    heights: Array
+    constant: Array
+    of_order: Array
+    of_frequency: Array
+
+    def costs(self, order: Array, w: Array | float) -> Array:
+        """Returns the bounds (J,)."""
+        return self.constant + order * self.of_order + w * self.of_frequency
+
+    def log_error(self, order: Array, w: Array | float, step: Array) -> Array:
+        """Returns a bound on the log of the rule's error over the moment."""
+        least = jnp.min(self.costs(order, w) - self.heights * (2 * jnp.pi / step))
+        return jnp.log(2 * jnp.exp(least) + math.exp(log_left_out()))
+
+
+class TrapezoidLaw(Law):
+    """A law whose nodes are those of a trapezoid rule in the noise: equal weights, and geometric convergence."""
+
+    most_pieces: ClassVar[int]
+    """Most pieces that nodes for complex orders come in."""
+
+    @abstractmethod
+    def nodes(self, low: Array, step: Array) -> Nodes:
+        """Returns RULE nodes in the middles of steps that start at ``low``."""
+
+    def lines(self) -> Lines:
+        """Returns the lines that bound the rule's error; a law with better bounds replaces the methods below."""
+        raise NotImplementedError
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        return self.lines().log_error(order, w, step)
+
+    def widest_step(self, order: Array, w: Array) -> Array:
+        """Returns the largest step whose error, for frequencies up to w, is as small as what nodes leave out."""
+        lines = self.lines()
+        return jnp.max(lines.heights / (lines.costs(order, w) + (arithmetic().cut + BEYOND))) * (2 * jnp.pi)
+
+    def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
+        """Returns the places between which the law tilted by ``order`` has more than e^-(cut + BEYOND) of its peak."""
+        logs = scan.log_p + order * scan.losses
+        counts = logs > jnp.max(logs) - arithmetic().cut - BEYOND
+        x = scan.places
+        apart = x[1] - x[0]
+        return jnp.min(jnp.where(counts, x, jnp.inf)) - apart, jnp.max(jnp.where(counts, x, -jnp.inf)) + apart
+
+    def pieces_needed(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns how many pieces it takes, not capped by ``most_pieces``; one where that is not known."""
+        needed = jnp.ceil((window[1] - window[0]) / (self.widest_step(order, w) * RULE))
+        return jnp.clip(needed, 1, 2.0**20).astype(jnp.int32)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        return jnp.minimum(self.pieces_needed(order, w, window), self.most_pieces)
+
+    def slope_error(self, order: Array, scan: Nodes, value: Array, step: Array) -> Array:
+        # The rule's error is an analytic function of the order. By Cauchy's formula its slope at t is at most its
+        # largest value within r of t, over r. There the error is at most that of order t + r and frequency r: it grows
+        # with the order, as moments do, or they are at most 1. What the nodes leave out counts with the losses there,
+        # not far beyond the scan's. Any r will do; within one of t, moments are not of another size where large losses
+        # are rare.
+        r = jnp.minimum(jnp.minimum(0.25 * order, 1.0), self.largest_order() - order)
+        largest = jnp.exp(jnp.maximum(cumulant_above(scan, order + r), 0.0) - value)
+        error = jnp.exp(self.log_quadrature_error(order + r, r, step))
+        # In the slope of the logarithm the moment's own error counts besides, and that of P's and Q's masses, which
+        # :func:`moments` takes for whole.
+        return 2 * error * largest * (2 + 1 / r + 4 * jnp.max(jnp.abs(scan.losses)))
+
+    def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
+        step = self.step(window, pieces)
+        return self.nodes(window[0] + step * RULE * index, step)
+
+    def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
+        return (window[1] - window[0]) / (RULE * pieces)
+
+
+class HasLaw(Protocol):
+    """A pair, or a part of one, that may have a law."""
+
+    def law(self) -> Law | None:
+        """Returns the law, or None."""
+
+
+def law_of(pair: HasLaw) -> Law:
+    """Returns the law of a pair; raises TypeError where it has none in the ambient precision."""
+    law = pair.law()
+    if law is None:
+        kind = type(pair).__name__
+        raise TypeError(
+            f"{kind} has no moments of complex order in this precision: use jaxacct.prv for this mechanism."
+        )
+    return law
+
+
+def in_float64_only(law: Law) -> Law | None:
+    """Returns the law within the float64 scope, and None outside: for laws that are written for float64 alone."""
+    return law if arithmetic().is_certified else None
+
+
+def moments(nodes: Nodes, orders: Array) -> Moments:
+    """Returns the moments at real orders t >= -1/2, () or (n,), without cancellation however close to 1 a moment is.
+
+    With phi(x) = e^x - 1 - x and E_P[e^-Y; Y finite] known, the moment's distance from 1 is the sum of p (phi(t Y) + t
+    phi(-Y)), whose terms have one sign, plus t ``missing`` less (t + 1) ``infinite``. Its derivative is likewise the
+    sum of p (Y (e^(tY) - 1) + phi(-Y)). For t in (-1/2, 0) the terms of the first differ in sign, but their sum loses
+    no more than a few bits.
+    """
+    return moments_and_errors(nodes, orders)[0]
+
+
+def moments_and_errors(nodes: Nodes, orders: Array) -> tuple[Moments, Array | None, Array | None]:
+    """Returns the moments, and bounds on the rounding of value and slope; inf where these are formed directly.
+
+    The bounds are None in arithmetic of many digits, where a share of the value bounds its rounding well enough.
+    """
+    if jnp.ndim(orders) == 0:
+        return _moments(nodes, orders)
+    return jax.vmap(lambda order: _moments(nodes, order))(orders)
+
+
+@jax.jit
+def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | None]:
+    """Returns :func:`moments_and_errors` at one order."""
+    y, log_p, limit = nodes.losses, nodes.log_p, arithmetic().largest_exponent
+    p, power = jnp.exp(log_p), t * y
+    logs = log_p + power
+    top = jnp.maximum(jnp.max(logs), -1e30)  # a number, where there is no mass at all
+    weights = jnp.exp(logs - top)
+    total = jnp.sum(weights)
+    direct = top + jnp.log(total)
+    # Near 1 the logarithm of a sum would have the sum's rounding for all of its digits.
+    near = jnp.abs(direct) < 0.25
+    # Remainders phi of the order, and of order -1, in one call.
+    capped = jnp.minimum(jnp.stack([power, -y]), limit)
+    ahead, back = exp_remainder(capped, jnp.exp(capped) - 1)
+    # Far out p e^-Y is q, beside which p alone is nothing.
+    back = jnp.where(y < -30.0, jnp.exp(nodes.log_q), p * back)
+    # Where e^(tY) overflows it dwarfs the rest of phi, and p e^(tY) is formed from its logarithm.
+    huge = power > limit
+    up = jnp.where(huge, jnp.exp(jnp.where(huge & near, logs, -jnp.inf)), p * ahead)
+    lean = up + jnp.where(huge, 0.0, p * power)
+    of_value, of_slope = up + t * back, y * lean + back
+    missing, infinite = nodes.missing, nodes.infinite
+    excess = jnp.where(near, jnp.sum(of_value) + t * missing - (t + 1) * infinite, 0.0)
+    rise = jnp.sum(of_slope) + missing - infinite
+    slope = jnp.where(near, rise / (1 + excess), jnp.sum(weights * y) / total)
+    curvature = jnp.sum(weights * (y - slope) ** 2) / total
+    found = Moments(jnp.where(near, jnp.log1p(excess), direct), slope, curvature)
+    return found, *_rounding_of_moments((of_value, of_slope), nodes, t, slope, near, LOG_UNITS)
+
+
+@with_pair_form(traced=few_digits.rounding_of_moments)
+def _rounding_of_moments(*_: Any) -> tuple[Array | None, Array | None]:
+    """Returns None twice: in float64 no bound on the rounding of value and slope is formed."""
+    return None, None
+
+
+class Rungs(NamedTuple):
+    """Moments that nodes give at real orders t (n,), without care for their last digits.
+
+    Attributes:
+        value (n,): ``log E_P[e^(t Y); Y < inf]``, as summed over the nodes.
+        off (n,): bounds on the rounding of the values.
+        slope (n,), curvature (n,): derivatives in t.
+    """
+
+    value: Array
+    off: Array
+    slope: Array
+    curvature: Array
+
+    @property
+    def above(self) -> Array:
+        """Upper bounds (n,) on the sums over the nodes."""
+        return self.value + self.off
+
+
+def rungs(nodes: Nodes, orders: Array) -> Rungs:
+    """Returns moments at real orders (n,), by one product of matrices.
+
+    It is cheaper than :func:`moments`, but its error is absolute: it is not made for a moment that is raised to the
+    power of the steps and wanted to the last digit. With logs l = log p + t y, each off by a few units of |log p| and
+    of |t y|, sixteen here, the sum of e^l is off relative to itself by their mean under its own weights, and by the
+    roundings of a sum.
+    """
+    y, u = nodes.losses, arithmetic().roundoff
+    logs = nodes.log_p[None] + orders[:, None] * y[None]
+    top = jnp.maximum(jnp.max(logs, axis=1), -1e30)
+    weights = jnp.exp(logs - top[:, None])
+    sizes = jnp.where(nodes.log_p > -jnp.inf, jnp.abs(nodes.log_p), 0.0)
+    # One product sums the weights, their first and second moments, and the sizes from which the rounding is counted.
+    columns = jnp.stack([jnp.ones_like(y), y, y * y, sizes, jnp.abs(y)])
+    total, slope, square, *off = jnp.matmul(columns, weights.T, precision="highest")
+    slope = slope / total
+    units = y.shape[0] + 16 + 4 * jnp.abs(top) + 16 * (off[0] + jnp.abs(orders) * off[1]) / total
+    curvature = jnp.maximum(square / total - slope * slope, 0.0)
+    return Rungs(top + jnp.log(total), u * units, slope, curvature)
+
+
+def cumulant_above(nodes: Nodes, orders: Array) -> Array:
+    """Returns upper bounds on ``log E_P[e^(t Y); Y < inf]``, t () or (n,), summed over nodes; see :func:`rungs`."""
+    return jnp.reshape(rungs(nodes, jnp.reshape(orders, -1)).above, jnp.shape(orders))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Laws with atoms, and a density between two ends: a rule of quadrature, and a bound on the characteristic function.
+#
+# *Quadrature.* On a panel of half-width H a Gauss-Legendre rule of n nodes errs by at most (64/15) H M rho^(2-2n)/(1 -
+# rho^-2), M the largest modulus on the ellipse around the panel whose half-axes are H (rho +- 1/rho)/2, for any rho > 1
+# that leaves the integrand analytic in it (Trefethen 2013, "Approximation Theory and Approximation Practice", Theorem
+# 19.3).
+#
+# *Decay.* Atoms do not fade, so neither does the characteristic function: only many steps make it small. Where the
+# density of the loss is at least m on a stretch of length l, a uniform law of mass m l is part of the law. Let nu be
+# the part of atoms and stretches near the heaviest of them. The other stretches are a density of total variation V and
+# mass M, whose transform at w' is of modulus at most V/w' (by parts), or M. So
+#
+#     |phi(w')| <= |nu^(w')| + min(M, V/w) + everything else,    w' >= w,
+#
+# nu^ the transform of nu. |nu^|^2 has a second derivative of at least -V', V' the integral of (x - x')^2 over nu and
+# nu; so on an interval of length d it is at most the larger of its values at the ends plus V' d^2/8. Intervals from w
+# to 2^12 w make a bound for all w' up to there; beyond, and wherever it is smaller, the bound without nu stands.
+# ----------------------------------------------------------------------------------------------------
+
+DEGREE = 32
+"""Nodes of a panel. Sound for any value: the bound on the rule's error follows from it."""
+
+LARGEST_POWER = 40.0
+"""Largest order times loss, and largest loss, in nats, where losses are bounded.
+
+Logarithms of weights are subtracted that differ by so much; up to this they keep the digits that are counted on.
+"""
+
+THETAS = np.concatenate([np.geomspace(0.02, 2.0, 24), np.linspace(2.2, 0.95 * np.pi, 4)])
+"""Turns of a log likelihood ratio, in radians, at the top of the ellipses that the bound may use.
+
+Sound for any values below pi, where a mixture may vanish.
+"""
+
+CELLS = 64
+"""Number of stretches that a density is divided into. Sound for any value: more tighten the bound."""
+
+
+def panels(low: Array, width: Array, index: Array | int, count: int) -> tuple[Array, Array]:
+    """Returns nodes and the logs of their weights on ``count`` panels: the ``index``-th such row from ``low`` on."""
+    points, weights = np.polynomial.legendre.leggauss(DEGREE)
+    grid = (np.arange(count)[:, None] + ((points + 1) / 2)[None]).reshape(-1)
+    return low + width * (count * index + grid), jnp.log(width) + np.tile(np.log(weights / 2), count)
+
+
+class Ellipses(NamedTuple):
+    """Ellipses around a law's panels, one for each of THETAS, and bounds on the integrand in them.
+
+    The comments on each law derive the bounds; :meth:`log_error` makes a bound on the rule's error of them.
+
+    Attributes:
+        unit (): unit of the variable in which they are stated, over the unit of the law's steps.
+        heights (J,): heights of the ellipses.
+        costs (J,), turns (J,): the log of the modulus at that height over the one on the real line, at most, in nats;
+            and the nats that a unit of frequency adds.
+        fall () or (J,): largest rise of the log of the modulus in a unit of length beyond a panel's ends.
+        log_size (): log of the largest density over the moment, times half of the length.
+    """
+
+    unit: Array
+    heights: Array
+    costs: Array
+    turns: Array
+    fall: Array
+    log_size: Array
+
+    def log_error(self, w: Array, step: Array) -> Array:
+        """Returns a bound on the log of the rule's error over the moment, for panels of this half-width."""
+        half = self.unit * step
+        ratio = self.heights / half
+        root = jnp.sqrt(1 + ratio**2)
+        rho = root + ratio
+        # The ellipse reaches beyond the panel by half (root - 1). Every ellipse bounds the error: the best one counts.
+        gain = (2 * DEGREE - 2) * jnp.log(rho) + jnp.log(1 - rho**-2.0)
+        least = jnp.min(self.costs + w * self.turns + self.fall * half * (root - 1) - gain)
+        return jnp.log(64 / 15 * jnp.exp(self.log_size + least) + math.exp(log_left_out()))
+
+
+class PanelLaw(Law):
+    """A law by Gauss-Legendre panels, a fixed number of them to a piece; a step is half a panel's width."""
+
+    @abstractmethod
+    def ellipses(self, order: Array) -> Ellipses:
+        """Returns the ellipses whose bounds bound the rule's error."""
+
+    def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
+        return self.ellipses(order).log_error(w, step)
+
+    def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
+        """Returns the least number of pieces whose error is about that of the left-out tails, 8 if none's is."""
+        most = 8  # sound for any number: more reach higher frequencies
+        around, counts = self.ellipses(order), np.arange(1.0, most + 1)
+        errors = jax.vmap(lambda step: around.log_error(w, step))(self.step(window, 1) / counts)
+        # An error of the size of what the nodes leave out hardly tells beside it.
+        short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
+        return jnp.minimum(short + 1, most).astype(jnp.int32)
+
+    def log_total(self, order: Array, nodes: Nodes) -> tuple[Array, Array]:
+        """Returns the log of the moment at a real order, and a bound on the relative error of shares of it."""
+        missed = jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), nodes.places[1]))
+        # 1e-9 covers the masses of stretches: differences of shares, and of losses, of 1e-6 and above.
+        return jax.nn.logsumexp(nodes.log_p + order * nodes.losses), missed + scaled(1e-9)
+
+
+def argument(share: Array, theta: Array) -> Array:
+    """Returns arg(1 - share + share e^(i theta)), which grows with the share for theta in [0, pi)."""
+    return jnp.arctan2(share * jnp.sin(theta), 1 - share + share * jnp.cos(theta))
+
+
+def log_shrinkage(low: Array, high: Array, theta: Array) -> Array:
+    """Returns the least log |1 - share + share e^(i theta)| for shares in [low, high]."""
+    evenly = jnp.clip(0.5, low, high)
+    return 0.5 * log_complement(4 * evenly * (1 - evenly) * jnp.sin(theta / 2) ** 2)
+
+
+class Stretches(NamedTuple):
+    """Stretches of the loss on which its density is bounded from below, each row of them CELLS neighbours.
+
+    Attributes:
+        low (rows, CELLS), high (rows, CELLS): ends of the stretches, in nats of the loss.
+        density (rows, CELLS): lower bounds on the density of the loss there.
+    """
+
+    low: Float[Array, "rows cells"]
+    high: Float[Array, "rows cells"]
+    density: Float[Array, "rows cells"]
+
+
+def stretches(losses: Array, log_density: Array, steepest: Array, flattest: Array, width: Array) -> Stretches:
+    """Returns the stretches of densities, from values at the CELLS + 1 ends of cells in x and slopes inside.
+
+    Args:
+        losses (rows, CELLS + 1): losses at the ends, monotone.
+        log_density (rows, CELLS + 1): log of the density of the loss at the ends.
+        steepest (rows, CELLS): upper bound on its slope in x.
+        flattest (rows, CELLS): lower bound on its slope in x.
+        width (rows, 1) or (rows, CELLS): width of the cells in x.
+    """
+    # From an end inwards the density falls no faster than at its extreme slope: both ends give a lower bound.
+    down, up = jnp.minimum(flattest, 0.0) * width, jnp.maximum(steepest, 0.0) * width
+    least = jnp.exp(jnp.maximum(log_density[:, :-1] + down, log_density[:, 1:] - up))
+    low, high = jnp.minimum(losses[:, :-1], losses[:, 1:]), jnp.maximum(losses[:, :-1], losses[:, 1:])
+    known = jnp.isfinite(least) & (high > low) & (width > 0)
+    return Stretches(low, high, jnp.where(known, least, 0.0))
+
+
+def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Array) -> Array:
+    """Returns a bound on log |phi|, phi the characteristic function, for all frequencies from w on.
+
+    The comments at the head of this part derive it.
+
+    Args:
+        w (): frequency.
+        atoms: losses (n,) and masses (n,).
+        parts: stretches of the same law, whose whole mass is 1.
+        error (): relative error of the masses.
+    """
+    places, masses = atoms
+    density, widths = parts.density * (1 - jnp.minimum(error, 1.0)), parts.high - parts.low
+    # Atoms and stretches in one list, an atom as a stretch of no length.
+    lengths = jnp.concatenate([jnp.zeros_like(places), widths.reshape(-1)])
+    middles = jnp.concatenate([places, (parts.low + parts.high).reshape(-1) / 2])
+    masses = jnp.concatenate([masses * (1 - jnp.minimum(error, 1.0)), (density * widths).reshape(-1)])
+    offsets = middles - jnp.max(jnp.where(masses == jnp.max(masses), middles, -jnp.inf))
+    atoms_first = len(places)
+    # Twelve octaves of frequencies from w on, with six intervals in each, whose ends over the octave's beginning are
+    # ``octave``, and 6/w, within which atoms and stretches make nu, are sound for any values: more octaves tighten the
+    # bound. Phases are up to 12 in an octave then, of which an interval has 1.5.
+    starts, octave = w * 2.0 ** np.arange(13), 2.0 ** (np.arange(7) / 6)
+
+    def others(far: Array, start: Array) -> Array:
+        """Returns how far the transform of the other stretches is below their mass, from a frequency on."""
+        apart = jnp.abs(jnp.diff(far, axis=1, prepend=0.0, append=0.0))
+        mass = jnp.sum(far * widths)
+        return mass - jnp.minimum(mass, jnp.sum(apart) / start)
+
+    def level(start: Array) -> Array:
+        """Returns a bound for the frequencies from ``start`` to twice that."""
+        near = jnp.abs(offsets) + lengths / 2 <= 6.0 / start
+        mass = jnp.where(near, masses, 0.0)
+        first = jnp.sum(mass * offsets)
+        # V' of the bound above: twice the mass times the second moment, less the first moment squared.
+        variation = 2 * (jnp.sum(mass) * jnp.sum(mass * (offsets**2 + lengths**2 / 12)) - first**2)
+        frequencies = start * octave
+
+        def transform(w: Array) -> Array:
+            half = w * lengths / 2
+            # The squared modulus of nu's transform, from cos - 1 so that nothing cancels where phases are small.
+            cosines, sines = turned(jnp.stack([w * offsets, half]))
+            heights = mass * jnp.where(half < 1e-4, 1 - half**2 / 6, sines[1] / jnp.maximum(half, 1e-4))
+            return (jnp.sum(heights) + jnp.sum(heights * cosines[0])) ** 2 + jnp.sum(heights * sines[0]) ** 2
+
+        squares = jax.vmap(transform)(frequencies)
+        apart = frequencies[1:] - frequencies[:-1]
+        here = jnp.sqrt(jnp.max(jnp.maximum(squares[:-1], squares[1:]) + variation * apart**2 / 8))
+        far = jnp.where(near[atoms_first:].reshape(density.shape), 0.0, density)
+        return 1 - jnp.sum(mass) - others(far, start) + here
+
+    # Beyond the last octave, and where an octave's bound is worse, atoms and near stretches count with their whole
+    # mass.
+    without = 1 - others(density, starts)
+    bound = jnp.maximum(jnp.max(jnp.fmin(jax.vmap(level)(starts[:-1]), without[:-1])), without[-1])
+    bound = bound + modulus_rounding()
+    return jnp.where(jnp.isnan(bound), 0.0, jnp.log(jnp.minimum(bound, 1.0)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The dominating pair: everything an accountant may ask of (P, Q).
+#
+# A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's for every epsilon and every
+# two neighbouring data sets; adaptive composition of mechanisms is then dominated by the product of their pairs (Zhu,
+# Dong and Wang 2022, Theorem 10). The privacy loss is ``Y = log P/Q``, drawn under P.
+#
+# A kind of loss is one class: a frozen dataclass, registered as a pytree, that derives from :class:`DominatingPair`.
+# The abstract methods serve the mesh, and :meth:`~DominatingPair.cumulant` the Rényi curve; a
+# :meth:`~DominatingPair.law` adds the exact accountant. The other methods have defaults, which a kind of loss replaces
+# where it knows better. All methods are called inside the float64 scope; they take and return arrays and never raise.
+# ----------------------------------------------------------------------------------------------------
+
+
+class CellMasses(NamedTuple):
+    """P- and Q-masses of the cells between consecutive boundaries, with bounds on their absolute rounding errors.
+
+    Attributes:
+        p (cells,): P's masses.
+        q (cells,): Q's masses.
+        p_error (cells,): bounds on the distance of P's masses from the true ones.
+        q_error (cells,): bounds on the distance of Q's masses from the true ones.
+    """
+
+    p: Float[Array, " cells"]
+    q: Float[Array, " cells"]
+    p_error: Float[Array, " cells"]
+    q_error: Float[Array, " cells"]
+
+
+class DominatingPair(ABC):
+    """A pair (P, Q) seen through its privacy loss."""
+
+    @abstractmethod
+    def is_valid(self) -> Array:
+        """Returns whether the parameters describe a pair; where not, epsilon is inf."""
+
+    @abstractmethod
+    def loss_range(self) -> tuple[Array, Array]:
+        """Returns the infimum and the supremum of the finite privacy losses."""
+
+    @abstractmethod
+    def central_loss(self) -> Array:
+        """Returns a loss amid the bulk of P, where a mesh should have a point."""
+
+    @abstractmethod
+    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        """Returns the masses of the ``n - 1`` cells of the loss between increasing ``boundaries`` (may be infinite)."""
+
+    @abstractmethod
+    def boundary_error(self, largest: Array) -> Array:
+        """Returns a bound on the distance of a cell's true edge from the boundary asked for, for |loss| <= largest."""
+
+    @abstractmethod
+    def cumulant(self, order: ArrayLike) -> Array:
+        """Returns ``log E_P[exp(order Y); Y < inf]``, relative error about 1e-11, or an upper bound for orders >= 0."""
+
+    def supremum(self) -> tuple[Array, Array]:
+        """Returns bounds (lower, upper) on the supremum of the finite losses; the upper one is 0 only if that is.
+
+        By default they are those of :meth:`loss_range`, taken to be right to the error of a boundary there.
+        """
+        _, highest = self.loss_range()
+        error = jnp.where(jnp.isfinite(highest), self.boundary_error(jnp.abs(highest)), 0.0)
+        return highest - error, highest + error
+
+    def infinite_mass(self) -> Array:
+        """Returns P(Y = inf), P's mass where Q has none, which belongs to no cell; 0 by default."""
+        return jnp.zeros(())
+
+    def infinite_mass_error(self) -> Array:
+        """Returns a bound on the relative error of :meth:`infinite_mass`."""
+        return jnp.zeros(())
+
+    def anchors(self) -> tuple[Array, Array]:
+        """Returns two losses at which a mesh should have points, the lower one first; NaN where any will do.
+
+        They matter for losses with atoms, which lose least where they are mesh points. Losses in arithmetic progression
+        have all their atoms on the mesh if two neighbouring ones are. A single atom, or the one that matters most,
+        comes as the lower loss with NaN for the upper. By default any mesh will do.
+        """
+        return jnp.full((), jnp.nan), jnp.full((), jnp.nan)
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        """Returns bounds (lower, upper) on ``E_P[(1 - e^(epsilon - Y))+; Y < inf]`` of one run, for epsilon () >= 0.
+
+        By default they come from the masses of losses above and about epsilon. For every event A the difference P(A) -
+        e^eps Q(A) is at most delta(eps), and A = {Y > eps} attains it. The masses that a pair gives to the losses above
+        eps are those of an A whose edge e' lies within b of eps, b the boundary's error. Such an A misses P - e^eps Q =
+        P (1 - e^(eps - Y)) over losses between eps and e': at most e^b - 1 of P's mass within b of eps. So delta is
+        known to the error of the masses, and to a second order in b.
+        """
+        wrong = self.boundary_error(jnp.abs(epsilon)) + 4 * roundoff() * epsilon + TINY
+        # The cells on either side of epsilon hold all mass that may lie on its wrong side.
+        apart = 4 * wrong
+        cells = self.cell_masses(
+            jnp.stack([epsilon - apart, epsilon, epsilon + apart, jnp.full_like(epsilon, jnp.inf)])
+        )
+        (below, just, above), (near_error, just_error, above_error) = cells.p, cells.p_error
+        p, p_error = just + above, just_error + above_error
+        q, q_error = cells.q[1] + cells.q[2], cells.q_error[1] + cells.q_error[2]
+        scale, u = jnp.exp(epsilon), roundoff()
+        near = jnp.expm1(wrong) * (below + just + near_error + just_error) * (1 + 16 * u)
+        # Sums round where both terms count; errors are raised by more than their sums and products round.
+        summed = jnp.where(just > 0, p, 0.0) + scale * jnp.where(cells.q[1] > 0, q, 0.0)
+        found, rounding = surplus(p, q, epsilon)
+        rounding = (rounding + p_error + scale * q_error + 4 * u * summed) * (1 + 16 * u)
+        upper = found + rounding + near
+        # Where e^eps overflows, e^eps Q is not known: the bounds are P's mass and 0.
+        upper = jnp.where(jnp.isnan(upper), (p + p_error) * (1 + 4 * u) + near, upper)
+        lower = jnp.where(jnp.isnan(found - rounding), 0.0, found - rounding)
+        return jnp.maximum(lower, 0.0), jnp.clip(upper, 0.0, 1.0)
+
+    def law(self) -> Law | None:
+        """Returns the law that the exact accountant integrates, or None where there is none in the ambient precision.
+
+        The class and its static fields alone decide which of the two. By default it is None, and the mesh answers.
+        """
+        return None
+
+    def divergence(self, orders: Array) -> Array:
+        """Returns the Rényi divergence at ``orders`` (n,), each above 1: NaN where it is not known, or infinite.
+
+        By default it comes from :meth:`cumulant`.
+        """
+        known = self.is_valid() & (self.infinite_mass() == 0)
+        return jnp.where(known, self.cumulant(orders - 1) / (orders - 1), jnp.nan)
+
+    def largest_loss(self) -> Array:
+        """Returns an upper bound on the loss, which is the divergence of order infinity: at least 0, or NaN."""
+        # Only rounding makes a supremum negative: P and Q both sum to one.
+        largest = jnp.maximum(self.supremum()[1], 0.0)
+        return jnp.where(self.infinite_mass() > 0, jnp.inf, largest)
+
+    def outcosts(self, other: DominatingPair) -> bool:
+        """Returns whether the other's Rényi divergence is known never to be larger, so that nobody need compute it."""
+        return False

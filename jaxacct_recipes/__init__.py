@@ -1,0 +1,21 @@
+"""Recipes for :mod:`jaxacct.train`: public data sets, networks for them, and the settings that ``jaxacct train`` uses.
+
+Examples, exhibits of papers and the command need these; a training on data and a model of one's own needs none of them.
+"""
+
+from jaxacct_recipes.datasets import LOADERS, Dataset, load
+from jaxacct_recipes.networks import MLP, Linear, PatchCNN
+from jaxacct_recipes.recipes import RECIPES, Recipe, make_trainer, planned_epsilon
+
+__all__ = [
+    "LOADERS",
+    "MLP",
+    "RECIPES",
+    "Dataset",
+    "Linear",
+    "PatchCNN",
+    "Recipe",
+    "load",
+    "make_trainer",
+    "planned_epsilon",
+]

@@ -1,0 +1,93 @@
+"""What every exported mechanism has: an example, a statement, papers, pages, and no cost where nothing is released."""
+
+import dataclasses
+import inspect
+import pathlib
+import re
+
+import jax
+import numpy as np
+import pytest
+from helpers.mechanisms import EXAMPLES, UNSTATED
+
+from jaxacct import mechanisms
+from jaxacct.cli import sweep
+from jaxacct.mechanisms import records
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+ROWS = re.findall(r"^\| (.*\(\d{4}\).*) \|$", (DOCS / "papers.md").read_text(), re.M)
+BASES = (mechanisms.Mechanism, mechanisms.RenyiOnly)
+EXPORTED = [getattr(mechanisms, name) for name in mechanisms.__all__]
+KINDS = [each for each in EXPORTED if inspect.isclass(each) and each not in BASES]
+AXES = {"noise_multiplier", "scale", "sampling_rate"}
+"""Fields that the command line's axes can be."""
+
+CITATION = re.compile(r"([A-Z][^\W\d_]+(?:-[A-Z]\w+)?)(?:, [A-Z][\w-]+)*(?:,? and [A-Z][\w-]+| et al\.)? \((\d{4})\)")
+
+
+def wanting(kind):
+    """Yields what is missing of a mechanism, and where it belongs."""
+    file = f"{kind.__module__.removeprefix('jaxacct.').replace('.', '/')}.py"
+    if not EXAMPLES.get(kind.__name__):
+        yield "an example: EXAMPLES of tests/helpers/mechanisms.py"
+    for author, year in CITATION.findall(" ".join((kind.__doc__ or "").split())):
+        if not any(author in row and year in row and f"`{file}`" in row for row in ROWS):
+            yield f"a row of docs/papers.md for {author} ({year}) that names `{file}`"
+    if not kind.tight and not issubclass(kind, BASES[1]) and kind.__name__ not in (DOCS / "accountants.md").read_text():
+        yield "what `lower` means, as its pair is not tight: the table of docs/accountants.md"
+    needed = {each.name for each in dataclasses.fields(kind) if each.default is dataclasses.MISSING}
+    if needed and needed <= AXES and kind.__name__ not in sweep.MECHANISMS:
+        yield "its name in MECHANISMS of jaxacct/cli/sweep.py: axes can describe it"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_nothing_is_missing(kind):
+    missing = list(wanting(kind))
+    assert not missing, f"{kind.__name__} is exported and lacks " + "; ".join(missing)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_referee_states_it_or_there_is_a_reason(kind):
+    statements = pytest.importorskip("jaxacct.verify.statements").STATEMENTS
+    where = "STATEMENTS of jaxacct/verify/statements.py, or UNSTATED of tests/helpers/mechanisms.py with the reason"
+    assert (kind in statements) != (kind.__name__ in UNSTATED), f"{kind.__name__} belongs in one of these: {where}"
+
+
+def test_no_example_is_left_of_what_is_gone():
+    names = {kind.__name__ for kind in KINDS}
+    assert set(EXAMPLES) == names
+    assert set(UNSTATED) < names
+
+
+def named(entry):
+    return type(entry).__name__
+
+
+ALL = [example for some in EXAMPLES.values() for example in some]
+
+
+def as_free(example):
+    """The example with parameters under which nothing is released; None where its class has none."""
+    fields = {field.name for field in dataclasses.fields(example)}
+    noise = fields & {"noise_multiplier", "scale", "threshold_scale", "query_scale", "threshold_noise", "query_noise"}
+    losses = fields & {"epsilon", "delta", "rho", "xi"}
+    changed = dict.fromkeys(noise, np.inf) | dict.fromkeys(losses, 0.0)
+    if not changed or isinstance(example, mechanisms.MatrixMechanism):
+        return None
+    return dataclasses.replace(example, **changed)
+
+
+@pytest.mark.parametrize("example", ALL, ids=named)
+def test_infinite_noise_and_no_loss_release_nothing_and_the_example_something(example):
+    with jax.enable_x64(True):
+        assert not np.any(example.releases_nothing())
+        free = as_free(example)
+        assert free is None or np.all(free.releases_nothing())
+
+
+@pytest.mark.parametrize("example", ALL, ids=named)
+def test_it_is_written_and_read_again(example):
+    if type(example) not in records.KINDS.values():
+        pytest.skip("its functions, or a strategy's arrays, are no JSON")
+    record = records.record_of(example)
+    assert records.record_of(records.mechanism_of(record)) == record

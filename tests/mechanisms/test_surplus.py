@@ -1,0 +1,49 @@
+"""Inequalities on random inputs, in 60 digits: what the roundings of a surplus and of cells are said to be at most."""
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+from helpers.thorough import program
+
+from jaxacct.mechanisms.normal import normal_cells
+from jaxacct.mechanisms.pair import surplus
+
+RANDOM = np.random.default_rng(5)
+
+
+def test_surplus_is_right_to_its_rounding():
+    n = 3000
+    q = np.exp(RANDOM.uniform(-300, 0, n))
+    loss = np.exp(RANDOM.uniform(-40, 5, n)) * RANDOM.choice([-1, 1], n)
+    # Near balance, where it cancels, and far from it.
+    off = np.exp(RANDOM.uniform(-40, 1, n)) * RANDOM.choice([-1, 0, 1], n)
+    p = q * np.exp(np.clip(loss, -100, 100)) * np.maximum(1 + off, 0)
+    with jax.enable_x64(True):
+        values, roundings = (np.asarray(v) for v in program(surplus)(p, q, loss))
+    with mp.workdps(60):
+        for a, b, y, value, rounding in zip(
+            *(map(mp.mpf, v.tolist()) for v in (p, q, loss, values, roundings)), strict=True
+        ):
+            assert abs(a - mp.exp(y) * b - value) <= rounding
+
+
+def test_surplus_of_close_masses_keeps_its_digits():
+    with jax.enable_x64(True):
+        _, rounding = surplus(jnp.asarray(0.25 + 2.0**-45), jnp.asarray(0.25), jnp.asarray(2.0**-44))
+        assert rounding < 1e-14 * 2.0**-44
+
+
+def test_cells_of_a_normal_far_from_the_origin():
+    """The centre is up to 10^4 scales away, as for a noise multiplier of 10^-4."""
+    scales = np.array([1e-4, 3e-3, 0.05, 1.0])
+    with jax.enable_x64(True), mp.workdps(60):
+        for scale in scales:
+            z = RANDOM.uniform(-25, 25) + np.linspace(0.0, 10 * 10 ** RANDOM.uniform(-4, -2), 11)
+            x = 1.0 + scale * z
+            masses, errors = (np.asarray(v) for v in program(normal_cells)(x, 1.0, scale))
+            points = [(mp.mpf(float(v)) - 1) / mp.mpf(float(scale)) for v in x]
+            for i in range(10):
+                a, b = points[i : i + 2]
+                truth = mp.ncdf(b) - mp.ncdf(a) if b < 0 else mp.ncdf(-a) - mp.ncdf(-b)
+                assert abs(mp.mpf(float(masses[i])) - truth) <= mp.mpf(float(errors[i]))
