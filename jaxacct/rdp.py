@@ -229,11 +229,6 @@ def of_all_orders(mechanism: Any, steps: Any, orders: Any, tried: Any, relation:
     return jnp.where(orders == jnp.inf, composed_by(one, mechanism, steps, jnp.zeros(())), curve)
 
 
-def largest_losses(mechanism: Any, steps: Any, relation: Relation) -> Array:
-    """Returns the divergence of order infinity of a composition, rounded up: the sum of the suprema of its losses."""
-    return _largest_losses(mechanism, steps, relation)
-
-
 def at_orders(curve: Callable[[Any], Array], orders: Any) -> Array:
     """Returns ``curve`` at ``orders``, and ``inf`` at traced orders that are not above 1 and finite."""
     if is_concrete(orders):
@@ -245,7 +240,8 @@ def at_orders(curve: Callable[[Any], Array], orders: Any) -> Array:
 
 
 @kernel(static=1)
-def _largest_losses(mechanism: Any, steps: Any, relation: Relation) -> Array:
+def largest_losses(mechanism: Any, steps: Any, relation: Relation) -> Array:
+    """Returns the divergence of order infinity of a composition, rounded up: the sum of the suprema of its losses."""
     return composed_by(functools.partial(_largest_loss, relation=relation), mechanism, steps, jnp.zeros(()))
 
 
@@ -288,16 +284,32 @@ def may_fail(mechanism: Any) -> bool:
 
 
 def least_beside_failures(
-    mechanism: Any, steps: Any, number: Any, orders: Any, relation: Relation, to: Conversion
+    mechanism: Any, steps: Any, number: Any, orders: Any, relation: Relation, to: Conversion, between: bool
 ) -> Array:
     """Returns the least epsilon at a delta, or delta at an epsilon, where losses may be infinite.
 
-    The curve is that given finite losses; the mass m of infinite ones comes off delta first, or is added to it.
+    The curve is that given finite losses; the mass m of infinite ones comes off delta first, or is added to it. If
+    ``between``, orders between those given are tried as well.
     """
     curve, log_kept = _remaining(mechanism, steps, orders, relation)
     if isinstance(to, ToEpsilon):
-        return least_implied(curve, orders, _left(number, log_kept), to)
-    return _with_failures(least_implied(curve, orders, number, to), log_kept)
+        number = _left(number, log_kept)
+    least = least_implied(curve, orders, number, to)
+    if between:
+        least = _least_between(mechanism, steps, number, orders, curve, least, relation, to)
+    return least if isinstance(to, ToEpsilon) else _with_failures(least, log_kept)
+
+
+@kernel(static=2)
+def _least_between(
+    mechanism: Any, steps: Any, number: Any, orders: Any, rdp: Any, least: Any, relation: Relation, to: Conversion
+) -> Array:
+    """Returns the least of ``least`` and of what divergences given finite losses imply between the orders."""
+
+    def curve(orders: Array) -> Array:
+        return _remaining(mechanism, steps, orders, relation)[0]
+
+    return jnp.fmin(least, to.between(curve, as_float64(rdp), as_float64(orders), as_float64(number)))
 
 
 @kernel(static=1)
@@ -529,7 +541,7 @@ def _least(
 ) -> Array:
     """Returns the least that the curve implies at ``number``, over the orders and, if ``between``, those between."""
     if may_fail(mechanism):
-        return least_beside_failures(mechanism, steps, number, tried_orders(orders), relation, to)
+        return least_beside_failures(mechanism, steps, number, tried_orders(orders), relation, to, between)
     return _imply(mechanism, steps, number, orders, tried_orders(orders), has_infinity(orders), relation, to, between)
 
 

@@ -81,7 +81,8 @@ def epsilon(
         relation: likewise.
         arithmetic: "auto" or "float64": float64, and pairs of float32 on platforms without it (a TPU). "pair": pairs of
             float32 on every platform. "float32" gives estimates right to about 1e-3 of delta, and no bracket, faster;
-            for Gaussian noise, sampled or not, and finite pairs.
+            for Gaussian noise, sampled or not, alone or composed with finite pairs; NaN for others, and for finite
+            pairs alone.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of scalars: NumPy ones, or JAX ones inside a trace. Its cost does not depend on

@@ -187,6 +187,18 @@ def test_continuous_orders_are_at_least_as_good_as_any_grid():
     assert rdp.epsilon(Gaussian(0.0), 1, 1e-6, orders="continuous") == math.inf
 
 
+def test_continuous_orders_beside_infinite_losses():
+    """Orders between the default ones lower the bound, which stays above the certified lower end."""
+    mechanism = ja.mechanisms.DiscretePair(np.array([0.5, 0.2, 0.299, 0.001]), np.array([0.3, 0.3, 0.4, 0.0]))
+    assert mechanism.may_fail
+    for verb, exact in ((rdp.epsilon, ja.epsilon), (rdp.delta, ja.delta)):
+        for steps, at in ((3, 0.2), (50, 0.5)):
+            best = verb(mechanism, steps, at, orders="continuous")
+            assert exact(mechanism, steps, at).lower <= best < verb(mechanism, steps, at)
+    assert rdp.epsilon(mechanism, 50, 1e-5, orders="continuous") == math.inf
+    assert rdp.delta(mechanism, 0, 1.0, orders="continuous") == 0
+
+
 def test_no_conversion_is_better_than_the_optimal():
     mechanism = PoissonSubsampledGaussian(2.0, 0.01)
     for steps in (1, 30, 5000):
