@@ -32,6 +32,7 @@ from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_zero, kept_positive, outside
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.root_search import bisect_traced
 from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, precise, rounding, rounding_of_one
 
 __all__ = [
@@ -69,18 +70,17 @@ def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> 
         epsilon: traced or not.
     """
     epsilon = as_float64(epsilon)
-    digits = 30  # binary digits of the number; sound for any value up to 31, with which it fits int32
 
     def fits(count: Array) -> Array:
         # Two readings of sums that rise may differ the wrong way by the errors of both.
         return reading(count, 1 + count * rounding_of_one()) * (1 + 2 * rounding_of_reading()) <= epsilon
 
-    def refine(index: Array, count: Array) -> Array:
-        more = count + jnp.left_shift(1, digits - 1 - index)  # exp2 would not be exact
-        return jnp.where(fits(more), more, count)
-
-    # The largest number that fits, bit by bit from the highest: ``count`` fits after each.
-    return jax.lax.fori_loop(0, digits, refine, jnp.zeros(())).astype(jnp.int32)
+    # The largest number below 2^30 that fits: every number tried is whole, and the last one that fits is kept. Thirty
+    # halvings leave neighbours; sound for any number of them, and any end up to 2^31, with which it fits int32.
+    most = jnp.exp2(30.0)
+    return bisect_traced(
+        fits, jnp.zeros(()), most, steps=30, middle=lambda one, other: jnp.floor((one + other) / 2)
+    ).astype(jnp.int32)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
@@ -29,6 +28,7 @@ from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.numerics.precision import as_float64, in_float64
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.root_search import bisect_traced, geometric_mean
 
 __all__ = [
     "AdaptiveBatchSize",
@@ -251,15 +251,9 @@ class SpendRemaining(_Endless):
         def granted(noise: Array) -> Array:
             return ledger.would_grant(PoissonSubsampledGaussian(noise, self.sampling_rate), left)
 
-        def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-            low, high = ends
-            middle = jnp.sqrt(low * high)
-            enough = granted(middle)
-            return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
-
-        # Bisection in the logarithm: a factor of 3e3 halved 17 times is 1 + 6e-5. ``high`` has always been granted, or
-        # is ``most``.
-        _, high = jax.lax.fori_loop(0, 17, halve, (jnp.float32(self.least), jnp.float32(self.most)))
+        # A factor of 3e3 halved 17 times in its logarithm is 1 + 6e-5. What is found was granted, or is ``most``.
+        most, least = jnp.float32(self.most), jnp.float32(self.least)
+        high = bisect_traced(granted, most, least, steps=17, middle=geometric_mean)
         return high if state is None else jnp.where(left > 0, high, state)
 
 

@@ -28,6 +28,7 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.root_search import bisect, bracket
 
 __all__ = ["Binomial", "Fixed", "Geometric", "Logarithmic", "Poisson", "Trials", "TruncatedNegativeBinomial"]
 
@@ -167,15 +168,11 @@ class TruncatedNegativeBinomial(Trials):
             x = shape * u
             return (math.expm1(u) / u if u > 0 else 1.0) * (x / -math.expm1(-x) if x > 0 else 1.0)
 
-        ends = []
-        # Bisection down to neighbouring doubles, once with the mean raised and once lowered by its rounding: the outer
-        # ends of the two brackets are bounds.
-        for margin in (1 + ROUNDING, 1 - ROUNDING):
-            low, high = 0.0, 2 * math.log(mean) * (1 + 1e-12) + 1e-12
-            while low < (middle := (low + high) / 2) < high:
-                low, high = (middle, high) if expected(middle) * margin < mean else (low, middle)
-            ends.append((low, high))
-        return ends[0][0], ends[1][1]
+        # Down to neighbouring doubles, once with the mean raised and once lowered by its rounding: outer ends of the
+        # two brackets are bounds.
+        least, most = 0.0, 2 * math.log(mean) * (1 + 1e-12) + 1e-12
+        low = bisect(lambda u: expected(u) * (1 + ROUNDING) < mean, least, most)
+        return low, bisect(lambda u: expected(u) * (1 - ROUNDING) >= mean, most, least)
 
     def _fall(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # f' is mean (1 + (1/g - 1) (1 - x))^-(1 + eta).
@@ -427,20 +424,16 @@ class Selection:
         """Returns an upper bound on epsilon at ``delta``."""
         # Relative distance of an epsilon from above to the least epsilon that the bound allows. Sound for any value.
         close = 1e-7
-        # Doubling until delta is small enough, then bisection. Each ``high`` returned has been checked, so no
-        # monotonicity of the bound is needed.
-        low, high = -1.0, 1.0
-        while self.upper(high) > delta:
-            low, high = high, 2 * high
-            if high > LARGEST:
-                return math.inf
-        if low < 0 and self.upper(0.0) <= delta:
+
+        # Doubling until delta is small enough, then bisection. What is returned has been checked, so no monotonicity of
+        # the bound is needed.
+        def is_enough(epsilon: float) -> bool:
+            return self.upper(epsilon) <= delta
+
+        if is_enough(0.0):
             return 0.0
-        low = max(low, 0.0)
-        while high - low > close * high:
-            middle = (low + high) / 2
-            low, high = (low, middle) if self.upper(middle) <= delta else (middle, high)
-        return high
+        low, high = bracket(lambda epsilon: not is_enough(epsilon), 1.0, LARGEST, safe=0.0)
+        return bisect(is_enough, high, low, close=close) if low < high else math.inf
 
     def most_epsilon(self, delta: float) -> float:
         """Returns a lower bound on epsilon at ``delta``."""

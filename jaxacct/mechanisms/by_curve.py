@@ -32,6 +32,7 @@ from jaxacct.mechanisms.mechanism import (
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.root_search import bisect_traced
 from jaxacct.selection import Binomial, Poisson, Trials, TruncatedNegativeBinomial
 
 
@@ -383,8 +384,6 @@ class RepeatAndSelect(OfOthers):
 
 def _log_inverse(mean: Array, eta: Array) -> Array:
     """Returns log(1/g), rounded up, for the truncated negative binomial law of a given mean."""
-    # Number of halvings in the search for log(1/g). Its upper end is returned, so it is sound for any value.
-    halvings = 100
 
     def enough(u: Array) -> Array:
         x = eta * u
@@ -392,12 +391,7 @@ def _log_inverse(mean: Array, eta: Array) -> Array:
         spread = jnp.where(x > 0, x / -jnp.expm1(-jnp.where(x > 0, x, 1.0)), 1.0)
         return growth * spread * (1 - 512 * roundoff()) >= mean
 
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = low + (high - low) / 2
-        return jnp.where(enough(middle), low, middle), jnp.where(enough(middle), middle, high)
-
-    # Bisection. The mean at its upper end is never below the given one: at first by the bound e^(u/2), as u there is
-    # 2 log(mean).
+    # The mean at the end returned is never below the given one: at first by the bound e^(u/2), with u = 2 log(mean).
+    # A hundred halvings; sound for any number.
     most = 2 * jnp.log(mean) * (1 + 4096 * roundoff()) + 4096 * roundoff()
-    return jax.lax.fori_loop(0, halvings, halve, (jnp.zeros_like(most), most))[1]
+    return bisect_traced(enough, most, jnp.zeros_like(most), steps=100)

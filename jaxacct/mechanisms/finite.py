@@ -42,6 +42,7 @@ from jaxacct.numerics.precision import (
     within_scope,
 )
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.root_search import bisect_traced
 
 # ----------------------------------------------------------------------------------------------------
 # The pair of finitely many outcomes.
@@ -403,14 +404,10 @@ class LossDistributionPair(DominatingPair):
         """Returns a median of the finite losses under P, by bisection."""
         half = (1 - as_float64(self.infinite_mass_p)) / 2
 
-        def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-            low, high = ends
-            middle = low + (high - low) / 2
-            below = self._at(self.cdf_p, middle) >= half
-            return jnp.where(below, low, middle), jnp.where(below, middle, high)
-
-        # The state is a bracket of the median, halved in each step. It only steers: its rounding breaks no bound.
-        return jax.lax.fori_loop(0, 64, halve, (as_float64(self.lowest), as_float64(self.highest)))[1]
+        # It only steers: its rounding breaks no bound.
+        return bisect_traced(
+            lambda loss: self._at(self.cdf_p, loss) >= half, as_float64(self.highest), as_float64(self.lowest), steps=64
+        )
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
         p, p_error = self._differences(self.cdf_p, self.survival_p, boundaries)

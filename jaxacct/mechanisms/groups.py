@@ -49,6 +49,7 @@ from jaxacct.numerics.precision import (
     within_scope,
 )
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.root_search import bisect_traced
 
 # ----------------------------------------------------------------------------------------------------
 # The pair of a group of examples, whose noise shifts by a sum of independent choices, and the law of its loss.
@@ -526,9 +527,6 @@ class WithoutReplacementGroup(Mechanism):
 
 def _edge(loss: Array, s: Array, masses: Array) -> Array:
     """Returns t for losses log(c) (n,) >= 0, by bisection of the equation that rises in t."""
-    # Number of halvings in the search for an event's edge: enough for all digits of float64. With fewer the edge, and
-    # so the loss's law, would be inexact.
-    halvings = 64
     k, h = jnp.arange(1.0, masses.shape[0])[:, None], masses[1:, None]
 
     def is_high(t: Array) -> Array:
@@ -538,14 +536,10 @@ def _edge(loss: Array, s: Array, masses: Array) -> Array:
         falling = jnp.maximum(jnp.exp(-2 * k * (t[None] + k) / s**2) - jnp.exp(-loss)[None], 0.0)
         return jnp.sum(h * (rising - falling), axis=0) >= -jnp.expm1(-loss) * masses[0]
 
-    def halved(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        middle = 0.5 * (ends[0] + ends[1])
-        high = is_high(middle)
-        return jnp.where(high, ends[0], middle), jnp.where(high, middle, ends[1])
-
-    # The upper end: where the term of one k alone is 1, the sum is high enough. Each step keeps the edge between ends.
+    # The upper end: where the term of one k alone is 1, the sum is high enough. So many halvings
+    # give all digits of float64; with fewer the edge, and so the loss's law, would be inexact.
     alone = k + s**2 * (loss[None] + jnp.log1p(1 / jnp.maximum(h, 1e-290))) / (2 * k)
-    return jax.lax.fori_loop(0, halvings, halved, (jnp.zeros_like(loss), jnp.min(alone, axis=0)))[1]
+    return bisect_traced(is_high, jnp.min(alone, axis=0), jnp.zeros_like(loss), steps=64)
 
 
 def _above(loss: Array, parameters: tuple[Array, Array]) -> tuple[Array, Array]:

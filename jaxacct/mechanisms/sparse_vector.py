@@ -28,6 +28,7 @@ from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, exact_float64, kept_positive, outside, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.root_search import bisect_traced
 
 # ----------------------------------------------------------------------------------------------------
 # The sparse vector technique with Laplace noise: bulk losses by hazards, the largest by the shift of the threshold.
@@ -182,22 +183,17 @@ def _tail(z: Array) -> Array:
 @functools.partial(jax.jit, inline=True)
 def worst_tails_pair(reach: Array, count: Array) -> LossDistributionPair:
     """Returns the pair of ``count`` events for the shift over noise ``reach``, both (); it is its own mirror image."""
-    # Halvings of the bracket of x, the loss at which the line touches: they leave 2^-80 of its first width.
-    halvings = 80
     # Standard deviations beyond which the Gaussian loss is taken for infinite, which only raises delta. Its probability
     # there is below 1e-283.
     farthest = 36.0
     highest = reach * (reach / 2 + farthest)
 
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = low + (high - low) / 2
-        enough = count * (_tail(middle / reach - reach / 2) + _tail(middle / reach + reach / 2)) >= 1
-        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+    def is_likely(x: Array) -> Array:
+        return count * (_tail(x / reach - reach / 2) + _tail(x / reach + reach / 2)) >= 1
 
-    # The state is a bracket of x, at whose lower end n (S + T) is at least 1; each step halves it. The lower end is
-    # used.
-    least = jax.lax.fori_loop(0, halvings, halve, (jnp.zeros_like(highest), highest))[0]
+    # The lower end of the bracket of x, the loss at which the line touches: n (S + T) is at least 1 there. Eighty
+    # halvings leave 2^-80 of its first width; sound for any number.
+    least = bisect_traced(is_likely, jnp.zeros_like(highest), highest, steps=80)
     # With z = x/m - m/2 the tails' arguments err by 3u (z + m), and the tails by z + 1 times that; n S is at most 1, so
     # that (1 + z)^2 and 1 + |log S| grow together.
     z = jnp.maximum(least / reach - reach / 2, 0.0)

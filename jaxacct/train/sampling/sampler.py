@@ -27,6 +27,7 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.numerics.precision import in_float64, scope
 from jaxacct.numerics.programs import as_it_is
+from jaxacct.numerics.root_search import bisect
 from jaxacct.rounded_sum import binomial_tail
 from jaxacct.strategies import Participation
 
@@ -236,17 +237,9 @@ def least_capacity(
     if not 0 < allowance < 1:
         raise ValueError(f"allowance = {allowance} is not a share of delta: give a number between 0 and 1.")
     target = math.log(allowance * delta) - math.log(max(steps, 1)) - np.logaddexp(0.0, epsilon)
-    low = math.ceil((num_examples + 1) * sampling_rate) + 1
-    high = num_examples + 1
-    # Bisection: ``high`` always suffices (a batch with room for everyone never overflows), and everything below ``low``
-    # does not or is below the mean. The bound falls in the capacity, and ``high - low`` shrinks in every pass.
-    while low < high:
-        middle = (low + high) // 2
-        if log_overflow_bound(num_examples, sampling_rate, middle) <= target:
-            high = middle
-        else:
-            low = middle + 1
-    return high
+    # A batch with room for everyone never overflows; up to the mean nothing suffices, or the bound says nothing.
+    mean = math.ceil((num_examples + 1) * sampling_rate)
+    return bisect(lambda size: log_overflow_bound(num_examples, sampling_rate, size) <= target, num_examples + 1, mean)
 
 
 def log_tie(num_examples: int, bits: int = 96) -> float:
