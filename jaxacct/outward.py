@@ -101,9 +101,8 @@ def rate_of(batch_size: float, examples: float, name: str = "batch_size") -> flo
     0.064
     """
     if not 0 < batch_size <= examples < math.inf:
-        raise ValueError(
-            f"{name} = {batch_size:g} does not fit {examples:g} examples: give a number above 0, at most {examples:g}."
-        )
+        given = f"{name} = {batch_size:g} of examples = {examples:g}"
+        raise ValueError(f"{given}: give numbers above 0, the first not the larger.")
     return up(Fraction(batch_size) / Fraction(examples))
 
 

@@ -58,7 +58,7 @@ def examples(name):
 TABLE = [
     name
     for name, entry in NAMES.items()
-    if (len(name.split(".")) == 2 or name.split(".")[1] in ROOMS)
+    if ((name.startswith("jaxacct.") and name.count(".") == 1) or name.split(".")[1] in ROOMS)
     and callable(entry)
     and name not in ELSEWHERE
     and examples(name)

@@ -61,7 +61,7 @@ def test_every_public_function_has_a_row():
     plain = {"epsilon_mironov", "epsilon_improved", "log_delta_mironov", "log_delta_improved"}
     """Formulas in the arithmetic of their arguments, which say that they count no rounding."""
     on_the_host = {"most_runs", "pair", "bounded_range_to_delta", "bounded_range_to_epsilon", "user_level"}
-    on_the_host |= {"most_trials", "noise_multiplier_for_search"}
+    on_the_host |= {"most_trials", "noise_multiplier_for_search", "most_certified"}
     """Of concrete arguments only."""
     for room in (ja.rdp, ja.convert, ja.gdp, ja.tradeoff, ja.iteration, ja.calibrate):
         name = room.__name__.replace("jaxacct", "ja")

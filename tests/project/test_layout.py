@@ -4,6 +4,7 @@ import ast
 import importlib
 import itertools
 import json
+import operator
 import pathlib
 import re
 import subprocess
@@ -87,12 +88,12 @@ def roads() -> list[list[tuple[pathlib.Path, str]]]:
 
 
 MOST = {
-    ("mesh", "cold"): (17, 235, 22),
-    ("mesh", "warm"): (12, 95, 13),
-    ("contour", "cold"): (21, 320, 33),
-    ("contour", "warm"): (17, 110, 16),
-    ("training step", "trace"): (22, 275, 18),
-    ("training step", "cold"): (21, 305, 25),
+    ("mesh", "cold"): (16, 235, 22),
+    ("mesh", "warm"): (12, 90, 13),
+    ("contour", "cold"): (19, 310, 33),
+    ("contour", "warm"): (15, 110, 17),
+    ("training step", "trace"): (22, 285, 18),
+    ("training step", "cold"): (22, 315, 25),
     ("training step", "warm"): (14, 60, 13),
 }
 """Files and functions of the package that a call enters, and how deep it goes, at most: a road that grows says so."""
@@ -108,8 +109,8 @@ def test_the_road_to_the_transform_is_as_it_is_told():
         )
     for (name, when), most in MOST.items():
         counts = found[name][when]
-        assert counts["files"] <= most[0], (name, when, counts["entered"])
-        assert (counts["functions"], counts["depth"]) <= most[1:], (name, when)
+        found_here = counts["files"], counts["functions"], counts["depth"]
+        assert all(map(operator.le, found_here, most)), (name, when, found_here, counts["entered"])
     road = found["training step"]["road"]
     assert [road[0], road[-1]] == [["jaxacct/train/trainer.py", "fit"], ["jaxacct/train/noise.py", "privatized"]]
     assert len({file for file, _ in road}) == 3, "from fit to the noise by the trainer and the step alone"
