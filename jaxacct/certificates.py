@@ -99,7 +99,7 @@ def certify(given: dict[str, Any]) -> dict[str, Any]:
     """
     importlib.import_module("jaxacct.verify")  # from an extra: a missing package is reported before the long work
     spec, made = parsed(given), derive(given)
-    verdict = judged(spec, made["bracket"])
+    verdict = ask_referee(spec, made["bracket"])
     if verdict["status"] == "REFUTED":
         raise ValueError(f"no certificate: the referee refutes {made['bracket']}: {verdict['reason']} Report this.")
     versions = {"jaxacct": jaxacct.__version__, "python": platform.python_version()}
@@ -243,7 +243,7 @@ def _success(profile: dict[str, list[float]], rate: float, relation: str) -> flo
     return min(1.0, 1e-12 + min(at_0 + slope * rate for slope, at_0 in _lines(profile, relation)))
 
 
-def judged(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:
+def ask_referee(spec: Spec, bracket: dict[str, Any]) -> dict[str, Any]:
     """Returns the referee's verdict on a bracket.
 
     Where the referee states the mechanism itself and the accountants a pair that dominates it, only the upper end is
@@ -639,7 +639,7 @@ def check(folder: str | os.PathLike[str]) -> Checked:
     same = whole["sha256"]["code"] == code_digest()
     try:
         spec = parsed(whole["spec"])
-        verdict = judged(spec, whole["bracket"])
+        verdict = ask_referee(spec, whole["bracket"])
         if verdict["status"] == "REFUTED":
             return Checked("REFUTED", verdict["reason"], sealed, same)
         about = {"schema": SCHEMA, "made": whole["made"], "verdict": verdict}

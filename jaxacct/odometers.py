@@ -213,7 +213,7 @@ class RenyiOdometer(_RenyiOdometer):
         validation.check_positive(base, "base")
         if not 1 < growth < math.inf:
             raise ValueError(f"growth = {growth} is no ratio of budgets: give a finite number above 1.")
-        self._fill(_opened(delta, len(tried)), tried, float(base), float(growth))
+        self._fill(_start_totals(delta, len(tried)), tried, float(base), float(growth))
 
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
         powers = as_float64(self.orders) - 1
@@ -260,7 +260,7 @@ class VilleOdometer(_RenyiOdometer):
     def __init__(self, delta: ArrayLike, orders: Sequence[float] = VILLE_ORDERS) -> None:
         validation.check_delta(delta)
         tried = checked_orders(orders)
-        self._fill(_opened(delta, len(tried)), tried)
+        self._fill(_start_totals(delta, len(tried)), tried)
 
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
         powers = as_float64(self.orders) - 1
@@ -293,7 +293,7 @@ class VilleOdometer(_RenyiOdometer):
 
 
 @in_float64(by_programs=True)
-def _opened(delta: ArrayLike, count: int) -> RenyiTotals:
+def _start_totals(delta: ArrayLike, count: int) -> RenyiTotals:
     return _open(float64_leaf(delta), count)
 
 

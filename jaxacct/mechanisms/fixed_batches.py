@@ -64,7 +64,7 @@ from jaxacct.mechanisms.pair import (
     panels,
     reflect,
     stretches,
-    tilted,
+    tilted_shares,
 )
 from jaxacct.mechanisms.shifted_noise import SampledLaplace, ShiftedNoisePair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
@@ -297,7 +297,7 @@ class LawWithoutReplacement(PanelLaw):
         # Atoms are the last node of each side, for Laplace noise, and the last of all, at 0.
         half = len(nodes.losses) // 2
         atoms = np.array([half - 1, 2 * half - 1, 2 * half] if is_laplace else [2 * half])
-        return log_decay(w, (nodes.losses[atoms], tilted(nodes, order)[atoms]), parts, error)
+        return log_decay(w, (nodes.losses[atoms], tilted_shares(nodes, order)[atoms]), parts, error)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -61,7 +61,7 @@ from jaxacct.mechanisms.pair import (
     exp_remainder,
     log_left_out,
     modulus_rounding,
-    tilted,
+    tilted_shares,
     weighted_remainder,
 )
 from jaxacct.mechanisms.shifted_noise import subsampled_pair
@@ -616,7 +616,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, q, removes = self.pair._fields()
-        weights = tilted(nodes, order)
+        weights = tilted_shares(nodes, order)
         share = 1 - (1 - q) * jnp.exp(jnp.where(removes, -nodes.losses, nodes.losses))
         # The loss rises by share/s in z. Its mean square counts the bulk, and not the rare jumps, as a deviation would.
         mode = jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0))

@@ -36,7 +36,7 @@ from jaxacct.mechanisms.pair import (
     in_float64_only,
     log_left_out,
     modulus_rounding,
-    tilted,
+    tilted_shares,
 )
 from jaxacct.mechanisms.shifted_noise import LawOfShiftedGaussians, ShiftedNoisePair, log_mixture
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
@@ -213,7 +213,7 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, locations, p, q = self.pair._fields()
-        unit, weights = self._unit(), tilted(nodes, order)
+        unit, weights = self._unit(), tilted_shares(nodes, order)
         exponents, apart = self.pair._exponents(nodes.places), self._extents()[2]
         # In units: P's mean beyond its lowest location and Q's below its highest; their variances.
         means, variances = zip(*(_posterior(mixture, exponents, locations / unit) for mixture in (p, q)), strict=True)

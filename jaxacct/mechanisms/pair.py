@@ -301,7 +301,7 @@ class Marked(NamedTuple):
     are_large: Array
 
 
-def tilted(nodes: Nodes, order: Array) -> Array:
+def tilted_shares(nodes: Nodes, order: Array) -> Array:
     """Returns the shares (J,) that the nodes have in the moment of a real order."""
     return jax.nn.softmax(nodes.log_p + order * nodes.losses)
 

@@ -61,7 +61,7 @@ from jaxacct.mechanisms.pair import (
     panels,
     reflect,
     stretches,
-    tilted,
+    tilted_shares,
 )
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import (
@@ -333,7 +333,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         s, locations, p, q = self.pair._fields()
         p_spread, q_spread, apart, _ = self._extents()
         spread = jnp.maximum(p_spread, q_spread)
-        weights = tilted(nodes, order)
+        weights = tilted_shares(nodes, order)
         exponents = self.pair._exponents(nodes.places)
         shares = [_shares(mixture, exponents) for mixture in (p, q)]
         means = [jnp.matmul(locations, share) for share in shares]
@@ -546,7 +546,7 @@ class LawOfShiftedLaplace(PanelLaw):
         flattest = (2 + order) * a - order * next_c + c - 1.5
         parts = stretches(losses, at, steepest, flattest, length[:, None] / CELLS)
         # The last two nodes are the atoms.
-        return log_decay(w, (nodes.losses[-2:], tilted(nodes, order)[-2:]), parts, error)
+        return log_decay(w, (nodes.losses[-2:], tilted_shares(nodes, order)[-2:]), parts, error)
 
 
 @jax.jit

@@ -43,7 +43,7 @@ from jaxacct.mechanisms.pair import (
     log_left_out,
     moments_and_errors,
     rungs,
-    tilted,
+    tilted_shares,
 )
 from jaxacct.numerics import by_work
 from jaxacct.numerics.arithmetic import arithmetic, roughly, roundoff, with_pair_form
@@ -577,7 +577,7 @@ def _ahead(parts: Parts, ends: Ends, aim: Aim, wanted: Wanted) -> tuple[Marks, A
                 # Share of the law tilted by 1.5 times the order above which large losses count as rare. Speed only. The
                 # share is that of the losses that a second search would leave out.
                 beyond_need = 0.01
-                beyond = jnp.sum(jnp.where(nodes.places > marked.place, tilted(nodes, 1.5 * aim.order), 0.0))
+                beyond = jnp.sum(jnp.where(nodes.places > marked.place, tilted_shares(nodes, 1.5 * aim.order), 0.0))
                 step = nodes.places[1] - nodes.places[0]
                 missed = law_of(pair).log_quadrature_error(aim.order, jnp.zeros_like(aim.order), step)
                 return (beyond > beyond_need) | (missed > log_left_out() + loose)

@@ -283,11 +283,11 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
         is_below = at_most * (1 + 16 * u) <= state.bounds.lower
         bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
     else:
-        bounds = _unproved(estimate, good, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
+        bounds = _estimate_alone(estimate, good, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
     return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
 
 
-def _unproved(estimate: Array, good: Array, facts: Facts, valid: Array, worst: float) -> Bounds:
+def _estimate_alone(estimate: Array, good: Array, facts: Facts, valid: Array, worst: float) -> Bounds:
     """Returns an estimate in the trivial bracket: 0 where nothing is run, the worst where arguments are not valid."""
     lower, upper = jnp.zeros_like(estimate), jnp.where(facts.is_idle & valid, jnp.zeros_like(estimate), worst)
     estimate = jnp.where(valid, jnp.where(facts.is_idle, 0.0, estimate), worst)
@@ -381,5 +381,5 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
         bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
     else:
         valid = on.facts.is_valid & (delta > 0) & (delta < 1)
-        bounds = _unproved(estimate, good, on.facts, valid & ~((strict <= 0) & (loose <= 0)), ForEpsilon.worst)
+        bounds = _estimate_alone(estimate, good, on.facts, valid & ~((strict <= 0) & (loose <= 0)), ForEpsilon.worst)
     return _Told(bounds, is_ruled_out & on.facts.is_valid, again, epsilon, Read(value, slope, below, above))

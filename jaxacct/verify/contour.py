@@ -300,7 +300,7 @@ def _atoms(law: Loss) -> tuple[np.ndarray, np.ndarray]:
     return np.array([float(p.log()) for p, _ in law.atoms]), np.array([float(y) for _, y in law.atoms])
 
 
-def tilted(law: Loss, t: float) -> tuple[np.ndarray, np.ndarray]:
+def tilted_sample(law: Loss, t: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns logs of weights, e^(tY) times mass, and losses: the atoms, and points in the pieces."""
     log_masses, places = _atoms(law)
     logs, losses = [log_masses + t * places], [places]
@@ -320,7 +320,7 @@ def cumulants(law: Loss, t: float) -> tuple[float, float, float]:
     if law.normal is not None:
         v = float(law.normal)
         return v * (t * t + t) / 2, v * (t + 0.5), v
-    logs, losses = tilted(law, t)
+    logs, losses = tilted_sample(law, t)
     top = float(np.max(logs))
     weights = np.exp(logs - top)
     total = float(np.sum(weights))

@@ -125,7 +125,9 @@ def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypat
     """Whoever computes hashes anew still has to have true brackets, and words and numbers that follow from the spec."""
     monkeypatch.setattr(certificates, "derive", remembered(certificates.derive))
     judged = certificates.judged
-    monkeypatch.setattr(certificates, "judged", lambda spec, bracket: judge(json_files.dumps([spec.given, bracket])))
+    monkeypatch.setattr(
+        certificates, "ask_referee", lambda spec, bracket: judge(json_files.dumps([spec.given, bracket]))
+    )
     judge = functools.cache(lambda text: judged(specs.parsed(json.loads(text)[0]), json.loads(text)[1]))
     file, refuted = tmp_path / "certificate.json", 0
     for path in leaves({key: value for key, value in made.items() if key != "seal"}):

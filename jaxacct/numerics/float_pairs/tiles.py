@@ -297,7 +297,7 @@ def lower_tail(z: Wide) -> list[Wide]:
     return [wide.by_power(functions.erfc(x), np.int32(-1))]
 
 
-def turned(angle: Wide) -> list[Wide]:
+def cosm1_and_sin(angle: Wide) -> list[Wide]:
     """Returns cos - 1 and sin of an angle, from sine and cosine of its half.
 
     These are within 40 u^2 each, and so both together within 90 u^2 of the angle.
@@ -337,7 +337,7 @@ WHOLE: dict[str, Callable[..., list[Wide]]] = {
     "missing_above": missing_above,
     "remaining_weight": remaining_weight,
     "sine_and_cosine": functions.sine_and_cosine,
-    "cosm1_and_sin": turned,
+    "cosm1_and_sin": cosm1_and_sin,
     "turned_sums": turned_sums,
 }
 """Functions that are jitted by these names, in their forms for pairs."""

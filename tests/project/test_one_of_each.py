@@ -1,0 +1,109 @@
+"""One of each: what is written once stays written once. Each row is a pattern of the code and the files that have it."""
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+FILES = {
+    str(path.relative_to(ROOT)): path.read_text()
+    for package in ("jaxacct", "jaxacct_recipes")
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+
+ONCE = {
+    "a halving of a bracket": (
+        r"def halved?\(|while \w+ - \w+ > |while low < ",
+        # Where one run of Laplace noise is inverted, a bracket grows and both of its ends are found in one loop.
+        {"jaxacct/numerics/root_search.py", "jaxacct/saddlepoint/one_run.py"},
+    ),
+    "secants, and inverse quadratic interpolation": (
+        r"def least_by_secants\(|def least_near_root\(",
+        {"jaxacct/numerics/root_search.py"},
+    ),
+    "steps of epochs, and the rate of a batch size": (r"def (steps_of|rate_of)\(", {"jaxacct/outward.py"}),
+    "a class called Program": (r"^class Program\b", {"jaxacct/numerics/programs.py"}),
+    "the list of accountants": (r"^ACCOUNTANTS = ", {"jaxacct/certified.py"}),
+    "a compiled Rényi curve": (r"def kernel\(", {"jaxacct/convert/renyi.py"}),
+    "a list that becomes an array": (
+        r"np\.asarray\(\w+, np\.float64\) if isinstance\(\w+, \(list, tuple\)\)",
+        {"jaxacct/validation.py", "jaxacct/filters.py"},
+    ),
+    "fields that become arrays": (
+        r"object\.__setattr__\(self, name, np\.asarray",
+        {"jaxacct/mechanisms/mechanism.py"},
+    ),
+    "the noise of a private step": (r"def privatize_step\(", {"jaxacct/train/noise.py"}),
+    "keys, noise and loss of a step": (r"^def (with_noise|key_of|loss_of_row)\(", {"jaxacct/train/step.py"}),
+    "an interpreter of traced functions in training": (
+        r"for place, step in enumerate\(jaxpr\.eqns\)",
+        {"jaxacct/train/clipping/rows.py"},
+    ),
+    "a leaf's path": (r'keystr\(path, simple=True, separator="/"\)', {"jaxacct/train/owned.py"}),
+    "the choices that the command shares": (r'Literal\["add_or_remove"', {"jaxacct/choices.py"}),
+    "a subcommand": (r"\.add_parser\(|set_defaults\(run=", {"jaxacct/cli/arguments.py"}),
+    "the statements of the referee": (r"^STATEMENTS\b", {"jaxacct/verify/statements.py"}),
+}
+
+NOWHERE = {
+    "settings of the trainer in groups": r"\*\*short|group_of\(|(Budget|Batches|Placement|Augmentation)\([a-z_]+=",
+    "a top level that is handed down": r"_ASK\b|class Ask\b",
+    "private modules of JAX": r"^\s*(from|import) jax\._src",
+    "float64 by a global setting": r"config\.update\(\"jax_enable_x64",
+}
+
+
+@pytest.mark.parametrize("what", ONCE)
+def test_is_written_once(what):
+    pattern, places = ONCE[what]
+    assert {name for name, text in FILES.items() if re.search(pattern, text, re.M)} == places
+
+
+def test_float64_is_entered_by_the_numerics_alone():
+    """Others say ``in_float64`` or ``scope``: what enters the scope by hand is in the room that has these."""
+    pattern = r"^ *(with|return)? *jax\.enable_x64\("
+    found = {name for name, text in FILES.items() if re.search(pattern, text, re.M)}
+    assert {name.rsplit("/", 1)[0] for name in found} == {"jaxacct/numerics"}
+
+
+@pytest.mark.parametrize("what", NOWHERE)
+def test_is_nowhere(what):
+    found = {name for name, text in FILES.items() if re.search(NOWHERE[what], text, re.M)}
+    assert not found
+    assert len(FILES) > 100
+
+
+VALUES = {"compiled", "lowered", "outward"}
+"""Names that read as participles and are decorators, or values."""
+
+NOUNS = {"seed", "speed", "need", "embed", "shed", "feed", "unneeded", "unchecked"}
+
+
+def test_functions_are_verbs():
+    """A function of a module is named by what it does, not by a participle for what came out."""
+    participles = {
+        f"{name}: {node.name}"
+        for name, text in FILES.items()
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and re.fullmatch(r"_?[a-z]+ed", node.name)
+        if node.name.lstrip("_") not in VALUES | NOUNS
+    }
+    assert participles == PUBLIC
+
+
+PUBLIC = {
+    "jaxacct/audit.py: combined",
+    "jaxacct/composition.py: combined",
+    "jaxacct/specs.py: combined",
+    "jaxacct/specs.py: parsed",
+    "jaxacct/strategies.py: combined",
+    "jaxacct/sweep/description.py: parsed",
+    "jaxacct/tradeoff.py: subsampled",
+    "jaxacct/tradeoff.py: symmetrized",
+    "jaxacct/train/optimizers.py: averaged",
+    "jaxacct/verify/statements.py: subsampled",
+}
+"""Public names, and those beside them; they stay."""
