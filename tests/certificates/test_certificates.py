@@ -124,7 +124,7 @@ def test_every_byte_of_every_field_is_sealed(folder, made, tmp_path):
 def test_a_new_seal_hides_no_change_of_what_is_certified(folder, made, monkeypatch, tmp_path):
     """Whoever computes hashes anew still has to have true brackets, and words and numbers that follow from the spec."""
     monkeypatch.setattr(certificates, "derive", remembered(certificates.derive))
-    judged = certificates.judged
+    judged = certificates.ask_referee
     monkeypatch.setattr(
         certificates, "ask_referee", lambda spec, bracket: judge(json_files.dumps([spec.given, bracket]))
     )
