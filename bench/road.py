@@ -101,7 +101,7 @@ def training_step() -> dict[str, Any]:
     from jaxacct.train import DPTrainer
 
     inputs = np.ones((100, 2), np.float32)
-    model, end = nnx.Linear(2, 1, rngs=nnx.Rngs(0)), ("jaxacct/train/noise.py", "privatized")
+    model, end = nnx.Linear(2, 1, rngs=nnx.Rngs(0)), ("jaxacct/train/noise.py", "privatize_step")
     trainer = DPTrainer(
         model, lambda model, x: jnp.sum(model(x) ** 2), optax.sgd(0.1), (inputs,), epsilon=2.0, delta=1e-3, epochs=2,
         expected_batch_size=20, clip_norm=1.0, seed=0,

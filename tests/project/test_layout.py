@@ -112,7 +112,7 @@ def test_the_road_to_the_transform_is_as_it_is_told():
         found_here = counts["files"], counts["functions"], counts["depth"]
         assert all(map(operator.le, found_here, most)), (name, when, found_here, counts["entered"])
     road = found["training step"]["road"]
-    assert [road[0], road[-1]] == [["jaxacct/train/trainer.py", "fit"], ["jaxacct/train/noise.py", "privatized"]]
+    assert [road[0], road[-1]] == [["jaxacct/train/trainer.py", "fit"], ["jaxacct/train/noise.py", "privatize_step"]]
     assert len({file for file, _ in road}) == 3, "from fit to the noise by the trainer and the step alone"
 
 
