@@ -71,10 +71,12 @@ def _show(room: griffe.Object, name: str) -> None:
 
 
 def _entries(room: griffe.Object, name: str) -> Iterator[griffe.Object]:
-    """Yields what has a name in the modules of a package."""
-    for member in room.members.values():
-        if not member.is_alias and member.is_module and name in member.members and not member.members[name].is_alias:
-            yield member.members[name]
+    """Yields what has a name in a room: in its module, in the modules of its package, or where it is taken from."""
+    modules = [room, *(member for member in room.members.values() if not member.is_alias and member.is_module)]
+    for found in (module.members[name] for module in modules if name in module.members):
+        while found.is_alias:
+            found = room.package[found.target_path.removeprefix(f"{room.package.path}.")]
+        yield found
 
 
 def _rewrite(entry: griffe.Object) -> None:
