@@ -77,7 +77,7 @@ def most_steps(reading: Callable[[Array, Array], Array], epsilon: ArrayLike) -> 
 
     # The largest number below 2^30 that fits: every number tried is whole, and the last one that fits is kept. Thirty
     # halvings leave neighbours; sound for any number of them, and any end up to 2^31, with which it fits int32.
-    most = jnp.exp2(30.0)
+    most = jnp.full((), 2.0**30)  # exp2 would not be exact
     return bisect_traced(
         fits, jnp.zeros(()), most, steps=30, middle=lambda one, other: jnp.floor((one + other) / 2)
     ).astype(jnp.int32)

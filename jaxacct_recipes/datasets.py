@@ -109,7 +109,7 @@ def existing(path: pathlib.Path, source: str) -> pathlib.Path:
 def damage(path: pathlib.Path, wrong: str, source: str) -> ValueError:
     """Returns the error to raise for a file that cannot be what it should be.
 
-    >>> str(damaged(pathlib.Path("a.bin"), "is empty", "it from example.org"))
+    >>> str(damage(pathlib.Path("a.bin"), "is empty", "it from example.org"))
     'a.bin is empty: get it from example.org again.'
     """
     return ValueError(f"{path} {wrong}: get {source} again.")

@@ -52,7 +52,7 @@ def show(record: Any, as_json: bool, table: Callable[[], None]) -> None:
 def round_to(name: str, value: float, digits: int = 6) -> str:
     """Returns ``value`` to some significant digits, a bound rounded outward.
 
-    >>> rounded("upper", 1 / 3), rounded("lower", 1 / 3), rounded("upper", float("inf"))
+    >>> round_to("upper", 1 / 3), round_to("lower", 1 / 3), round_to("upper", float("inf"))
     ('0.333334', '0.333333', 'inf')
     """
     if name == "estimate":

@@ -117,7 +117,7 @@ def scale_error(error: float) -> float:
 
     Errors of rounding are proportional to the unit of roundoff; those of truncation are not, and may not be given here.
 
-    >>> scaled(1e-14) >= 1e-14
+    >>> scale_error(1e-14) >= 1e-14
     True
     """
     return error * (roundoff() / FLOAT64.roundoff)

@@ -126,7 +126,7 @@ def describe(mechanism: Mechanisms, steps: Steps | None = None) -> str:
     """Returns a composition in the words of a legend.
 
     >>> from jaxacct import PoissonSubsampledGaussian
-    >>> described(PoissonSubsampledGaussian(noise_multiplier=1.0, sampling_rate=0.01), 10_000)
+    >>> describe(PoissonSubsampledGaussian(noise_multiplier=1.0, sampling_rate=0.01), 10_000)
     'noise multiplier 1, sampling rate 0.01, 10,000 steps'
     """
     if not isinstance(mechanism, Mechanism):

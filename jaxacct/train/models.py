@@ -159,7 +159,7 @@ def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, n
     >>> graph, trained, rest = split_params(model, "layers/1")
     >>> [leaf.shape for leaf in jax.tree.leaves(trained)]
     [(2,), (3, 2)]
-    >>> merged(graph, trained, rest)(jax.numpy.zeros(4)).shape
+    >>> merge_params(graph, trained, rest)(jax.numpy.zeros(4)).shape
     (2,)
     """
     adapted = bool(jax.tree.leaves(nnx.state(model, nnx.LoRAParam)))
@@ -634,7 +634,7 @@ def reseed(constants: PyTree, key: jax.Array) -> PyTree:
 
     >>> rngs = nnx.Rngs(dropout=0, noise=0)
     >>> keys = nnx.state(rngs, nnx.RngKey)
-    >>> new = reseeded(keys, jax.random.key(1))
+    >>> new = reseed(keys, jax.random.key(1))
     >>> len({str(jax.random.key_data(leaf)) for leaf in [*jax.tree.leaves(keys), *jax.tree.leaves(new)]})
     3
     """

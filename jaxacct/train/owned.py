@@ -81,7 +81,7 @@ def copy_tree(tree: T) -> T:
     Arrays of NumPy become arrays of JAX; dtypes, and where arrays of JAX lie, stay.
 
     >>> given = {"mean": np.zeros(2, np.float32)}
-    >>> kept = owned(given)
+    >>> kept = copy_tree(given)
     >>> given["mean"][:] = 1.0
     >>> kept["mean"].tolist()
     [0.0, 0.0]
@@ -247,7 +247,7 @@ def digest(arrays: Arrays) -> str:
 def describe(array: Any) -> str:
     """Returns dtype and shape.
 
-    >>> described(np.zeros((2, 1)))
+    >>> describe(np.zeros((2, 1)))
     'float64 (2, 1)'
     """
     return f"{array.dtype} {tuple(array.shape)}"  # keys have these too, though their dtype is none of NumPy's

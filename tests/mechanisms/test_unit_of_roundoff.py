@@ -173,7 +173,7 @@ class Units(ast.NodeVisitor):
 
     def visit_Call(self, node):
         name = ast.unparse(node.func)
-        if name in ("roundoff", "scaled", "arithmetic"):
+        if name in ("roundoff", "scale_error", "arithmetic"):
             if not self.places or self.places[-1].startswith("/"):
                 self.early.add(self.place())
             self.scaled |= {id(part) for part in ast.walk(node)}
@@ -208,7 +208,7 @@ def test_no_traced_module_keeps_a_unit():
         module, *_, constant = name.split(".")
         if "scale" in NO_ROUNDING[name]:
             text = "".join(path.read_text() for path in TRACED if path.stem == module)
-            assert f"scaled({constant})" in text
+            assert f"scale_error({constant})" in text
             # It is defined once, and used nowhere else.
             names = [node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)]
-            assert names.count(constant) == 1 + text.count(f"scaled({constant})")
+            assert names.count(constant) == 1 + text.count(f"scale_error({constant})")

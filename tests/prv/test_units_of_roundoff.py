@@ -48,12 +48,12 @@ ALLOWED = {
     ("rounded_sum.py", "nextafter"): "of float32, which every device has",
     ("rounded_sum.py", "2.0**-47"): "what two float32 numbers hold",
 }
-"""Each with its reason. Numbers: those of the size of a rounding, outside ``scaled``."""
+"""Each with its reason. Numbers: those of the size of a rounding, outside ``scale_error``."""
 
 
 def uses(tree):
-    """Names and numbers of rounding in a module, but for those that ``scaled`` is told of."""
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "scaled":
+    """Names and numbers of rounding in a module, but for those that ``scale_error`` is told of."""
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "scale_error":
         return
     if isinstance(tree, (ast.Import, ast.ImportFrom)):
         return

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jaxacct.numerics.precision import scope
 from jaxacct.train import Checkpoints, DPTrainer, IndexedSource, averaging
 from jaxacct.train.clipping import Flat, clip_and_sum
-from jaxacct.train.noise import privatize, privatized, start
+from jaxacct.train.noise import privatize, privatize_step, start
 from jaxacct.strategies import square_root
 from jaxacct.train.sampling import CyclicPoissonSampler
 
@@ -71,7 +71,7 @@ def rows(mesh, strategy):
     spec = P("data", None)
     place = None if mesh is None else NamedSharding(mesh, spec)
     total = jnp.ones((64, 5))
-    step = jax.jit(lambda key, state: privatized(key, total, strategy, state, noise_multiplier=1.3, clip_norm=0.7,
+    step = jax.jit(lambda key, state: privatize_step(key, total, strategy, state, noise_multiplier=1.3, clip_norm=0.7,
                                                  expected_batch_size=13.0, shardings=place))
     with scope():
         state = None if strategy is None else start(strategy, total)

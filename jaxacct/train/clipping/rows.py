@@ -76,7 +76,7 @@ def fill_up(tree: PyTree, rows: int, multiple: int) -> PyTree:
 def map_rows(function: Callable[[Any], Any], tree: PyTree, block: int | None) -> Any:
     """Returns ``function`` of each row, computed in blocks of whole tiles, so that all rows are treated alike.
 
-    >>> mapped(lambda x: x + 1, jnp.arange(3), 512).tolist()
+    >>> map_rows(lambda x: x + 1, jnp.arange(3), 512).tolist()
     [1, 2, 3]
     """
     rows = len(jax.tree.leaves(tree)[0])
