@@ -50,7 +50,9 @@ def test_nothing_is_missing(kind):
 def test_the_referee_states_it_or_there_is_a_reason(kind):
     statements = pytest.importorskip("jaxacct.verify.statements").STATEMENTS
     where = "STATEMENTS of jaxacct/verify/statements.py, or UNSTATED of tests/helpers/mechanisms.py with the reason"
-    assert (kind.__name__ in statements) != (kind.__name__ in UNSTATED), f"{kind.__name__} belongs in one of these: {where}"
+    assert (kind.__name__ in statements) != (kind.__name__ in UNSTATED), (
+        f"{kind.__name__} belongs in one of these: {where}"
+    )
 
 
 def test_no_example_is_left_of_what_is_gone():
