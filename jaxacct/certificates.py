@@ -62,8 +62,6 @@ __all__ = ["CERTIFICATE", "Checked", "certify", "check", "write"]
 SCHEMA = "jaxacct.certificate/1"
 """The format's name and version; the number rises where a key is removed or changes its meaning."""
 
-RATES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
-"""False-positive rates at which the most successful attack is reported; the statement's words use 0.01 and 0.05."""
 
 PACKAGES = ("jax", "jaxlib", "numpy", "python-flint")
 """The installed packages whose versions a certificate records."""
@@ -117,6 +115,8 @@ def add_words(made: dict[str, Any]) -> dict[str, Any]:
 
 def derive(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the part of a certificate that follows from its spec by this version's accountants."""
+    # False-positive rates at which the most successful attack is reported; the statement's words use 0.01 and 0.05.
+    rates = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
     spec = parsed(given)
     ask = functools.partial(jaxacct.epsilon, spec.mechanisms, spec.steps, relation=spec.relation)
     cut, cost = Fraction(spec.cut_probability), Fraction(0)
@@ -146,7 +146,7 @@ def derive(given: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"no certificate: no finite epsilon is known at a delta below 1: see jaxacct {quantity}.")
     bracket = {"quantity": quantity, "given": asked, "lower": float(found.lower), "upper": float(found.upper)}
     profile = _profile(spec, claim, cost)
-    success = [_success(profile, rate, spec.relation) for rate in RATES]
+    success = [_success(profile, rate, spec.relation) for rate in rates]
     releases = [
         {"mechanism": record_of(one.mechanism), "count": np.asarray(one.count).tolist(), "sampling": one.sampling}
         for one in spec.releases
@@ -155,7 +155,7 @@ def derive(given: dict[str, Any]) -> dict[str, Any]:
         "claim": claim, "bracket": bracket, "route": _route(spec, quantity, asked, bool(found.converged)),
         "relation": spec.relation, "unit": unit_of(given), "group": spec.group, "releases": releases,
         "cut_probability": spec.cut_probability, "profile": profile,
-        "risks": {"false_positive_rate": list(RATES), "true_positive_rate": success}, "spec": given,
+        "risks": {"false_positive_rate": list(rates), "true_positive_rate": success}, "spec": given,
     }  # fmt: skip
 
 
@@ -287,45 +287,42 @@ NEIGHBOURS = {
 }
 """The neighbouring relations in words, with a place for the unit of privacy."""
 
-SAMPLES = {
-    "poisson": (
-        "Each batch is a Poisson sample: every record is in it with the stated probability, independently.",
-        "Batches were shuffled, of a fixed size or taken in order, or who was in them was seen.",
-    ),
-    "without_replacement": (
-        "Each batch is a sample of a fixed size, drawn uniformly without replacement and anew for every step.",
-        "Batches were taken in order or from one shuffling of the data, or who was in them was seen.",
-    ),
-    "with_replacement": (
-        "Each batch is a fixed number of records, drawn independently and uniformly with replacement.",
-        "Batches were drawn otherwise, or who was in them was seen.",
-    ),
-    "random_allocation": (
-        "In every epoch each record is put into the stated number of its batches at random, independently.",
-        "Batches were shuffled to equal sizes or taken in order, or who was in them was seen.",
-    ),
-}
-"""The assumption on each way of sampling, and what would void it."""
-
-SEARCH = (
-    "How many runs a search made was drawn from the stated law, whatever data and results were; the best alone was "
-    "released, and not how many there were.",
-    "nobody",
-    "Other runs or their number were shown, or the best was chosen by looking at the data again.",
-)
-"""The assumption on a private search: the text, who says so, and what would void it."""
-
-ABOVE = (
-    "Of queries against a threshold only which was the first above was released; none moves by more than the stated "
-    "sensitivity{monotone}, and noise is drawn for the threshold once a run, and for each query.",
-    "nobody but the program that ran",
-    "The value of a query or of the noisy threshold was shown, or a run went on behind its first answer above.",
-)
-"""The assumption on above-threshold mechanisms: the text, who says so, and what would void it."""
-
 
 def assumptions(spec: Spec) -> list[dict[str, str]]:
     """Returns the assumptions that the statement rests on: each in words, who says so, and what would void it."""
+    # The assumption on a private search: the text, who says so, and what would void it.
+    search = (
+        "How many runs a search made was drawn from the stated law, whatever data and results were; the best alone was "
+        "released, and not how many there were.",
+        "nobody",
+        "Other runs or their number were shown, or the best was chosen by looking at the data again.",
+    )
+    # The assumption on each way of sampling, and what would void it.
+    samples = {
+        "poisson": (
+            "Each batch is a Poisson sample: every record is in it with the stated probability, independently.",
+            "Batches were shuffled, of a fixed size or taken in order, or who was in them was seen.",
+        ),
+        "without_replacement": (
+            "Each batch is a sample of a fixed size, drawn uniformly without replacement and anew for every step.",
+            "Batches were taken in order or from one shuffling of the data, or who was in them was seen.",
+        ),
+        "with_replacement": (
+            "Each batch is a fixed number of records, drawn independently and uniformly with replacement.",
+            "Batches were drawn otherwise, or who was in them was seen.",
+        ),
+        "random_allocation": (
+            "In every epoch each record is put into the stated number of its batches at random, independently.",
+            "Batches were shuffled to equal sizes or taken in order, or who was in them was seen.",
+        ),
+    }
+    # The assumption on above-threshold mechanisms: the text, who says so, and what would void it.
+    above = (
+        "Of queries against a threshold only which was the first above was released; none moves by more than the "
+        "stated sensitivity{monotone}, and noise is drawn for the threshold once a run, and for each query.",
+        "nobody but the program that ran",
+        "The value of a query or of the noisy threshold was shown, or a run went on behind its first answer above.",
+    )
     given = spec.given
     unit = unit_of(given)
     fixed, has_report = given.get("fixed", ""), any("report" in part for part in given["parts"])
@@ -355,13 +352,13 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
     # at the end.
     for release in spec.releases:
         for mechanism in all_of(release.mechanism):
-            if (sampling := sampling_of(mechanism)) in SAMPLES:
-                text, void = SAMPLES[sampling]
+            if (sampling := sampling_of(mechanism)) in samples:
+                text, void = samples[sampling]
                 found.append((text, release.said_by, void))
             if isinstance(mechanism, RepeatAndSelect):
-                found.append(SEARCH)
+                found.append(search)
             if isinstance(mechanism, (AboveThreshold, GaussianAboveThreshold)):
-                text, said_by, void = ABOVE
+                text, said_by, void = above
                 rising = " and none falls where a record is added" if mechanism.monotone else ""
                 found.append((text.format(monotone=rising), said_by, void))
     for config in (part["report"]["config"] for part in given["parts"] if "report" in part):

@@ -488,12 +488,6 @@ def _with_points(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[
 # The accountant of searches is given the accountants that answer for one run, and for all runs together.
 # ----------------------------------------------------------------------------------------------------
 
-BEYOND = 1e-3
-"""Share of a given delta that the pairs of searches may count as infinite losses. Tightness only."""
-
-RARE = 1e-12
-"""Probability that the pairs of searches may count as infinite losses where delta is asked for. Tightness only."""
-
 
 def searches(given: Sequence[Accountant]) -> Accountant:
     """Returns the accountant of searches, alone and composed with others; for concrete numbers.
@@ -561,9 +555,13 @@ def _with_searches(asked: Composition, accountants: Sequence[Accountant]) -> Bou
     The upper bound is that of the curves or, where all such mechanisms are searches, that of the composition of the
     pairs of their profiles, if it is less.
     """
+    # Probability that the pairs of searches may count as infinite losses where delta is asked for. Tightness only.
+    unasked = 1e-12
+    # Share of a given delta that the pairs of searches may count as infinite losses. Tightness only.
+    beyond = 1e-3
     mechanism, steps, question, relation = *asked.run, asked.relation
     curves = _by_curves(asked)
-    least = BEYOND * float(question.value) if isinstance(question, ForEpsilon) else RARE
+    least = beyond * float(question.value) if isinstance(question, ForEpsilon) else unasked
     parts: list[Mechanism] = []
     counts: list[Any] = []
     # Each search is replaced by a pair that dominates it; where one has none, or another mechanism has only a Rényi

@@ -59,7 +59,6 @@ __all__ = [
     "ALLOWANCE",
     "CONVERSIONS",
     "DEFAULT_ORDERS",
-    "FLOOR",
     "composed_curve",
     "curve",
     "delta",
@@ -125,10 +124,6 @@ def allowance() -> float:
     return scale_error(ALLOWANCE)
 
 
-FLOOR = 2.0**-960
-"""Smallest divergence reported for a run, in nats: below it (q under 1e-144) squares of q lose digits to underflow."""
-
-
 @dataclass(frozen=True)
 class Within:
     """The curves that a mechanism may ask of the mechanisms within it (:class:`.Curves`), under a relation."""
@@ -167,8 +162,10 @@ def _of_pairs(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
 
 def _rounded_up(divergence: Array) -> Array:
     """Returns the divergence with the allowance for its errors; ``inf`` for NaN."""
+    # Smallest divergence reported for a run, in nats: below it (q under 1e-144) squares of q lose digits to underflow.
+    floor = 2.0**-960
     # A comparison with NaN is false: a divergence that is not known becomes infinite.
-    return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance()), FLOOR), jnp.inf)
+    return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance()), floor), jnp.inf)
 
 
 def total(mechanism: Any, steps: Any, orders: Array, relation: Relation) -> Array:

@@ -342,8 +342,6 @@ MARGIN = 1e-12
 SLACK = 1e-6
 """Relative error allowed for the chords between ratios that are at least 1e-5 apart, which is more than they have."""
 
-SHARES = np.linspace(0.0, 1.0, 9)
-"""Shares of all other results that E may have in a lower bound. Sound for any values in [0, 1]."""
 
 LARGEST = 600.0
 """Epsilon, in nats, above which an upper bound is infinite, and a lower bound on delta is 0. Sound for any value."""
@@ -445,6 +443,8 @@ class Selection:
     @functools.cached_property
     def _events(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns gains and costs: for each E and T, (1) is at least the lesser of two values of gain - e^eps cost."""
+        # Shares of all other results that E may have in a lower bound. Sound for any values in [0, 1].
+        shares = np.linspace(0.0, 1.0, 9)
         c, above, below = self.way.ratios, self.way.above, self.way.below
         falls, middle = np.diff(c), c[1:-1]
         most = np.minimum((above[:-1] - below[1:]) / falls, 1.0)[:-1] * (1 + SLACK)
@@ -455,37 +455,34 @@ class Selection:
         # E is one of these events, with a share of all other results, which a coin decides that each run tosses
         # besides.
         p_of, q_of = (
-            (end + SHARES[:, None] * (1 - end)).reshape(-1, 1) for end in (h + c * least, np.minimum(most, 1.0))
+            (end + shares[:, None] * (1 - end)).reshape(-1, 1) for end in (h + c * least, np.minimum(most, 1.0))
         )
         inside = np.clip(p_of - (above[1:-1][known] + c * most) * (1 + SLACK) / 2, 0.0, 1.0)
         gain = self.trials.slope(inside)[0]
         loss = self.trials.slope(np.broadcast_to(q_of, inside.shape))[1]
-        holds = np.tile(np.tri(len(c), k=-1, dtype=bool).T, (len(SHARES), 1))
+        holds = np.tile(np.tri(len(c), k=-1, dtype=bool).T, (len(shares), 1))
         shown = np.stack([(h + c * q) * gain for q in (least, most)])
         cost = np.stack([q * loss for q in (least, most)])
         return np.where(holds, shown, 0.0), cost
 
 
-POINTS = 96
-"""Number of epsilons, between which the profile of a search's pair lies on chords. Sound for any value."""
-
-LEAST = 1e-290
-"""Smallest mass of a pair's outcome; a smaller one becomes 0, so that no pair holds subnormal numbers."""
-
-
 def pair_of(selections: list[Selection], least: float) -> tuple[np.ndarray, np.ndarray] | None:
     """Returns P and Q on finitely many outcomes that dominate a search, one way or each; None where none was found.
 
-    Their profile is the lower convex hull of H(0) = 1 and the upper bounds at :data:`POINTS` epsilons either way, up to
+    Their profile is the lower convex hull of H(0) = 1 and the upper bounds at ``number`` epsilons either way, up to
     where delta is ``least``: the search's own profile is convex, so below the chords, and so below the hull. Each ratio
     u at which the hull's slope rises is an outcome, with that rise for its Q-mass, and u times it for its P-mass. They
     are formed in rational arithmetic, for floats lose the masses of rare losses. The rounding to floats in the end is
     less, relatively, than the margin by which the bounds are raised.
     """
+    # Number of epsilons, between which the profile of a search's pair lies on chords. Sound for any value.
+    number = 96
+    # Smallest mass of a pair's outcome; a smaller one becomes 0, so that no pair holds subnormal numbers.
+    smallest = 1e-290
     farthest = max(way.least_epsilon(least) for way in selections)
     if not 0 < farthest < LARGEST:
         return None
-    epsilons = np.linspace(0.0, farthest, POINTS)
+    epsilons = np.linspace(0.0, farthest, number)
     ratios = [Fraction(float(ratio)) for ratio in np.exp(epsilons) * (1 + MARGIN)]
     ahead, behind = (
         [Fraction(min(way.upper(float(epsilon)) * (1 + SLACK), 1.0)) for epsilon in epsilons]
@@ -505,7 +502,7 @@ def pair_of(selections: list[Selection], least: float) -> tuple[np.ndarray, np.n
     # The mass beyond the hull's ends has an infinite loss, one way or the other.
     told = [rise * u for rise, (u, _) in zip(rises, hull[1:], strict=True)] + [hull[-1][1], Fraction(0)]
     p, q = np.array(told, np.float64), np.array([*rises, Fraction(0), 1 + slopes[0]], np.float64)
-    return np.where(p < LEAST, 0.0, p), np.where(q < LEAST, 0.0, q)
+    return np.where(p < smallest, 0.0, p), np.where(q < smallest, 0.0, q)
 
 
 def _slope(one: tuple[Fraction, Fraction], two: tuple[Fraction, Fraction]) -> Fraction:

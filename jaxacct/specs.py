@@ -45,12 +45,6 @@ __all__ = ["Release", "Spec", "combined", "parsed", "part_of", "read"]
 READERS = ("report", "opacus", "dp_event")
 """Keys of the parts that are records of a run in another format."""
 
-SHUFFLED = (
-    "sampling = 'shuffled': no certificate: shuffled batches are no Poisson samples. In every epoch each record is in "
-    "exactly one batch, and the epsilon of Poisson samples can be far below that of such a run (Chua et al. 2024). "
-    "Draw Poisson samples; or give what holds without, type = 'Gaussian', count = the epochs, relation = 'zero_out'."
-)
-"""The refusal of shuffled batches."""
 
 DRAWN = {"Poisson": "poisson", "WithoutReplacement": "without_replacement", "WithReplacement": "with_replacement",
          "RandomAllocation": "random_allocation", "": "none"}  # fmt: skip
@@ -110,12 +104,19 @@ def part_of(text: str) -> dict[str, Any]:
 
 def part(given: Any, where: str) -> Part:
     """Returns the content of a part; raises ValueError, whose text begins with ``where``, for anything invalid."""
+    # The refusal of shuffled batches.
+    shuffled = (
+        "sampling = 'shuffled': no certificate: shuffled batches are no Poisson samples. In every epoch each record is "
+        "in exactly one batch, and the epsilon of Poisson samples can be far below that of such a run (Chua et al. "
+        "2024). Draw Poisson samples; or give what holds without, type = 'Gaussian', count = the epochs, "
+        "relation = 'zero_out'."
+    )
     try:
         if not isinstance(given, dict):
             raise ValueError(f"{given!r} is no part: give an object with a type, or a {', '.join(READERS)}.")
         reader, sampling = next((name for name in READERS if name in given), None), given.get("sampling")
         if sampling == "shuffled":
-            raise ValueError(SHUFFLED + (" (poisson_sampling=False)" if reader == "opacus" else ""))
+            raise ValueError(shuffled + (" (poisson_sampling=False)" if reader == "opacus" else ""))
         if reader is None:
             return Part([_release(given)])
         if rest := given.keys() - {reader} - ({"sampling"} if (reader, sampling) == ("opacus", "poisson") else set()):

@@ -778,10 +778,6 @@ class Streamed(Strategy):
 # Tree aggregation: a running sum estimated from noisy sums of blocks of 2^l steps
 # ----------------------------------------------------------------------------------------------------
 
-ERROR = 64 * UNIT_ROUNDOFF
-"""Bound on the relative error of an entry, or of a column's norm by so many levels. Sensitivities rest on it: it must
-not be lowered."""
-
 
 @register_dataclass
 @dataclass(frozen=True)
@@ -839,14 +835,17 @@ class TreeAggregation(Strategy):
         return kept.at[level].set(row + combined(below, kept))
 
     def sensitivity(self, pattern: Pattern) -> float:
+        # Bound on the relative error of an entry, or of a column's norm by so many levels. Sensitivities rest on it: it
+        # must not be lowered.
+        error = 64 * UNIT_ROUNDOFF
         if pattern.most > 1:
-            return of_matrix(self.matrix(pattern.steps), pattern, ERROR)
+            return of_matrix(self.matrix(pattern.steps), pattern, error)
         # One participation: the largest norm of a column, summed up over the levels.
         squares = np.zeros(self._checked(pattern.steps))
         for level, starts in _blocks(pattern.steps):
             # Blocks of a level do not overlap: an example is in at most one of them, and adds to one row.
             squares[starts[:, None] + np.arange(2**level)] += _row(level, self.buffers) ** 2
-        return of_matrix(np.sqrt(np.max(squares))[None, None], Pattern(1, 1, 1), ERROR)
+        return of_matrix(np.sqrt(np.max(squares))[None, None], Pattern(1, 1, 1), error)
 
     def matrix(self, steps: int) -> np.ndarray:
         """Returns C (steps, steps), float64, with the numbers of the stream: a row for the block that ends there."""

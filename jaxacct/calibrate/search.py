@@ -123,8 +123,6 @@ OUTWARD[Calibrated] = lambda found: replace(found, reached=outward(found.reached
 # Traced, the search is one loop around one accountant; with a function of Python's it is the same steps, one by one.
 # ----------------------------------------------------------------------------------------------------
 
-ROUNDS = 24
-"""Most evaluations of a search. Four to six are usual, ten where the guess was far off. Sound for any value."""
 
 LEAST_PADDING = 2e-10
 """Smallest distance in u from a setting that failed. It grows eightfold with each evaluation, so that roundings cannot
@@ -260,7 +258,9 @@ def search_by_calls(evaluate: Callable[[Any], Bounds], aim: Aim, start: Any, slo
 
 
 def _goes_on(state: State) -> Any:
-    return ~state.is_done & (state.round < ROUNDS)
+    # Most evaluations of a search. Four to six are usual, ten where the guess was far off. Sound for any value.
+    rounds = 24
+    return ~state.is_done & (state.round < rounds)
 
 
 def _start_state(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
@@ -670,10 +670,6 @@ Answer = tuple[Calibrated, Array]
 """Type of an answer: the result, and the setting u that was guessed."""
 
 
-KNOWN = Given(epsilon=1.0, delta=1e-5, noise_multiplier=10.0, sampling_rate=0.5, steps=100.0)
-"""Run whose derivatives exist, put in where a derivative is multiplied by 0. Any such run will do."""
-
-
 def solve(config: Config, given: Given) -> Answer:
     """Returns the result of one target, and the setting that was guessed; inside a trace it has derivatives.
 
@@ -690,6 +686,8 @@ def _solve_traced(config: Config, given: Given) -> Answer:
 @_solve_traced.defjvp
 @within_scope
 def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, Answer]:
+    # Run whose derivatives exist, put in where a derivative is multiplied by 0. Any such run will do.
+    plain = Given(epsilon=1.0, delta=1e-5, noise_multiplier=10.0, sampling_rate=0.5, steps=100.0)
     (given,), (moves,) = primals, tangents
     given = Given(*map(as_float64, given))
     # The tangent of a whole number has dtype float0, with which there is no arithmetic.
@@ -705,8 +703,8 @@ def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, An
 
     is_fixed = found.status == Status.NOT_BINDING if config.unknown != "steps" else jnp.asarray(True)
     # Slopes at a fixed setting are multiplied by 0, which must not meet a NaN: they are taken at a run that has them.
-    at = jax.tree.map(lambda known, number: jnp.where(is_fixed, known, number), KNOWN, given)
-    _, change = jax.linearize(reached, at, jnp.where(is_fixed, KNOWN._asdict()[config.unknown], found.value))
+    at = jax.tree.map(lambda known, number: jnp.where(is_fixed, known, number), plain, given)
+    _, change = jax.linearize(reached, at, jnp.where(is_fixed, plain._asdict()[config.unknown], found.value))
     by_value, by_given = change(jax.tree.map(jnp.zeros_like, at), jnp.ones(())), change(still, jnp.zeros(()))
     sought = moves.allowed(config.budget)
     slope = jnp.where(found.status == Status.CONVERGED, 1 / by_value, jnp.nan)

@@ -144,32 +144,6 @@ def _all(record: Any) -> list[dict[str, Any]]:
 PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of picture files."""
 
-OTHER_WORDS = {
-    "--noise-multiplier": "sigma noise noise-scale noise-std noise-stddev std stddev z noise-level",
-    "--sampling-rate": "q p rate sample-rate sampling-prob sampling-probability subsampling-rate poisson-rate",
-    "--batch-size": "b batch expected-batch-size lot lot-size minibatch-size logical-batch-size",
-    "--examples": "n m num-examples n-examples dataset-size data-size num-samples num-records population-size",
-    "--epochs": "e epoch num-epochs n-epochs max-epochs training-epochs",
-    "--steps": "t k iterations iters num-steps n-steps num-iterations compositions num-compositions max-steps rounds",
-    "--epsilon": "eps target-epsilon target-eps budget privacy-budget epsilon-budget",
-    "--delta": "target-delta delta-budget",
-    "--clip-norm": "c clip clipping-norm max-grad-norm l2-norm-clip clipping-threshold l2-clip max-norm",
-    "--learning-rate": "lr step-size",
-    "--microbatch-size": "microbatches num-microbatches physical-batch-size max-physical-batch-size",
-    "--relation": "neighbors neighbours neighboring-relation neighbouring-relation adjacency",
-    "--group": "group-size examples-per-user user-size",
-    "--accountant": "method accounting backend",
-    "--out": "o output output-dir out-dir output-file folder save",
-    "--seed": "random-seed rng-seed rng",
-    "--overwrite": "force f clobber",
-    "--resume": "continue restart",
-    "--data": "dataset-file csv input file",
-    "--json": "format output-format",
-    "--tolerance": "tol eps-error precision",
-    "--scale": "laplace-scale laplace-noise",
-}
-"""Names of the arguments in other programs, by the name here."""
-
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors take one line and suggest the word that was meant; the usage is left to ``--help``.
@@ -193,11 +167,37 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse(self, word: str) -> NoReturn:
         """Ends with an error about an unknown word: the argument of another program's name, else the nearest one."""
+        # Names of the arguments in other programs, by the name here.
+        other_words = {
+            "--noise-multiplier": "sigma noise noise-scale noise-std noise-stddev std stddev z noise-level",
+            "--sampling-rate": "q p rate sample-rate sampling-prob sampling-probability subsampling-rate poisson-rate",
+            "--batch-size": "b batch expected-batch-size lot lot-size minibatch-size logical-batch-size",
+            "--examples": "n m num-examples n-examples dataset-size data-size num-samples num-records population-size",
+            "--epochs": "e epoch num-epochs n-epochs max-epochs training-epochs",
+            "--steps": "t k iterations iters num-steps n-steps num-iterations compositions num-compositions max-steps "
+            "rounds",
+            "--epsilon": "eps target-epsilon target-eps budget privacy-budget epsilon-budget",
+            "--delta": "target-delta delta-budget",
+            "--clip-norm": "c clip clipping-norm max-grad-norm l2-norm-clip clipping-threshold l2-clip max-norm",
+            "--learning-rate": "lr step-size",
+            "--microbatch-size": "microbatches num-microbatches physical-batch-size max-physical-batch-size",
+            "--relation": "neighbors neighbours neighboring-relation neighbouring-relation adjacency",
+            "--group": "group-size examples-per-user user-size",
+            "--accountant": "method accounting backend",
+            "--out": "o output output-dir out-dir output-file folder save",
+            "--seed": "random-seed rng-seed rng",
+            "--overwrite": "force f clobber",
+            "--resume": "continue restart",
+            "--data": "dataset-file csv input file",
+            "--json": "format output-format",
+            "--tolerance": "tol eps-error precision",
+            "--scale": "laplace-scale laplace-noise",
+        }
         shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
         known = [name for action in shown for name in action.option_strings if name.startswith("--")]
         name = word.partition("=")[0]
         plain = name.lstrip("-").replace("_", "-").casefold()
-        meant = [right for right, others in OTHER_WORDS.items() if plain in others.split() and right in known]
+        meant = [right for right, others in other_words.items() if plain in others.split() and right in known]
         if not name.startswith("-"):
             self._end(f"{word!r} belongs to no argument: give --NAME VALUE")
         self._end(f"{word} is unknown{f': did you mean {meant[0]}?' if meant else nearest(f'--{plain}', known)}")

@@ -619,10 +619,6 @@ def _mu_below(epsilon: Array, delta: Array) -> Array:
     return jnp.where(ordinary, below, 0.0)
 
 
-_QUANTITIES = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}
-"""Functions of the three quantities, each from the other two and rounded to its safe side."""
-
-
 @in_float64
 def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
     # The scope is entered before the derivative's rule, which would take NumPy's float64 for float32.
@@ -636,7 +632,9 @@ def _exact_below(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
 
 @compiled(static=("quantity",))
 def _each(quantity: str, first: Array, second: Array) -> Array:
-    return jnp.vectorize(_QUANTITIES[quantity])(first, second)
+    # Functions of the three quantities, each from the other two and rounded to its safe side.
+    quantities = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}
+    return jnp.vectorize(quantities[quantity])(first, second)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -698,14 +696,24 @@ def mechanism_to_dp(
     >>> tuple(float(value) for value in mechanism_to_dp(Laplace(scale=4.0), relation="replace"))
     (0.5000000000000036, 0.0)
     """
+    # The pure epsilon of each class, a function of the mechanism and the shift. RandomizedResponse's is the log ratio
+    # of its probabilities, for any number of outcomes.
+    pure = {
+        PureDP: lambda mechanism, shift: mechanism.epsilon,
+        ApproximateDP: lambda mechanism, shift: mechanism.epsilon,
+        RandomizedResponse: lambda mechanism, shift: mechanism.epsilon,
+        Laplace: lambda mechanism, shift: _noise_ratio(shift, mechanism.scale),
+        DiscreteLaplace: lambda mechanism, shift: _noise_ratio(float(mechanism.sensitivity), mechanism.scale),
+        PoissonSubsampledLaplace: _subsampled_laplace,
+    }
     _check_run(mechanism, relation)
-    if type(mechanism) not in _PURE:
+    if type(mechanism) not in pure:
         raise ValueError(
             f"{type(mechanism).__name__} has no epsilon of its own: give ja.ApproximateDP(epsilon, delta) with a pair "
             "that it satisfies (ja.epsilon finds one), or use a Rényi filter or odometer."
         )
     delta = mechanism.delta if isinstance(mechanism, ApproximateDP) else 0.0
-    return _dp(_PURE[type(mechanism)](mechanism, _shift(relation)), delta)
+    return _dp(pure[type(mechanism)](mechanism, _shift(relation)), delta)
 
 
 @in_float64
@@ -841,15 +849,3 @@ def _subsampled_laplace(mechanism: PoissonSubsampledLaplace, shift: float) -> An
     if shift != 1.0:
         raise ValueError('relation = "replace" has no pure epsilon here for a sampled Laplace: use "add_or_remove".')
     return _amplify(_noise_ratio(1.0, mechanism.scale), mechanism.sampling_rate)
-
-
-_PURE: dict[type, Any] = {
-    PureDP: lambda mechanism, shift: mechanism.epsilon,
-    ApproximateDP: lambda mechanism, shift: mechanism.epsilon,
-    RandomizedResponse: lambda mechanism, shift: mechanism.epsilon,
-    Laplace: lambda mechanism, shift: _noise_ratio(shift, mechanism.scale),
-    DiscreteLaplace: lambda mechanism, shift: _noise_ratio(float(mechanism.sensitivity), mechanism.scale),
-    PoissonSubsampledLaplace: _subsampled_laplace,
-}
-"""The pure epsilon of each class, a function of the mechanism and the shift. RandomizedResponse's is the log ratio of
-its probabilities, for any number of outcomes."""

@@ -416,9 +416,6 @@ def least_rdp_f(epsilon: Array, delta: Array, orders: Array) -> Array:
 LEAST_RATIO = -40.0
 """Smallest log of log(t1/t2) that the search tries. Tightness only."""
 
-MANY = 6
-"""Number of orders from which on the best of them is found by shorter searches. Tightness only."""
-
 
 def margin_of_optimal() -> float:
     """Returns the margin for a bound's rounding, relative to the sizes that are added up beside it.
@@ -631,19 +628,6 @@ METHODS = ("optimal", "closed", "improved", "mironov")
 SPARING = ("optimal", "closed")
 """Rules that spare log(1/(1 - delta)) where order delta >= 1."""
 
-_EPSILON = {
-    "closed": epsilon_closed,
-    "improved": epsilon_improved,
-    "mironov": epsilon_mironov,
-}
-"""Closed rules for epsilon, by the names of :data:`METHODS`."""
-
-_LOG_DELTA = {
-    "closed": log_delta_closed,
-    "improved": log_delta_improved,
-    "mironov": log_delta_mironov,
-}
-"""The same rules for the logarithm of delta."""
 
 _LEAST = {"g": least_rdp_g, "f": least_rdp_f}
 """Closed lower bounds on the divergence, by their names in the paper."""
@@ -766,7 +750,9 @@ class Conversion(abc.ABC):
 
     def least(self, rdp: Array, orders: Array, number: Array) -> Array:
         """Returns the least that any of the orders (n,) implies, rounded up; 0 where nothing was released."""
-        least = jnp.min(self.of_orders(rdp, orders, number, many=rdp.shape[0] >= MANY))
+        # Number of orders from which on the best of them is found by shorter searches. Tightness only.
+        many = 6
+        least = jnp.min(self.of_orders(rdp, orders, number, many=rdp.shape[0] >= many))
         return jnp.where(jnp.all(rdp == 0) & self.is_known(number), 0.0, least)
 
     def between(self, curve: Callable[[Array], Array], rdp: Array, orders: Array, number: Array) -> Array:
@@ -793,6 +779,12 @@ class ToEpsilon(Conversion):
         return (number >= 0) & (number < 1)
 
     def of_orders(self, rdp: Array, orders: Array, number: Array, *, many: bool = False) -> Array:
+        # Closed rules for epsilon, by the names of `METHODS`.
+        epsilon = {
+            "closed": epsilon_closed,
+            "improved": epsilon_improved,
+            "mironov": epsilon_mironov,
+        }
         delta, all_orders = number, orders
         some, finite = (rdp >= 0) & (rdp < jnp.inf), _within(orders)
         possible, inside = (delta >= 0) & (delta < 1), (delta > 0) & (delta < 1)
@@ -803,7 +795,7 @@ class ToEpsilon(Conversion):
         if self.method != "optimal":
             logs = jnp.log(orders) - jnp.log(delta)
             magnitude = rdp - log_below(orders - 1) + (1 + logs + (orders - 1) * rdp) / (orders - 1)
-            bound = jnp.where(rdp == 0, 0.0, _EPSILON[self.method](rdp, orders, delta) + margin_of_closed() * magnitude)
+            bound = jnp.where(rdp == 0, 0.0, epsilon[self.method](rdp, orders, delta) + margin_of_closed() * magnitude)
         else:
             bound = epsilon_at(rdp, orders, delta, many=many)
         bound = jnp.where(known, jnp.maximum(bound, 0.0), jnp.inf)
@@ -851,9 +843,15 @@ def _within(orders: Array) -> Any:
 
 def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, *, many: bool = False) -> Array:
     """Returns the log delta that each order implies, rounded up; elementwise, for finite arguments in range."""
+    # The same rules for the logarithm of delta.
+    log_delta = {
+        "closed": log_delta_closed,
+        "improved": log_delta_improved,
+        "mironov": log_delta_mironov,
+    }
     if method == "optimal":
         return log_delta_at(rdp, orders, epsilon, many=many)
-    logs = _LOG_DELTA[method](rdp, orders, epsilon)
+    logs = log_delta[method](rdp, orders, epsilon)
     return logs + margin_of_closed() * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
 
 

@@ -242,13 +242,6 @@ BEYOND = 14.0
 """
 
 
-LOG_UNITS = 16
-"""Units of roundoff by which logs of masses and losses may err relative to themselves where a law ``is_close``.
-
-A claim of such laws, on which the bounds on moments rest: a smaller one would have to be proved for each of them.
-"""
-
-
 def log_left_out() -> float:
     """Returns the log of what the nodes leave out where a density falls below e^-(cut + BEYOND) of its maximum."""
     return -(arithmetic().cut + BEYOND - 4.0)
@@ -559,6 +552,9 @@ def moments_and_errors(nodes: Nodes, orders: Array) -> tuple[Moments, Array | No
 @jax.jit
 def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | None]:
     """Returns :func:`moments_and_errors` at one order."""
+    # Units of roundoff by which logs of masses and losses may err relative to themselves where a law ``is_close``. A
+    # claim of such laws, on which the bounds on moments rest: a smaller one would have to be proved for each of them.
+    log_units = 16
     y, log_p, limit = nodes.losses, nodes.log_p, arithmetic().largest_exponent
     p, power = jnp.exp(log_p), t * y
     logs = log_p + power
@@ -584,7 +580,7 @@ def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | Non
     slope = jnp.where(near, rise / (1 + excess), jnp.sum(weights * y) / total)
     curvature = jnp.sum(weights * (y - slope) ** 2) / total
     found = Moments(jnp.where(near, jnp.log1p(excess), direct), slope, curvature)
-    return found, *_rounding_of_moments((of_value, of_slope), nodes, t, slope, near, LOG_UNITS)
+    return found, *_rounding_of_moments((of_value, of_slope), nodes, t, slope, near, log_units)
 
 
 @with_pair_form(traced=few_digits.rounding_of_moments)

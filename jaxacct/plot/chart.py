@@ -33,8 +33,6 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#0072b2", "#d55e00", "#009e73", "#cc79
 """Colours of curves."""
 COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, INK)
 """Colours of curves in the order of their use."""
-DASHES = ("-", "--", ":", "-.", (0, (7, 1.5)), (0, (1, 1)))
-"""Dashes of curves, one for each colour."""
 
 Values = ArrayLike | Sequence[float]
 """Numbers along one axis."""
@@ -88,12 +86,14 @@ def curve(
 
     Certified brackets are mostly narrower than the line, which then hides the band.
     """
+    # Dashes of curves, one for each colour.
+    dashes = ("-", "--", ":", "-.", (0, (7, 1.5)), (0, (1, 1)))
     index = (count_lines(axes) if style is None else style) % len(COLORS)
     x, y = np.asarray(x), drawable(y)
     if lower is not None:
         axes.fill_between(x, drawable(lower), y, color=COLORS[index], alpha=0.3, linewidth=0)
     axes.plot(
-        x, y, linestyle=DASHES[index], color=COLORS[index], linewidth=1.8, label=label, gid=CURVE,
+        x, y, linestyle=dashes[index], color=COLORS[index], linewidth=1.8, label=label, gid=CURVE,
         marker="o" if len(x) < 20 else None, markersize=3.5,
     )  # fmt: skip
 

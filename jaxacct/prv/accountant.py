@@ -181,9 +181,6 @@ def answers(points: int, parts: Parts, questions: Question, goal: Aim) -> tuple[
 POWERS = np.array([1e-3, 1e-2, 0.03, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97, 0.99, 0.999])
 """Exponents a of the bound from below. Sound for any values between 0 and 1: tightness only."""
 
-EDGES = np.concatenate([-np.exp2(np.arange(12.0, -40.0, -0.25)), np.exp2(np.arange(-40.0, 12.25, 0.25))])
-"""Edges of the cells, in nats from the pair's central loss. Sound for any values that increase: tightness only."""
-
 
 @compiled
 def logs_of(pairs: DominatingPair, epsilon: Array) -> tuple[Array, Array, Array]:
@@ -195,13 +192,15 @@ def logs_of(pairs: DominatingPair, epsilon: Array) -> tuple[Array, Array, Array]
     The log of a sum of n terms, each two functions of an exponent that is at most 750 in size, is right to
     16 F (n + 750), where F is the error of a function in this arithmetic (``arithmetic().function``).
     """
+    # Edges of the cells, in nats from the pair's central loss. Sound for any values that increase: tightness only.
+    edges = np.concatenate([-np.exp2(np.arange(12.0, -40.0, -0.25)), np.exp2(np.arange(-40.0, 12.25, 0.25))])
 
     def of(pair: DominatingPair) -> tuple[Array, Array, Array]:
         infinity = jnp.full(1, jnp.inf)
-        cells = pair.cell_masses(jnp.concatenate([-infinity, pair.central_loss() + jnp.asarray(EDGES), infinity]))
+        cells = pair.cell_masses(jnp.concatenate([-infinity, pair.central_loss() + jnp.asarray(edges), infinity]))
         log_p, log_q = jnp.log(cells.p + cells.p_error + TINY), jnp.log(cells.q + cells.q_error + TINY)
         sums = jax.vmap(lambda a: jax.nn.logsumexp(a * log_p + (1 - a) * log_q))(jnp.asarray(POWERS))
-        sums = sums + arithmetic().function * 16 * (len(EDGES) + 750)
+        sums = sums + arithmetic().function * 16 * (len(edges) + 750)
         _, unnoticed = pair.one_run(jnp.zeros(()))
         noticed = jnp.minimum(unnoticed + pair.infinite_mass(), 1.0)
         return -log_complement(noticed) * (1 + 2 * arithmetic().function), sums, jnp.stack(pair.one_run(epsilon))

@@ -217,11 +217,9 @@ Sound for any values that fall from at least pi; tightness only.
 LARGEST = 2.0**38
 """Largest number of points of a circle. Raising it can break a bound.
 
-Whole numbers up to it times :data:`.plan.FREQUENCIES` have to stay below 2^47, where :func:`exact_remainder` is exact.
+Whole numbers up to it times the 512 frequencies of a plan have to stay below 2^47, where :func:`exact_remainder` is
+exact.
 """
-
-SIDE_BY_SIDE = 16
-"""Largest number of losses that are worked on at once, so that their arrays fit into a cache. Speed only."""
 
 
 class Losses(NamedTuple):
@@ -318,8 +316,10 @@ def transform_error(points: int) -> float:
 
 def side_by_side(function: Callable[..., Tree], steps: Array, rows: Any) -> Tree:
     """Returns ``function(row)`` of rows (m,), some at once; groups beyond the last row with steps are 0."""
-    # The largest power of two that divides the number of rows, but no more than SIDE_BY_SIDE.
-    together = min(len(steps) & -len(steps), SIDE_BY_SIDE)
+    # Largest number of losses that are worked on at once, so that their arrays fit into a cache. Speed only.
+    most = 16
+    # The largest power of two that divides the number of rows, but no more than `most`.
+    together = min(len(steps) & -len(steps), most)
     if len(steps) == together:
         return of_each(function)(rows)
     groups = jax.tree.map(lambda leaf: leaf.reshape(-1, together, *leaf.shape[1:]), rows)
@@ -732,11 +732,6 @@ def kernels_of(angles: Array, mesh: Array, order: Array) -> Array:
 # evaluated once more on the safe side of where the iteration ends.
 # ----------------------------------------------------------------------------------------------------
 
-MARGINS = np.exp2([-43.0, -36.0, -26.0])
-"""Relative distances from the end of Newton's iteration at which epsilon is tried, in turn. Sound for any values.
-
-A distance is relative to epsilon, or to the mesh if that is larger. Tightness only, as each is checked.
-"""
 
 NEWTON, PATIENCE = 120, 12
 """Numbers of steps: after ``NEWTON`` the iteration ends, and after ``PATIENCE`` every second step is a bisection.
@@ -807,8 +802,11 @@ def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
     One loop does all. A bound on delta from above falls with epsilon all the way, and is inverted by Newton's
     iteration. One from below is 0 at small deltas, hidden by the allowances, so the iteration first inverts the same
     bound with the allowances added, and goes on from there. Where it ends the bound is evaluated once more, at each of
-    :data:`MARGINS`, until it holds.
+    three margins in turn, until it holds.
     """
+    # Relative distances from the end of Newton's iteration at which epsilon is tried, in turn. Sound for any values. A
+    # distance is relative to epsilon, or to the mesh if that is larger. Tightness only, as each is checked.
+    margins = np.exp2([-43.0, -36.0, -26.0])
     wanted = jnp.log(jnp.maximum(delta, TINY))
     is_upper, order = reader.sign > 0, found.order
     # Losses may be off by the shift, so epsilon is looked for from just as far below 0 on: there delta is at least as
@@ -831,20 +829,20 @@ def epsilon_at(reader: _Reader, found: Sum, delta: Array) -> Array:
         # As long as a bound from below is hidden the search goes down, twice as far each time.
         is_hidden = (reader.sign * counted < 0) & (value == -jnp.inf) & (low <= least)
         following = jnp.where(is_hidden, jnp.maximum(epsilon - reach, least), following)
-        reach = jnp.where(is_hidden, 2 * reach, MARGINS[0] * jnp.maximum(epsilon, found.mesh))
-        is_found = ~(jnp.abs(following - epsilon) > MARGINS[0] / 4 * epsilon) | (steps >= NEWTON)
+        reach = jnp.where(is_hidden, 2 * reach, margins[0] * jnp.maximum(epsilon, found.mesh))
+        is_found = ~(jnp.abs(following - epsilon) > margins[0] / 4 * epsilon) | (steps >= NEWTON)
         # The root of the bound with the allowances added is where the search for the bound from below begins.
         begins = is_found & (counted < 0)
         low, high = jnp.where(begins, least, low), jnp.where(begins, top, high)
         root = jnp.where(margin < 0, following, root)
         margin = jnp.where(margin >= 0, margin + 1, jnp.where(is_found & ~begins, 0, margin))
-        away = jnp.asarray(MARGINS)[jnp.clip(margin, 0, len(MARGINS) - 1)] * jnp.maximum(root, found.mesh)
+        away = jnp.asarray(margins)[jnp.clip(margin, 0, len(margins) - 1)] * jnp.maximum(root, found.mesh)
         tried = jnp.clip(root + reader.sign * away, least, top)
         following = jnp.where(holds, epsilon, jnp.where(margin >= 0, tried, following))
         return _Search(following, root, low, high, reach, jnp.where(begins, 1.0, counted), margin, holds, steps + 1)
 
     def goes_on(state: _Search) -> Array:
-        return ~state.holds & (state.margin < len(MARGINS))
+        return ~state.holds & (state.margin < len(margins))
 
     # Chernoff's bound on epsilon lies above the root, and log delta is mostly concave: from there the iteration falls.
     begin = jnp.clip((reader.log_mass + log_peak(order) - wanted) / order, 0.0, top)
@@ -872,7 +870,7 @@ class _Search(NamedTuple):
     counted: Array
     """The number of times allowances are counted: see :func:`log_delta`."""
     margin: Array
-    """Index of the one of :data:`MARGINS` that is tried; below 0 while the root is looked for."""
+    """Index of the one of the margins that is tried; below 0 while the root is looked for."""
     holds: Array
     """Whether the bound holds at ``epsilon``."""
     steps: Array

@@ -59,35 +59,10 @@ BLOCKS = 128
 The number of points has to be a multiple of it. Tightness and speed only.
 """
 
-FREQUENCIES = 512
-"""Largest number of frequencies at which the spectrum of a sum is known on a long circle, frequency 0 included.
-
-Sound for any number whose product with :data:`jaxacct.prv.compose.LARGEST` is at most 2^47. A hundred hold practically
-all of the spectrum; but the bound on the frequencies beyond falls slowly, and is negligible only where mesh points that
-are one standard deviation of a step apart differ much in phase.
-"""
 
 CIRCLE = 4
 """Number of points of a circle that is transformed whole, for each point of a loss. Tightness and speed only."""
 
-BEYOND = 1e-10
-"""Probability that a sketch leaves out on either side, over delta and over the steps. Tightness only."""
-
-LOOKS = np.exp2([np.linspace(-8.0, 24.0, 21), *4 * [np.linspace(-3.0, 3.0, 21)], np.linspace(0.0, -6.0, 21)])
-"""Orders of the successive looks, each row over the best order of the look before (the first row over 1).
-
-The first row covers the whole range, the next ones refine while epsilon settles, and the last one looks at lower
-orders, which have smaller windows. Tightness and speed only.
-"""
-
-STEEPEST = 10.0
-"""Largest order, in units of one over the error of epsilon aimed at. Tightness only."""
-
-ROUNDING = 2e-14
-"""Approximate error of a step's spectrum, relative to its tilted mass, in float64. Tightness only."""
-
-NOISE = 2.0
-"""Nats by which rounding may be larger than at the order where it is least, where it tells at all. Tightness only."""
 
 RATES = 2.0 ** np.arange(10)
 """Rates s of Chernoff's bounds on where the sum lies, in units of the least rate.
@@ -102,32 +77,14 @@ WIDEST = 24
 FURTHER = 3
 """Largest number of doublings of the distance between points beyond the window. Tightness only."""
 
-STEEP = np.exp2(np.minimum(3.0 * np.abs(np.subtract.outer(np.arange(BLOCKS), np.arange(BLOCKS))), 60))
-"""Largest ratios of the distances between points of two blocks: 8 from one block to the next. Tightness only.
-
-The mass that a narrow bin leaves to a wide one beside it falls far.
-"""
-
-BULK = 0.05
-"""Least probability of a bin for the mesh to be laid such that the bin balances. Tightness only."""
 
 AWAY = 12
 """Least ratio of the distance from the bulk to the distance between points there. Tightness only."""
 
-STEADY = 0.22
-"""Nats by which each step lowers the bound on frequencies beyond the known ones, at the least. A guess; speed only.
-
-The bound itself is computed from the masses. This estimate only decides whether the spectrum is taken whole.
-"""
 
 _DISTANCES = np.exp2(np.arange(WIDEST + 1.0))
 """Distances between points, in units of the least one."""
 
-GAINS = np.tril(2 * np.sin(np.pi / 3 * _DISTANCES[None, :] / _DISTANCES[:, None]) ** 2)
-"""Values of 1 - cos(m w) at w = 2 pi / 3 n, n (rows) and m powers of two, m at most n: about the least near by.
-
-An estimate, used with :data:`STEADY`.
-"""
 
 ALIKE, FINEST = 1.25, 128
 """Limits on how much finer the finest mesh is than the others. Tightness only.
@@ -136,16 +93,15 @@ The cost of all losses may rise by the factor ``ALIKE`` for the finest mesh to b
 are on the finest mesh, for nothing else makes a spectrum fall at its highest frequencies.
 """
 
-MARGIN = 5 * AWAY + 4
-"""Number of points that blocks may waste, as a block may have to end inside of a window. Tightness only."""
-
-WIDER = 1.04
-"""Factor by which a window is wider than its sketch's. Tightness only."""
-
 
 def frequencies_for(points: int) -> int:
     """Returns the number of frequencies on a long circle, for lattices of so many points."""
-    return min(FREQUENCIES, CIRCLE * points // 2)
+    # Largest number of frequencies at which the spectrum of a sum is known on a long circle, frequency 0 included.
+    # Sound for any number whose product with `jaxacct.prv.compose.LARGEST` is at most 2^47. A hundred hold practically
+    # all of the spectrum; but the bound on the frequencies beyond falls slowly, and is negligible only where mesh
+    # points that are one standard deviation of a step apart differ much in phase.
+    frequencies = 512
+    return min(frequencies, CIRCLE * points // 2)
 
 
 POWERS = np.ldexp(1.0, np.arange(-1022, 1024))
@@ -223,7 +179,7 @@ class Plan(NamedTuple):
     kept: Array
     """Indices of the first and of the last point that is kept, (m, 2): the loss is cut there."""
     bulk: Float[Array, "m 2"]
-    """Ends of the bin about the bulk, or at an end of the losses, if it has :data:`BULK`: it balances at ``center``."""
+    """Ends of the bin about the bulk, or at an end of the losses if it has enough of it: it balances at ``center``."""
     center: Float[Array, " m"]
     """The point at which that bin balances, in mesh points from the first; below 0 where there is no such bin."""
 
@@ -243,11 +199,13 @@ def second_edges(p: Array, known: Known, copies: Array, asked: Asked) -> Array:
 
     The sketch reaches to where the mass beyond it is so small that it may count as infinite.
     """
+    # Probability that a sketch leaves out on either side, over delta and over the steps. Tightness only.
+    beyond = 1e-10
     half, center = len(FAR), known.center
     below, above = running(jnp.stack([p, p[::-1]]))
     # A single loss's probability of exceeding epsilon, with three nats to spare, stands for the sum's delta.
     reached = jnp.sum(jnp.where(first_edges(center) >= asked.value, p[1 : 2 * half + 2], 0.0)) * np.exp(-3.0)
-    cut = BEYOND * jnp.where(asked.is_epsilon, asked.value / jnp.maximum(copies, 1.0), reached)
+    cut = beyond * jnp.where(asked.is_epsilon, asked.value / jnp.maximum(copies, 1.0), reached)
     far = jnp.asarray(FAR)
     up = far[jnp.minimum(first_index(above[::-1][half + 2 : 2 * half + 2] <= cut), half - 1)]
     # The tilt favours large losses, so the lower tail's share only shrinks: next to nothing need be cut from it.
@@ -315,6 +273,26 @@ def choose(edges: Array, cells: CellMasses, known: Known, asked: Asked, points: 
 
 
 def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: Asked) -> _Guess:
+    # Nats by which each step lowers the bound on frequencies beyond the known ones, at the least. A guess; speed only.
+    # The bound itself is computed from the masses. This estimate only decides whether the spectrum is taken whole.
+    least_steady = 0.22
+    # Values of 1 - cos(m w) at w = 2 pi / 3 n, n (rows) and m powers of two, m at most n: about the least near by. An
+    # estimate, used with `least_steady`.
+    gains = np.tril(2 * np.sin(np.pi / 3 * _DISTANCES[None, :] / _DISTANCES[:, None]) ** 2)
+    # Orders of the successive looks, each row over the best order of the look before (the first row over 1). The first
+    # row covers the whole range, the next ones refine while epsilon settles, and the last one looks at lower orders,
+    # which have smaller windows. Tightness and speed only.
+    looks = np.exp2([np.linspace(-8.0, 24.0, 21), *4 * [np.linspace(-3.0, 3.0, 21)], np.linspace(0.0, -6.0, 21)])
+    # Factor by which a window is wider than its sketch's. Tightness only.
+    wider = 1.04
+    # Largest order, in units of one over the error of epsilon aimed at. Tightness only.
+    steepest = 10.0
+    # Approximate error of a step's spectrum, relative to its tilted mass, in float64. Tightness only.
+    rounding = 2e-14
+    # Number of points that blocks may waste, as a block may have to end inside of a window. Tightness only.
+    margin = 5 * AWAY + 4
+    # Nats by which rounding may be larger than at the order where it is least, where it tells at all. Tightness only.
+    noise = 2.0
     # Ratio of the points set aside for a window to those that its length takes. Tightness only.
     spare = 1.2
     # Least mesh over the largest loss. Tightness only.
@@ -359,7 +337,7 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
         return scaled, total, (top + jnp.log(total))[:, :, 0]
 
     def look(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
-        """Returns the state after one more look at a row of :data:`LOOKS`.
+        """Returns the state after one more look at a row of ``looks``.
 
         The state is the number of the next look, the order whose estimate of delta is the least, the epsilon at which
         that is, all orders (n,) looked at, and the logs of their estimates.
@@ -370,7 +348,7 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
         # only.
         settled = 1e-3
         i, center, before, _, _ = state
-        orders = center * jnp.asarray(LOOKS)[i]
+        orders = center * jnp.asarray(looks)[i]
         _, _, cumulants = sums_of(weighed(orders, before))
         # A share of a run, as a menu may have, counts as a whole one: the root of a moment would estimate nothing.
         exponents = of_sum(cumulants, jnp.maximum(k, 1.0)) + log_peak(orders)
@@ -384,18 +362,18 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
         is_good = estimates <= jnp.maximum(jnp.min(estimates) + enough, -710.0)
         best = orders[jnp.minimum(first_index(is_good), len(orders) - 1)]
         # Next to the largest loss of all the best order grows without end. One over the error aimed at is enough.
-        most = STEEPEST / (asked.relative * jnp.maximum(epsilon, TINY) + asked.absolute)
+        most = steepest / (asked.relative * jnp.maximum(epsilon, TINY) + asked.absolute)
         best = jnp.where(asked.is_epsilon, jnp.minimum(best, most), best) if asked.order is None else asked.order
         # Once neither the epsilon nor the order moves, the last of the looks follows at once.
         is_settled = (i > 0) & (epsilon >= (1 - settled) * before) & (best >= 0.8 * center) & (best <= 1.25 * center)
-        i = jnp.where(is_settled, jnp.maximum(i + 1, len(LOOKS) - 1), i + 1)
+        i = jnp.where(is_settled, jnp.maximum(i + 1, len(looks) - 1), i + 1)
         return i, best, epsilon, orders, estimates
 
-    nothing = jnp.zeros(LOOKS.shape[1], p.dtype)
+    nothing = jnp.zeros(looks.shape[1], p.dtype)
     before = jnp.where(asked.is_epsilon, jnp.inf, asked.value)
     begin = jnp.zeros((), jnp.int32), jnp.ones_like(asked.value), before, nothing, nothing
     # Each look raises its number by at least one, so there are at most as many as LOOKS has rows.
-    _, _, epsilon, orders, estimates = jax.lax.while_loop(lambda state: state[0] < len(LOOKS), look, begin)
+    _, _, epsilon, orders, estimates = jax.lax.while_loop(lambda state: state[0] < len(looks), look, begin)
     # Chernoff's bounds at the orders of the last look, and the variances of the tilted sum.
     shares, total, cumulants = sums_of(logs[:, None, :] + orders[None, :, None] * losses[:, None, :])
     shares = shares / total
@@ -415,7 +393,7 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
     # tilt that is given was chosen for a larger sum, of which this one is a part: its excess here means nothing.
     excess = (loss - least if asked.order is None else jnp.zeros_like(loss)) + looseness
     tails = jnp.log(spared * aim) - excess
-    is_noisy = excess > jnp.maximum(jnp.log(0.1 * aim) - jnp.log(ROUNDING * copies), jnp.min(excess) + NOISE)
+    is_noisy = excess > jnp.maximum(jnp.log(0.1 * aim) - jnp.log(rounding * copies), jnp.min(excess) + noise)
     width = jnp.where(is_noisy, jnp.inf, -tails * variances)
     chosen = jnp.minimum(first_index(width <= 1.02 * jnp.min(width)), len(orders) - 1)
     chosen = chosen if asked.order is None else jnp.zeros_like(chosen)
@@ -443,7 +421,7 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
         lengths, spacing = lengths / scale, spacing * scale[:, None]
     # A loss of a single value needs a positive mesh, too.
     finest = fine * jnp.max(jnp.where(runs[:, None], jnp.abs(jnp.concatenate([low, high], axis=1)), 0.0))
-    mesh = jnp.maximum(spare * jnp.max(lengths) / (points - MARGIN), jnp.maximum(finest, 1e-30))
+    mesh = jnp.maximum(spare * jnp.max(lengths) / (points - margin), jnp.maximum(finest, 1e-30))
 
     # The sum's window: Chernoff's bounds, from the sketches, on where the tilted sum lies about its mean, the best of
     # all rates on either side. Losses are taken from their means, as the exponentials would lose the differences.
@@ -456,7 +434,7 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
     grown = jnp.where(shares[:, None, :] > 0, jnp.expm1(signed[None, :, None] * apart[:, None, :]), 0.0)
     ends = (of_sum(jnp.log1p(jnp.sum(shares[:, None, :] * grown, axis=2))) - tail) / signed
     ends = jnp.where(jnp.isfinite(ends), jnp.abs(ends), jnp.inf).reshape(2, -1)
-    above_mean, below_mean = jnp.min(ends, axis=1) * WIDER
+    above_mean, below_mean = jnp.min(ends, axis=1) * wider
     width = above_mean + below_mean + 8 * mesh
     room = 1.0 * CIRCLE * points - 16
     # Whether the spectrum falls below the truncation error: first at the highest of the frequencies that would be
@@ -473,9 +451,9 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
     distances = mesh * _DISTANCES
     nearest = mesh * jnp.min(spacing, axis=1, keepdims=True)
     overlap = jnp.exp(-0.23 * (distances[None] / half) ** 2)
-    steady = of_sum(jnp.where(nearest <= distances[None], STEADY * overlap, 0.0))
+    steady = of_sum(jnp.where(nearest <= distances[None], least_steady * overlap, 0.0))
     # At pi over a distance the best of the bounds by shorter distances counts.
-    steady = jnp.max(GAINS * steady[None], axis=1)
+    steady = jnp.max(gains * steady[None], axis=1)
     is_beyond = (distances < width / (2 * frequencies_for(points))) | (_DISTANCES == 1)
     steady = jnp.min(jnp.where(is_beyond, steady, jnp.inf))
     has_atoms = jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
@@ -545,6 +523,11 @@ def _lay_out(
     the bin about that mass balances by itself: a point is at log P/Q of the bin, and the mass is represented without
     first-order loss, from above as from below. Every other bin is balanced by flows.
     """
+    # Least probability of a bin for the mesh to be laid such that the bin balances. Tightness only.
+    of_bulk = 0.05
+    # Largest ratios of the distances between points of two blocks: 8 from one block to the next. Tightness only. The
+    # mass that a narrow bin leaves to a wide one beside it falls far.
+    steep = np.exp2(np.minimum(3.0 * np.abs(np.subtract.outer(np.arange(BLOCKS), np.arange(BLOCKS))), 60))
     size, center = points // BLOCKS, edges[middle]
     inside = jnp.clip(edges, low, high)
     # Points are no farther apart than a part of their distance from the bulk: next to an infimum, where a wide cell
@@ -560,7 +543,7 @@ def _lay_out(
     at = apart[jnp.searchsorted(cells[1:-1], ends, side="right")]
     beyond = jnp.maximum(jnp.maximum(-ends[1:], ends[:-1] - cells[-1]), 0.0)
     spacing = jnp.minimum(at[:-1], at[1:]) * power_of_two(jnp.clip(jnp.floor(beyond), 0, FURTHER))
-    spacing = jnp.min(spacing[None] * STEEP, axis=1)
+    spacing = jnp.min(spacing[None] * steep, axis=1)
     # Losses in arithmetic progression: one spacing for all, a power of two wide enough for the window.
     is_even, anchor = jnp.isfinite(known.anchors[1] - known.anchors[0]), known.anchors[0]
     even = power_of_two(jnp.maximum(jnp.ceil(jnp.log2((high - low) / (mesh * (points - 4)))), 0.0))
@@ -580,7 +563,7 @@ def _lay_out(
     most = jnp.minimum(first_index(masses[0] >= jnp.max(masses[0])), 2)
     (mass, of_q), lowest, highest = masses[:, most], lows[most], highs[most]
     balance = jnp.log(mass) - jnp.log(of_q)
-    is_bulk = (mass > BULK) & jnp.isfinite(balance) & jnp.isnan(anchor)
+    is_bulk = (mass > of_bulk) & jnp.isfinite(balance) & jnp.isnan(anchor)
     point = jnp.where(is_bulk, balance, jnp.where(jnp.isfinite(anchor), anchor, center))
     unit = mesh * jnp.where(is_even, spacing[0], 1.0)
     count = (point - start) / unit

@@ -54,12 +54,6 @@ from jaxacct.numerics.programs import Program, by_pairs, by_platform, compiled, 
 from jaxacct.saddlepoint import one_run, solve
 from jaxacct.saddlepoint.one_run import Closed, Sure, closed_forms
 
-DIFFERENCE = 3e-5
-"""Relative step of central differences in float64: about the cube root of delta's relative error.
-
-Derivatives alone depend on it.
-"""
-
 ROW = 32
 """Number of questions of one compiled call of :func:`curve`: one size, so one compilation. Speed only."""
 
@@ -423,9 +417,12 @@ def _slopes(question: Question, answer: Any, by_leaves: list[Any], by_epsilon: A
 
 def _difference() -> float:
     """Returns the relative step of differences for the arithmetic in use."""
+    # Relative step of central differences in float64: about the cube root of delta's relative error. Derivatives alone
+    # depend on it.
+    difference = 3e-5
     # Largest relative step of central differences in any arithmetic. Derivatives alone depend on it.
     widest = 1e-2
-    return min(DIFFERENCE * math.cbrt(scale_error(1.0)), widest)
+    return min(difference * math.cbrt(scale_error(1.0)), widest)
 
 
 @compiled(static=("asked",))

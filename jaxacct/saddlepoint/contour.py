@@ -164,12 +164,6 @@ def largest_order(parts: Parts) -> Array:
 # begin where these conditions hold, or, if that comes first, where the marked mass is negligible beside delta.
 # ----------------------------------------------------------------------------------------------------
 
-UNITS = 1024
-"""Bound on the relative error, in units of roundoff, of Q's mass where P has none. Lowering it can break a bound.
-
-That mass is a sum of so many atoms.
-"""
-
 
 class Rare(NamedTuple):
     """The probabilities of the marked losses of a composition, and the eps for which their share of delta is exact.
@@ -312,6 +306,9 @@ def marks_for(parts: Parts, ends: Ends, high: Array, low: Array, log_mass: Array
 
 def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> Rare:
     """Returns the probabilities of the marked losses, which are left out; ``scans`` are the nodes of the rest."""
+    # Bound on the relative error, in units of roundoff, of Q's mass where P has none. Lowering it can break a bound.
+    # That mass is a sum of so many atoms.
+    units = 1024
     u, worst, off = roundoff(), jnp.zeros(()), jnp.zeros(())
     # Logs of probabilities. ``none``: that no run is marked where losses are large, under P and under Q, and that none
     # is marked where they are small. ``finite``: that no loss is infinite. ``present``: Q's, that all runs of parts
@@ -334,7 +331,7 @@ def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> R
             # Outcomes of a run on which P has no mass are excluded from Q's probability of large losses beside it.
             missing = jnp.clip(scan.missing, 0.0, 1 - u)
             present = present + log_none(counts, missing)[0]
-            off = off + UNITS * u * jnp.sum(jnp.where(counts > 0, counts * missing / (1 - missing), 0.0))
+            off = off + units * u * jnp.sum(jnp.where(counts > 0, counts * missing / (1 - missing), 0.0))
             continue
         # Conditional on a finite loss: the probability that all losses are finite is a factor of its own.
         p, q, large = marked.p if infinite is None else marked.p / (1 - infinite), marked.q, marked.are_large
@@ -366,11 +363,6 @@ def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> R
 # hold wherever a line is.
 # ----------------------------------------------------------------------------------------------------
 
-LADDER = np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
-"""Orders of a look, over the one that is sought. Sound for any values that increase.
-
-They are the orders of the lines to choose from, and of Chernoff's bounds on the terms that the rule adds.
-"""
 
 HERE, HIGHER = -4, 3
 """Index in the ladder of the sought order itself, and the number of orders beyond it, which are for bounds alone.
@@ -379,8 +371,6 @@ All orders up to the sought one may be lines. Where large losses are rare they m
 saddle point, though hardly any of delta; a lower line leaves them out and needs far fewer nodes.
 """
 
-LEAST = 4.0**-16
-"""Smallest order of a look, over the largest. Speed and convergence only: saddle points below are not found."""
 
 LOOKS = 24
 """Largest number of looks for a saddle point. Speed and convergence only.
@@ -446,7 +436,9 @@ class Aim(NamedTuple):
 @with_pair_form(traced=few_digits.ladder)
 def ladder() -> np.ndarray:
     """Returns the orders of a look, over the one that is sought."""
-    return LADDER
+    # Orders of a look, over the one that is sought. Sound for any values that increase. They are the orders of the
+    # lines to choose from, and of Chernoff's bounds on the terms that the rule adds.
+    return np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
 
 
 def find_saddle_point(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
@@ -493,6 +485,8 @@ def _aim_found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: 
 
 def _look(aim: Aim, given: Any) -> Aim:
     """Returns the state after a look at the next order."""
+    # Smallest order of a look, over the largest. Speed and convergence only: saddle points below are not found.
+    least = 4.0**-16
     # Largest step, as a share of the order, after which a look is the last; log delta may move by one nat. Speed only.
     # Any line is sound, and Newton's method for eps corrects the error of Laplace's.
     close = 0.15
@@ -506,7 +500,7 @@ def _look(aim: Aim, given: Any) -> Aim:
             lambda: _left(parts, aim.marks, ends, aim.epsilon, target),
             lambda: (scans, largest, rare, inner),
         )
-    order = jnp.maximum(aim.order, LEAST * largest)
+    order = jnp.maximum(aim.order, least * largest)
     orders = jnp.minimum(order * jnp.asarray(ladder(), order.dtype), largest)
     found, rows = rungs_of(parts, scans, orders)
     # Laplace's method at each order: the eps whose saddle point it is, and log delta there.
@@ -839,11 +833,6 @@ def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, sums: Array
 # small. With the errors of quadrature and rounding, each bounded where it arises, that makes the bracket.
 # ----------------------------------------------------------------------------------------------------
 
-PENALTY = 6.0
-"""Nats by which the integrand on a line may exceed the one at the saddle point. Tightness only.
-
-They are digits lost to rounding, which the bounds count.
-"""
 
 FARTHER = 1.35
 """Factor by which the end of the line is moved out until a bound shows that it is far enough. Speed only."""
@@ -925,6 +914,9 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     the second for a_i below. Every L will do for which one of the bounds on either side is e^-cut of delta; delta <= 1
     is one more bound for a_i below.
     """
+    # Nats by which the integrand on a line may exceed the one at the saddle point. Tightness only. They are digits lost
+    # to rounding, which the bounds count.
+    nats = 6.0
     cut = arithmetic().cut
     ratios = log_moments - orders * epsilon + log_peak(orders) - log_delta + cut
     lines = orders[:-HIGHER]
@@ -935,7 +927,7 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     lengths = jnp.maximum(up, jnp.minimum(down, (cut - log_delta) / lines))
     heights = (log_moments - orders * epsilon - jnp.log(orders) - jnp.log1p(orders))[:-HIGHER]
     penalty = heights - jnp.min(heights)
-    cost = _costs(lengths, penalty, PENALTY)
+    cost = _costs(lengths, penalty, nats)
     best = jnp.minimum(first_index(cost <= jnp.min(cost)), lines.size - 1)
     return best, jax.lax.dynamic_index_in_dim(lengths, best, keepdims=False, allow_negative_indices=False)
 

@@ -38,17 +38,8 @@ from jaxacct.numerics.by_work import stack
 from jaxacct.numerics.precision import TINY, as_float64, exact_float64, is_concrete, log_complement
 from jaxacct.numerics.programs import compiled
 
-ROUNDS = 400
-"""Largest number of evaluations of a profile in search of an epsilon. Sound for any number.
-
-Some 250 reach the ends of float64, and 60 more are halvings.
-"""
-
 FIRST, GROWTH = 1e-3, 16.0
 """First positive epsilon tried, and the factor from one to the next until there is one on either side. Speed only."""
-
-LARGEST = 1e300
-"""Epsilon, in nats, beyond which the search ends. Sound for any value."""
 
 
 class OneRun(NamedTuple):
@@ -73,6 +64,11 @@ class OneRun(NamedTuple):
         the largest epsilon that was seen to be too small and the least that was seen to be enough. The epsilon
         returned was itself evaluated in the loop: evaluated again in another program, it might round differently.
         """
+        # Epsilon, in nats, beyond which the search ends. Sound for any value.
+        largest = 1e300
+        # Largest number of evaluations of a profile in search of an epsilon. Sound for any number. Some 250 reach the
+        # ends of float64, and 60 more are halvings.
+        rounds = 400
         zero, side = jnp.zeros((2,)), SIDES > 0
 
         def halved(state: Any) -> Any:
@@ -88,7 +84,7 @@ class OneRun(NamedTuple):
 
         def is_open(state: tuple[Array, ...]) -> Array:
             count, _, low, high = state
-            return (count < ROUNDS) & jnp.any((low < (1 - 2 * roundoff()) * high) & (high > TINY) & (low < LARGEST))
+            return (count < rounds) & jnp.any((low < (1 - 2 * roundoff()) * high) & (high > TINY) & (low < largest))
 
         # The state is the count and, for both sides, the epsilon to evaluate and the ends of the interval. Epsilon 0
         # comes first, as it is not known to be too small. The loop ends when the ends are neighbours, or at ROUNDS.

@@ -42,21 +42,12 @@ The error is that of delta; or that of epsilon, where epsilon was asked for and 
 value.
 """
 
-NEWTON = 8
-"""Largest number of Newton's steps for eps on a line. Speed only.
-
-Three are usual, as near the root each doubles the digits; from far above, where log delta falls like an exponential,
-each gains a nat.
-"""
 
 LINES = 6
 """Largest number of lines for eps. Speed and convergence only.
 
 One is usual; where large losses are rare Laplace's eps is too far off to choose a line by.
 """
-
-MOVED = 0.005
-"""Nats of log delta by which eps must have moved for another line to be worth its time. Speed and convergence only."""
 
 
 class Opened(NamedTuple):
@@ -314,6 +305,11 @@ class _Looks(NamedTuple):
 
 
 def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Point | None) -> _Told:
+    # Largest number of Newton's steps for eps on a line. Speed only. Three are usual, as near the root each doubles the
+    # digits; from far above, where log delta falls like an exponential, each gains a nat.
+    most_steps = 8
+    # Nats of log delta by which eps must have moved for another line to be worth its time. Speed and convergence only.
+    least_move = 0.005
     line, (least, most), known, delta = on.line, on.facts.infinite, on.known, question.delta
     u, limit = arithmetic().roundoff, _limit()
     # Infinite losses take their share of delta first; the difference rounds by one unit of delta. The bounds on their
@@ -338,14 +334,14 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
         row = jnp.stack([at, value, slope, below, above])[None]
         seen = jax.lax.dynamic_update_slice(seen, row, (rows, jnp.int32(0)), allow_negative_indices=False)
         # Once the root is met, or after NEWTON steps, the side looks follow.
-        rows = jnp.where((rows > 0) | (steps >= NEWTON) | (gap <= 0.01 * jnp.minimum(below, above)), rows + 1, 0)
+        rows = jnp.where((rows > 0) | (steps >= most_steps) | (gap <= 0.01 * jnp.minimum(below, above)), rows + 1, 0)
         margin = jnp.where(rows <= 1, width, margin)
         at = jnp.where(rows == 0, newton, seen[0, 0] + jnp.where(rows == 1, margin, -margin))
         return _Looks(steps + 1, rows, at, margin, seen)
 
     # A rough line, and a point, takes a single look.
     is_single = state.wanted.order > 0 if point is None else point.is_asked | (state.wanted.order > 0)
-    last = jnp.where(is_single, 0, NEWTON + 3)
+    last = jnp.where(is_single, 0, most_steps + 3)
     zero, none = jnp.zeros_like(delta), jnp.int32(0)
     # One look for each round: Newton's until the root is met, then the side looks. ``last`` bounds the number.
     looks = jax.lax.while_loop(
@@ -359,7 +355,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
     # Where the share of the rare losses left out is not known at this eps (``above`` is large), another line leaves out
     # losses whose share is known.
     is_good = known & (jnp.abs(value - target) <= limit) & (_share() * below < allowed) & (above < 0.5)
-    has_moved = line.order * jnp.abs(epsilon - on.epsilon) > jnp.where(above < 0.5, MOVED, 0.0)
+    has_moved = line.order * jnp.abs(epsilon - on.epsilon) > jnp.where(above < 0.5, least_move, 0.0)
     again = ~is_good & known & jnp.isfinite(epsilon) & has_moved
     good = is_good & (room > 0)
     estimate, is_ruled_out = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan), jnp.asarray(False)

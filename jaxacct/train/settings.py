@@ -448,15 +448,6 @@ def items_of(menu: Items, policy: Policy, sampler: Any) -> Items:
 # Other names: groups of settings, which an earlier version had, and names that other libraries have for a setting.
 # ----------------------------------------------------------------------------------------------------
 
-OTHER_NAMES = {
-    **dict.fromkeys(("max_grad_norm", "l2_norm_clip", "clipping_norm", "clipping_threshold"), "clip_norm"),
-    **dict.fromkeys(("batch_size", "lot_size", "logical_batch_size"), "expected_batch_size"),
-    **dict.fromkeys(("sample_rate", "rate"), "sampling_rate"),
-    **dict.fromkeys(("target_epsilon", "target_delta"), "epsilon and delta"),
-    "max_physical_batch_size": "microbatch_size",
-}
-"""Names that other libraries have for arguments of the trainer, and the trainer's. For an error message only."""
-
 
 def _group(name: str, **defaults: Any) -> Any:
     """Returns the class of a group of settings: a frozen dataclass that warns when it is made."""
@@ -488,6 +479,14 @@ def takes_earlier_names(init: Callable[P, None]) -> Callable[P, None]:
 
     Raises TypeError for an unknown name, and says what is meant where another library has it.
     """
+    # Names that other libraries have for arguments of the trainer, and the trainer's. For an error message only.
+    other_names = {
+        **dict.fromkeys(("max_grad_norm", "l2_norm_clip", "clipping_norm", "clipping_threshold"), "clip_norm"),
+        **dict.fromkeys(("batch_size", "lot_size", "logical_batch_size"), "expected_batch_size"),
+        **dict.fromkeys(("sample_rate", "rate"), "sampling_rate"),
+        **dict.fromkeys(("target_epsilon", "target_delta"), "epsilon and delta"),
+        "max_physical_batch_size": "microbatch_size",
+    }
     known = inspect.signature(init).parameters
 
     @functools.wraps(init)
@@ -495,7 +494,7 @@ def takes_earlier_names(init: Callable[P, None]) -> Callable[P, None]:
         given: dict[str, Any] = dict(kwargs)
         for name in sorted(given.keys() - known.keys()):
             if name not in ("clipping", *GROUPS):
-                meant = f": {OTHER_NAMES[name]} is meant" if name in OTHER_NAMES else ""
+                meant = f": {other_names[name]} is meant" if name in other_names else ""
                 raise TypeError(f"DPTrainer() got an unexpected keyword argument {name!r}{meant}.")
             if (value := given.pop(name)) is not None:
                 given |= _by_present_names(name, value, given)

@@ -14,30 +14,16 @@ from jaxtyping import Array, Float
 
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 
-LADDER = np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.3, 1.7, 2.3])
-"""Multiples of the sought order at which a line of integration is tried. Where large losses are rare a lower line loses
-more digits: the highest for which the nodes suffice is wanted, and a finer ladder meets it more closely."""
-
 IN_PAIRS = 12.0
 """Units of roundoff by which characteristic functions err more than in float64: everything but the weights is right to
 19 here (:mod:`jaxacct.numerics.float_pairs.tiles`), not to 8. Bounds rest on it: it must not be lowered."""
 
-CENTRED = 24.0
-"""Units of roundoff by which the same errs where its linear part is taken out: 19, and 5 for that part and the
-difference. Bounds rest on it: it must not be lowered.
-
-With exact weights w and the loss X less its mean, E_t[e^(iwX) - 1] = sum of w g(wX), g(a) = e^(ia) - 1 - ia, of modulus
-at most a^2/2 and 2|a|, and of slope at most |a| and 2. Weights that err by 130 units, and angles that err by two of
-themselves and six of the loss's, move this sum by 150 of min(a^2/2, 2|a|), a tenth of the loss counted in: in the
-second order. The linear part iw X, as the computed weights give it, is subtracted as it is; its true value is w times
-the error of the mean, a sum of terms of one sign. Otherwise the errors of weights would count as a shift of the mean of
-all steps, by a share of the steps' spreads.
-"""
-
 
 def ladder() -> np.ndarray:
     """Returns the multiples of the sought order that are tried."""
-    return LADDER
+    # Multiples of the sought order at which a line of integration is tried. Where large losses are rare a lower line
+    # loses more digits: the highest for which the nodes suffice is wanted, and a finer ladder meets it more closely.
+    return np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.3, 1.7, 2.3])
 
 
 def costs(lengths: Array, penalty: Array, most: float) -> Array:
@@ -105,9 +91,18 @@ def imaginary_and_error(y: Array, w: Array, spacing: Array, spread: Array, units
 
     The linear part, which is the mean's error, is taken out where that makes the error smaller.
     """
+    # Units of roundoff by which the same errs where its linear part is taken out: 19, and 5 for that part and the
+    # difference. Bounds rest on it: it must not be lowered. With exact weights w and the loss X less its mean,
+    # E_t[e^(iwX) - 1] = sum of w g(wX), g(a) = e^(ia) - 1 - ia, of modulus at most a^2/2 and 2|a|, and of slope at most
+    # |a| and 2. Weights that err by 130 units, and angles that err by two of themselves and six of the loss's, move
+    # this sum by 150 of min(a^2/2, 2|a|), a tenth of the loss counted in: in the second order. The linear part iw X, as
+    # the computed weights give it, is subtracted as it is; its true value is w times the error of the mean, a sum of
+    # terms of one sign. Otherwise the errors of weights would count as a shift of the mean of all steps, by a share of
+    # the steps' spreads.
+    of_centred = 24.0
     # Whichever of the two forms has the smaller error counts, frequency by frequency.
     u = roundoff()
     spread, square, mean, doubt = spread
     off = (units + IN_PAIRS) * u * w * spread
-    centred = w * (u * (CENTRED * spread + units * jnp.minimum(2 * spread, w * square / 2)) + doubt)
+    centred = w * (u * (of_centred * spread + units * jnp.minimum(2 * spread, w * square / 2)) + doubt)
     return jnp.where(centred < off, y - w / spacing * mean, y), jnp.fmin(off, centred)

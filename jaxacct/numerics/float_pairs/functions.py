@@ -406,9 +406,6 @@ ROWS = 24
 Number = Decimal | Fraction | int
 """A number of the host, known to more digits than a pair has."""
 
-LARGEST_POWER = 8192
-"""Largest power of two of an exponential: exponentials beyond 2^8192 are inf, and those below 2^-8192 are 0."""
-
 
 def round_to(value: Number, bits: int = 24) -> np.float32:
     """Returns a number of the host in so many bits, rounded to nearest."""
@@ -518,7 +515,9 @@ def _power(r: Pair, k: Int32[Array, " ..."]) -> Wide:
 
 def _beyond(k: Int32[Array, " ..."]) -> Int32[Array, " ..."]:
     """Returns exponents, where those beyond the range of exponentials are moved beyond that of numbers."""
-    return jnp.where(jnp.abs(k) > LARGEST_POWER, 4 * k, k)
+    # Largest power of two of an exponential: exponentials beyond 2^8192 are inf, and those below 2^-8192 are 0.
+    largest_power = 8192
+    return jnp.where(jnp.abs(k) > largest_power, 4 * k, k)
 
 
 def _or_limit(x: Wide, below: float, found: Wide) -> Wide:

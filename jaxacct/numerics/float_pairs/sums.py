@@ -30,9 +30,6 @@ from jaxacct.numerics.float_pairs.wide import Wide
 
 Numbers = TypeVar("Numbers")
 
-BITS = 54
-"""Bits below the largest exponent that a sum keeps. The errors of sums rest on it."""
-
 
 def over_axes(x: Wide, axes: Sequence[int]) -> Wide:
     """Returns the sums over some axes."""
@@ -50,6 +47,8 @@ def over_axes(x: Wide, axes: Sequence[int]) -> Wide:
 
 def _by_pieces(x: Pair, exponent: Array, count: int, total: Callable[[Array], Array]) -> Wide:
     """Returns 2^exponent times the sums of numbers below 2, inf or NaN; ``total`` sums arrays, of ``count`` terms."""
+    # Bits below the largest exponent that a sum keeps. The errors of sums rest on it.
+    bits = 54
     high, low = x
     # So many whole numbers of this many bits stay below 2^30 in sum, and so with a carry.
     piece = min(22, 29 - math.ceil(math.log2(count)))
@@ -60,7 +59,7 @@ def _by_pieces(x: Pair, exponent: Array, count: int, total: Callable[[Array], Ar
     high, low = jnp.where(is_number, high, 0.0), jnp.where(is_number, low, 0.0)
     factor, done, pieces = 2.0 ** (piece - 1), piece - 1, []
     # Piece by piece from the top: each cuts so many bits off the rest, and sums them exactly.
-    for _ in range(-(-BITS // piece)):
+    for _ in range(-(-bits // piece)):
         (whole_high, high), (whole_low, low) = cut(high, factor), cut(low, factor)
         pieces.append(total(whole_high + whole_low))
         factor = 2.0**piece

@@ -49,8 +49,6 @@ from jaxacct.numerics.float_pairs.wide import Wide
 TILE = 8
 """Frequencies of a tile. The error bounds rest on it."""
 
-GROUP = 8
-"""Tiles after which a turn is made anew. The error bounds rest on it."""
 
 DIGITS = 7
 """Digits of a number, of eight bits each. The error bounds rest on it."""
@@ -62,6 +60,8 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
     ``weights`` (lanes, n), n up to 256, are not negative; ``angles`` (lanes, n) are those at frequency 1. All lanes
     have as many tiles filled as the largest of ``tiles`` (lanes,).
     """
+    # Tiles after which a turn is made anew. The error bounds rest on it.
+    at_once = 8
     # Share of the largest weight that the largest product with an angle has to reach; below it results are NaN.
     least_tile = 2.0**-64
     top = jnp.max(weights.exponent, axis=1)
@@ -100,14 +100,14 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
 
     # A group of tiles begins with a turn that is made anew, so that errors of rotations do not add up without end.
     def group(i: Array, sums: Wide) -> Wide:
-        fresh = _turn(wide.multiply(wide.single(_frequency(first + GROUP * i)[:, None]), angles))
+        fresh = _turn(wide.multiply(wide.single(_frequency(first + at_once * i)[:, None]), angles))
         is_known = known & jnp.all(jnp.isfinite(fresh.real.high), axis=1)
-        end = jnp.minimum(GROUP * (i + 1), last)
-        return lax.fori_loop(GROUP * i, end, tile, (sums, _weigh(w, fresh), is_known))[0]
+        end = jnp.minimum(at_once * (i + 1), last)
+        return lax.fori_loop(at_once * i, end, tile, (sums, _weigh(w, fresh), is_known))[0]
 
     last = jnp.max(tiles).astype(jnp.int32)
     sums = Wide(*(jnp.stack([part.T for part in parts]) for parts in zip(real, imaginary, strict=True)))
-    sums = lax.fori_loop(jnp.int32(0), lax.div(last + (GROUP - 1), jnp.int32(GROUP)), group, sums)
+    sums = lax.fori_loop(jnp.int32(0), lax.div(last + (at_once - 1), jnp.int32(at_once)), group, sums)
     return [Wide(*(part[i].T for part in sums)) for i in range(2)]
 
 
