@@ -223,7 +223,7 @@ def _decide(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     if not _may_fall(directions):
         found = _by_facts(tuple(directions), question.at(question.value[None]))
         return jax.tree.map(lambda leaf: leaf[0], found), jnp.asarray(0)
-    return solve.bounds_of(directions, question)
+    return solve.bounds_of(tuple(directions), question)
 
 
 @in_float64_by_programs

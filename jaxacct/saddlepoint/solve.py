@@ -137,18 +137,14 @@ def _target(least: Array, most: Array, delta: Array) -> Array:
     return jnp.log(jnp.maximum(room, jnp.finfo(room.dtype).tiny))
 
 
-def bounds_of(directions: Sequence[Parts], question: Question) -> tuple[Bounds, Array]:
+@compiled
+def bounds_of(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, Array]:
     """Returns the largest of the directions' brackets for a question of one number, and the direction that decides.
 
     Most often the first one decides. A rough line tests whether a later direction can be above the bracket at all. It
     cannot if, at the bracket's lower end of epsilon, its delta is below the one asked for, or if its delta is below the
     bracket's lower end of delta.
     """
-    return _find(tuple(directions), question)
-
-
-@compiled
-def _find(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds, Array]:
     state = answer_directions(directions, question)
     return state.bounds, state.decides
 
