@@ -230,6 +230,7 @@ def attack_curve(made: dict[str, Any]) -> tuple[list[float], list[float]]:
 def _lines(profile: dict[str, list[float]], relation: str) -> list[tuple[float, float]]:
     """Returns lines, by slope and value at 0, each of which bounds the true-positive rate of any test."""
     lines = []
+    # Each point of the profile bounds an attack by two lines, one for each order of the neighbours.
     for epsilon, delta in zip(profile["epsilon"], profile["delta"], strict=True):
         if relation != "add":
             lines.append((math.exp(min(epsilon, 700.0)), delta))
@@ -361,6 +362,7 @@ def assumptions(spec: Spec) -> list[dict[str, str]]:
                 text, said_by, void = above
                 rising = " and none falls where a record is added" if mechanism.monotone else ""
                 found.append((text.format(monotone=rising), said_by, void))
+    # A report of the trainer says what a release stands for where steps share their noise.
     for config in (part["report"]["config"] for part in given["parts"] if "report" in part):
         sampler, noise = config["sampler"], config.get("noise", "independent")
         if noise != "independent" or sampler == "CyclicPoissonSampler":

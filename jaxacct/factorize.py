@@ -124,6 +124,7 @@ def best_bands(
     """
     validation.check_sampling_rate(sampling_rate)
     found = []
+    # Numbers of bands that the rate or the number of steps cannot have are left out.
     for count in bands:
         if count * sampling_rate > 1 or count > steps:
             continue

@@ -163,6 +163,7 @@ def _squares(mechanism: Mechanisms, steps: Steps, relation: Relation) -> list[Ar
     A mechanism that is seen to release nothing is a Gaussian one of infinite noise.
     """
     squares = []
+    # A Gaussian part adds its number of runs over the square of its noise, one that releases nothing adds 0.
     for part, count in parts_of(mechanism, steps):
         if isinstance(part, Gaussian):
             pair: Any = part.dominating_pairs(relation)[0]

@@ -309,6 +309,7 @@ def _as_spec(value: Any, name: str) -> dict[str, Any]:
 
 def _embed(part: Any, folder: pathlib.Path) -> Any:
     """Returns a part with the file that it names read into it, and a report without its training history."""
+    # A part names its file under the word of its reader; a specification that is found there has one part.
     for reader in READERS if isinstance(part, dict) else ():
         if isinstance(part.get(reader), str):
             file = folder / part[reader]

@@ -457,6 +457,7 @@ def as_float32(strategy: Any, *names: str) -> None:
 
     So the account, in float64, is of the very matrix that makes the noise.
     """
+    # Values given are rounded once, when the strategy is made.
     for name in names:
         value = getattr(strategy, name)
         # Other values, of whatever type, were put there by JAX.

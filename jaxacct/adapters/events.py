@@ -138,6 +138,7 @@ def join_parts(parts: Parts) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ..
         groups.setdefault((part.kind, part.static, alike), []).append((part, count))
     mechanisms: list[Mechanism] = []
     steps: list[ArrayLike] = []
+    # Members of a group differ in numbers alone: one mechanism with arrays for fields stands for them.
     for members in groups.values():
         kind, _, static, inner = members[0][0]
         within = join_parts(dict(inner)) if inner else ()
@@ -546,6 +547,7 @@ def from_history(history: Iterable[tuple[float, float, int]]) -> tuple[tuple[Mec
     '1.5506'
     """
     parts: Parts = {}
+    # Entries of equal settings become one, with the sum of their counts.
     for noise_multiplier, rate, count in history:
         validation.check_whole(count, "steps", 0, MOST_STEPS, "the number of steps")
         PoissonSubsampledGaussian(noise_multiplier, rate)  # raises where a field is out of range

@@ -43,6 +43,7 @@ RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
 
 def add_parser(commands: Any) -> None:
     """Adds the commands to the parser's subcommands."""
+    # The two commands differ in which of the two numbers is given.
     for quantity, given, value in (("epsilon", "delta", "1e-5"), ("delta", "epsilon", "4")):
         command = new_command(
             commands, quantity, functools.partial(run, quantity, given),
@@ -240,6 +241,7 @@ def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
 
     from jaxacct.sweep.description import parsed
 
+    # At most one kind of place may be given, and it has to be that of the curve asked for.
     for name, kind in KINDS.items():
         text = vars(arguments)[name]
         if text is None:

@@ -46,6 +46,7 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     add_rate(command, default="0.1")
     add_steps(command, default=" (default 400)")
+    # Rate and steps have arguments of their own, above; the other settings follow from their defaults.
     for name, (value, letter, meaning) in DEFAULTS.items():
         if name not in ("sampling_rate", "steps"):
             command.add_argument(

@@ -53,6 +53,7 @@ def _examine() -> dict[str, Any]:
         devices = [f"{device.platform}: {device.device_kind}" for device in jax.devices()]
     except RuntimeError as error:  # a platform that is asked for and not there
         arithmetic["none"] = str(error).splitlines()[0]
+    # Each compiler is checked by itself: one may be sound where another is not.
     for by in elementary.By if devices else ():
         try:
             elementary.check(by)

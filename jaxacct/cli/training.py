@@ -488,6 +488,7 @@ def _rules(arguments: argparse.Namespace) -> tuple[dict[str, Any], tuple[float, 
     rules, drop = _rules_in_file(arguments.columns)
     drop += arguments.drop or []
     everywhere: tuple[float, float] | None = None
+    # Bounds with a name are of that column; one pair without a name is of all columns that have no rule.
     for text in arguments.bounds or []:
         name, _, interval = text.rpartition("=")
         low, colon, high = interval.partition(":")
@@ -522,6 +523,7 @@ def _rules_in_file(path: str | None) -> tuple[dict[str, Any], list[str]]:
         raise wrong from None
     if not isinstance(there, dict):
         raise wrong
+    # Two numbers are bounds, two or more names are categories, and null leaves a column out.
     for name, rule in there.items():
         numbers = isinstance(rule, list) and len(rule) == 2 and all(type(end) in (int, float) for end in rule)
         names = isinstance(rule, list) and len(rule) > 1 and all(isinstance(entry, str) for entry in rule)

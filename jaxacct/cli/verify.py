@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     from jaxacct.verify.border import states_less
 
     verdicts = []
+    # Each claim is judged by itself. What cannot be judged is undecided, and the others go on.
     for claim in found:
         bracket = 0.0 if states_less(claim.mechanism) else claim.lower, claim.upper
         try:
@@ -186,6 +187,7 @@ def _of_sweep(record: dict[str, Any]) -> Iterator[Claim]:
     kind = record["mechanisms"][0]
     columns = record["results"]
     axes = record["axes"].values()
+    # Results lie in the order of the axes' product, or of their rows; each is a claim of its own.
     for i, place in enumerate(zip(*axes, strict=True) if record.get("layout") == "rows" else itertools.product(*axes)):
         entry = record["constants"] | dict(zip(record["axes"], place, strict=True))
         bounds = {name: columns[name][i] for name in ("lower", "upper")}

@@ -479,6 +479,7 @@ def _worst(span: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
         # The chord from each mesh point to the one before it, at its left end: its value at e^x = 0.
         ends = np.concatenate([[1.0], padded[:-1] + (padded[:-1] - padded[1:]) / math.expm1(h)])
         before, best = None, np.zeros_like(worst)
+        # At each t of the mesh its value of (*); between two of them the larger one and the bulge.
         for j in range(points + 1):
             value = _from(padded, -j, x.size) * high[j] + _from(padded, points - j, x.size) * low[j]
             if before is not None:

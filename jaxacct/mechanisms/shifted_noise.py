@@ -349,6 +349,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         def bound(slope: Array) -> Array:
             b = jnp.minimum(w * slope * s**2, steepest * s**2 / spread)
             moduli, turns = [], []
+            # Modulus and argument of both mixtures on the line, each relative to its own reference.
             for share, reference in zip(shares, references, strict=True):
                 angles = (locations - reference) * b / s**2
                 cosine, sine = jnp.matmul(jnp.cos(angles), share), jnp.matmul(jnp.sin(angles), share)

@@ -292,6 +292,7 @@ def sizes_and_costs(runs: Sequence[float], sizes: Sequence[int | None]) -> tuple
         # Sizes of blocks are chosen for a budget of about 2,000 units, or 512 for each run where it pays for few.
         known, units = [None] * len(sizes), min(2000, 512 * min(runs))
     found = []
+    # Sizes and costs that the caller fixed stay; for the others the least wasteful ones are sought.
     for number, size, cost in zip(runs, sizes, known, strict=True):
         if size is None or cost is None:
             # For each cost as many runs as it pays for are tried; and a single run at its own cost, where few are paid.
@@ -352,6 +353,7 @@ def blocks_of(
     """
     every = [directed_parts(mechanism, count, relation) for mechanism, count in items]
     rows = []
+    # A row for each direction, with the block of every item.
     for direction in range(max(map(len, every))):
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]

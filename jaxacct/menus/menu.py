@@ -116,6 +116,7 @@ class Game:
 
     def _costs_too_much(self, index: int) -> bool:
         """Returns whether one item alone seems to cost more than delta: a choice, and no bound."""
+        # In either direction the item's own delta is compared with the menu's.
         for row in self.rows:
             losses, masses = masses_of(row[index])
             over = np.maximum(-np.expm1(np.minimum(self.guarantee.epsilon - losses, 0.0)), 0.0)
@@ -273,6 +274,7 @@ class Menu:
     def __str__(self) -> str:
         guarantee = f"({rounded_up(self.epsilon)}, {rounded_up(self.delta)})-DP by {self.relation}"
         lines = [f"{guarantee}: {self.budget} units, which cost a delta of {rounded_up(self.value)} at most"]
+        # A line for each item, with what it costs and how often the budget pays for it.
         for index, item in enumerate(self.items):
             if item.cost in (0, NEVER):
                 lines.append(f"{index:3d}  {item.mechanism}: {'never' if item.cost else 'always'} granted")

@@ -249,6 +249,7 @@ def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]
     """Returns a line for each assumption that the values for :func:`table`'s arguments break."""
     expected = table()
     found = []
+    # Functions: the worst argument of each is compared with the units of roundoff that it is allowed.
     for name, assumption in ASSUMED.items():
         worst, at = 0.0, 0.0
         for x, value, truth in zip(assumption.arguments, values[name], expected.references[name], strict=True):
@@ -258,6 +259,7 @@ def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]
             worst, at = max((worst, at), (off, x))
         if worst > assumption.units:
             found.append(f"{name}({at!r}) is {worst:.3g} units of roundoff off, more than {assumption.units:g}")
+    # Operations: results have to be the nearest float64, bit for bit.
     for operation, row, exact in zip(OPERATIONS, arithmetic, expected.exact, strict=True):
         wrong = np.flatnonzero(row != exact)
         if wrong.size:

@@ -206,6 +206,7 @@ def epsilon_over_steps(
         raise ValueError(f"steps = {steps} are not all whole and at least 1: round them, as np.geomspace(...).round().")
     axes = axes_or_new(axes)
     axes.set(xscale="log", yscale="log")
+    # One line for each accountant; those that give a bracket show its lower end, too.
     for label, accountant in accountants.items():
         found = [accountant(mechanism, int(count), delta, relation=relation) for count in places]
         upper = [float(each.upper if isinstance(each, Bounds) else np.asarray(each)) for each in found]
@@ -419,6 +420,7 @@ def _plain_ticks(axes: Axes) -> None:
     """Writes plain numbers such as 0.5, 1, 2 at logarithmic axes of few decades, in place of powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+    # Either axis may be logarithmic; four decades or more keep powers of ten.
     for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
         if axis.get_scale() == "log" and high < 1e4 * low:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1, 3)))

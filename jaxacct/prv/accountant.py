@@ -688,6 +688,7 @@ def check_error(error: tuple[float, float], question: Question, *, concrete: boo
     if not isinstance(error, tuple) or len(error) != 2:
         raise ValueError(f"error = {error} is no pair: give the errors (of epsilon, of delta) as a tuple.")
     is_epsilon = isinstance(question, ForEpsilon)
+    # The error of what is asked for has to be above 0; the other one may be 0.
     for value, name, alone in zip(error, ("error[0]", "error[1]"), (is_epsilon, not is_epsilon), strict=True):
         validation.check_number(value, name)
         if not (value > 0 or (value == 0 and not alone)) or not np.isfinite(value):

@@ -270,6 +270,7 @@ def compute(
         mechanism, places = settings.mechanisms[int(code)], np.flatnonzero(classes == code)
         program = program_of(quantity.exact, mechanism, tuple(columns), devices, memory)
         start = 0
+        # Results come block by block, in the order of the places of this mechanism.
         for block in run(program, {name: column[places] for name, column in columns.items()}):
             at = places[start : start + len(block["upper"])]
             for name, values in block.items():

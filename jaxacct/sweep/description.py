@@ -218,6 +218,7 @@ class Boxes:
             # Along one axis: the boxes that are touched, and which of the picked places lie in each.
             boxes = pick // width
             along.append([(int(at), np.flatnonzero(boxes == at), width) for at in np.unique(boxes)])
+        # A box is one choice along each axis; its places are the product of those along the axes.
         for sides in itertools.product(*along):
             i = int(np.ravel_multi_index([at for at, _, _ in sides], self.counts)) if sides else 0
             where = tuple(inside for _, inside, _ in sides)
@@ -352,6 +353,7 @@ def _settings(mechanism: Classes, given: dict[str, Any], layout: str) -> Setting
     values: dict[str, Any] = {}
     if not isinstance(mechanism, type):
         values[MECHANISM] = np.array([distinct.index(entry) for entry in classes], np.float64)
+    # Axes and constants become float64 arrays that nobody changes later.
     for name, value in given.items():
         # Values that are mapped from a file are not copied into memory.
         on_disk = isinstance(value, np.memmap) and value.dtype == np.float64

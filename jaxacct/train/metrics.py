@@ -92,6 +92,7 @@ class Metrics:
             raise ValueError(
                 f"measures has {CLIPPED!r}, the name of the share of gradients that are clipped: rename it."
             )
+        # A measure without a public bound has no sensitivity, and no noise would protect it.
         for name, measure in self.measures.items():
             if not (isinstance(measure, tuple) and len(measure) == 2):
                 raise TypeError(f"measures has {measure!r} for {name!r}: give a pair, (function, bound).")

@@ -127,6 +127,7 @@ def check_module(model: nnx.Module) -> None:
                 "from public data: model.eval(), or use_running_average=True."
             )
         frozen.update((id(module.mean), id(module.var)))
+    # Statistics outside of the layers that were looked at above belong to layers of the user's own.
     for path, variable in nnx.iter_graph(model):
         if isinstance(variable, nnx.BatchStat) and id(variable) not in frozen:
             raise ValueError(
@@ -401,6 +402,7 @@ def _narrow(model: nnx.Module, dtype: Any) -> None:
     nodes = [node for _, node in nnx.iter_graph(model)]
     adapted = [node for node in nodes if isinstance(node, LowRank)] if jnp.dtype(dtype) == jnp.int8 else []
     apart = {id(node.base.kernel) for node in adapted}
+    # Adapters are left out, and kernels beside them, which are rounded below.
     for leaf in nodes:
         if not isinstance(leaf, nnx.Param) or isinstance(leaf, nnx.LoRAParam) or id(leaf) in apart:
             continue
@@ -727,6 +729,7 @@ def to_group_norm(model: nnx.Module, groups: int = 32, *, example_axes: int = 3)
 
     if isinstance(copied, nnx.BatchNorm):
         return group_norm(copied)
+    # The graph is listed before it is changed; a layer that is shared is replaced by one layer.
     for _, node in list(nnx.iter_graph(copied)):
         if isinstance(node, nnx.Pytree):
             for name, child in list(vars(node).items()):

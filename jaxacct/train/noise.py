@@ -100,6 +100,7 @@ def privatize_step(
     """
     if strategy is not None:
         made = jax.tree.leaves(jax.eval_shape(lambda: start(strategy, total)))
+        # A state may have been saved and restored: rounded numbers would no longer cancel earlier noise.
         for leaf, like in zip(jax.tree.leaves(state), made, strict=True):
             if jnp.issubdtype(like.dtype, jnp.floating) and leaf.dtype != like.dtype:
                 raise TypeError(

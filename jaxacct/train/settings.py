@@ -492,6 +492,7 @@ def takes_earlier_names(init: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(init)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
         given: dict[str, Any] = dict(kwargs)
+        # Names that are not in the signature are earlier ones, which are replaced and warn, or mistakes.
         for name in sorted(given.keys() - known.keys()):
             if name not in ("clipping", *GROUPS):
                 meant = f": {other_names[name]} is meant" if name in other_names else ""

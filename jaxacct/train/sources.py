@@ -68,6 +68,7 @@ def arrays_in(data: Any) -> Any:
     Raises TypeError where a leaf is no array, or one of NumPy that does not hold numbers, and names it.
     """
     data = jax.tree.map(lambda leaf: leaf.to_numpy() if hasattr(leaf, "to_numpy") else leaf, data, is_leaf=is_no_tree)
+    # The first leaf that cannot be an array of numbers is named by its path.
     for path, leaf in jax.tree_util.tree_leaves_with_path(data, is_leaf=is_no_tree):
         if not _is_array(leaf):
             raise TypeError(

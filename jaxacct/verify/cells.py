@@ -570,6 +570,8 @@ class Composed:
         for side in sides:
             total: Tilted | None = None
             counted = np.zeros(len(runs))
+            # Law by law: the masses of one run are tilted, cropped, raised to their power, and multiplied into the
+            # product.
             for i, ((law, k), own, log) in enumerate(zip(runs, points, logs, strict=True)):
                 masses = side(law, own, tiny, (log - TAIL) / self.t)
                 if side is not lower:
@@ -655,6 +657,7 @@ class Composed:
         if abs(ratio) > 1e12:
             raise TooMuch("an epsilon far from the lattice")
         values = []
+        # The measures above and below: each gives a bound on delta at epsilon.
         for _, sums_p, sums_q, last in self.ends:
             # P's mass less e^eps times Q's is largest over the points above eps; floats know their number to within 1.
             near = [min(max(last - math.floor(ratio) + i, 0), len(sums_p) - 1) for i in (-1, 0, 1)]

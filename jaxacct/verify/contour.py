@@ -577,6 +577,7 @@ def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: floa
         error += tilt.ends()[2]
         run: list[tuple[arb, arb]] = []
         tiny = goal / 1000
+        # Cells that hold next to nothing are left to the error; runs of all others become panels.
         for middle, half, above in tilt.cells(0.5 if piece.curvature > 0 else 0.125, tiny):
             if above < tiny:
                 error += above
@@ -630,6 +631,7 @@ def _panel(
         parts = [(middle - half / 2, half / 2), (middle + half / 2, half / 2)]
         return sum((_panel(tilt, m, h, limit, goal, weights, losses, depth + 1) for m, h in parts), arb(0))
     kappa, t = tilt.piece.curvature, tilt.t
+    # Gauss's nodes on the panel; each is a loss with the weight of the tilted density there.
     for node, weight in _gauss(n, ctx.prec):
         x = middle + half * node
         p = total(tilt.piece.p, x)
@@ -1053,6 +1055,7 @@ def reach(runs: Runs, t: arb, step: float, goal: float, scales: list[arb]) -> tu
     # fall short, the next round goes on from the proved values. The bounds returned are proved at the last frequency;
     # after the last round they may miss the goal.
     for _ in range(40):  # sound for any number
+        # The tables' estimates decide how far the frequency rises; nothing is proved by them.
         while True:
             logs = sum(k * found.at(frequency)[0] for found, (_, k) in zip(tables, runs, strict=True))
             if logs - math.log(math.pi * frequency) <= goal + 1:

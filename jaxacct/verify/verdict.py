@@ -215,6 +215,7 @@ class Direction:
 
     def _integrated(self, epsilon: arb) -> arb:
         """Returns the contour integral, on a line placed for this epsilon or for one nearby."""
+        # A line from an epsilon nearby is taken first: it costs nothing new.
         for where, line, beyond, share in self.lines:
             # A line is valid at every epsilon; the radius shows whether it is still tight at this one.
             if abs(where - float(epsilon)) <= 1e-3 * abs(where):

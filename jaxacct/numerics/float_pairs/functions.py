@@ -280,6 +280,7 @@ def _near_one(s: Decimal) -> list[Decimal]:
     """Returns the Taylor coefficients of erf(x) / x as a function of s = x^2."""
     found = []
     drive = 2 / (2 * quarter_turn()).sqrt()
+    # Coefficient by coefficient, each from a series of its own.
     for m in range(TERMS):
         # The m-th derivative over m! of the sum of (-s)^n / (n! (2 n + 1)), term by term.
         total, power = Decimal(0), Decimal(1)
@@ -762,6 +763,7 @@ def compute(do: Operations | None = None) -> np.ndarray:
 def failures(values: np.ndarray) -> list[str]:
     """Returns a line for each row whose values are not as assumed."""
     found = []
+    # The first value of a row that errs by more than the table says is enough.
     for row, given, exact in zip(TABLE, values, expect(), strict=True):
         for value, truth, (x, y) in zip(given, exact, OPERANDS, strict=True):
             if not (np.isfinite(value) and abs(Fraction(float(value)) - truth) <= Fraction(row.error) * abs(truth)):

@@ -152,6 +152,8 @@ class _Planning:
         def read(atom: Any) -> Any:
             return Known(np.asarray(atom.val, _type_of(atom).dtype)) if isinstance(atom, Literal) else values[atom]
 
+        # Calls are replaced by the operations within, so that a plan has no calls but those that are one operation
+        # here.
         for equation in program.eqns:
             inputs = tuple(map(read, equation.invars))
             inner = CALLS.get(equation.primitive.name)
@@ -262,6 +264,7 @@ def constant_of(step: Step) -> tuple[Callable[[Any], Any], Any] | None:
     """Returns the function that a step with one constant operand is of the other, and that operand; None for others."""
     if len(step.inputs) != 2 or getattr(step.operands[0], "dtype", None) != FLOAT64:
         return None
+    # Either operand may be the constant one; most functions have a short form for one side alone.
     for place, atom in enumerate(step.inputs):
         other = step.inputs[1 - place]
         if isinstance(atom, Known) and atom.value.size == 1 and not isinstance(other, Known):
@@ -295,6 +298,7 @@ def in_turn(plan: Plan) -> Any:
     left, makers = Counter(kinds), {out: i for i, step in enumerate(plan.steps) for out in step.outputs}
     users: list[list[int]] = [[] for _ in plan.steps]
     missing = []
+    # For each step: from how many others it waits, and which steps wait for it.
     for i, step in enumerate(plan.steps):
         # A plan is in the order of its program, so makers come before users; arguments and constants have no maker.
         needed = {makers[atom] for atom in step.inputs if isinstance(atom, int) and atom in makers}
@@ -308,6 +312,7 @@ def in_turn(plan: Plan) -> Any:
         single.append(i) if kinds[i] is None else ready.setdefault(kinds[i], []).append(i)
 
     def after(done: Sequence[int]) -> None:
+        # A step whose last operand has been computed can be computed next.
         for i in done:
             for user in users[i]:
                 missing[user] -= 1
@@ -687,6 +692,7 @@ class _Interpreter:
 
     def work_off(self, plan: Plan, values: dict[int, Any], read: Callable[[Any], Any]) -> None:
         """Adds the values of all steps."""
+        # Steps of one kind that are ready together are one operation of stacked rows; all others go one by one.
         for kind, steps in in_turn(plan):
             if len(steps) > 1:
                 self.at_once(kind[0], steps, values)
@@ -727,6 +733,7 @@ class _Interpreter:
         ]
         rule = WHOLE[name] if name in WHOLE else functools.partial(REAL[name], steps[0].equation.params)
         found = rule(*columns)
+        # Each step takes its rows of the stacked results.
         for place, among in enumerate(_once(found if isinstance(found, list) else [found])):
             first = 0
             for step, shape, count in zip(steps, shapes, rows, strict=True):

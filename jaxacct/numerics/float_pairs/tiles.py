@@ -273,6 +273,7 @@ def exp_remainder(x: Wide, expm1_x: Wide) -> list[Wide]:
     (last, last_low), *rest = coefficients[::-1]
     p, q = _onto(last, product(high, tail))
     q = q + last_low
+    # Horner's rule, from the second highest coefficient down, in two floats.
     for c, d in rest:
         # c + d + x (p + q), formed as in pair.multiply; the larger terms come first.
         p1, p2 = halves(p)

@@ -395,6 +395,7 @@ class Together:
             gradients.append(packed)
             same = all(factor is by[0] for factor in by)
             scales.append(by[0] if same else jnp.stack(by, axis=1)[:, np.repeat(np.arange(len(by)), self.pieces), None])
+        # Each group of held gradients is added in one loop over the rows.
         for group in _groups([starts[number].size for number in stored]):
             numbers = [stored[i] for i in group]
             new = add_rows(

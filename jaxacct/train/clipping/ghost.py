@@ -461,6 +461,7 @@ class Use:
         # ``found`` has, for each axis after the moves so far, the parameter's axis that it comes from.
         found = list(range(len(self.shape)))
         shapes = [*(shape for shape, _ in self.moves), (*self.copies, *self.layer.weight_shape)]
+        # Transpositions are followed back; a reshape cannot be, and ends the search.
         for (shape, order), result in zip(self.moves, shapes[1:], strict=True):
             if order is not None:
                 found = [found[axis] for axis in order]
@@ -803,6 +804,7 @@ class GhostLoss:
         self._uses = Uses(traced, self._count)
         self.taps: dict[int, Tap] = {}
         self.reasons: list[str] = []
+        # Each parameter gets a form that leaves out its gradients, or the reason why it has none.
         for leaf in range(self._count):
             form, reason, uses = self._chosen(leaf, shapes[leaf])
             self.reasons.append(reason)

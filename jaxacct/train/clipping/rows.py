@@ -101,6 +101,7 @@ def refuse(jaxpr: core.Jaxpr, what: str = "loss") -> None:
     callbacks = ("pure_callback", "io_callback", "ffi_call")
     by_rows = ("sequential", "sequential_unrolled")  # a callback's ways of batching that call it for each row
     generators = ("rng_bit_generator", "rng_uniform")  # they draw the numbers of a whole batch at once
+    # Every operation is looked at, within calls and branches as well.
     for step in operations(jaxpr):
         name = step.primitive.name
         if name == "custom_vmap_call" and not _calls_each_row(step.params["rule"]):
@@ -178,6 +179,7 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
     # kept in ``alone``. First each finite kind has all places, beside copies of itself; then kinds are mixed.
     for chosen in (*(np.full(size, kind) for kind in range(len(draws))), *_mixtures(size, random)):
         found = [np.asarray(part).reshape(size, -1) for part in looked(params, stacked, chosen.astype(np.int32))]
+        # Whatever stands beside it, a row of a kind has to give the bits of that kind's first result.
         for kind in {*chosen.tolist()} & {*range(len(draws))}:
             if kind not in alone:
                 first = [part[:1].copy() for part in found]
@@ -204,6 +206,7 @@ def _mixtures(size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
     """
     beside = np.array([4, 5, 6, 2, 3])
     turns = 2 * len(beside)  # each of them once at each of two places; fewer check less
+    # Kinds 0 and 1 have the even places in one turn and the odd ones in the next, and each time other neighbours.
     for turn in range(turns if size > 1 else 0):
         is_own = np.arange(size) % 2 == turn % 2
         is_own = random.permutation(is_own) if turn >= turns // 2 and size > 2 else is_own

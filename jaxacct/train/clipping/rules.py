@@ -379,6 +379,7 @@ def _norm(squares: PyTree) -> Float64[Array, " batch"]:
 
 def _flatten(norms: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yields the groups of a nested mapping, as tuples of names, with their norms."""
+    # Nested names and names with a slash mean the same group.
     for name, below in norms.items():
         group = (*above, *str(name).split("/"))
         if isinstance(below, Mapping):
