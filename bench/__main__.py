@@ -129,7 +129,7 @@ def save(out: Path, cases: dict[str, Any], *, quick: bool, limits: runner.Limits
     ordered = {case: cases[case] for case in CASES if case in cases} | cases
     numbers = {"quick": quick, "cores": limits.cores, "limits": limits._asdict(), "cases": ordered}
     if not quick:
-        numbers["claims"] = claims.judged(cases)
+        numbers["claims"] = claims.judge(cases)
     results = report.write(out / f"{name}.json", numbers, versions_of(cases))
     page = out / f"{name}.md"
     page.write_text(tables.markdown(results))

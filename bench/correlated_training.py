@@ -65,7 +65,7 @@ def step_times(name: str, batch: int, rounds: int, steps: int) -> dict[str, Any]
     for turn in range(rounds + 1):
         for key, trainer in trainers.items():
             start = time.process_time()
-            run = trainer._compiled(trainer.program.run)
+            run = trainer._compile(trainer.program.run)
             state, _ = run(states[key], trainer._present_curve(), trainer._constants, trainer.data, steps)
             states[key] = jax.block_until_ready(state)
             if turn:
@@ -119,7 +119,7 @@ def accuracies(folder: Path) -> list[dict[str, Any]]:
                 begun = dataclasses.replace(
                     start, key=run_key(seed), opt_state=start.opt_state._replace(hyperparams=rates)
                 )
-                run = trainer._compiled(trainer.program.run)
+                run = trainer._compile(trainer.program.run)
                 state, refused = run(begun, curve, trainer._constants, trainer.data, steps)
                 assert int(state.step) == steps
                 assert not refused

@@ -218,7 +218,7 @@ def by_contour(rows: list[Case]) -> Brackets:
     return np.concatenate(found[0])[: len(rows)], np.concatenate(found[1])[: len(rows)]
 
 
-def judged(rows: list[Case]) -> dict[str, Any]:
+def judge(rows: list[Case]) -> dict[str, Any]:
     """Returns, for each accountant, the violations, and how tight it was."""
     accountants = {"prv": by_mesh, "saddlepoint": by_contour}
     violations: dict[str, list] = {name: [] for name in accountants}
@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    record = judged(cases(arguments.pairs, arguments.seed))
+    record = judge(cases(arguments.pairs, arguments.seed))
     for name in ("prv", "saddlepoint"):
         print(f"{name}: {record[name]['violations']} violations on {record['pairs']} pairs; {record[name]}")
     if arguments.json:

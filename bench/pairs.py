@@ -238,7 +238,7 @@ def counted_ones(count: int, points: int, seed: int) -> Iterator[Job]:
     yield Job(f"mesh, {points} points, as counted", _asking(mesh, make, "remove"), rows, None, GAP, as_counted)
 
 
-def judged(job: Job, exact: Any, found: Any) -> dict[str, Any]:
+def judge(job: Job, exact: Any, found: Any) -> dict[str, Any]:
     """Returns what is to be said of a batch."""
     apart = ~((found.lower <= exact.upper) & (exact.lower <= found.upper))
     if job.truth is not None:
@@ -290,7 +290,7 @@ def main() -> None:
             continue
         begun = time.process_time()
         native, found = job.run(job.ask, job.rows)
-        record = judged(job, native, found) | {"seconds": time.process_time() - begun}
+        record = judge(job, native, found) | {"seconds": time.process_time() - begun}
         record["referee"] = refereed(job, found, arguments.refereed)
         records.append(record)
         console.print(record)

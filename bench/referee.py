@@ -122,7 +122,7 @@ def setting(index: int) -> tuple[str, Any, Any, str, str, float]:
     return " + ".join(laws), mechanisms, steps, relation, quantity, given
 
 
-def judged(index: int) -> dict[str, Any]:
+def judge(index: int) -> dict[str, Any]:
     """Returns the record of one setting."""
     name, mechanisms, steps, relation, quantity, given = setting(index)
     library = (ja.epsilon if quantity == "epsilon" else ja.delta)(mechanisms, steps, given, relation=relation)
@@ -194,7 +194,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     done = len(arguments.out.read_text().splitlines()) if arguments.out and arguments.out.exists() else 0
     for index in range(done, arguments.count):
-        line = json_files.dumps(judged(index))
+        line = json_files.dumps(judge(index))
         if arguments.out is None:
             print(line, flush=True)
         else:

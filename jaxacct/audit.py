@@ -339,16 +339,16 @@ def mu_lower_bound(correct: Sequence[int], guesses: int, canaries: int, confiden
     """
     check_confidence(confidence)
 
-    def refuted(mu: float) -> bool:
+    def is_refuted(mu: float) -> bool:
         deltas = np.asarray(gdp_to_delta(mu, EPSILONS))
         each = [p_value(right, guesses, canaries, EPSILONS, deltas) for right in correct]
         return combined(each) < 1 - confidence
 
     # The bound is looked for in this range; ten halvings of its logarithm leave 1.1 %. Sound for any numbers.
     smallest, largest = 2.0**-10, 2.0**6
-    if not refuted(smallest):
+    if not is_refuted(smallest):
         return 0.0
-    return largest if refuted(largest) else bisect(refuted, smallest, largest, steps=10, middle=geometric_mean)
+    return largest if is_refuted(largest) else bisect(is_refuted, smallest, largest, steps=10, middle=geometric_mean)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -440,12 +440,12 @@ def with_canaries(loss: Callable[..., Array], size: float) -> Callable[..., Arra
     what ``loss`` takes after the model.
     """
 
-    def extended(model: WithCanaries, number: Array, included: Array, *example: Array) -> Array:
+    def extend(model: WithCanaries, number: Array, included: Array, *example: Array) -> Array:
         ordinary = loss(model.inner, *example)
         pushed = jnp.where(included, size * model.canaries[...][number], 0.0)
         return jnp.where(number < 0, ordinary, pushed)
 
-    return extended
+    return extend
 
 
 def rows(data: tuple[Array | np.ndarray, ...], included: Bool[np.ndarray, " canaries"]) -> tuple[np.ndarray, ...]:

@@ -11,7 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jaxacct.numerics.precision import TINY, as_float64, in_float64, in_float64_by_programs, is_concrete, outside, scope
+from jaxacct.numerics.precision import (
+    TINY,
+    as_float64,
+    in_float64,
+    in_float64_by_programs,
+    is_concrete,
+    leave_scope,
+    scope,
+)
 from jaxacct.numerics.programs import OUTWARD, compiled, lower_bound, raise_bound
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.outward import rounded_down, rounded_up
@@ -75,7 +83,7 @@ class Bounds:
         It has converged where either has. The estimate is this one's where that has converged, else the other's. Of
         brackets that contradict each other it is the least that holds both, and has not converged.
         """
-        return outside(_intersection(self, other))
+        return leave_scope(_intersection(self, other))
 
     def __float__(self) -> float:
         if np.ndim(self.upper):
@@ -121,7 +129,7 @@ def _gap(lower: ArrayLike, upper: ArrayLike) -> Array:
         low, high = (library.asarray(end, library.float64) for end in (lower, upper))
         relative = (high - low) / library.where(high == 0, 1.0, high)
         gap = library.where(high == 0, 0.0, library.where(library.isfinite(high), relative, library.inf))
-        return outside(gap)
+        return leave_scope(gap)
 
 
 @compiled

@@ -32,10 +32,10 @@ from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, Re
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, parts_of
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
-from jaxacct.numerics.by_work import one_by_one, stack, where_needed
-from jaxacct.numerics.precision import in_float64, in_float64_by_programs, is_concrete, outside, scope
+from jaxacct.numerics.precision import in_float64, in_float64_by_programs, is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import by_pairs, compiled, needs_pairs
-from jaxacct.saddlepoint import one_run
+from jaxacct.numerics.vmapped_loops import one_by_one, stack, where_needed
+from jaxacct.saddlepoint import closed_forms
 from jaxacct.saddlepoint.accountant import Asked, unchecked
 from jaxacct.selection import LARGEST, Binomial, OneWay, Selection, pair_of
 from jaxacct.validation import check_one_of
@@ -161,10 +161,10 @@ def _profile(
     """Returns the answers to concrete questions (n,), which share programs and compositions where they can."""
     mechanism, steps = alone(mechanism, steps)
     if is_search(mechanism, steps):
-        return outside(stack(*of_search(mechanism, questions, relation, accountants)))
+        return leave_scope(stack(*of_search(mechanism, questions, relation, accountants)))
     if isinstance(questions, ForEpsilon) or has_renyi_only(mechanism):
         each = [Composition(mechanism, steps, questions.at(value), relation) for value in questions.value]
-        return outside(stack(*(ask(asked, accountants) for asked in each)))
+        return leave_scope(stack(*(ask(asked, accountants) for asked in each)))
     exact = saddlepoint.accountant.curve(mechanism, steps, questions, relation)
     mesh = functools.partial(prv.curve, mechanism, steps, questions.epsilon, relation=relation)
     return with_mesh(exact, lambda: mesh().delta, questions.tolerance)
@@ -287,7 +287,7 @@ def alone(mechanism: Any, steps: Any) -> tuple[Any, Any]:
 
 
 def _is_plain(asked: Composition) -> bool:
-    return asked.leaves_open() and one_run.is_plain(asked.mechanism) and not needs_pairs("auto", *asked.run)
+    return asked.leaves_open() and closed_forms.is_plain(asked.mechanism) and not needs_pairs("auto", *asked.run)
 
 
 def _by_normal_tails(asked: Composition, found: Bounds | None) -> Bounds:
@@ -380,7 +380,7 @@ def in_pairs(given: Sequence[Accountant]) -> Accountant:
         def in_order(mechanism: Mechanisms, steps: Steps, question: Question) -> Bounds:
             return ask(Composition(mechanism, steps, question, asked.relation, points=asked.points), given)
 
-        return outside(by_pairs(in_order, *asked.run))
+        return leave_scope(by_pairs(in_order, *asked.run))
 
     return Accountant(supports, narrow, suffices=True)
 
@@ -402,13 +402,13 @@ def _by_mesh_and_curves(asked: Composition, found: Bounds | None) -> Bounds:
 def _by_contour(asked: Composition, found: Bounds | None) -> Bounds:
     """Returns the bracket of the exact accountant, converged if it is as narrow as is asked."""
     exact = unchecked(*saddlepoint.accountant.ask(*asked.run, asked.relation))
-    return exact if exact.converged else outside(_judge(exact, asked.gap))
+    return exact if exact.converged else leave_scope(_judge(exact, asked.gap))
 
 
 def _by_mesh(asked: Composition, found: Bounds | None) -> Bounds:
     """Returns the bracket of the mesh, which has an answer for every composition of pairs."""
     mesh = prv.accountant.answer(*asked.run, asked.relation, asked.tolerance, asked.points)
-    return mesh if found is None else outside(_judge(found.intersection(mesh), asked.gap))
+    return mesh if found is None else leave_scope(_judge(found.intersection(mesh), asked.gap))
 
 
 def is_settled(bounds: Bounds, tolerance: Any) -> Any:
@@ -427,12 +427,12 @@ def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: floa
     # Number of meshes of a batch that are composed side by side. Speed and memory only.
     meshes = 64
     # A mesh costs far more than the exact accountant, so it is asked last and as seldom as possible.
-    enough = outside(_judge(exact, tolerance))
+    enough = leave_scope(_judge(exact, tolerance))
     if mesh is None or (is_concrete(enough) and np.all(enough.converged)):
         return enough
 
     def both(enough: Bounds, run: tuple[Any, ...]) -> Bounds:
-        return outside(_judge(enough.intersection(mesh(*run)), tolerance))
+        return leave_scope(_judge(enough.intersection(mesh(*run)), tolerance))
 
     if is_concrete(enough):
         return both(enough, run)

@@ -188,10 +188,10 @@ def _fill(part: Part) -> Part:
     if not missing:
         return part
 
-    def filled(leaf: Any) -> np.ndarray:
+    def fill(leaf: Any) -> np.ndarray:
         return np.concatenate([leaf, np.repeat(np.asarray(leaf)[-1:], missing, axis=0)])
 
-    return jax.tree.map(filled, pairs), np.concatenate([counts, np.zeros(missing, counts.dtype)])
+    return jax.tree.map(fill, pairs), np.concatenate([counts, np.zeros(missing, counts.dtype)])
 
 
 def length_class(length: int) -> int:
@@ -271,7 +271,7 @@ def facts_of(parts: Parts) -> Facts:
     return combined([of_each(known_of)(pairs) for pairs, _ in parts], [steps for _, steps in parts])
 
 
-def says_nothing(directions: list[Parts]) -> bool:
+def is_out_of_range(directions: list[Parts]) -> bool:
     """Returns whether it is seen that in no direction all counts, and all pairs that are run, are in range."""
     if not is_concrete(directions):
         return False

@@ -35,7 +35,7 @@ from jaxacct.ledger import Ledger, RenyiLedger, checked_orders, with_runs
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, parts_of
 from jaxacct.menus.filter import MenuFilter
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.precision import as_float64, exact_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.numerics.precision import as_float64, exact_float64, in_float64, is_zero, kept_positive, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, precise, rounding, runs_within
@@ -98,7 +98,7 @@ class AdditiveFilter(Ledger):
         """Returns the numbers that one run adds."""
         raise NotImplementedError
 
-    def _converted(self, total: Array, delta: Array) -> Array:
+    def _convert(self, total: Array, delta: Array) -> Array:
         """Returns the epsilon at ``delta`` of a sum; inside the float64 scope."""
         raise NotImplementedError
 
@@ -121,7 +121,7 @@ class AdditiveFilter(Ledger):
             cost = total_cost(lambda part: self._cost(part, relation), mechanism, 1)
         else:
             cost = self._cost(mechanism, relation)
-        return outside(_remaining(self.state, *cost))
+        return leave_scope(_remaining(self.state, *cost))
 
     def epsilon(self) -> Float[Array, ""]:
         """Returns the epsilon of what has been granted so far, at the filter's delta; float64.
@@ -129,17 +129,17 @@ class AdditiveFilter(Ledger):
         It is an upper bound for releases fixed in advance, 0 before the first. It is no guarantee at a moment chosen
         because it looks good: then the budget is what holds, or an odometer (:mod:`jaxacct.odometers`).
         """
-        return outside(_epsilon(self))
+        return leave_scope(_epsilon(self))
 
     @property
     def spent(self) -> Float[Array, ""]:
         """The sum granted so far, rounded up; float64."""
-        return outside(_value(self.state.total))
+        return leave_scope(_value(self.state.total))
 
     @property
     def budget(self) -> Float[Array, ""]:
         """The most that is granted; float64."""
-        return outside(_value(self.state.budget))
+        return leave_scope(_value(self.state.budget))
 
 
 def check_mechanism_delta(own: ArrayLike, delta: ArrayLike) -> None:
@@ -215,8 +215,8 @@ def _spend(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> tuple[Arr
     granted = (fits | free) & (cost >= 0) & (delta >= 0)
     return (
         granted,
-        state.total.replaced(new, granted & (cost != 0)),
-        state.delta_total.replaced(new_delta, granted & (delta != 0)),
+        state.total.replace_where(new, granted & (cost != 0)),
+        state.delta_total.replace_where(new_delta, granted & (delta != 0)),
     )
 
 
@@ -226,7 +226,7 @@ def _epsilon(ledger: AdditiveFilter) -> Array:
     # Of a delta that is below the least float nothing is known but that no cost has no epsilon.
     total = ledger.state.total.value()
     delta = jnp.exp(-ledger.state.log_inverse_delta.value()) * (1 - 8 * rounding())
-    found = ledger._converted(total, jnp.where(delta > 0, delta, 0.5))
+    found = ledger._convert(total, jnp.where(delta > 0, delta, 0.5))
     return jnp.where(total == 0, 0.0, jnp.where(delta > 0, found, jnp.inf))
 
 
@@ -269,7 +269,7 @@ class _ConcentratedFilter(AdditiveFilter):
         validation.check_one_of(conversion, "conversion", METHODS)
         self._fill(_open_concentrated(epsilon, delta, mechanism_delta, conversion), conversion)
 
-    def _converted(self, total: Array, delta: Array) -> Array:
+    def _convert(self, total: Array, delta: Array) -> Array:
         return as_float64(convert.zcdp_to_epsilon(total, delta, self.conversion))
 
 
@@ -359,7 +359,7 @@ class ApproximateDPFilter(_ConcentratedFilter):
 
 @in_float64
 def _half(delta: ArrayLike) -> Any:
-    return outside(as_float64(delta) / 2)
+    return leave_scope(as_float64(delta) / 2)
 
 
 @in_float64(by_programs=True)
@@ -449,7 +449,7 @@ class GDPFilter(AdditiveFilter):
     def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         return _gaussian_cost(convert.mechanism_to_gdp(mechanism, relation=relation))
 
-    def _converted(self, total: Array, delta: Array) -> Array:
+    def _convert(self, total: Array, delta: Array) -> Array:
         return as_float64(convert.gdp_to_epsilon(jnp.sqrt(total) * (1 + 4 * roundoff()), delta))
 
 
@@ -605,7 +605,7 @@ class RenyiFilter(RenyiLedger):
         It is an upper bound for releases fixed in advance, 0 before the first. It is no guarantee at a moment chosen
         because it looks good: then the budget is what holds, or an odometer (:mod:`jaxacct.odometers`).
         """
-        return outside(_epsilon_of_curve(self.state, self.orders, self.conversion))
+        return leave_scope(_epsilon_of_curve(self.state, self.orders, self.conversion))
 
     @in_float64(by_programs=True)
     def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
@@ -614,13 +614,13 @@ class RenyiFilter(RenyiLedger):
         The number is on the safe side, never too large: of n runs, one or n^2 2^-46 fewer than would be granted at once
         (none of 1e6, 210 of 1e8), since one by one their sum is rounded up so often.
         """
-        return outside(_remaining_of_curve(self.state, self.curve(mechanism, relation=relation)))
+        return leave_scope(_remaining_of_curve(self.state, self.curve(mechanism, relation=relation)))
 
     @property
     def proven_delta(self) -> Float[Array, ""]:
         """The delta proven on every path, float64: ``delta`` times the sum of c(a) where that is above 1."""
         total = sum(math.exp(log_share(order)) for order in self.orders) if self.conversion == "mironov" else 1.0
-        return outside(_proven_delta(self.state.log_inverse_delta, max(total, 1.0)))
+        return leave_scope(_proven_delta(self.state.log_inverse_delta, max(total, 1.0)))
 
 
 @in_float64(by_programs=True)
@@ -667,7 +667,7 @@ def _spend_curve(state: RenyiState, curve: ArrayLike, steps: ArrayLike | None) -
     new, changed, valid = with_runs(state.total, curve, steps)
     budget = state.budget.value()
     granted = valid & (jnp.any((new <= budget) & (budget > 0) & (new < jnp.inf)) | ~jnp.any(changed))
-    return granted, state.total.replaced(new, granted & changed)
+    return granted, state.total.replace_where(new, granted & changed)
 
 
 @in_float64(by_programs=True)

@@ -39,7 +39,7 @@ from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps,
 from jaxacct.mechanisms.normal import delta_bounds, quantile, solve_mu
 from jaxacct.mechanisms.pair import LARGEST_EXPONENT, DominatingPair, exp_remainder
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
-from jaxacct.numerics.precision import TINY, as_float64, first_index, in_float64, is_concrete, outside
+from jaxacct.numerics.precision import TINY, as_float64, first_index, in_float64, is_concrete, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.tradeoff import (
@@ -136,13 +136,13 @@ def certified_mu(
     rate = as_float64(fpr)
     squares = _squares(mechanism, steps, relation)
     if squares is not None:
-        return outside(_exact_summary(squares))
+        return leave_scope(_exact_summary(squares))
     last = largest_epsilon(mechanism, steps, fpr, relation)
     end = _end(last, rate)
     if not is_concrete(mechanism, steps, fpr):
         sound = jnp.isfinite(last) & (rate > 0) & (rate <= LARGEST_RATE)
         profile = certify_profile(mechanism, steps, jnp.where(sound, end, 1.0) * _grid(POINTS), relation, accountant)
-        return outside(summarize(profile, rate, sound)[0])
+        return leave_scope(summarize(profile, rate, sound)[0])
     known = bool(np.isfinite(last))
     share = float(infinite_share(mechanism, steps, relation))
     grid = (float(end) if known else 1.0) * _grid(FIRST)
@@ -154,7 +154,7 @@ def certified_mu(
         if not known or all(gap <= wanted for gap, wanted in zip(gaps, TOLERANCES, strict=True)) or spent == ROUNDS:
             break
         profile = _refine(profile, float(rate), gains, summary, mechanism, steps, (relation, accountant))
-    return outside(summary)
+    return leave_scope(summary)
 
 
 def _squares(mechanism: Mechanisms, steps: Steps, relation: Relation) -> list[Array] | None:
@@ -354,13 +354,13 @@ def _demands(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, 
     tangent = slope * jnp.exp(-epsilon[:-1])
     by_chord = _distance(top, tangent, 1.0)
 
-    def solved(epsilon: Array, delta: Array) -> tuple[Array, Array]:
+    def solve(epsilon: Array, delta: Array) -> tuple[Array, Array]:
         inside = (delta > TINY) & (delta < 1)
         mu, error = jax.vmap(solve_mu)(epsilon, jnp.where(inside, delta, 0.5))
         return jnp.where(inside, mu, jnp.where(delta >= 1, jnp.inf, 0.0)), jnp.where(inside, error, 0.0)
 
     # One call for both: half the code to compile. A delta below TINY asks for no more than one of 2 TINY.
-    mus, errors = solved(jnp.concatenate([epsilon[1:], epsilon]), jnp.concatenate([jnp.maximum(left, 2 * TINY), lower]))
+    mus, errors = solve(jnp.concatenate([epsilon[1:], epsilon]), jnp.concatenate([jnp.maximum(left, 2 * TINY), lower]))
     count = len(left)
     needed = jnp.where(covered, jnp.minimum(by_chord, mus[:count] + errors[:count]), -jnp.inf)
     at_rate = _distance(jnp.min(misses), rate, 1.0)
@@ -662,7 +662,7 @@ def _estimates(mechanism: Mechanisms, steps: Steps, relation: Relation, method: 
     def float64_leaf(leaf: Any) -> Any:
         return leaf if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf, np.float64)
 
-    return outside(_summarize_in_program(*jax.tree.map(float64_leaf, (mechanism, steps)), relation, method))
+    return leave_scope(_summarize_in_program(*jax.tree.map(float64_leaf, (mechanism, steps)), relation, method))
 
 
 class Sums(NamedTuple):

@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 from jaxacct import rdp, validation
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outside
+from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope
 from jaxacct.outward import rounded_up
 from jaxacct.rounded_sum import RoundedSum, precise
 
@@ -133,7 +133,7 @@ class RenyiLedger(Ledger):
         self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
     ) -> tuple[Bool[Array, ""], Self]:
         steps = validation.exact_steps(steps)
-        return self._spent(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), None)
+        return self._spend(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), None)
 
     @in_float64(by_programs=True)
     def spend_curve(self, curve: Float[Array, " orders"], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
@@ -141,9 +141,9 @@ class RenyiLedger(Ledger):
 
         A curve that was made less precise than float64 on its way is rounded up by its last bit.
         """
-        return self._spent(curve, validation.exact_steps(steps))
+        return self._spend(curve, validation.exact_steps(steps))
 
-    def _spent(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], Self]:
+    def _spend(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], Self]:
         if np.shape(curve) != (len(self.orders),):
             raise ValueError(f"a curve of shape {np.shape(curve)} does not fit {len(self.orders)} orders.")
         granted, total = self._decide(curve, steps)
@@ -152,7 +152,7 @@ class RenyiLedger(Ledger):
     @property
     def spent(self) -> Float[Array, " orders"]:
         """The Rényi divergence granted so far at each order, rounded up; float64."""
-        return outside(_value(self.state.total))
+        return leave_scope(_value(self.state.total))
 
 
 def with_runs(total: RoundedSum, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, Array, Array]:

@@ -29,7 +29,7 @@ from jaxacct.ledger import Ledger, RenyiLedger, checked_orders, with_runs
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, parts_of
 from jaxacct.menus.filter import MenuOdometer
 from jaxacct.numerics.arithmetic import roundoff
-from jaxacct.numerics.precision import as_float64, in_float64, is_zero, kept_positive, outside
+from jaxacct.numerics.precision import as_float64, in_float64, is_zero, kept_positive, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect_traced
@@ -153,11 +153,11 @@ class _RenyiOdometer(RenyiLedger):
         For the default epsilon that is the most there is, as an odometer has no budget. 0 if one run cannot be counted.
         """
         validation.check_epsilon(epsilon)
-        return outside(_remaining(self, self.curve(mechanism, relation=relation), epsilon))
+        return leave_scope(_remaining(self, self.curve(mechanism, relation=relation), epsilon))
 
     def epsilon(self) -> Float[Array, ""]:
         """Returns the reading: the bound on the privacy loss of everything counted so far; float64, 0 at the start."""
-        return outside(_epsilon(self))
+        return leave_scope(_epsilon(self))
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -308,7 +308,7 @@ def _open(delta: Array, count: int) -> RenyiTotals:
 def _spend(total: RoundedSum, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, RoundedSum]:
     new, changed, valid = with_runs(total, curve, steps)
     granted = valid & (jnp.any(new < jnp.inf) | ~jnp.any(changed))
-    return granted, total.replaced(new, granted & changed)
+    return granted, total.replace_where(new, granted & changed)
 
 
 @in_float64(by_programs=True)
@@ -430,16 +430,16 @@ class _TimeUniformOdometer(Ledger):
         there is, as an odometer has no budget. 0 if one run cannot be counted.
         """
         validation.check_epsilon(epsilon)
-        return outside(_time_uniform_remaining(self, self._cost(mechanism, relation), epsilon))
+        return leave_scope(_time_uniform_remaining(self, self._cost(mechanism, relation), epsilon))
 
     def epsilon(self) -> Float[Array, ""]:
         """Returns the reading: the bound on the privacy loss of everything counted so far; float64, 0 at the start."""
-        return outside(_time_uniform_epsilon(self))
+        return leave_scope(_time_uniform_epsilon(self))
 
     @property
     def spent(self) -> Float[Array, ""]:
         """V, the variance counted so far, rounded up; float64."""
-        return outside(_value(self.state.variance))
+        return leave_scope(_value(self.state.variance))
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -645,7 +645,9 @@ def _spend_cost(state: TimeUniformState, cost: Cost, first: ArrayLike) -> tuple[
     granted = jnp.array(True)
     for each, total in zip(added, new, strict=True):
         granted = granted & (each >= 0) & ((total < jnp.inf) | (each == 0))
-    sums = [total.replaced(value, granted & (each != 0)) for total, value, each in zip(old, new, added, strict=True)]
+    sums = [
+        total.replace_where(value, granted & (each != 0)) for total, value, each in zip(old, new, added, strict=True)
+    ]
     # Within a sequence in one call the first mechanism that is not free cannot be told apart: the sequence's first
     # entry counts, or, where that is free, all of it at once.
     step = jnp.ravel(as_float64(first))[0]

@@ -248,12 +248,12 @@ class SpendRemaining(_Endless):
     def adapt(self, state: PyTree, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> Float32[Array, ""]:
         left = jnp.maximum(self.steps - jnp.asarray(step), 0)
 
-        def granted(noise: Array) -> Array:
+        def would_grant(noise: Array) -> Array:
             return ledger.would_grant(PoissonSubsampledGaussian(noise, self.sampling_rate), left)
 
         # A factor of 3e3 halved 17 times in its logarithm is 1 + 6e-5. What is found was granted, or is ``most``.
         most, least = jnp.float32(self.most), jnp.float32(self.least)
-        high = bisect_traced(granted, most, least, steps=17, middle=geometric_mean)
+        high = bisect_traced(would_grant, most, least, steps=17, middle=geometric_mean)
         return high if state is None else jnp.where(left > 0, high, state)
 
 

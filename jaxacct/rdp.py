@@ -52,13 +52,14 @@ from jaxacct.mechanisms.mechanism import (
     sequence,
 )
 from jaxacct.numerics.arithmetic import roundoff, scale_error
-from jaxacct.numerics.by_work import stack
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement
+from jaxacct.numerics.vmapped_loops import stack
 
 __all__ = [
     "ALLOWANCE",
     "CONVERSIONS",
     "DEFAULT_ORDERS",
+    "FLOOR",
     "composed_curve",
     "curve",
     "delta",
@@ -124,6 +125,10 @@ def allowance() -> float:
     return scale_error(ALLOWANCE)
 
 
+FLOOR = 2.0**-960
+"""Smallest divergence reported for a run, in nats: below it (q under 1e-144) squares of q lose digits to underflow."""
+
+
 @dataclass(frozen=True)
 class Within:
     """The curves that a mechanism may ask of the mechanisms within it (:class:`.Curves`), under a relation."""
@@ -162,10 +167,8 @@ def _of_pairs(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
 
 def _rounded_up(divergence: Array) -> Array:
     """Returns the divergence with the allowance for its errors; ``inf`` for NaN."""
-    # Smallest divergence reported for a run, in nats: below it (q under 1e-144) squares of q lose digits to underflow.
-    floor = 2.0**-960
     # A comparison with NaN is false: a divergence that is not known becomes infinite.
-    return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance()), floor), jnp.inf)
+    return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance()), FLOOR), jnp.inf)
 
 
 def total(mechanism: Any, steps: Any, orders: Array, relation: Relation) -> Array:

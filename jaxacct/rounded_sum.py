@@ -202,7 +202,7 @@ class RoundedSum:
         old = self.value()
         return jnp.where(added == 0, old, (old + added) * (1 + rounding()))
 
-    def replaced(self, new: Float[Array, " ..."], where: ArrayLike) -> RoundedSum:
+    def replace_where(self, new: Float[Array, " ..."], where: ArrayLike) -> RoundedSum:
         """Returns the sum with ``new``, rounded up, in the places ``where``, and the same bit for bit elsewhere."""
         up = RoundedSum.above(new)
         return RoundedSum(jnp.where(where, up.high, self.high), jnp.where(where, up.low, self.low))

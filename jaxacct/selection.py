@@ -164,15 +164,15 @@ class TruncatedNegativeBinomial(Trials):
         """
         mean, shape = _number(self.mean), _number(self.shape)
 
-        def expected(u: float) -> float:
+        def expect(u: float) -> float:
             x = shape * u
             return (math.expm1(u) / u if u > 0 else 1.0) * (x / -math.expm1(-x) if x > 0 else 1.0)
 
         # Down to neighbouring doubles, once with the mean raised and once lowered by its rounding: outer ends of the
         # two brackets are bounds.
         least, most = 0.0, 2 * math.log(mean) * (1 + 1e-12) + 1e-12
-        low = bisect(lambda u: expected(u) * (1 + ROUNDING) < mean, least, most)
-        return low, bisect(lambda u: expected(u) * (1 - ROUNDING) >= mean, most, least)
+        low = bisect(lambda u: expect(u) * (1 + ROUNDING) < mean, least, most)
+        return low, bisect(lambda u: expect(u) * (1 - ROUNDING) >= mean, most, least)
 
     def _fall(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # f' is mean (1 + (1/g - 1) (1 - x))^-(1 + eta).

@@ -34,7 +34,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from jaxacct import validation
-from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, outside, scope
+from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, leave_scope, scope
 from jaxacct.numerics.pytrees import register_dataclass
 
 __all__ = [
@@ -842,7 +842,7 @@ class TreeAggregation(Strategy):
         if pattern.most > 1:
             return of_matrix(self.matrix(pattern.steps), pattern, error)
         # One participation: the largest norm of a column, summed up over the levels.
-        squares = np.zeros(self._checked(pattern.steps))
+        squares = np.zeros(self._check(pattern.steps))
         for level, starts in _blocks(pattern.steps):
             # Blocks of a level do not overlap: an example is in at most one of them, and adds to one row.
             squares[starts[:, None] + np.arange(2**level)] += _row(level, self.buffers) ** 2
@@ -850,14 +850,14 @@ class TreeAggregation(Strategy):
 
     def matrix(self, steps: int) -> np.ndarray:
         """Returns C (steps, steps), float64, with the numbers of the stream: a row for the block that ends there."""
-        check_dense(self._checked(steps))
+        check_dense(self._check(steps))
         matrix = np.zeros((steps, steps))
         for level, starts in _blocks(steps):
             for start in starts:
                 matrix[start + 2**level - 1, start : start + 2**level] = _row(level, self.buffers)
         return matrix
 
-    def _checked(self, steps: int) -> int:
+    def _check(self, steps: int) -> int:
         if steps > self.steps:
             raise ValueError(f"steps = {steps} are more than the tree's {self.steps}: make one of as many.")
         return steps
@@ -949,7 +949,7 @@ def squared_errors(strategy: Strategy, steps: int, workload: Workload = PREFIX_S
     rates = workload.rates
     if rates is not None and np.shape(rates) != (steps,):
         raise ValueError(f"rates of shape {np.shape(rates)} do not match {steps} steps: give one for each.")
-    return outside(_squared_errors(strategy, steps, workload))
+    return leave_scope(_squared_errors(strategy, steps, workload))
 
 
 @in_float64

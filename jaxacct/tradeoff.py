@@ -38,10 +38,10 @@ from jaxacct.mechanisms import DiscretePair
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.by_work import rows
-from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement, outside
+from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, log_complement
 from jaxacct.numerics.programs import as_it_is, compiled, lower_bound
 from jaxacct.numerics.pytrees import of_each
+from jaxacct.numerics.vmapped_loops import rows
 from jaxacct.rdp import compose
 from jaxacct.saddlepoint.accountant import ROW, may_answer
 
@@ -219,7 +219,7 @@ def checked_rates(fpr: ArrayLike) -> ArrayLike:
 
 @in_float64(safe=lower_bound)
 def _elementwise(function: Callable[..., Array], *arguments: ArrayLike) -> Array:
-    return outside(_clip(function, *(as_float64(argument) for argument in arguments)))
+    return leave_scope(_clip(function, *(as_float64(argument) for argument in arguments)))
 
 
 @compiled(static=("function",))
@@ -391,13 +391,13 @@ def lines_below(profile: Profile) -> Lines:
     # Lengths in x over the value at the left end, and over that at the right one.
     ahead, back = jnp.expm1(steps), -jnp.expm1(-steps)
 
-    def prolonged(inner: Array, outer: Array, ratio: Array) -> Array:
+    def prolong(inner: Array, outer: Array, ratio: Array) -> Array:
         line = inner - (outer - inner) * ratio - margin * (inner + outer * ratio)
         # On a segment longer than e^709 it is only known that delta is not negative.
         return jnp.where(jnp.isfinite(line), line, 0.0)
 
-    far_right = prolonged(lower[1:-1], upper[:-2], ahead[1:] / back[:-1])
-    far_left = prolonged(lower[1:-1], upper[2:], back[:-1] / ahead[1:])
+    far_right = prolong(lower[1:-1], upper[:-2], ahead[1:] / back[:-1])
+    far_left = prolong(lower[1:-1], upper[2:], back[:-1] / ahead[1:])
     zero = jnp.zeros(1)
     # Both lines by their values at the left and at the right end of each segment.
     left = jnp.concatenate([zero, lower[1:-1]]), jnp.concatenate([zero, far_right])
@@ -459,7 +459,7 @@ def curve(
     a = as_float64(rates)
     if not np.ndim(rates):
         found = curve(mechanism, steps, a[None], relation=relation, accountant=accountant)
-        return outside(jax.tree.map(lambda leaf: leaf[0], found))
+        return leave_scope(jax.tree.map(lambda leaf: leaf[0], found))
     concrete = is_concrete(mechanism, steps, rates)
     positive = np.asarray(rates)[np.asarray(rates) > 0] if concrete else np.ones(0)
     # The grid of epsilons goes to this delta, by the least rate above 0. Sound for any value.
@@ -470,7 +470,7 @@ def curve(
     known = jnp.isfinite(last)
     grid = jnp.where(known, jnp.maximum(last, 1e-6), 1.0) * jnp.linspace(0.0, 1.0, 2 * BATCH)
     if concrete and not known:
-        return outside(_unknown(a))
+        return leave_scope(_unknown(a))
     profiles = {
         r: certify_profile(mechanism, steps, np.asarray(grid) if concrete else grid, r, accountant) for r in every
     }
@@ -484,7 +484,7 @@ def curve(
     valid = known & (a >= 0) & (a <= 1)
     lower, upper = jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
     converged = valid & (upper - lower <= 1e-2)
-    return outside(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=converged))
+    return leave_scope(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=converged))
 
 
 @in_float64
@@ -509,7 +509,7 @@ def advantage(
     check(mechanism, steps)
     found = certify_profile(mechanism, steps, np.zeros(1), relation, accountant)
     lower, upper = found.lower[0], found.upper[0]
-    return outside(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=upper < 1))
+    return leave_scope(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=upper < 1))
 
 
 @in_float64
@@ -537,7 +537,7 @@ def true_positive_rate(
     rounding = 2 * roundoff()
     lower = jnp.maximum(1 - as_float64(found.upper) - rounding, 0.0)
     upper = jnp.minimum(1 - as_float64(found.lower) + rounding, 1.0)
-    return outside(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=found.converged))
+    return leave_scope(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=found.converged))
 
 
 @in_float64
@@ -587,7 +587,7 @@ def bayes_risk(
     upper = rarer * (1 - found.lower[2]) * (1 + 8 * roundoff())
     valid = (chance > 0) & (chance < 1)
     lower, upper = jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 0.5)
-    return outside(
+    return leave_scope(
         Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=valid & (found.upper[0] < 1))
     )
 
@@ -604,12 +604,12 @@ def _both_sides(ahead: Profile, behind: Profile) -> Profile:
     delta(-e) = 1 - e^-e (1 - delta'(e)), delta' that of the reverse pair.
     """
 
-    def reflected(delta: Array, side: float) -> Array:
+    def reflect(delta: Array, side: float) -> Array:
         values = -jnp.expm1(-behind.epsilon) + jnp.exp(-behind.epsilon) * delta
         return jnp.clip(values * (1 + side * 2 * arithmetic().function), 0.0, 1.0)[:0:-1]
 
     # delta falls along the whole line of epsilons, so bounds on one side of 0 may sharpen those on the other.
-    lower, upper = reflected(behind.lower, -1.0), reflected(behind.upper, 1.0)
+    lower, upper = reflect(behind.lower, -1.0), reflect(behind.upper, 1.0)
     return Profile(
         jnp.concatenate([-behind.epsilon[:0:-1], ahead.epsilon]),
         jax.lax.cummax(jnp.concatenate([lower, ahead.lower]), reverse=True),
@@ -673,14 +673,14 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
         # A crossing takes a sum and a product more, of a length whose rounding grows with the segment's.
         wider = 4 * arithmetic().function + 4 * roundoff() * jnp.max(jnp.diff(epsilon))
 
-        def weighed(x: Array) -> Array:
+        def weigh(x: Array) -> Array:
             """Returns e^eps a, which is 0 at a = 0 even where e^eps is beyond float64."""
             return jnp.where(rate == 0, 0.0, x * rate)
 
-        below = jnp.max(1 - upper - weighed(x) * (1 + margin) - margin)
-        above = jnp.max(1 - deltas - weighed(corners) * (1 - wider) + margin)
+        below = jnp.max(1 - upper - weigh(x) * (1 + margin) - margin)
+        above = jnp.max(1 - deltas - weigh(corners) * (1 - wider) + margin)
         # Beyond the ends: a steeper line of the least delta; and x below the first, where delta is at least 1 - x.
-        beyond = jnp.maximum(1 - (share + weighed(x[-1])) * (1 - margin), x[0] * (1 - rate) * (1 + margin))
+        beyond = jnp.maximum(1 - (share + weigh(x[-1])) * (1 - margin), x[0] * (1 - rate) * (1 + margin))
         return below, jnp.maximum(above, beyond)
 
     # One rate at a time: a batch of them would hold rates times corners.
@@ -729,7 +729,7 @@ def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Ar
     )
     validation.check_epsilon(validation.as_array(epsilon))
     validation.check_probability(validation.as_array(delta), "delta")
-    return outside(_supremum(e, d, rates))
+    return leave_scope(_supremum(e, d, rates))
 
 
 @in_float64
@@ -750,7 +750,7 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
     [0.6]
     """
     a, b = _curve(fpr, fnr)
-    return outside(_deltas(a, b, as_float64(_check(epsilon, "epsilon"))))
+    return leave_scope(_deltas(a, b, as_float64(_check(epsilon, "epsilon"))))
 
 
 @in_float64(safe=lower_bound)
@@ -778,7 +778,7 @@ def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Floa
     """
     validation.check_sampling_rate(sampling_rate)
     a, b, p = (as_float64(value) for value in (validation.as_array(fpr), validation.as_array(fnr), sampling_rate))
-    return outside(jnp.where(_is_rate(p) & _is_rate(a) & _is_rate(b), p * b + (1 - p) * (1 - a), 0.0))
+    return leave_scope(jnp.where(_is_rate(p) & _is_rate(a) & _is_rate(b), p * b + (1 - p) * (1 - a), 0.0))
 
 
 @in_float64(safe=as_it_is)
@@ -795,7 +795,7 @@ def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     ([0.0, 0.2, 1.0], [1.0, 0.2, 0.0])
     """
     a, b = _curve(fpr, fnr)
-    return outside((b[::-1], a[::-1]))
+    return leave_scope((b[::-1], a[::-1]))
 
 
 @in_float64(safe=lower_bound)
@@ -814,7 +814,7 @@ def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
     [1.0, 0.6, 0.2, 0.0]
     """
     a, b = _curve(fpr, fnr)
-    return outside(_lower_hull(a, b))
+    return leave_scope(_lower_hull(a, b))
 
 
 @in_float64(safe=as_it_is)
@@ -837,7 +837,7 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     ([0.0, 0.0, 0.1, 0.5, 1.0, 1.0], [1.0, 1.0, 0.5, 0.1, 0.0, 0.0])
     """
     a, b = _curve(fpr, fnr)
-    return outside(_symmetrize(a, b))
+    return leave_scope(_symmetrize(a, b))
 
 
 @in_float64(safe=as_it_is)
@@ -853,7 +853,7 @@ def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
     [0.6]
     """
     a, b = _curve(fpr, fnr)
-    return outside(jnp.interp(as_float64(_check(rates, "rates")), a, b))
+    return leave_scope(jnp.interp(as_float64(_check(rates, "rates")), a, b))
 
 
 def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:

@@ -21,7 +21,7 @@ from jaxacct.policies import Policy
 from jaxacct.train import DPTrainer, PoissonSampler, cross_entropy, run_key
 from jaxacct.train.keys import DerivedKey, describe_seed
 from jaxacct.train.sampling import ALLOWANCE
-from jaxacct.train.settings import affordable_steps, drawn_rate, public_size, spending
+from jaxacct.train.settings import affordable_steps, drawn_rate, plan_spending, public_size
 from jaxacct_recipes.datasets import Dataset
 from jaxacct_recipes.networks import MLP, Linear, PatchCNN
 
@@ -217,7 +217,7 @@ def _plan(
         return made | {"noise_multiplier": start}, steps
     if noise is None and steps is not None:
         return made, steps
-    plan = spending(size, epsilon=epsilon, delta=delta, noise_multiplier=start, sampling_rate=rate).plan
+    plan = plan_spending(size, epsilon=epsilon, delta=delta, noise_multiplier=start, sampling_rate=rate).plan
     assert plan is not None
     if noise is None:
         return made | {"steps": plan.steps}, plan.steps

@@ -211,7 +211,7 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def judged(cases: dict[str, Record]) -> list[Record]:
+def judge(cases: dict[str, Record]) -> list[Record]:
     """Returns a record of each claim: measured value and verdict, or that nothing was measured."""
     records = []
     for claim in CLAIMS:

@@ -98,10 +98,10 @@ def _row(contender: Contender, setting: Record, answer: Record, truth: list[trut
     row["seconds_each"] = answer["seconds"] / row["items"]
     if "compile_seconds" not in answer:
         row["compile_seconds"] = max(answer["first"] - answer["seconds"], 0.0) if answer.get("compiles") else None
-    return row | judged(answer, truth)
+    return row | judge(answer, truth)
 
 
-def judged(answer: Record, truth: list[truths.Bracket]) -> Record:
+def judge(answer: Record, truth: list[truths.Bracket]) -> Record:
     """Returns how far claims are from the truth, relative: bounds on their own side, estimates on either.
 
     ``wrong`` counts bounds on the wrong side of the truth, ``silent`` answers that are no number.

@@ -35,16 +35,15 @@ from jaxacct.composition import unknown as unknown_of
 from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.mechanisms.normal import mu_bounds
-from jaxacct.numerics import by_work
+from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
-from jaxacct.numerics.by_work import one_by_one
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
     in_float64,
     is_concrete,
+    leave_scope,
     log_complement,
-    outside,
     representable,
     representable_below,
     within_scope,
@@ -52,6 +51,7 @@ from jaxacct.numerics.precision import (
 from jaxacct.numerics.programs import OUTWARD, compiled, outward
 from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.numerics.root_search import bisect_traced
+from jaxacct.numerics.vmapped_loops import one_by_one
 from jaxacct.saddlepoint.accountant import answer, has_laws
 from jaxacct.validation import MOST_STEPS
 
@@ -245,15 +245,17 @@ def search(
         return _advance(aim, state, evaluate(given, aim.value(state.setting)))
 
     state = _start_state(aim, start, slope, is_slope)
-    return by_work.while_loop(lambda state, _: _goes_on(state), step, state, (aim, given), share=by_work.OF_QUEUES)
+    return vmapped_loops.while_loop(
+        lambda state, _: _goes_on(state), step, state, (aim, given), share=vmapped_loops.OF_QUEUES
+    )
 
 
 def search_by_calls(evaluate: Callable[[Any], Bounds], aim: Aim, start: Any, slope: Any, is_slope: Any) -> State:
     """Returns what :func:`search` does of a function that is called with numbers, one after the other."""
-    state = outside(_first(aim, start, slope, is_slope))
+    state = leave_scope(_first(aim, start, slope, is_slope))
     # The same steps as the traced loop's, so that both accept the same settings; at most ROUNDS of them.
     while bool(_goes_on(state)):
-        state = outside(_following(aim, state, evaluate(outside(_value(aim, state.setting)))))
+        state = leave_scope(_following(aim, state, evaluate(leave_scope(_value(aim, state.setting)))))
     return state
 
 
@@ -399,9 +401,9 @@ def improve(
     aim = goal_of(config, Given(*map(np.float64, given)), ends)
 
     def bounds_at(value: Any, gap: float) -> Bounds:
-        return certified.answer(*compose(value), given.asked(config.budget), config.relation, gap)
+        return certified.answer(*compose(value), given.question_of(config.budget), config.relation, gap)
 
-    def searched(tolerance: float, start: Any, slope: Any, is_slope: bool, gap: float) -> State:
+    def run_search(tolerance: float, start: Any, slope: Any, is_slope: bool, gap: float) -> State:
         return search_by_calls(
             lambda value: bounds_at(value, gap), replace(aim, tolerance=tolerance), np.float64(start),
             np.float64(slope), np.bool_(is_slope),
@@ -414,13 +416,13 @@ def improve(
     slope = -20.0 * steepness if aim.scale is None else -0.5
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", prv.ToleranceWarning)
-        rough = searched(max(5e-5, config.tolerance), start, slope, False, 2e-4)
+        rough = run_search(max(5e-5, config.tolerance), start, slope, False, 2e-4)
         found = rough.found
         if np.isfinite(found.setting):
             gap = float(np.clip(-0.2 * config.tolerance * rough.slope / max(steepness, 1e-3), 1e-9, 2e-4))
-            finer = searched(aim.tolerance, found.setting, rough.slope, True, gap).found
+            finer = run_search(aim.tolerance, found.setting, rough.slope, True, gap).found
             found = finer if np.isfinite(finer.setting) else found
-        result = outside(graded(aim, found))
+        result = leave_scope(graded(aim, found))
         worse = not result.satisfied or (result.value > before.value if aim.rises else result.value < before.value)
         return before if result.status == Status.UNKNOWN or (before.satisfied and worse) else result
 
@@ -455,11 +457,11 @@ class Given(NamedTuple):
     sampling_rate: Any
     steps: Any
 
-    def asked(self, budget: Kind) -> Question:
+    def question_of(self, budget: Kind) -> Question:
         """Returns the question whose answer is budgeted."""
         return budget(self.delta if budget is ForEpsilon else self.epsilon)
 
-    def allowed(self, budget: Kind) -> Any:
+    def value_of(self, budget: Kind) -> Any:
         """Returns the budget."""
         return self.epsilon if budget is ForEpsilon else self.delta
 
@@ -484,7 +486,7 @@ def composition(config: Config, given: Given, value: Any) -> tuple[Mechanism, An
 
 def goal_of(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
     """Returns the goal of the search."""
-    target = given.allowed(config.budget)
+    target = given.value_of(config.budget)
     # Epsilons far below the budget count by differences, not by ratios; at a budget of 0, so do those far below delta.
     scale = jnp.maximum(given.epsilon, given.delta) if config.budget is ForEpsilon else None
     rises = config.unknown in ("noise_multiplier", "scale")
@@ -527,7 +529,7 @@ def _search_from(
 
     def evaluate(of_lane: tuple[Any, Given], value: Array) -> Bounds:
         made, given = of_lane
-        return answer(*run_at(made, value), given.asked(config.budget), config.relation)
+        return answer(*run_at(made, value), given.question_of(config.budget), config.relation)
 
     return search(evaluate, (made, given), aim, start, slope, jnp.zeros(start.shape, bool)).found
 
@@ -697,16 +699,16 @@ def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, An
     # The argument that is looked for does not move as a given number, and the budgeted quantity is the answer itself.
     still = moves._replace(**{config.unknown: jnp.zeros(()), config.budget.name: jnp.zeros(())})
 
-    def reached(given: Given, value: Array) -> Array:
+    def answer_at(given: Given, value: Array) -> Array:
         mechanism, steps = composition(config, given, value)
-        return jnp.asarray(answer(mechanism, steps, given.asked(config.budget), config.relation).estimate)
+        return jnp.asarray(answer(mechanism, steps, given.question_of(config.budget), config.relation).estimate)
 
     is_fixed = found.status == Status.NOT_BINDING if config.unknown != "steps" else jnp.asarray(True)
     # Slopes at a fixed setting are multiplied by 0, which must not meet a NaN: they are taken at a run that has them.
     at = jax.tree.map(lambda known, number: jnp.where(is_fixed, known, number), plain, given)
-    _, change = jax.linearize(reached, at, jnp.where(is_fixed, plain._asdict()[config.unknown], found.value))
+    _, change = jax.linearize(answer_at, at, jnp.where(is_fixed, plain._asdict()[config.unknown], found.value))
     by_value, by_given = change(jax.tree.map(jnp.zeros_like, at), jnp.ones(())), change(still, jnp.zeros(()))
-    sought = moves.allowed(config.budget)
+    sought = moves.value_of(config.budget)
     slope = jnp.where(found.status == Status.CONVERGED, 1 / by_value, jnp.nan)
     move = jnp.where(is_fixed, 0.0, slope) * (sought - by_given)
     flat = np.zeros(np.shape(found.status), jax.dtypes.float0)

@@ -50,7 +50,7 @@ from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect, group
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_parts
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, outside, scope
+from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import compiled, lower_bound
 from jaxacct.numerics.root_search import bisect, least_by_secants
 from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
@@ -262,7 +262,7 @@ def noise_multiplier_for_tpr(
     _check_run(1.0, sampling_rate, steps)
     with scope():
         numbers = [as_float64(number) for number in (tpr, fpr, sampling_rate, steps)]
-        at, allowed = outside(tangent(relation, *numbers))
+        at, allowed = leave_scope(tangent(relation, *numbers))
     given = Given(at, allowed, 1.0, sampling_rate, steps)
     return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta)
 
@@ -311,7 +311,7 @@ def _settle(
     ends: tuple[float, float],
 ) -> Calibrated:
     """Returns a concrete result: by the mesh where the exact accountant fell short. Raises where nothing satisfies."""
-    result = outside(result)
+    result = leave_scope(result)
     unknown, budgeted = config.unknown, config.budget.name
     if result.status in (Status.LOOSE, Status.UNKNOWN):
         result = improve(config, compose, result, float(start), given, ends)
@@ -324,7 +324,7 @@ def _settle(
             unknown, f"a {unknown.replace('_', ' ')} of {math.exp(ends[1]):.3g}"
         )
         raise ValueError(
-            f"{budgeted} = {float(given.allowed(config.budget)):g} cannot be met by any {unknown}: even {end} costs "
+            f"{budgeted} = {float(given.value_of(config.budget)):g} cannot be met by any {unknown}: even {end} costs "
             f"more; allow a larger {budgeted}" + (", or add noise." if unknown in ("steps", "sampling_rate") else ".")
         )
     return result
@@ -416,7 +416,7 @@ def tangent(
 
     # Epsilons are tried in the logit of their share of the largest that leaves room for a delta: 0.3 apart, and each
     # time a third as far. Sound for any numbers; a poor choice costs noise.
-    def zoomed(i: Array, centre: Array) -> Array:
+    def zoom(i: Array, centre: Array) -> Array:
         tried = centre + 0.3 * jnp.arange(-1.0, 2.0) / 3.0**i
         left, here, right = jax.lax.map(lambda place: setting_at(widest * jax.nn.sigmoid(place)), tried)
         bend = left - 2 * here + right
@@ -426,7 +426,7 @@ def tangent(
     share = jnp.minimum(jnp.abs(slope) / widest, 0.99)
     # Each zoom moves to the lowest point of the parabola through three noises, where they make one that opens upwards.
     # Lanes are mapped one by one, as each is a whole search.
-    place = jax.lax.fori_loop(0, 2, zoomed, jnp.log(share) - jnp.log1p(-share))
+    place = jax.lax.fori_loop(0, 2, zoom, jnp.log(share) - jnp.log1p(-share))
     epsilon = widest * jax.nn.sigmoid(place)
     return epsilon, as_delta(rate, false_rate, epsilon)
 
@@ -610,26 +610,26 @@ def user_level(
             "number of gradients a step."
         )
 
-    def sampled(rate: float, size: int, sums: float) -> Sampling:
+    def sample_at(rate: float, size: int, sums: float) -> Sampling:
         def mechanism(log_noise: float) -> Mechanism:
             return group(PoissonSubsampledGaussian(math.exp(log_noise), rate), size)
 
-        def reached(log_noise: float) -> Bounds:
+        def epsilon_at(log_noise: float) -> Bounds:
             return certified.epsilon(mechanism(log_noise), steps, delta)
 
         # The start is about the noise of a Gaussian whose sensitivity is the average one; a hundred times as much
         # suffices in the end.
         start = math.log(max(size * rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3 * math.sqrt(size)))
         # To within 1e-6 of the budget; six evaluations are usual. Sound for any numbers.
-        found = least_by_secants(lambda u: float(reached(u).upper) / epsilon, start, close=1e-6, rounds=40)
+        found = least_by_secants(lambda u: float(epsilon_at(u).upper) / epsilon, start, close=1e-6, rounds=40)
         if not found < math.log(1e6):
             raise ValueError(f"epsilon = {epsilon} at delta = {delta} was not met by any noise: give a larger budget.")
         noise = math.exp(found)
-        return Sampling(mechanism(found), noise, rate, noise / sums, reached(found))
+        return Sampling(mechanism(found), noise, rate, noise / sums, epsilon_at(found))
 
     rate = batch_size / (users * examples_per_user)
-    by_example = sampled(rate, examples_per_user, float(batch_size))
-    return UserLevel(by_example, sampled(batch_size / (users * per_user), 1, batch_size / per_user))
+    by_example = sample_at(rate, examples_per_user, float(batch_size))
+    return UserLevel(by_example, sample_at(batch_size / (users * per_user), 1, batch_size / per_user))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -63,20 +63,20 @@ def _as_a_command(interrupts: Interrupts) -> Iterator[None]:
     """Shows warnings as lines, and raises a Ctrl-C that a callback swallowed once more, without a trace."""
     unraisable, hook = sys.unraisablehook, sys.excepthook
 
-    def lost(what: Any) -> None:
+    def note_unraisable(what: Any) -> None:
         """Called for an exception that a callback cannot raise."""
         if not (interrupts.asked and issubclass(what.exc_type, KeyboardInterrupt)):
             unraisable(what)
         else:
             threading.Timer(0.05, interrupts.again).start()
 
-    def printed(kind: type[BaseException], *rest: Any) -> None:
+    def note_printing(kind: type[BaseException], *rest: Any) -> None:
         """Called where C prints an error on its way to another one, as NumPy's import does."""
         if not (interrupts.asked and issubclass(kind, KeyboardInterrupt)):
             hook(kind, *rest)
 
     with warnings.catch_warnings():
-        warnings.showwarning, sys.unraisablehook, sys.excepthook = _say, lost, printed
+        warnings.showwarning, sys.unraisablehook, sys.excepthook = _say, note_unraisable, note_printing
         try:
             yield
         finally:

@@ -198,17 +198,17 @@ def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], r
         raise ValueError(f"--group {size}: with --epsilon above 0 and --delta, for the noise multiplier alone.")
     rate, steps = known.values()
 
-    def reached(setting: float) -> Any:
+    def epsilon_at(setting: float) -> Any:
         """Returns the bounds on epsilon at the noise multiplier e^setting."""
         one = ja.group(ja.PoissonSubsampledGaussian(math.exp(setting), rate), size)
         return ja.epsilon(one, steps, target["delta"], relation=relation)
 
     found = least_by_secants(
-        lambda s: float(reached(s).upper) / target["epsilon"], math.log(size), close=1e-6, rounds=40
+        lambda s: float(epsilon_at(s).upper) / target["epsilon"], math.log(size), close=1e-6, rounds=40
     )
     if found == math.inf:
         raise ValueError(f"--group {size}: no noise that was tried keeps the budget: give a larger one.")
-    return Calibrated(math.exp(found), reached(found), Status.LOOSE)
+    return Calibrated(math.exp(found), epsilon_at(found), Status.LOOSE)
 
 
 def _print(record: dict[str, Any]) -> None:

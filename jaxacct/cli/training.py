@@ -288,11 +288,11 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
     from jaxacct.train import Evaluation, accuracy
     from jaxacct.train.report import epsilon_so_far
 
-    def measured(model: Any) -> float:
+    def measure(model: Any) -> float:
         """Returns the accuracy on the test set."""
         return accuracy(model, dataset.test_inputs, dataset.test_labels)
 
-    reached = measured if len(dataset.test_labels) else None
+    reached = measure if len(dataset.test_labels) else None
     planned = min(steps, trainer.remaining_steps)
     # An evaluation each epoch, and at least 20 in a run.
     every = max(1, min(round(trainer.sampler.num_examples / trainer.sampler.expected_batch_size), planned // 20))
@@ -600,7 +600,7 @@ class History:
 
     def check(self) -> None:
         """Raises ValueError where the file's settings differ from this run's."""
-        from jaxacct.train.owned import differences
+        from jaxacct.train.copies import differences
 
         there, _ = self._read()
         if differing := differences(there, {name: self.config.get(name) for name in there}):

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Judges the claims of a file, prints the verdicts, and returns the exit code."""
     from jaxacct import verify
 
-    found = list(claims(read(arguments.file)))
+    found = list(read_claims(read(arguments.file)))
     if not found:
         raise ValueError(f"{arguments.file} claims nothing: give a record with at least one bracket.")
     judges = {"epsilon": verify.epsilon, "delta": verify.delta}
@@ -133,7 +133,7 @@ def read(name: str) -> Any:
     return record
 
 
-def claims(record: dict[str, Any]) -> Iterator[Claim]:
+def read_claims(record: dict[str, Any]) -> Iterator[Claim]:
     """Yields the brackets in a command's output; raises ValueError where there are none that can be judged."""
     try:
         if "axes" in record:

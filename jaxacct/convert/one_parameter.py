@@ -56,7 +56,7 @@ from jaxacct.mechanisms.approximate_dp import log_of_sampled
 from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
 from jaxacct.mechanisms.normal import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds, quantile
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.precision import TINY, as_float64, in_float64, is_zero, kept_positive, outside, scope
+from jaxacct.numerics.precision import TINY, as_float64, in_float64, is_zero, kept_positive, leave_scope, scope
 from jaxacct.numerics.programs import compiled, lower_bound, raise_bound
 from jaxacct.numerics.root_search import bisect
 from jaxacct.rounded_sum import LEAST_COST
@@ -623,7 +623,7 @@ def _mu_below(epsilon: Array, delta: Array) -> Array:
 @in_float64
 def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
     # The scope is entered before the derivative's rule, which would take NumPy's float64 for float32.
-    return outside(_answer(quantity, first, second))
+    return leave_scope(_answer(quantity, first, second))
 
 
 @in_float64(safe=lower_bound)

@@ -40,8 +40,8 @@ from jaxacct.numerics.precision import (
     first_index,
     in_float64,
     is_concrete,
+    leave_scope,
     log_complement,
-    outside,
 )
 from jaxacct.numerics.programs import Program, lower_bound, outward
 from jaxacct.numerics.root_search import least_near_root
@@ -246,10 +246,10 @@ def kernel(
             broadcast: Any = np.broadcast_to if is_concrete(leaves) else jnp.broadcast_to
             leaves = jax.tree.map(lambda leaf: broadcast(leaf, shape), leaves)
         if is_concrete(leaves):
-            return outside(program(*leaves, *rest))
+            return leave_scope(program(*leaves, *rest))
         # Within a caller's trace concrete values stay concrete: they decide which parts need not be traced.
         elementary.check()
-        return outside(function(*leaves, *rest))
+        return leave_scope(function(*leaves, *rest))
 
     return run
 

@@ -64,7 +64,7 @@ from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff, scale_error
-from jaxacct.numerics.precision import as_float64, is_concrete, outside, within_scope
+from jaxacct.numerics.precision import as_float64, is_concrete, leave_scope, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
 
 FINE = 2**13
@@ -814,7 +814,7 @@ class RandomAllocation(Mechanism):
             )
         removes = [direction == "remove" for direction in asked]
         pairs = allocation_pairs if self.participations == 1 else paired_allocation_pairs
-        return tuple(map(outside, pairs(self.noise_multiplier, self.batches, self.points, removes)))
+        return tuple(map(leave_scope, pairs(self.noise_multiplier, self.batches, self.points, removes)))
 
 
 def _normal_masses(ends: np.ndarray) -> np.ndarray:

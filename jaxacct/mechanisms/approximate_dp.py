@@ -28,7 +28,7 @@ from jaxacct.numerics.precision import (
     as_float64,
     exact_float64,
     kept_positive,
-    outside,
+    leave_scope,
     within_scope,
 )
 from jaxacct.numerics.pytrees import register_dataclass
@@ -84,7 +84,7 @@ class PureDP(ByEpsilon):
         epsilon = kept_positive(exact_float64(self.epsilon))
         high, low = binary_probabilities(epsilon)
         p, losses = jnp.stack([high, low], axis=-1), jnp.stack([epsilon, -epsilon], axis=-1)
-        return (outside(FinitePair(p, p[..., ::-1], losses, jnp.full_like(p, ROUNDING_UNITS * roundoff()))),)
+        return (leave_scope(FinitePair(p, p[..., ::-1], losses, jnp.full_like(p, ROUNDING_UNITS * roundoff()))),)
 
 
 @register_dataclass
@@ -145,7 +145,7 @@ class ApproximateDP(Mechanism):
         # The mass delta is exact, as it is given.
         units = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS, 0.0])
         rounding = jnp.broadcast_to(units * roundoff(), p.shape)
-        return (outside(FinitePair(p, p[..., ::-1], losses, rounding)),)
+        return (leave_scope(FinitePair(p, p[..., ::-1], losses, rounding)),)
 
 
 @functools.partial(jax.jit, inline=True)
@@ -214,7 +214,7 @@ class RandomizedResponse(ByEpsilon):
             del masses[1], losses[1]
         p = jnp.stack(masses, axis=-1)
         pair = FinitePair(p, p[..., ::-1], jnp.stack(losses, axis=-1), jnp.full_like(p, ROUNDING_UNITS * roundoff()))
-        return (outside(pair),)
+        return (leave_scope(pair),)
 
     def _against_uniform(self, epsilon: Array, ratio: Array, total: Array, direction: str) -> DominatingPair:
         """Returns the pair of the true value and all others, under the report and a uniform one, or the reverse."""
@@ -226,8 +226,8 @@ class RandomizedResponse(ByEpsilon):
         low = jnp.where(epsilon < 700, -jnp.log1p(jnp.expm1(jnp.minimum(epsilon, 700.0)) / k), math.log(k) - epsilon)
         losses, rounding = jnp.stack([high, low], axis=-1), jnp.full_like(report, ROUNDING_UNITS * roundoff())
         if direction == "remove":
-            return outside(FinitePair(report, uniform, losses, rounding))
-        return outside(FinitePair(uniform, report, -losses, rounding))
+            return leave_scope(FinitePair(report, uniform, losses, rounding))
+        return leave_scope(FinitePair(uniform, report, -losses, rounding))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class ExponentialMechanism(ByEpsilon):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
-        return (outside(bounded_range_pair(kept_positive(exact_float64(self.epsilon)))),)
+        return (leave_scope(bounded_range_pair(kept_positive(exact_float64(self.epsilon)))),)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -387,7 +387,7 @@ class _Sampled(Mechanism):
         # Both are raised for the rounding of a few functions; delta never exceeds that without sampling.
         raised = 1 + 16 * arithmetic().function
         delta = jnp.minimum(q * delta * raised, delta)
-        return outside(ApproximateDP(log_of_sampled(epsilon, q) * raised, delta).dominating_pairs(relation))
+        return leave_scope(ApproximateDP(log_of_sampled(epsilon, q) * raised, delta).dominating_pairs(relation))
 
 
 def log_of_sampled(epsilon: Array, q: Array) -> Array:

@@ -29,7 +29,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxacct import validation
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_endless
-from jaxacct.mechanisms.pair import CellMasses, DominatingPair, Law, Nodes, moments, reflect, surplus
+from jaxacct.mechanisms.pair import CellMasses, DominatingPair, Law, Nodes, hockey_stick, moments, reflect
 from jaxacct.numerics.arithmetic import FLOAT64, arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import (
     TINY,
@@ -37,8 +37,8 @@ from jaxacct.numerics.precision import (
     as_real,
     first_index,
     is_concrete,
+    leave_scope,
     log_complement,
-    outside,
     within_scope,
 )
 from jaxacct.numerics.pytrees import register_dataclass
@@ -152,7 +152,7 @@ class FinitePair(DominatingPair):
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
         """Returns bounds on the sum over finite outcomes of (p - e^epsilon q)+, each known to its own rounding."""
         p, q, _, finite = self._atoms()
-        value, rounding = surplus(p, q, epsilon)
+        value, rounding = hockey_stick(p, q, epsilon)
         u, shared = roundoff(), finite & (p > 0)
         rounding = rounding + as_real(self.rounding) * (p + jnp.exp(epsilon) * q) * (1 + 16 * u)
         # Where e^eps q is infinity times 0 it is not known: the bounds are p and 0.
@@ -453,10 +453,10 @@ class LossDistributionPair(DominatingPair):
         low, high, center = as_float64(self.lowest), as_float64(self.highest), self.central_loss()
         fractions = jnp.linspace(0.0, 1.0, pieces + 1) ** 3
         mesh = jnp.concatenate([center - (center - low) * fractions[::-1], center + (high - center) * fractions[1:]])
-        raised = self._raised(_ending(mesh, high))
+        raised = self._raise_losses(_ending(mesh, high))
         return jnp.vectorize(lambda order: _log_moment(raised, order))(as_float64(order))
 
-    def _raised(self, mesh: Float[Array, " n"]) -> tuple[Array, Array]:
+    def _raise_losses(self, mesh: Float[Array, " n"]) -> tuple[Array, Array]:
         """Returns losses and P-masses whose moments bound those of the finite losses.
 
         The mass below the mesh moves up to its first point. The upper end's share of a piece from y to y + h,
@@ -466,7 +466,7 @@ class LossDistributionPair(DominatingPair):
         mass = cells.p + cells.p_error
         p, q, q_error = cells.p[1:], cells.q[1:], cells.q_error[1:]
         lower, width = mesh[:-1], mesh[1:] - mesh[:-1]
-        value, rounding = surplus(p, q, lower)
+        value, rounding = hockey_stick(p, q, lower)
         # The losses at which the callables jump are off by JUMP_UNITS, on either side.
         error = (
             cells.p_error[1:]
@@ -668,7 +668,7 @@ class DiscreteLaplace(NoiseOnIntegers):
         Outcomes up to 0 have the loss -D/scale, those from D on D/scale, and n between (2n - D)/scale.
         """
         directions(self, relation)
-        return (outside(_laplace_pair(as_float64(self.scale), self.sensitivity)),)
+        return (leave_scope(_laplace_pair(as_float64(self.scale), self.sensitivity)),)
 
 
 @functools.partial(jax.jit, static_argnums=1, inline=True)
@@ -957,7 +957,7 @@ class PublicCoinPair(DominatingPair):
     def boundary_error(self, largest: Array) -> Array:
         return jnp.max(jax.vmap(lambda pair: pair.boundary_error(largest))(self.pairs))
 
-    def _mixed(self, logs: Array) -> Array:
+    def _mix(self, logs: Array) -> Array:
         """Returns the log of the weighted sum of exponentials (m, ...); a pair that is never drawn does not count."""
         w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
         return jax.nn.logsumexp(jnp.where(w > 0, jnp.log(w) + logs, -jnp.inf), axis=0)
@@ -968,4 +968,4 @@ class PublicCoinPair(DominatingPair):
         w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
         excess = jnp.sum(jnp.where(w > 0, w * jnp.expm1(jnp.minimum(logs, 1.0)), 0.0), axis=0)
         near = jnp.max(jnp.where(w > 0, logs, -jnp.inf), axis=0) < 1.0
-        return jnp.where(near, jnp.log1p(excess), self._mixed(logs))
+        return jnp.where(near, jnp.log1p(excess), self._mix(logs))

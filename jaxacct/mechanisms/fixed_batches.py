@@ -61,7 +61,7 @@ from jaxacct.mechanisms.pair import (
     log_excess,
     log_moment,
     log_shrinkage,
-    panels,
+    panel_nodes,
     reflect,
     stretches,
     tilted_shares,
@@ -313,7 +313,7 @@ def _nodes(
     index: Array,
 ) -> tuple[Array, Array, Array]:
     """Returns losses and logs of P's and Q's masses on ``count`` panels on either side, with the atoms on the first."""
-    x, log_weight = panels(jnp.asarray(MIDDLE), width, index, count)
+    x, log_weight = panel_nodes(jnp.asarray(MIDDLE), width, index, count)
     first = jnp.where(index == 0, 0.0, -jnp.inf)
     if is_laplace:
         x, log_weight = jnp.append(x, SHIFT), jnp.append(log_weight, jnp.log(s) + first)

@@ -66,7 +66,6 @@ from jaxacct.mechanisms.pair import (
 )
 from jaxacct.mechanisms.shifted_noise import subsampled_pair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, with_pair_form
-from jaxacct.numerics.by_work import one_by_one
 from jaxacct.numerics.precision import (
     TINY,
     UNIT_ROUNDOFF,
@@ -74,12 +73,13 @@ from jaxacct.numerics.precision import (
     as_real,
     in_float64_by_programs,
     is_concrete,
+    leave_scope,
     log_complement,
-    outside,
     scope,
     within_scope,
 )
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.vmapped_loops import one_by_one
 from jaxacct.rounded_sum import binomial_tail
 
 # ----------------------------------------------------------------------------------------------------
@@ -538,7 +538,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
     is_close = True
     has_marks = True
 
-    def kept(self, marked: Marked) -> LawOfSubsampledGaussian:
+    def without_marked(self, marked: Marked) -> LawOfSubsampledGaussian:
         return replace(self, left_out=marked)
 
     def mark_from(self, large: Array, small: Array, log_mass: Array) -> Array:
@@ -558,7 +558,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         fits = (q < 1) & (place < longest * _scale_of_end(s) - arithmetic().reach)
         return jnp.where(fits, place, jnp.inf)
 
-    def marked(self, place: Array) -> Marked:
+    def mark(self, place: Array) -> Marked:
         s, q, removes = self.pair._fields()
         there = jnp.isfinite(place)
         z = jnp.where(there, place, 1.0)
@@ -982,7 +982,7 @@ class TruncatedPoissonGaussian(SampledGaussian):
         weights = jnp.stack([rest, least, slack])
 
         def pair(removes: bool) -> DominatingPair:
-            return outside(PublicCoinPair(SubsampledGaussianPair(noises, rates, np.full(3, removes)), weights))
+            return leave_scope(PublicCoinPair(SubsampledGaussianPair(noises, rates, np.full(3, removes)), weights))
 
         return tuple(pair(direction == "remove") for direction in directions(self, relation))
 

@@ -19,7 +19,7 @@ from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless, nothing_sampled
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
-from jaxacct.numerics.precision import as_float64, as_real, exact_real, is_concrete, outside, within_scope
+from jaxacct.numerics.precision import as_float64, as_real, exact_real, is_concrete, leave_scope, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import CyclicPoisson, Participation, Strategy, Unsampled
 
@@ -270,4 +270,4 @@ class TreeAggregation(Mechanism):
         noise, depth = as_float64(self.noise_multiplier), as_float64(self.depth)
         # Rounded down, for less noise costs more; a depth of 1 needs no division.
         lowered = xp.where(depth >= 1, noise / xp.sqrt(depth), 0.0) * (1 - 4 * roundoff())
-        return outside(Gaussian(xp.where(depth == 1, noise, lowered)).dominating_pairs(relation))
+        return leave_scope(Gaussian(xp.where(depth == 1, noise, lowered)).dominating_pairs(relation))

@@ -33,7 +33,7 @@ from jaxacct.numerics.precision import (
     in_float64,
     is_concrete,
     is_zero,
-    outside,
+    leave_scope,
 )
 from jaxacct.numerics.programs import lower_bound
 from jaxacct.numerics.pytrees import check_told_apart
@@ -264,7 +264,7 @@ def more_of_a_group(epsilon: ArrayLike, delta: ArrayLike, size: int) -> tuple[Ar
     least = jnp.maximum(each, TINY)
     factor = jnp.maximum(jnp.expm1(total) / jnp.expm1(least), size) * (1 + 64 * roundoff() * (1 + total))
     most = jnp.where(is_zero(once), once, jnp.minimum(jnp.nan_to_num(once * factor, nan=jnp.inf), 1.0))
-    return outside((total, most))
+    return leave_scope((total, most))
 
 
 def directions(mechanism: Mechanism, relation: Relation) -> tuple[Direction, ...]:

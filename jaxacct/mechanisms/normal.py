@@ -358,10 +358,10 @@ def mu_bounds(epsilon: Array, delta: Array) -> tuple[Array, Array]:
         error = error + shift_bound(3 * roundoff() * terms, here.falls, error)
         return here.log_delta + less, slope, slope + 1 + (1 + jnp.abs(t)) * terms, error
 
-    def moved(mu: Array, by: Array) -> Array:
+    def move(mu: Array, by: Array) -> Array:
         return mu + mu * jnp.expm1(by)
 
-    mu, below, above = newton(at, lambda mu: mu, moved, target, start)
+    mu, below, above = newton(at, lambda mu: mu, move, target, start)
     off = 8 * roundoff()
     return jnp.maximum(mu * (1 - below - off), 0.0), mu * (1 + 1.02 * above + off)
 

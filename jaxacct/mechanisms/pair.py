@@ -8,7 +8,7 @@ abstract class states these questions, and every kind of loss answers them in a 
 The parts, in reading order:
 
 1. moments of a likelihood ratio close to 1, without cancellation: :func:`log_excess`, :func:`log_integral`;
-2. the difference P - e^y Q of a cell, and its rounding: :func:`surplus`;
+2. the difference P - e^y Q of a cell, and its rounding: :func:`hockey_stick`;
 3. the law of a privacy loss, as weighted nodes with bounds on what these miss: :class:`Nodes`, :class:`Law`,
    :class:`TrapezoidLaw`, :func:`moments`, :func:`rungs`;
 4. laws with atoms, by panels, and how their characteristic functions fade: :class:`PanelLaw`, :func:`log_decay`;
@@ -195,7 +195,7 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
 # ----------------------------------------------------------------------------------------------------
 
 
-def surplus(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
+def hockey_stick(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     """Returns P - e^y Q, elementwise, and a bound on its rounding; NaN where e^y Q is infinity times 0.
 
     Near y = 0 it is formed as (P - Q) - (e^y - 1) Q. The first difference rounds by u of itself, and by IEEE 754 not at
@@ -349,11 +349,11 @@ class Law(ABC):
         """
         return jnp.full_like(large, jnp.inf)
 
-    def marked(self, place: Array) -> Marked:
+    def mark(self, place: Array) -> Marked:
         """Returns the losses beyond a place."""
         raise NotImplementedError
 
-    def kept(self, marked: Marked) -> Law:
+    def without_marked(self, marked: Marked) -> Law:
         """Returns the law without the losses that are marked."""
         raise NotImplementedError
 
@@ -675,7 +675,7 @@ CELLS = 64
 """Number of stretches that a density is divided into. Sound for any value: more tighten the bound."""
 
 
-def panels(low: Array, width: Array, index: Array | int, count: int) -> tuple[Array, Array]:
+def panel_nodes(low: Array, width: Array, index: Array | int, count: int) -> tuple[Array, Array]:
     """Returns nodes and the logs of their weights on ``count`` panels: the ``index``-th such row from ``low`` on."""
     points, weights = np.polynomial.legendre.leggauss(DEGREE)
     grid = (np.arange(count)[:, None] + ((points + 1) / 2)[None]).reshape(-1)
@@ -948,7 +948,7 @@ class DominatingPair(ABC):
         near = jnp.expm1(wrong) * (below + just + near_error + just_error) * (1 + 16 * u)
         # Sums round where both terms count; errors are raised by more than their sums and products round.
         summed = jnp.where(just > 0, p, 0.0) + scale * jnp.where(cells.q[1] > 0, q, 0.0)
-        found, rounding = surplus(p, q, epsilon)
+        found, rounding = hockey_stick(p, q, epsilon)
         rounding = (rounding + p_error + scale * q_error + 4 * u * summed) * (1 + 16 * u)
         upper = found + rounding + near
         # Where e^eps overflows, e^eps Q is not known: the bounds are P's mass and 0.

@@ -58,7 +58,7 @@ from jaxacct.mechanisms.pair import (
     log_moment,
     log_shrinkage,
     modulus_rounding,
-    panels,
+    panel_nodes,
     reflect,
     stretches,
     tilted_shares,
@@ -601,7 +601,7 @@ def _panels_of(locations: Array) -> int:
 def _nodes(s: Array, locations: Array, p: Array, q: Array, index: Array, pieces: Array) -> tuple[Array, Array]:
     """Returns nodes and the logs of their weights, the atoms last."""
     (left, right), count = _between(locations, p, q), _panels_of(locations)
-    of_interval = jax.vmap(lambda left, width: panels(left, width, index, count))
+    of_interval = jax.vmap(lambda left, width: panel_nodes(left, width, index, count))
     x, log_weight = (v.reshape(-1) for v in of_interval(left, (right - left) / (count * pieces)))
     atom = jnp.where(index == 0, jnp.log(s), -jnp.inf)
     return jnp.concatenate([x, left[:1], right[-1:]]), jnp.concatenate([log_weight, atom[None], atom[None]])

@@ -26,7 +26,7 @@ from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_end
 from jaxacct.mechanisms.normal import lower_tail
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
-from jaxacct.numerics.precision import as_float64, exact_float64, kept_positive, outside, within_scope
+from jaxacct.numerics.precision import as_float64, exact_float64, kept_positive, leave_scope, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect_traced
 
@@ -284,9 +284,9 @@ class AboveThreshold(Mechanism):
         asked = directions(self, relation)
         s, b = (kept_positive(exact_float64(value)) for value in (self.threshold_scale, self.query_scale))
         if not self.monotone or relation == "replace":
-            return (outside(first_above_pair((1 / s + 2 / b) * (1 + 8 * roundoff()), b)),)
+            return (leave_scope(first_above_pair((1 / s + 2 / b) * (1 + 8 * roundoff()), b)),)
         ends = {"remove": (1 / b, 1 / s + 1 / b), "add": (1 / s + 1 / b, 1 / b)}
-        return tuple(outside(_two_losses(*ends[direction])) for direction in asked)
+        return tuple(leave_scope(_two_losses(*ends[direction])) for direction in asked)
 
 
 @jax.jit
@@ -370,4 +370,4 @@ class GaussianAboveThreshold(Mechanism):
         reach = jnp.sqrt(1 / s**2 + (moved / b) ** 2) * (1 + 8 * roundoff())
         queries = as_float64(self.queries)
         proper = (queries >= 1) & (queries == jnp.floor(queries)) & (queries <= MOST_QUERIES)
-        return (outside(worst_tails_pair(reach, jnp.where(proper, queries + 1, jnp.nan))),)
+        return (leave_scope(worst_tails_pair(reach, jnp.where(proper, queries + 1, jnp.nan))),)

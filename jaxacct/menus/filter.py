@@ -24,7 +24,7 @@ from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
 from jaxacct.menus.game import dominates
 from jaxacct.menus.menu import MOST_LEVELS, NEVER, Items, Menu, certify
-from jaxacct.numerics.precision import in_float64, is_concrete, outside, scope
+from jaxacct.numerics.precision import in_float64, is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import least_by_secants
@@ -174,7 +174,7 @@ class MenuFilter(Ledger):
 
     def epsilon(self) -> Float64[Array, ""]:
         """Returns the budget, which holds wherever it ends; 0 before anything is granted."""
-        return outside(_reading(self.state, self.menu.budget, self.menu.epsilon))
+        return leave_scope(_reading(self.state, self.menu.budget, self.menu.epsilon))
 
     def _check_single(self) -> None:
         if np.shape(self.state.left):  # an item's place would be taken for a filter's
@@ -285,7 +285,7 @@ class MenuOdometer(MenuFilter):
 
     def epsilon(self) -> Float64[Array, ""]:
         """Returns the reading: an upper bound for whatever stops here; 0 before anything is spent."""
-        return outside(_odometer_reading(self.state, self.menu.budget, np.asarray(self.readings)))
+        return leave_scope(_odometer_reading(self.state, self.menu.budget, np.asarray(self.readings)))
 
 
 def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
@@ -309,7 +309,7 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
         def value(budget: int) -> float:
             spent = budget - np.arange(budget + 1)
             judged = readings[-(-spent * READINGS // budget)]
-            return float(game.solved(costs, budget, epsilons=judged).values[budget])
+            return float(game.solve(costs, budget, epsilons=judged).values[budget])
 
         # Only a budget whose value was found to be at most delta is returned, after eight solutions or within 2e-3 of
         # log delta, whose slope in minus the budget's logarithm is about -8. Sound for any numbers.

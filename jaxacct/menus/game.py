@@ -69,8 +69,8 @@ from jaxacct.numerics.precision import (
     exact_float64,
     in_float64,
     is_concrete,
+    leave_scope,
     log_peak,
-    outside,
 )
 from jaxacct.numerics.programs import compiled
 from jaxacct.prv.accountant import LossLattice, lattices_apart, masses_above
@@ -358,7 +358,7 @@ def blocks_of(
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]
         # Of 4,096 points each; sums of blocks have some times as many. Tightness and speed only.
-        rows.append([outside(found) for found in lattices_apart(of_items, shares, epsilon, 2**12)])
+        rows.append([leave_scope(found) for found in lattices_apart(of_items, shares, epsilon, 2**12)])
     return rows
 
 
@@ -372,7 +372,7 @@ def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
     spread = math.log(SPREAD * guarantee.delta)
     # The direction in which the budget pays for fewest runs decides; so does the mass of infinite losses.
     for parts in directed_parts(mechanism, 1, guarantee.relation):
-        losses, masses, facts = outside(masses_above(2**9, parts, ForDelta(np.float64(guarantee.epsilon))))
+        losses, masses, facts = leave_scope(masses_above(2**9, parts, ForDelta(np.float64(guarantee.epsilon))))
         cumulants, infinite = np.zeros(ORDERS.size), 0.0 if facts.masses is None else float(facts.masses[0])
         counts = np.concatenate([steps for _, steps in parts])
         with np.errstate(all="ignore"):
@@ -456,7 +456,7 @@ def losses_on(rows: Sequence[Sequence[LossLattice]], window: Window, points: int
         [put_on_grid(points, not side, block, window.mesh, least, most, order) for block in row]
         for row, order in zip(rows, window.order, strict=True)
     ]
-    arrays: list[Any] = [np.asarray([[outside(item[i]) for item in row] for row in found]) for i in range(4)]
+    arrays: list[Any] = [np.asarray([[leave_scope(item[i]) for item in row] for row in found]) for i in range(4)]
     return Losses(*arrays)
 
 

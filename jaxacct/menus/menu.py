@@ -36,7 +36,7 @@ from jaxacct.menus.game import (
     window_for,
 )
 from jaxacct.numerics.elementary import By
-from jaxacct.numerics.precision import is_concrete, outside, scope
+from jaxacct.numerics.precision import is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import Program
 from jaxacct.numerics.root_search import bisect, bracket
 from jaxacct.outward import rounded_up
@@ -79,7 +79,7 @@ class Game:
         """The losses on the lattice, above the true ones."""
         return losses_on(self.rows, self.window, self.points, 0)
 
-    def solved(self, costs: Sequence[int], most: int, *, side: int = 0, epsilons: np.ndarray | None = None) -> Solved:
+    def solve(self, costs: Sequence[int], most: int, *, side: int = 0, epsilons: np.ndarray | None = None) -> Solved:
         """Returns the values of budgets up to ``most``, from above (``side`` 0) or from below (1).
 
         The values end at the first beyond delta. Where a path is judged by other ``epsilons`` (most + 1,) than the
@@ -112,7 +112,7 @@ class Game:
             ring, losses, np.asarray(costs, np.int32), judged, self.window,
             np.float64(self.guarantee.delta if epsilons is None else 1.0), np.int32(most), np.bool_(side == 0),
         )  # fmt: skip
-        return outside(found)
+        return leave_scope(found)
 
     def _costs_too_much(self, index: int) -> bool:
         """Returns whether one item alone seems to cost more than delta: a choice, and no bound."""
@@ -378,7 +378,7 @@ def limit(menu: Menu) -> int:
         return menu.budget
     with scope(by_programs=True):
         game = menu.game()
-        return int(game.solved([item.cost for item in paid], min(2 * menu.budget, MOST_LEVELS), side=1).budget)
+        return int(game.solve([item.cost for item in paid], min(2 * menu.budget, MOST_LEVELS), side=1).budget)
 
 
 def _with_others(guarantee: Guarantee, offers: Sequence[Offer], known: dict[int, Item]) -> Found:
@@ -422,7 +422,7 @@ def _choose(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
             game = _game(guarantee, offers, counts, runs)
         alone = [number / count for number, count in zip(runs, counts, strict=True)]
         most = math.ceil(min(cost * number for cost, number in zip(costs, alone, strict=True))) + 1
-        solved = game.solved(costs, min(most, MOST_LEVELS))
+        solved = game.solve(costs, min(most, MOST_LEVELS))
     mechanisms, budget = [offer.mechanism for offer in offers], int(solved.budget)
     if budget < min(costs):
         return _without(guarantee, offers, [True] * len(offers))

@@ -5,7 +5,7 @@
 * :mod:`.precision` has float64 by scope, numbers as text, and rounding to the safe side.
 * :mod:`.programs` compiles eager calls, and decides where a program is lowered which arithmetic it is made of;
   :mod:`.float_pairs` is the arithmetic of devices without float64.
-* :mod:`.by_work` has loops whose batches cost the sum of the lanes' work, and calls of one lane at a time.
+* :mod:`.vmapped_loops` has loops whose batches cost the sum of the lanes' work, and calls of one lane at a time.
 * :mod:`.root_search` has the certified root searches: concrete, traced and superlinear.
 * :mod:`.pytrees` registers dataclasses, and maps over the rows of stacked trees.
 """

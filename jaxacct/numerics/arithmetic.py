@@ -193,10 +193,10 @@ def _where_pairs(named: Callable[..., Result], function: Callable[..., Result]) 
     """Returns ``function``, with ``named`` called in its place where a program is traced for pairs."""
 
     @functools.wraps(function)
-    def called(*args: Any) -> Result:
+    def choose_form(*args: Any) -> Result:
         return named(*args) if arithmetic() == PAIR else function(*args)
 
-    return called
+    return choose_form
 
 
 def platform() -> str:

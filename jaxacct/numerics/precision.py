@@ -279,7 +279,7 @@ def as_real(value: ArrayLike) -> jax.Array:
     return jnp.asarray(value, dtype=jax.dtypes.canonicalize_dtype(jnp.float64))
 
 
-def outside(tree: Tree) -> Tree:
+def leave_scope(tree: Tree) -> Tree:
     """Returns ``tree`` ready to leave the scope: concrete arrays as NumPy arrays, tracers as they are.
 
     NumPy compares and adds float64 as float64 whatever JAX is set to; a JAX array would be rounded to the nearest

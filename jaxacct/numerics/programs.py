@@ -10,7 +10,7 @@ Bounds hold for either: they assume of arithmetic and of elementary functions on
 :mod:`jaxacct.numerics.elementary` checks of a compiler before the first program that it made is run. In reading order:
 
 - :class:`Program`, a function compiled for eager calls,
-- :func:`later`, a function that is traced where it is lowered,
+- :func:`lower_later`, a function that is traced where it is lowered,
 - :func:`by_platform`, which gives each platform its arithmetic,
 - numbers moved to their safe side where they leave a program of pairs (:func:`raise_bound`, :func:`lower_bound`).
 """
@@ -121,12 +121,12 @@ Function = Callable[..., tuple[Any, ...]]
 """A function of arrays, to a tuple of arrays."""
 
 _later_p = Primitive("later")
-"""Primitive of :func:`later`: its parameters are the function, the results' types and the arithmetic."""
+"""Primitive of :func:`lower_later`: its parameters are the function, the results' types and the arithmetic."""
 
 _later_p.multiple_results = True
 
 
-def later(function: Function, results: tuple[Any, ...], *args: Any, pairs: bool = False) -> list[Any]:
+def lower_later(function: Function, results: tuple[Any, ...], *args: Any, pairs: bool = False) -> list[Any]:
     """Returns the arrays that ``function`` gives of arrays, of known types; it is traced where it is lowered.
 
     It is traced with float64 enabled, which with ``pairs`` is made of pairs.
@@ -145,7 +145,7 @@ def _batch(args: Any, dims: Any, *, function: Function, results: Any, pairs: boo
     axes = tuple(dim if dim is None else int(dim) for dim in dims)
     (size, *_) = {arg.shape[axis] for arg, axis in zip(args, axes, strict=True) if axis is not None}
     wider = tuple(unmapped_aval(size, 0, result) for result in results)
-    return later(jax.vmap(function, in_axes=axes), wider, *args, pairs=pairs), [0] * len(wider)
+    return lower_later(jax.vmap(function, in_axes=axes), wider, *args, pairs=pairs), [0] * len(wider)
 
 
 def _is_real(kind: Any) -> bool:
@@ -166,11 +166,11 @@ def _tangents(function: Function, moves: tuple[bool, ...], *args: Any) -> tuple[
 
 def _derive(primals: Any, tangents: Any, *, function: Function, results: Any, pairs: bool) -> tuple[Any, Any]:
     # Values and derivatives are apart, so that the part that is linear in the tangents is an operation by itself.
-    values = later(function, results, *primals, pairs=pairs)
+    values = lower_later(function, results, *primals, pairs=pairs)
     moves = tuple(not isinstance(tangent, ad.Zero) for tangent in tangents)
     given = [tangent for tangent in tangents if not isinstance(tangent, ad.Zero)]
     of_reals = tuple(result for result in results if _is_real(result))
-    found = iter(later(functools.partial(_tangents, function, moves), of_reals, *primals, *given, pairs=pairs))
+    found = iter(lower_later(functools.partial(_tangents, function, moves), of_reals, *primals, *given, pairs=pairs))
     return values, [next(found) if _is_real(result) else ad.Zero(result.to_tangent_aval()) for result in results]
 
 
@@ -191,7 +191,7 @@ def _transpose(cotangents: Any, *args: Any, function: Function, results: Any, pa
     known = [arg for arg in args if not ad.is_undefined_primal(arg)]
     given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     transpose = functools.partial(_cotangents, function, is_linear, types)
-    found = iter(later(transpose, types, *known, *given, pairs=pairs))
+    found = iter(lower_later(transpose, types, *known, *given, pairs=pairs))
     return [next(found) if is_it else None for is_it in is_linear]
 
 
@@ -249,16 +249,16 @@ def by_platform(
         )
 
         def native(*leaves: Any) -> Any:
-            return later(_flat(function, args), types, *leaves)
+            return lower_later(_flat(function, args), types, *leaves)
 
     def elsewhere(*leaves: Any) -> tuple[Any, ...]:
-        return tuple(native(*leaves) if at_once is None else later(_flat(at_once, args), types, *leaves))
+        return tuple(native(*leaves) if at_once is None else lower_later(_flat(at_once, args), types, *leaves))
 
     def pairs(*leaves: Any) -> tuple[Any, ...]:
-        def moved(*args: Any) -> Any:
+        def move(*args: Any) -> Any:
             return (safe or outward)((at_once or function)(*args))
 
-        return tuple(later(_flat(moved, args), types, *leaves, pairs=True))
+        return tuple(lower_later(_flat(move, args), types, *leaves, pairs=True))
 
     # Other forms are traced only where they are lowered for their platform; the native one may be a finished trace.
     forms = {} if is_decided() else {"tpu": pairs}
@@ -286,7 +286,7 @@ def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
         return as_pairs(function, stepwise=True)(*args)
     types, result = jax.make_jaxpr(function, return_shape=True)(*args)
     given = map(jnp.asarray, jax.tree.leaves(args))
-    found = later(_flat(function, args), tuple(types.out_avals), *given, pairs=True)
+    found = lower_later(_flat(function, args), tuple(types.out_avals), *given, pairs=True)
     return jax.tree.unflatten(jax.tree.structure(result), found)
 
 
@@ -331,7 +331,7 @@ def as_it_is(found: Any) -> Any:
 def outward(found: Any) -> Any:
     """Returns a tree of results with every number moved to its safe side: up, unless its node says otherwise."""
 
-    def moved(node: Any) -> Any:
+    def move(node: Any) -> Any:
         return OUTWARD[type(node)](node) if type(node) in OUTWARD else raise_bound(jnp.asarray(node))
 
-    return jax.tree.map(moved, found, is_leaf=lambda node: type(node) in OUTWARD)
+    return jax.tree.map(move, found, is_leaf=lambda node: type(node) in OUTWARD)

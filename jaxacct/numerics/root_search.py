@@ -142,7 +142,7 @@ def bisect_traced(
 
     # The state is a bracket, the safe end of which holds, and what was found where neither end is known to; each step
     # moves one of the ends to the point tried.
-    def halved(index: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def halve(index: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
         safe, other, *found = state
         point: Array = middle(safe, other)
         is_first: Array | bool = False
@@ -155,8 +155,8 @@ def bisect_traced(
         return (*ends, *(jnp.where(is_allowed, point, last) for last in found))
 
     if otherwise is None:
-        return jax.lax.fori_loop(0, steps, halved, (safe, other))[0]
-    return jax.lax.fori_loop(0, steps + 2, halved, (safe, other, jnp.full_like(safe, otherwise)))[2]
+        return jax.lax.fori_loop(0, steps, halve, (safe, other))[0]
+    return jax.lax.fori_loop(0, steps + 2, halve, (safe, other, jnp.full_like(safe, otherwise)))[2]
 
 
 # ----------------------------------------------------------------------------------------------------

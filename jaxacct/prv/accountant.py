@@ -41,25 +41,25 @@ from jaxacct.composition import (
     check_asked,
     directed_parts,
     facts_of,
+    is_out_of_range,
     runs_nothing,
-    says_nothing,
 )
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
-from jaxacct.numerics import by_work
+from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
-from jaxacct.numerics.by_work import stack
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
     in_float64,
     in_float64_by_programs,
     is_concrete,
+    leave_scope,
     log_complement,
-    outside,
 )
 from jaxacct.numerics.programs import OUTWARD, by_pairs, by_platform, compiled, needs_pairs, outward
 from jaxacct.numerics.pytrees import of_each, register_dataclass
+from jaxacct.numerics.vmapped_loops import stack
 from jaxacct.prv.compose import (
     bounds_on_delta,
     bracket_of,
@@ -293,14 +293,14 @@ class _Found:
             threshold = max((bounds.lower for bounds, _ in self.answers.values()), default=0.0)
             old = self.answers.get(i)
             if old is None or old[0].upper > threshold:
-                (new, *self.beside[i]), record = self.solved(i, points)
+                (new, *self.beside[i]), record = self.solve(i, points)
                 # Both brackets hold, so their intersection does; the finer lattice gives the estimate.
                 self.answers[i] = new if old is None else replace(old[0], converged=False).intersection(new), record
 
-    def solved(self, which: int, points: int) -> tuple[list[Bounds], Diagnostics]:
+    def solve(self, which: int, points: int) -> tuple[list[Bounds], Diagnostics]:
         """Returns the brackets that answer all questions of a direction, and the record of the first."""
         values = self.question.at(np.asarray(self.values(), np.float64))
-        bounds, record = outside(answers(points, self.directions[which], values, self.aim))
+        bounds, record = leave_scope(answers(points, self.directions[which], values, self.aim))
         ends: Any = bounds.lower, bounds.estimate, bounds.upper, bounds.converged
         return [Bounds(*row) for row in zip(*ends, strict=True)], record
 
@@ -366,7 +366,7 @@ def answer_in_trace(directions: list[Parts], question: Question, points: int) ->
 
     Directions of one structure share their code, and the lanes of a batch under ``vmap`` share one block of work.
     """
-    return by_work.in_lanes(functools.partial(_answer_traced, points=points))(directions, question)
+    return vmapped_loops.in_lanes(functools.partial(_answer_traced, points=points))(directions, question)
 
 
 def _answer_traced(directions: list[Parts], question: Question, points: int) -> Answer:
@@ -735,7 +735,7 @@ def answer(
         if error is not None:
             check_error(error, question, concrete=False)
         run = functools.partial(answer, relation=relation, points=points, return_diagnostics=return_diagnostics)
-        return outside(by_pairs(run, mechanism, steps, question))
+        return leave_scope(by_pairs(run, mechanism, steps, question))
     concrete = is_concrete(mechanism, steps, question)
     check_options(tolerance, points, concrete=concrete)
     if error is not None:
@@ -756,10 +756,10 @@ def answer(
             return zero()
         question = question.at(np.asarray(question.value, np.float64))
         goal = error or tolerance or question.tolerance
-        if not return_diagnostics and says_nothing(directions):
+        if not return_diagnostics and is_out_of_range(directions):
             return nothing_known(question, goal if points is None else None)
         found = within(directions, question, goal) if points is None else at_points(directions, question, points)
-    return outside(found) if return_diagnostics else found[0]
+    return leave_scope(found) if return_diagnostics else found[0]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -823,12 +823,12 @@ def curve(
     if at.ndim != 1 or not at.size:
         raise ValueError(f"epsilon of shape {at.shape} is not a list of epsilons: give one axis, at least one entry.")
     directions = directed_parts(mechanism, steps, relation)
-    if says_nothing(directions):
+    if is_out_of_range(directions):
         # Pairs that are not valid stay unknown on every mesh: the bracket is [0, 1].
         nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
         return Curve(epsilon=at, delta=nothing)
     found = [_profile(points, parts, at) for parts in directions]
-    return outside(Curve(epsilon=at, delta=_largest(found, at)))
+    return leave_scope(Curve(epsilon=at, delta=_largest(found, at)))
 
 
 Profile = tuple[Array, Array, Facts]
@@ -844,14 +844,14 @@ def _profile(points: int, parts: Parts, epsilons: Array) -> Profile:
     places = np.linspace(0, len(epsilons) - 1, 2 * references + 1)[1::2].round().astype(int)
     facts, goal = facts_of(parts), aimed_at(ForDelta, points)
 
-    def bounded(reference: Array) -> Array:
+    def bound(reference: Array) -> Array:
         found = compose(parts, asked_of(facts, ForDelta(reference), goal), points)
         infinite = infinite_share(facts, found.lost)
         # One epsilon after the other, to save memory: each is a sum over all frequencies.
         return jax.lax.map(lambda e: bounds_on_delta(found, infinite, e), epsilons)
 
     # One composition after the other, each tilted for an epsilon in the middle of its part of the curve.
-    every = jax.lax.map(bounded, jnp.sort(epsilons)[places])
+    every = jax.lax.map(bound, jnp.sort(epsilons)[places])
     return jnp.max(every[..., 1], axis=0), jnp.min(every[..., 0], axis=0), facts
 
 

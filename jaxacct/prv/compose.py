@@ -29,8 +29,8 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, ForEpsilon, Parts, Question
 from jaxacct.mechanisms.normal import cosm1_and_sin, sine_and_cosine
-from jaxacct.mechanisms.pair import CellMasses, DominatingPair, surplus
-from jaxacct.numerics import by_work
+from jaxacct.mechanisms.pair import CellMasses, DominatingPair, hockey_stick
+from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, log_complement, log_peak
 from jaxacct.numerics.pytrees import of_each
@@ -53,7 +53,7 @@ def discretize_above(cells: CellMasses, losses: Array, h: Array, shift: Array) -
     p, q = cells.p[1:-1], cells.q[1:-1]
     p_error, q_error = cells.p_error[1:-1], cells.q_error[1:-1]
     mass = (p + p_error) * (1 + 2 * roundoff())
-    value, rounding = surplus(p, q, losses[:-1])
+    value, rounding = hockey_stick(p, q, losses[:-1])
     error = p_error + jnp.exp(losses[:-1]) * q_error * (1 + 8 * roundoff()) + jnp.expm1(2 * shift) * mass + rounding
     # The sum of the errors rounds, too, and the quotient rounds by 12u.
     upward = (value + error * (1 + 16 * roundoff())) / -jnp.expm1(-h) * (1 + 16 * roundoff())
@@ -85,7 +85,7 @@ def discretize_below(bins: CellMasses, losses: Array, relaxed: Array) -> Float[A
     # P - e^y Q rounded down, y the bin's point less ``relaxed``: for each bin, for the whole next bin if it were moved
     # here, and for the whole bin below if it were.
     each = jnp.stack([p, next_p, below_p]), jnp.stack([q, next_q, below_q])
-    value, rounding = jax.vmap(surplus, in_axes=(0, 0, None))(*each, points)
+    value, rounding = jax.vmap(hockey_stick, in_axes=(0, 0, None))(*each, points)
     excess, payment, below = value - rounding
     # Flows down: the mass of the next bin that this one needs, at most half of it, and the share of the need that this
     # covers. At most half goes down and at most half up, so that no bin is spent twice.
@@ -102,12 +102,12 @@ def discretize_below(bins: CellMasses, losses: Array, relaxed: Array) -> Float[A
     spare = jnp.maximum(excess, 0.0)
     cost = jnp.maximum(-below, 0.0)
 
-    def lifted(spare: Array) -> Array:
+    def lift(spare: Array) -> Array:
         return below_p * jnp.clip(_finite(spare / cost) * (1 - 8 * roundoff()), 0.0, 0.5)
 
-    most = jnp.concatenate([lifted(spare)[1:], zero])
+    most = jnp.concatenate([lift(spare)[1:], zero])
     stays = jnp.clip(_finite((p - leaves_down - most) / p), 0.0, 1.0) * (1 - 8 * roundoff())
-    taken_up = lifted(spare * stays)
+    taken_up = lift(spare * stays)
     leaves_up = jnp.concatenate([taken_up[1:], zero])
     kept = jnp.maximum(p - leaves_down - leaves_up, 0.0)
     # The part of a bin whose deficit is not paid falls by one point.
@@ -324,7 +324,7 @@ def side_by_side(function: Callable[..., Tree], steps: Array, rows: Any) -> Tree
         return of_each(function)(rows)
     groups = jax.tree.map(lambda leaf: leaf.reshape(-1, together, *leaf.shape[1:]), rows)
     used = jnp.max(jnp.where(steps > 0, np.arange(len(steps)) // together + 1, 1))
-    found = by_work.map_rows(used, lambda _, rows, __: of_each(function)(rows), groups, ())
+    found = vmapped_loops.map_rows(used, lambda _, rows, __: of_each(function)(rows), groups, ())
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
 
 
@@ -347,13 +347,13 @@ def masses_of(parts: Parts, asked: Asked, points: int) -> tuple[Plan, Array, _Ma
     """Returns the plan, the numbers of runs (m,), and the masses on the points of each loss's lattice."""
     counts = [steps for _, steps in parts]
 
-    def told(pair: DominatingPair) -> tuple[Array, ...]:
+    def describe(pair: DominatingPair) -> tuple[Array, ...]:
         infimum, supremum = pair.loss_range()
         wrong = [pair.boundary_error(jnp.asarray(largest)) for largest in (0.0, 1.0)]
         of_pair = pair.central_loss(), infimum, supremum, jnp.stack(pair.anchors()), jnp.stack(wrong)
         return tuple(map(jnp.asarray, of_pair))
 
-    of_pairs: Any = _join([of_each(told)(pairs) for pairs, _ in parts])
+    of_pairs: Any = _join([of_each(describe)(pairs) for pairs, _ in parts])
     center, infimum, supremum, anchors, wrong = of_pairs
     known = Known(center, infimum, supremum, anchors, wrong, _join(counts))
     total, m = jnp.sum(known.steps), len(known.steps)
@@ -479,7 +479,7 @@ def compose(parts: Parts, asked: Asked, points: int) -> Sum:
     if len(steps) == 1:
         return _sum_spectra(points, chosen, runs(0), 1)
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: runs(0)))
-    used = by_work.of_all_lanes(jnp.max(jnp.where(steps > 0, np.arange(1, len(steps) + 1), 1)))
+    used = vmapped_loops.of_all_lanes(jnp.max(jnp.where(steps > 0, np.arange(1, len(steps) + 1), 1)))
     # The state is the sum over the losses so far; losses beyond the last that runs are left out.
     every = jax.lax.fori_loop(0, used, lambda i, total: jax.tree.map(jnp.add, total, runs(i)), nothing)
     return _sum_spectra(points, chosen, every, len(steps))

@@ -318,7 +318,7 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
         """Returns the sum over all runs of values (m, n)."""
         return jnp.sum(jnp.where(runs[:, None], times[:, None] * rows, 0.0), axis=0)
 
-    def weighed(orders: Array, epsilon: Array) -> Array:
+    def weigh(orders: Array, epsilon: Array) -> Array:
         """Returns logs of the weights by which a single loss counts for delta, (m, n, cells), tilted by the orders.
 
         A weight is e^(ty), as in Chernoff's bound, up to the loss at which the bound is met, and above it the bounded
@@ -349,7 +349,7 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
         settled = 1e-3
         i, center, before, _, _ = state
         orders = center * jnp.asarray(looks)[i]
-        _, _, cumulants = sums_of(weighed(orders, before))
+        _, _, cumulants = sums_of(weigh(orders, before))
         # A share of a run, as a menu may have, counts as a whole one: the root of a moment would estimate nothing.
         exponents = of_sum(cumulants, jnp.maximum(k, 1.0)) + log_peak(orders)
         exponents = jnp.where(jnp.isfinite(exponents), exponents, jnp.inf)
@@ -408,7 +408,7 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
     # The spacing of points follows the smooth part of the density: an atom on a point is exact on any mesh.
     atom = known.anchors[:, :1]
     holds_atom = (edges[:, :-1] <= atom) & (edges[:, 1:] >= atom)
-    smooth = weighed(orders[:1], epsilon)[:, 0]
+    smooth = weigh(orders[:1], epsilon)[:, 0]
     smooth = jnp.where(holds_atom, 0.0, jnp.exp(smooth - jnp.max(smooth, axis=1, keepdims=True)))
     smooth = smooth / jnp.maximum(jnp.sum(smooth, axis=1, keepdims=True), TINY)
     middle, half, spacing, costs, lengths = _apart(edges, smooth, low, high)

@@ -8,7 +8,7 @@ a certified bracket in float64:
 * :mod:`.contour`: the moments of the sum of all losses, the saddle point, the line through it, the quadrature rule on
   the line, and a bound on each thing the rule leaves out.
 * :mod:`.solve`: the largest bracket of the directions; those that cannot decide are ruled out by a few nodes.
-* :mod:`.one_run`: closed forms, for one run of any mechanism and for plain Gaussian ones.
+* :mod:`.closed_forms`: closed forms, for one run of any mechanism and for plain Gaussian ones.
 * :mod:`.accountant`: the two verbs and their derivatives.
 """
 

@@ -1,9 +1,10 @@
 """The exact accountant's verbs: delta and epsilon by an integral through the saddle point, with derivatives.
 
-An answer is one compiled program (:mod:`.solve`), or a closed form where there is one (:mod:`.one_run`); inside a trace
-it is a primitive with a derivative rule of its own. In reading order: :func:`epsilon` and :func:`delta`; :class:`Asked`
-and :func:`answer`, from arguments to a bracket; :func:`curve`, many questions of one composition; then the derivatives,
-by the implicit function theorem from those of log delta, which are central differences in the parameters.
+An answer is one compiled program (:mod:`.solve`), or a closed form where there is one (:mod:`.closed_forms`); inside a
+trace it is a primitive with a derivative rule of its own. In reading order: :func:`epsilon` and :func:`delta`;
+:class:`Asked` and :func:`answer`, from arguments to a bracket; :func:`curve`, many questions of one composition; then
+the derivatives, by the implicit function theorem from those of log delta, which are central differences in the
+parameters.
 
 Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function".
 """
@@ -31,28 +32,28 @@ from jaxacct.composition import (
     check_asked,
     directed_parts,
     facts_of,
+    is_out_of_range,
     once,
     runs_nothing,
-    says_nothing,
     unknown,
     without_computing,
 )
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.mechanisms.normal import slopes_of_log_delta
 from jaxacct.numerics.arithmetic import CHOICES, Chosen, scale_error
-from jaxacct.numerics.by_work import one_by_one, rows
 from jaxacct.numerics.precision import (
     as_float64,
     as_real,
     exact_real,
     in_float64_by_programs,
     is_concrete,
-    outside,
+    leave_scope,
     scope,
 )
 from jaxacct.numerics.programs import Program, by_pairs, by_platform, compiled, needs_pairs, outward
-from jaxacct.saddlepoint import one_run, solve
-from jaxacct.saddlepoint.one_run import Closed, Sure, closed_forms
+from jaxacct.numerics.vmapped_loops import one_by_one, rows
+from jaxacct.saddlepoint import closed_forms, solve
+from jaxacct.saddlepoint.closed_forms import Closed, Sure, find_closed_forms
 
 ROW = 32
 """Number of questions of one compiled call of :func:`curve`: one size, so one compilation. Speed only."""
@@ -145,7 +146,7 @@ class Asked(NamedTuple):
 
         def look(leaves: list[Any]) -> None:
             mechanism, steps, _ = self.arguments(leaves)
-            found.extend(closed_forms(directed_parts(mechanism, steps, self.relation, self.known), self.known))
+            found.extend(find_closed_forms(directed_parts(mechanism, steps, self.relation, self.known), self.known))
 
         without_computing(look, leaves)
         return bool(found)
@@ -160,7 +161,7 @@ def answer(
     if arithmetic != "float32" and needs_pairs(arithmetic, mechanism, steps, question):
         with scope(by_programs=True):
             run = functools.partial(answer, relation=relation)
-            return outside(by_pairs(run, mechanism, steps, question))
+            return leave_scope(by_pairs(run, mechanism, steps, question))
     precision = "float32" if arithmetic == "float32" else "float64"
     return unchecked(*ask(mechanism, steps, question, relation, precision))
 
@@ -172,7 +173,7 @@ def ask(
     # Leaves, not mechanisms: JAX would build mechanisms of tangents, whose checks would fail.
     leaves, structure = jax.tree.flatten((mechanism, steps, question))
     is_wide = precision == "float64"
-    plain = one_run.sure(steps, question) if is_wide and one_run.is_plain(mechanism) else None
+    plain = closed_forms.sure(steps, question) if is_wide and closed_forms.is_plain(mechanism) else None
     known = once(mechanism, steps) if is_wide and plain is None else None
     return Asked(relation, precision, known, plain, structure), tuple(leaves)
 
@@ -181,7 +182,7 @@ def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the answer; where arguments are out of range the bracket says nothing."""
     # The scope begins outside of the primitive, which would round NumPy's float64 numbers to float32 on the way in.
     with scope(x64=asked.precision == "float64", by_programs=True):
-        return outside(_decide(asked, leaves)[0] if is_concrete(leaves) else _answer(asked, leaves))
+        return leave_scope(_decide(asked, leaves)[0] if is_concrete(leaves) else _answer(asked, leaves))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -206,7 +207,7 @@ def _decide(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     """Returns the largest of the directions' brackets, and the index of the direction that decides."""
     mechanism, steps, question = asked.arguments(leaves)
     if asked.plain:
-        return one_run.of_plain(asked.relation, asked.plain, mechanism, steps, question), None
+        return closed_forms.of_plain(asked.relation, asked.plain, mechanism, steps, question), None
     directions = directed_parts(mechanism, steps, asked.relation, asked.known)
     concrete = is_concrete(leaves)
     if concrete and runs_nothing(directions):
@@ -214,9 +215,9 @@ def _decide(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     real = jax.dtypes.canonicalize_dtype(jnp.float64)
     value = question.value
     question = question.at(np.asarray(value, real) if is_concrete(value) else as_real(value))
-    runs = closed_forms(directions, asked.known)
+    runs = find_closed_forms(directions, asked.known)
     # Pairs that are not valid have no answer: a closed form would search in vain, for seconds.
-    if says_nothing(directions) if runs else not _has_laws(directions):
+    if is_out_of_range(directions) if runs else not _has_laws(directions):
         return unknown(question), jnp.asarray(0)
     if runs:
         return _of_runs(runs, question)
@@ -235,14 +236,14 @@ def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Re
     """
     known = once(mechanism, steps)
     directions = directed_parts(mechanism, steps, relation, known)
-    runs = closed_forms(directions, known)
-    if says_nothing(directions) if runs else not _has_laws(directions):
-        return outside(unknown(questions.at(as_float64(questions.value))))
+    runs = find_closed_forms(directions, known)
+    if is_out_of_range(directions) if runs else not _has_laws(directions):
+        return leave_scope(unknown(questions.at(as_float64(questions.value))))
     solved = _each if _may_fall(directions) else _by_facts
     each = functools.partial(_each_run, runs) if runs else functools.partial(solved, tuple(directions))
     # Rows of one length, the last one padded, so that one program serves any number of questions.
     pieces = [each(questions.at(as_float64(row))) for row in rows(questions.value, ROW)]
-    found = outside(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces))
+    found = leave_scope(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces))
     # The padding is cut off last, where concrete arrays are NumPy's and the cut compiles nothing.
     return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], found)
 
@@ -284,7 +285,7 @@ def may_answer(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
     """Returns whether this accountant has a closed form of a composition, or an integral that may converge."""
     known = once(mechanism, steps)
     directions = directed_parts(mechanism, steps, relation, known)
-    return bool(closed_forms(directions, known)) or (_has_laws(directions) and _may_fall(directions))
+    return bool(find_closed_forms(directions, known)) or (_has_laws(directions) and _may_fall(directions))
 
 
 def _may_fall(directions: Sequence[Parts]) -> bool:
@@ -316,7 +317,7 @@ _larger = compiled(solve.larger)
 
 def _of_runs(runs: Sequence[Closed], question: Question) -> tuple[Bounds, Any]:
     """Returns the larger of the closed forms' brackets, and the index of the direction that decides."""
-    found = one_run.bounds_of_each(list(runs), question)
+    found = closed_forms.bounds_of_each(list(runs), question)
     return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
 
 
@@ -349,15 +350,15 @@ def _with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[An
     real, concrete = jax.dtypes.canonicalize_dtype(jnp.float64), is_concrete(leaves)
     reals: list[Any] = [np.asarray(leaf, real) if concrete else _real(leaf) for leaf in leaves]
     *run, question = asked.arguments(reals)
-    if _has_laws(directions) and not closed_forms(directions, asked.known) and not runs_nothing(directions):
+    if _has_laws(directions) and not find_closed_forms(directions, asked.known) and not runs_nothing(directions):
         bounds, by_leaves, by_epsilon = _with_log_slopes(asked, tuple(reals))
-        answer = outside(bounds.estimate)
+        answer = leave_scope(bounds.estimate)
     else:
         bounds, decides = _decide(asked, leaves)
-        answer = outside(bounds.estimate)
+        answer = leave_scope(bounds.estimate)
         epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
-        by_leaves, by_epsilon = _log_slopes(asked.relation, asked.known, tuple(run), epsilon, outside(decides))
-    return bounds, _slopes(question, answer, *outside((by_leaves, by_epsilon)))
+        by_leaves, by_epsilon = _log_slopes(asked.relation, asked.known, tuple(run), epsilon, leave_scope(decides))
+    return bounds, _slopes(question, answer, *leave_scope((by_leaves, by_epsilon)))
 
 
 def _real(leaf: Any) -> Array:
@@ -375,7 +376,7 @@ def _plain_with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, l
     *run, question = asked.arguments([as_real(leaf) for leaf in leaves])
 
     def log_mu(run: Any) -> tuple[Array, Any]:
-        found = one_run.from_user(asked.relation, seen, *run)
+        found = closed_forms.from_user(asked.relation, seen, *run)
         return jnp.log(found.mu), found
 
     # By the chain rule through log mu, of which delta is a closed form.
@@ -498,19 +499,19 @@ def _log_slopes(
     share_of_room = 1 / 256
     reals, structure = jax.tree.flatten(run)
 
-    def closed(reals: list[Array]) -> list[Closed]:
+    def forms_of(reals: list[Array]) -> list[Closed]:
         mechanism, steps = jax.tree.unflatten(structure, reals)
-        return closed_forms(directed_parts(mechanism, steps, relation, known), known)
+        return find_closed_forms(directed_parts(mechanism, steps, relation, known), known)
 
-    largest = [jnp.inf if run.facts.suprema is None else run.facts.suprema[1] for run in closed(reals)]
+    largest = [jnp.inf if run.facts.suprema is None else run.facts.suprema[1] for run in forms_of(reals)]
     room = 1 - epsilon / _choose(decides, *largest) if largest else jnp.ones_like(epsilon)
     step = jnp.minimum(_difference(), share_of_room * room)
 
     def log_delta(reals: list[Array]) -> tuple[Array, Array]:
-        runs = closed(reals)
+        runs = forms_of(reals)
         if not runs:
             return jnp.full_like(epsilon, jnp.nan), jnp.full_like(epsilon, jnp.nan)
-        return _choose(decides, *(one_run.log_delta_at(run, epsilon, step) for run in runs))
+        return _choose(decides, *(closed_forms.log_delta_at(run, epsilon, step) for run in runs))
 
     sizes = [leaf.size for leaf in reals]
     # The first row is the point itself; then each number that the answer depends on is moved up, and then down.

@@ -45,7 +45,7 @@ from jaxacct.mechanisms.pair import (
     rungs,
     tilted_shares,
 )
-from jaxacct.numerics import by_work
+from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.arithmetic import arithmetic, roughly, roundoff, with_pair_form
 from jaxacct.numerics.float_pairs import few_digits
 from jaxacct.numerics.precision import first_index, log_peak
@@ -94,11 +94,11 @@ def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array])
     ``rows`` are upper bounds on the cumulants that the nodes give each row.
     """
 
-    def missed(pair: Any, nodes: Nodes) -> Array:
+    def scan_error(pair: Any, nodes: Nodes) -> Array:
         step = nodes.places[1] - nodes.places[0]
         return jnp.exp(law_of(pair).log_scan_errors(orders, step))
 
-    found = [each(part, missed, row) for part, row in zip(parts, nodes, strict=True)]
+    found = [each(part, scan_error, row) for part, row in zip(parts, nodes, strict=True)]
     return sum_rows(parts, [above + more for above, more in zip(rows, found, strict=True)]), found
 
 
@@ -224,7 +224,7 @@ class Kept:
 
     def law(self) -> Law:
         """Returns the law of the pair, for the losses that are kept."""
-        return law_of(self.pair).kept(self.marked)
+        return law_of(self.pair).without_marked(self.marked)
 
 
 def may_be_rare(parts: Parts) -> bool:
@@ -296,7 +296,7 @@ def marks_for(parts: Parts, ends: Ends, high: Array, low: Array, log_mass: Array
             small = jnp.where(jnp.isnan(small), -jnp.inf, small)
             law = law_of(pair)
             place = law.mark_from(large, small, log_mass - runs)
-            return law.marked(jnp.where(counts > 0, place, jnp.inf))
+            return law.mark(jnp.where(counts > 0, place, jnp.inf))
 
         found: Marked = each(part, of_row, part[1], least, most)
         return found
@@ -480,7 +480,7 @@ def _left(
 def _aim_found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: Array) -> Aim:
     # One look for each step. A search is over after LOOKS looks at the latest, and there are at most STAGES of them.
     given = parts, wanted, target, searches
-    return by_work.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _look, aim, given)
+    return vmapped_loops.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _look, aim, given)
 
 
 def _look(aim: Aim, given: Any) -> Aim:
@@ -694,7 +694,7 @@ def _group_by_group(given: Any, taken: Array) -> Sums:
     # Number of tiles for which quadrature nodes are made at a time where lanes are side by side. Speed only.
     tiles_of_step = 16
     *_, tiles = given
-    alone = by_work.as_lanes(turned_sums)
+    alone = vmapped_loops.as_lanes(turned_sums)
 
     def of_group(group: Array, _: Array, given: Any) -> Sums:
         *rest, tiles, taken = given
@@ -705,7 +705,7 @@ def _group_by_group(given: Any, taken: Array) -> Sums:
 
     groups = jnp.where(taken > 0, -(-tiles // tiles_of_step), 0)
     every = jnp.arange(FREQUENCIES // (TILE * tiles_of_step))
-    sums, spread = by_work.map_rows(groups, of_group, every, (*given, taken))
+    sums, spread = vmapped_loops.map_rows(groups, of_group, every, (*given, taken))
     return jnp.swapaxes(sums, 0, 1).reshape(2, -1), spread[0]
 
 
@@ -729,7 +729,7 @@ def _pieces_added(given: Any, frequencies: int, add: Callable[..., Array], **how
     none = jnp.zeros(jax.eval_shape(_spreads, one, one, one, one).shape, order.dtype)
     # The state is the number of pieces done, the sums and the spreads; each step adds a piece, until all are taken.
     start: Sums = (jnp.zeros_like(taken), jnp.zeros((2, frequencies), order.dtype), none)
-    return by_work.while_loop(lambda state, given: state[0] < given[-1], piece, start, given, **how)[1:]
+    return vmapped_loops.while_loop(lambda state, given: state[0] < given[-1], piece, start, given, **how)[1:]
 
 
 def _of_piece(i: Array, pair: HasLaw, window: Any, pieces: Array, known: Any, order: Array, spacing: Array) -> Sums:
@@ -816,7 +816,7 @@ def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, sums: Array
         return jax.lax.dynamic_update_slice(sums, old + added.reshape(2, TILE), at, allow_negative_indices=False)
 
     # One tile for each step; all lanes of a batch go as far as the longest, so that the loop has one bound.
-    return jax.lax.fori_loop(0, by_work.of_all_lanes(tiles), tile, sums)
+    return jax.lax.fori_loop(0, vmapped_loops.of_all_lanes(tiles), tile, sums)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -1037,7 +1037,7 @@ def far_enough(
     most = spacing * FREQUENCIES
     # The frequency grows by a factor with each step, so the loop ends at ``most`` if not before.
     given = parts, nodes, order, least, most
-    w, log_modulus = by_work.while_loop(is_short, farther, (start, jnp.full_like(order, jnp.inf)), given)
+    w, log_modulus = vmapped_loops.while_loop(is_short, farther, (start, jnp.full_like(order, jnp.inf)), given)
     # If the last step went beyond all nodes, or none was made, only the modulus's bound of 1 is known.
     is_enough = (log_modulus <= least + jnp.log(w)) & (w <= most)
     tiles = jnp.where(start < jnp.inf, jnp.where(is_enough, jnp.ceil(w / (spacing * TILE)), 1.0), 0.0)
@@ -1077,7 +1077,7 @@ def integrand(
     of_rows = found.spread, found.missed, found.steps
     end = spacing * (TILE * tiles + 0.5)
     given = (*of_rows, order, spacing, end)
-    return by_work.map_rows(blocks_of(tiles), block, (found.sums, frequencies(spacing)), given)
+    return vmapped_loops.map_rows(blocks_of(tiles), block, (found.sums, frequencies(spacing)), given)
 
 
 def read_at(line: Line, epsilon: Array) -> Read:
@@ -1092,7 +1092,7 @@ def read_at(line: Line, epsilon: Array) -> Read:
         return jnp.stack([amplitude + amplitude * less, amplitude * w * sine]).sum(1)
 
     beyond = line.slope - epsilon
-    cosines, rise = 2 * by_work.map_rows(line.blocks, block, line.integrand.nodes, beyond).sum(0)
+    cosines, rise = 2 * vmapped_loops.map_rows(line.blocks, block, line.integrand.nodes, beyond).sum(0)
     height = at_zero + cosines
     log_unit = line.value - line.order * epsilon + jnp.log(line.spacing / (2 * jnp.pi))
     rare = None

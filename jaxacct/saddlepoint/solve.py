@@ -18,12 +18,12 @@ from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, ForDelta, ForEpsilon, Parts, Question, facts_of
-from jaxacct.numerics import by_work
+from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.arithmetic import arithmetic, scale_error
-from jaxacct.numerics.by_work import stack
 from jaxacct.numerics.precision import log_complement
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import without_axes
+from jaxacct.numerics.vmapped_loops import stack
 from jaxacct.saddlepoint.contour import (
     Line,
     Read,
@@ -156,11 +156,11 @@ def answer_directions(directions: Sequence[Parts], question: Question, point: Po
     alike = len({jax.tree.structure(parts) for parts in directions}) == 1
     done = 0
     for group in [tuple(directions)] if alike else [(parts,) for parts in directions]:
-        state, done = _worked_off(group, done, state, question, point), done + len(group)
+        state, done = _solve_directions(group, done, state, question, point), done + len(group)
     return state
 
 
-def _worked_off(
+def _solve_directions(
     directions: tuple[Parts, ...], first: int, state: State, question: Question, point: Point | None
 ) -> State:
     """Returns the state after at most two directions of one structure, whose indices begin at ``first``."""
@@ -170,13 +170,13 @@ def _worked_off(
         directions, question, point = given
         is_second = state.direction > first
         parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
-        return _read(open_line(parts, state.wanted, state.direction < end), question, state, point)
+        return _read_line(open_line(parts, state.wanted, state.direction < end), question, state, point)
 
     # Each step opens and reads one line. A direction ends after LINES lines at the latest, and a rough line is followed
     # by lines of its own direction or by the next direction, so the loop ends.
     given = directions, question, point
     goes_on = lambda state, _: (state.direction < end) & (state.lines < LINES)  # noqa: E731
-    return by_work.while_loop(goes_on, a_line, state, given, share=by_work.OF_QUEUES)
+    return vmapped_loops.while_loop(goes_on, a_line, state, given, share=vmapped_loops.OF_QUEUES)
 
 
 def _start(question: Question, point: Point | None = None) -> State:
@@ -199,7 +199,7 @@ def _first(question: Question) -> Wanted:
     return Wanted(question.epsilon, nothing + 1, np.False_, nothing)
 
 
-def _read(on: Opened, question: Question, state: State, point: Point | None = None) -> State:
+def _read_line(on: Opened, question: Question, state: State, point: Point | None = None) -> State:
     """Returns the state after a line: the bracket it gives its direction, and the next line."""
     if isinstance(question, ForEpsilon):
         found = _epsilon_on_line(on, question, state, point)

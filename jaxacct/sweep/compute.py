@@ -353,7 +353,7 @@ def sweep(
         whole = {name: values.reshape(settings.shape) for name, values in empty(quantity, settings.size).items()}
         store = Memory(boxes, whole | rows)
     else:
-        store = Folder.begun(pathlib.Path(out), description, grid, shard, resume=resume, overwrite=overwrite)
+        store = Folder.begin(pathlib.Path(out), description, grid, shard, resume=resume, overwrite=overwrite)
         boxes = store.boxes
     sizes = {i: (boxes.part(i).stop - boxes.part(i).start) for i in store.held}
     with progress(quantity.name, sum(sizes.values()), wanted=show_progress) as show:

@@ -118,7 +118,7 @@ class Folder:
         self.held: Sequence[int] = range(len(self.boxes)) if shard is None else self.boxes.share(*shard)
 
     @classmethod
-    def opened(cls, path: pathlib.Path) -> Folder:
+    def open(cls, path: pathlib.Path) -> Folder:
         """Returns an existing folder; raises ValueError where it is no sweep's, FileNotFoundError for a missing one."""
         if path.is_file():
             raise ValueError(
@@ -140,7 +140,7 @@ class Folder:
             ) from None
 
     @classmethod
-    def begun(
+    def begin(
         cls,
         path: pathlib.Path,
         description: Description,
@@ -157,11 +157,11 @@ class Folder:
         """
         found = cls(path, description, shard)
         if (path / METADATA).exists():
-            there = cls.opened(path)
+            there = cls.open(path)
             if overwrite:
                 there._clear()
             else:
-                found = there._checked(found)
+                found = there._check(found)
                 if not resume:
                     done = len(there.held) - len(there.missing())
                     raise ValueError(
@@ -173,7 +173,7 @@ class Folder:
         found._describe(axes)
         return found
 
-    def _checked(self, wanted: Folder) -> Folder:
+    def _check(self, wanted: Folder) -> Folder:
         """Returns this folder; raises ValueError where it is another sweep's, or another shard's."""
         one, two = self.description, wanted.description
         differing = one.difference(two if one.boxes.shape != two.boxes.shape else replace(two, boxes=one.boxes))
@@ -418,7 +418,7 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
     ...     merge(f"{folder}/sweep", [f"{folder}/0", f"{folder}/1"]).upper.round(4).tolist()
     [6.1877, 2.1627]
     """
-    folders = [Folder.opened(pathlib.Path(path)) for path in shards]
+    folders = [Folder.open(pathlib.Path(path)) for path in shards]
     if not folders:
         raise ValueError("shards are none: give the folders of all of them.")
     first, there = folders[0], dict[int, Folder]()
@@ -450,7 +450,7 @@ def merge(out: str | os.PathLike[str], shards: Sequence[str | os.PathLike[str]])
                 f"shards: {folder.path}: {len(damaged)} of its {len(folder.held)} chunks are missing or damaged: run "
                 "it again with --resume: they are computed again."
             )
-    whole = Folder.begun(pathlib.Path(out), first.description, first.axes(), resume=True)
+    whole = Folder.begin(pathlib.Path(out), first.description, first.axes(), resume=True)
     for folder in folders:
         whole.adopt(folder)
     return load(out)
@@ -580,7 +580,7 @@ class Sweep(Description):
     @property
     def axes(self) -> Mapping[str, np.ndarray]:
         """Values (n,) by name: a grid's axes in order, or the columns of rows; classes by their names."""
-        return self.shown(self.grid if self.layout == "grid" else Columns(self.store, self.columns))
+        return self.name_columns(self.grid if self.layout == "grid" else Columns(self.store, self.columns))
 
     @property
     def lower(self) -> np.ndarray:
@@ -642,7 +642,7 @@ class Sweep(Description):
         along = self.grid[name][start : start + extent[axis]]
         return np.broadcast_to(along.reshape(-1, *[1] * (len(extent) - axis - 1)), extent).ravel()
 
-    def shown(self, columns: Mapping[str, np.ndarray]) -> Arrays:
+    def name_columns(self, columns: Mapping[str, np.ndarray]) -> Arrays:
         """Returns columns with classes and accountants by their names."""
         accountants = {int(entry): entry.name.lower() for entry in Accountant}
         texts = {MECHANISM: dict(enumerate(self.mechanisms)), "accountant": accountants}
@@ -658,7 +658,7 @@ class Sweep(Description):
         ``map(pandas.DataFrame, found.pieces())`` gives consecutive frames.
         """
         for i in self.store.held:
-            yield self.shown({name: self.column(name, i) for name in self.names})
+            yield self.name_columns({name: self.column(name, i) for name in self.names})
 
     def best(
         self,
@@ -722,7 +722,7 @@ class Sweep(Description):
                 kept = {name: np.concatenate([kept[name], found[name]]) for name in found} if kept else found
                 first = np.lexsort((-kept["upper"], -kept[by] if most else kept[by]))[:count]
                 kept = {name: values[first] for name, values in kept.items()}
-        return self.shown(kept)
+        return self.name_columns(kept)
 
     def downsampled(self, most: int = 256, **at: float | str) -> Sweep:
         """Returns a part of a grid in memory: at most ``most`` values of each axis, both ends among them.
@@ -772,7 +772,7 @@ class Sweep(Description):
         kinds = (str(at[MECHANISM]),) if MECHANISM in at else self.mechanisms
         digest = hashlib.sha256(f"{self.digest}{[pick.tolist() for pick in picks]}".encode()).hexdigest()[:16]
         description = replace(
-            self.described(), columns=rest, constants=self.constants | fixed, mechanisms=kinds, boxes=Boxes.of(shape),
+            self.describe(), columns=rest, constants=self.constants | fixed, mechanisms=kinds, boxes=Boxes.of(shape),
             digest=digest,
         )  # fmt: skip
         part = Memory(description.boxes, {name: values.reshape(shape) for name, values in arrays.items()}, full=True)
@@ -780,7 +780,7 @@ class Sweep(Description):
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the whole sweep as plain Python values, as a JSON file has it."""
-        results = self.shown({name: values.ravel() for name, values in self.arrays.items()})
+        results = self.name_columns({name: values.ravel() for name, values in self.arrays.items()})
         return question_of(self) | {
             "axes": {name: values.tolist() for name, values in self.axes.items()},
             "shape": list(self.shape),
@@ -800,7 +800,7 @@ class Sweep(Description):
             return
         if isinstance(self.store, Folder) and path.resolve() == self.store.path.resolve():
             raise ValueError(f"path = {path} is where these results are read from: name another folder.")
-        folder = Folder.begun(path, self.described(), self.grid, overwrite=overwrite)
+        folder = Folder.begin(path, self.describe(), self.grid, overwrite=overwrite)
         for i in self.store.held:
             folder.write(i, {name: self.store.read(name, i) for name in folder.kinds})
 
@@ -841,7 +841,7 @@ class Sweep(Description):
             data = data.assign_coords({MECHANISM: self.axes[MECHANISM]})
         return data
 
-    def described(self) -> Description:
+    def describe(self) -> Description:
         """Returns the sweep's description, without its results."""
         return Description(**_fields(self))
 
@@ -883,7 +883,7 @@ def load(path: str | os.PathLike[str]) -> Sweep:
     ...     load(f"{folder}/sweep").upper.round(4).tolist()
     [6.1877, 2.1627]
     """
-    folder = Folder.opened(pathlib.Path(path))
+    folder = Folder.open(pathlib.Path(path))
     if missing := folder.missing():
         raise ValueError(
             f"path = {path}: {len(missing)} of {len(folder.held)} chunks are missing: give resume (--resume) to the "

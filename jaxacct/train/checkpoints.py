@@ -42,8 +42,8 @@ from flax import nnx
 
 from jaxacct import json_files, validation
 from jaxacct.json_files import PRIVATE, synchronize, write_whole
+from jaxacct.train.copies import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, tree_of
 from jaxacct.train.models import without_params
-from jaxacct.train.owned import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, tree_of
 from jaxacct.train.saving import agreed_key, fingerprint, meet, writes
 from jaxacct.train.state import Progress, TrainState
 from jaxacct.train.trainer import DPTrainer

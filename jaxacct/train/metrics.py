@@ -36,9 +36,9 @@ from jaxacct import validation
 from jaxacct.numerics.precision import in_float64
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.train.clipping.rows import map_rows
+from jaxacct.train.copies import on_host
 from jaxacct.train.keys import standard_normal
 from jaxacct.train.models import check_one_number
-from jaxacct.train.owned import on_host
 
 CLIPPED = "clipped"
 """Name of the share of examples whose gradients are clipped."""

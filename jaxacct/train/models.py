@@ -33,8 +33,8 @@ from flax import errors, nnx
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from jaxacct import validation
+from jaxacct.train.copies import copy_tree, fresh
 from jaxacct.train.keys import run_key
-from jaxacct.train.owned import copy_tree, fresh
 
 
 def cross_entropy(model: Any, example: Array, label: Array) -> Float[Array, ""]:
@@ -177,7 +177,7 @@ def split_params(model: nnx.Module, trainable: Trainable = None) -> tuple[Any, n
 def merge_params(graph: Any, trained: Any, rest: Any) -> Any:
     """Returns the module of the parts of :func:`split_params`; what is written into it does not reach them.
 
-    The arrays are the same: copy them (:func:`~jaxacct.train.owned.copy_tree`) for a module that leaves the program.
+    The arrays are the same: copy them (:func:`~jaxacct.train.copies.copy_tree`) for a module that leaves the program.
     """
     return nnx.merge(graph, fresh(trained), fresh(rest))
 

@@ -23,8 +23,8 @@ from jaxacct.numerics.precision import in_float64, is_concrete, scope
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping.rules import check_finite_clip_norm
+from jaxacct.train.copies import Sealed, Sole, copy_tree, owned_settings
 from jaxacct.train.keys import DerivedKey, noisy_on_mesh, run_key, standard_normal, standard_normals
-from jaxacct.train.owned import Sealed, Sole, copy_tree, owned_settings
 from jaxacct.train.planned import SideQuery
 
 

@@ -19,7 +19,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float32, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.train.owned import weight, widen
+from jaxacct.train.copies import weight, widen
 from jaxacct.train.trainer import DPTrainer
 
 T = TypeVar("T")

@@ -41,14 +41,14 @@ from jaxacct.train.clipping import ClippedSum, ClippingRule, query
 from jaxacct.train.clipping.query import added_up, check_loss
 from jaxacct.train.clipping.rows import Shards
 from jaxacct.train.clipping.rules import check_finite_clip_norm
+from jaxacct.train.copies import owned_settings
 from jaxacct.train.keys import run_key
 from jaxacct.train.models import takes_key
 from jaxacct.train.noise import deviation_of_mean, privatize_step, start
-from jaxacct.train.owned import owned_settings
 from jaxacct.train.planned import Plan, PlannedLedger
 from jaxacct.train.sampling import Correlated, Sampler
 from jaxacct.train.sampling.sampler import Batch, check_num_examples
-from jaxacct.train.settings import public_size, rule_of, spending
+from jaxacct.train.settings import plan_spending, public_size, rule_of
 from jaxacct.train.sources import source_of
 from jaxacct.train.step import SAMPLE, loss_of_row, runs_begun, strongly_typed, with_noise
 from jaxacct.train.trainer import DPTrainer
@@ -186,7 +186,7 @@ class PrivateGradients:
             message = "clipping is deprecated: give the rule as clip_norm."
             warnings.warn(message, DeprecationWarning, stacklevel=2)
         rule = rule_of(clip_norm, clipping)
-        made = spending(
+        made = plan_spending(
             num_examples, epsilon=epsilon, delta=delta, epochs=epochs, expected_batch_size=expected_batch_size,
             most_examples=most_examples, sampler=sampler, noise=owned_settings(noise, "noise"),
         ).plan  # fmt: skip
@@ -331,7 +331,7 @@ class PrivateGradients:
 
         Arguments and results are those of :meth:`gradient`, which is this of :meth:`clip`.
         """
-        return self._paid(params, state, noise_multiplier, lambda: clipped)
+        return self._pay(params, state, noise_multiplier, lambda: clipped)
 
     def gradient(
         self,
@@ -357,7 +357,7 @@ class PrivateGradients:
             ``jit``).
         """
 
-        def clipped() -> ClippedSum:
+        def clip_examples() -> ClippedSum:
             rows = self.sampler.capacity
             if np.shape(mask) != (rows,) or any(np.shape(part)[:1] != (rows,) for part in jax.tree.leaves(examples)):
                 shapes = [np.shape(part) for part in jax.tree.leaves(examples)]
@@ -367,9 +367,9 @@ class PrivateGradients:
                 )
             return self.clip(params, state, examples, mask)
 
-        return self._paid(params, state, noise_multiplier, clipped)
+        return self._pay(params, state, noise_multiplier, clip_examples)
 
-    def _paid(
+    def _pay(
         self, params: PyTree, state: PrivateState, noise: ArrayLike | None, clipped: Callable[[], ClippedSum]
     ) -> tuple[PyTree, PrivateState]:
         """Returns the noisy mean of ``clipped()`` and the state after it where the ledger grants the step."""
@@ -470,17 +470,19 @@ R = TypeVar("R")
 def _former(name: str, instead: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Returns a decorator for a name that warns when it is called, and says what to use instead."""
 
-    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
-        def warned(*args: P.args, **options: P.kwargs) -> R:
+        def warn_and_call(*args: P.args, **options: P.kwargs) -> R:
             text = f"jaxacct.train.{name} goes with the next minor version: use {instead}."
             warnings.warn(text, DeprecationWarning, stacklevel=2)
             return function(*args, **options)
 
-        warned.__doc__ = (function.__doc__ or "").partition("\n\n    >>>")[0] + f"\n\n    Deprecated: use {instead}.\n"
-        return warned
+        warn_and_call.__doc__ = (function.__doc__ or "").partition("\n\n    >>>")[
+            0
+        ] + f"\n\n    Deprecated: use {instead}.\n"
+        return warn_and_call
 
-    return decorated
+    return decorate
 
 
 clip_and_sum = _former("clip_and_sum", "PrivateGradients.clip, whose batches, noise and cost belong to it")(

@@ -20,7 +20,7 @@ import jaxacct
 from jaxacct import calibrate, rdp
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsampledGaussian, Steps
-from jaxacct.numerics.precision import in_float64, outside
+from jaxacct.numerics.precision import in_float64, leave_scope
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import least_by_secants
 from jaxacct.outward import rounded_up
@@ -65,7 +65,7 @@ class PlannedLedger:
 
     def epsilon(self) -> Float64[Array, ""]:
         """Returns the certified epsilon of the whole plan, which holds wherever a run stops; 0 before its first."""
-        return outside(_reading(self.made, self.certified))
+        return leave_scope(_reading(self.made, self.certified))
 
 
 @in_float64

@@ -27,8 +27,8 @@ from flax import nnx
 from jax import export
 from jaxtyping import PyTree
 
+from jaxacct.train.copies import arrays_of, copy_tree, describe, differences, digest, place
 from jaxacct.train.keys import ENTROPY
-from jaxacct.train.owned import arrays_of, copy_tree, describe, differences, digest, place
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import name_of
 

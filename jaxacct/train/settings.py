@@ -1,7 +1,7 @@
 """The settings of a run: checks of what the trainer is given, and what it then works with.
 
-* :func:`spending` chooses policy, ledger and sampler, and solves for the third where a plan is given two of epsilon,
-  noise multiplier and length; the functions before it check one setting each and fill in what is open;
+* :func:`plan_spending` chooses policy, ledger and sampler, and solves for the third where a plan is given two of
+  epsilon, noise multiplier and length; the functions before it check one setting each and fill in what is open;
 * :func:`takes_earlier_names` reads names that settings had in earlier versions, and knows those of other libraries.
 """
 
@@ -26,8 +26,8 @@ from jaxacct.policies import Constant, FinitePolicy, Policy
 from jaxacct.strategies import CyclicPoisson, Strategy
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.clipping.rules import check_finite_clip_norm
+from jaxacct.train.copies import owned_settings
 from jaxacct.train.metrics import Metrics
-from jaxacct.train.owned import owned_settings
 from jaxacct.train.planned import Plan, SideQuery, plan
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler
 from jaxacct.train.sampling.correlated import separating
@@ -243,7 +243,7 @@ class Spending(NamedTuple):
     plan: Plan | None
 
 
-def spending(
+def plan_spending(
     size: int,
     *,
     epsilon: float | None = None,

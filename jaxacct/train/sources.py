@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.train.owned import owned_array, path_of
+from jaxacct.train.copies import owned_array, path_of
 from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.validation import MOST_COUNT
 
@@ -133,14 +133,14 @@ class Items:
 
     def read(self, rows: np.ndarray) -> tuple[Any, ...]:
         numbers = [int(row) for row in rows]
-        examples = [self._checked(*pair) for pair in zip(numbers, _items(self._data, numbers), strict=True)]
+        examples = [self._check(*pair) for pair in zip(numbers, _items(self._data, numbers), strict=True)]
         parts = [
             np.stack([example[i] for example in examples]) if examples else np.zeros((0, *shape), dtype)
             for i, (shape, dtype) in enumerate(self._first)
         ]
         return jax.tree.unflatten(self._structure, parts)
 
-    def _checked(self, index: int, item: Any) -> list[np.ndarray]:
+    def _check(self, index: int, item: Any) -> list[np.ndarray]:
         structure, parts = _parts(item)
         if len(parts) != len(self._first):
             raise ValueError(f"example {index} has {len(parts)} parts, the first one {len(self._first)}.")

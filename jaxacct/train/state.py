@@ -25,7 +25,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import NoiseState
 from jaxacct.train.clipping import ClippingRule
 from jaxacct.train.clipping.rows import WHOLE, axes_of, filled_places, names_in
-from jaxacct.train.owned import path_of
+from jaxacct.train.copies import path_of
 
 
 @register_dataclass
@@ -165,10 +165,10 @@ class Layout:
     def as_drawn(self, examples: PyTree, count: int) -> PyTree:
         """Returns ``count`` rows that :class:`OwnRows` read, in the order in which they were drawn; traceable."""
 
-        def turned(rows: Any) -> Any:
+        def turn(rows: Any) -> Any:
             return rows.reshape(self.row_parts, -1, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)[:count]
 
-        return jax.tree.map(turned, examples)
+        return jax.tree.map(turn, examples)
 
     def of_variables(self, variables: nnx.State) -> PyTree:
         """Returns a pytree like ``variables`` of shardings.
@@ -222,9 +222,9 @@ class Layout:
             return WHOLE
         for pattern, spec in (self.rules or {}).items():
             if re.search(pattern, name):
-                return self._checked(name, leaf.shape, spec, f"rules[{pattern!r}]")
+                return self._check(name, leaf.shape, spec, f"rules[{pattern!r}]")
         if declared is not None and names_in(declared):
-            return self._checked(name, leaf.shape, declared, "its metadata")
+            return self._check(name, leaf.shape, declared, "its metadata")
         return self._even(leaf.shape)
 
     def _even(self, shape: tuple[int, ...]) -> PartitionSpec:
@@ -245,7 +245,7 @@ class Layout:
                     spec[best] += (axis,)
         return PartitionSpec(*(taken[0] if len(taken) == 1 else taken or None for taken in spec))
 
-    def _checked(self, name: str, shape: tuple[int, ...], spec: PartitionSpec, source: str) -> PartitionSpec:
+    def _check(self, name: str, shape: tuple[int, ...], spec: PartitionSpec, source: str) -> PartitionSpec:
         unknown = [axis for axis in names_in(spec) if axis not in self.mesh.axis_names]
         if unknown or len(set(names_in(spec))) < len(names_in(spec)):
             raise ValueError(

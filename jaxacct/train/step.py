@@ -152,7 +152,7 @@ class StepProgram:
         sampler: draws the batches.
         policy: chooses noise and rate.
         setting: the policy's noise and rate of a step, fixed when the program was made
-            (:func:`~jaxacct.train.owned.fixed_setting`): what is charged is what is used.
+            (:func:`~jaxacct.train.copies.fixed_setting`): what is charged is what is used.
         epsilon: the reading at which an odometer stops; a filter has its own budget.
         gradient_noise: noise multiplier of the gradients under a constant policy; None under others.
         microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
@@ -406,7 +406,7 @@ class StepProgram:
         granted, ledger = self.spend(state.ledger, curve)
 
         def ask(state: TrainState) -> TrainState:
-            one = lambda example: self.counted(state, constants, example)  # noqa: E731
+            one = lambda example: self.count(state, constants, example)  # noqa: E731
             parts = map_rows(one, data, 512)  # examples at a time: time and memory only
             answer = noisy_count(key_of(state, ANSWER), parts, query.noise_multiplier)
             return dataclasses.replace(state, policy=self.policy.adapt(state.policy, ledger, state.step, answer))
@@ -414,7 +414,7 @@ class StepProgram:
         paid = dataclasses.replace(state, ledger=ledger)
         return jax.lax.cond(granted, ask, lambda unchanged: unchanged, paid)
 
-    def counted(self, state: TrainState, constants: PyTree, example: Data) -> Array:
+    def count(self, state: TrainState, constants: PyTree, example: Data) -> Array:
         """Returns what one example adds to the count, between 0 and 1, whatever ``correct`` returns.
 
         Raises ValueError where that is no scalar.
@@ -427,7 +427,7 @@ class StepProgram:
     def check_counts(self, state: TrainState, constants: PyTree, example: Data) -> None:
         """Raises ValueError where ``correct`` or a measure gives no scalar of one example of those shapes."""
         if self.policy.query is not None:
-            jax.eval_shape(self.counted, state, constants, example)
+            jax.eval_shape(self.count, state, constants, example)
         if self.metrics is not None:
             metrics, graph = self.metrics, self.loss.graph
             jax.eval_shape(

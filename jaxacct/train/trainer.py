@@ -34,11 +34,11 @@ from jaxacct.processes import progress as progress_bar
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
+from jaxacct.train.copies import Sealed, Sole, copy_tree, fixed_setting, owned_settings, place
 from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
 from jaxacct.train.metrics import Metrics, check_parameters, root_mean_square
 from jaxacct.train.models import ExampleLoss, Trainable, check_module, merge_params, split_params
 from jaxacct.train.noise import start
-from jaxacct.train.owned import Sealed, Sole, copy_tree, fixed_setting, owned_settings, place
 from jaxacct.train.planned import PlannedLedger, SideQuery, delta_left
 from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.train.saving import agreed_key, asked_anywhere, check_same, check_settings, fingerprint, save_model
@@ -236,7 +236,7 @@ class DPTrainer(Sole, Sealed):
         self.source = source_of(data)
         arrays: tuple[Any, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
         self.noise = owned_settings(noise, "noise")
-        self.epsilon, self.delta, self.ledger_kind, self.policy, self.sampler, self.plan = settings.spending(
+        self.epsilon, self.delta, self.ledger_kind, self.policy, self.sampler, self.plan = settings.plan_spending(
             len(self.source), epsilon=epsilon, delta=delta, steps=steps, epochs=epochs,
             noise_multiplier=noise_multiplier, policy=policy, ledger=ledger, menu=menu, queries=queries,
             sampling_rate=sampling_rate, expected_batch_size=expected_batch_size, sampler=sampler,
@@ -461,7 +461,7 @@ class DPTrainer(Sole, Sealed):
             self._show_progress(int(state.step), "")
             adapts = bool(period) and done > 0 and int(state.step) % period == 0
             if adapts:
-                adapt = self._compiled(self.program.adapt, self._places)
+                adapt = self._compile(self.program.adapt, self._places)
                 state = adapt(state, self._constants, self.data)
             self._state = state
             if adapts and not self.policy.every_step:
@@ -475,7 +475,7 @@ class DPTrainer(Sole, Sealed):
             steps -= done
         return True
 
-    def _compiled(self, function: Callable[P, T], out_shardings: Any = None) -> Callable[P, T]:
+    def _compile(self, function: Callable[P, T], out_shardings: Any = None) -> Callable[P, T]:
         """Returns a method of the program as one compiled program, which is made at its first call and kept."""
         name = function.__name__
         if name not in self._programs:
@@ -489,7 +489,7 @@ class DPTrainer(Sole, Sealed):
             # Seconds that compiled steps may take in one piece: Ctrl-C is heard within about as many, or within one
             # step. Speed and response only.
             patience = 0.5
-            run = self._compiled(self.program.run, (self._places, None))
+            run = self._compile(self.program.run, (self._places, None))
             # Each pass is one compiled loop of ``count`` steps. Their number doubles or halves until a pass takes
             # between half of ``patience`` and all of it; ``steps`` is what is left.
             while steps > 0 and not self._is_interrupted:
@@ -508,7 +508,7 @@ class DPTrainer(Sole, Sealed):
                     self._at_once = max(count // 2, 1)
             return state, True
         # Data read by index: batches are drawn and fetched ahead of the steps, by the key that a step draws with.
-        key, step_on = self.program.sample_key(state), self._compiled(self.program.step_on, (None, self._places))
+        key, step_on = self.program.sample_key(state), self._compile(self.program.step_on, (None, self._places))
         source: Any = self.source
         if self.program.layout is not None:
             source = OwnRows(source, self.program.layout)
@@ -535,7 +535,7 @@ class DPTrainer(Sole, Sealed):
         Spends nothing and looks at no data: what the updates will have cost is known before they are made.
         """
         most: Any = steps
-        ledger, step = self._compiled(self.program.foresee)(self._state, self._present_curve(), most)
+        ledger, step = self._compile(self.program.foresee)(self._state, self._present_curve(), most)
         return ledger, int(step) - self.steps
 
     def _restore(self, state: TrainState, progress: Progress, constants: Any = None) -> None:

@@ -578,14 +578,14 @@ class Composed:
                     self.missing += k * sum(masses.left_out, arb(0))
                 alone = np.zeros(len(runs))
                 alone[i] = 1
-                one = self._cropped(self._tilted(masses, own, log), alone)
+                one = self._crop(self._tilt(masses, own, log), alone)
                 power = self._power(one, k, alone)
                 counted = counted + k * alone
                 total = power if total is None else self._product(total, power, counted)
             assert total is not None
             self.ends.append(self._sums(total))
 
-    def _tilted(self, masses: Masses, points: Lattice, log: float) -> Tilted:
+    def _tilt(self, masses: Masses, points: Lattice, log: float) -> Tilted:
         """Returns the masses times e^(ty - log): with ``log`` the cumulant at t, about 1 in all."""
         start, stop = min(masses.points), max(masses.points)
         found = [arb(0)] * (stop - start + 1)
@@ -599,7 +599,7 @@ class Composed:
                 weight *= turn
         return Tilted(start, arb_poly(found), arb(0))
 
-    def _cropped(self, law: Tilted, counts: np.ndarray) -> Tilted:
+    def _crop(self, law: Tilted, counts: np.ndarray) -> Tilted:
         """Returns a law without the masses outside its window, which are added to what is cut."""
         low, high = self.windows.window(counts)
         offset, step = sum(c * float(own.offset) for c, own in zip(counts, self.points, strict=True)), float(self.step)
@@ -619,7 +619,7 @@ class Composed:
         cut = arb(0)
         if a.cut > 0 or b.cut > 0:
             cut = (a.cut * (b.whole() + b.cut) + a.whole() * b.cut).upper()
-        return self._cropped(Tilted(a.start + b.start, a.poly * b.poly, cut), counts)
+        return self._crop(Tilted(a.start + b.start, a.poly * b.poly, cut), counts)
 
     def _power(self, one: Tilted, count: int, alone: np.ndarray) -> Tilted:
         """Returns the law of ``count`` runs, by squaring along the binary digits of ``count`` from the second on."""

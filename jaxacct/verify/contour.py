@@ -725,7 +725,7 @@ def _piece(tilt: Tilt, frequency: arb, v: arb, tiny: arb) -> arb:
 def _argument(piece: Piece, z: acb) -> arb:
     """Returns a lower bound of |arg r| over a ball, on the side of the real line on which |M| is bounded."""
 
-    def turned(terms: Terms, least: bool) -> arb:
+    def turn(terms: Terms, least: bool) -> arb:
         """Returns a lower bound of the argument of a sum over its base term."""
         c, alpha = _base(terms, least)
         if len(terms) == 1:
@@ -736,7 +736,7 @@ def _argument(piece: Piece, z: acb) -> arb:
 
     rises = piece.rises
     apart = abs(_base(piece.p, rises)[1] - _base(piece.q, not rises)[1]) * arb(abs(z.imag).abs_lower())
-    return turned(piece.p, rises) + turned(piece.q, not rises) + apart
+    return turn(piece.p, rises) + turn(piece.q, not rises) + apart
 
 
 @dataclass(frozen=True)
@@ -769,7 +769,7 @@ class Table:
         row = int(np.argmin(logs))
         return float(logs[row]), row, int(n[row])
 
-    def proved(self, law: Loss, t: arb, frequency: float, top: arb) -> Table:
+    def prove(self, law: Loss, t: arb, frequency: float, top: arb) -> Table:
         """Returns the table with the row for ``frequency`` proved; ``top`` is M(t)."""
         log, row, _ = self.at(frequency)
         if log >= 0 or not law.pieces or row in self.bounds:
@@ -1067,7 +1067,7 @@ def reach(runs: Runs, t: arb, step: float, goal: float, scales: list[arb]) -> tu
         count = int(frequency / step) + 3
         # A proved value replaces the estimate in its row, after which another row may be better.
         tables = [
-            found.proved(law, t, frequency, top) for found, (law, _), top in zip(tables, runs, scales, strict=True)
+            found.prove(law, t, frequency, top) for found, (law, _), top in zip(tables, runs, scales, strict=True)
         ]
         shares = [_share(found, law, t, frequency, k) for found, (law, k) in zip(tables, runs, strict=True)]
         proved = sum(float(share(top).log()) for share, top in zip(shares, scales, strict=True))

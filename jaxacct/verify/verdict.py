@@ -127,7 +127,7 @@ class Direction:
                 return None
         return ball if ball < delta else None
 
-    def narrowed(self, epsilon: float, ball: arb, enough: Callable[[arb], bool]) -> arb:
+    def narrow(self, epsilon: float, ball: arb, enough: Callable[[arb], bool]) -> arb:
         """Returns a part of a ball for delta at ``epsilon``, by pairs of lattice laws ever finer until it is enough.
 
         The ball is returned unchanged where it is narrow already, and where no lattice is worth its time.
@@ -144,14 +144,14 @@ class Direction:
                 break
             try:
                 with ctx.workprec(BITS + 32):
-                    found = self.infinite + self._sandwiched(arb(epsilon), size)
+                    found = self.infinite + self._sandwich(arb(epsilon), size)
             except (TooMuch, ArithmeticError, OverflowError, ValueError):
                 continue
             if found.is_finite() and found.overlaps(ball):
                 ball = found.intersection(ball)
         return ball
 
-    def _sandwiched(self, epsilon: arb, size: int) -> arb:
+    def _sandwich(self, epsilon: arb, size: int) -> arb:
         """Returns delta between the values of two lattice laws, finite losses alone.
 
         Laws with atoms alone are listed exactly where their sums are few; the lattice is for the rest.
@@ -162,9 +162,9 @@ class Direction:
             cells.list_sums(finite, self._tilt(epsilon), most=MOST_ATOMS)
         except TooMuch:
             finite, rest = [], list(self.runs)
-        return self._shifted(finite if rest else [], self._placed(rest or self.runs, epsilon, size).delta, epsilon)
+        return self._shift(finite if rest else [], self._place(rest or self.runs, epsilon, size).delta, epsilon)
 
-    def _placed(self, runs: contour.Runs, epsilon: arb, size: int, points: Any = None) -> cells.Composed:
+    def _place(self, runs: contour.Runs, epsilon: arb, size: int, points: Any = None) -> cells.Composed:
         """Returns composed lattice laws that were placed for this epsilon or for one nearby."""
         # Laws stay valid at every epsilon, and nearly as narrow within one percent of their own.
         where, composed = self.composed.get(size, (math.inf, None))
@@ -187,22 +187,22 @@ class Direction:
         if not rest:
             points = cells.common(self.runs)
             routes = [lambda e: cells.delta(self.runs, e, self._tilt(e))]
-            return [lambda e: self._placed(self.runs, e, 0, points).delta(e), *routes] if points else routes
+            return [lambda e: self._place(self.runs, e, 0, points).delta(e), *routes] if points else routes
         if len(rest) == 1 and (closed := closed_form(*rest[0])) is not None:
-            return [lambda e: self._shifted(finite, closed, e), self._integrated]
+            return [lambda e: self._shift(finite, closed, e), self._integrate]
         # Up to three runs of a law are enough to tell whether there are two in all.
         pair = [law for law, k in rest for _ in range(min(k, 3))]
         if len(pair) == 2:
             # Each sum of the atoms takes an integral: at most 20. Sound for any number.
             both = functools.partial(statements.delta_of_two_runs, *pair)
-            return [lambda e: self._shifted(finite, both, e, 20), self._integrated]
-        return [self._integrated]
+            return [lambda e: self._shift(finite, both, e, 20), self._integrate]
+        return [self._integrate]
 
     def _tilt(self, epsilon: arb) -> float:
         """Returns the saddle point, by floats."""
         return contour.sketched_saddle(self.runs, float(epsilon))
 
-    def _shifted(self, finite: contour.Runs, closed: Callable[[arb], arb], epsilon: arb, most: int = MOST_ATOMS) -> arb:
+    def _shift(self, finite: contour.Runs, closed: Callable[[arb], arb], epsilon: arb, most: int = MOST_ATOMS) -> arb:
         """Returns the mean of closed(epsilon - s) over the sums s of the laws with atoms alone."""
         if not finite:
             return closed(epsilon)
@@ -213,7 +213,7 @@ class Direction:
         value = sum((entry.mass * closed(epsilon - entry.loss) for entry in entries), arb(0))
         return value + arb(0).union(lost.upper())
 
-    def _integrated(self, epsilon: arb) -> arb:
+    def _integrate(self, epsilon: arb) -> arb:
         """Returns the contour integral, on a line placed for this epsilon or for one nearby."""
         # A line from an epsilon nearby is taken first: it costs nothing new.
         for where, line, beyond, share in self.lines:
@@ -428,7 +428,7 @@ class _Question:
             self.seen[i, epsilon] = self.directions[i].delta(epsilon)
         return self.seen[i, epsilon]
 
-    def judged(self, i: int, epsilon: float, delta: float | arb) -> arb:
+    def judge(self, i: int, epsilon: float, delta: float | arb) -> arb:
         """Returns a ball narrow enough to tell whether delta is above ``delta``, if that is possible."""
         if self.narrows and len(self.directions) > 1 and (i, epsilon) not in self.seen:
             # Most often one direction is far below the other.
@@ -439,7 +439,7 @@ class _Question:
         # A ball that holds ``delta`` is narrowed until it lies on one side, and replaces the one seen.
         ball = self.ball(i, epsilon)
         if self.narrows and not (ball <= delta or ball > delta):
-            ball = self.seen[i, epsilon] = self.directions[i].narrowed(
+            ball = self.seen[i, epsilon] = self.directions[i].narrow(
                 epsilon, ball, lambda found: bool(found <= delta or found > delta)
             )
         return ball
@@ -456,9 +456,9 @@ class _Epsilon(_Question):
         """Returns whether the truth is at most ``epsilon``; None where that is not known."""
         if epsilon == math.inf or epsilon < 0:
             return epsilon > 0
-        return _all(self._reached(i, epsilon) for i in range(len(self.directions)))
+        return _all(self._reaches(i, epsilon) for i in range(len(self.directions)))
 
-    def _reached(self, i: int, epsilon: float) -> bool | None:
+    def _reaches(self, i: int, epsilon: float) -> bool | None:
         """Returns whether delta of direction i at ``epsilon`` is at most the given one."""
         direction = self.directions[i]
         if self.given == 0 and direction.runs:
@@ -467,7 +467,7 @@ class _Epsilon(_Question):
                 # A ball that overflowed decides nothing; one certainly beyond all finite float64 does.
                 return False if direction.infinite > 0 or direction.supremum > arb(2) ** 1024 else None
             return _decide(direction.supremum <= epsilon, direction.supremum > epsilon)
-        ball = self.judged(i, epsilon, self.given)
+        ball = self.judge(i, epsilon, self.given)
         return _decide(ball <= self.given, ball > self.given)
 
     def at_least(self, epsilon: float) -> bool | None:
@@ -486,7 +486,7 @@ class _Epsilon(_Question):
             return _decide(direction.supremum >= epsilon, direction.supremum < epsilon)
         if math.isinf(epsilon):
             return _decide(False, direction.infinite < self.given)
-        ball = self.judged(i, epsilon, self.given)
+        ball = self.judge(i, epsilon, self.given)
         return _decide(ball > self.given, ball < self.given)
 
     def known(self, lower: float, upper: float) -> tuple[float, float]:
@@ -548,7 +548,7 @@ class _Delta(_Question):
 
     def _balls(self, delta: float) -> Iterator[arb]:
         """Yields a ball for each direction, computed only when it is asked for."""
-        return (self.judged(i, self.given, delta) for i in range(len(self.directions)))
+        return (self.judge(i, self.given, delta) for i in range(len(self.directions)))
 
     def at_most(self, delta: float) -> bool | None:
         """Returns whether the truth is at most ``delta``; None where that is not known."""

@@ -6,7 +6,7 @@ import pytest
 import jaxacct as ja
 from bench.papers.bu_tables import SECTION_4_2, TABLES
 from jaxacct import gdp, rdp
-from jaxacct.numerics.precision import outside
+from jaxacct.numerics.precision import leave_scope
 from jaxacct.tradeoff import certify_profile
 
 GRID = np.concatenate([np.arange(11, 110) / 10, np.arange(12, 64)])
@@ -53,7 +53,9 @@ def test_moments_column_over_all_orders(row):
 def test_estimate_under_reports_where_it_is_said_to(row):
     # Where delta at the estimate is above the row's, the true epsilon is larger.
     estimate = gdp.epsilon(mechanism(row), row.steps, row.delta)
-    found = outside(certify_profile(mechanism(row), row.steps, np.array([estimate]), "add_or_remove", "saddlepoint"))
+    found = leave_scope(
+        certify_profile(mechanism(row), row.steps, np.array([estimate]), "add_or_remove", "saddlepoint")
+    )
     if row.name in BELOW:
         assert found.lower[0] > row.delta
     else:

@@ -13,7 +13,7 @@ from scipy import stats
 import jaxacct as ja
 from jaxacct import gdp
 from jaxacct.gdp import POINTS, summarize
-from jaxacct.numerics.precision import outside
+from jaxacct.numerics.precision import leave_scope
 from jaxacct.tradeoff import Profile, certify_profile
 
 ORACLE = pathlib.Path(__file__).parents[3] / "shared/oracles/delta_truth.json"
@@ -63,7 +63,7 @@ def test_promises_hold_between_the_places_of_the_grid(setting):
     found = gdp.certified_mu(mechanism, k)
     assert found.mu.gap < 1e-5
     epsilons = np.linspace(0, 12, 256)
-    exact = outside(certify_profile(mechanism, k, epsilons, "add_or_remove"))
+    exact = leave_scope(certify_profile(mechanism, k, epsilons, "add_or_remove"))
     gaussian = gdp.gaussian_delta(found.mu.upper, epsilons)
     assert np.all(exact.lower <= np.maximum(gaussian, found.delta))
     assert np.all(gaussian <= exact.upper + found.regret.upper * (1 + np.exp(epsilons)))
@@ -86,7 +86,7 @@ def test_randomized_response(epsilon, value):
     chance = 1 / (1 + np.exp(-epsilon))
     with jax.enable_x64(True):
         profile = exact_profile(lambda e: np.maximum(chance - np.exp(e) * (1 - chance), 0), 1.5 * epsilon)
-        found = outside(summarize(profile, jnp.asarray(1e-10), True)[0])
+        found = leave_scope(summarize(profile, jnp.asarray(1e-10), True)[0])
     assert found.mu.lower <= 2 * stats.norm.ppf(chance) + 1e-12
     assert 2 * stats.norm.ppf(chance) <= found.mu.upper
     assert found.mu.upper == pytest.approx(value, rel=2e-3)
@@ -101,7 +101,7 @@ def test_loose_bounds_stay_bounds():
         epsilon = 9 * np.linspace(0, 1, POINTS)
         delta = gdp.gaussian_delta(1.3, epsilon)
         profile = Profile(*(jnp.asarray(v) for v in (epsilon, 0.99 * delta, np.minimum(1.01 * delta, 1))))
-        found = outside(summarize(profile, jnp.asarray(1e-10), True)[0])
+        found = leave_scope(summarize(profile, jnp.asarray(1e-10), True)[0])
     assert found.mu.lower <= 1.3 <= found.mu.upper < 1.35
     attained = (gdp.gaussian_delta(found.mu.upper, epsilon) - delta) / (1 + np.exp(epsilon))
     assert np.max(attained) <= found.regret.upper

@@ -7,7 +7,7 @@ import numpy as np
 from helpers.thorough import program
 
 from jaxacct.mechanisms.normal import normal_cells
-from jaxacct.mechanisms.pair import surplus
+from jaxacct.mechanisms.pair import hockey_stick
 
 RANDOM = np.random.default_rng(5)
 
@@ -20,7 +20,7 @@ def test_surplus_is_right_to_its_rounding():
     off = np.exp(RANDOM.uniform(-40, 1, n)) * RANDOM.choice([-1, 0, 1], n)
     p = q * np.exp(np.clip(loss, -100, 100)) * np.maximum(1 + off, 0)
     with jax.enable_x64(True):
-        values, roundings = (np.asarray(v) for v in program(surplus)(p, q, loss))
+        values, roundings = (np.asarray(v) for v in program(hockey_stick)(p, q, loss))
     with mp.workdps(60):
         for a, b, y, value, rounding in zip(
             *(map(mp.mpf, v.tolist()) for v in (p, q, loss, values, roundings)), strict=True
@@ -30,7 +30,7 @@ def test_surplus_is_right_to_its_rounding():
 
 def test_surplus_of_close_masses_keeps_its_digits():
     with jax.enable_x64(True):
-        _, rounding = surplus(jnp.asarray(0.25 + 2.0**-45), jnp.asarray(0.25), jnp.asarray(2.0**-44))
+        _, rounding = hockey_stick(jnp.asarray(0.25 + 2.0**-45), jnp.asarray(0.25), jnp.asarray(2.0**-44))
         assert rounding < 1e-14 * 2.0**-44
 
 

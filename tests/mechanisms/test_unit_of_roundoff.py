@@ -89,7 +89,7 @@ def test_brackets_grow_with_the_unit(steps):
 def test_a_difference_is_taken_for_exact_in_float64_alone():
     def bound():
         with jax.enable_x64(True):
-            ask = jax.jit(lambda p, q: pair.surplus(p, q, jnp.zeros_like(p))[1])
+            ask = jax.jit(lambda p, q: pair.hockey_stick(p, q, jnp.zeros_like(p))[1])
             return float(ask(np.float64(0.3), np.float64(0.2)))
 
     exact = bound()

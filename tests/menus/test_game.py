@@ -11,7 +11,7 @@ from helpers.thorough import draws
 import jaxacct as ja
 from jaxacct import verify
 from jaxacct.menus.game import blocks_of, losses_on, solve, window_for
-from jaxacct.numerics.precision import outside, scope
+from jaxacct.numerics.precision import leave_scope, scope
 from jaxacct.prv import accountant
 
 POINTS, ITEMS, RING, LEVELS, NEVER = 2048, 3, 8, 16, 2**30
@@ -78,7 +78,7 @@ def values(losses, window, costs, budget, epsilon, side):
         RING, losses, np.asarray(costs, np.int32), epsilons, window, np.float64(1.0),
         np.int32(budget), np.bool_(side == 0),
     )  # fmt: skip
-    return outside(found).values[: budget + 1]
+    return leave_scope(found).values[: budget + 1]
 
 
 def plainly(losses, window, costs, budget, epsilon, *, above):

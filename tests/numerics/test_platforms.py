@@ -13,11 +13,11 @@ from helpers.thorough import THOROUGH, cases
 import jaxacct as ja
 from jaxacct.mechanisms.pair import exp_remainder
 from jaxacct.numerics.arithmetic import PAIR, UnsoundBackendError, arithmetic, in_pairs, roundoff
-from jaxacct.numerics.by_work import one_by_one
 from jaxacct.numerics.float_pairs import functions
 from jaxacct.numerics.float_pairs.interpret import as_pairs
 from jaxacct.numerics.precision import as_float64, in_float64
 from jaxacct.numerics.programs import by_pairs, by_platform, lower_bound, outward, raise_bound
+from jaxacct.numerics.vmapped_loops import one_by_one
 
 FLOAT64_FUNCTION = re.compile(r"stablehlo\.(exponential|log|fft|divide|sqrt|reduce)\b.*f64")
 

@@ -120,13 +120,13 @@ def test_a_library_that_takes_too_long_or_dies(tmp_path, monkeypatch):
 
 def test_judging():
     truth = [(1.0, 1.0 + 1e-9)]
-    assert runner.judged({"upper": 1.1}, truth)["error_above"] == pytest.approx(0.1)
-    assert runner.judged({"upper": 1.1}, truth)["wrong"] == 0
-    assert runner.judged({"upper": 0.999}, truth)["wrong"] == 1
-    assert runner.judged({"lower": 1.001, "upper": 2.0}, truth)["wrong"] == 1
-    assert runner.judged({"uppers": [math.inf]}, truth) == {"wrong": 0, "silent": 1}
+    assert runner.judge({"upper": 1.1}, truth)["error_above"] == pytest.approx(0.1)
+    assert runner.judge({"upper": 1.1}, truth)["wrong"] == 0
+    assert runner.judge({"upper": 0.999}, truth)["wrong"] == 1
+    assert runner.judge({"lower": 1.001, "upper": 2.0}, truth)["wrong"] == 1
+    assert runner.judge({"uppers": [math.inf]}, truth) == {"wrong": 0, "silent": 1}
     # JSON has no word for infinity in some libraries' answers: null is no answer either.
-    assert runner.judged({"uppers": [None]}, truth) == {"wrong": 0, "silent": 1}
+    assert runner.judge({"uppers": [None]}, truth) == {"wrong": 0, "silent": 1}
 
 
 def test_results_are_strict_json(tmp_path):
@@ -168,8 +168,8 @@ def test_claims_are_of_cases_that_run():
         assert any(
             name in names for name in ("jaxacct", "jaxacct, mesh", "jaxacct, ghost", "jaxacct, one vmapped call")
         )
-    assert all(record["verdict"] == "not measured" for record in claims.judged({}))
-    assert all(record["measured"] is None for record in claims.judged({name: {"rows": []} for name in CASES}))
+    assert all(record["verdict"] == "not measured" for record in claims.judge({}))
+    assert all(record["measured"] is None for record in claims.judge({name: {"rows": []} for name in CASES}))
 
 
 def row(contender, seconds, error, **more):
@@ -193,7 +193,7 @@ def test_claims_compare_at_equal_error_and_say_what_is_missed():
         row("dp-accounting", 1e-3, -1e-2),
         {"contender": "prv-accountant", "library": "prv-accountant", "error": "not there"},
     ]
-    found = {record["claim"]: record for record in claims.judged({"accuracy": {"rows": rows}})}
+    found = {record["claim"]: record for record in claims.judge({"accuracy": {"rows": rows}})}
     by_level = {
         level: f"time for an error of {level:g}, 10^4 steps: dp-accounting over `ja.prv`" for level in (1e-2, 1e-3)
     }
@@ -206,7 +206,7 @@ def test_claims_compare_at_equal_error_and_say_what_is_missed():
 
     many = [row("jaxacct, mesh", 1.0, 1e-5), row("dp-accounting", 8.0, 1e-3, interval=1e-3)]
     many.append(row("dp-accounting", 60.0, 1e-4, interval=1e-4))
-    records = claims.judged({"heterogeneous": {"rows": many}})
+    records = claims.judge({"heterogeneous": {"rows": many}})
     (missed,) = (record for record in records if record["verdict"] == "missed")
     (met,) = (record for record in records if record["verdict"] == "met")
     assert missed["measured"] == pytest.approx(8.0)

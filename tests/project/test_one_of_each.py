@@ -18,7 +18,7 @@ ONCE = {
     "a halving of a bracket": (
         r"def halved?\(|while \w+ - \w+ > |while low < ",
         # Where one run of Laplace noise is inverted, a bracket grows and both of its ends are found in one loop.
-        {"jaxacct/numerics/root_search.py", "jaxacct/saddlepoint/one_run.py"},
+        {"jaxacct/numerics/root_search.py", "jaxacct/saddlepoint/closed_forms.py"},
     ),
     "secants, and inverse quadratic interpolation": (
         r"def least_by_secants\(|def least_near_root\(",
@@ -42,7 +42,7 @@ ONCE = {
         r"for place, step in enumerate\(jaxpr\.eqns\)",
         {"jaxacct/train/clipping/rows.py"},
     ),
-    "a leaf's path": (r'keystr\(path, simple=True, separator="/"\)', {"jaxacct/train/owned.py"}),
+    "a leaf's path": (r'keystr\(path, simple=True, separator="/"\)', {"jaxacct/train/copies.py"}),
     "the choices that the command shares": (r'Literal\["add_or_remove"', {"jaxacct/choices.py"}),
     "a subcommand": (r"\.add_parser\(|set_defaults\(run=", {"jaxacct/cli/arguments.py"}),
     "the statements of the referee": (r"^STATEMENTS\b", {"jaxacct/verify/statements.py"}),

@@ -73,6 +73,6 @@ def test_random_finite_pairs_judged_exactly():
 
     # The short form of the bench, which judges them by the ten thousand; those of two outcomes, which come first, are
     # the simpler ones, and programs of their own.
-    record = finite_pairs.judged(finite_pairs.cases(draws(24, 120), seed=17)[draws(12, 0) :])
+    record = finite_pairs.judge(finite_pairs.cases(draws(24, 120), seed=17)[draws(12, 0) :])
     assert record["prv"]["violations"] == 0, record["prv"]["first"]
     assert record["saddlepoint"]["violations"] == 0, record["saddlepoint"]["first"]

@@ -32,7 +32,7 @@ POINTS, WEIGHTS = np.polynomial.legendre.leggauss(16)
 def look(s, q, removes, place, order, w):
     """Everything that the accountant takes from a law without the losses beyond a place."""
     law = law_of(SubsampledGaussianPair(s, q, removes))
-    law = law.kept(law.marked(place))
+    law = law.without_marked(law.mark(place))
     scan = law.scan()
     known = moments(scan, order)
     window = law.window(order, scan)
@@ -129,7 +129,7 @@ def test_what_is_kept_is_integrated_to_what_is_said():
 @jax.jit
 def rare_without(parts, place):
     ((pair, steps),) = without_axes(parts)
-    parts, marks = ((pair, steps),), (law_of(pair).marked(place),)
+    parts, marks = ((pair, steps),), (law_of(pair).mark(place),)
     return rare_beyond(parts, marks, scan_nodes(leave_out_marked(parts, marks)), ends_of(parts))
 
 

@@ -81,7 +81,7 @@ def test_a_direction_that_is_larger_is_never_ruled_out():
                 state = solve._start(question)
                 if not known.converged:
                     continue
-                state = solve._read(solve.open_line(both[1], state.wanted, np.True_), question, state)
-                read = solve._read(solve.open_line(both[0], state.wanted, np.True_), question, state)
+                state = solve._read_line(solve.open_line(both[1], state.wanted, np.True_), question, state)
+                read = solve._read_line(solve.open_line(both[0], state.wanted, np.True_), question, state)
                 larger = solve.bounds_of(both[:1], question)[0].lower > known.upper
                 assert read.direction == 1 or not larger

@@ -37,7 +37,7 @@ def test_a_sweep_is_read_back_as_it_was(folder):
     found = ja.sweep.load(folder)
     for name, values in VALUES.items():
         np.testing.assert_array_equal(found[name], values.reshape(3, 2), strict=True)
-    assert found.described() == SWEEP.described()
+    assert found.describe() == SWEEP.describe()
     assert {name: values.tolist() for name, values in found.axes.items()} == {
         "steps": [1.0, 2.0, 3.0], "mechanism": ["Gaussian", "Laplace"],
     }  # fmt: skip
@@ -118,7 +118,7 @@ DAMAGES = ("nothing", "text", "half", "a changed bit", "more behind it", "anothe
 @pytest.mark.parametrize("change", [*DAMAGES, "missing", "bounds that cross", "bounds that are none"])
 def test_a_damaged_chunk_is_never_a_number_and_is_computed_again(change, folder):
     file = folder / "upper" / "c.1.0"
-    store = Folder.opened(folder)
+    store = Folder.open(folder)
     if change == "missing":
         file.unlink()
     elif change.startswith("bounds"):
@@ -140,7 +140,7 @@ def test_what_expands_is_not_unpacked(folder):
     file.write_bytes(gzip.compress(bytes(2**26)))
     tracemalloc.start()
     try:
-        assert not Folder.opened(folder).holds(1)
+        assert not Folder.open(folder).holds(1)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
@@ -150,7 +150,7 @@ def test_a_disk_that_is_full_is_told_and_leaves_nothing_half(folder, monkeypatch
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    store = Folder(folder.with_name("other"), SWEEP.described())
+    store = Folder(folder.with_name("other"), SWEEP.describe())
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"chunk 1 cannot be written.*No space left.*--resume"):
         store.write(1, {name: values[:2] for name, values in VALUES.items()})

@@ -142,7 +142,7 @@ def test_what_cannot_be_asked_of_a_folder(words, told, folder, capsys, monkeypat
 def test_rows_and_files(alone, tmp_path, capsys, monkeypatch):
     pytest.importorskip("flint")
     from jaxacct.cli import main
-    from jaxacct.cli.verify import claims
+    from jaxacct.cli.verify import read_claims
 
     monkeypatch.chdir(tmp_path)
     pathlib.Path("runs.csv").write_text("noise_multiplier,sampling_rate,steps\n0.8,0.01,100\n8.0,0.1,10000\n")
@@ -162,7 +162,7 @@ def test_rows_and_files(alone, tmp_path, capsys, monkeypatch):
         found = json.loads(capsys.readouterr().out)
         assert found["layout"] == "rows"
         assert found["results"]["upper"] == [alone.upper[0, 0, 0], alone.upper[4, 1, 1]]
-        assert [(claim.mechanism.noise_multiplier, claim.steps, claim.upper) for claim in claims(found)] == [
+        assert [(claim.mechanism.noise_multiplier, claim.steps, claim.upper) for claim in read_claims(found)] == [
             (0.8, 100, alone.upper[0, 0, 0]), (8.0, 10_000, alone.upper[4, 1, 1]),
         ]  # fmt: skip
     for given, words in (

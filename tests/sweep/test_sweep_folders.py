@@ -135,7 +135,7 @@ def test_another_sweeps_folder_is_refused(stored, tmp_path):
 
 
 def test_shards_make_the_whole_sweep_to_the_last_bit_in_any_order(found, stored, shards, tmp_path, monkeypatch):
-    assert sorted(itertools.chain(*(Folder.opened(path).held for path in shards))) == list(range(8))
+    assert sorted(itertools.chain(*(Folder.open(path).held for path in shards))) == list(range(8))
     assert same(found, merge(tmp_path / "whole", [shards[i] for i in (3, 0, 2, 1)]))
     assert files(tmp_path / "whole") == files(stored.store.path)
     # Across disks, and after a merge that was interrupted.

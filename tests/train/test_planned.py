@@ -26,7 +26,7 @@ from jaxacct.train import (
     guarantee,
 )
 from jaxacct.train.planned import PlannedLedger, least_delta_of_a_step, plan
-from jaxacct.train.settings import spending
+from jaxacct.train.settings import plan_spending
 
 DELTA = 1e-5
 
@@ -107,15 +107,15 @@ def test_side_queries_are_part_of_the_plan():
 
 def test_a_plan_is_solved_once_and_no_other_is_taken_for_it():
     options = {"size": 200, "epsilon": 2.0, "delta": 1e-3, "epochs": 2, "expected_batch_size": 40}
-    made = spending(**options).plan
-    assert spending(**options).plan is made
+    made = plan_spending(**options).plan
+    assert plan_spending(**options).plan is made
     assert made.certified == plan(poisson(200, 0.2, 1e-3), 1e-3, epsilon=2.0, steps=10).certified
     others = [
-        spending(**options | {"epochs": None, "steps": 11}),
-        spending(**options | {"delta": 2e-3}),
-        spending(**options | {"size": 400, "expected_batch_size": 80}),
-        spending(**options | {"expected_batch_size": None, "sampler": made.sampler}),
-        spending(**options | {"queries": (SideQuery(ja.Gaussian(9.0)),)}),
+        plan_spending(**options | {"epochs": None, "steps": 11}),
+        plan_spending(**options | {"delta": 2e-3}),
+        plan_spending(**options | {"size": 400, "expected_batch_size": 80}),
+        plan_spending(**options | {"expected_batch_size": None, "sampler": made.sampler}),
+        plan_spending(**options | {"queries": (SideQuery(ja.Gaussian(9.0)),)}),
     ]
     assert all(other.plan is not made for other in others)
     assert all(other.plan != made for other in others[:2])

@@ -120,7 +120,7 @@ def test_what_is_proved_of_a_transform_takes_the_place_of_its_estimate():
     table = contour.table(law, 2.1)
     top = arb(contour.cumulants(law, 2.1)[0]).exp()
     row = table.at(150.0)[1]
-    proved = table.proved(law, t, 150.0, top)
+    proved = table.prove(law, t, 150.0, top)
     assert abs(float((proved.bounds[row] / top).log()) - min(table.logs[row], 0.0)) > 1e-3
     assert np.all(np.delete(proved.logs - table.logs, row) == 0)
     assert proved.logs[row] == min(0.0, float((proved.bounds[row] / top).log()))

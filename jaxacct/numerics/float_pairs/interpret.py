@@ -122,7 +122,7 @@ def plan_program(program: Jaxpr, whole: Callable[[JaxprEqn], bool]) -> Plan:
     """
     plan = _Planning(whole)
     arguments = [plan.fresh() for _ in (*program.constvars, *program.invars)]
-    results = plan.inlined(program, arguments)
+    results = plan.inline(program, arguments)
     needed, kept = {atom for atom in results if isinstance(atom, int)}, []
     # Backwards: a step is kept if a later one, or the result, needs it.
     for step in reversed(plan.steps):
@@ -143,7 +143,7 @@ class _Planning:
     def fresh(self) -> int:
         return next(self.numbers)
 
-    def inlined(self, program: Jaxpr, arguments: Sequence[Any]) -> list[Any]:
+    def inline(self, program: Jaxpr, arguments: Sequence[Any]) -> list[Any]:
         """Appends the steps of a program of known arguments, its constants first; returns its results."""
         # Values are numbers in the plan, so that a program that is called twice has two sets of them; constants of the
         # host stay themselves.
@@ -162,7 +162,7 @@ class _Planning:
                 for const in closed.consts:
                     constants.append(self.fresh())
                     self.constants.append((constants[-1], const))
-                found = self.inlined(closed.jaxpr, [*constants, *inputs])
+                found = self.inline(closed.jaxpr, [*constants, *inputs])
             else:
                 found = list(self.step(equation, inputs))
             values.update(zip(equation.outvars, found, strict=True))
@@ -512,10 +512,10 @@ def _running(params: Params, x: Rough) -> Rough:
 
 
 def _product_of_matrices(params: Params, x: Rough, y: Rough) -> Rough:
-    def summed(products: Rough, axes: Any) -> Rough:
+    def add_up(products: Rough, axes: Any) -> Rough:
         return total({"axes": axes}, products)
 
-    return sums.products_summed(x, y, params["dimension_numbers"], multiply, summed)
+    return sums.products_summed(x, y, params["dimension_numbers"], multiply, add_up)
 
 
 def _whole_power(params: Params, x: Rough) -> Rough:
@@ -595,7 +595,7 @@ def as_pairs(function: Callable[..., Any], *, stepwise: bool = False) -> Callabl
             # Traced anew each time: a trace for float64 has that one's constants.
             closed, shape = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
         values = [_inward(jnp.asarray(leaf)) for leaf in jax.tree.leaves(args)]
-        found = (_Stepwise() if stepwise else _Interpreter()).called(closed, values)
+        found = (_Stepwise() if stepwise else _Interpreter()).call(closed, values)
         return jax.tree.unflatten(jax.tree.structure(shape), [_outward(value) for value in found])
 
     return run
@@ -662,9 +662,9 @@ class _Interpreter:
 
     def roughly(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Returns the results of a guess."""
-        return [to_wide(value) for value in _Rough().called(program, [of_wide(arg) for arg in args])]
+        return [to_wide(value) for value in _Rough().call(program, [of_wide(arg) for arg in args])]
 
-    def called(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    def call(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Returns the results of a traced program."""
         _, plan = self.plans.get(id(program.jaxpr), (None, None))
         if plan is None:
@@ -746,7 +746,7 @@ class _Interpreter:
         if is_rough(equation):
             return self.roughly(params["jaxpr"], args)
         if is_whole(equation):
-            return self.computed(params["name"], {}, WHOLE[params["name"]], args)
+            return self.compute(params["name"], {}, WHOLE[params["name"]], args)
         if name == "scan":
             return self.scan(params, args)
         if name == "while":
@@ -766,9 +766,9 @@ class _Interpreter:
                 f"{name} of {', '.join(str(atom.aval) for atom in equation.invars)} is not written for pairs of "
                 'float32: ask with arithmetic="float64" on a device that has it.'
             )
-        return self.computed(name, params, functools.partial(rule, params), args)
+        return self.compute(name, params, functools.partial(rule, params), args)
 
-    def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
+    def compute(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
         """Returns the results of a rule, which is traced once for numbers of a shape, not wherever it is met again."""
         is_complex = any(isinstance(arg, Complex) for arg in args)  # complex numbers have other rules by the same names
         key = name, is_complex, str(sorted(params.items(), key=lambda item: item[0]))
@@ -787,7 +787,7 @@ class _Interpreter:
         fixed, first, rows = args[:consts], args[consts : consts + carry], args[consts + carry :]
 
         def body(state: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
-            found = self.called(params["jaxpr"], [*fixed, *state, *row])
+            found = self.call(params["jaxpr"], [*fixed, *state, *row])
             return found[:carry], found[carry:]
 
         last, each = self.over_rows(body, first, rows, params)
@@ -807,13 +807,13 @@ class _Interpreter:
         axes = tuple(range(len(params["cond_jaxpr"].out_avals[0].shape)))
 
         def each(state: list[Any]) -> Any:
-            return self.called(params["cond_jaxpr"], [*for_condition, *state])[0]
+            return self.call(params["cond_jaxpr"], [*for_condition, *state])[0]
 
         def condition(state: list[Any]) -> Any:
             return jnp.any(each(state)) if axes else each(state)
 
         def body(state: list[Any]) -> list[Any]:
-            found = self.called(params["body_jaxpr"], [*for_body, *state])
+            found = self.call(params["body_jaxpr"], [*for_body, *state])
             if not axes:
                 return found
             going = each(state)
@@ -823,9 +823,9 @@ class _Interpreter:
                 state,
             )
 
-        return self.repeated(condition, body, args[of_condition + of_body :])
+        return self.repeat(condition, body, args[of_condition + of_body :])
 
-    def repeated(self, condition: Callable[[Any], Any], body: Callable[[Any], Any], first: list[Any]) -> list[Any]:
+    def repeat(self, condition: Callable[[Any], Any], body: Callable[[Any], Any], first: list[Any]) -> list[Any]:
         """Returns the result of ``lax.while_loop``."""
         found: list[Any] = jax.lax.while_loop(condition, body, first)
         return found
@@ -834,7 +834,7 @@ class _Interpreter:
         """Returns the results of the branch that is chosen."""
         which, *rest = args
         # All branches are traced, with the same operands; the device chooses.
-        branches = [lambda *rest, branch=branch: self.called(branch, rest) for branch in params["branches"]]
+        branches = [lambda *rest, branch=branch: self.call(branch, rest) for branch in params["branches"]]
         return list(jax.lax.switch(jnp.asarray(which, jnp.int32), branches, *rest))
 
 
@@ -855,11 +855,11 @@ class _Rough(_Interpreter):
             found = self.result(step.equation, [read(atom) for atom in step.inputs])
             values.update(zip(step.outputs, map(of_wide, found), strict=True))
 
-    def computed(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
+    def compute(self, name: str, params: dict[str, Any], rule: Callable[..., Any], args: list[Any]) -> list[Any]:
         """Returns the result of the rule for rough numbers, or that of the rule for pairs where there is none."""
         own = ROUGH.get(name)
         if own is None:
-            return super().computed(name, params, rule, [to_wide(arg) for arg in args])
+            return super().compute(name, params, rule, [to_wide(arg) for arg in args])
         return [own(params, *args)]
 
 
@@ -869,11 +869,11 @@ class _Stepwise(_Interpreter):
     def moved(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
         # The key holds the number of results, which the operation's name does not tell.
         name = f"{equation.primitive.name} to {[str(_dtype(atom)) for atom in equation.outvars]}"
-        return self.computed(name, equation.params, lambda *args: _move(equation, args), args)
+        return self.compute(name, equation.params, lambda *args: _move(equation, args), args)
 
     def roughly(self, program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Returns the results in pairs like all others: their operations are compiled already."""
-        return self.called(program, args)
+        return self.call(program, args)
 
     def work_off(self, plan: Plan, values: dict[int, Any], read: Callable[[Any], Any]) -> None:
         for step in plan.steps:
@@ -889,7 +889,7 @@ class _Stepwise(_Interpreter):
         found = found[::-1] if params["reverse"] else found
         return state, jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *found)
 
-    def repeated(self, condition: Callable[[Any], Any], body: Callable[[Any], Any], first: list[Any]) -> list[Any]:
+    def repeat(self, condition: Callable[[Any], Any], body: Callable[[Any], Any], first: list[Any]) -> list[Any]:
         state = first
         while bool(condition(state)):
             state = body(state)
@@ -898,7 +898,7 @@ class _Stepwise(_Interpreter):
     def cond(self, params: dict[str, Any], args: list[Any]) -> list[Any]:
         which, *rest = args
         branches = params["branches"]
-        return self.called(branches[min(max(int(which), 0), len(branches) - 1)], rest)
+        return self.call(branches[min(max(int(which), 0), len(branches) - 1)], rest)
 
 
 _OPERATIONS: dict[Any, Callable[..., Any]] = {}

@@ -184,14 +184,14 @@ def _by_powers(products: Array, once: Array) -> Int32[Array, "powers 2 16 lanes"
     # Powers of 256, from the largest down, that are summed. The error bounds rest on it.
     powers = 8
 
-    def added(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def add_row(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         rows, _ = state
         sums: Any = [sum(rows[i, n - i] for i in range(DIGITS) if 0 <= n - i < DIGITS) for n in range(powers)]
         return rows + 1, jnp.stack(sums)
 
     rows = jnp.transpose(products, (1, 3, 4, 2, 0))
     nothing = jnp.zeros((powers, *rows.shape[2:]), jnp.int32)
-    return lax.fori_loop(jnp.int32(0), once, added, (rows, nothing))[1]
+    return lax.fori_loop(jnp.int32(0), once, add_row, (rows, nothing))[1]
 
 
 def _to_complex(sums: Array) -> Int32[Array, "powers 2 8 lanes"]:

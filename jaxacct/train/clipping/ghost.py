@@ -38,7 +38,7 @@ from jaxacct.train.clipping.contributions import (
     Together,
 )
 from jaxacct.train.clipping.rows import WHOLE, apart, interpret, lay_out, refuse, run_alone, side
-from jaxacct.train.owned import path_of
+from jaxacct.train.copies import path_of
 
 Shape = tuple[int, ...]
 """Shape of an array, or some of its axes."""
@@ -140,7 +140,7 @@ class Convolution:
     weight_shape: Shape
     precision: Any
 
-    def applied(self, forward: Callable[[Array, Array], Array], image: Array, weight: Array) -> Array:
+    def apply(self, forward: Callable[[Array, Array], Array], image: Array, weight: Array) -> Array:
         """Returns ``forward(image, weight)``, the convolution, whose derivative by the image is written out.
 
         XLA's CPU compiler brings convolutions into the form that it has fast code for, but not those inside of a loop,
@@ -395,7 +395,7 @@ class Weight:
             order = (*range(first), *(first + axis for axis in step.params["permutation"]))
         return replace(self, value=value, moves=(*self.moves, ((*self.copies, *self.value.shape), order)))
 
-    def sliced(self, value: Array, scan: int, length: int) -> Weight:
+    def slice_scan(self, value: Array, scan: int, length: int) -> Weight:
         """Returns the weight in a step of that scan, whose copy is ``value``."""
         return replace(self, value=value, own=(*self.own, scan), copies=(*self.copies, length))
 
@@ -484,7 +484,7 @@ class Use:
             part.reshape(*first, *part.shape[2:]) for part in self.layer.factors(*folded)
         )
 
-    def restored(self, gradient: Array) -> Array:
+    def restore(self, gradient: Array) -> Array:
         """Returns a gradient by the map's matrix, or by that of each copy, in the parameter's own shape."""
         shaped = functools.partial(weight_shaped, self.layer)
         if self.own:
@@ -524,7 +524,7 @@ class Uses:
         """
         given = [Weight(leaf, weights[leaf]) if leaf in weights else value for leaf, value in enumerate(inputs)]
         (value,), seen = self._evaluate(self._traced.jaxpr, self._traced.consts, given, shifts, (), ())
-        (value,) = self._opened([value], "the loss itself")
+        (value,) = self._open([value], "the loss itself")
         return value, seen
 
     def _evaluate(
@@ -554,9 +554,9 @@ class Uses:
             inner = step.params["jaxpr"]
             return self._evaluate(inner.jaxpr, inner.consts, given, shifts, path, steps)
         if places and name in ("remat2", "checkpoint"):
-            return self._rematerialized(step, given, shifts, path, steps)
+            return self._rematerialize(step, given, shifts, path, steps)
         if places and name == "scan":
-            return self._scanned(step, given, shifts, path, steps)
+            return self._scan(step, given, shifts, path, steps)
         plain = [value.value if isinstance(value, Weight) else value for value in given]
         results = run_alone(jaxpr, step, plain)
         # One of three: the operation moves a weight, applies one as a linear map, or loses every weight it is given.
@@ -572,12 +572,12 @@ class Uses:
                 if path not in shifts:
                     return [output], {}
                 if isinstance(layer, Convolution):
-                    output = layer.applied(functools.partial(_convolve, jaxpr, step), activation, weight.value)
+                    output = layer.apply(functools.partial(_convolve, jaxpr, step), activation, weight.value)
                 return [output + shifts[path]], {path: activation}
-        self._opened(given, name)
+        self._open(given, name)
         return results, {}
 
-    def _rematerialized(
+    def _rematerialize(
         self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
         """Returns the results of a rematerialized function, evaluated within a new ``jax.checkpoint``.
@@ -588,12 +588,12 @@ class Uses:
 
         def body(plain: list[Any], own: dict[Path, Array]) -> tuple[list[Any], dict[Path, Array]]:
             results, seen = self._evaluate(inner, (), _close_over(given, plain), own, path, steps)
-            return self._opened(results, step.primitive.name), seen
+            return self._open(results, step.primitive.name), seen
 
         options = {"prevent_cse": step.params["prevent_cse"], "policy": step.params["policy"]}
         return jax.checkpoint(body, **options)(_plain(given), _below(shifts, path))
 
-    def _scanned(
+    def _scan(
         self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
         """Returns the results of a scan, evaluated as a new scan over the same rows with the shifts beside them.
@@ -604,18 +604,18 @@ class Uses:
         inner, length = step.params["jaxpr"], step.params["length"]
         first, carried = scan_counts(step.params)
         last = first + carried
-        fixed, start, stacks = given[:first], self._opened(given[first:last], "scan, as it is carried"), given[last:]
+        fixed, start, stacks = given[:first], self._open(given[first:last], "scan, as it is carried"), given[last:]
 
         # The state is that of the given scan; each step also takes its part of the shifts, and stacks the maps' inputs.
         def body(carry: list[Any], rows: Any) -> tuple[list[Any], Any]:
             own, slices = rows
             parts = [
-                stack.sliced(part, len(steps), length) if isinstance(stack, Weight) else part
+                stack.slice_scan(part, len(steps), length) if isinstance(stack, Weight) else part
                 for stack, part in zip(stacks, slices, strict=True)
             ]
             inputs = [*fixed, *carry, *parts]
             results, seen = self._evaluate(inner.jaxpr, inner.consts, inputs, own, path, (*steps, length))
-            results = self._opened(results, "scan")
+            results = self._open(results, "scan")
             return results[: last - first], (results[last - first :], seen)
 
         rows = _below(shifts, path), [stack.value if isinstance(stack, Weight) else stack for stack in stacks]
@@ -623,7 +623,7 @@ class Uses:
         carry, (stacked, seen) = jax.lax.scan(body, start, rows, **options)
         return [*carry, *stacked], seen
 
-    def _opened(self, values: list[Any], name: str) -> list[Any]:
+    def _open(self, values: list[Any], name: str) -> list[Any]:
         """Returns plain values for an operation of that name, to which the weights among them are lost."""
         for value in values:
             if isinstance(value, Weight):
@@ -730,9 +730,9 @@ class Tap:
         rows, columns = matrix_shape(use.layer)
         return (*copies, columns, rows) if self.form is Stored else (*copies, rows, columns)
 
-    def restored(self, total: Array) -> Array:
+    def restore(self, total: Array) -> Array:
         """Returns a sum of contributions in the parameter's own shape."""
-        return self.uses[0][1].restored(total.swapaxes(-1, -2) if self.form is Stored else total)
+        return self.uses[0][1].restore(total.swapaxes(-1, -2) if self.form is Stored else total)
 
 
 @dataclass(frozen=True)
@@ -806,7 +806,7 @@ class GhostLoss:
         self.reasons: list[str] = []
         # Each parameter gets a form that leaves out its gradients, or the reason why it has none.
         for leaf in range(self._count):
-            form, reason, uses = self._chosen(leaf, shapes[leaf])
+            form, reason, uses = self._choose(leaf, shapes[leaf])
             self.reasons.append(reason)
             if uses:
                 self.taps[leaf] = Tap(uses, form)
@@ -821,7 +821,7 @@ class GhostLoss:
         of_copies = tap is not None and bool(tap.uses[0][1].own)
         return (tap is None or tap.form is Stored) and not of_copies and shape.dtype.itemsize <= 4
 
-    def _chosen(
+    def _choose(
         self, leaf: int, shape: jax.ShapeDtypeStruct
     ) -> tuple[type[Contributions], str, tuple[tuple[Path, Use], ...]]:
         """Returns the form of a parameter's gradients, the reason, and the uses that they are held by; () if none."""
@@ -901,9 +901,9 @@ class GhostLoss:
             for leaf, spec in enumerate(self._specs)
         ]
 
-    def restored(self, sums: list[Array]) -> list[Array]:
+    def restore(self, sums: list[Array]) -> list[Array]:
         """Returns the sums of :meth:`contributions` in the shapes of their parameters."""
-        return [self.taps[leaf].restored(value) if leaf in self.taps else value for leaf, value in enumerate(sums)]
+        return [self.taps[leaf].restore(value) if leaf in self.taps else value for leaf, value in enumerate(sums)]
 
 
 def _join(parts: list[tuple[Array, Array]], axis: int) -> Any:

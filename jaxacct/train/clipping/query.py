@@ -263,7 +263,7 @@ class StoredLoss:
         found = jax.tree.leaves(self._gradients(params, examples))
         return list(map(Stored.of, found, self._specs or (WHOLE,) * len(found)))
 
-    def restored(self, sums: list[Array]) -> list[Array]:
+    def restore(self, sums: list[Array]) -> list[Array]:
         return sums
 
 
@@ -313,7 +313,7 @@ def _finish(
     gradients: GhostLoss | StoredLoss, params: PyTree, sums: tuple[list[Array], Array], shards: Shards | None
 ) -> tuple[PyTree, Array]:
     """Returns the sums over all rows as a pytree like the parameters, and the count."""
-    totals = sums[0] if shards else gradients.restored(gradients.together.apart(sums[0]))
+    totals = sums[0] if shards else gradients.restore(gradients.together.apart(sums[0]))
     return jax.tree.unflatten(jax.tree.structure(params), totals), sums[1]
 
 
@@ -345,8 +345,8 @@ def _add(
         kept &= jnp.asarray(rule.sensitivity, jnp.float64) >= LEAST_CLIP_NORM
     by = jax.tree.leaves(factors)
     if shards:  # the totals are shards: each block is summed whole on its device, and the sum is then scattered
-        added = gradients.restored([part.sum(kept, factor, rows) for part, factor in zip(parts, by, strict=True)])
-        added = [shards.scattered(leaf, total) for leaf, total in enumerate(added)]
+        added = gradients.restore([part.sum(kept, factor, rows) for part, factor in zip(parts, by, strict=True)])
+        added = [shards.scatter(leaf, total) for leaf, total in enumerate(added)]
         totals = [total + new for total, new in zip(sums[0], added, strict=True)]
     else:
         totals = together.sums(parts, packed, kept, by, rows, sums[0])

@@ -327,7 +327,7 @@ def _by_itself(function: Callable[[Array, Array], Array]) -> Callable[[Array, Ar
     own = jax.custom_batching.custom_vmap(function)
 
     @own.def_vmap
-    def batched(axis_size: int, in_batched: list[bool], *given: Array) -> tuple[Array, bool]:
+    def batch(axis_size: int, in_batched: list[bool], *given: Array) -> tuple[Array, bool]:
         together = jax.vmap(function, in_axes=tuple(0 if each else None for each in in_batched))
         if not all(in_batched):
             return together(*given), True
@@ -378,16 +378,16 @@ WHOLE = PartitionSpec()
 def _scatter(part: Array, names: Any, axis: int) -> Array:
     """Returns on each device its shard of the sum over the devices along ``names``, cut along ``axis``."""
 
-    def exchanged(part: Array) -> Array:
+    def exchange(part: Array) -> Array:
         before, after = part.shape[:axis], part.shape[axis + 1 :]
         pieces = part.reshape(*before, jax.lax.axis_size(names), -1, *after)
         return jax.lax.all_to_all(pieces, names, axis, axis).sum(axis)
 
-    def reduced(part: Array) -> Array:
+    def reduce(part: Array) -> Array:
         return jax.lax.psum_scatter(part, names, scatter_dimension=axis, tiled=True)
 
     # A TPU's compiler cannot add up float64 between devices, but can move it. As much is sent either way.
-    return jax.lax.platform_dependent(part, tpu=exchanged, default=reduced)
+    return jax.lax.platform_dependent(part, tpu=exchange, default=reduce)
 
 
 @dataclass(frozen=True)
@@ -425,7 +425,7 @@ class Shards:
         """Returns how a parameter lies over the axes of tensors."""
         return _restrict(self.specs[leaf], [axis for axis in self.rows.mesh.axis_names if axis not in self.axes])
 
-    def scattered(self, leaf: int, total: Array) -> Array:
+    def scatter(self, leaf: int, total: Array) -> Array:
         """Returns, on each device, its shard of the sum of all ``total`` over the row axes that divide the parameter.
 
         Float64 sums are added in another order, which their margins allow for.
@@ -462,13 +462,13 @@ class Shards:
             here = [found[leaf] for leaf in places] + ([rest] if axes == self.axes else [])
             if not axes:
                 continue
-            here = self._summed(here, axes, [self.by_tensors(leaf) for leaf in places])
+            here = self._sum(here, axes, [self.by_tensors(leaf) for leaf in places])
             rest = here.pop() if axes == self.axes else rest
             for leaf, total in zip(places, here, strict=True):
                 found[leaf] = total
         return found, rest
 
-    def _summed(self, values: list[Array], axes: tuple[str, ...], tensors: list[PartitionSpec]) -> list[Array]:
+    def _sum(self, values: list[Array], axes: tuple[str, ...], tensors: list[PartitionSpec]) -> list[Array]:
         """Returns sums over row axes of arrays that lie over the other axes as ``tensors`` says, the rest whole."""
         specs = [*tensors, *[WHOLE] * (len(values) - len(tensors))]
         summed = functools.partial(jax.lax.psum, axis_name=axes)

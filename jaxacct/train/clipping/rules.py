@@ -24,8 +24,8 @@ from jaxacct.numerics.precision import in_float64, is_concrete
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
+from jaxacct.train.copies import path_of
 from jaxacct.train.keys import standard_normal
-from jaxacct.train.owned import path_of
 
 MOST_CLIP_NORM = 1 / LEAST_CLIP_NORM
 """Largest finite clipping norm. Little above it, squares of gradients leave float32, and their examples count as zero
@@ -319,11 +319,11 @@ class AdaptiveQuantile(ClippingRule):
     def update(self, key: jax.Array, unclipped: ArrayLike, expected_batch_size: float) -> Self:
         validation.check_positive(expected_batch_size, "expected_batch_size")
         noise = standard_normal(key, ())
-        new = self._moved(unclipped, noise, expected_batch_size)
+        new = self._move(unclipped, noise, expected_batch_size)
         return dataclasses.replace(self, clip_norm=new.astype(jnp.result_type(self.clip_norm)))
 
     @in_float64(safe=as_it_is)
-    def _moved(self, unclipped: ArrayLike, noise: Array, expected_batch_size: float) -> Array:
+    def _move(self, unclipped: ArrayLike, noise: Array, expected_batch_size: float) -> Array:
         """Returns the clipping norm after a step towards the quantile, by the noisy share of unclipped examples."""
         count = jnp.asarray(unclipped, jnp.float64) + self.count_noise * noise
         share = count / expected_batch_size + 0.5  # the centred count is 1/2 above and below

@@ -298,7 +298,7 @@ def _merging(together: Callable[..., Any], size: int, is_batched: Any) -> Callab
 
     @lanes.def_vmap
     def batch(outer: int, moves: Any, *args: Any) -> tuple[Any, Any]:
-        def merged(leaf: Array, of_outer: bool, of_lanes: bool) -> Array:
+        def merge(leaf: Array, of_outer: bool, of_lanes: bool) -> Array:
             if not (of_outer or of_lanes):
                 return leaf
             inner = leaf.shape[of_outer + of_lanes :]
@@ -308,7 +308,7 @@ def _merging(together: Callable[..., Any], size: int, is_batched: Any) -> Callab
 
         moves = tuple(moves)
         both = jax.tree.map(lambda a, b: a or b, moves, is_batched)
-        found = _merging(together, outer * size, both)(*jax.tree.map(merged, args, moves, is_batched))
+        found = _merging(together, outer * size, both)(*jax.tree.map(merge, args, moves, is_batched))
         found = jax.tree.map(lambda leaf: leaf.reshape(outer, size, *leaf.shape[1:]), found)
         return found, jax.tree.map(lambda _: True, found)
 
@@ -387,7 +387,7 @@ def _queue_lanes(
     queue = jnp.argsort(jnp.where(begins, -hint, jnp.inf)).astype(jnp.int32)
     last = jnp.sum(begins, dtype=jnp.int32)
 
-    def entered(places: Array) -> tuple[Array, Array]:
+    def enter(places: Array) -> tuple[Array, Array]:
         """Returns the lanes at places of the queue, and which of the places have one."""
         return queue[jnp.minimum(places, size - 1)], places < last
 
@@ -397,20 +397,20 @@ def _queue_lanes(
         done = busy & ~goes_on(current, own)
         at = jnp.where(done, lane, size)
         found = jax.tree.map(lambda all_, new: all_.at[at].set(new, mode="drop"), found, current)
-        following, there = entered(begun + jnp.cumsum(done, dtype=jnp.int32) - 1)
+        following, there = enter(begun + jnp.cumsum(done, dtype=jnp.int32) - 1)
         enters = done & there
         lane, busy = jnp.where(enters, following, lane), busy & (enters | ~done)
 
-        def taken(new: Array, old: Array) -> Array:
+        def take(new: Array, old: Array) -> Array:
             return jnp.where(enters.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
-        current = jax.tree.map(lambda all_, old: taken(all_[following], old), state, current)
+        current = jax.tree.map(lambda all_, old: take(all_[following], old), state, current)
         own = jax.tree.map(
-            lambda new, old, batched: taken(new, old) if batched else old, lanes.at(following), own, lanes.is_batched
+            lambda new, old, batched: take(new, old) if batched else old, lanes.at(following), own, lanes.is_batched
         )
         return lane, busy, begun + jnp.sum(done, dtype=jnp.int32), current, own, found, worked
 
-    lane, busy = entered(jnp.arange(slots, dtype=jnp.int32))
+    lane, busy = enter(jnp.arange(slots, dtype=jnp.int32))
     first = jax.tree.map(lambda leaf: leaf[lane], state)
     carry = lane, busy, jnp.int32(slots), first, lanes.at(lane), state, (jnp.int32(0), jnp.int32(0))
     found: Tree

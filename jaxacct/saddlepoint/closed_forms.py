@@ -6,8 +6,8 @@ apart add up to one with mu^2 = sum k_i mu_i^2, whose profile and its inverse ar
 (:mod:`.mechanisms.normal`).
 
 In reading order: the four closed forms, :class:`OneRun`, :class:`PlainGaussian`, :class:`SampledGaussian` and
-:class:`PlainLaplace`; :func:`closed_forms`, which recognizes them in a composition; :func:`of_plain`, from the user's
-Gaussian mechanisms to a bracket; :func:`bounds_of_each` and :func:`log_delta_at`, the answers.
+:class:`PlainLaplace`; :func:`find_closed_forms`, which recognizes them in a composition; :func:`of_plain`, from the
+user's Gaussian mechanisms to a bracket; :func:`bounds_of_each` and :func:`log_delta_at`, the answers.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from jaxacct.mechanisms.normal import (
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.by_work import stack
 from jaxacct.numerics.precision import TINY, as_float64, exact_float64, is_concrete, log_complement
 from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.vmapped_loops import stack
 
 FIRST, GROWTH = 1e-3, 16.0
 """First positive epsilon tried, and the factor from one to the next until there is one on either side. Speed only."""
@@ -71,7 +71,7 @@ class OneRun(NamedTuple):
         rounds = 400
         zero, side = jnp.zeros((2,)), SIDES > 0
 
-        def halved(state: Any) -> Any:
+        def halve(state: Any) -> Any:
             count, x, low, high = state
             found = jax.vmap(self.profile)(x)
             # NaN says nothing: from above it counts as too large a delta, and from below as one that is small enough.
@@ -88,7 +88,7 @@ class OneRun(NamedTuple):
 
         # The state is the count and, for both sides, the epsilon to evaluate and the ends of the interval. Epsilon 0
         # comes first, as it is not known to be too small. The loop ends when the ends are neighbours, or at ROUNDS.
-        *_, low, high = jax.lax.while_loop(is_open, halved, (jnp.int32(0), zero, zero, zero + jnp.inf))
+        *_, low, high = jax.lax.while_loop(is_open, halve, (jnp.int32(0), zero, zero, zero + jnp.inf))
         return jnp.where(side, high, low)
 
 
@@ -166,7 +166,7 @@ def _proper(found: Array, epsilon: Array, facts: Facts) -> Array:
     return jnp.maximum(found, least if facts.suprema is None else jnp.where(epsilon < facts.suprema[1], least, 0.0))
 
 
-def closed_forms(directions: list[Parts], known: Once | None) -> list[Closed]:
+def find_closed_forms(directions: list[Parts], known: Once | None) -> list[Closed]:
     """Returns every direction as a closed form; none at all where one direction has none, or in float32.
 
     ``known`` is the result of :func:`jaxacct.composition.once` for the composition: if any, a traced count is 1 or 0.

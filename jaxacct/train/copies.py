@@ -60,15 +60,15 @@ class Sole:
     """
 
     def __copy__(self) -> Any:
-        raise self._refused()
+        raise self._refusal()
 
     def __deepcopy__(self, _: Any) -> Any:
-        raise self._refused()
+        raise self._refusal()
 
     def __reduce_ex__(self, _: Any) -> Any:
-        raise self._refused()
+        raise self._refusal()
 
-    def _refused(self) -> TypeError:
+    def _refusal(self) -> TypeError:
         return TypeError(
             f"a {type(self).__name__} cannot be copied: its copy would spend the same budget again, with the same "
             "noise. Share the object, or make another one."
