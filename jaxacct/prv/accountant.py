@@ -744,12 +744,12 @@ def answer(
         check_error(error, question, concrete=concrete)
     if not concrete:
 
-        def traced(mechanism: Mechanisms, steps: Steps, question: Question) -> Any:
+        def in_trace(mechanism: Mechanisms, steps: Steps, question: Question) -> Any:
             directions = directed_parts(mechanism, steps, relation)
             question = question.at(as_float64(question.value))
             return answer_in_trace(directions, question, points=points or DEFAULT_POINTS)
 
-        found = by_platform(traced, mechanism, steps, question)
+        found = by_platform(in_trace, mechanism, steps, question)
     else:
         directions = directed_parts(mechanism, steps, relation)
         if runs_nothing(directions) and not return_diagnostics:

@@ -364,7 +364,7 @@ class Checkpoints:
             trainer._restore(state, progress, constants)
             trainer._restore(*_charge(trainer, record))
         self._save(trainer)
-        self.resumed = trainer.progress.resumed(trainer.steps, begun, progress, repeats=trainer.repeats)
+        self.resumed = trainer.progress.describe_resume(trainer.steps, begun, progress, repeats=trainer.repeats)
 
     def _repeat(self, trainer: DPTrainer, record: Record) -> bool:
         """Makes lost updates again that were completed, and returns whether all gave the same bits as before."""

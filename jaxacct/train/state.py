@@ -91,7 +91,7 @@ class Progress(NamedTuple):
     ended: bool = True
     lost_steps: int = 0
 
-    def resumed(self, steps: int, checkpoint: int, before: Progress, *, repeats: bool) -> str:
+    def describe_resume(self, steps: int, checkpoint: int, before: Progress, *, repeats: bool) -> str:
         """Returns, in a line, what became of a run taken up at a checkpoint, where it had come to ``before``."""
         where = f"resumed at step {steps}" + ("" if self.goal is None else f" of {self.goal}")
         lost, again = self.lost_steps - before.lost_steps, steps - checkpoint

@@ -398,9 +398,9 @@ def _judge(
             wrong = f"upper = {upper} is below the truth" if above is False else f"lower = {lower} is above the truth"
             return Verdict(Status.REFUTED, question.truth(lower, upper, above), f"{wrong}.")
         if above and below:
-            return Verdict(Status.PROVED, question.known(lower, upper), "both ends, in ball arithmetic.")
+            return Verdict(Status.PROVED, question.bracket_of(lower, upper), "both ends, in ball arithmetic.")
         open_ends = " and ".join(name for name, known in (("lower", below), ("upper", above)) if not known)
-        known = question.known(lower if below else 0.0, upper if above else most)
+        known = question.bracket_of(lower if below else 0.0, upper if above else most)
         refused = dict.fromkeys(direction.refused for direction in question.directions if direction.refused)
         why = "; ".join(refused) or "the ball for delta holds the value claimed"
         return Verdict(Status.UNDECIDED, known, f"{open_ends}: {why}.")
@@ -489,7 +489,7 @@ class _Epsilon(_Question):
         ball = self.judge(i, epsilon, self.given)
         return _decide(ball > self.given, ball < self.given)
 
-    def known(self, lower: float, upper: float) -> tuple[float, float]:
+    def bracket_of(self, lower: float, upper: float) -> tuple[float, float]:
         """Returns the bracket that the proved ends give."""
         return max(lower, 0.0), upper
 
@@ -558,7 +558,7 @@ class _Delta(_Question):
         """Returns whether the truth is at least ``delta``; None where that is not known."""
         return True if delta <= 0 else _any(_decide(b >= delta, b < delta) for b in self._balls(delta))
 
-    def known(self, lower: float, upper: float) -> tuple[float, float]:
+    def bracket_of(self, lower: float, upper: float) -> tuple[float, float]:
         """Returns the ball for delta, as far as it was computed, within the proved ends."""
         low, high = max(lower, 0.0), min(upper, 1.0)
         balls = list({**self.bounds, **self.seen}.values())
@@ -571,7 +571,7 @@ class _Delta(_Question):
         for i in range(len(self.directions)):
             if (i, self.given) not in self.bounds:
                 self.ball(i, self.given)
-        return self.known(0.0, 1.0)
+        return self.bracket_of(0.0, 1.0)
 
 
 def _decide(yes: bool, no: bool) -> bool | None:

@@ -759,7 +759,7 @@ class _Interpreter:
             found = equation.primitive.bind(*args, **params)
             return list(found) if equation.primitive.multiple_results else [found]
         if name in MOVING:
-            return self.moved(equation, args)
+            return self.move(equation, args)
         rule = (COMPLEX if COMPLEX128 in kinds else REAL).get(name)
         if rule is None:
             raise NotImplementedError(
@@ -777,7 +777,7 @@ class _Interpreter:
         found = _OPERATIONS[key](*args)
         return found if isinstance(found, list) else [found]
 
-    def moved(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
+    def move(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
         """Returns numbers that are only moved about."""
         return _move(equation, args)
 
@@ -866,7 +866,7 @@ class _Rough(_Interpreter):
 class _Stepwise(_Interpreter):
     """The interpreter of concrete arrays, operation by operation."""
 
-    def moved(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
+    def move(self, equation: JaxprEqn, args: list[Any]) -> list[Any]:
         # The key holds the number of results, which the operation's name does not tell.
         name = f"{equation.primitive.name} to {[str(_dtype(atom)) for atom in equation.outvars]}"
         return self.compute(name, equation.params, lambda *args: _move(equation, args), args)

@@ -388,7 +388,7 @@ class Weight:
     own: tuple[int, ...] = ()
     copies: Shape = ()
 
-    def moved(self, step: core.JaxprEqn, value: Array) -> Weight:
+    def follow(self, step: core.JaxprEqn, value: Array) -> Weight:
         """Returns the weight after an operation that keeps its entries and has the result ``value``."""
         order, first = None, len(self.copies)
         if step.primitive.name == "transpose":
@@ -561,7 +561,7 @@ class Uses:
         results = run_alone(jaxpr, step, plain)
         # One of three: the operation moves a weight, applies one as a linear map, or loses every weight it is given.
         if len(places) == len(given) == 1 and keeps_entries(step):
-            return [given[0].moved(step, results[0])], {}
+            return [given[0].follow(step, results[0])], {}
         if len(places) == 1:
             (place,) = places
             layer = find_layer(name, step.params, [np.shape(value) for value in plain], place)
