@@ -147,8 +147,7 @@ _run_many = Program(_map, static=("function", "static", "which"), by=By.XLA)
 # ----------------------------------------------------------------------------------------------------
 
 LANES = 32768
-"""Most lanes of a block, which bounds the memory; a share of a share of them still keeps a device busy. Only speed and
-memory depend on it."""
+"""Most lanes of a block. It bounds the memory; a 64th of it still fills a GPU. Speed and memory only."""
 
 FEWEST, SHARE = 16, 8
 """Fewest slots of a queue, and lanes for each slot. More slots fill a device better, but the last lanes to be done keep
