@@ -267,7 +267,7 @@ def plan_spending(
 
     Raises ValueError or TypeError where one of them is out of range, or too little or too much is given.
 
-    >>> made = spending(200, epsilon=1.0, delta=1e-3, epochs=2, sampling_rate=0.1)
+    >>> made = plan_spending(200, epsilon=1.0, delta=1e-3, epochs=2, sampling_rate=0.1)
     >>> made.ledger, made.plan.steps, made.policy.noise_multiplier == made.plan.noise_multiplier
     ('planned', 20, True)
     """
