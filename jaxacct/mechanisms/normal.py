@@ -117,7 +117,7 @@ def normal_cells(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     """Returns the masses that N(center, scale^2) gives the cells between the monotone points x, with error bounds.
 
     A narrow cell's mass comes from the density at its middle, right to a few ulps: x[i+1] - x[i] rounds relative to
-    itself, and the series in the width stops below 2e-16 relative. The middle is formed from the two ends' distances
+    itself, and the series in the width stops below 3e-18 relative. The middle is formed from the two ends' distances
     from the centre, each of which rounds relative to itself; formed from the ends' sum it would be off by units of
     |center| / scale, however near the centre it lies. A wide cell's mass is the difference of the tails on its own
     side, right to a few ulps of the tail. With differences alone the error of a mesh of n points would be n times
@@ -155,15 +155,18 @@ def lower_tail(z: Array) -> Array:
 def _narrow_cell(middle: Array, width: Array) -> tuple[Array, Array]:
     """Returns the normal mass of [middle - width/2, middle + width/2] where width (1 + |middle|) < 0.1.
 
-    The mass is phi(m) w (1 + He2(m) w^2/24 + He4(m) w^4/1920 + He6(m) w^6/322560), He the Hermite polynomials; the next
-    term is below (w (1 + |m|))^8 / 9 10^7 < 2e-16, 2u. The ends round by 2u of themselves and m by u: by 3u (|m| +
-    0.05), and the density by |m| times that and by u m^2 / 2 more. exp errs by 4u, the width by 2u, the products by 4u.
+    The mass is phi(m) w (1 + the sum over even n of He_n(m) w^n / (2^n (n + 1)!)), He the Hermite polynomials, taken up
+    to n = 8. The polynomials' coefficients are at most |He_n(0)| times those of (1 + |m|)^n, so |He_n(m)| <= |He_n(0)|
+    (1 + |m|)^n: the term of n = 10 is at most 945 (w (1 + |m|))^10 / 4 10^10 < 3e-18, and each further one is 10^-3 of
+    the one before. The ends round by 2u of themselves and m by u: by 3u (|m| + 0.05), and the density by |m| times that
+    and by u m^2 / 2 more. exp errs by 4u, the width by 2u, the products by 4u.
     """
     m = jnp.where(jnp.isfinite(middle), middle, 0.0)
     w = jnp.where(jnp.isfinite(width), width, 0.0)
     m2, w2 = m**2, w**2
     he2, he4, he6 = m2 - 1, (m2 - 6) * m2 + 3, ((m2 - 15) * m2 + 45) * m2 - 15
-    series = 1 + w2 * (he2 / 24 + w2 * (he4 / 1920 + w2 * he6 / 322560))
+    he8 = (((m2 - 28) * m2 + 210) * m2 - 420) * m2 + 105
+    series = 1 + w2 * (he2 / 24 + w2 * (he4 / 1920 + w2 * (he6 / 322560 + w2 * he8 / 92897280)))
     mass = jnp.exp(-0.5 * m2) * (w * series * (1 / math.sqrt(2 * math.pi)))
     return mass, roundoff() * (24 + 8 * m2) * mass
 

@@ -4,13 +4,12 @@ import jax
 import mpmath
 import numpy as np
 import pytest
+from helpers.normal import exact_mass
 from helpers.thorough import program
 
 from jaxacct.dominating_pairs import SubsampledGaussianPair
-from jaxacct.mechanisms.normal import normal_cells
 
 # Each as one program, as accountants compile them.
-normal_cells = program(normal_cells)
 cells_of = program(lambda pair, boundaries: pair.cell_masses(boundaries))
 error_of = program(lambda pair, loss: pair.boundary_error(loss))
 
@@ -28,29 +27,6 @@ def exact_threshold(noise, rate, log_ratio):
     noise, rate = mpmath.mpf(noise), mpmath.mpf(rate)
     excess = mpmath.expm1(mpmath.mpf(log_ratio)) + rate
     return noise**2 * mpmath.log(excess / rate) + mpmath.mpf("0.5") if excess > 0 else -mpmath.inf
-
-
-def exact_mass(low, high, center, scale):
-    low, high = (mpmath.mpf(v) - center for v in (low, high))
-    if low > 0:
-        low, high = -high, -low
-    return mpmath.ncdf(high / scale) - mpmath.ncdf(low / scale)
-
-
-def test_normal_cells_are_right_to_the_error_they_state():
-    rng = np.random.default_rng(3)
-    with jax.enable_x64(True):
-        for scale in (0.3, 1.0, 250.0):
-            for center in (0.0, 1.0):
-                x = np.sort(
-                    np.concatenate([rng.normal(size=40) * 6 * scale, 2.5 * scale + 1e-7 * rng.random(20) * scale])
-                )
-                x = np.concatenate([[-np.inf], x, [np.inf]])
-                masses, errors = normal_cells(x, center, scale)
-                for i, (mass, error) in enumerate(zip(np.asarray(masses), np.asarray(errors), strict=True)):
-                    truth = exact_mass(x[i], x[i + 1], center, mpmath.mpf(scale))
-                    assert abs(mpmath.mpf(float(mass)) - truth) <= mpmath.mpf(float(error)) + mpmath.mpf(10) ** -300
-                    assert error <= 1e-12 * max(float(truth), 1e-3)
 
 
 @pytest.mark.parametrize("removes", [True, False])
