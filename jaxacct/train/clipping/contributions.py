@@ -32,8 +32,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
 import jax
@@ -42,6 +42,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float32, Float64, Int32
 
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.rows import WHOLE, by_shards, lay_out
 
 LANES = 128
@@ -87,7 +88,9 @@ class Contributions(Protocol):
         """Returns a bound on the errors of two such sums over ``rows`` rows together, in units of the clipping norm."""
 
 
-class Stored(NamedTuple):
+@register_dataclass
+@dataclass(frozen=True)
+class Stored:
     """Gradients held entry by entry.
 
     Attributes:
@@ -96,7 +99,7 @@ class Stored(NamedTuple):
     """
 
     gradients: Array
-    spec: PartitionSpec = WHOLE
+    spec: PartitionSpec = field(default=WHOLE, metadata={"static": True})
 
     @classmethod
     def of(cls, gradients: Array, spec: PartitionSpec) -> Self:
@@ -197,7 +200,9 @@ class Summed(NamedTuple):
         return double_margin(rows * self.activations.shape[1], rows) / math.sqrt(CANCELLING)
 
 
-class Looked(NamedTuple):
+@register_dataclass
+@dataclass(frozen=True)
+class Looked:
     """Gradients of a table of which each example looked up a few rows; no row twice in one example.
 
     Attributes:
@@ -208,7 +213,7 @@ class Looked(NamedTuple):
 
     indices: Int32[Array, "batch positions"]
     gradients: Float32[Array, "batch positions width"]
-    size: int
+    size: int = field(metadata={"static": True})
 
     def squares(self) -> Float64[Array, " batch"]:
         return squared_norms(self.gradients)
@@ -272,31 +277,16 @@ class Stacked(NamedTuple):
 
     copies: Contributions
 
+    # Loops over copies have no state: memory for one copy's squares or sum at a time.
     def squares(self) -> Float64[Array, " batch"]:
-        return self._of_each(lambda copy: copy.squares()).sum(axis=0)
+        return jax.lax.map(lambda copy: copy.squares(), self.copies).sum(axis=0)
 
     def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, ...]:
-        return self._of_each(lambda copy: copy.sum(kept, factor, rows))
+        return jax.lax.map(lambda copy: copy.sum(kept, factor, rows), self.copies)
 
     def margin(self, rows: int) -> float:
-        parts, rebuilt = self._parts()
-        return rebuilt([part[0] for part in parts]).margin(rows)
-
-    def _of_each(self, run: Callable[[Contributions], Array]) -> Array:
-        """Returns ``run`` of each copy, in a loop without a state: memory for one copy's squares or sum at a time."""
-        parts, rebuilt = self._parts()
-        return jax.lax.map(lambda parts: run(rebuilt(parts)), parts)
-
-    def _parts(self) -> tuple[list[Array], Callable[[list[Array]], Contributions]]:
-        """Returns the arrays, and a function that makes contributions of others in their place."""
-        leaves, structure = jax.tree.flatten(self.copies)
-        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
-
-        def rebuilt(parts: list[Array]) -> Contributions:
-            replaced = dict(zip(places, parts, strict=True))
-            return jax.tree.unflatten(structure, [replaced.get(place, leaf) for place, leaf in enumerate(leaves)])
-
-        return [leaves[place] for place in places], rebuilt
+        first: Contributions = jax.tree.map(lambda part: part[0], self.copies)
+        return first.margin(rows)
 
 
 @dataclass(frozen=True)

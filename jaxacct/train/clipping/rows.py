@@ -447,9 +447,10 @@ class Shards:
         names = set(names_in(tensors))
         return jax.shard_map(scatter, in_specs=tensors, out_specs=tensors, axis_names=names, check_vma=False)(total)
 
-    def shard_shape(self, leaf: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape of what :meth:`scattered` returns."""
-        return NamedSharding(self.rows.mesh, self.by_rows(leaf)).shard_shape(shape)
+    def zeros(self, params: Sequence[Array]) -> list[Array]:
+        """Returns zeros of the shapes of what :meth:`scatter` returns, to add it to; inside the float64 scope."""
+        lying = [NamedSharding(self.rows.mesh, self.by_rows(leaf)) for leaf in range(len(params))]
+        return [jnp.zeros(lies.shard_shape(leaf.shape), jnp.float64) for lies, leaf in zip(lying, params, strict=True)]
 
     def added_up(self, totals: Sequence[Array], count: Array) -> tuple[list[Array], Array]:
         """Returns, on each device, the sums and the count added up over the row axes that do not divide them."""
