@@ -59,17 +59,8 @@ class Sole:
     A copy would spend the same budget again, and answer with the same noise: two answers would tell that noise.
     """
 
-    def __copy__(self) -> Any:
-        raise self._refusal()
-
-    def __deepcopy__(self, _: Any) -> Any:
-        raise self._refusal()
-
-    def __reduce_ex__(self, _: Any) -> Any:
-        raise self._refusal()
-
-    def _refusal(self) -> TypeError:
-        return TypeError(
+    def __reduce_ex__(self, _: Any) -> Any:  # of pickle, and of both functions of the module copy
+        raise TypeError(
             f"a {type(self).__name__} cannot be copied: its copy would spend the same budget again, with the same "
             "noise. Share the object, or make another one."
         )
@@ -86,11 +77,7 @@ def copy_tree(tree: T) -> T:
     >>> kept["mean"].tolist()
     [0.0, 0.0]
     """
-    return jax.tree.map(_copy, tree)
-
-
-def _copy(leaf: Any) -> Any:
-    return owned_array(leaf) if isinstance(leaf, (np.ndarray, jax.Array)) else leaf
+    return jax.tree.map(lambda leaf: owned_array(leaf) if isinstance(leaf, (np.ndarray, jax.Array)) else leaf, tree)
 
 
 def owned_array(given: Any) -> jax.Array:
@@ -199,9 +186,7 @@ def tree_of(arrays: Arrays, like: T) -> T:
     Raises ValueError where they are not of its dtypes and shapes.
     """
     expected = arrays_of(like)
-    if {name: (array.dtype, array.shape) for name, array in arrays.items()} != {
-        name: (array.dtype, array.shape) for name, array in expected.items()
-    }:
+    if differences(*({name: describe(array) for name, array in some.items()} for some in (arrays, expected))):
         raise ValueError("the leaves are of another tree.")
     old, structure = jax.tree.flatten(like)
     placed: T = jax.tree.unflatten(

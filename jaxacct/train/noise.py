@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Float32, PyTree
 
 from jaxacct import validation
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold
-from jaxacct.numerics.precision import in_float64, is_concrete, scope
+from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, scope
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping.rules import check_finite_clip_norm
@@ -149,7 +149,7 @@ def _privatize(
     if strategy is not None:
         assert state is not None  # never independent noise in the place of the correlated noise that is accounted
         noise, state = strategy.correlate(noise, state)
-    multiplier, norm, size = (jnp.asarray(number, jnp.float64) for number in numbers)
+    multiplier, norm, size = map(as_float64, numbers)
     deviation = multiplier * norm
     noisy = jax.tree.map(lambda leaf, row: (leaf.astype(jnp.float64) + deviation * row) / size, total, noise)
     return noisy, state
@@ -166,10 +166,8 @@ def deviation_of_mean(
     >>> float(deviation_of_mean(2.0, 0.5, 4.0))
     0.25
     """
-    multiplier, clip_norm, divisor = (
-        jnp.asarray(value, jnp.float64) for value in (noise_multiplier, clip_norm, expected_batch_size)
-    )
-    return (multiplier * clip_norm / divisor).astype(jnp.float32)
+    multiplier, norm, size = map(as_float64, (noise_multiplier, clip_norm, expected_batch_size))
+    return (multiplier * norm / size).astype(jnp.float32)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.numerics.precision import is_concrete
-from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import noise as noises
 from jaxacct.train.clipping import ClippedSum, ClippingRule, query
@@ -50,31 +49,9 @@ from jaxacct.train.sampling import Correlated, Sampler
 from jaxacct.train.sampling.sampler import Batch, check_num_examples
 from jaxacct.train.settings import plan_spending, public_size, rule_of
 from jaxacct.train.sources import source_of
+from jaxacct.train.state import PrivateState
 from jaxacct.train.step import SAMPLE, loss_of_row, runs_begun, strongly_typed, with_noise
 from jaxacct.train.trainer import DPTrainer
-
-
-@register_dataclass
-@dataclass(frozen=True, kw_only=True, repr=False)
-class PrivateState:
-    """The state that changes from one gradient to the next.
-
-    Attributes:
-        ledger: what has been spent: the count of a plan's steps, a filter or an odometer.
-        rule: the clipping rule; an adaptive one carries its norm.
-        step (): noisy gradients so far, which the key is folded with.
-        key (): typed key of the run. Secret, as the noise can be redone from it.
-        noise: the memory of correlated noise, float64; secret like the key. None: noise is independent.
-    """
-
-    ledger: PlannedLedger | Ledger
-    rule: ClippingRule
-    step: Int32[Array, ""]
-    key: jax.Array
-    noise: NoiseState | None = None
-
-    def __repr__(self) -> str:
-        return f"<PrivateState: step {self.step}>"
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ An example is a pytree. A tuple is spread over the loss's arguments, anything el
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,31 +22,11 @@ from jaxtyping import Array, Bool, Int32, PyTree
 from jaxacct import validation
 from jaxacct.train.copies import owned_array, path_of
 from jaxacct.train.sampling import Sampler, present_of
+from jaxacct.train.state import Layout
 from jaxacct.validation import MOST_COUNT
 
 REMEDY = "give arrays, or an object with __len__ and __getitem__"
 """Remedy that such messages give."""
-
-
-class Reader(Protocol):
-    """A reader of examples by their numbers, into memory of NumPy.
-
-    Attributes:
-        size: number of examples.
-        example: shapes and dtypes of one, a tuple pytree.
-    """
-
-    size: int
-    example: tuple[Any, ...]
-
-    def read(self, rows: np.ndarray) -> tuple[Any, ...]:
-        """Returns the examples at ``rows``, whole numbers in range, with a leading axis, in memory of their own."""
-        ...
-
-
-def reader_of(data: Any) -> Reader:
-    """Returns the reader of ``data``: arrays, or a pytree of them, are read together, any other object by its items."""
-    return Items(data) if isinstance(data, list) or is_object(data) else StoredArrays(data)
 
 
 def is_object(data: Any) -> bool:
@@ -91,7 +72,7 @@ def common_size(parts: list[Any]) -> int:
 
 
 class StoredArrays:
-    """Arrays with a common leading axis, such as those of ``numpy.memmap``, h5py and zarr: a :class:`Reader`.
+    """Arrays with a common leading axis, such as those of ``numpy.memmap``, h5py and zarr, as a source reads them.
 
     Each row is asked for once, in increasing order: h5py accepts no other order, and storage is faster so.
     """
@@ -107,13 +88,14 @@ class StoredArrays:
         self.example = jax.tree.unflatten(self._structure, [_shape_of(part) for part in first])
 
     def read(self, rows: np.ndarray) -> tuple[Any, ...]:
+        """Returns the examples at ``rows``, whole numbers in range, with a leading axis, in memory of their own."""
         unique, place = np.unique(rows, return_inverse=True)
         parts = [np.asarray(part[unique])[place] for part in self._parts]  # a copy: storage may reuse its memory
         return jax.tree.unflatten(self._structure, parts)
 
 
 class Items:
-    """A data set of examples that is read item by item: a :class:`Reader`.
+    """A data set of examples that a source reads item by item.
 
     Items are read by ``__getitems__`` where the data set has it (PyTorch, Hugging Face), which takes a list of numbers
     and returns a list of examples; one after the other where not. A list within an example is an array of its entries.
@@ -132,6 +114,7 @@ class Items:
         self.example = jax.tree.unflatten(self._structure, [_shape_of(part) for part in parts])
 
     def read(self, rows: np.ndarray) -> tuple[Any, ...]:
+        """Returns the examples at ``rows``, whole numbers in range, with a leading axis, in memory of their own."""
         numbers = [int(row) for row in rows]
         examples = [self._check(*pair) for pair in zip(numbers, _items(self._data, numbers), strict=True)]
         parts = [
@@ -256,21 +239,6 @@ def _shape_of(part: np.ndarray) -> jax.ShapeDtypeStruct:
 # ----------------------------------------------------------------------------------------------------
 
 
-class Source(Protocol):
-    """A source of examples, numbered from 0."""
-
-    @property
-    def example(self) -> tuple[PyTree, ...]:
-        """Shapes and dtypes of one example, as the device sees them: a tuple pytree, the loss's arguments."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def fetch(self, indices: Any) -> tuple[PyTree, ...]:
-        """Returns the examples at ``indices`` (rows,), each array with the leading axis (rows,)."""
-        ...
-
-
 def source_of(data: Any) -> ArraySource | IndexedSource:
     """Returns the source of ``data``: on the device where all are arrays in memory, else read by index.
 
@@ -357,7 +325,8 @@ class IndexedSource:
     """
 
     def __init__(self, data: Any) -> None:
-        self._reader = reader_of(data)
+        # Arrays, or a pytree of them, are read together, any other object by its items.
+        self._reader = Items(data) if isinstance(data, list) or is_object(data) else StoredArrays(data)
 
     def __len__(self) -> int:
         return self._reader.size
@@ -398,7 +367,14 @@ class StepBatch(NamedTuple):
 
 
 def stream(
-    source: Source, sampler: Sampler, key: jax.Array, steps: int, *, start: int = 0, prefetch: bool = True
+    source: ArraySource | IndexedSource,
+    sampler: Sampler,
+    key: jax.Array,
+    steps: int,
+    *,
+    start: int = 0,
+    prefetch: bool = True,
+    layout: Layout | None = None,
 ) -> Iterator[StepBatch]:
     """Yields the batches of the steps from ``start`` to ``start + steps - 1``, all of one shape.
 
@@ -411,6 +387,7 @@ def stream(
         start: the first step, for a run that is taken up again.
         prefetch: whether the next batch is fetched in a thread while the present one is used; its errors are raised
             when that batch is asked for.
+        layout: over which devices the rows are spread; None: one.
 
     Raises ValueError where source and sampler do not match; what :meth:`IndexedSource.fetch` raises.
 
@@ -427,15 +404,17 @@ def stream(
         )
     validation.check_steps(steps)
     validation.check_steps(start, "start")
-    return _stream(source, sampler, key, range(start, start + int(steps)), prefetch)
+    fetch = source.fetch if layout is None else functools.partial(layout.fetch, source)
+    return _stream(fetch, jax.jit(sampler.sample), key, range(start, start + int(steps)), prefetch)
 
 
-def _stream(source: Source, sampler: Sampler, key: jax.Array, steps: range, prefetch: bool) -> Iterator[StepBatch]:
-    sample = jax.jit(sampler.sample)
+def _stream(
+    fetch: Callable[[Any], tuple[PyTree, ...]], sample: Callable[..., Any], key: jax.Array, steps: range, prefetch: bool
+) -> Iterator[StepBatch]:
 
     def load(step: int, drawn: tuple[Array, Array]) -> StepBatch:
         indices, mask = drawn
-        return StepBatch(step, source.fetch(indices), mask)
+        return StepBatch(step, fetch(indices), mask)
 
     if not prefetch:
         yield from (load(step, sample(key, step)) for step in steps)

@@ -169,9 +169,9 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
         params = jax.tree.map(lambda leaf: _make_up(leaf, 0.3 * random.standard_normal(leaf.shape)), params)
 
     draws = (random.random, random.standard_normal, np.zeros, np.ones)
-    kinds = [_of_kind(example, draw) for draw in draws]
+    kinds = [make_up(example, draw) for draw in draws]
     # Near the end of float32: a sum of two such numbers overflows.
-    kinds += [_of_kind(example, functools.partial(np.full, fill_value=value)) for value in (np.nan, 3e38, -3e38)]
+    kinds += [make_up(example, functools.partial(np.full, fill_value=value)) for value in (np.nan, 3e38, -3e38)]
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *kinds)
     looked = jax.jit(lambda params, kinds, chosen: look(params, jax.tree.map(lambda kind: kind[chosen], kinds)))
     alone: dict[int, tuple[list[np.ndarray], bool]] = {}
@@ -214,7 +214,8 @@ def _mixtures(size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
         yield np.where(is_own, (rank + turn // 2) % 2, beside[(number + turn // 2) % len(beside)])
 
 
-def _of_kind(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
+def make_up(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
+    """Returns an example of made-up numbers, which ``draw`` gives for a shape."""
     return jax.tree.map(lambda part: _make_up(part, draw(part.shape)), example)
 
 
