@@ -8,15 +8,13 @@ computation that writes into its memory. So each border copies everything; what 
 copies.
 
 * :class:`Sealed`, :class:`Sole`, :func:`copy_tree`, :func:`fixed_setting`: what nobody else changes;
-* :func:`arrays_of` to :func:`is_key`: leaves by their numbers, as text and as a digest;
-* :func:`weight` and :func:`widen`: what moving averages share.
+* :func:`arrays_of` to :func:`is_key`: leaves by their numbers, as text and as a digest.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -24,7 +22,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
-from jaxtyping import Array, ArrayLike, Float32, PyTree
 
 from jaxacct.numerics.precision import scope
 from jaxacct.policies import Constant, Policy, Setting
@@ -272,27 +269,3 @@ def _restore(array: np.ndarray, like: jax.Array) -> jax.Array:
 def is_key(leaf: Any) -> bool:
     """Returns whether an array is of typed keys."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Moving averages: the weight that they have so far, and the dtype in which they are kept.
-# ----------------------------------------------------------------------------------------------------
-
-
-def weight(decay: ArrayLike, updates: Array) -> Float32[Array, ""]:
-    """Returns ``1 - decay^updates``, without cancellation; the decay may be traced, as where Optax injects it.
-
-    >>> round(float(weight(0.5, jnp.array(3))), 4)
-    0.875
-    """
-    logarithm: ArrayLike = -math.inf
-    if not isinstance(decay, (int, float)):
-        logarithm = jnp.log(jnp.asarray(decay, jnp.float32))
-    elif decay > 0:
-        logarithm = math.log(decay)
-    return -jnp.expm1(jnp.asarray(updates * logarithm, jnp.float32))
-
-
-def widen(tree: PyTree) -> PyTree:
-    """Returns ``tree`` in float32 or wider: narrow types would round away what a late step adds to an average."""
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)

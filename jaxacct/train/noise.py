@@ -69,6 +69,19 @@ def privatize(
     return noisy
 
 
+def check_release(noise_multiplier: ArrayLike, clip_norm: ArrayLike, expected_batch_size: ArrayLike) -> None:
+    """Raises where one of the numbers that a noisy mean is made by is no single number, or concrete and out of range.
+
+    An array would give some entries other noise than is accounted.
+    """
+    given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
+    for name, value in given.items():
+        validation.check_scalar(value, name)
+    validation.check_noise_multiplier(noise_multiplier)
+    check_finite_clip_norm(clip_norm)
+    validation.check_positive(expected_batch_size, "expected_batch_size")
+
+
 def start(strategy: Strategy, like: PyTree) -> NoiseState:
     """Returns the state of correlated noise before the first step: float64, as the noise that it cancels is.
 
@@ -107,12 +120,7 @@ def privatize_step(
                     f"the state of correlated noise has {leaf.dtype} in the place of {like.dtype}: what saved or "
                     "copied it rounded it, and noise that was released would not cancel. Restore it bit for bit."
                 )
-    given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
-    for name, value in given.items():  # an array would give some entries other noise than is accounted
-        validation.check_scalar(value, name)
-    validation.check_noise_multiplier(noise_multiplier)
-    check_finite_clip_norm(clip_norm)
-    validation.check_positive(expected_batch_size, "expected_batch_size")
+    check_release(noise_multiplier, clip_norm, expected_batch_size)
     leaves, structure = jax.tree.flatten(total)
     for leaf in leaves:
         if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):

@@ -333,12 +333,6 @@ def layout_of(
     return Layout(Mesh(np.asarray(mesh.devices), mesh.axis_names), axes, rules)
 
 
-def sharding_over(devices: Sequence[jax.Device] | None) -> NamedSharding | None:
-    """Returns how rows lie on several devices; None for one."""
-    layout = layout_of(devices, None, None, None)
-    return None if layout is None else layout.rows
-
-
 def name_of(path: Any) -> str:
     """Returns the path of a leaf with ``/`` between names, as :func:`~jaxacct.train.split_params` takes it."""
     return path_of(path).removesuffix("/value")
