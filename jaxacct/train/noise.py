@@ -247,23 +247,21 @@ class SparseVector(Sole, Sealed):
         """
         if not abs(value) <= sys.float_info.max:
             raise ValueError(f"value = {value} is not finite: clip what is summed to a range, and count a NaN as 0.")
+        kept = self.mechanism
+        most = int(np.asarray(kept.queries)) if isinstance(kept, GaussianAboveThreshold) else math.inf
         with self._answering:  # one question after the other, whoever asks
-            return self._above(float(value))
-
-    def _above(self, value: float) -> bool:
-        if self.left == 0:
-            raise RuntimeError(f"all {self.runs} runs are spent: a further answer is not paid for. Stop, or plan more.")
-        if self._asked == 0:
-            self._begun += 1
-            self._noisy = self._threshold + self._noise(self._scales[0])
-        self._asked += 1
-        reached = value + self._noise(self._scales[1]) >= self._noisy
-        capped = isinstance(self.mechanism, GaussianAboveThreshold) and self._asked >= int(
-            np.asarray(self.mechanism.queries)
-        )
-        if reached or capped:
-            self._asked = 0
-        return bool(reached)
+            if self.left == 0:
+                raise RuntimeError(
+                    f"all {self.runs} runs are spent: a further answer is not paid for. Stop, or plan more."
+                )
+            if self._asked == 0:
+                self._begun += 1
+                self._noisy = self._threshold + self._noise(self._scales[0])
+            self._asked += 1
+            reached = float(value) + self._noise(self._scales[1]) >= self._noisy
+            if reached or self._asked >= most:
+                self._asked = 0
+            return bool(reached)
 
     def side_query(self, steps: int) -> SideQuery:
         """Returns what a planned run of so many steps pays for all runs: an entry of ``DPTrainer(queries=...)``.

@@ -220,11 +220,11 @@ class StepProgram:
     def step(self, state: TrainState, curve: Array, constants: PyTree, data: Data) -> tuple[Array, TrainState]:
         """Returns whether one update was granted, and the state after it: the old one if it was refused."""
 
-        def batch(state: TrainState) -> tuple[Data, Array, Array]:
+        def update(state: TrainState) -> TrainState:
             indices, mask = self.draw(state)
-            return jax.tree.map(lambda part: part[indices], data), mask, indices
+            return self.update(state, constants, jax.tree.map(lambda part: part[indices], data), mask, indices)
 
-        return self._step(state, curve, constants, batch)
+        return self._if_paid(state, curve, update)
 
     def step_on(
         self, state: TrainState, curve: Array, constants: PyTree, examples: Data, mask: Array
@@ -232,14 +232,13 @@ class StepProgram:
         """Returns :meth:`step` on a batch that was fetched outside; with a layout, by :meth:`.Layout.fetch`."""
         if self.layout is not None:
             examples = self.layout.as_drawn(examples, len(mask))
-        return self._step(state, curve, constants, lambda _: (examples, mask))
+        return self._if_paid(state, curve, lambda state: self.update(state, constants, examples, mask))
 
-    def _step(
-        self, state: TrainState, curve: Array, constants: PyTree, batch: Callable[[TrainState], tuple[Any, ...]]
+    def _if_paid(
+        self, state: TrainState, curve: Array, update: Callable[[TrainState], TrainState]
     ) -> tuple[Array, TrainState]:
-        granted, paid = self.pay(state, curve)
         # The update starts from the state that has paid: no branch reaches the data without a payment.
-        update = lambda state: self.update(state, constants, *batch(state))  # noqa: E731
+        granted, paid = self.pay(state, curve)
         return granted, jax.lax.cond(granted, update, lambda unchanged: unchanged, paid)
 
     def sample_key(self, state: TrainState) -> jax.Array:
