@@ -7,7 +7,7 @@ array may be written to at any time, also while JAX still reads it: ``jnp.asarra
 computation that writes into its memory. So each border copies everything; what passes once it is inside needs no
 copies.
 
-* :class:`Sealed`, :class:`Sole`, :func:`copy_tree`, :func:`fixed_setting`: what nobody else changes;
+* :class:`Sealed`, :func:`copy_tree`, :func:`fixed_setting`: what nobody else changes;
 * :func:`arrays_of` to :func:`is_key`: leaves by their numbers, as text and as a digest.
 """
 
@@ -31,7 +31,12 @@ T = TypeVar("T")
 
 
 class Sealed:
-    """An object whose public attributes are set once: its guarantee speaks of what it was made with."""
+    """An object that gives a guarantee: its public attributes are set once, and it cannot be copied.
+
+    Its guarantee speaks of what it was made with, and the budget that it has left and the keys that it has not used
+    exist once. A copy would spend the same budget again, and answer with the same noise: two answers would tell that
+    noise.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name in self.__dict__:
@@ -48,13 +53,6 @@ class Sealed:
             f"{name} of a {type(self).__name__} is what its guarantee speaks of, and stays as it was made: make "
             f"another one with another {name}."
         )
-
-
-class Sole:
-    """An object that cannot be copied, for the budget it has left and the keys it has not used exist once.
-
-    A copy would spend the same budget again, and answer with the same noise: two answers would tell that noise.
-    """
 
     def __reduce_ex__(self, _: Any) -> Any:  # of pickle, and of both functions of the module copy
         raise TypeError(

@@ -23,7 +23,7 @@ from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, scop
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping.rules import check_finite_clip_norm
-from jaxacct.train.copies import Sealed, Sole, copy_tree, owned_settings
+from jaxacct.train.copies import Sealed, copy_tree, owned_settings
 from jaxacct.train.keys import DerivedKey, noisy_on_mesh, run_key, standard_normal, standard_normals
 from jaxacct.train.planned import SideQuery
 
@@ -183,7 +183,7 @@ def deviation_of_mean(
 # ----------------------------------------------------------------------------------------------------
 
 
-class SparseVector(Sole, Sealed):
+class SparseVector(Sealed):
     """A noisy threshold that noisy queries are compared with, until its runs are spent: to stop training early, say.
 
     A run ends with its first "above", and with Gaussian noise after ``mechanism.queries`` questions. The next question

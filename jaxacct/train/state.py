@@ -1,8 +1,9 @@
 """The state of a training run as one pytree, its records and its keeper, and how it lies on a mesh of devices.
 
-* :class:`TrainState`, :class:`Evaluation`, :class:`Progress`, :class:`Keeper`: what changes, what is told of it, and
-  the interface by which it is written down;
-* :class:`Layout`, :class:`OwnRows`, :func:`layout_of`: where parameters, optimizer state and rows lie.
+* :class:`TrainState`, :class:`PrivateState`: what changes, in the trainer and in a loop of one's own;
+* :class:`Evaluation`, :class:`Progress`, :class:`Keeper`: what is told of it, and the interface by which it is written
+  down;
+* :class:`Layout`, :func:`layout_of`: where parameters, optimizer state and rows lie.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from jaxacct.processes import progress as progress_bar
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
-from jaxacct.train.copies import Sealed, Sole, copy_tree, fixed_setting, owned_settings, place
+from jaxacct.train.copies import Sealed, copy_tree, fixed_setting, owned_settings, place
 from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
 from jaxacct.train.metrics import Metrics, check_parameters, root_mean_square
 from jaxacct.train.models import ExampleLoss, Trainable, check_module, merge_params, split_params
@@ -58,7 +58,7 @@ class ShortRunWarning(UserWarning):
     """A warning that a call of ``fit`` made fewer steps than it was asked for: the budget pays for no more."""
 
 
-class DPTrainer(Sole, Sealed):
+class DPTrainer(Sealed):
     """A trainer of one Flax module on one data set by DP-SGD, within a budget.
 
     Two of ``epsilon``, ``noise_multiplier`` and a length (``epochs`` or ``steps``) are given, and :attr:`plan` says
@@ -583,7 +583,8 @@ class DPTrainer(Sole, Sealed):
         if self.plan is not None:
             return self.plan.steps
         if isinstance(self.policy, Constant) and self.ledger_kind == "filter":
-            runs = int(self._ledger(self.delta).remaining(self.mechanism, relation=self.sampler.relation))
+            mechanism = self.sampler.mechanism(self.policy.noise_multiplier)
+            runs = int(self._ledger(self.delta).remaining(mechanism, relation=self.sampler.relation))
             return runs * self.sampler.steps_per_run
         return settings.MOST_STEPS
 
@@ -604,9 +605,7 @@ class DPTrainer(Sole, Sealed):
     @property
     def mechanism(self) -> Any:
         """The mechanism that the next step is accounted as, or the epoch's where the sampler covers an epoch."""
-        return self.sampler.mechanism(self.policy.noise_multiplier) if isinstance(self.policy, Constant) else (
-            self.program.mechanism(self._state)
-        )  # fmt: skip
+        return self.program.mechanism(self._state)
 
     @property
     def clip_norm(self) -> float:
