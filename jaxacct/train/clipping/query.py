@@ -190,7 +190,7 @@ def _sum_rows(
 ) -> tuple[PyTree, Array]:
     """Returns the sums over these rows, of ``batch`` in all, block by block up to the last one that counts."""
     # Traced here, where each device runs: values that the loss closes over, such as a step's key, lie as they do there.
-    lying = tuple(map(shards.by_tensors, range(len(shards.specs)))) if shards else None
+    lying = shards.by_tensors if shards else None
     one = jax.tree.map(lambda rows: jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype), examples)
     gradients = (GhostLoss if ghost else StoredLoss)(loss, params, one, lying)
     leaves, structure = jax.tree.flatten(params)
@@ -240,7 +240,7 @@ def _sum_over_devices(
     examples, kept = jax.tree.map(lambda rows: deal(rows, shards.devices), (examples, mask))
     real = np.arange(kept.size).reshape(kept.shape) < len(mask)
     structure, turns = jax.tree.structure(params), PartitionSpec(None, shards.axes)
-    lying = jax.tree.unflatten(structure, map(shards.by_rows, range(len(shards.specs))))
+    lying = jax.tree.unflatten(structure, shards.by_rows)
     # Unchecked: with JAX's check of what varies over devices, the derivative by a shared parameter would be added up
     # over devices before it is clipped.
     spread = jax.shard_map(

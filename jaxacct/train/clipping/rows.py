@@ -418,20 +418,23 @@ class Shards:
         """Whether devices exchange sums block by block, and therefore have to go through equally many blocks."""
         return any(map(names_in, self.specs))
 
-    def by_rows(self, leaf: int) -> PartitionSpec:
-        """Returns how a parameter lies over the row axes."""
-        return _restrict(self.specs[leaf], self.axes)
+    @property
+    def by_rows(self) -> list[PartitionSpec]:
+        """How each parameter lies over the row axes."""
+        return [_restrict(spec, self.axes) for spec in self.specs]
 
-    def by_tensors(self, leaf: int) -> PartitionSpec:
-        """Returns how a parameter lies over the axes of tensors."""
-        return _restrict(self.specs[leaf], [axis for axis in self.rows.mesh.axis_names if axis not in self.axes])
+    @property
+    def by_tensors(self) -> list[PartitionSpec]:
+        """How each parameter lies over the axes of tensors."""
+        tensors = [axis for axis in self.rows.mesh.axis_names if axis not in self.axes]
+        return [_restrict(spec, tensors) for spec in self.specs]
 
     def scatter(self, leaf: int, total: Array) -> Array:
         """Returns, on each device, its shard of the sum of all ``total`` over the row axes that divide the parameter.
 
         Float64 sums are added in another order, which their margins allow for.
         """
-        rows, tensors = self.by_rows(leaf), self.by_tensors(leaf)
+        rows, tensors = self.by_rows[leaf], self.by_tensors[leaf]
         total = _lay_out(total, tensors)
         divided = [axis for axis, entry in enumerate(rows) if entry is not None]
 
@@ -450,7 +453,7 @@ class Shards:
 
     def zeros(self, params: Sequence[Array]) -> list[Array]:
         """Returns zeros of the shapes of what :meth:`scatter` returns, to add it to; inside the float64 scope."""
-        lying = [NamedSharding(self.rows.mesh, self.by_rows(leaf)) for leaf in range(len(params))]
+        lying = [NamedSharding(self.rows.mesh, spec) for spec in self.by_rows]
         return [jnp.zeros(lies.shard_shape(leaf.shape), jnp.float64) for lies, leaf in zip(lying, params, strict=True)]
 
     def added_up(self, totals: Sequence[Array], count: Array) -> tuple[list[Array], Array]:
@@ -464,7 +467,7 @@ class Shards:
             here = [found[leaf] for leaf in places] + ([rest] if axes == self.axes else [])
             if not axes:
                 continue
-            here = self._sum(here, axes, [self.by_tensors(leaf) for leaf in places])
+            here = self._sum(here, axes, [self.by_tensors[leaf] for leaf in places])
             rest = here.pop() if axes == self.axes else rest
             for leaf, total in zip(places, here, strict=True):
                 found[leaf] = total
