@@ -556,9 +556,8 @@ def add_noise(
         raise TypeError(f"strategy = {strategy!r} is none: give one of jaxacct.strategies.")
     # Copies of NumPy's arrays, which may be written to later: what was checked is what is used.
     given = (noise_multiplier, clip_norm, expected_batch_size)
-    noise_multiplier, clip_norm, expected_batch_size = (
-        np.array(value) if isinstance(value, np.ndarray) else value for value in given
-    )
+    owned: list[Any] = [np.array(value) if isinstance(value, np.ndarray) else value for value in given]
+    noise_multiplier, clip_norm, expected_batch_size = owned
     strategy = owned_settings(strategy, "strategy")
 
     def init(params: PyTree) -> AddNoiseState:
