@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -163,6 +163,24 @@ def arrays_of(tree: Any) -> Arrays:
     """
     data = [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in jax.tree.leaves(tree)]
     return {f"{i:05d}": np.asarray(array) for i, array in enumerate(map(on_host, data))}
+
+
+def group_neighbours(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yields the numbers of neighbours that have at most ``most`` entries together, or of one that has more.
+
+    >>> list(group_neighbours([3, 1, 9, 2, 2], 4))
+    [[0, 1], [2], [3, 4]]
+    """
+    # ``group`` is open while the next one fits; it is never empty when it is yielded.
+    group, size = list[int](), 0
+    for number, more in enumerate(sizes):
+        if group and size + more > most:
+            yield group
+            group, size = [], 0
+        group.append(number)
+        size += more
+    if group:
+        yield group
 
 
 def on_host(leaf: Any) -> np.ndarray:

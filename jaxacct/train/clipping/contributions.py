@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -44,6 +44,7 @@ from jaxtyping import Array, Bool, Float32, Float64, Int32
 
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.rows import WHOLE, by_shards, lay_out
+from jaxacct.train.copies import group_neighbours
 
 LANES = 128
 """Number of partial sums that are left to float64: few enough to take no time, and enough to keep the halves wide.
@@ -386,7 +387,8 @@ class Together:
             same = all(factor is by[0] for factor in by)
             scales.append(by[0] if same else jnp.stack(by, axis=1)[:, np.repeat(np.arange(len(by)), self.pieces), None])
         # Each group of held gradients is added in one loop over the rows.
-        for group in _groups([starts[number].size for number in stored]):
+        most = 2**17  # entries that stay in a core's cache: speed only
+        for group in group_neighbours([starts[number].size for number in stored], most):
             numbers = [stored[i] for i in group]
             new = add_rows(
                 [starts[n] for n in numbers], [gradients[i] for i in group], kept, [scales[i] for i in group]
@@ -431,20 +433,6 @@ def add_rows(
 
     # XLA's CPU reduction over the leading axis in float64 is twenty times slower than adding row by row.
     return jax.lax.platform_dependent(starts, gradients, kept, factors, cpu=one_by_one, default=at_once)
-
-
-def _groups(sizes: list[int]) -> Iterator[list[int]]:
-    """Yields the numbers of neighbours that have few enough entries together for one loop, or of one that has more."""
-    # ``group`` is open while the next one fits; it is never empty when it is yielded.
-    group, size = list[int](), 0
-    for number, more in enumerate(sizes):
-        if group and size + more > 2**17:  # entries that stay in a core's cache: speed only
-            yield group
-            group, size = [], 0
-        group.append(number)
-        size += more
-    if group:
-        yield group
 
 
 def squared_norms(rows: Array) -> Float64[Array, " batch"]:
