@@ -161,7 +161,7 @@ class WriteAhead:
     def write(self, record: Record) -> None:
         """Replaces the record by one with a larger number; when this returns it is on the disk."""
         for path in self.paths:
-            write_private(path, record.content())
+            write_whole(path, record.content(), mode=PRIVATE)
 
     def read(self) -> Record:
         """Returns the record; raises ValueError or FileNotFoundError where what was spent is not known."""
@@ -186,11 +186,6 @@ class WriteAhead:
     def exists(self) -> bool:
         """Returns whether at least one of the files exists."""
         return any(path.exists() for path in self.paths)
-
-
-def write_private(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file whole or not at all, readable by its owner only; when this returns it is on the disk."""
-    write_whole(path, content, mode=PRIVATE)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -396,7 +391,7 @@ class Checkpoints:
             self._save(trainer)
             settings = json.dumps(fingerprint(trainer), indent=1).encode()
             if writes():
-                write_private(self.folder / SETTINGS, settings)
+                write_whole(self.folder / SETTINGS, settings, mode=PRIVATE)
         except BaseException:
             self.close()
             raise
@@ -446,12 +441,11 @@ class Checkpoints:
         if self._manager is None:
             import orbax.checkpoint
 
-            alone = orbax.checkpoint.options.MultiprocessingOptions()
+            given: dict[str, Any] = {}
             if jax.process_count() > 1:  # each by itself: what it stores is whole, and lies on no device
                 this = jax.process_index()
-                alone = orbax.checkpoint.options.MultiprocessingOptions(
-                    primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"jaxacct{this}"
-                )
+                given = {"primary_host": this, "active_processes": {this}, "barrier_sync_key_prefix": f"jaxacct{this}"}
+            alone = orbax.checkpoint.options.MultiprocessingOptions(**given)
             options = orbax.checkpoint.CheckpointManagerOptions(
                 max_to_keep=self.keep, create=False, enable_async_checkpointing=False,
                 cleanup_tmp_directories=writes(), multiprocessing_options=alone,

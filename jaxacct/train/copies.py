@@ -7,24 +7,21 @@ array may be written to at any time, also while JAX still reads it: ``jnp.asarra
 computation that writes into its memory. So each border copies everything; what passes once it is inside needs no
 copies.
 
-* :class:`Sealed`, :class:`Sole`, :func:`copy_tree`, :func:`fixed_setting`: what nobody else changes;
-* :func:`arrays_of` to :func:`is_key`: leaves by their numbers, as text and as a digest;
-* :func:`weight` and :func:`widen`: what moving averages share.
+* :class:`Sealed`, :func:`copy_tree`, :func:`fixed_setting`: what nobody else changes;
+* :func:`arrays_of` to :func:`is_key`: leaves by their numbers, as text and as a digest.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
-from jaxtyping import Array, ArrayLike, Float32, PyTree
 
 from jaxacct.numerics.precision import scope
 from jaxacct.policies import Constant, Policy, Setting
@@ -34,7 +31,12 @@ T = TypeVar("T")
 
 
 class Sealed:
-    """An object whose public attributes are set once: its guarantee speaks of what it was made with."""
+    """An object that gives a guarantee: its public attributes are set once, and it cannot be copied.
+
+    Its guarantee speaks of what it was made with, and the budget that it has left and the keys that it has not used
+    exist once. A copy would spend the same budget again, and answer with the same noise: two answers would tell that
+    noise.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name in self.__dict__:
@@ -52,24 +54,8 @@ class Sealed:
             f"another one with another {name}."
         )
 
-
-class Sole:
-    """An object that cannot be copied, for the budget it has left and the keys it has not used exist once.
-
-    A copy would spend the same budget again, and answer with the same noise: two answers would tell that noise.
-    """
-
-    def __copy__(self) -> Any:
-        raise self._refusal()
-
-    def __deepcopy__(self, _: Any) -> Any:
-        raise self._refusal()
-
-    def __reduce_ex__(self, _: Any) -> Any:
-        raise self._refusal()
-
-    def _refusal(self) -> TypeError:
-        return TypeError(
+    def __reduce_ex__(self, _: Any) -> Any:  # of pickle, and of both functions of the module copy
+        raise TypeError(
             f"a {type(self).__name__} cannot be copied: its copy would spend the same budget again, with the same "
             "noise. Share the object, or make another one."
         )
@@ -86,11 +72,7 @@ def copy_tree(tree: T) -> T:
     >>> kept["mean"].tolist()
     [0.0, 0.0]
     """
-    return jax.tree.map(_copy, tree)
-
-
-def _copy(leaf: Any) -> Any:
-    return owned_array(leaf) if isinstance(leaf, (np.ndarray, jax.Array)) else leaf
+    return jax.tree.map(lambda leaf: owned_array(leaf) if isinstance(leaf, (np.ndarray, jax.Array)) else leaf, tree)
 
 
 def owned_array(given: Any) -> jax.Array:
@@ -183,6 +165,24 @@ def arrays_of(tree: Any) -> Arrays:
     return {f"{i:05d}": np.asarray(array) for i, array in enumerate(map(on_host, data))}
 
 
+def group_neighbours(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yields the numbers of neighbours that have at most ``most`` entries together, or of one that has more.
+
+    >>> list(group_neighbours([3, 1, 9, 2, 2], 4))
+    [[0, 1], [2], [3, 4]]
+    """
+    # ``group`` is open while the next one fits; it is never empty when it is yielded.
+    group, size = list[int](), 0
+    for number, more in enumerate(sizes):
+        if group and size + more > most:
+            yield group
+            group, size = [], 0
+        group.append(number)
+        size += more
+    if group:
+        yield group
+
+
 def on_host(leaf: Any) -> np.ndarray:
     """Returns an array on the host, wherever its shards lie; where other processes hold some, all have to call this."""
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
@@ -199,9 +199,7 @@ def tree_of(arrays: Arrays, like: T) -> T:
     Raises ValueError where they are not of its dtypes and shapes.
     """
     expected = arrays_of(like)
-    if {name: (array.dtype, array.shape) for name, array in arrays.items()} != {
-        name: (array.dtype, array.shape) for name, array in expected.items()
-    }:
+    if differences(*({name: describe(array) for name, array in some.items()} for some in (arrays, expected))):
         raise ValueError("the leaves are of another tree.")
     old, structure = jax.tree.flatten(like)
     placed: T = jax.tree.unflatten(
@@ -287,27 +285,3 @@ def _restore(array: np.ndarray, like: jax.Array) -> jax.Array:
 def is_key(leaf: Any) -> bool:
     """Returns whether an array is of typed keys."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Moving averages: the weight that they have so far, and the dtype in which they are kept.
-# ----------------------------------------------------------------------------------------------------
-
-
-def weight(decay: ArrayLike, updates: Array) -> Float32[Array, ""]:
-    """Returns ``1 - decay^updates``, without cancellation; the decay may be traced, as where Optax injects it.
-
-    >>> round(float(weight(0.5, jnp.array(3))), 4)
-    0.875
-    """
-    logarithm: ArrayLike = -math.inf
-    if not isinstance(decay, (int, float)):
-        logarithm = jnp.log(jnp.asarray(decay, jnp.float32))
-    elif decay > 0:
-        logarithm = math.log(decay)
-    return -jnp.expm1(jnp.asarray(updates * logarithm, jnp.float32))
-
-
-def widen(tree: PyTree) -> PyTree:
-    """Returns ``tree`` in float32 or wider: narrow types would round away what a late step adds to an average."""
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)

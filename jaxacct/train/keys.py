@@ -28,6 +28,7 @@ from jaxtyping import Array, ArrayLike, Float64
 
 from jaxacct.numerics.precision import in_float64, within_scope
 from jaxacct.numerics.programs import as_it_is
+from jaxacct.train.copies import group_neighbours
 
 IMPLEMENTATION = "threefry2x32"
 """Name of the generator: fixed, so that a seed means the same run whatever default the process has set."""
@@ -252,9 +253,13 @@ def standard_normals(keys: jax.Array, shapes: list[tuple[int, ...]]) -> list[Arr
     def words_of_row(key: Array, pairs: Array, row: Array) -> tuple[Array, ...]:
         return _hashes(key, pairs, row * jnp.uint32(width) + jnp.arange(width, dtype=jnp.uint32))
 
+    # Entries of a small array, and of a group of them: speed only. A group of one gains nothing.
+    most, together = 2**16, 2**20
+    small = [i for i, size in enumerate(sizes) if size <= most] if jax.random.key_impl(keys) == IMPLEMENTATION else []
+    groups = [[small[i] for i in group] for group in group_neighbours([sizes[i] for i in small], together)]
     # One pass per group of small arrays; what no group has is drawn by itself below. ``owner`` is the array of each
     # row, ``place`` the row's number within its array.
-    for group in _groups(sizes) if jax.random.key_impl(keys) == "threefry2x32" else []:
+    for group in (group for group in groups if len(group) > 1):
         pairs = np.array([(sizes[i] + 1) // 2 for i in group])
         rows = -(-pairs // width)
         owner, ends = np.repeat(np.arange(len(group)), rows), np.cumsum(rows)
@@ -268,21 +273,6 @@ def standard_normals(keys: jax.Array, shapes: list[tuple[int, ...]]) -> list[Arr
             halves = values[:, end - own : end].reshape(2, -1)[:, :count]
             drawn |= {i: _first(halves, sizes[i], shapes[i])}
     return [drawn[i] if i in drawn else standard_normal(keys[i], shape) for i, shape in enumerate(shapes)]
-
-
-def _groups(sizes: list[int]) -> list[list[int]]:
-    """Returns which arrays to draw together: small ones, up to so many entries in all."""
-    groups, room = list[list[int]](), 0
-    small, together = 2**16, 2**20  # entries: speed only
-    # In the arrays' order: ``room`` is how many entries still fit the last group. A group of one gains nothing.
-    for number, size in enumerate(sizes):
-        if size <= small:
-            if size > room:
-                groups.append([])
-                room = together
-            groups[-1].append(number)
-            room -= size
-    return [group for group in groups if len(group) > 1]
 
 
 def _words(key: jax.Array, pairs: int) -> tuple[Array, ...]:

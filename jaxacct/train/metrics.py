@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 from jaxacct import validation
 from jaxacct.numerics.precision import in_float64
 from jaxacct.numerics.programs import as_it_is
-from jaxacct.train.clipping.rows import map_rows
+from jaxacct.train.clipping.rows import make_up, map_rows
 from jaxacct.train.copies import on_host
 from jaxacct.train.keys import standard_normal
 from jaxacct.train.models import check_one_number
@@ -254,8 +254,11 @@ def check_gradients(loss: Callable[[PyTree, Any], Array], params: PyTree, exampl
         params: where training is to begin.
         example: pytree of ``jax.ShapeDtypeStruct``, one example without a batch axis.
     """
+    random = np.random.default_rng(0)
     finite = jax.jit(lambda params, example: all_finite(jax.grad(loss)(params, example)))
-    if not any(bool(finite(params, made)) for made in _made_up(example)):
+    # The first is mostly enough, and one program does for all. Where zeros have no finite gradient the next ones may.
+    draws = (np.zeros, np.ones, random.random, random.standard_normal)
+    if not any(bool(finite(params, make_up(example, draw))) for draw in draws):
         raise no_finite_gradient()
 
 
@@ -266,17 +269,3 @@ def no_finite_gradient() -> FloatingPointError:
         "uniform and of normal numbers: nothing would be learned, and the budget would be spent on noise. Look for "
         "0 / 0, log(0), or a norm or root whose argument is 0, and for initial parameters that are not finite."
     )
-
-
-def _made_up(example: Any) -> Iterator[Any]:
-    """Yields examples of these shapes: the first is mostly enough, and one program does for all."""
-    rng = np.random.default_rng(0)
-    draws: tuple[Callable[[tuple[int, ...]], Any], ...] = (np.zeros, np.ones, rng.random, rng.standard_normal)
-
-    def part(shape: jax.ShapeDtypeStruct, draw: Callable[[tuple[int, ...]], Any]) -> Array:
-        values = np.asarray(draw(shape.shape))
-        return jnp.asarray(values if jnp.issubdtype(shape.dtype, jnp.floating) else np.abs(values), shape.dtype)
-
-    # Zeros first: they are made without random numbers, and where they have no finite gradient the next ones may.
-    for draw in draws:
-        yield jax.tree.map(functools.partial(part, draw=draw), example)

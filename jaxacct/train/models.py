@@ -348,7 +348,7 @@ def lora(
             raise ValueError(f"{linear[-1]} shares its kernel with another layer, whose output would change: untie it.")
         return LowRank(node, int(rank), alpha, rngs=rngs) if fits else node
 
-    adapted = nnx.recursive_map(adapt, _copy(model))
+    adapted = nnx.recursive_map(adapt, copy_module(model))
     if base_dtype is not None:
         _narrow(adapted, base_dtype)
     if lost := [pattern for pattern in wanted if pattern not in fitted]:
@@ -382,13 +382,13 @@ def merge_lora(model: nnx.Module) -> nnx.Module:
         found.append(node)
         return node.merged()
 
-    merged = nnx.recursive_map(merge, _copy(model))
+    merged = nnx.recursive_map(merge, copy_module(model))
     if not found:
         raise ValueError("model has no adapters of jaxacct.train.lora: there is nothing to merge.")
     return merged
 
 
-def _copy(model: nnx.Module) -> nnx.Module:
+def copy_module(model: nnx.Module) -> nnx.Module:
     """Returns a copy of a module that shares nothing with it."""
     graph, state = nnx.split(model)
     return nnx.merge(graph, copy_tree(state))

@@ -19,11 +19,11 @@ from jaxtyping import Array, ArrayLike, Float32, PyTree
 
 from jaxacct import validation
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold
-from jaxacct.numerics.precision import in_float64, is_concrete, scope
+from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, scope
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping.rules import check_finite_clip_norm
-from jaxacct.train.copies import Sealed, Sole, copy_tree, owned_settings
+from jaxacct.train.copies import Sealed, copy_tree, owned_settings
 from jaxacct.train.keys import DerivedKey, noisy_on_mesh, run_key, standard_normal, standard_normals
 from jaxacct.train.planned import SideQuery
 
@@ -69,6 +69,19 @@ def privatize(
     return noisy
 
 
+def check_release(noise_multiplier: ArrayLike, clip_norm: ArrayLike, expected_batch_size: ArrayLike) -> None:
+    """Raises where one of the numbers that a noisy mean is made by is no single number, or concrete and out of range.
+
+    An array would give some entries other noise than is accounted.
+    """
+    given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
+    for name, value in given.items():
+        validation.check_scalar(value, name)
+    validation.check_noise_multiplier(noise_multiplier)
+    check_finite_clip_norm(clip_norm)
+    validation.check_positive(expected_batch_size, "expected_batch_size")
+
+
 def start(strategy: Strategy, like: PyTree) -> NoiseState:
     """Returns the state of correlated noise before the first step: float64, as the noise that it cancels is.
 
@@ -107,12 +120,7 @@ def privatize_step(
                     f"the state of correlated noise has {leaf.dtype} in the place of {like.dtype}: what saved or "
                     "copied it rounded it, and noise that was released would not cancel. Restore it bit for bit."
                 )
-    given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
-    for name, value in given.items():  # an array would give some entries other noise than is accounted
-        validation.check_scalar(value, name)
-    validation.check_noise_multiplier(noise_multiplier)
-    check_finite_clip_norm(clip_norm)
-    validation.check_positive(expected_batch_size, "expected_batch_size")
+    check_release(noise_multiplier, clip_norm, expected_batch_size)
     leaves, structure = jax.tree.flatten(total)
     for leaf in leaves:
         if not jnp.issubdtype(jnp.asarray(leaf).dtype, jnp.floating):
@@ -149,7 +157,7 @@ def _privatize(
     if strategy is not None:
         assert state is not None  # never independent noise in the place of the correlated noise that is accounted
         noise, state = strategy.correlate(noise, state)
-    multiplier, norm, size = (jnp.asarray(number, jnp.float64) for number in numbers)
+    multiplier, norm, size = map(as_float64, numbers)
     deviation = multiplier * norm
     noisy = jax.tree.map(lambda leaf, row: (leaf.astype(jnp.float64) + deviation * row) / size, total, noise)
     return noisy, state
@@ -166,10 +174,8 @@ def deviation_of_mean(
     >>> float(deviation_of_mean(2.0, 0.5, 4.0))
     0.25
     """
-    multiplier, clip_norm, divisor = (
-        jnp.asarray(value, jnp.float64) for value in (noise_multiplier, clip_norm, expected_batch_size)
-    )
-    return (multiplier * clip_norm / divisor).astype(jnp.float32)
+    multiplier, norm, size = map(as_float64, (noise_multiplier, clip_norm, expected_batch_size))
+    return (multiplier * norm / size).astype(jnp.float32)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -177,7 +183,7 @@ def deviation_of_mean(
 # ----------------------------------------------------------------------------------------------------
 
 
-class SparseVector(Sole, Sealed):
+class SparseVector(Sealed):
     """A noisy threshold that noisy queries are compared with, until its runs are spent: to stop training early, say.
 
     A run ends with its first "above", and with Gaussian noise after ``mechanism.queries`` questions. The next question
@@ -241,23 +247,21 @@ class SparseVector(Sole, Sealed):
         """
         if not abs(value) <= sys.float_info.max:
             raise ValueError(f"value = {value} is not finite: clip what is summed to a range, and count a NaN as 0.")
+        kept = self.mechanism
+        most = int(np.asarray(kept.queries)) if isinstance(kept, GaussianAboveThreshold) else math.inf
         with self._answering:  # one question after the other, whoever asks
-            return self._above(float(value))
-
-    def _above(self, value: float) -> bool:
-        if self.left == 0:
-            raise RuntimeError(f"all {self.runs} runs are spent: a further answer is not paid for. Stop, or plan more.")
-        if self._asked == 0:
-            self._begun += 1
-            self._noisy = self._threshold + self._noise(self._scales[0])
-        self._asked += 1
-        reached = value + self._noise(self._scales[1]) >= self._noisy
-        capped = isinstance(self.mechanism, GaussianAboveThreshold) and self._asked >= int(
-            np.asarray(self.mechanism.queries)
-        )
-        if reached or capped:
-            self._asked = 0
-        return bool(reached)
+            if self.left == 0:
+                raise RuntimeError(
+                    f"all {self.runs} runs are spent: a further answer is not paid for. Stop, or plan more."
+                )
+            if self._asked == 0:
+                self._begun += 1
+                self._noisy = self._threshold + self._noise(self._scales[0])
+            self._asked += 1
+            reached = float(value) + self._noise(self._scales[1]) >= self._noisy
+            if reached or self._asked >= most:
+                self._asked = 0
+            return bool(reached)
 
     def side_query(self, steps: int) -> SideQuery:
         """Returns what a planned run of so many steps pays for all runs: an entry of ``DPTrainer(queries=...)``.

@@ -19,7 +19,6 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float32, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.train.copies import weight, widen
 from jaxacct.train.trainer import DPTrainer
 
 T = TypeVar("T")
@@ -115,6 +114,25 @@ def averaged_model(trainer: DPTrainer) -> nnx.Module:
     average = averaged(state.opt_state)
     nnx.update(model, jax.tree.map(lambda mean, last: mean.astype(last.dtype), average, state.params))
     return model
+
+
+def weight(decay: ArrayLike, updates: Array) -> Float32[Array, ""]:
+    """Returns ``1 - decay^updates``, without cancellation; the decay may be traced, as where Optax injects it.
+
+    >>> round(float(weight(0.5, jnp.array(3))), 4)
+    0.875
+    """
+    logarithm: ArrayLike = -math.inf
+    if not isinstance(decay, (int, float)):
+        logarithm = jnp.log(jnp.asarray(decay, jnp.float32))
+    elif decay > 0:
+        logarithm = math.log(decay)
+    return -jnp.expm1(jnp.asarray(updates * logarithm, jnp.float32))
+
+
+def widen(tree: PyTree) -> PyTree:
+    """Returns ``tree`` in float32 or wider: narrow types would round away what a late step adds to an average."""
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)
 
 
 # ----------------------------------------------------------------------------------------------------

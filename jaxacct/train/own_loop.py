@@ -31,50 +31,25 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 
-from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.numerics.precision import is_concrete
-from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import noise as noises
 from jaxacct.train.clipping import ClippedSum, ClippingRule, query
 from jaxacct.train.clipping.query import added_up, check_loss
 from jaxacct.train.clipping.rows import Shards
-from jaxacct.train.clipping.rules import check_finite_clip_norm
 from jaxacct.train.copies import owned_settings
 from jaxacct.train.keys import run_key
 from jaxacct.train.models import takes_key
-from jaxacct.train.noise import deviation_of_mean, privatize_step, start
+from jaxacct.train.noise import check_release, deviation_of_mean, privatize_step, start
 from jaxacct.train.planned import Plan, PlannedLedger
 from jaxacct.train.sampling import Correlated, Sampler
 from jaxacct.train.sampling.sampler import Batch, check_num_examples
 from jaxacct.train.settings import plan_spending, public_size, rule_of
 from jaxacct.train.sources import source_of
+from jaxacct.train.state import PrivateState
 from jaxacct.train.step import SAMPLE, loss_of_row, runs_begun, strongly_typed, with_noise
 from jaxacct.train.trainer import DPTrainer
-
-
-@register_dataclass
-@dataclass(frozen=True, kw_only=True, repr=False)
-class PrivateState:
-    """The state that changes from one gradient to the next.
-
-    Attributes:
-        ledger: what has been spent: the count of a plan's steps, a filter or an odometer.
-        rule: the clipping rule; an adaptive one carries its norm.
-        step (): noisy gradients so far, which the key is folded with.
-        key (): typed key of the run. Secret, as the noise can be redone from it.
-        noise: the memory of correlated noise, float64; secret like the key. None: noise is independent.
-    """
-
-    ledger: PlannedLedger | Ledger
-    rule: ClippingRule
-    step: Int32[Array, ""]
-    key: jax.Array
-    noise: NoiseState | None = None
-
-    def __repr__(self) -> str:
-        return f"<PrivateState: step {self.step}>"
 
 
 @dataclass(frozen=True)
@@ -467,34 +442,29 @@ R = TypeVar("R")
 """Its result."""
 
 
-def _former(name: str, instead: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Returns a decorator for a name that warns when it is called, and says what to use instead."""
+def _former(instead: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Returns a decorator for a function that warns when it is called, and says what to use instead."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def warn_and_call(*args: P.args, **options: P.kwargs) -> R:
-            text = f"jaxacct.train.{name} goes with the next minor version: use {instead}."
+            text = f"jaxacct.train.{function.__name__} goes with the next minor version: use {instead}."
             warnings.warn(text, DeprecationWarning, stacklevel=2)
             return function(*args, **options)
 
-        warn_and_call.__doc__ = (function.__doc__ or "").partition("\n\n    >>>")[
-            0
-        ] + f"\n\n    Deprecated: use {instead}.\n"
+        said, _, _ = (function.__doc__ or "").partition("\n\n    >>>")
+        warn_and_call.__doc__ = f"{said}\n\n    Deprecated: use {instead}.\n"
         return warn_and_call
 
     return decorate
 
 
-clip_and_sum = _former("clip_and_sum", "PrivateGradients.clip, whose batches, noise and cost belong to it")(
-    query.clip_and_sum
-)
-clipped_sum = _former("clipped_sum", "PrivateGradients.clip, whose batches, noise and cost belong to it")(
-    query.clipped_sum
-)
-privatize = _former("privatize", "PrivateGradients.noise, which pays for it")(noises.privatize)
+clip_and_sum = _former("PrivateGradients.clip, whose batches, noise and cost belong to it")(query.clip_and_sum)
+clipped_sum = _former("PrivateGradients.clip, whose batches, noise and cost belong to it")(query.clipped_sum)
+privatize = _former("PrivateGradients.noise, which pays for it")(noises.privatize)
 
 
-@_former("make_private", "DPTrainer(..., epsilon=, delta=, epochs=, clip_norm=, expected_batch_size=)")
+@_former("DPTrainer(..., epsilon=, delta=, epochs=, clip_norm=, expected_batch_size=)")
 def make_private(
     model: nnx.Module,
     loss: Callable[..., Array],
@@ -539,7 +509,7 @@ class AddNoiseState(NamedTuple):
         return "<AddNoiseState>"  # not its key
 
 
-@_former("add_noise", "PrivateGradients.gradient, and any optimizer on what it returns")
+@_former("PrivateGradients.gradient, and any optimizer on what it returns")
 def add_noise(
     noise_multiplier: float,
     clip_norm: ArrayLike | None = None,
@@ -579,18 +549,15 @@ def add_noise(
 
     Source: Abadi et al. (2016), "Deep learning with differential privacy", Algorithm 1.
     """
-    validation.check_noise_multiplier(noise_multiplier)
-    validation.check_positive(expected_batch_size, "expected_batch_size")
-    for name, value in (("noise_multiplier", noise_multiplier), ("expected_batch_size", expected_batch_size)):
-        validation.check_scalar(value, name)
-    if clip_norm is not None:
-        validation.check_scalar(clip_norm, "clip_norm")
-        check_finite_clip_norm(clip_norm)
+    check_release(noise_multiplier, 1.0 if clip_norm is None else clip_norm, expected_batch_size)
     if seed is not None:
         run_key(seed)
     if strategy is not None and not isinstance(strategy, Strategy):
         raise TypeError(f"strategy = {strategy!r} is none: give one of jaxacct.strategies.")
-    noise_multiplier, clip_norm, expected_batch_size = map(_own, (noise_multiplier, clip_norm, expected_batch_size))
+    # Copies of NumPy's arrays, which may be written to later: what was checked is what is used.
+    given = (noise_multiplier, clip_norm, expected_batch_size)
+    owned: list[Any] = [np.array(value) if isinstance(value, np.ndarray) else value for value in given]
+    noise_multiplier, clip_norm, expected_batch_size = owned
     strategy = owned_settings(strategy, "strategy")
 
     def init(params: PyTree) -> AddNoiseState:
@@ -619,17 +586,11 @@ def add_noise(
             noise_key, updates, strategy, state.noise, noise_multiplier=noise_multiplier, clip_norm=bound,
             expected_batch_size=expected_batch_size,
         )  # fmt: skip
-        narrowed = jax.tree.map(_narrow, noisy, updates if params is None else params)
+        # The ambient precision may not know the float64 of the noise.
+        narrowed = jax.tree.map(
+            lambda leaf, like: leaf.astype(jax.dtypes.canonicalize_dtype(like.dtype)),
+            noisy, updates if params is None else params,
+        )  # fmt: skip
         return narrowed, AddNoiseState(next_key, kept)
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _own(value: Any) -> Any:
-    """Returns a copy of a NumPy array, which may be written to later: what was checked is what is used."""
-    return np.array(value) if isinstance(value, np.ndarray) else value
-
-
-def _narrow(noisy: Array, like: Array) -> Array:
-    """Returns float64 noise in the dtype that ``like`` has under the ambient precision."""
-    return noisy.astype(jax.dtypes.canonicalize_dtype(like.dtype))

@@ -27,8 +27,9 @@ from flax import nnx
 from jax import export
 from jaxtyping import PyTree
 
-from jaxacct.train.copies import arrays_of, copy_tree, describe, differences, digest, place
+from jaxacct.train.copies import arrays_of, describe, differences, digest, place
 from jaxacct.train.keys import ENTROPY
+from jaxacct.train.models import copy_module
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
 from jaxacct.train.state import name_of
 
@@ -214,8 +215,7 @@ def load_model(model: nnx.Module, folder: str | os.PathLike[str]) -> nnx.Module:
     path = pathlib.Path(folder).absolute()
     if not path.is_dir():
         raise FileNotFoundError(f"{path} holds no model.")
-    graph, state = nnx.split(model)
-    loaded = nnx.merge(graph, copy_tree(state))
+    loaded = copy_module(model)
     variables = {name: variable for name, variable in _variables(loaded).items() if variable[...].size}
     with orbax.checkpoint.StandardCheckpointer() as reader:
         there = {name: describe(array) for name, array in reader.metadata(path).item_metadata.tree.items()}
@@ -254,8 +254,7 @@ def export_inference(
     >>> [export.deserialize(bytearray(blob)).call(np.ones((rows, 2), np.float32)).shape for rows in (1, 5)]
     [(1, 1), (5, 1)]
     """
-    graph, state = nnx.split(model)
-    still = nnx.merge(graph, copy_tree(state))
+    still = copy_module(model)
     still.eval()
     one = (lambda example: still(example)) if predict is None else (lambda example: predict(still, example))
     (batch,) = export.symbolic_shape("batch")

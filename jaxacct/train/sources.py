@@ -2,16 +2,17 @@
 
 An example is a pytree. A tuple is spread over the loss's arguments, anything else is one argument: the tuple of one.
 
-* :class:`StoredArrays`, :class:`Items`: readers, which return rows in memory of NumPy;
+* :func:`reading_of_arrays`, :func:`reading_of_items`: how rows are read into memory of NumPy;
 * :class:`ArraySource`, :class:`IndexedSource`, :func:`source_of`: sources, which return them on the device;
 * :func:`stream`: the batches of a run whose data is read by index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,31 +22,11 @@ from jaxtyping import Array, Bool, Int32, PyTree
 from jaxacct import validation
 from jaxacct.train.copies import owned_array, path_of
 from jaxacct.train.sampling import Sampler, present_of
+from jaxacct.train.state import Layout
 from jaxacct.validation import MOST_COUNT
 
 REMEDY = "give arrays, or an object with __len__ and __getitem__"
 """Remedy that such messages give."""
-
-
-class Reader(Protocol):
-    """A reader of examples by their numbers, into memory of NumPy.
-
-    Attributes:
-        size: number of examples.
-        example: shapes and dtypes of one, a tuple pytree.
-    """
-
-    size: int
-    example: tuple[Any, ...]
-
-    def read(self, rows: np.ndarray) -> tuple[Any, ...]:
-        """Returns the examples at ``rows``, whole numbers in range, with a leading axis, in memory of their own."""
-        ...
-
-
-def reader_of(data: Any) -> Reader:
-    """Returns the reader of ``data``: arrays, or a pytree of them, are read together, any other object by its items."""
-    return Items(data) if isinstance(data, list) or is_object(data) else StoredArrays(data)
 
 
 def is_object(data: Any) -> bool:
@@ -90,69 +71,69 @@ def common_size(parts: list[Any]) -> int:
     return int(shapes[0][0])
 
 
-class StoredArrays:
-    """Arrays with a common leading axis, such as those of ``numpy.memmap``, h5py and zarr: a :class:`Reader`.
+Reading = tuple[int, tuple[Any, ...], Callable[[np.ndarray], tuple[Any, ...]]]
+"""Reading of a data set into memory of NumPy: the number of its examples, shapes and dtypes of one, and a function that
+returns those at some numbers in range, with a leading axis, in memory of their own."""
+
+
+def reading_of_arrays(data: Any) -> Reading:
+    """Returns how to read arrays with a common leading axis, such as those of ``numpy.memmap``, h5py and zarr.
 
     Each row is asked for once, in increasing order: h5py accepts no other order, and storage is faster so.
     """
+    data = arrays_in(data)
+    given, structure = jax.tree.flatten(arguments(data))
+    parts = [np.asarray(part) if isinstance(part, jax.Array) else part for part in given]
+    size = common_size(parts)
+    first = [np.asarray(part[0]) for part in parts]
+    for (path, _), part in zip(jax.tree_util.tree_leaves_with_path(data), first, strict=True):
+        _check_numbers(path, part)
 
-    def __init__(self, data: Any) -> None:
-        data = arrays_in(data)
-        parts, self._structure = jax.tree.flatten(arguments(data))
-        self._parts = [np.asarray(part) if isinstance(part, jax.Array) else part for part in parts]
-        self.size = common_size(self._parts)
-        first = [np.asarray(part[0]) for part in self._parts]
-        for (path, _), part in zip(jax.tree_util.tree_leaves_with_path(data), first, strict=True):
-            _check_numbers(path, part)
-        self.example = jax.tree.unflatten(self._structure, [_shape_of(part) for part in first])
-
-    def read(self, rows: np.ndarray) -> tuple[Any, ...]:
+    def read(rows: np.ndarray) -> tuple[Any, ...]:
         unique, place = np.unique(rows, return_inverse=True)
-        parts = [np.asarray(part[unique])[place] for part in self._parts]  # a copy: storage may reuse its memory
-        return jax.tree.unflatten(self._structure, parts)
+        found = [np.asarray(part[unique])[place] for part in parts]  # a copy: storage may reuse its memory
+        return jax.tree.unflatten(structure, found)
+
+    return size, jax.tree.unflatten(structure, map(_shape_of, first)), read
 
 
-class Items:
-    """A data set of examples that is read item by item: a :class:`Reader`.
+def reading_of_items(data: Any) -> Reading:
+    """Returns how to read a data set item by item.
 
     Items are read by ``__getitems__`` where the data set has it (PyTorch, Hugging Face), which takes a list of numbers
     and returns a list of examples; one after the other where not. A list within an example is an array of its entries.
     """
+    size, item = _length(data), _first(data)
+    structure, first = _parts(item)
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(_as_tuple(item), is_leaf=_is_value)]
+    for path, part in zip(paths, first, strict=True):
+        _check_numbers(path, part)
 
-    def __init__(self, data: Any) -> None:
-        self.size = _length(data)
-        self._data = data
-        first = _first(data)
-        self._structure, parts = _parts(first)
-        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(_as_tuple(first), is_leaf=_is_value)]
-        for path, part in zip(paths, parts, strict=True):
-            _check_numbers(path, part)
-        self._first = [(part.shape, part.dtype) for part in parts]
-        self._names = [path_of(path) or "0" for path in paths]
-        self.example = jax.tree.unflatten(self._structure, [_shape_of(part) for part in parts])
-
-    def read(self, rows: np.ndarray) -> tuple[Any, ...]:
-        numbers = [int(row) for row in rows]
-        examples = [self._check(*pair) for pair in zip(numbers, _items(self._data, numbers), strict=True)]
-        parts = [
-            np.stack([example[i] for example in examples]) if examples else np.zeros((0, *shape), dtype)
-            for i, (shape, dtype) in enumerate(self._first)
-        ]
-        return jax.tree.unflatten(self._structure, parts)
-
-    def _check(self, index: int, item: Any) -> list[np.ndarray]:
-        structure, parts = _parts(item)
-        if len(parts) != len(self._first):
-            raise ValueError(f"example {index} has {len(parts)} parts, the first one {len(self._first)}.")
-        if structure != self._structure:
-            raise ValueError(f"example {index} is {structure}, the first one {self._structure}.")
-        for name, part, (shape, dtype) in zip(self._names, parts, self._first, strict=True):
-            if part.shape != shape or part.dtype != dtype:
+    def parts_of(index: int, item: Any) -> list[np.ndarray]:
+        found, parts = _parts(item)
+        if len(parts) != len(first):
+            raise ValueError(f"example {index} has {len(parts)} parts, the first one {len(first)}.")
+        if found != structure:
+            raise ValueError(f"example {index} is {found}, the first one {structure}.")
+        for path, part, like in zip(paths, parts, first, strict=True):
+            if part.shape != like.shape or part.dtype != like.dtype:
                 raise ValueError(
-                    f"example {index} has a part {name} of shape {part.shape} and dtype {part.dtype}, the first one "
-                    f"of shape {shape} and dtype {dtype}: a compiled step needs the same for all; pad or cut them."
+                    f"example {index} has a part {path_of(path) or '0'} of shape {part.shape} and dtype {part.dtype}, "
+                    f"the first one of shape {like.shape} and dtype {like.dtype}: a compiled step needs the same for "
+                    "all; pad or cut them."
                 )
         return parts
+
+    def read(rows: np.ndarray) -> tuple[Any, ...]:
+        numbers = [int(row) for row in rows]
+        examples = [parts_of(*pair) for pair in zip(numbers, _items(data, numbers), strict=True)]
+        parts = [
+            np.stack([example[i] for example in examples]) if examples else np.zeros((0, *like.shape), like.dtype)
+            for i, like in enumerate(first)
+        ]
+        return jax.tree.unflatten(structure, parts)
+
+    return size, jax.tree.unflatten(structure, map(_shape_of, first)), read
 
 
 def _length(data: Any) -> int:
@@ -256,21 +237,6 @@ def _shape_of(part: np.ndarray) -> jax.ShapeDtypeStruct:
 # ----------------------------------------------------------------------------------------------------
 
 
-class Source(Protocol):
-    """A source of examples, numbered from 0."""
-
-    @property
-    def example(self) -> tuple[PyTree, ...]:
-        """Shapes and dtypes of one example, as the device sees them: a tuple pytree, the loss's arguments."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def fetch(self, indices: Any) -> tuple[PyTree, ...]:
-        """Returns the examples at ``indices`` (rows,), each array with the leading axis (rows,)."""
-        ...
-
-
 def source_of(data: Any) -> ArraySource | IndexedSource:
     """Returns the source of ``data``: on the device where all are arrays in memory, else read by index.
 
@@ -357,15 +323,17 @@ class IndexedSource:
     """
 
     def __init__(self, data: Any) -> None:
-        self._reader = reader_of(data)
+        # Arrays, or a pytree of them, are read together, any other object by its items.
+        by_items = isinstance(data, list) or is_object(data)
+        self._size, self._example, self._read = (reading_of_items if by_items else reading_of_arrays)(data)
 
     def __len__(self) -> int:
-        return self._reader.size
+        return self._size
 
     @property
     def example(self) -> tuple[PyTree, ...]:
         """Shapes and dtypes of one example."""
-        return self._reader.example
+        return self._example
 
     def fetch(self, indices: Any) -> tuple[PyTree, ...]:
         """Returns the examples at concrete ``indices`` (rows,), on the device.
@@ -380,7 +348,7 @@ class IndexedSource:
         outside = rows[(rows < 0) | (rows >= len(self))]
         if outside.size:
             raise IndexError(f"index {outside[0]} is outside of the {len(self)} examples of this source.")
-        return jax.tree.map(jnp.asarray, self._reader.read(rows))
+        return jax.tree.map(jnp.asarray, self._read(rows))
 
 
 class StepBatch(NamedTuple):
@@ -398,7 +366,14 @@ class StepBatch(NamedTuple):
 
 
 def stream(
-    source: Source, sampler: Sampler, key: jax.Array, steps: int, *, start: int = 0, prefetch: bool = True
+    source: ArraySource | IndexedSource,
+    sampler: Sampler,
+    key: jax.Array,
+    steps: int,
+    *,
+    start: int = 0,
+    prefetch: bool = True,
+    layout: Layout | None = None,
 ) -> Iterator[StepBatch]:
     """Yields the batches of the steps from ``start`` to ``start + steps - 1``, all of one shape.
 
@@ -411,6 +386,7 @@ def stream(
         start: the first step, for a run that is taken up again.
         prefetch: whether the next batch is fetched in a thread while the present one is used; its errors are raised
             when that batch is asked for.
+        layout: over which devices the rows are spread; None: one.
 
     Raises ValueError where source and sampler do not match; what :meth:`IndexedSource.fetch` raises.
 
@@ -427,15 +403,17 @@ def stream(
         )
     validation.check_steps(steps)
     validation.check_steps(start, "start")
-    return _stream(source, sampler, key, range(start, start + int(steps)), prefetch)
+    fetch = source.fetch if layout is None else functools.partial(layout.fetch, source)
+    return _stream(fetch, jax.jit(sampler.sample), key, range(start, start + int(steps)), prefetch)
 
 
-def _stream(source: Source, sampler: Sampler, key: jax.Array, steps: range, prefetch: bool) -> Iterator[StepBatch]:
-    sample = jax.jit(sampler.sample)
+def _stream(
+    fetch: Callable[[Any], tuple[PyTree, ...]], sample: Callable[..., Any], key: jax.Array, steps: range, prefetch: bool
+) -> Iterator[StepBatch]:
 
     def load(step: int, drawn: tuple[Array, Array]) -> StepBatch:
         indices, mask = drawn
-        return StepBatch(step, source.fetch(indices), mask)
+        return StepBatch(step, fetch(indices), mask)
 
     if not prefetch:
         yield from (load(step, sample(key, step)) for step in steps)

@@ -1,8 +1,9 @@
 """The state of a training run as one pytree, its records and its keeper, and how it lies on a mesh of devices.
 
-* :class:`TrainState`, :class:`Evaluation`, :class:`Progress`, :class:`Keeper`: what changes, what is told of it, and
-  the interface by which it is written down;
-* :class:`Layout`, :class:`OwnRows`, :func:`layout_of`: where parameters, optimizer state and rows lie.
+* :class:`TrainState`, :class:`PrivateState`: what changes, in the trainer and in a loop of one's own;
+* :class:`Evaluation`, :class:`Progress`, :class:`Keeper`: what is told of it, and the interface by which it is written
+  down;
+* :class:`Layout`, :func:`layout_of`: where parameters, optimizer state and rows lie.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float32, Int32, PyTree
 
+from jaxacct.ledger import Ledger
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.strategies import NoiseState
 from jaxacct.train.clipping import ClippingRule
 from jaxacct.train.clipping.rows import WHOLE, axes_of, filled_places, names_in
 from jaxacct.train.copies import path_of
+from jaxacct.train.planned import PlannedLedger
 
 
 @register_dataclass
@@ -57,6 +60,29 @@ class TrainState:
 
     def __repr__(self) -> str:
         return f"<TrainState: step {self.step}>"  # neither parameters nor, above all, the key
+
+
+@register_dataclass
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PrivateState:
+    """The state of a loop of one's own (:class:`.PrivateGradients`), which changes from one gradient to the next.
+
+    Attributes:
+        ledger: what has been spent: the count of a plan's steps, a filter or an odometer.
+        rule: the clipping rule; an adaptive one carries its norm.
+        step (): noisy gradients so far, which the key is folded with.
+        key (): typed key of the run. Secret, as the noise can be redone from it.
+        noise: the memory of correlated noise, float64; secret like the key. None: noise is independent.
+    """
+
+    ledger: PlannedLedger | Ledger
+    rule: ClippingRule
+    step: Int32[Array, ""]
+    key: jax.Array
+    noise: NoiseState | None = None
+
+    def __repr__(self) -> str:
+        return f"<PrivateState: step {self.step}>"
 
 
 class Evaluation(NamedTuple):
@@ -163,12 +189,32 @@ class Layout:
         return self._size(self.row_axes)
 
     def as_drawn(self, examples: PyTree, count: int) -> PyTree:
-        """Returns ``count`` rows that :class:`OwnRows` read, in the order in which they were drawn; traceable."""
+        """Returns ``count`` rows that :meth:`fetch` read, in the order in which they were drawn; traceable."""
 
         def turn(rows: Any) -> Any:
             return rows.reshape(self.row_parts, -1, *rows.shape[1:]).swapaxes(0, 1).reshape(rows.shape)[:count]
 
         return jax.tree.map(turn, examples)
+
+    def fetch(self, source: Any, indices: Any) -> tuple[PyTree, ...]:
+        """Returns the examples at ``indices``, spread over the devices; padding repeats the last one.
+
+        Each process reads the rows that its own devices work on.
+        """
+        # Row i of the draw goes to device i mod ``devices``: real rows come first in a draw, padding last, so that each
+        # device has about as many real rows as any other.
+        devices, rows = self.row_parts, self.rows
+        asked = np.asarray(indices)[filled_places(len(indices), devices).reshape(-1, devices).T.reshape(-1)]
+        size, ours = len(asked) // devices, rows.addressable_devices_indices_map(asked.shape)
+        firsts = sorted({index[0].start or 0 for index in ours.values() if index is not None})
+        found = {first: source.fetch(asked[first : first + size]) for first in firsts}
+
+        def spread(*own: Any) -> jax.Array:
+            by_first = dict(zip(found, own, strict=True))
+            shape = (len(asked), *own[0].shape[1:])
+            return jax.make_array_from_callback(shape, rows, lambda index: by_first[index[0].start or 0])  # type: ignore[index]
+
+        return jax.tree.map(spread, *found.values())
 
     def of_variables(self, variables: nnx.State) -> PyTree:
         """Returns a pytree like ``variables`` of shardings.
@@ -266,42 +312,6 @@ class Layout:
         return math.prod(self.mesh.shape[axis] for axis in axes)
 
 
-class OwnRows:
-    """A source from which each process reads the rows that its own devices work on; padding repeats the last one.
-
-    Batches come in the order of the devices. :meth:`Layout.as_drawn` restores the order in which they were drawn, which
-    moves nothing between devices.
-    """
-
-    def __init__(self, source: Any, layout: Layout) -> None:
-        self._source, self._layout = source, layout
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    @property
-    def example(self) -> tuple[PyTree, ...]:
-        """Shapes and dtypes of one example."""
-        return self._source.example
-
-    def fetch(self, indices: Any) -> tuple[PyTree, ...]:
-        """Returns the examples at ``indices``, spread over the devices."""
-        devices, rows = self._layout.row_parts, self._layout.rows
-        # Row i of the draw goes to device i mod ``devices``: real rows come first in a draw, padding last, so that each
-        # device has about as many real rows as any other.
-        asked = np.asarray(indices)[filled_places(len(indices), devices).reshape(-1, devices).T.reshape(-1)]
-        size, ours = len(asked) // devices, rows.addressable_devices_indices_map(asked.shape)
-        firsts = sorted({index[0].start or 0 for index in ours.values() if index is not None})
-        found = {first: self._source.fetch(asked[first : first + size]) for first in firsts}
-
-        def spread(*own: Any) -> jax.Array:
-            by_first = dict(zip(found, own, strict=True))
-            shape = (len(asked), *own[0].shape[1:])
-            return jax.make_array_from_callback(shape, rows, lambda index: by_first[index[0].start or 0])  # type: ignore[index]
-
-        return jax.tree.map(spread, *found.values())
-
-
 def layout_of(
     devices: Sequence[jax.Device] | None, mesh: Mesh | None, rules: Rules | None, row_axes: str | Sequence[str] | None
 ) -> Layout | None:
@@ -322,12 +332,6 @@ def layout_of(
         raise ValueError(f"row_axes = {axes}: give some of the mesh's axes, {', '.join(mesh.axis_names)}.")
     # A new mesh, whose axes are of the usual kind whatever kind the given mesh has for other programs.
     return Layout(Mesh(np.asarray(mesh.devices), mesh.axis_names), axes, rules)
-
-
-def sharding_over(devices: Sequence[jax.Device] | None) -> NamedSharding | None:
-    """Returns how rows lie on several devices; None for one."""
-    layout = layout_of(devices, None, None, None)
-    return None if layout is None else layout.rows
 
 
 def name_of(path: Any) -> str:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -44,8 +44,7 @@ from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.numerics.precision import in_float64, scope
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.policies import Constant, Policy, Setting
-from jaxacct.strategies import NoiseState, Strategy
-from jaxacct.train.clipping import ClippedSum, ClippingRule, Routes, clip_and_sum, routes
+from jaxacct.train.clipping import ClippedSum, Routes, clip_and_sum, routes
 from jaxacct.train.clipping.query import check_loss
 from jaxacct.train.clipping.rows import map_rows
 from jaxacct.train.keys import standard_normal, threefry
@@ -53,44 +52,22 @@ from jaxacct.train.metrics import UNIT, Metrics, all_finite, check_gradients, no
 from jaxacct.train.models import ExampleLoss, merge_params
 from jaxacct.train.noise import deviation_of_mean, privatize_step
 from jaxacct.train.planned import PlannedLedger
-from jaxacct.train.sampling import Correlated, PoissonSampler, Sampler
-from jaxacct.train.state import Layout, TrainState
+from jaxacct.train.sampling import PoissonSampler, Sampler
+from jaxacct.train.sampling.correlated import strategy_of
+from jaxacct.train.state import Layout, PrivateState, TrainState
 
 SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
 """Purposes of keys: the number that is folded into the run's key before the step's. Any distinct numbers are sound;
 others change what a seed gives."""
 
-S = TypeVar("S", bound="Stepping")
-"""Type of a state that one step moves on."""
+S = TypeVar("S", TrainState, PrivateState)
+"""Type of a state that one step moves on: a trainer's, or that of a loop of one's own."""
 
 Data = tuple[Any, ...]
 """A pytree of arrays with a leading axis; the tuple's entries are the loss's arguments."""
 
 
-class Stepping(Protocol):
-    """The part of a state that one noisy step reads and moves on: a trainer's, or that of a loop of one's own.
-
-    Attributes:
-        ledger, rule, step, key, noise: as :class:`.TrainState` has them.
-    """
-
-    @property
-    def ledger(self) -> Any: ...
-
-    @property
-    def rule(self) -> ClippingRule: ...
-
-    @property
-    def step(self) -> Int32[Array, ""]: ...
-
-    @property
-    def key(self) -> jax.Array: ...
-
-    @property
-    def noise(self) -> NoiseState | None: ...
-
-
-def key_of(state: Stepping, purpose: int) -> jax.Array:
+def key_of(state: TrainState | PrivateState, purpose: int) -> jax.Array:
     """Returns the key of a purpose at the state's step."""
     return jax.random.fold_in(jax.random.fold_in(state.key, purpose), state.step)
 
@@ -101,7 +78,7 @@ def runs_begun(sampler: Sampler, step: Array) -> Int32[Array, ""]:
 
 
 def loss_of_row(
-    loss: Callable[[PyTree, Any, jax.Array | None], Array], state: Stepping, *, random: bool
+    loss: Callable[[PyTree, Any, jax.Array | None], Array], state: TrainState | PrivateState, *, random: bool
 ) -> Callable[[PyTree, tuple[Any, Any]], Array]:
     """Returns the loss at the state's step by the parameters and a row: an example and its index in the data.
 
@@ -131,13 +108,12 @@ def with_noise(
     The noise is the sampler's: correlated if it is a :class:`.Correlated`, else independent. The rule moves by a noisy
     count, which the step has paid for.
     """
-    strategy = sampler.strategy if isinstance(sampler, Correlated) else None
     noisy, noise = privatize_step(
-        key_of(state, NOISE), clipped.total, strategy, state.noise, noise_multiplier=noise_multiplier,
+        key_of(state, NOISE), clipped.total, strategy_of(sampler), state.noise, noise_multiplier=noise_multiplier,
         clip_norm=state.rule.sensitivity, expected_batch_size=expected_batch_size, shardings=shardings,
     )  # fmt: skip
     rule = state.rule.update(key_of(state, RULE), clipped.unclipped, sampler.expected_batch_size)
-    after = dataclasses.replace(state, rule=rule, noise=noise, step=state.step + 1)  # type: ignore[type-var]
+    after = dataclasses.replace(state, rule=rule, noise=noise, step=state.step + 1)
     return jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), noisy, params), after
 
 
@@ -210,11 +186,6 @@ class StepProgram:
             raise no_finite_gradient()
 
     @property
-    def strategy(self) -> Strategy | None:
-        """The strategy that correlates the noise of steps; None: it is independent."""
-        return self.sampler.strategy if isinstance(self.sampler, Correlated) else None
-
-    @property
     def rate_varies(self) -> bool:
         """Whether the policy changes the rate at which batches are drawn."""
         least, most = self.policy.sampling_rates
@@ -249,26 +220,25 @@ class StepProgram:
     def step(self, state: TrainState, curve: Array, constants: PyTree, data: Data) -> tuple[Array, TrainState]:
         """Returns whether one update was granted, and the state after it: the old one if it was refused."""
 
-        def batch(state: TrainState) -> tuple[Data, Array, Array]:
+        def update(state: TrainState) -> TrainState:
             indices, mask = self.draw(state)
-            return jax.tree.map(lambda part: part[indices], data), mask, indices
+            return self.update(state, constants, jax.tree.map(lambda part: part[indices], data), mask, indices)
 
-        return self._step(state, curve, constants, batch)
+        return self._if_paid(state, curve, update)
 
     def step_on(
         self, state: TrainState, curve: Array, constants: PyTree, examples: Data, mask: Array
     ) -> tuple[Array, TrainState]:
-        """Returns :meth:`step` on a batch that was fetched outside; with a layout, by :class:`.OwnRows`."""
+        """Returns :meth:`step` on a batch that was fetched outside; with a layout, by :meth:`.Layout.fetch`."""
         if self.layout is not None:
             examples = self.layout.as_drawn(examples, len(mask))
-        return self._step(state, curve, constants, lambda _: (examples, mask))
+        return self._if_paid(state, curve, lambda state: self.update(state, constants, examples, mask))
 
-    def _step(
-        self, state: TrainState, curve: Array, constants: PyTree, batch: Callable[[TrainState], tuple[Any, ...]]
+    def _if_paid(
+        self, state: TrainState, curve: Array, update: Callable[[TrainState], TrainState]
     ) -> tuple[Array, TrainState]:
-        granted, paid = self.pay(state, curve)
         # The update starts from the state that has paid: no branch reaches the data without a payment.
-        update = lambda state: self.update(state, constants, *batch(state))  # noqa: E731
+        granted, paid = self.pay(state, curve)
         return granted, jax.lax.cond(granted, update, lambda unchanged: unchanged, paid)
 
     def sample_key(self, state: TrainState) -> jax.Array:
@@ -314,6 +284,7 @@ class StepProgram:
         # Means take their share of all the step's noise; what is left for the gradients is in ``gradient_noise``.
         metrics = state.metrics
         if self.metrics is not None:
+            assert isinstance(self.policy, Constant)
             metrics = self.metrics.after(
                 metrics,
                 key_of(state, METRICS),
@@ -321,7 +292,7 @@ class StepProgram:
                 examples,
                 mask,
                 clipped.unclipped,
-                noise_multiplier=self._all_noise,
+                noise_multiplier=float(self.policy.noise_multiplier),
                 expected_batch_size=self.sampler.expected_batch_size,
             )
         noise, size = self._noise_and_size(state)
@@ -331,7 +302,7 @@ class StepProgram:
             shardings=shardings,
         )  # fmt: skip
         told = {}
-        if self.strategy is None:  # correlated noise has another deviation at each step
+        if strategy_of(self.sampler) is None:  # correlated noise has another deviation at each step
             told["noise_deviation"] = deviation_of_mean(noise, state.rule.sensitivity, size)
         optimizer = optax.with_extra_args_support(self.optimizer)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **told)
@@ -347,12 +318,6 @@ class StepProgram:
         """Returns in which form the gradients by each parameter are held, and why."""
         row = (example, jax.ShapeDtypeStruct((), jnp.int32))
         return routes(self.loss_of_row(state, constants), state.params, row, ghost=self.ghost)
-
-    @property
-    def _all_noise(self) -> float:
-        """Noise multiplier of a step under a constant policy, all that it releases counted."""
-        assert isinstance(self.policy, Constant)
-        return float(self.policy.noise_multiplier)
 
     def _noise_and_size(self, state: TrainState) -> tuple[Any, Any]:
         """Returns the noise multiplier of the step's gradients, and the expected size of its batch."""

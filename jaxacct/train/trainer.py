@@ -34,7 +34,7 @@ from jaxacct.processes import progress as progress_bar
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
-from jaxacct.train.copies import Sealed, Sole, copy_tree, fixed_setting, owned_settings, place
+from jaxacct.train.copies import Sealed, copy_tree, fixed_setting, owned_settings, place
 from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
 from jaxacct.train.metrics import Metrics, check_parameters, root_mean_square
 from jaxacct.train.models import ExampleLoss, Trainable, check_module, merge_params, split_params
@@ -44,7 +44,7 @@ from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.train.saving import agreed_key, asked_anywhere, check_same, check_settings, fingerprint, save_model
 from jaxacct.train.settings import Items, Ledger
 from jaxacct.train.sources import ArraySource, source_of, stream
-from jaxacct.train.state import Evaluation, Keeper, OwnRows, Progress, Rules, TrainState, layout_of
+from jaxacct.train.state import Evaluation, Keeper, Progress, Rules, TrainState, layout_of
 from jaxacct.train.step import StepProgram, strongly_typed
 
 P = ParamSpec("P")
@@ -58,7 +58,7 @@ class ShortRunWarning(UserWarning):
     """A warning that a call of ``fit`` made fewer steps than it was asked for: the budget pays for no more."""
 
 
-class DPTrainer(Sole, Sealed):
+class DPTrainer(Sealed):
     """A trainer of one Flax module on one data set by DP-SGD, within a budget.
 
     Two of ``epsilon``, ``noise_multiplier`` and a length (``epochs`` or ``steps``) are given, and :attr:`plan` says
@@ -344,7 +344,8 @@ class DPTrainer(Sole, Sealed):
         FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.metrics`).
         """
         validation.check_steps(0 if steps is None else steps)
-        every = self._steps_per_pass if every is None else every
+        one_pass = round(self.sampler.num_examples / self.sampler.expected_batch_size)
+        every = max(1, one_pass) if every is None else every
         validation.check_count(every, "every", "the updates between evaluations")
         check_not_forked()
         if self._fitting:
@@ -438,11 +439,6 @@ class DPTrainer(Sole, Sealed):
         """Whether somebody pressed Ctrl-C."""
         return asked_anywhere(self._interrupts.asked)
 
-    @property
-    def _steps_per_pass(self) -> int:
-        """Number of updates in one expected pass over the data."""
-        return max(1, round(self.sampler.num_examples / self.sampler.expected_batch_size))
-
     def _advance(self, steps: int, keeper: Keeper | None) -> bool:
         """Runs so many steps, adapting in between; returns whether all were granted, or the policy stopped."""
         # A pass makes one chunk: at most up to the policy's next adaptation and to the keeper's next checkpoint. The
@@ -509,10 +505,7 @@ class DPTrainer(Sole, Sealed):
             return state, True
         # Data read by index: batches are drawn and fetched ahead of the steps, by the key that a step draws with.
         key, step_on = self.program.sample_key(state), self._compile(self.program.step_on, (None, self._places))
-        source: Any = self.source
-        if self.program.layout is not None:
-            source = OwnRows(source, self.program.layout)
-        for batch in stream(source, self.sampler, key, steps, start=int(state.step)):
+        for batch in stream(self.source, self.sampler, key, steps, start=int(state.step), layout=self.program.layout):
             granted, state = step_on(state, curve, self._constants, batch.examples, batch.mask)
             if not bool(granted):
                 return state, False
@@ -590,7 +583,8 @@ class DPTrainer(Sole, Sealed):
         if self.plan is not None:
             return self.plan.steps
         if isinstance(self.policy, Constant) and self.ledger_kind == "filter":
-            runs = int(self._ledger(self.delta).remaining(self.mechanism, relation=self.sampler.relation))
+            mechanism = self.sampler.mechanism(self.policy.noise_multiplier)
+            runs = int(self._ledger(self.delta).remaining(mechanism, relation=self.sampler.relation))
             return runs * self.sampler.steps_per_run
         return settings.MOST_STEPS
 
@@ -611,9 +605,7 @@ class DPTrainer(Sole, Sealed):
     @property
     def mechanism(self) -> Any:
         """The mechanism that the next step is accounted as, or the epoch's where the sampler covers an epoch."""
-        return self.sampler.mechanism(self.policy.noise_multiplier) if isinstance(self.policy, Constant) else (
-            self.program.mechanism(self._state)
-        )  # fmt: skip
+        return self.program.mechanism(self._state)
 
     @property
     def clip_norm(self) -> float:

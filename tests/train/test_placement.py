@@ -162,7 +162,7 @@ for name in WAYS:
     }
 
 from jaxacct.train.clipping import Flat, clip_and_sum
-from jaxacct.train.state import sharding_over
+from jaxacct.train.state import layout_of
 
 ROWS = 64
 weights = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, 5), (5, 2))]
@@ -172,9 +172,10 @@ def two_layers(weights, row):
     return jnp.sum((jnp.tanh(row @ weights[0]) @ weights[1]) ** 2)
 
 def compiled(devices, microbatch_size):
+    layout = layout_of(jax.devices()[:devices], None, None, None)
     def run(weights, rows, mask):
         return clip_and_sum(two_layers, weights, rows, mask, rule=Flat(0.5), ghost=True,
-                            microbatch_size=microbatch_size, sharding=sharding_over(jax.devices()[:devices]))
+                            microbatch_size=microbatch_size, sharding=layout and layout.rows)
     return jax.jit(run).lower(weights, rows, jnp.ones(ROWS, bool)).compile()
 
 answer["programs"] = {}

@@ -35,7 +35,7 @@ def moments(tmp_path_factory):
         return looked
 
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((checkpoints, "write_private"), (os, "fsync"), (os, "replace")):
+        for module, name in ((checkpoints, "write_whole"), (os, "fsync"), (os, "replace")):
             patch.setattr(module, name, around(getattr(module, name)))
         keeper = Checkpoints(path.parent, every=4)
         make(seed=None).fit(

@@ -1,5 +1,7 @@
 """What one example adds has the same bits whatever stands beside it; what would look at a batch is refused or seen."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -327,7 +329,7 @@ def mixing(monkeypatch):
         return [
             part._replace(cotangents=part.cotangents + leak)
             if hasattr(part, "cotangents")
-            else part._replace(gradients=part.gradients + leak)
+            else dataclasses.replace(part, gradients=part.gradients + leak)
             for part in honest(self, params, examples)
         ]
 

@@ -32,8 +32,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
 import jax
@@ -42,7 +42,9 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float32, Float64, Int32
 
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.rows import WHOLE, by_shards, lay_out
+from jaxacct.train.copies import group_neighbours
 
 LANES = 128
 """Number of partial sums that are left to float64: few enough to take no time, and enough to keep the halves wide.
@@ -87,7 +89,9 @@ class Contributions(Protocol):
         """Returns a bound on the errors of two such sums over ``rows`` rows together, in units of the clipping norm."""
 
 
-class Stored(NamedTuple):
+@register_dataclass
+@dataclass(frozen=True)
+class Stored:
     """Gradients held entry by entry.
 
     Attributes:
@@ -96,7 +100,7 @@ class Stored(NamedTuple):
     """
 
     gradients: Array
-    spec: PartitionSpec = WHOLE
+    spec: PartitionSpec = field(default=WHOLE, metadata={"static": True})
 
     @classmethod
     def of(cls, gradients: Array, spec: PartitionSpec) -> Self:
@@ -197,7 +201,9 @@ class Summed(NamedTuple):
         return double_margin(rows * self.activations.shape[1], rows) / math.sqrt(CANCELLING)
 
 
-class Looked(NamedTuple):
+@register_dataclass
+@dataclass(frozen=True)
+class Looked:
     """Gradients of a table of which each example looked up a few rows; no row twice in one example.
 
     Attributes:
@@ -208,7 +214,7 @@ class Looked(NamedTuple):
 
     indices: Int32[Array, "batch positions"]
     gradients: Float32[Array, "batch positions width"]
-    size: int
+    size: int = field(metadata={"static": True})
 
     def squares(self) -> Float64[Array, " batch"]:
         return squared_norms(self.gradients)
@@ -272,31 +278,16 @@ class Stacked(NamedTuple):
 
     copies: Contributions
 
+    # Loops over copies have no state: memory for one copy's squares or sum at a time.
     def squares(self) -> Float64[Array, " batch"]:
-        return self._of_each(lambda copy: copy.squares()).sum(axis=0)
+        return jax.lax.map(lambda copy: copy.squares(), self.copies).sum(axis=0)
 
     def sum(self, kept: Bool[Array, " batch"], factor: Float64[Array, " batch"], rows: int) -> Float64[Array, ...]:
-        return self._of_each(lambda copy: copy.sum(kept, factor, rows))
+        return jax.lax.map(lambda copy: copy.sum(kept, factor, rows), self.copies)
 
     def margin(self, rows: int) -> float:
-        parts, rebuilt = self._parts()
-        return rebuilt([part[0] for part in parts]).margin(rows)
-
-    def _of_each(self, run: Callable[[Contributions], Array]) -> Array:
-        """Returns ``run`` of each copy, in a loop without a state: memory for one copy's squares or sum at a time."""
-        parts, rebuilt = self._parts()
-        return jax.lax.map(lambda parts: run(rebuilt(parts)), parts)
-
-    def _parts(self) -> tuple[list[Array], Callable[[list[Array]], Contributions]]:
-        """Returns the arrays, and a function that makes contributions of others in their place."""
-        leaves, structure = jax.tree.flatten(self.copies)
-        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
-
-        def rebuilt(parts: list[Array]) -> Contributions:
-            replaced = dict(zip(places, parts, strict=True))
-            return jax.tree.unflatten(structure, [replaced.get(place, leaf) for place, leaf in enumerate(leaves)])
-
-        return [leaves[place] for place in places], rebuilt
+        first: Contributions = jax.tree.map(lambda part: part[0], self.copies)
+        return first.margin(rows)
 
 
 @dataclass(frozen=True)
@@ -396,7 +387,8 @@ class Together:
             same = all(factor is by[0] for factor in by)
             scales.append(by[0] if same else jnp.stack(by, axis=1)[:, np.repeat(np.arange(len(by)), self.pieces), None])
         # Each group of held gradients is added in one loop over the rows.
-        for group in _groups([starts[number].size for number in stored]):
+        most = 2**17  # entries that stay in a core's cache: speed only
+        for group in group_neighbours([starts[number].size for number in stored], most):
             numbers = [stored[i] for i in group]
             new = add_rows(
                 [starts[n] for n in numbers], [gradients[i] for i in group], kept, [scales[i] for i in group]
@@ -441,20 +433,6 @@ def add_rows(
 
     # XLA's CPU reduction over the leading axis in float64 is twenty times slower than adding row by row.
     return jax.lax.platform_dependent(starts, gradients, kept, factors, cpu=one_by_one, default=at_once)
-
-
-def _groups(sizes: list[int]) -> Iterator[list[int]]:
-    """Yields the numbers of neighbours that have few enough entries together for one loop, or of one that has more."""
-    # ``group`` is open while the next one fits; it is never empty when it is yielded.
-    group, size = list[int](), 0
-    for number, more in enumerate(sizes):
-        if group and size + more > 2**17:  # entries that stay in a core's cache: speed only
-            yield group
-            group, size = [], 0
-        group.append(number)
-        size += more
-    if group:
-        yield group
 
 
 def squared_norms(rows: Array) -> Float64[Array, " batch"]:

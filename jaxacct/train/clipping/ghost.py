@@ -11,11 +11,10 @@ positions t of a_t b_t^T, where a_t is the kernel's input there, and b_t the cot
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ from jax.interpreters import partial_eval
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float32, PyTree
 
-from jaxacct.numerics.pytrees import scan_counts
+from jaxacct.numerics.pytrees import register_dataclass, scan_counts
 from jaxacct.train.clipping.contributions import (
     HIGHEST,
     Contributions,
@@ -44,75 +43,61 @@ Shape = tuple[int, ...]
 """Shape of an array, or some of its axes."""
 
 
-class Layer(Protocol):
-    """A linear map by one parameter, the weight, as a matrix: some of its axes are the rows, the others the columns."""
+@dataclass(frozen=True)
+class Layer:
+    """A linear map by one parameter, the weight, as a matrix: some of its axes are the rows, the others the columns.
 
-    @property
-    def weight_shape(self) -> Shape:
-        """The weight's shape."""
+    Attributes:
+        weight_shape: shape of the weight.
+        rows: the weight's axes that make up the rows of the matrix, in that order.
+    """
 
-    @property
-    def rows(self) -> Shape:
-        """The weight's axes that make up the rows of the matrix, in that order."""
+    weight_shape: Shape
+    rows: Shape
 
     @property
     def columns(self) -> Shape:
         """The weight's other axes, which make up the columns."""
+        return tuple(axis for axis in range(len(self.weight_shape)) if axis not in self.rows)
 
-    def positions(self, output: Shape) -> int:
-        """Returns how often the matrix is applied to one example that makes an output of this shape."""
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
+        rows, columns = (math.prod(self.weight_shape[axis] for axis in axes) for axes in (self.rows, self.columns))
+        return rows, columns
 
     def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
         """Returns a (batch, positions, rows) and b (batch, positions, columns), whose products add up to the gradient.
 
         Arguments are the map's input and the cotangent of its output. A table has the numbers of rows in place of a.
         """
+        raise NotImplementedError
 
-
-def matrix_shape(layer: Layer) -> tuple[int, int]:
-    """Returns the rows and columns of a layer's matrix."""
-    rows, columns = (math.prod(layer.weight_shape[axis] for axis in axes) for axes in (layer.rows, layer.columns))
-    return rows, columns
-
-
-def weight_shaped(layer: Layer, gradient: Array) -> Array:
-    """Returns a gradient by the layer's matrix in the weight's shape."""
-    order = (*layer.rows, *layer.columns)
-    spread = gradient.reshape(tuple(layer.weight_shape[axis] for axis in order))
-    return spread.transpose(tuple(int(axis) for axis in np.argsort(order)))
+    def restore(self, gradient: Array) -> Array:
+        """Returns a gradient by the matrix in the weight's shape."""
+        order = (*self.rows, *self.columns)
+        spread = gradient.reshape(tuple(self.weight_shape[axis] for axis in order))
+        return spread.transpose(tuple(int(axis) for axis in np.argsort(order)))
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Layer):
     """A dense layer: ``dot_general`` without batch axes, the weight on either side.
 
     Attributes:
+        rows: axes of the weight that are summed over.
+        summed: axes of the activation that are summed over, in the same order.
         weight_first: whether the weight is the left operand.
-        summed, weight_summed: axes that are summed over, of the activation and of the weight, in the same order.
-        weight_shape: shape of the weight.
     """
 
-    weight_first: bool
     summed: Shape
-    weight_summed: Shape
-    weight_shape: Shape
-
-    @property
-    def rows(self) -> Shape:
-        return self.weight_summed
-
-    @property
-    def columns(self) -> Shape:
-        return tuple(axis for axis in range(len(self.weight_shape)) if axis not in self.weight_summed)
-
-    def positions(self, output: Shape) -> int:
-        return math.prod(output) // matrix_shape(self)[1]
+    weight_first: bool
 
     def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
         # Axes that are not summed over are positions. Where the weight comes first, so do its columns in the output.
         free = tuple(axis for axis in range(activation.ndim - 1) if axis not in self.summed)
         order = (0, *(axis + 1 for axis in (*free, *self.summed)))
-        batch, (inside, outside) = len(activation), matrix_shape(self)
+        batch, (inside, outside) = len(activation), self.matrix_shape
         activation = activation.transpose(order).reshape(batch, -1, inside)
         if self.weight_first:
             cotangent = cotangent.reshape(batch, outside, -1).transpose(0, 2, 1)
@@ -120,14 +105,14 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Convolution:
+class Convolution(Layer):
     """A convolution: ``conv_general_dilated`` of one group whose right operand is the weight.
 
     Attributes:
+        rows: the kernel's axes of space, and that of its inputs.
         input_axes, weight_axes, output_axes: places of batch, features and space in the operands: as JAX's
             ``lhs_spec``, ``rhs_spec`` and ``out_spec``.
         strides, padding, dilation: one for each spatial axis; the dilation is the kernel's.
-        weight_shape: shape of the weight.
         precision: precision of the products.
     """
 
@@ -137,7 +122,6 @@ class Convolution:
     strides: Shape
     padding: tuple[tuple[int, int], ...]
     dilation: Shape
-    weight_shape: Shape
     precision: Any
 
     def apply(self, forward: Callable[[Array, Array], Array], image: Array, weight: Array) -> Array:
@@ -176,22 +160,10 @@ class Convolution:
             dimension_numbers=jax.lax.ConvDimensionNumbers(self.output_axes, self.weight_axes, self.input_axes),
         )  # fmt: skip
 
-    @property
-    def rows(self) -> Shape:
-        _, inputs, *space = self.weight_axes
-        return (*space, inputs)
-
-    @property
-    def columns(self) -> Shape:
-        return self.weight_axes[:1]
-
-    def positions(self, output: Shape) -> int:
-        return math.prod(output) // matrix_shape(self)[1]
-
     def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
         images = activation.transpose(_channels_last(self.input_axes))
         outputs = cotangent.transpose(_channels_last(self.output_axes))
-        return self._patches(images), outputs.reshape(len(outputs), -1, matrix_shape(self)[1])
+        return self._patches(images), outputs.reshape(len(outputs), -1, self.matrix_shape[1])
 
     def _patches(self, rows: Array) -> Array:
         """Returns the kernel's inputs (batch, positions, area), from rows (batch, images, *space, channels)."""
@@ -211,12 +183,11 @@ class Convolution:
             ]
             rows = jnp.stack(cut, axis=place + 1)
         order = (0, 1, *range(2, 2 + 2 * spatial, 2), *range(3, 3 + 2 * spatial, 2), 2 + 2 * spatial)
-        area = math.prod(self.weight_shape) // self.weight_shape[self.weight_axes[0]]
-        return rows.transpose(order).reshape(len(rows), -1, area)
+        return rows.transpose(order).reshape(len(rows), -1, self.matrix_shape[0])
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Layer):
     """A table of which rows are looked up: ``gather`` of whole rows of a matrix.
 
     Attributes:
@@ -224,19 +195,7 @@ class Table:
         clipped: whether an index out of range means the nearest row, instead of none.
     """
 
-    weight_shape: Shape
     clipped: bool
-
-    @property
-    def rows(self) -> Shape:
-        return (0,)
-
-    @property
-    def columns(self) -> Shape:
-        return (1,)
-
-    def positions(self, output: Shape) -> int:
-        return math.prod(output) // self.weight_shape[1]
 
     def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
         size, width = self.weight_shape
@@ -307,19 +266,21 @@ def find_layer(primitive: str, params: dict[str, Any], shapes: list[Shape], plac
         summed, batched = params["dimension_numbers"]
         if any(map(len, batched)):
             return None
-        return Dense(place == 0, tuple(summed[1 - place]), tuple(summed[place]), shapes[place])
+        return Dense(shapes[place], tuple(summed[place]), tuple(summed[1 - place]), weight_first=place == 0)
     if primitive == "conv_general_dilated" and place == 1:
         if params["feature_group_count"] != 1 or params["batch_group_count"] != 1 or set(params["lhs_dilation"]) != {1}:
             return None
         numbers = params["dimension_numbers"]
+        _, inputs, *space = numbers.rhs_spec
         return Convolution(
+            weight_shape=shapes[1],
+            rows=(*space, inputs),
             input_axes=tuple(numbers.lhs_spec),
             weight_axes=tuple(numbers.rhs_spec),
             output_axes=tuple(numbers.out_spec),
             strides=tuple(params["window_strides"]),
             padding=tuple(tuple(ends) for ends in params["padding"]),
             dilation=tuple(params["rhs_dilation"]),
-            weight_shape=shapes[1],
             precision=params["precision"],
         )
     if primitive == "gather" and place == 0 and len(shapes[0]) == 2:
@@ -331,7 +292,7 @@ def find_layer(primitive: str, params: dict[str, Any], shapes: list[Shape], plac
             and tuple(params["slice_sizes"]) == (1, shapes[0][1])
             and not numbers.operand_batching_dims
         )
-        return Table(shapes[0], params["mode"] == jax.lax.GatherScatterMode.CLIP) if whole_rows else None
+        return Table(shapes[0], (0,), params["mode"] == jax.lax.GatherScatterMode.CLIP) if whole_rows else None
     return None
 
 
@@ -371,6 +332,7 @@ Move = tuple[Shape, Shape | None]
 """Shape before a move, and the order of axes where it is a transposition."""
 
 
+@register_dataclass
 @dataclass(frozen=True)
 class Weight:
     """A parameter on its way to the map that uses it.
@@ -382,11 +344,11 @@ class Weight:
         own, copies: numbers of the scans around that slice it, the outermost 0, and their lengths.
     """
 
-    leaf: int
+    leaf: int = field(metadata={"static": True})
     value: Array
-    moves: tuple[Move, ...] = ()
-    own: tuple[int, ...] = ()
-    copies: Shape = ()
+    moves: tuple[Move, ...] = field(default=(), metadata={"static": True})
+    own: tuple[int, ...] = field(default=(), metadata={"static": True})
+    copies: Shape = field(default=(), metadata={"static": True})
 
     def follow(self, step: core.JaxprEqn, value: Array) -> Weight:
         """Returns the weight after an operation that keeps its entries and has the result ``value``."""
@@ -395,9 +357,9 @@ class Weight:
             order = (*range(first), *(first + axis for axis in step.params["permutation"]))
         return replace(self, value=value, moves=(*self.moves, ((*self.copies, *self.value.shape), order)))
 
-    def slice_scan(self, value: Array, scan: int, length: int) -> Weight:
-        """Returns the weight in a step of that scan, whose copy is ``value``."""
-        return replace(self, value=value, own=(*self.own, scan), copies=(*self.copies, length))
+    def slice_scan(self, scan: int, length: int) -> Weight:
+        """Returns the weight in a step of that scan, which has taken the step's copy off it."""
+        return replace(self, own=(*self.own, scan), copies=(*self.copies, length))
 
 
 @dataclass(frozen=True)
@@ -439,7 +401,8 @@ class Use:
     @property
     def positions(self) -> int:
         """Number of times that each copy of the parameter is applied to one example."""
-        return math.prod(self.steps) // math.prod(self.copies) * self.layer.positions(self.output.shape)
+        of_one_step = math.prod(self.output.shape) // self.layer.matrix_shape[1]
+        return math.prod(self.steps) // math.prod(self.copies) * of_one_step
 
     @property
     def sides(self) -> tuple[Any, Any]:
@@ -486,9 +449,7 @@ class Use:
 
     def restore(self, gradient: Array) -> Array:
         """Returns a gradient by the map's matrix, or by that of each copy, in the parameter's own shape."""
-        shaped = functools.partial(weight_shaped, self.layer)
-        if self.own:
-            shaped = jax.vmap(shaped)
+        shaped = jax.vmap(self.layer.restore) if self.own else self.layer.restore
         gradient = shaped(gradient).reshape(*self.copies, *self.layer.weight_shape)
         # The moves are undone, the last one first.
         for shape, order in reversed(self.moves):
@@ -572,7 +533,8 @@ class Uses:
                 if path not in shifts:
                     return [output], {}
                 if isinstance(layer, Convolution):
-                    output = layer.apply(functools.partial(_convolve, jaxpr, step), activation, weight.value)
+                    convolve = lambda image, kernel: run_alone(jaxpr, step, [image, kernel])[0]  # noqa: E731
+                    output = layer.apply(convolve, activation, weight.value)
                 return [output + shifts[path]], {path: activation}
         self._open(given, name)
         return results, {}
@@ -580,18 +542,14 @@ class Uses:
     def _rematerialize(
         self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
-        """Returns the results of a rematerialized function, evaluated within a new ``jax.checkpoint``.
+        """Returns the results of a rematerialized function, evaluated within a new ``jax.checkpoint``."""
 
-        Weights are closed over, for they are no arrays; values and shifts are arguments.
-        """
-        inner = step.params["jaxpr"]
-
-        def body(plain: list[Any], own: dict[Path, Array]) -> tuple[list[Any], dict[Path, Array]]:
-            results, seen = self._evaluate(inner, (), _close_over(given, plain), own, path, steps)
+        def body(given: list[Any], own: dict[Path, Array]) -> tuple[list[Any], dict[Path, Array]]:
+            results, seen = self._evaluate(step.params["jaxpr"], (), given, own, path, steps)
             return self._open(results, step.primitive.name), seen
 
         options = {"prevent_cse": step.params["prevent_cse"], "policy": step.params["policy"]}
-        return jax.checkpoint(body, **options)(_plain(given), _below(shifts, path))
+        return jax.checkpoint(body, **options)(given, _below(shifts, path))
 
     def _scan(
         self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
@@ -609,18 +567,14 @@ class Uses:
         # The state is that of the given scan; each step also takes its part of the shifts, and stacks the maps' inputs.
         def body(carry: list[Any], rows: Any) -> tuple[list[Any], Any]:
             own, slices = rows
-            parts = [
-                stack.slice_scan(part, len(steps), length) if isinstance(stack, Weight) else part
-                for stack, part in zip(stacks, slices, strict=True)
-            ]
+            parts = [part.slice_scan(len(steps), length) if isinstance(part, Weight) else part for part in slices]
             inputs = [*fixed, *carry, *parts]
             results, seen = self._evaluate(inner.jaxpr, inner.consts, inputs, own, path, (*steps, length))
             results = self._open(results, "scan")
             return results[: last - first], (results[last - first :], seen)
 
-        rows = _below(shifts, path), [stack.value if isinstance(stack, Weight) else stack for stack in stacks]
         options = {"length": length, "reverse": step.params["reverse"], "unroll": step.params["unroll"]}
-        carry, (stacked, seen) = jax.lax.scan(body, start, rows, **options)
+        carry, (stacked, seen) = jax.lax.scan(body, start, (_below(shifts, path), stacks), **options)
         return [*carry, *stacked], seen
 
     def _open(self, values: list[Any], name: str) -> list[Any]:
@@ -641,23 +595,9 @@ def keeps_entries(step: core.JaxprEqn) -> bool:
     return step.primitive.name in moved and before.size == after.size and jnp.issubdtype(after.dtype, jnp.floating)
 
 
-def _plain(given: list[Any]) -> list[Any]:
-    """Returns all values but the weights, None in their places."""
-    return [None if isinstance(value, Weight) else value for value in given]
-
-
-def _close_over(given: list[Any], plain: list[Any]) -> list[Any]:
-    """Returns the weights among ``given``, and ``plain`` for all else."""
-    return [value if isinstance(value, Weight) else other for value, other in zip(given, plain, strict=True)]
-
-
 def _below(shifts: dict[Path, Array], path: Path) -> dict[Path, Array]:
     """Returns the shifts of the uses inside of an operation."""
     return {place: shift for place, shift in shifts.items() if place[: len(path)] == path}
-
-
-def _convolve(jaxpr: core.Jaxpr, step: core.JaxprEqn, image: Array, kernel: Array) -> Array:
-    return run_alone(jaxpr, step, [image, kernel])[0]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -693,41 +633,35 @@ class Tap:
     def contributions(
         self, activations: dict[Path, Array], cotangents: dict[Path, Array], spec: PartitionSpec
     ) -> Contributions:
-        """Returns the batch's gradients of the first use's matrix, of a parameter that lies as ``spec`` says."""
-        found = self._of_each_copy(activations, cotangents, spec)
-        return Stacked(found) if self.uses[0][1].own else found
+        """Returns the batch's gradients of the first use's matrix, of a parameter that lies as ``spec`` says.
 
-    def _of_each_copy(
-        self, activations: dict[Path, Array], cotangents: dict[Path, Array], spec: PartitionSpec
-    ) -> Contributions:
-        """Returns :meth:`contributions`; if the parameter has copies, an axis of them is in front of all arrays."""
-        parts, matrix = [], self._lying(spec)
+        If the parameter has copies, an axis of them is in front of all arrays.
+        """
+        parts, first = [], self.uses[0][1]
         # Factors of all uses of the first use's matrix; those of its transpose exchange a and b.
         for path, use in self.uses:
             left, right = use.factors(activations[path], cotangents[path])
-            parts.append((left, right) if use.sides == self.uses[0][1].sides else (right, left))
+            parts.append((left, right) if use.sides == first.sides else (right, left))
         lookups = sum(isinstance(use.layer, Table) for _, use in self.uses)
-        axis = 1 + bool(self.uses[0][1].own)
-        left, right = _join(parts[lookups:], axis)
-        if not lookups:
-            return matrix_contributions(left, right, matrix)
-        indices, gradients = _join(parts[:lookups], axis)
-        if left is None:
-            return looked_up(indices, gradients, self.uses[0][1].layer.weight_shape[0])
-        return Tied(indices, *(part.astype(jnp.float32) for part in (gradients, left, right)))
-
-    def _lying(self, spec: PartitionSpec) -> PartitionSpec:
-        """Returns how the first use's matrix lies: by rows and columns."""
-        use = self.uses[0][1]
-        plain = all(isinstance(axis, int) for axes in use.sides for axis in axes)  # not reshaped
-        return PartitionSpec(*(side(spec, axes, use.shape) for axes in use.sides)) if plain else WHOLE
+        axis = 1 + bool(first.own)
+        (indices, gradients), (left, right) = _join(parts[:lookups], axis), _join(parts[lookups:], axis)
+        found: Contributions
+        if indices is None:
+            plain = all(isinstance(axis, int) for axes in first.sides for axis in axes)  # not reshaped
+            lying = PartitionSpec(*(side(spec, axes, first.shape) for axes in first.sides)) if plain else WHOLE
+            found = matrix_contributions(left, right, lying)
+        elif left is None:
+            found = looked_up(indices, gradients, first.layer.weight_shape[0])
+        else:
+            found = Tied(indices, *(part.astype(jnp.float32) for part in (gradients, left, right)))
+        return Stacked(found) if first.own else found
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of a sum of contributions; stored ones are transposed."""
         use = self.uses[0][1]
         copies = (math.prod(use.copies),) if use.own else ()
-        rows, columns = matrix_shape(use.layer)
+        rows, columns = use.layer.matrix_shape
         return (*copies, columns, rows) if self.form is Stored else (*copies, rows, columns)
 
     def restore(self, total: Array) -> Array:
@@ -803,23 +737,21 @@ class GhostLoss:
         refuse(traced.jaxpr)
         self._uses = Uses(traced, self._count)
         self.taps: dict[int, Tap] = {}
-        self.reasons: list[str] = []
-        # Each parameter gets a form that leaves out its gradients, or the reason why it has none.
-        for leaf in range(self._count):
-            form, reason, uses = self._choose(leaf, shapes[leaf])
-            self.reasons.append(reason)
+        self._forms: list[type[Contributions]] = []
+        self._reasons: list[str] = []
+        held: list[tuple[Shape, bool]] = []
+        # Each parameter gets a form that leaves out its gradients, or the reason why it has none. ``held`` is the shape
+        # of its sum, and whether its gradients are held by entry in float32, and not by copies.
+        for leaf, shape in enumerate(shapes[: self._count]):
+            form, reason, uses = self._choose(leaf, shape)
+            self._forms.append(form)
+            self._reasons.append(reason)
             if uses:
                 self.taps[leaf] = Tap(uses, form)
-        self.together = Together.of(
-            [self.taps[leaf].shape if leaf in self.taps else shapes[leaf].shape for leaf in range(self._count)],
-            [self._is_stored(leaf, shapes[leaf]) for leaf in range(self._count)],
-        )
-
-    def _is_stored(self, leaf: int, shape: jax.ShapeDtypeStruct) -> bool:
-        """Returns whether a parameter's gradients are held by entry in float32, and not by copies."""
-        tap = self.taps.get(leaf)
-        of_copies = tap is not None and bool(tap.uses[0][1].own)
-        return (tap is None or tap.form is Stored) and not of_copies and shape.dtype.itemsize <= 4
+            of_copies = bool(uses) and bool(uses[0][1].own)
+            is_stored = form is Stored and not of_copies and shape.dtype.itemsize <= 4
+            held.append((self.taps[leaf].shape if uses else shape.shape, is_stored))
+        self.together = Together.of(*zip(*held, strict=True))
 
     def _choose(
         self, leaf: int, shape: jax.ShapeDtypeStruct
@@ -854,10 +786,10 @@ class GhostLoss:
             return Looked, f"{size}: rows that are looked up", tuple(uses)
         if tables:
             written = sum(use.positions for use in dense)
-            cost = written * sum(matrix_shape(dense[0].layer)) * (afforded if written >= many else 1)
+            cost = written * sum(dense[0].layer.matrix_shape) * (afforded if written >= many else 1)
             form: type[Contributions] = Tied if entries > cost else Stored
             return form, f"{size}, some of which look up rows", tuple(uses) if form is Tied else ()
-        rows, columns = matrix_shape(dense[0].layer)
+        rows, columns = dense[0].layer.matrix_shape
         form = matrix_form(positions, rows, columns)
         # Gradients of their own are added up use by use, or step by step in a loop, which pays where they are small.
         # Held by uses, a loop whose steps have copies would keep the maps' inputs and outputs beside what it keeps for
@@ -876,8 +808,7 @@ class GhostLoss:
 
     def routes(self) -> Routes:
         """Returns how the gradients of each parameter are held, and why."""
-        forms = [self.taps[leaf].form if leaf in self.taps else Stored for leaf in range(self._count)]
-        return Routes.of(jax.tree.unflatten(self._params, range(self._count)), forms, self.reasons)
+        return Routes.of(jax.tree.unflatten(self._params, range(self._count)), self._forms, self._reasons)
 
     def contributions(self, params: PyTree, examples: PyTree) -> list[Contributions]:
         """Returns, for each parameter, the gradients of all examples in some form."""

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float64, PyTree
 
-from jaxacct.numerics.precision import is_concrete, within_scope
+from jaxacct.numerics.precision import is_concrete, scope, within_scope
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored, Together
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
 from jaxacct.train.clipping.rows import WHOLE, Shards, apart, check_rows, deal, fill_up, refuse, rows_at_once
@@ -146,7 +146,7 @@ def clip_and_sum(
         return ClippedSum(*summed(None, params, rule, examples, mask))
     count = len(jax.tree.leaves(params))
     shards = Shards(sharding, (WHOLE,) * count if specs is None else tuple(jax.tree.leaves(specs)))
-    return ClippedSum(*_over_devices(functools.partial(summed, shards), shards)(params, rule, examples, mask))
+    return ClippedSum(*_sum_over_devices(functools.partial(summed, shards), shards, params, rule, examples, mask))
 
 
 @within_scope
@@ -190,15 +190,17 @@ def _sum_rows(
 ) -> tuple[PyTree, Array]:
     """Returns the sums over these rows, of ``batch`` in all, block by block up to the last one that counts."""
     # Traced here, where each device runs: values that the loss closes over, such as a step's key, lie as they do there.
-    lying = tuple(map(shards.by_tensors, range(len(shards.specs)))) if shards else None
-    gradients = (GhostLoss if ghost else StoredLoss)(loss, params, jax.tree.map(_one, examples), lying)
+    lying = shards.by_tensors if shards else None
+    one = jax.tree.map(lambda rows: jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype), examples)
+    gradients = (GhostLoss if ghost else StoredLoss)(loss, params, one, lying)
+    leaves, structure = jax.tree.flatten(params)
     # Blocks are whole tiles of rows, so that a row's bits do not depend on its place (:mod:`.rows`).
     size, rows = rows_at_once(len(mask), microbatch_size), len(mask)
-    start = _zeros(gradients, params, shards)
-    if size >= rows:
-        mask, examples = jnp.pad(mask, (0, size - rows)), fill_up(examples, rows, size)
-        sums = _add(gradients, gradients.contributions(params, examples), mask, start, rule, params, batch, shards)
-        return _finish(gradients, params, sums, shards)
+    # Sums over no rows: as they are held together, or on a mesh the shards of each parameter's.
+    with scope():
+        totals = shards.zeros(leaves) if shards else gradients.together.zeros()
+        sums = totals, jnp.zeros((), jnp.float64)
+    add = functools.partial(_add, gradients, rule, structure, batch, shards)
 
     # The loop's state is the sums and the count so far; a step adds one block of ``size`` rows. It ends with the last
     # block that has a row that counts. Where devices meet in collectives, all go through as many blocks as the longest.
@@ -207,44 +209,45 @@ def _sum_rows(
         first = jnp.minimum(block * size, rows - size)
         cut = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=size)
         kept = cut(mask) & (first + jnp.arange(size) >= block * size)
-        parts = gradients.contributions(params, jax.tree.map(cut, examples))
-        return _add(gradients, parts, kept, sums, rule, params, batch, shards)
+        return add(gradients.contributions(params, jax.tree.map(cut, examples)), kept, sums)
 
-    used = jnp.max(jnp.where(mask, jnp.arange(1, rows + 1), 0))
-    if shards and shards.meet:
-        used = jax.lax.pmax(used, shards.axes)
-    sums = jax.lax.fori_loop(0, (used + size - 1) // size, add_block, start)
-    return _finish(gradients, params, sums, shards)
+    if size >= rows:
+        parts = gradients.contributions(params, fill_up(examples, rows, size))
+        sums = add(parts, jnp.pad(mask, (0, size - rows)), sums)
+    else:
+        used = jnp.max(jnp.where(mask, jnp.arange(1, rows + 1), 0))
+        if shards and shards.meet:
+            used = jax.lax.pmax(used, shards.axes)
+        sums = jax.lax.fori_loop(0, (used + size - 1) // size, add_block, sums)
+    with scope():
+        totals = sums[0] if shards else gradients.restore(gradients.together.apart(sums[0]))
+        return jax.tree.unflatten(structure, totals), sums[1]
 
 
-def _over_devices(summed: Summing, shards: Shards) -> Summing:
+def _sum_over_devices(
+    summed: Summing, shards: Shards, params: PyTree, rule: ClippingRule, examples: PyTree, mask: Array
+) -> tuple[PyTree, Array]:
     """Returns ``summed`` with each device's rows summed by itself, and the sums added up."""
 
-    @within_scope
-    def added_up(sums: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
-        totals, structure = jax.tree.flatten(sums[0])
-        totals, count = shards.added_up(totals, sums[1])
-        return jax.tree.unflatten(structure, totals), count
-
     def on_each(params: PyTree, rule: ClippingRule, examples: PyTree, mask: Array) -> tuple[PyTree, Array]:
-        own = jax.tree.map(lambda rows: rows[:, 0], (examples, mask))
-        return added_up(summed(params, rule, *own))
+        totals, count = summed(params, rule, *jax.tree.map(lambda rows: rows[:, 0], (examples, mask)))
+        leaves, structure = jax.tree.flatten(totals)
+        with scope():
+            leaves, count = shards.added_up(leaves, count)
+        return jax.tree.unflatten(structure, leaves), count
 
-    def over_devices(params: PyTree, rule: ClippingRule, examples: PyTree, mask: Array) -> tuple[PyTree, Array]:
-        # Copies of the last row fill up the last turn; ``real`` masks them out, whatever the mask says of that row.
-        examples, kept = jax.tree.map(lambda rows: deal(rows, shards.devices), (examples, mask))
-        real = np.arange(kept.size).reshape(kept.shape) < len(mask)
-        structure, turns = jax.tree.structure(params), PartitionSpec(None, shards.axes)
-        lying = jax.tree.unflatten(structure, map(shards.by_rows, range(len(shards.specs))))
-        # Unchecked: with JAX's check of what varies over devices, the derivative by a shared parameter would be added
-        # up over devices before it is clipped.
-        spread = jax.shard_map(
-            on_each, mesh=shards.rows.mesh, in_specs=(WHOLE, WHOLE, turns, turns), out_specs=(lying, WHOLE),
-            axis_names=set(shards.axes), check_vma=False,
-        )  # fmt: skip
-        return spread(params, rule, examples, kept & real)
-
-    return over_devices
+    # Copies of the last row fill up the last turn; ``real`` masks them out, whatever the mask says of that row.
+    examples, kept = jax.tree.map(lambda rows: deal(rows, shards.devices), (examples, mask))
+    real = np.arange(kept.size).reshape(kept.shape) < len(mask)
+    structure, turns = jax.tree.structure(params), PartitionSpec(None, shards.axes)
+    lying = jax.tree.unflatten(structure, shards.by_rows)
+    # Unchecked: with JAX's check of what varies over devices, the derivative by a shared parameter would be added up
+    # over devices before it is clipped.
+    spread = jax.shard_map(
+        on_each, mesh=shards.rows.mesh, in_specs=(WHOLE, WHOLE, turns, turns), out_specs=(lying, WHOLE),
+        axis_names=set(shards.axes), check_vma=False,
+    )  # fmt: skip
+    return spread(params, rule, examples, kept & real)
 
 
 class StoredLoss:
@@ -285,48 +288,22 @@ def check_loss(
         found = [jax.vmap(loss, in_axes=(None, 0))(params, examples)]
         for part in gradients.contributions(params, examples):
             stacked = isinstance(part, Stacked)
-            parts = [leaf for leaf in jax.tree.leaves(part) if isinstance(leaf, jax.Array)]
-            found += [jnp.moveaxis(leaf, 1, 0) if stacked else leaf for leaf in parts]
+            found += [jnp.moveaxis(leaf, 1, 0) if stacked else leaf for leaf in jax.tree.leaves(part)]
         return found
 
     return check_rows(look, params, shapes[1], rows_at_once(rows, microbatch_size))
 
 
-def _one(rows: Array) -> jax.ShapeDtypeStruct:
-    """Returns the shape and dtype of one row."""
-    return jax.ShapeDtypeStruct(rows.shape[1:], rows.dtype)
-
-
-@within_scope
-def _zeros(
-    gradients: GhostLoss | StoredLoss, params: PyTree, shards: Shards | None
-) -> tuple[list[Array], Float64[Array, ""]]:
-    """Returns the sums over no rows: as they are held together, or on a mesh the shards of each parameter's."""
-    if shards is None:
-        return gradients.together.zeros(), jnp.zeros((), jnp.float64)
-    shapes = [shards.shard_shape(leaf, value.shape) for leaf, value in enumerate(jax.tree.leaves(params))]
-    return [jnp.zeros(shape, jnp.float64) for shape in shapes], jnp.zeros((), jnp.float64)
-
-
-@within_scope
-def _finish(
-    gradients: GhostLoss | StoredLoss, params: PyTree, sums: tuple[list[Array], Array], shards: Shards | None
-) -> tuple[PyTree, Array]:
-    """Returns the sums over all rows as a pytree like the parameters, and the count."""
-    totals = sums[0] if shards else gradients.restore(gradients.together.apart(sums[0]))
-    return jax.tree.unflatten(jax.tree.structure(params), totals), sums[1]
-
-
 @within_scope
 def _add(
     gradients: GhostLoss | StoredLoss,
+    rule: ClippingRule,
+    structure: jax.tree_util.PyTreeDef,
+    rows: int,
+    shards: Shards | None,
     parts: list[Contributions],
     mask: Array,
     sums: tuple[list[Array], Array],
-    rule: ClippingRule,
-    params: PyTree,
-    rows: int,
-    shards: Shards | None,
 ) -> tuple[list[Array], Array]:
     """Returns the sums with a block's contributions added, of a batch of ``rows`` in all."""
     # Norms are raised by all roundings before they are clipped; what is computed then keeps to the sensitivity.
@@ -336,7 +313,7 @@ def _add(
     together = gradients.together if shards is None else Together(gradients.together.shapes, ())
     packed = together.side_by_side(parts)
     squares = [square * (1 + margin) ** 2 for square in together.squares(parts, packed)]
-    factors, within = rule.factors(jax.tree.unflatten(jax.tree.structure(params), squares))
+    factors, within = rule.factors(jax.tree.unflatten(structure, squares))
     # A row that is not finite is left out by a select, never by a factor of 0, which would leave NaN. A traced norm
     # below LEAST_CLIP_NORM, whose float32 products would flush, leaves everything out.
     finite = jnp.isfinite(sum(squares))

@@ -169,9 +169,9 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
         params = jax.tree.map(lambda leaf: _make_up(leaf, 0.3 * random.standard_normal(leaf.shape)), params)
 
     draws = (random.random, random.standard_normal, np.zeros, np.ones)
-    kinds = [_of_kind(example, draw) for draw in draws]
+    kinds = [make_up(example, draw) for draw in draws]
     # Near the end of float32: a sum of two such numbers overflows.
-    kinds += [_of_kind(example, functools.partial(np.full, fill_value=value)) for value in (np.nan, 3e38, -3e38)]
+    kinds += [make_up(example, functools.partial(np.full, fill_value=value)) for value in (np.nan, 3e38, -3e38)]
     stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *kinds)
     looked = jax.jit(lambda params, kinds, chosen: look(params, jax.tree.map(lambda kind: kind[chosen], kinds)))
     alone: dict[int, tuple[list[np.ndarray], bool]] = {}
@@ -214,7 +214,8 @@ def _mixtures(size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
         yield np.where(is_own, (rank + turn // 2) % 2, beside[(number + turn // 2) % len(beside)])
 
 
-def _of_kind(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
+def make_up(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
+    """Returns an example of made-up numbers, which ``draw`` gives for a shape."""
     return jax.tree.map(lambda part: _make_up(part, draw(part.shape)), example)
 
 
@@ -417,20 +418,23 @@ class Shards:
         """Whether devices exchange sums block by block, and therefore have to go through equally many blocks."""
         return any(map(names_in, self.specs))
 
-    def by_rows(self, leaf: int) -> PartitionSpec:
-        """Returns how a parameter lies over the row axes."""
-        return _restrict(self.specs[leaf], self.axes)
+    @property
+    def by_rows(self) -> list[PartitionSpec]:
+        """How each parameter lies over the row axes."""
+        return [_restrict(spec, self.axes) for spec in self.specs]
 
-    def by_tensors(self, leaf: int) -> PartitionSpec:
-        """Returns how a parameter lies over the axes of tensors."""
-        return _restrict(self.specs[leaf], [axis for axis in self.rows.mesh.axis_names if axis not in self.axes])
+    @property
+    def by_tensors(self) -> list[PartitionSpec]:
+        """How each parameter lies over the axes of tensors."""
+        tensors = [axis for axis in self.rows.mesh.axis_names if axis not in self.axes]
+        return [_restrict(spec, tensors) for spec in self.specs]
 
     def scatter(self, leaf: int, total: Array) -> Array:
         """Returns, on each device, its shard of the sum of all ``total`` over the row axes that divide the parameter.
 
         Float64 sums are added in another order, which their margins allow for.
         """
-        rows, tensors = self.by_rows(leaf), self.by_tensors(leaf)
+        rows, tensors = self.by_rows[leaf], self.by_tensors[leaf]
         total = _lay_out(total, tensors)
         divided = [axis for axis, entry in enumerate(rows) if entry is not None]
 
@@ -447,9 +451,10 @@ class Shards:
         names = set(names_in(tensors))
         return jax.shard_map(scatter, in_specs=tensors, out_specs=tensors, axis_names=names, check_vma=False)(total)
 
-    def shard_shape(self, leaf: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape of what :meth:`scattered` returns."""
-        return NamedSharding(self.rows.mesh, self.by_rows(leaf)).shard_shape(shape)
+    def zeros(self, params: Sequence[Array]) -> list[Array]:
+        """Returns zeros of the shapes of what :meth:`scatter` returns, to add it to; inside the float64 scope."""
+        lying = [NamedSharding(self.rows.mesh, spec) for spec in self.by_rows]
+        return [jnp.zeros(lies.shard_shape(leaf.shape), jnp.float64) for lies, leaf in zip(lying, params, strict=True)]
 
     def added_up(self, totals: Sequence[Array], count: Array) -> tuple[list[Array], Array]:
         """Returns, on each device, the sums and the count added up over the row axes that do not divide them."""
@@ -462,7 +467,7 @@ class Shards:
             here = [found[leaf] for leaf in places] + ([rest] if axes == self.axes else [])
             if not axes:
                 continue
-            here = self._sum(here, axes, [self.by_tensors(leaf) for leaf in places])
+            here = self._sum(here, axes, [self.by_tensors[leaf] for leaf in places])
             rest = here.pop() if axes == self.axes else rest
             for leaf, total in zip(places, here, strict=True):
                 found[leaf] = total

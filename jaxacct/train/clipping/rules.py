@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 
 from jaxacct import validation
-from jaxacct.numerics.precision import in_float64, is_concrete
+from jaxacct.numerics.precision import as_float64, in_float64, is_concrete
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
@@ -131,8 +131,8 @@ class Automatic(ClippingRule):
         return self.clip_norm
 
     def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
-        norm, bound = _norm(squares), _wide(self.clip_norm)
-        factor = bound / (norm + _wide(self.stability))
+        norm, bound = _norm(squares), as_float64(self.clip_norm)
+        factor = bound / (norm + as_float64(self.stability))
         return jax.tree.map(lambda _: factor, squares), norm <= bound
 
 
@@ -195,7 +195,7 @@ class PerLayer(ClippingRule):
 
     @in_float64
     def _traced_sensitivity(self) -> Array:
-        return jnp.sqrt(sum(jnp.square(_wide(norm)) for norm in self.clip_norms)) * self._rounded_up
+        return jnp.sqrt(sum(jnp.square(as_float64(norm)) for norm in self.clip_norms)) * self._rounded_up
 
     @property
     def _rounded_up(self) -> float:
@@ -235,7 +235,7 @@ class PerLayer(ClippingRule):
 
 @register_dataclass
 @dataclass(frozen=True)
-class AdaptiveQuantile(ClippingRule):
+class AdaptiveQuantile(Flat):
     """Flat clipping whose norm moves towards a quantile of the examples' gradient norms.
 
     Each step counts, with Gaussian noise, the examples whose norm is within ``clip_norm``, and multiplies ``clip_norm``
@@ -267,7 +267,6 @@ class AdaptiveQuantile(ClippingRule):
     1.001252
     """
 
-    clip_norm: ArrayLike
     target_quantile: ArrayLike = 0.5
     learning_rate: ArrayLike = 0.2
     count_noise: float = dataclasses.field(default=10.0, metadata={"static": True})
@@ -277,13 +276,6 @@ class AdaptiveQuantile(ClippingRule):
         validation.check_probability(self.target_quantile, "target_quantile")
         validation.check_positive(self.learning_rate, "learning_rate")
         validation.check_positive(self.count_noise, "count_noise")
-
-    @property
-    def sensitivity(self) -> ArrayLike:
-        return self.clip_norm
-
-    def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
-        return flat_factors(squares, self.clip_norm)
 
     def gradient_noise_multiplier(self, noise_multiplier: float) -> float:
         """Returns ``z_g = (1/z^2 - 1/(2 s)^2)^(-1/2)``, rounded up: the noise multiplier that the gradients then have.
@@ -325,17 +317,17 @@ class AdaptiveQuantile(ClippingRule):
     @in_float64(safe=as_it_is)
     def _move(self, unclipped: ArrayLike, noise: Array, expected_batch_size: float) -> Array:
         """Returns the clipping norm after a step towards the quantile, by the noisy share of unclipped examples."""
-        count = jnp.asarray(unclipped, jnp.float64) + self.count_noise * noise
+        count = as_float64(unclipped) + self.count_noise * noise
         share = count / expected_batch_size + 0.5  # the centred count is 1/2 above and below
-        step = -jnp.asarray(self.learning_rate, jnp.float64) * (share - jnp.asarray(self.target_quantile, jnp.float64))
+        step = -as_float64(self.learning_rate) * (share - as_float64(self.target_quantile))
         # Kept within the range in which float32 products of gradients lose nothing that matters.
-        moved = jnp.asarray(self.clip_norm, jnp.float64) * jnp.exp(step)
+        moved = as_float64(self.clip_norm) * jnp.exp(step)
         return jnp.clip(moved, LEAST_CLIP_NORM, MOST_CLIP_NORM)
 
 
 def flat_factors(squares: PyTree, clip_norm: ArrayLike) -> tuple[PyTree, Bool[Array, " batch"]]:
     """Returns one factor for all parameters, and which norms are within ``clip_norm``; inside the float64 scope."""
-    norm, bound = _norm(squares), _wide(clip_norm)
+    norm, bound = _norm(squares), as_float64(clip_norm)
     # A norm that is NaN is not within, and its factor is not used.
     within = norm <= bound
     factor = jnp.where(within, 1.0, bound / norm)
@@ -365,11 +357,6 @@ def check_finite_clip_norm(value: Any, name: str = "clip_norm") -> None:
             f"{name} = {value} is above 2^60: gradients as long as that are left out, and noise of its size would be "
             "all that is learned. Give a smaller one."
         )
-
-
-def _wide(value: ArrayLike) -> Float64[Array, ""]:
-    """Returns a number in float64."""
-    return jnp.asarray(value, jnp.float64)
 
 
 def _norm(squares: PyTree) -> Float64[Array, " batch"]:

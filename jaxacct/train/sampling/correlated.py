@@ -25,6 +25,7 @@ from jaxacct.train.sampling.sampler import (
     Batch,
     Sampler,
     Separating,
+    check_capacity,
     check_num_examples,
     coins,
     cut_cost,
@@ -134,6 +135,11 @@ def drawn_by(sampler: Sampler) -> Sampler:
     return sampler.batches if isinstance(sampler, Correlated) else sampler
 
 
+def strategy_of(sampler: Sampler) -> Strategy | None:
+    """Returns the strategy that correlates the noise on a sampler's batches; None: it is independent."""
+    return sampler.strategy if isinstance(sampler, Correlated) else None
+
+
 # ----------------------------------------------------------------------------------------------------
 # Cyclic Poisson sampling: groups of examples take turns, and a step samples from its group.
 #
@@ -182,12 +188,7 @@ class CyclicPoissonSampler:
         check_num_examples(self.num_examples)
         validation.check_whole(self.groups, "groups", 1, MOST_BINS, "the number of groups")
         object.__setattr__(self, "sampling_rate", drawn_rate(self.sampling_rate))
-        size, rate = self._trials
-        if self.capacity < min((size + 1) * rate + 1, size + 1):
-            raise ValueError(
-                f"capacity = {self.capacity} is not above the expected batch size, {self.expected_batch_size:.1f}: "
-                "batches would be cut all the time. Use CyclicPoissonSampler.for_budget."
-            )
+        check_capacity(self, *self._trials)
 
     @classmethod
     def for_budget(
@@ -311,12 +312,7 @@ class RandomAllocationSampler:
         check_num_examples(self.num_examples)
         validation.check_whole(self.batches, "batches", 1, MOST_BINS, "the batches of an epoch")
         validation.check_whole(self.participations, "participations", 1, self.batches, "the batches of an example")
-        if self.capacity < min((self.num_examples + 1) * self._rate + 1, self.num_examples + 1):
-            raise ValueError(
-                f"capacity = {self.capacity} is not above the expected batch size, "
-                f"{self.expected_batch_size:.1f}: batches would be cut all the time. Use "
-                "RandomAllocationSampler.for_budget."
-            )
+        check_capacity(self, self.num_examples, self._rate)
 
     @classmethod
     def for_budget(

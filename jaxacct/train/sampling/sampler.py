@@ -105,6 +105,15 @@ def check_num_examples(num_examples: int) -> None:
         )
 
 
+def check_capacity(sampler: Sampler, trials: int, rate: float) -> None:
+    """Raises ValueError where samples of ``trials`` examples, each at a rate, would be cut more often than not."""
+    if sampler.capacity < min((trials + 1) * rate + 1, trials + 1):
+        raise ValueError(
+            f"capacity = {sampler.capacity} is not above the expected batch size, {sampler.expected_batch_size:.1f}: "
+            f"batches would be cut all the time. Use {type(sampler).__name__}.for_budget."
+        )
+
+
 def drawn_rate(sampling_rate: float) -> float:
     """Returns the rate that 32 random bits can meet exactly, next to the one given."""
     validation.check_sampling_rate(sampling_rate)
@@ -145,10 +154,15 @@ def pack(
 
 def coins(key: jax.Array, count: int, rate: float) -> Bool[Array, " count"]:
     """Returns which of ``count`` examples take part, each by itself, at a rate that is a multiple of 2^-32."""
+    return fall_below(jax.random.bits(key, (count,), jnp.uint32), rate)
+
+
+def fall_below(bits: UInt32[Array, " n"], rate: float) -> Bool[Array, " n"]:
+    """Returns where random bits fall below a rate that is a multiple of 2^-32, which they do with that probability."""
     threshold = round(rate * RATE_UNIT)
     if threshold == RATE_UNIT:  # 2^32 itself does not fit into 32 bits
-        return jnp.ones(count, bool)
-    return jax.random.bits(key, (count,), jnp.uint32) < jnp.uint32(threshold)
+        return jnp.ones(bits.shape, bool)
+    return bits < jnp.uint32(threshold)
 
 
 def places(key: jax.Array, count: int, bins: int) -> Int32[Array, " count"]:
@@ -162,14 +176,20 @@ def modulo(words: UInt32[Array, "2 n"], bins: Array) -> Int32[Array, " n"]:
     return (((words[0] % bins) * unit % bins + words[1] % bins) % bins).astype(jnp.int32)
 
 
-def random_order(key: jax.Array, first: UInt32[Array, " n"], count: int) -> Int32[Array, " count"]:
-    """Returns the indices of the ``count`` least of ``first``, in rising order; ties are broken by 64 random bits.
+def random_order(
+    key: jax.Array, num_examples: int, count: int
+) -> tuple[Int32[Array, " count"], UInt32[Array, " count"]]:
+    """Returns the indices of the examples with the least of random numbers of 96 bits, and their first 32 bits.
 
-    The order among equal ones is uniform, but for ties in all bits.
+    Both are in rising order of the numbers, ``count`` of them or all. The order among examples whose first bits are
+    equal is uniform, but for ties in all bits.
     """
-    ties = jax.random.bits(key, (2, first.shape[0]), jnp.uint32)
-    indices = jax.lax.iota(jnp.int32, first.shape[0])
-    return jax.lax.sort((first, ties[0], ties[1], indices), num_keys=3)[3][:count]
+    draw, ties = jax.random.split(key)
+    first = jax.random.bits(draw, (num_examples,), jnp.uint32)
+    rest = jax.random.bits(ties, (2, num_examples), jnp.uint32)
+    indices = jax.lax.iota(jnp.int32, num_examples)
+    first, _, _, order = jax.lax.sort((first, rest[0], rest[1], indices), num_keys=3)
+    return order[:count], first[:count]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -328,11 +348,7 @@ class PoissonSampler:
                 "public number that was chosen without looking, large enough."
             )
         object.__setattr__(self, "sampling_rate", drawn_rate(self.sampling_rate))
-        if self.capacity < min((self.num_examples + 1) * self.sampling_rate + 1, self.num_examples + 1):
-            raise ValueError(
-                f"capacity = {self.capacity} is not above the expected batch size, "
-                f"{self.expected_batch_size:.1f}: batches would be cut all the time. Use PoissonSampler.for_budget."
-            )
+        check_capacity(self, self.num_examples, self.sampling_rate)
 
     @classmethod
     def for_budget(
@@ -503,16 +519,10 @@ class TruncatedPoissonSampler:
 
         Each example has 96 random bits; it is sampled if the first 32 are below a threshold, and the least are taken.
         """
-        draw, ties = jax.random.split(jax.random.fold_in(key, step))
-        bits = jax.random.bits(draw, (self.num_examples,), jnp.uint32)
-        threshold = round(self.sampling_rate * RATE_UNIT)
-        indices = random_order(ties, bits, self.capacity)
-        if self.capacity > self.num_examples:
-            indices = jnp.concatenate([indices, jnp.zeros(1, jnp.int32)])
-        rows = jnp.arange(self.capacity) < self.num_examples
-        # 2^32 itself does not fit into 32 bits.
-        mask = rows if threshold == RATE_UNIT else rows & (bits[indices] < jnp.uint32(threshold))
-        return jnp.where(mask, indices, 0), mask
+        indices, bits = random_order(jax.random.fold_in(key, step), self.num_examples, self.capacity)
+        missing = self.capacity - len(indices)  # a row that is never real, where a batch has room for one more
+        mask = jnp.pad(fall_below(bits, self.sampling_rate), (0, missing))
+        return jnp.where(mask, jnp.pad(indices, (0, missing)), 0), mask
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -570,6 +580,5 @@ class WithoutReplacementSampler:
 
     def sample(self, key: jax.Array, step: ArrayLike) -> Batch:
         """Returns the batch of a step: the examples with the least of random numbers of 96 bits, in that order."""
-        draw, ties = jax.random.split(jax.random.fold_in(key, step))
-        bits = jax.random.bits(draw, (self.num_examples,), jnp.uint32)
-        return random_order(ties, bits, self.batch_size), jnp.ones(self.batch_size, bool)
+        indices, _ = random_order(jax.random.fold_in(key, step), self.num_examples, self.batch_size)
+        return indices, jnp.ones(self.batch_size, bool)
