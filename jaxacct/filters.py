@@ -31,7 +31,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from jaxacct import convert, rdp, validation
 from jaxacct.convert import METHODS
 from jaxacct.convert.renyi import Orders, ToEpsilon, float64_leaf
-from jaxacct.ledger import Ledger, RenyiLedger, checked_orders, with_runs
+from jaxacct.ledger import Ledger, RenyiLedger, checked_orders, read_sum
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, parts_of
 from jaxacct.menus.filter import MenuFilter
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
@@ -134,12 +134,12 @@ class AdditiveFilter(Ledger):
     @property
     def spent(self) -> Float[Array, ""]:
         """The sum granted so far, rounded up; float64."""
-        return leave_scope(_value(self.state.total))
+        return read_sum(self.state.total)
 
     @property
     def budget(self) -> Float[Array, ""]:
         """The most that is granted; float64."""
-        return leave_scope(_value(self.state.budget))
+        return read_sum(self.state.budget)
 
 
 def check_mechanism_delta(own: ArrayLike, delta: ArrayLike) -> None:
@@ -197,10 +197,6 @@ def open_state(
         RoundedSum.above(0.0),
         RoundedSum.above(log_inverse_above(delta)),
     )
-
-
-_value = in_float64(RoundedSum.value)
-"""The value of a sum that is kept in two float32, from outside the float64 scope."""
 
 
 @in_float64(by_programs=True)
@@ -596,9 +592,6 @@ class RenyiFilter(RenyiLedger):
             raise ValueError(f"budgets = {budgets} do not fit: give one number of at least 0 for each order.")
         return object.__new__(cls)._fill(_open_divergences(budgets, delta), checked_orders(orders), "mironov")
 
-    def _decide(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], RoundedSum]:
-        return _spend_curve(self.state, curve, steps)
-
     def epsilon(self) -> Float[Array, ""]:
         """Returns the epsilon of what has been granted so far, at the filter's delta and by its conversion; float64.
 
@@ -658,16 +651,6 @@ def _state_of_divergences(budgets: Array, delta: Array) -> RenyiState:
 def _state_of(budget: Array, delta: Array) -> RenyiState:
     nothing = RoundedSum(jnp.zeros(budget.shape, jnp.float32), jnp.zeros(budget.shape, jnp.float32))
     return RenyiState(RoundedSum.below(jnp.maximum(budget, 0.0)), nothing, RoundedSum.above(log_inverse_above(delta)))
-
-
-@in_float64(by_programs=True)
-@compiled
-def _spend_curve(state: RenyiState, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, RoundedSum]:
-    # One order within its budget is enough, as delta was divided over all of them. A release of no cost is granted.
-    new, changed, valid = with_runs(state.total, curve, steps)
-    budget = state.budget.value()
-    granted = valid & (jnp.any((new <= budget) & (budget > 0) & (new < jnp.inf)) | ~jnp.any(changed))
-    return granted, state.total.replace_where(new, granted & changed)
 
 
 @in_float64(by_programs=True)

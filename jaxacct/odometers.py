@@ -25,7 +25,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int, Int32
 from jaxacct import convert, validation
 from jaxacct.convert.renyi import float64_leaf
 from jaxacct.filters import Cost, check_mechanism_delta, square, total_cost
-from jaxacct.ledger import Ledger, RenyiLedger, checked_orders, with_runs
+from jaxacct.ledger import Ledger, RenyiLedger, checked_orders, read_sum
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, parts_of
 from jaxacct.menus.filter import MenuOdometer
 from jaxacct.numerics.arithmetic import roundoff
@@ -140,9 +140,6 @@ class _RenyiOdometer(RenyiLedger):
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
         """Returns the bound on the loss; inside the float64 scope."""
         raise NotImplementedError
-
-    def _decide(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], RoundedSum]:
-        return _spend(self.state.total, curve, steps)
 
     @in_float64(by_programs=True)
     def remaining(
@@ -305,14 +302,6 @@ def _open(delta: Array, count: int) -> RenyiTotals:
 
 @in_float64(by_programs=True)
 @compiled
-def _spend(total: RoundedSum, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, RoundedSum]:
-    new, changed, valid = with_runs(total, curve, steps)
-    granted = valid & (jnp.any(new < jnp.inf) | ~jnp.any(changed))
-    return granted, total.replace_where(new, granted & changed)
-
-
-@in_float64(by_programs=True)
-@compiled
 def _epsilon(odometer: _RenyiOdometer) -> Array:
     spent = odometer.state.total.value()
     reading = odometer._reading(spent)
@@ -439,7 +428,7 @@ class _TimeUniformOdometer(Ledger):
     @property
     def spent(self) -> Float[Array, ""]:
         """V, the variance counted so far, rounded up; float64."""
-        return leave_scope(_value(self.state.variance))
+        return read_sum(self.state.variance)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -598,10 +587,6 @@ class RogersOdometer(_TimeUniformOdometer):
         # The limit of the second formula as V comes to 1/n^2 from below.
         before = jnp.sqrt(2 * (2 * least) * (1 + math.log(2) / 2) * self._scale()) * (1 + rounding_of_reading())
         return jnp.maximum(self._boundary(variance, start), jnp.where(came, before, 0.0))
-
-
-_value = in_float64(RoundedSum.value)
-"""The value of a sum that is kept in two float32, from outside the float64 scope."""
 
 
 @in_float64(by_programs=True)
