@@ -35,9 +35,6 @@ from flint import acb, acb_mat, arb, ctx, fmpq
 Terms = tuple[tuple[arb, arb], ...]
 """Coefficients c > 0 and exponents alpha of a density, or in the law of a loss masses of P and losses."""
 
-ZERO = arb(0)
-"""The ball of 0 alone: the default of a law's masses."""
-
 
 @dataclass(frozen=True, eq=False)
 class Piece:
@@ -226,12 +223,12 @@ class Loss:
     """
 
     key: tuple
-    infinite: arb = ZERO
+    infinite: arb = field(default_factory=arb)
     atoms: Terms = ()
     pieces: tuple[Piece, ...] = ()
     normal: Any = None
     lattice: Any = None
-    lost: arb = ZERO
+    lost: arb = field(default_factory=arb)
     laplace: Any = None
     alone: Any = None
 
@@ -877,13 +874,6 @@ ACCURACY = 44.0
 
 MOST_PRODUCTS = 4e7
 """Largest product of nodes and frequencies of one law: about four seconds. Sound for any value."""
-
-LESS = ((ACCURACY, MOST_PRODUCTS), (27.0, MOST_PRODUCTS), (16.0, MOST_PRODUCTS), (16.0, 4 * MOST_PRODUCTS))
-"""Accuracies, as :data:`ACCURACY`, and largest products for them, tried in turn where the transform falls slowly.
-
-e^-27 = 2e-12 and e^-16 = 1e-7. The last is for few runs at small sampling rates, whose loss is nearly an atom. Sound
-for any values.
-"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,9 +50,10 @@ class Direction:
         if normals:
             self.runs.append((Loss(("normal",), normal=sum(normals, arb(0))), 1))
         self.infinite = self._infinite()
-        self.supremum = arb(0)
-        for law, k in self.runs:
-            self.supremum += k * law.supremum()
+        self.supremum = sum((k * law.supremum() for law, k in self.runs), arb(0))
+        # Laws with atoms alone, whose sums may be listed, and the others.
+        self.finite = [run for run in self.runs if run[0].is_finite]
+        self.rest = [run for run in self.runs if not run[0].is_finite]
         self.refused = ""
         self.lines: list[tuple[float, contour.Line, arb, float]] = []
         self.composed: dict[int, tuple[float, cells.Composed]] = {}
@@ -156,12 +157,11 @@ class Direction:
 
         Laws with atoms alone are listed exactly where their sums are few; the lattice is for the rest.
         """
-        finite = [run for run in self.runs if run[0].is_finite]
-        rest = [run for run in self.runs if not run[0].is_finite]
+        finite, rest = self.finite, self.rest
         try:
             cells.list_sums(finite, self._tilt(epsilon), most=MOST_ATOMS)
         except TooMuch:
-            finite, rest = [], list(self.runs)
+            finite, rest = [], self.runs
         return self._shift(finite if rest else [], self._place(rest or self.runs, epsilon, size).delta, epsilon)
 
     def _place(self, runs: contour.Runs, epsilon: arb, size: int, points: Any = None) -> cells.Composed:
@@ -180,8 +180,7 @@ class Direction:
         One run has a closed form; atoms alone a lattice or a list; a single law with a closed form, or two runs, are
         shifted by the sums of the atoms; all else is a contour integral.
         """
-        finite = [run for run in self.runs if run[0].is_finite]
-        rest = [run for run in self.runs if not run[0].is_finite]
+        finite, rest = self.finite, self.rest
         if len(self.runs) == 1 and self.runs[0][1] == 1:
             return [self.runs[0][0].single]
         if not rest:
@@ -210,7 +209,7 @@ class Direction:
         if len(entries) > most:
             raise TooMuch(f"more than {most} sums of finite losses")
         lost = sum((law.lost * k for law, k in finite), arb(0))
-        value = sum((entry.mass * closed(epsilon - entry.loss) for entry in entries), arb(0))
+        value = sum((mass * closed(epsilon - loss) for mass, loss in entries), arb(0))
         return value + arb(0).union(lost.upper())
 
     def _integrate(self, epsilon: arb) -> arb:
@@ -222,14 +221,17 @@ class Direction:
                 found = line.delta(epsilon) + beyond
                 if found.rad() <= share * abs(found):
                     return found
-        # Less and less accuracy is asked for until a line is short enough; only the last failure is raised.
-        for wanted, most in contour.LESS:
+        # Less and less accuracy is asked for until a line is short enough, where the transform falls slowly: e^-27 =
+        # 2e-12 and e^-16 = 1e-7. The last try, of four times the work, is for few runs at small sampling rates, whose
+        # loss is nearly an atom; only its failure is raised. Sound for any values.
+        products = contour.MOST_PRODUCTS
+        for wanted, most in ((contour.ACCURACY, products), (27.0, products), (16.0, products), (16.0, 4 * products)):
             try:
                 runs, beyond = statements.likely(self.runs, float(epsilon), wanted)
                 line = contour.line(runs, float(epsilon), wanted, most)
                 break
             except TooMuch:
-                if (wanted, most) == contour.LESS[-1]:
+                if most > products:
                     raise
         beyond = arb(0).union(beyond)
         self.lines.append((float(epsilon), line, beyond, max(ENOUGH, math.exp(5 - wanted))))
