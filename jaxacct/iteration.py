@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -343,9 +343,6 @@ NEEDS_CONVEXITY = ("feldman", "renyi", "shifted")
 METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")
 """Names of the methods of :func:`stopped_delta`; without "feldman", those of :func:`last_iterate_delta`."""
 
-HIGHEST_ORDER = 4096.0
-"""Highest order of the Rényi methods. Sound for any value."""
-
 
 def rounded_up() -> float:
     """Returns a factor that covers the four roundings of each ratio below."""
@@ -499,6 +496,8 @@ def check_delta_call(sgd: ProjectedNoisySGD, epsilon: Any, method: str, methods:
     validation.check_epsilon(as_array(epsilon))
     if method in NEEDS_CONVEXITY:
         sgd.check_contractive(method)
+    if method == "feldman":
+        _check_feldman(sgd)
 
 
 def is_valid(sgd: Any) -> Array:
@@ -546,26 +545,23 @@ def next_log_delta(sgd: Any, epsilon: Array, before: Array, count: Array, method
     return jnp.where(count == 1, shifted, hidden)
 
 
-def by_order(sgd: Any) -> Any:
-    """Returns the algorithm with a leading axis for the orders."""
-    return jax.tree.map(lambda field: field[None], sgd)
+def log_delta_of_rdp(
+    divergence_of: Callable[[Any, Array], Array], sgd: Any, epsilon: Array, highest: Array | None = None
+) -> Array:
+    """Returns the least log delta at epsilon (...) that Rényi divergences at orders up to ``highest`` (...) imply.
 
-
-def log_delta_of_rdp(divergence: Array, orders: Array, epsilon: Array) -> Array:
-    """Returns the least log delta over the orders (orders, ...) that Rényi divergences imply at epsilon (...).
-
-    The rule is that of Asoodeh et al.'s corollary, in two branches: close to the optimum at a fraction of its cost.
+    ``divergence_of`` gives them, for an algorithm whose fields have a leading axis and for orders (orders, ...). The
+    rule is that of Asoodeh et al.'s corollary, in two branches: close to the optimum at a fraction of its cost.
     """
+    # 128 orders, geometric in order - 1, up to 4096 unless a method ends before: any of them gives a bound.
+    highest = jnp.full_like(epsilon, 4096.0) if highest is None else highest
+    grid = np.geomspace(1e-5, 1.0, 128).reshape((-1,) + (1,) * highest.ndim)
+    orders = 1 + (highest - 1)[None] * grid
+    divergence = divergence_of(jax.tree.map(lambda field: field[None], sgd), orders)
     known = divergence < jnp.inf
     divergence, epsilon = jnp.where(known, divergence, 1.0), jnp.broadcast_to(epsilon, divergence.shape)
     logs = log_delta_of_orders(divergence, orders, jnp.minimum(epsilon, 1e300), "closed")
     return jnp.min(jnp.where(known, logs, 0.0), axis=0)
-
-
-def order_grid(highest: Array) -> Array:
-    """Returns 128 orders (128, ...), geometric in order - 1, up to ``highest`` (...): any of them gives a bound."""
-    grid = np.geomspace(1e-5, 1.0, 128).reshape((-1,) + (1,) * highest.ndim)
-    return 1 + (highest - 1)[None] * grid
 
 
 @elementwise(static=2)
@@ -581,8 +577,7 @@ def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, method: str, 
     elif method == "shifted":
         result = next_log_delta(sgd, epsilon, epsilon, after + 1, method)
     elif method == "renyi":
-        orders = order_grid(jnp.full_like(epsilon, HIGHEST_ORDER))
-        result = log_delta_of_rdp(_divergence(by_order(sgd), orders, after[None] + 1), orders, epsilon)
+        result = log_delta_of_rdp(lambda each, orders: _divergence(each, orders, after[None] + 1), sgd, epsilon)
     else:
         # One step adds one hidden iteration to every lane; ``before`` is log delta after the iterations so far, and
         # stays as it is in lanes that are done. The loop ends with the longest.
@@ -670,8 +665,6 @@ def stopped_delta(
     True
     """
     check_delta_call(sgd, epsilon, method, METHODS)
-    if method == "feldman":
-        _check_feldman(sgd)
     return _stopped_delta(sgd, as_array(epsilon), method, log)
 
 
@@ -688,8 +681,6 @@ def stopped_epsilon(sgd: ProjectedNoisySGD, delta: ArrayLike, *, method: str = "
     """
     check_delta_call(sgd, 0.0, method, METHODS)
     validation.check_delta(as_array(delta))
-    if method == "feldman":
-        _check_feldman(sgd)
     return _stopped_epsilon(sgd, as_array(delta), method)
 
 
@@ -838,11 +829,9 @@ def _log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
         terms = 8 + jnp.log(sgd.steps) + jnp.where(jnp.isfinite(bound), jnp.abs(bound), 0.0)
         result = bound + arithmetic().function * (terms + jnp.where(jnp.isfinite(rest), jnp.abs(rest), 0.0))
     elif method == "feldman":
-        orders = order_grid(_order_limit(sgd.lipschitz, sgd.noise))
-        result = log_delta_of_rdp(_feldman(by_order(sgd), orders), orders, epsilon)
+        result = log_delta_of_rdp(_feldman, sgd, epsilon, _order_limit(sgd.lipschitz, sgd.noise))
     elif method == "renyi":
-        orders = order_grid(jnp.full_like(epsilon, HIGHEST_ORDER))
-        result = log_delta_of_rdp(_moments(by_order(sgd), orders), orders, epsilon)
+        result = log_delta_of_rdp(_moments, sgd, epsilon)
     else:
         result = _mean_log_delta(sgd, epsilon, method)
     return jnp.where(known, jnp.where(epsilon == jnp.inf, -jnp.inf, result), 0.0)
