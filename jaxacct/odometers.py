@@ -25,7 +25,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int, Int32
 from jaxacct import convert, validation
 from jaxacct.convert.renyi import float64_leaf
 from jaxacct.filters import Cost, check_mechanism_delta, square, total_cost
-from jaxacct.ledger import Ledger, RenyiLedger, checked_orders, read_sum
+from jaxacct.ledger import Ledger, RenyiLedger, RenyiState, checked_orders, open_sums, read_sum
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, parts_of
 from jaxacct.menus.filter import MenuOdometer
 from jaxacct.numerics.arithmetic import roundoff
@@ -116,26 +116,9 @@ randomized-response runs, and 2 was within a few per cent of the best of them fo
 """
 
 
-@register_dataclass
-@dataclass(frozen=True)
-class RenyiTotals:
-    """Counts of a Rényi odometer; float32 leaves.
-
-    Attributes:
-        total (orders,): the divergences' sums, rounded up.
-        log_inverse_delta (): log(1/delta), rounded up.
-    """
-
-    total: RoundedSum
-    log_inverse_delta: RoundedSum
-
-
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class _RenyiOdometer(RenyiLedger):
     has_budget: ClassVar[bool] = False
-
-    state: RenyiTotals
-    orders: tuple[float, ...]
 
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
         """Returns the bound on the loss; inside the float64 scope."""
@@ -210,7 +193,7 @@ class RenyiOdometer(_RenyiOdometer):
         validation.check_positive(base, "base")
         if not 1 < growth < math.inf:
             raise ValueError(f"growth = {growth} is no ratio of budgets: give a finite number above 1.")
-        self._fill(_start_totals(delta, len(tried)), tried, float(base), float(growth))
+        self._fill(_open(delta, len(tried)), tried, float(base), float(growth))
 
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
         powers = as_float64(self.orders) - 1
@@ -257,7 +240,7 @@ class VilleOdometer(_RenyiOdometer):
     def __init__(self, delta: ArrayLike, orders: Sequence[float] = VILLE_ORDERS) -> None:
         validation.check_delta(delta)
         tried = checked_orders(orders)
-        self._fill(_start_totals(delta, len(tried)), tried)
+        self._fill(_open(delta, len(tried)), tried)
 
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
         powers = as_float64(self.orders) - 1
@@ -290,14 +273,8 @@ class VilleOdometer(_RenyiOdometer):
 
 
 @in_float64(by_programs=True)
-def _start_totals(delta: ArrayLike, count: int) -> RenyiTotals:
-    return _open(float64_leaf(delta), count)
-
-
-@compiled(static=("count",))
-def _open(delta: Array, count: int) -> RenyiTotals:
-    nothing = RoundedSum(jnp.zeros(count, jnp.float32), jnp.zeros(count, jnp.float32))
-    return RenyiTotals(nothing, RoundedSum.above(log_inverse_above(delta)))
+def _open(delta: ArrayLike, orders: int) -> RenyiState:
+    return open_sums(float64_leaf(delta), orders, None)
 
 
 @in_float64(by_programs=True)
