@@ -306,30 +306,34 @@ def _poisson_sampled(event: object) -> Parts:
     if part is not None and part.kind is GaussianMixture:
         noise, shifts, chances = part.fields
         return one(GaussianMixture, noise, (0.0, *shifts), _mix_with_absence(rate, chances))
-    sampled: dict[type[Mechanism], type[Mechanism]] = {
-        Gaussian: PoissonSubsampledGaussian, Laplace: PoissonSubsampledLaplace,
-    }  # fmt: skip
-    if part is not None and part.kind in sampled:
-        return one(sampled[part.kind], *part.fields, up(rate))
-    if part is not None and part.kind in (PureDP, ApproximateDP):
-        return one(PoissonSubsampledDP, *(*part.fields, 0.0)[:2], up(rate))
-    return one(PoissonSubsampled, up(rate), inner=parts) if parts else {}
+    forms = (PoissonSubsampledGaussian, PoissonSubsampledLaplace, PoissonSubsampledDP, PoissonSubsampled)
+    return _in_sampled_form(parts, rate, *forms)
 
 
 def _without_replacement(event: object) -> Parts:
     """A sample of fixed size without replacement, as :func:`_poisson_sampled` for its own sampled forms."""
     source = _whole(event, "source_dataset_size", least=1)
     rate = Fraction(_whole(event, "sample_size", most=source), source)
-    parts = _on_sample(parts_of(_field(event, "event")), rate)
+    forms = GaussianWithoutReplacement, LaplaceWithoutReplacement, DPWithoutReplacement, SubsampledWithoutReplacement
+    return _in_sampled_form(_on_sample(parts_of(_field(event, "event")), rate), rate, *forms)
+
+
+def _in_sampled_form(
+    parts: Parts,
+    rate: Fraction,
+    of_gaussian: type[Mechanism],
+    of_laplace: type[Mechanism],
+    of_dp: type[Mechanism],
+    by_curve: type[Mechanism],
+) -> Parts:
+    """Returns the sampled form of a mechanism that runs once on its sample; of others, their Rényi curve amplified."""
+    sampled = {Gaussian: of_gaussian, Laplace: of_laplace, PureDP: of_dp, ApproximateDP: of_dp}
     part = _run_once(parts)
-    sampled: dict[type[Mechanism], type[Mechanism]] = {
-        Gaussian: GaussianWithoutReplacement, Laplace: LaplaceWithoutReplacement,
-    }  # fmt: skip
     if part is not None and part.kind in sampled:
-        return one(sampled[part.kind], *part.fields, up(rate))
-    if part is not None and part.kind in (PureDP, ApproximateDP):
-        return one(DPWithoutReplacement, *(*part.fields, 0.0)[:2], up(rate))
-    return one(SubsampledWithoutReplacement, up(rate), inner=parts) if parts else {}
+        # Pure privacy is approximate privacy with a delta of 0.
+        fields = (*part.fields, 0.0) if part.kind is PureDP else part.fields
+        return one(sampled[part.kind], *fields, up(rate))
+    return one(by_curve, up(rate), inner=parts) if parts else {}
 
 
 def _with_replacement(event: object) -> Parts:
