@@ -5,10 +5,10 @@ counts of hashable parts, so that equal mechanisms are counted together before a
 
 In reading order:
 
-- :func:`stand_in`: base classes for libraries that are not installed.
+- :func:`stand_in`: base classes for libraries that are not installed; :func:`upper_end`.
 - :class:`Part` to :func:`join_parts`: counts of mechanisms, and the mechanisms and steps that they become.
 - :func:`from_dp_event`: an event of dp_accounting as mechanisms and steps.
-- :func:`parts_of` to :data:`REFUSED`: the conversion of each kind of event.
+- :func:`parts_of` to :data:`CONVERSIONS`: the conversion of each kind of event.
 - :func:`from_history`, :func:`checkpoint_history`: runs of Opacus.
 - :func:`compute_dp_sgd_privacy`, :func:`flower_privacy`: bounds for a run of TensorFlow Privacy, or of Flower.
 """
@@ -82,6 +82,11 @@ def stand_in(package: str, needed_for: str) -> type:
             raise ImportError(f"{needed_for} needs {package}: pip install {package}.")
 
     return Absent
+
+
+def upper_end(found: Any) -> float:
+    """Returns the upper bound that an accountant's answer is or has."""
+    return float(found.upper if isinstance(found, Bounds) else found)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -224,8 +229,11 @@ def parts_of(event: object) -> Parts:
     name = name_of(event)
     if name in CONVERSIONS:
         return CONVERSIONS[name](event)
-    if name in REFUSED:
-        raise UnknownEvent(event, f"event = {event!r} has no mechanism here: {REFUSED[name]}")
+    if name == "UnsupportedDpEvent":
+        raise UnknownEvent(
+            event,
+            f"event = {event!r} has no mechanism here: it stands for an operation whose cost nobody has given.",
+        )
     if not name.endswith("DpEvent"):
         raise TypeError(f"event = {event!r} of type {name} is no DpEvent: give one of dp_accounting's.")
     raise UnknownEvent(
@@ -524,9 +532,6 @@ CONVERSIONS: dict[str, Callable[[object], Parts]] = {
     "ZCDpEvent": lambda event: one(ZeroConcentratedDP, _number(event, "rho"), _number(event, "xi")),
 }
 """Conversions, by the name of an event's class."""
-
-REFUSED: dict[str, str] = {"UnsupportedDpEvent": "it stands for an operation whose cost nobody has given."}
-"""Events that are refused, with the reason."""
 
 # ----------------------------------------------------------------------------------------------------
 # Runs of Opacus, after the fact: histories and checkpoints. Neither Opacus nor torch is imported.
