@@ -1003,7 +1003,9 @@ def line(runs: Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOS
     step, exact_t, exact_period = 2 * math.pi / period, arb(t), arb(period)
     exact_step = 2 * arb.pi() / exact_period
     # Errors of nodes are relative to M(t) e^(-t eps), which may be far above delta; at full accuracy there is room.
-    bits = bits_of_nodes(runs, max(wanted, min(wanted + base - log_delta, ACCURACY)))
+    # A power multiplies the relative error, so as many further bits as the number of runs has.
+    accuracy = max(wanted, min(wanted + base - log_delta, ACCURACY))
+    bits = int(accuracy / math.log(2)) + 8 + sum(k for _, k in runs).bit_length()
     scales = [arb(cumulants(law, t)[0]).exp() for law, _ in runs]
     count, fallen = reach(runs, exact_t, step, log_delta - base - wanted, scales)
     product, scale, decayed = [acb(1)] * count, arb(1), arb(1)
@@ -1083,8 +1085,3 @@ def _share(found: Table, law: Loss, t: arb, frequency: float, k: int) -> Callabl
         return (1 - (1 - square) / multiple**2).upper().sqrt() ** k
 
     return share
-
-
-def bits_of_nodes(runs: Runs, accuracy: float) -> int:
-    """Returns the bits of accuracy that a transform needs for its power to have the accuracy e^-accuracy."""
-    return int(accuracy / math.log(2)) + 8 + sum(k for _, k in runs).bit_length()
