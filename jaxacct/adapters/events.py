@@ -347,21 +347,18 @@ def _in_sampled_form(
 def _with_replacement(event: object) -> Parts:
     """A sample with replacement, of Gaussian releases alone."""
     source, draws = _whole(event, "source_dataset_size", least=1), _whole(event, "sample_size")
-    parts = _on_sample(parts_of(_field(event, "event")), Fraction(draws))
-    if not parts or NO_PRIVACY in parts:
+    refusal = (
+        "does more with its sample than Gaussian releases: with replacement no bound is known for it here. Sample "
+        "without replacement."
+    )
+    parts, noise = _gaussian_on_sample(event, Fraction(draws), refusal)
+    if noise is None:
         return parts
-    part = _run_once(parts)
-    if part is None or part.kind is not Gaussian:
-        raise UnknownEvent(
-            event,
-            f"event = {event!r} does more with its sample than Gaussian releases: with replacement no bound is known "
-            "for it here. Sample without replacement.",
-        )
     if source == 1:  # every draw is the one record
-        return one(GaussianWithoutReplacement, part.fields[0] / draws * (1 - 4 * UNIT_ROUNDOFF), 1.0)
-    if part.fields[0] < LEAST_NOISE:
+        return one(GaussianWithoutReplacement, noise / draws * (1 - 4 * UNIT_ROUNDOFF), 1.0)
+    if noise < LEAST_NOISE:
         return {NO_PRIVACY: 1}
-    mechanism = GaussianWithReplacement.for_batches(part.fields[0], source, draws)
+    mechanism = GaussianWithReplacement.for_batches(noise, source, draws)
     return one(GaussianWithReplacement, *(tuple(leaf.tolist()) for leaf in jax.tree.leaves(mechanism)))
 
 
@@ -374,6 +371,20 @@ def _on_sample(parts: Parts, rate: Fraction) -> Parts:
     gaussian = {part: count for part, count in parts.items() if part.kind is Gaussian}
     others = {part: count for part, count in parts.items() if part.kind is not Gaussian}
     return {**others, **one(Gaussian, _one_noise(gaussian))} if gaussian else others
+
+
+def _gaussian_on_sample(event: object, rate: Fraction, refusal: str) -> tuple[Parts, float | None]:
+    """Returns what runs on a sample, and its noise multiplier; None where nothing does, or no privacy is left.
+
+    Raises UnknownEvent, with the ``refusal``, where it is no Gaussian release.
+    """
+    parts = _on_sample(parts_of(_field(event, "event")), rate)
+    if not parts or NO_PRIVACY in parts:
+        return parts, None
+    part = _run_once(parts)
+    if part is None or part.kind is not Gaussian:
+        raise UnknownEvent(event, f"event = {event!r} {refusal}")
+    return parts, part.fields[0]
 
 
 def _mix_with_absence(rate: Fraction, chances: tuple[float, ...]) -> tuple[float, ...]:
@@ -497,15 +508,9 @@ def _allocation_parts(event: object) -> Parts:
     """Random allocation: each record in k different steps of t, drawn uniformly, as one epoch with k participations."""
     steps = _whole(event, "num_steps", least=1)
     selected = _whole(event, "num_selected", most=steps)
-    parts = _on_sample(parts_of(_field(event, "event")), Fraction(selected))
-    if not parts or NO_PRIVACY in parts:
-        return parts
-    part = _run_once(parts)
-    if part is None or part.kind is not Gaussian:
-        raise UnknownEvent(
-            event, f"event = {event!r} allocates more than Gaussian releases: no bound is known for it here."
-        )
-    return one(RandomAllocation, *part.fields, steps, participations=selected)
+    refusal = "allocates more than Gaussian releases: no bound is known for it here."
+    parts, noise = _gaussian_on_sample(event, Fraction(selected), refusal)
+    return parts if noise is None else one(RandomAllocation, noise, steps, participations=selected)
 
 
 CONVERSIONS: dict[str, Callable[[object], Parts]] = {
