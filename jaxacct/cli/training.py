@@ -325,8 +325,7 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
         # A run that was interrupted between a checkpoint and its evaluation lacks that one.
         if unseen and (trainer.steps % every == 0 or left == 0):
             keep(Evaluation(trainer.steps, reached and reached(trainer.model), trainer.spent_epsilon))
-        say = lambda step, words: advance(step, words)  # noqa: E731
-        trainer.fit(left, every=every, evaluate=reached, on_evaluation=keep, keeper=keeper, progress=say)
+        trainer.fit(left, every=every, evaluate=reached, on_evaluation=keep, keeper=keeper, progress=advance)
     return history
 
 

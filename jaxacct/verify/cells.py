@@ -632,7 +632,7 @@ class Composed:
             near = [min(max(last - math.floor(ratio) + i, 0), len(sums_p) - 1) for i in (-1, 0, 1)]
             found = [sums_p[i] - epsilon.exp() * sums_q[i] for i in near]
             values.append(found[0].max(found[1]).max(found[2]))
-        front = (t * t.log() - (1 + t) * (1 + t).log() - t * epsilon + self.scale).exp()
+        front = (contour.log_peak(t) - t * epsilon + self.scale).exp()
         above = values[0] + self.ends[0][0] * front + self.missing
         return values[-1].lower().max(arb(0)).union(above.upper())
 

@@ -912,7 +912,7 @@ class Line:
         low = self.mass / ((t * self.period).exp() - 1)
         u = self.farther
         falls = (-(u - t) * self.period).exp()
-        high = self.farther_moment * (-u * epsilon).exp() * (u * u.log() - (1 + u) * (1 + u).log()).exp()
+        high = self.farther_moment * (-u * epsilon).exp() * log_peak(u).exp()
         high *= falls / (1 - falls)
         last = step * (len(self.values) - 1)
         cut = self.decayed * (-t * epsilon).exp() / (arb.pi() * last)
@@ -935,10 +935,15 @@ def moment(runs: Runs, t: arb, accuracy: int) -> arb:
     return value
 
 
+def log_peak(t: arb) -> arb:
+    """Returns the log of the greatest ratio of (1 - e^-y)+ to e^(ty), which is t^t / (1 + t)^(1 + t)."""
+    return t * t.log() - (1 + t) * (1 + t).log()
+
+
 def chernoff(runs: Runs, epsilon: arb) -> arb:
-    """Returns Chernoff's bound on delta, finite losses alone: (1 - e^-y)+ <= e^(ty) t^t / (1 + t)^(1 + t)."""
+    """Returns Chernoff's bound on delta, finite losses alone."""
     t = arb(sketched_saddle(runs, float(epsilon)))
-    return moment(runs, t, 20) * (t * t.log() - (1 + t) * (1 + t).log() - t * epsilon).exp()
+    return moment(runs, t, 20) * (log_peak(t) - t * epsilon).exp()
 
 
 def place(runs: Runs, epsilon: float, accuracy: float) -> tuple[float, float, float, float]:

@@ -234,7 +234,7 @@ def nothing() -> Loss:
     return Loss(("nothing",), atoms=((arb(1), arb(0)),), lattice=(Fraction(0), Fraction(0)))
 
 
-def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb, low: arb | None = None) -> Loss:
+def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb | int, low: arb | None = None) -> Loss:
     """Returns atoms and pieces of P against Q, mixtures of noise around places, for outcomes x above ``low``.
 
     Args:
@@ -295,9 +295,8 @@ def join(key: tuple, *laws: Loss, atoms: Any = ()) -> Loss:
     )
 
 
-def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, factor: arb | None = None) -> Loss:
+def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, factor: arb | int = 1) -> Loss:
     """Returns the law of mixtures of noise, times ``factor``; without noise the places themselves are the outcomes."""
-    factor = arb(1) if factor is None else factor
     if scale == arb.pos_inf() or float(scale) == np.inf:
         return nothing()
     if scale == 0:
