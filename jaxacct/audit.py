@@ -532,11 +532,6 @@ def rule(clip_norm: float, fault: str | None) -> ClippingRule:
     return kinds.get(fault, Flat)(clip_norm)
 
 
-def faulty_sampler(fault: str | None) -> type[PoissonSampler]:
-    """Returns Poisson sampling, or the sampler that takes its place in a trainer that breaks ``fault``."""
-    return FixedOrderSampler if fault == "shuffling" else PoissonSampler
-
-
 # ----------------------------------------------------------------------------------------------------
 # The audit from start to end: trainings with canaries, guesses, and the bounds that follow.
 # ----------------------------------------------------------------------------------------------------
@@ -697,9 +692,8 @@ def make_trainer(
     epsilon = float(jaxacct.epsilon(mechanism, settings.steps, settings.delta).upper)
     if not math.isfinite(epsilon):
         raise ValueError(f"noise_multiplier = {settings.noise_multiplier} has no finite epsilon to be audited.")
-    sampler = faulty_sampler(fault).for_budget(
-        size, settings.sampling_rate, epsilon=epsilon, delta=settings.delta, steps=settings.steps
-    )
+    kind = FixedOrderSampler if fault == "shuffling" else PoissonSampler
+    sampler = kind.for_budget(size, settings.sampling_rate, epsilon=epsilon, delta=settings.delta, steps=settings.steps)
     return DPTrainer(
         WithCanaries(model, settings.canaries),
         # A canary's gradient is a thousand times the clipping norm: a trainer that does not clip shows it. Any value

@@ -427,18 +427,16 @@ def _percent(rate: float) -> str:
 HTML = "certificate.html"
 """The page's name in a folder."""
 
-STYLE = """body{font:16px/1.5 system-ui,sans-serif;color:#26323f;max-width:46rem;margin:2rem auto;padding:0 1rem}
+
+def html(made: dict[str, Any], picture: bytes | None) -> str:
+    """Returns the page; ``picture`` is a PNG, or None for a page without one."""
+    text = escaping.escape
+    style = """body{font:16px/1.5 system-ui,sans-serif;color:#26323f;max-width:46rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:1.4rem 0 .3rem}table{border-collapse:collapse;width:100%}
 td,th{text-align:left;vertical-align:top;border-top:1px solid #d9dee3;padding:.3rem .6rem .3rem 0}
 td{overflow-wrap:anywhere}
 .big{font-size:1.2rem}img{max-width:100%}small{color:#5a6672;overflow-wrap:anywhere}
 @media print{body{margin:0;font-size:11px}}"""
-"""The page's style sheet."""
-
-
-def html(made: dict[str, Any], picture: bytes | None) -> str:
-    """Returns the page; ``picture`` is a PNG, or None for a page without one."""
-    text = escaping.escape
     shown = ""
     if picture is not None:
         data = base64.b64encode(picture).decode()
@@ -451,7 +449,7 @@ def html(made: dict[str, Any], picture: bytes | None) -> str:
     )
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Certificate of differential privacy</title><style>{STYLE}</style></head><body>
+<title>Certificate of differential privacy</title><style>{style}</style></head><body>
 <h1>Certificate of differential privacy</h1>
 <p class="big">{text(made["statement"])}</p>
 {shown}

@@ -31,7 +31,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from jaxacct import convert, rdp, validation
 from jaxacct.convert import METHODS
 from jaxacct.convert.renyi import Orders, ToEpsilon, float64_leaf
-from jaxacct.ledger import Ledger, RenyiLedger, checked_orders, with_runs
+from jaxacct.ledger import Ledger, RenyiLedger, RenyiState, checked_orders, open_sums, read_sum
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, parts_of
 from jaxacct.menus.filter import MenuFilter
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
@@ -134,12 +134,12 @@ class AdditiveFilter(Ledger):
     @property
     def spent(self) -> Float[Array, ""]:
         """The sum granted so far, rounded up; float64."""
-        return leave_scope(_value(self.state.total))
+        return read_sum(self.state.total)
 
     @property
     def budget(self) -> Float[Array, ""]:
         """The most that is granted; float64."""
-        return leave_scope(_value(self.state.budget))
+        return read_sum(self.state.budget)
 
 
 def check_mechanism_delta(own: ArrayLike, delta: ArrayLike) -> None:
@@ -186,21 +186,33 @@ def _times(cost: Cost, steps: ArrayLike) -> Cost:
     return tuple(map(total, cost))
 
 
+Budget = Callable[..., Array]
+"""Type of a function from an epsilon, a delta and static settings to nearly the largest sum that they allow."""
+
+
+@in_float64
 def open_state(
-    budget: Float[Array, ""], delta: Float[Array, ""], delta_budget: Float[Array, ""], valid: Bool[Array, ""]
+    epsilon: ArrayLike, delta: ArrayLike, own: ArrayLike, budget_of: Budget, *settings: str
 ) -> AdditiveState:
-    """Returns the state before the first release. Inside the float64 scope; where not ``valid`` it grants nothing."""
+    """Returns the state before the first release, ``own`` being kept for the mechanisms' own failure probabilities."""
+    return _open(as_float64(epsilon), as_float64(delta), as_float64(own), budget_of, settings)
+
+
+@compiled(static=("budget_of", "settings"))
+def _open(epsilon: Array, delta: Array, own: Array, budget_of: Budget, settings: tuple[str, ...]) -> AdditiveState:
+    # Where a number is out of range, nothing is granted.
+    left = jnp.where(own == 0, delta, (delta - own) * (1 - rounding()))
+    valid = (epsilon >= 0) & (delta > 0) & (delta < 1) & (own >= 0) & (left > 0)
+    finite = jnp.where(valid & (epsilon < jnp.inf), epsilon, 1.0)
+    budget = budget_of(finite, jnp.where(valid, left, 0.5), *settings)
+    budget = jnp.where(epsilon == jnp.inf, jnp.inf, budget)
     return AdditiveState(
         RoundedSum.below(jnp.where(valid, jnp.maximum(budget, 0.0), 0.0)),
         RoundedSum.above(0.0),
-        RoundedSum.below(jnp.where(valid, delta_budget, 0.0)),
+        RoundedSum.below(jnp.where(valid, own, 0.0)),
         RoundedSum.above(0.0),
-        RoundedSum.above(log_inverse_above(delta)),
+        RoundedSum.above(log_inverse_above(left)),
     )
-
-
-_value = in_float64(RoundedSum.value)
-"""The value of a sum that is kept in two float32, from outside the float64 scope."""
 
 
 @in_float64(by_programs=True)
@@ -267,7 +279,7 @@ class _ConcentratedFilter(AdditiveFilter):
         validation.check_epsilon(epsilon)
         check_mechanism_delta(mechanism_delta, delta)
         validation.check_one_of(conversion, "conversion", METHODS)
-        self._fill(_open_concentrated(epsilon, delta, mechanism_delta, conversion), conversion)
+        self._fill(open_state(epsilon, delta, mechanism_delta, rho_budget, conversion), conversion)
 
     def _convert(self, total: Array, delta: Array) -> Array:
         return as_float64(convert.zcdp_to_epsilon(total, delta, self.conversion))
@@ -368,20 +380,6 @@ def _half_square(epsilon: ArrayLike) -> Array:
     return square(as_float64(epsilon)) / 2
 
 
-@in_float64
-def _open_concentrated(epsilon: ArrayLike, delta: ArrayLike, own: ArrayLike, conversion: str) -> AdditiveState:
-    return _concentrated_state(as_float64(epsilon), as_float64(delta), as_float64(own), conversion)
-
-
-@compiled(static=("conversion",))
-def _concentrated_state(epsilon: Array, delta: Array, own: Array, conversion: str) -> AdditiveState:
-    left = jnp.where(own == 0, delta, (delta - own) * (1 - rounding()))
-    valid = (epsilon >= 0) & (delta > 0) & (delta < 1) & (own >= 0) & (left > 0)
-    finite = jnp.where(valid & (epsilon < jnp.inf), epsilon, 1.0)
-    budget = rho_budget(finite, jnp.where(valid, left, 0.5), conversion)
-    return open_state(jnp.where(epsilon == jnp.inf, jnp.inf, budget), left, own, valid)
-
-
 def rho_budget(epsilon: Array, delta: Array, conversion: str) -> Array:
     """Returns nearly the largest rho such that rho-zCDP is (epsilon, delta)-DP by ``conversion``. In the scope.
 
@@ -444,7 +442,7 @@ class GDPFilter(AdditiveFilter):
     def __init__(self, epsilon: ArrayLike, delta: ArrayLike) -> None:
         validation.check_epsilon(epsilon)
         validation.check_delta(delta)
-        self._fill(_open_gaussian(epsilon, delta))
+        self._fill(open_state(epsilon, delta, 0.0, _mu_squared_budget))
 
     def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
         return _gaussian_cost(convert.mechanism_to_gdp(mechanism, relation=relation))
@@ -460,18 +458,9 @@ def _gaussian_cost(mu: ArrayLike) -> Cost:
     return square(mu), jnp.zeros(mu.shape)
 
 
-@in_float64
-def _open_gaussian(epsilon: ArrayLike, delta: ArrayLike) -> AdditiveState:
-    return _gaussian_state(as_float64(epsilon), as_float64(delta))
-
-
-@compiled
-def _gaussian_state(epsilon: Array, delta: Array) -> AdditiveState:
-    valid = (epsilon >= 0) & (delta > 0) & (delta < 1)
-    finite = jnp.where(valid & (epsilon < jnp.inf), epsilon, 1.0)
-    mu = as_float64(convert.dp_to_gdp(finite, jnp.where(valid, delta, 0.5)))
-    budget = jnp.where(epsilon == jnp.inf, jnp.inf, mu**2 * (1 - 4 * roundoff()))
-    return open_state(budget, delta, jnp.zeros(()), valid)
+def _mu_squared_budget(epsilon: Array, delta: Array) -> Array:
+    """Returns nearly the largest mu^2 such that mu-GDP is (epsilon, delta)-DP. In the scope."""
+    return as_float64(convert.dp_to_gdp(epsilon, delta)) ** 2 * (1 - 4 * roundoff())
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -511,14 +500,6 @@ def log_share(order: float) -> float:
     return (order - 1) * math.log1p(-1 / order) - math.log(order)
 
 
-@register_dataclass
-@dataclass(frozen=True)
-class RenyiState:
-    budget: RoundedSum
-    total: RoundedSum
-    log_inverse_delta: RoundedSum
-
-
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class RenyiFilter(RenyiLedger):
@@ -554,8 +535,6 @@ class RenyiFilter(RenyiLedger):
     (True, False)
     """
 
-    state: RenyiState
-    orders: tuple[float, ...]
     conversion: str
 
     def __init__(
@@ -595,9 +574,6 @@ class RenyiFilter(RenyiLedger):
         if np.shape(budgets) != (len(orders),) or (seen is not None and not np.all(seen >= 0)):
             raise ValueError(f"budgets = {budgets} do not fit: give one number of at least 0 for each order.")
         return object.__new__(cls)._fill(_open_divergences(budgets, delta), checked_orders(orders), "mironov")
-
-    def _decide(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], RoundedSum]:
-        return _spend_curve(self.state, curve, steps)
 
     def epsilon(self) -> Float[Array, ""]:
         """Returns the epsilon of what has been granted so far, at the filter's delta and by its conversion; float64.
@@ -647,27 +623,12 @@ def _renyi_state(epsilon: Array, delta: Array, orders: tuple[float, ...], conver
         share, bound = possible / len(orders) * (1 - rounding()), {"improved": "g", "optimal": "optimal"}[conversion]
         budget = as_float64(convert.least_rdp(finite, share, orders, bound))
     budget = jnp.where(epsilon == jnp.inf, jnp.inf, budget)
-    return _state_of(jnp.where(valid, budget, 0.0), delta)
+    return open_sums(delta, len(orders), jnp.where(valid, budget, 0.0))
 
 
 @compiled
 def _state_of_divergences(budgets: Array, delta: Array) -> RenyiState:
-    return _state_of(budgets * (1 - rounding()), delta)
-
-
-def _state_of(budget: Array, delta: Array) -> RenyiState:
-    nothing = RoundedSum(jnp.zeros(budget.shape, jnp.float32), jnp.zeros(budget.shape, jnp.float32))
-    return RenyiState(RoundedSum.below(jnp.maximum(budget, 0.0)), nothing, RoundedSum.above(log_inverse_above(delta)))
-
-
-@in_float64(by_programs=True)
-@compiled
-def _spend_curve(state: RenyiState, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, RoundedSum]:
-    # One order within its budget is enough, as delta was divided over all of them. A release of no cost is granted.
-    new, changed, valid = with_runs(state.total, curve, steps)
-    budget = state.budget.value()
-    granted = valid & (jnp.any((new <= budget) & (budget > 0) & (new < jnp.inf)) | ~jnp.any(changed))
-    return granted, state.total.replace_where(new, granted & changed)
+    return open_sums(delta, len(budgets), budgets * (1 - rounding()))
 
 
 @in_float64(by_programs=True)
@@ -688,6 +649,7 @@ def _epsilon_of_curve(state: RenyiState, orders: tuple[float, ...], conversion: 
 @in_float64(by_programs=True)
 @compiled
 def _remaining_of_curve(state: RenyiState, curve: ArrayLike) -> Array:
+    assert state.budget is not None  # only an odometer has none
     curve, budget = precise(curve), state.budget.value()
     most = runs_within(state.total.value(), budget, curve)
     left = jnp.max(jnp.where((budget > 0) | jnp.all(curve == 0), most, 0.0))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,6 +178,22 @@ def log_theta(epsilon: Array, ratio: Array) -> Array:
     return jnp.where(inside, value, jnp.where(vanishes, -jnp.inf, 0.0))
 
 
+def iterate(step: Callable[..., tuple[Array, ...]], most: Array, *start: Array) -> tuple[Array, ...]:
+    """Returns what ``step(count, *state)`` makes of a state that begins as ``start``, for counts 1, 2, ... ``most``.
+
+    One step is one hidden iteration of every lane. The loop ends with the lane of the most iterations; ``step`` keeps
+    what lanes that are done have found.
+    """
+    longest = jnp.max(most)
+
+    def body(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        count, *found = state
+        return count + 1, *step(count, *found)
+
+    _, *final = jax.lax.while_loop(lambda state: state[0] <= longest, body, (jnp.ones(()), *start))
+    return tuple(final)
+
+
 def raised_epsilon(epsilon: Array, log_delta: Array) -> Array:
     """Returns log(1 + (e^eps - 1) / delta) rounded down: the epsilon at which the next hidden iteration contracts."""
     log_rest = jnp.log(-jnp.expm1(-epsilon))
@@ -218,14 +234,11 @@ def _contract(epsilon: Array, delta: Array, ratio: Array, steps: Array, method: 
         def contract(current: Array) -> Array:
             return extend(current, log_theta(raised_epsilon(epsilon, current), ratio))
 
-        def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
-            done, current = state
-            return done + 1, jnp.where(done < steps, contract(current), current)
+        # Each iteration contracts at the raised epsilon that what is left of the delta allows.
+        def step(count: Array, current: Array) -> tuple[Array]:
+            return (jnp.where(count <= steps, contract(current), current),)
 
-        # One step is one hidden iteration of every lane, at the raised epsilon that what is left of its delta allows.
-        # Lanes that are done keep their delta; the loop ends with the longest.
-        most = jnp.max(jnp.where(valid & (steps < jnp.inf), steps, 0.0))
-        _, result = jax.lax.while_loop(lambda state: state[0] < most, body, (jnp.zeros(()), start))
+        (result,) = iterate(step, jnp.where(valid & (steps < jnp.inf), steps, 0.0), start)
     return from_log(jnp.where(valid, result, 0.0), log=log)
 
 
@@ -342,9 +355,6 @@ NEEDS_CONVEXITY = ("feldman", "renyi", "shifted")
 
 METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")
 """Names of the methods of :func:`stopped_delta`; without "feldman", those of :func:`last_iterate_delta`."""
-
-HIGHEST_ORDER = 4096.0
-"""Highest order of the Rényi methods. Sound for any value."""
 
 
 def rounded_up() -> float:
@@ -499,6 +509,8 @@ def check_delta_call(sgd: ProjectedNoisySGD, epsilon: Any, method: str, methods:
     validation.check_epsilon(as_array(epsilon))
     if method in NEEDS_CONVEXITY:
         sgd.check_contractive(method)
+    if method == "feldman":
+        _check_feldman(sgd)
 
 
 def is_valid(sgd: Any) -> Array:
@@ -546,26 +558,23 @@ def next_log_delta(sgd: Any, epsilon: Array, before: Array, count: Array, method
     return jnp.where(count == 1, shifted, hidden)
 
 
-def by_order(sgd: Any) -> Any:
-    """Returns the algorithm with a leading axis for the orders."""
-    return jax.tree.map(lambda field: field[None], sgd)
+def log_delta_of_rdp(
+    divergence_of: Callable[[Any, Array], Array], sgd: Any, epsilon: Array, highest: Array | None = None
+) -> Array:
+    """Returns the least log delta at epsilon (...) that Rényi divergences at orders up to ``highest`` (...) imply.
 
-
-def log_delta_of_rdp(divergence: Array, orders: Array, epsilon: Array) -> Array:
-    """Returns the least log delta over the orders (orders, ...) that Rényi divergences imply at epsilon (...).
-
-    The rule is that of Asoodeh et al.'s corollary, in two branches: close to the optimum at a fraction of its cost.
+    ``divergence_of`` gives them, for an algorithm whose fields have a leading axis and for orders (orders, ...). The
+    rule is that of Asoodeh et al.'s corollary, in two branches: close to the optimum at a fraction of its cost.
     """
+    # 128 orders, geometric in order - 1, up to 4096 unless a method ends before: any of them gives a bound.
+    highest = jnp.full_like(epsilon, 4096.0) if highest is None else highest
+    grid = np.geomspace(1e-5, 1.0, 128).reshape((-1,) + (1,) * highest.ndim)
+    orders = 1 + (highest - 1)[None] * grid
+    divergence = divergence_of(jax.tree.map(lambda field: field[None], sgd), orders)
     known = divergence < jnp.inf
     divergence, epsilon = jnp.where(known, divergence, 1.0), jnp.broadcast_to(epsilon, divergence.shape)
     logs = log_delta_of_orders(divergence, orders, jnp.minimum(epsilon, 1e300), "closed")
     return jnp.min(jnp.where(known, logs, 0.0), axis=0)
-
-
-def order_grid(highest: Array) -> Array:
-    """Returns 128 orders (128, ...), geometric in order - 1, up to ``highest`` (...): any of them gives a bound."""
-    grid = np.geomspace(1e-5, 1.0, 128).reshape((-1,) + (1,) * highest.ndim)
-    return 1 + (highest - 1)[None] * grid
 
 
 @elementwise(static=2)
@@ -581,18 +590,14 @@ def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, method: str, 
     elif method == "shifted":
         result = next_log_delta(sgd, epsilon, epsilon, after + 1, method)
     elif method == "renyi":
-        orders = order_grid(jnp.full_like(epsilon, HIGHEST_ORDER))
-        result = log_delta_of_rdp(_divergence(by_order(sgd), orders, after[None] + 1), orders, epsilon)
+        result = log_delta_of_rdp(lambda each, orders: _divergence(each, orders, after[None] + 1), sgd, epsilon)
     else:
-        # One step adds one hidden iteration to every lane; ``before`` is log delta after the iterations so far, and
-        # stays as it is in lanes that are done. The loop ends with the longest.
-        def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
-            count, before = state
+        # ``before`` is log delta after the iterations so far.
+        def step(count: Array, before: Array) -> tuple[Array]:
             later = next_log_delta(sgd, epsilon, before, count, method)
-            return count + 1, jnp.where(count <= after + 1, later, before)
+            return (jnp.where(count <= after + 1, later, before),)
 
-        most = jnp.max(jnp.where(known, after + 1, 0.0))
-        _, result = jax.lax.while_loop(lambda state: state[0] <= most, body, (jnp.ones(()), jnp.zeros_like(epsilon)))
+        (result,) = iterate(step, jnp.where(known, after + 1, 0.0), jnp.zeros_like(epsilon))
     return from_log(jnp.where(known, result, 0.0), log=log)
 
 
@@ -670,8 +675,6 @@ def stopped_delta(
     True
     """
     check_delta_call(sgd, epsilon, method, METHODS)
-    if method == "feldman":
-        _check_feldman(sgd)
     return _stopped_delta(sgd, as_array(epsilon), method, log)
 
 
@@ -688,8 +691,6 @@ def stopped_epsilon(sgd: ProjectedNoisySGD, delta: ArrayLike, *, method: str = "
     """
     check_delta_call(sgd, 0.0, method, METHODS)
     validation.check_delta(as_array(delta))
-    if method == "feldman":
-        _check_feldman(sgd)
     return _stopped_epsilon(sgd, as_array(delta), method)
 
 
@@ -788,16 +789,14 @@ def _moments(sgd: Any, orders: Array) -> Array:
     """
     first = 2 * orders * (orders - 1) * (sgd.lipschitz / sgd.noise) ** 2 * (1 + 16 * roundoff())
 
-    # One step adds one term to the mean's sum, in every lane that has that many iterations; it ends with the longest.
-    def body(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        count, total = state
+    # One step adds one term to the mean's sum, in every lane that has that many iterations.
+    def step(count: Array, total: Array) -> tuple[Array]:
         exponent = first / count
         term = jnp.exp(exponent - first) * -jnp.expm1(-exponent)
-        return count + 1, total + jnp.where(count <= sgd.steps, term, 0.0)
+        return (total + jnp.where(count <= sgd.steps, term, 0.0),)
 
     usable = first < jnp.inf
-    most = jnp.max(jnp.where(is_valid(sgd), sgd.steps, 0.0))
-    _, total = jax.lax.while_loop(lambda state: state[0] <= most, body, (jnp.ones(()), jnp.zeros_like(first)))
+    (total,) = iterate(step, jnp.where(is_valid(sgd), sgd.steps, 0.0), jnp.zeros_like(first))
     moment = jnp.logaddexp(0.0, first + jnp.log(total / sgd.steps))
     # The argument of log(1 + e^y) errs by this, and the value by no more than the same share of itself.
     error = roundoff() * (4 * sgd.steps + 8 * first) + arithmetic().function * (8 + jnp.abs(jnp.log(total / sgd.steps)))
@@ -808,19 +807,15 @@ def _moments(sgd: Any, orders: Array) -> Array:
 def _mean_log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
     """Returns log of the mean of the T deltas, each from the one before."""
 
-    # One step adds one more hidden iteration: ``before`` is log delta when stopped one earlier, ``total`` the sum of
-    # the deltas so far over the first. It ends with the lane of the most iterations.
-    def body(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        count, before, largest, total = state
+    # ``before`` is log delta when stopped one iteration earlier, ``total`` the sum of the deltas so far over the first.
+    def step(count: Array, before: Array, largest: Array, total: Array) -> tuple[Array, Array, Array]:
         current = next_log_delta(sgd, epsilon, before, count, method)
         # The first is the largest; taken relative to it the others neither overflow nor vanish.
         largest = jnp.where(count == 1, jnp.where(current == -jnp.inf, 0.0, current), largest)
-        return count + 1, current, largest, total + jnp.where(count <= sgd.steps, jnp.exp(current - largest), 0.0)
+        return current, largest, total + jnp.where(count <= sgd.steps, jnp.exp(current - largest), 0.0)
 
-    most = jnp.max(jnp.where(is_valid(sgd), sgd.steps, 0.0))
     zero = jnp.zeros_like(epsilon)
-    begin = (jnp.ones(()), zero, zero, zero)
-    _, _, largest, total = jax.lax.while_loop(lambda state: state[0] <= most, body, begin)
+    _, largest, total = iterate(step, jnp.where(is_valid(sgd), sgd.steps, 0.0), zero, zero, zero)
     return largest + jnp.log(total / sgd.steps) + roundoff() * (4 * sgd.steps + 4 * jnp.abs(largest) + 64)
 
 
@@ -838,11 +833,9 @@ def _log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
         terms = 8 + jnp.log(sgd.steps) + jnp.where(jnp.isfinite(bound), jnp.abs(bound), 0.0)
         result = bound + arithmetic().function * (terms + jnp.where(jnp.isfinite(rest), jnp.abs(rest), 0.0))
     elif method == "feldman":
-        orders = order_grid(_order_limit(sgd.lipschitz, sgd.noise))
-        result = log_delta_of_rdp(_feldman(by_order(sgd), orders), orders, epsilon)
+        result = log_delta_of_rdp(_feldman, sgd, epsilon, _order_limit(sgd.lipschitz, sgd.noise))
     elif method == "renyi":
-        orders = order_grid(jnp.full_like(epsilon, HIGHEST_ORDER))
-        result = log_delta_of_rdp(_moments(by_order(sgd), orders), orders, epsilon)
+        result = log_delta_of_rdp(_moments, sgd, epsilon)
     else:
         result = _mean_log_delta(sgd, epsilon, method)
     return jnp.where(known, jnp.where(epsilon == jnp.inf, -jnp.inf, result), 0.0)

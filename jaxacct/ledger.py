@@ -21,8 +21,10 @@ from jaxacct import rdp, validation
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.outward import rounded_up
-from jaxacct.rounded_sum import RoundedSum, precise
+from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -61,7 +63,8 @@ class Ledger(abc.ABC):
     def __repr__(self) -> str:
         parts = [(entry.name, getattr(self, entry.name)) for entry in fields(self)[1:]]
         state = self.state
-        parts += [(entry.name, getattr(state, entry.name)) for entry in fields(state)] if is_dataclass(state) else []
+        kept = [(entry.name, getattr(state, entry.name)) for entry in fields(state)] if is_dataclass(state) else []
+        parts += [(name, value) for name, value in kept if value is not None]
         return f"{type(self).__name__}({', '.join(f'{name}={_short(value)}' for name, value in parts)})"
 
     def _fill(self, state: PyTree, *settings: Hashable) -> Self:
@@ -103,21 +106,42 @@ def _short(value: object) -> str:
 # ----------------------------------------------------------------------------------------------------
 
 
+@register_dataclass
+@dataclass(frozen=True)
+class RenyiState:
+    """State of a Rényi filter or odometer; float32 leaves.
+
+    Attributes:
+        budget (orders,): the most that the divergences may sum to at each order; None for an odometer.
+        total (orders,): the divergences' sums, rounded up.
+        log_inverse_delta (): log(1/delta), rounded up.
+    """
+
+    budget: RoundedSum | None
+    total: RoundedSum
+    log_inverse_delta: RoundedSum
+
+
+@compiled(static=("orders",))
+def open_sums(delta: Array, orders: int, budget: Array | None) -> RenyiState:
+    """Returns the state before the first release, at so many orders; inside the float64 scope."""
+    nothing = RoundedSum(jnp.zeros(orders, jnp.float32), jnp.zeros(orders, jnp.float32))
+    kept = None if budget is None else RoundedSum.below(jnp.maximum(budget, 0.0))
+    return RenyiState(kept, nothing, RoundedSum.above(log_inverse_above(delta)))
+
+
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class RenyiLedger(Ledger):
     """A ledger whose ``state.total`` holds the divergences so far, one for each of its orders.
 
-    A subclass decides whether runs are granted.
+    Runs are granted while some order is within its budget; of an odometer, which has none, while some sum is finite.
 
     Attributes:
         orders: the Rényi orders; static.
     """
 
+    state: RenyiState
     orders: tuple[float, ...]
-
-    def _decide(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], RoundedSum]:
-        """Returns whether ``steps`` runs of that curve are granted, and the new total; None for a composed curve."""
-        raise NotImplementedError
 
     @in_float64(by_programs=True)
     def curve(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
@@ -146,28 +170,38 @@ class RenyiLedger(Ledger):
     def _spend(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], Self]:
         if np.shape(curve) != (len(self.orders),):
             raise ValueError(f"a curve of shape {np.shape(curve)} does not fit {len(self.orders)} orders.")
-        granted, total = self._decide(curve, steps)
+        granted, total = _grant(self.state, curve, steps)
         return granted, self._with(replace(self.state, total=total))
 
     @property
     def spent(self) -> Float[Array, " orders"]:
         """The Rényi divergence granted so far at each order, rounded up; float64."""
-        return leave_scope(_value(self.state.total))
+        return read_sum(self.state.total)
 
 
-def with_runs(total: RoundedSum, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, Array, Array]:
-    """Returns the divergences after so many more runs, rounded up, where they change, and whether the runs are valid.
+@in_float64(by_programs=True)
+@compiled
+def _grant(state: RenyiState, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, RoundedSum]:
+    """Returns whether so many runs of a curve are granted, and the divergences after them, rounded up.
 
-    Inside the float64 scope; ``steps`` come from :func:`.validation.exact_steps`, or are None for a curve of
-    :mod:`.rdp` that counts once. Such a curve is float64, and each entry is 0 or no less than LEAST_COST. An order
-    whose curve is 0 has nothing to round up.
+    ``steps`` come from :func:`.validation.exact_steps`, or are None for a curve of :mod:`.rdp` that counts once. Such a
+    curve is float64, and each entry is 0 or no less than LEAST_COST. An order whose curve is 0 has nothing to round up.
     """
     if steps is None:
-        curve = jnp.asarray(curve)
-        return total.plus(curve), curve != 0, jnp.all(curve >= 0)
-    curve, steps = precise(curve), as_float64(steps)
-    added = jnp.where(steps == 0, 0.0, steps * curve)
-    return total.plus(added), added != 0, (steps >= 0) & jnp.all(curve >= 0)
+        added = jnp.asarray(curve)
+        valid = jnp.all(added >= 0)
+    else:
+        curve, steps = precise(curve), as_float64(steps)
+        added = jnp.where(steps == 0, 0.0, steps * curve)
+        valid = (steps >= 0) & jnp.all(curve >= 0)
+    new, changed = state.total.plus(added), added != 0
+    within = new < jnp.inf
+    if state.budget is not None:
+        budget = state.budget.value()
+        within &= (new <= budget) & (budget > 0)
+    # One order within its budget is enough, as delta was divided over all of them. A release of no cost is granted.
+    granted = valid & (jnp.any(within) | ~jnp.any(changed))
+    return granted, state.total.replace_where(new, granted & changed)
 
 
 def checked_orders(orders: Sequence[float]) -> tuple[float, ...]:
@@ -179,4 +213,9 @@ def checked_orders(orders: Sequence[float]) -> tuple[float, ...]:
 
 
 _as_jax = in_float64(by_programs=True)(as_float64)
-_value = in_float64(by_programs=True)(RoundedSum.value)
+
+
+@in_float64(by_programs=True)
+def read_sum(total: RoundedSum) -> Float[Array, ...]:
+    """Returns the value of a sum that is kept in two float32, float64 outside the scope as well."""
+    return leave_scope(total.value())

@@ -25,7 +25,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int, Int32
 from jaxacct import convert, validation
 from jaxacct.convert.renyi import float64_leaf
 from jaxacct.filters import Cost, check_mechanism_delta, square, total_cost
-from jaxacct.ledger import Ledger, RenyiLedger, checked_orders, with_runs
+from jaxacct.ledger import Ledger, RenyiLedger, RenyiState, checked_orders, open_sums, read_sum
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, parts_of
 from jaxacct.menus.filter import MenuOdometer
 from jaxacct.numerics.arithmetic import roundoff
@@ -116,33 +116,13 @@ randomized-response runs, and 2 was within a few per cent of the best of them fo
 """
 
 
-@register_dataclass
-@dataclass(frozen=True)
-class RenyiTotals:
-    """Counts of a Rényi odometer; float32 leaves.
-
-    Attributes:
-        total (orders,): the divergences' sums, rounded up.
-        log_inverse_delta (): log(1/delta), rounded up.
-    """
-
-    total: RoundedSum
-    log_inverse_delta: RoundedSum
-
-
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class _RenyiOdometer(RenyiLedger):
     has_budget: ClassVar[bool] = False
 
-    state: RenyiTotals
-    orders: tuple[float, ...]
-
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
         """Returns the bound on the loss; inside the float64 scope."""
         raise NotImplementedError
-
-    def _decide(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], RoundedSum]:
-        return _spend(self.state.total, curve, steps)
 
     @in_float64(by_programs=True)
     def remaining(
@@ -213,7 +193,7 @@ class RenyiOdometer(_RenyiOdometer):
         validation.check_positive(base, "base")
         if not 1 < growth < math.inf:
             raise ValueError(f"growth = {growth} is no ratio of budgets: give a finite number above 1.")
-        self._fill(_start_totals(delta, len(tried)), tried, float(base), float(growth))
+        self._fill(_open(delta, len(tried)), tried, float(base), float(growth))
 
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
         powers = as_float64(self.orders) - 1
@@ -260,7 +240,7 @@ class VilleOdometer(_RenyiOdometer):
     def __init__(self, delta: ArrayLike, orders: Sequence[float] = VILLE_ORDERS) -> None:
         validation.check_delta(delta)
         tried = checked_orders(orders)
-        self._fill(_start_totals(delta, len(tried)), tried)
+        self._fill(_open(delta, len(tried)), tried)
 
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
         powers = as_float64(self.orders) - 1
@@ -293,22 +273,8 @@ class VilleOdometer(_RenyiOdometer):
 
 
 @in_float64(by_programs=True)
-def _start_totals(delta: ArrayLike, count: int) -> RenyiTotals:
-    return _open(float64_leaf(delta), count)
-
-
-@compiled(static=("count",))
-def _open(delta: Array, count: int) -> RenyiTotals:
-    nothing = RoundedSum(jnp.zeros(count, jnp.float32), jnp.zeros(count, jnp.float32))
-    return RenyiTotals(nothing, RoundedSum.above(log_inverse_above(delta)))
-
-
-@in_float64(by_programs=True)
-@compiled
-def _spend(total: RoundedSum, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, RoundedSum]:
-    new, changed, valid = with_runs(total, curve, steps)
-    granted = valid & (jnp.any(new < jnp.inf) | ~jnp.any(changed))
-    return granted, total.replace_where(new, granted & changed)
+def _open(delta: ArrayLike, orders: int) -> RenyiState:
+    return open_sums(float64_leaf(delta), orders, None)
 
 
 @in_float64(by_programs=True)
@@ -439,7 +405,7 @@ class _TimeUniformOdometer(Ledger):
     @property
     def spent(self) -> Float[Array, ""]:
         """V, the variance counted so far, rounded up; float64."""
-        return leave_scope(_value(self.state.variance))
+        return read_sum(self.state.variance)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -598,10 +564,6 @@ class RogersOdometer(_TimeUniformOdometer):
         # The limit of the second formula as V comes to 1/n^2 from below.
         before = jnp.sqrt(2 * (2 * least) * (1 + math.log(2) / 2) * self._scale()) * (1 + rounding_of_reading())
         return jnp.maximum(self._boundary(variance, start), jnp.where(came, before, 0.0))
-
-
-_value = in_float64(RoundedSum.value)
-"""The value of a sum that is kept in two float32, from outside the float64 scope."""
 
 
 @in_float64(by_programs=True)

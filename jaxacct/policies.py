@@ -112,36 +112,37 @@ class FinitePolicy(Policy, Protocol):
 # ----------------------------------------------------------------------------------------------------
 
 
-class _Endless:
-    """Base of policies that do not end training, at a sampling rate of their own unless they say otherwise."""
+class _Plain:
+    """Base of policies: unless they say otherwise they choose nothing, ask nothing and keep no state.
+
+    They do not end training, at a sampling rate of their own.
+    """
 
     sampling_rate: float
+
+    adaptive = False
+    every_step = False
+
+    @property
+    def query(self) -> Gaussian | None:
+        return None
 
     @property
     def sampling_rates(self) -> tuple[float, float]:
         return self.sampling_rate, self.sampling_rate
 
-    def stopped(self, state: PyTree) -> Bool[Array, ""]:
-        return jnp.zeros((), bool)
-
-
-class _Fixed(_Endless):
-    """Base of the policies that are fixed in advance: they have no state, no query and no end of their own."""
-
-    adaptive = False
-    every_step = False
-    period = 0
-    query = None
-
-    def start(self, ledger: Ledger) -> tuple[()]:
+    def start(self, ledger: Ledger) -> PyTree:
         return ()
 
     def adapt(self, state: PyTree, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> PyTree:
         return state
 
+    def stopped(self, state: PyTree) -> Bool[Array, ""]:
+        return jnp.zeros((), bool)
+
 
 @dataclass(frozen=True)
-class Constant(_Fixed):
+class Constant(_Plain):
     """Constant policy: the same noise and rate at every step.
 
     >>> Constant(1.1, 0.01).setting((), 5)
@@ -150,6 +151,8 @@ class Constant(_Fixed):
 
     noise_multiplier: float
     sampling_rate: float
+
+    period = 0
 
     def __post_init__(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
@@ -165,7 +168,7 @@ class Constant(_Fixed):
 
 
 @dataclass(frozen=True)
-class Schedule(_Fixed):
+class Schedule(_Plain):
     """Noise that is a function of the step, fixed in advance: an Optax schedule, or any traceable one.
 
     Attributes:
@@ -179,6 +182,7 @@ class Schedule(_Fixed):
     noise_multiplier: Callable[[Array], ArrayLike]
     sampling_rate: float
 
+    period = 0
     every_step = True
 
     def __post_init__(self) -> None:
@@ -195,7 +199,7 @@ class Schedule(_Fixed):
 
 
 @dataclass(frozen=True)
-class SpendRemaining(_Endless):
+class SpendRemaining(_Plain):
     """Policy that spends what is left of the budget evenly over the steps left: it asks for the least noise that does.
 
     Attributes:
@@ -224,8 +228,6 @@ class SpendRemaining(_Endless):
     most: float = 1000.0
 
     adaptive = True
-    every_step = False
-    query = None
 
     def __post_init__(self) -> None:
         validation.check_sampling_rate(self.sampling_rate)
@@ -261,9 +263,11 @@ class SpendRemaining(_Endless):
 # Adaptive policies of Lécuyer: more privacy while accuracy rises, less when it stalls.
 # ----------------------------------------------------------------------------------------------------
 
-SIGNIFICANT = 3.0
-"""Standard deviations of the count's noise by which an answer has to be higher to count as a rise: Lécuyer (2021),
-section 5.1. Sound for any value."""
+
+def is_rise(answer: ArrayLike, query_noise: ArrayLike, best: ArrayLike) -> Bool[Array, ""]:
+    """Returns whether a noisy count is higher than the best one so far by more than noise explains."""
+    # Three standard deviations: Lécuyer (2021), section 5.1. Sound for any value.
+    return jnp.asarray(answer, jnp.float32) - 3.0 * query_noise > best
 
 
 @register_dataclass
@@ -281,7 +285,7 @@ class Levels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Levelled(_Endless):
+class _Levelled(_Plain):
     """Base of Lécuyer's policies: one level more private on a significant rise of a noisy count, one less without.
 
     A rise is an answer more than three standard deviations of its noise above the one at the last rise. The level moves
@@ -295,7 +299,6 @@ class _Levelled(_Endless):
     up: bool = True
 
     adaptive = True
-    every_step = False
 
     def _check(self, least: float, initial: float, most: float) -> None:
         """Raises where a field is out of range that both policies have."""
@@ -332,8 +335,7 @@ class _Levelled(_Endless):
         raise NotImplementedError
 
     def adapt(self, state: Levels, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> Levels:
-        answer = jnp.asarray(answer, jnp.float32)
-        rise = answer - SIGNIFICANT * self.query_noise > state.best
+        rise = is_rise(answer, self.query_noise, state.best)
         move = jnp.where(rise, 1 if self.up else 0, -1)
         if self.up and self.lookahead:
             now = self.setting(state, step)
@@ -341,7 +343,7 @@ class _Levelled(_Endless):
             lasts = ledger.would_grant(PoissonSubsampledGaussian(*now), steps)
             move = jnp.where(rise & ~lasts, 0, move)
         level = jnp.clip(state.level + move, *self._range()).astype(jnp.int32)
-        return Levels(level, jnp.where(rise, answer, state.best))
+        return Levels(level, jnp.where(rise, jnp.asarray(answer, jnp.float32), state.best))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -532,7 +534,7 @@ class EarlyStopping:
 
     def adapt(self, state: Watched, ledger: Ledger, step: ArrayLike, answer: ArrayLike) -> Watched:
         answer = jnp.asarray(answer, jnp.float32)
-        rise = answer - SIGNIFICANT * self.query.noise_multiplier > state.best
+        rise = is_rise(answer, self.query.noise_multiplier, state.best)
         since = jnp.where(rise, 0, state.since + 1).astype(jnp.int32)
         enough = jnp.zeros((), bool)
         if self.target is not None:

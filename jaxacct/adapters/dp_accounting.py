@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxacct import certified, rdp
-from jaxacct.adapters.events import NO_PRIVACY, Parts, UnknownEvent, join_parts, lacking, parts_of, stand_in
-from jaxacct.bounds import Bounds
+from jaxacct.adapters.events import NO_PRIVACY, Parts, UnknownEvent, join_parts, lacking, parts_of, stand_in, upper_end
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.numerics.root_search import least_by_secants
 
@@ -23,11 +22,6 @@ except ImportError:
     NeighboringRelation = None
 
 __all__ = ["ExactAccountant", "RenyiAccountant", "calibrate"]
-
-
-def _upper(found: Any) -> float:
-    """Returns the upper bound that an accountant's answer is or has."""
-    return float(found.upper if isinstance(found, Bounds) else found)
 
 
 class _Accountant(PrivacyAccountant):
@@ -69,7 +63,7 @@ class _Accountant(PrivacyAccountant):
         """
         if target_delta == 1:
             return math.inf if NO_PRIVACY in self._parts else 0.0
-        return _upper(self._epsilon(*join_parts(self._parts), target_delta, relation=self._relation))
+        return upper_end(self._epsilon(*join_parts(self._parts), target_delta, relation=self._relation))
 
     def get_delta(self, target_epsilon: float) -> float:
         """Returns an upper bound on delta of all that was composed, rounding included, at ``target_epsilon``.
@@ -78,7 +72,7 @@ class _Accountant(PrivacyAccountant):
         """
         if NO_PRIVACY in self._parts:
             return 1.0
-        return _upper(self._delta(*join_parts(self._parts), target_epsilon, relation=self._relation))
+        return upper_end(self._delta(*join_parts(self._parts), target_epsilon, relation=self._relation))
 
 
 class ExactAccountant(_Accountant):

@@ -5,10 +5,10 @@ counts of hashable parts, so that equal mechanisms are counted together before a
 
 In reading order:
 
-- :func:`stand_in`: base classes for libraries that are not installed.
+- :func:`stand_in`: base classes for libraries that are not installed; :func:`upper_end`.
 - :class:`Part` to :func:`join_parts`: counts of mechanisms, and the mechanisms and steps that they become.
 - :func:`from_dp_event`: an event of dp_accounting as mechanisms and steps.
-- :func:`parts_of` to :data:`REFUSED`: the conversion of each kind of event.
+- :func:`parts_of` to :data:`CONVERSIONS`: the conversion of each kind of event.
 - :func:`from_history`, :func:`checkpoint_history`: runs of Opacus.
 - :func:`compute_dp_sgd_privacy`, :func:`flower_privacy`: bounds for a run of TensorFlow Privacy, or of Flower.
 """
@@ -82,6 +82,11 @@ def stand_in(package: str, needed_for: str) -> type:
             raise ImportError(f"{needed_for} needs {package}: pip install {package}.")
 
     return Absent
+
+
+def upper_end(found: Any) -> float:
+    """Returns the upper bound that an accountant's answer is or has."""
+    return float(found.upper if isinstance(found, Bounds) else found)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -224,8 +229,11 @@ def parts_of(event: object) -> Parts:
     name = name_of(event)
     if name in CONVERSIONS:
         return CONVERSIONS[name](event)
-    if name in REFUSED:
-        raise UnknownEvent(event, f"event = {event!r} has no mechanism here: {REFUSED[name]}")
+    if name == "UnsupportedDpEvent":
+        raise UnknownEvent(
+            event,
+            f"event = {event!r} has no mechanism here: it stands for an operation whose cost nobody has given.",
+        )
     if not name.endswith("DpEvent"):
         raise TypeError(f"event = {event!r} of type {name} is no DpEvent: give one of dp_accounting's.")
     raise UnknownEvent(
@@ -306,50 +314,51 @@ def _poisson_sampled(event: object) -> Parts:
     if part is not None and part.kind is GaussianMixture:
         noise, shifts, chances = part.fields
         return one(GaussianMixture, noise, (0.0, *shifts), _mix_with_absence(rate, chances))
-    sampled: dict[type[Mechanism], type[Mechanism]] = {
-        Gaussian: PoissonSubsampledGaussian, Laplace: PoissonSubsampledLaplace,
-    }  # fmt: skip
-    if part is not None and part.kind in sampled:
-        return one(sampled[part.kind], *part.fields, up(rate))
-    if part is not None and part.kind in (PureDP, ApproximateDP):
-        return one(PoissonSubsampledDP, *(*part.fields, 0.0)[:2], up(rate))
-    return one(PoissonSubsampled, up(rate), inner=parts) if parts else {}
+    forms = (PoissonSubsampledGaussian, PoissonSubsampledLaplace, PoissonSubsampledDP, PoissonSubsampled)
+    return _in_sampled_form(parts, rate, *forms)
 
 
 def _without_replacement(event: object) -> Parts:
     """A sample of fixed size without replacement, as :func:`_poisson_sampled` for its own sampled forms."""
     source = _whole(event, "source_dataset_size", least=1)
     rate = Fraction(_whole(event, "sample_size", most=source), source)
-    parts = _on_sample(parts_of(_field(event, "event")), rate)
+    forms = GaussianWithoutReplacement, LaplaceWithoutReplacement, DPWithoutReplacement, SubsampledWithoutReplacement
+    return _in_sampled_form(_on_sample(parts_of(_field(event, "event")), rate), rate, *forms)
+
+
+def _in_sampled_form(
+    parts: Parts,
+    rate: Fraction,
+    of_gaussian: type[Mechanism],
+    of_laplace: type[Mechanism],
+    of_dp: type[Mechanism],
+    by_curve: type[Mechanism],
+) -> Parts:
+    """Returns the sampled form of a mechanism that runs once on its sample; of others, their Rényi curve amplified."""
+    sampled = {Gaussian: of_gaussian, Laplace: of_laplace, PureDP: of_dp, ApproximateDP: of_dp}
     part = _run_once(parts)
-    sampled: dict[type[Mechanism], type[Mechanism]] = {
-        Gaussian: GaussianWithoutReplacement, Laplace: LaplaceWithoutReplacement,
-    }  # fmt: skip
     if part is not None and part.kind in sampled:
-        return one(sampled[part.kind], *part.fields, up(rate))
-    if part is not None and part.kind in (PureDP, ApproximateDP):
-        return one(DPWithoutReplacement, *(*part.fields, 0.0)[:2], up(rate))
-    return one(SubsampledWithoutReplacement, up(rate), inner=parts) if parts else {}
+        # Pure privacy is approximate privacy with a delta of 0.
+        fields = (*part.fields, 0.0) if part.kind is PureDP else part.fields
+        return one(sampled[part.kind], *fields, up(rate))
+    return one(by_curve, up(rate), inner=parts) if parts else {}
 
 
 def _with_replacement(event: object) -> Parts:
     """A sample with replacement, of Gaussian releases alone."""
     source, draws = _whole(event, "source_dataset_size", least=1), _whole(event, "sample_size")
-    parts = _on_sample(parts_of(_field(event, "event")), Fraction(draws))
-    if not parts or NO_PRIVACY in parts:
+    refusal = (
+        "does more with its sample than Gaussian releases: with replacement no bound is known for it here. Sample "
+        "without replacement."
+    )
+    parts, noise = _gaussian_on_sample(event, Fraction(draws), refusal)
+    if noise is None:
         return parts
-    part = _run_once(parts)
-    if part is None or part.kind is not Gaussian:
-        raise UnknownEvent(
-            event,
-            f"event = {event!r} does more with its sample than Gaussian releases: with replacement no bound is known "
-            "for it here. Sample without replacement.",
-        )
     if source == 1:  # every draw is the one record
-        return one(GaussianWithoutReplacement, part.fields[0] / draws * (1 - 4 * UNIT_ROUNDOFF), 1.0)
-    if part.fields[0] < LEAST_NOISE:
+        return one(GaussianWithoutReplacement, noise / draws * (1 - 4 * UNIT_ROUNDOFF), 1.0)
+    if noise < LEAST_NOISE:
         return {NO_PRIVACY: 1}
-    mechanism = GaussianWithReplacement.for_batches(part.fields[0], source, draws)
+    mechanism = GaussianWithReplacement.for_batches(noise, source, draws)
     return one(GaussianWithReplacement, *(tuple(leaf.tolist()) for leaf in jax.tree.leaves(mechanism)))
 
 
@@ -362,6 +371,20 @@ def _on_sample(parts: Parts, rate: Fraction) -> Parts:
     gaussian = {part: count for part, count in parts.items() if part.kind is Gaussian}
     others = {part: count for part, count in parts.items() if part.kind is not Gaussian}
     return {**others, **one(Gaussian, _one_noise(gaussian))} if gaussian else others
+
+
+def _gaussian_on_sample(event: object, rate: Fraction, refusal: str) -> tuple[Parts, float | None]:
+    """Returns what runs on a sample, and its noise multiplier; None where nothing does, or no privacy is left.
+
+    Raises UnknownEvent, with the ``refusal``, where it is no Gaussian release.
+    """
+    parts = _on_sample(parts_of(_field(event, "event")), rate)
+    if not parts or NO_PRIVACY in parts:
+        return parts, None
+    part = _run_once(parts)
+    if part is None or part.kind is not Gaussian:
+        raise UnknownEvent(event, f"event = {event!r} {refusal}")
+    return parts, part.fields[0]
 
 
 def _mix_with_absence(rate: Fraction, chances: tuple[float, ...]) -> tuple[float, ...]:
@@ -485,15 +508,9 @@ def _allocation_parts(event: object) -> Parts:
     """Random allocation: each record in k different steps of t, drawn uniformly, as one epoch with k participations."""
     steps = _whole(event, "num_steps", least=1)
     selected = _whole(event, "num_selected", most=steps)
-    parts = _on_sample(parts_of(_field(event, "event")), Fraction(selected))
-    if not parts or NO_PRIVACY in parts:
-        return parts
-    part = _run_once(parts)
-    if part is None or part.kind is not Gaussian:
-        raise UnknownEvent(
-            event, f"event = {event!r} allocates more than Gaussian releases: no bound is known for it here."
-        )
-    return one(RandomAllocation, *part.fields, steps, participations=selected)
+    refusal = "allocates more than Gaussian releases: no bound is known for it here."
+    parts, noise = _gaussian_on_sample(event, Fraction(selected), refusal)
+    return parts if noise is None else one(RandomAllocation, noise, steps, participations=selected)
 
 
 CONVERSIONS: dict[str, Callable[[object], Parts]] = {
@@ -520,9 +537,6 @@ CONVERSIONS: dict[str, Callable[[object], Parts]] = {
     "ZCDpEvent": lambda event: one(ZeroConcentratedDP, _number(event, "rho"), _number(event, "xi")),
 }
 """Conversions, by the name of an event's class."""
-
-REFUSED: dict[str, str] = {"UnsupportedDpEvent": "it stands for an operation whose cost nobody has given."}
-"""Events that are refused, with the reason."""
 
 # ----------------------------------------------------------------------------------------------------
 # Runs of Opacus, after the fact: histories and checkpoints. Neither Opacus nor torch is imported.

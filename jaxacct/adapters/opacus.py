@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxacct import certified, rdp
-from jaxacct.adapters.events import checkpoint_history, from_history, stand_in
-from jaxacct.bounds import Bounds
+from jaxacct.adapters.events import checkpoint_history, from_history, stand_in, upper_end
 
 try:
     from opacus.accountants import IAccountant, register_accountant
@@ -43,10 +42,7 @@ class _Accountant(IAccountant):
 
     def get_epsilon(self, delta: float) -> float:
         """Returns an upper bound on epsilon of all steps so far at ``delta``, rounding included."""
-        if not self.history:
-            return 0.0
-        found = self._epsilon(*from_history(self.history), delta)
-        return float(found.upper if isinstance(found, Bounds) else found)
+        return upper_end(self._epsilon(*from_history(self.history), delta)) if self.history else 0.0
 
     @classmethod
     def mechanism(cls) -> str:

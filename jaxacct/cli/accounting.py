@@ -12,11 +12,10 @@ import gc
 import importlib
 import math
 import pathlib
-from typing import Any, NamedTuple
+from typing import Any
 
 import jaxacct as ja
 from jaxacct import __version__, json_files
-from jaxacct.choices import Relation
 from jaxacct.cli.arguments import (
     GUARANTEES,
     PICTURES,
@@ -163,14 +162,8 @@ def _print(record: dict[str, Any], run: Run, given: str) -> None:
 KINDS = {"epsilon": "profile", "delta": "profile", "fpr": "tradeoff", "orders": "renyi"}
 """Kinds of curves, by the argument that gives their places."""
 
-
-class Found(NamedTuple):
-    """A curve: the places ``at`` of the variable ``over``, and bounds on ``quantity`` there, by name, each (n,)."""
-
-    quantity: str
-    over: str
-    at: Any
-    bounds: dict[str, Any]
+Columns = dict[str, Any]
+"""A curve: the places of a variable under its name, and then the bounds there, by name, each (n,)."""
 
 
 def add_curve(commands: Any) -> None:
@@ -213,25 +206,25 @@ def run_curve(arguments: argparse.Namespace) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
     name, at = _places(arguments)
     asked = run_of(arguments)
-    compute = {"profile": _epsilons if name == "delta" else _deltas, "tradeoff": _tradeoff, "renyi": _divergences}
-    found = compute[arguments.kind](asked.mechanism, asked.steps, at, asked.relation)
+    quantity, columns = _compute("epsilon" if name == "delta" else arguments.kind, asked, at)
+    over = next(iter(columns))
     record = {
         "kind": arguments.kind,
-        "quantity": found.quantity,
-        "over": found.over,
-        "results": {name: values.tolist() for name, values in ({found.over: found.at} | found.bounds).items()},
+        "quantity": quantity,
+        "over": over,
+        "results": {name: values.tolist() for name, values in columns.items()},
         **describe_run(asked),
         "guarantee": GUARANTEES["rdp" if arguments.kind == "renyi" else "best"],
         "out": None if out is None else str(out),
         "plot": None if plot is None else str(plot),
     }
-    if found.quantity == "epsilon" and (known := found.bounds["upper"] == float("inf")).any():
-        record["why"] = why(asked, float(found.at[known].max()))
+    if quantity == "epsilon" and (infinite := columns["upper"] == float("inf")).any():
+        record["why"] = why(asked, float(columns[over][infinite].max()))
     if out is not None:
-        _write(record, found, out)
+        _write(record, columns, out)
     if plot is not None:
-        _draw(record, found, plot)
-    show(record, arguments.json, lambda: _print_curve(record, asked, found))
+        _draw(record, columns, plot)
+    show(record, arguments.json, lambda: _print_curve(record, asked, columns))
     return 0
 
 
@@ -255,58 +248,41 @@ def _places(arguments: argparse.Namespace) -> tuple[str | None, Any]:
     return None, None
 
 
-def _deltas(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
-    """Returns delta over epsilon; without epsilons given, from 0 to about where pictures of a profile end."""
+def _compute(kind: str, run: Run, at: Any) -> tuple[str, Columns]:
+    """Returns the quantity and the columns of a kind of curve; where no places ``at`` are given, at the kind's own."""
     import numpy as np
 
+    from jaxacct import rdp, tradeoff
     from jaxacct.plot.curves import LEAST_DELTA
 
-    if at is None:
-        # The end of the range need not be tight: a cheap upper bound is enough.
-        last = float(ja.rdp.epsilon(mechanism, steps, LEAST_DELTA, relation=relation))
-        if not np.isfinite(last):
-            raise ValueError("--epsilon is missing: no range is known for this run; give the epsilons that you want.")
-        # The step has two digits, rounded up: multiples of it are printed in full. It is at least 0.001 nats.
-        at = np.arange(101) * float(f"{1.05 * max(last / 100, 1e-3):.1e}")
-    found = ja.curve(mechanism, steps, epsilons=at, relation=relation)
-    return Found("delta", "epsilon", at, _columns(found))
+    mechanism, steps, relation = run.mechanism, run.steps, run.relation
+    if kind == "renyi":
+        at = np.array(rdp.DEFAULT_ORDERS) if at is None else at
+        upper = np.asarray(rdp.composed_curve(mechanism, steps, at, relation=relation), np.float64)
+        return "renyi_divergence", {"order": at, "upper": upper}
+    if kind == "tradeoff":
+        quantity, over = "false_negative_rate", "false_positive_rate"
+        at = np.linspace(0.0, 1.0, 101) if at is None else at
+        found = tradeoff.curve(mechanism, steps, at, relation=relation)
+    elif kind == "epsilon":
+        quantity, over = "epsilon", "delta"
+        found = ja.curve(mechanism, steps, deltas=at, relation=relation)
+    else:
+        quantity, over = "delta", "epsilon"
+        if at is None:
+            # The end of the range need not be tight: a cheap upper bound on where pictures of a profile end is enough.
+            last = float(rdp.epsilon(mechanism, steps, LEAST_DELTA, relation=relation))
+            if not np.isfinite(last):
+                raise ValueError(
+                    "--epsilon is missing: no range is known for this run; give the epsilons that you want."
+                )
+            # The step has two digits, rounded up: multiples of it are printed in full. It is at least 0.001 nats.
+            at = np.arange(101) * float(f"{1.05 * max(last / 100, 1e-3):.1e}")
+        found = ja.curve(mechanism, steps, epsilons=at, relation=relation)
+    return quantity, {over: at, "lower": found.lower, "estimate": found.estimate, "upper": found.upper}
 
 
-def _epsilons(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
-    """Returns epsilon over delta."""
-    found = ja.curve(mechanism, steps, deltas=at, relation=relation)
-    return Found("epsilon", "delta", at, _columns(found))
-
-
-def _tradeoff(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
-    """Returns the least false-negative rate over the false-positive rate."""
-    import numpy as np
-
-    from jaxacct import tradeoff
-
-    at = np.linspace(0.0, 1.0, 101) if at is None else at
-    found = tradeoff.curve(mechanism, steps, at, relation=relation)
-    return Found("false_negative_rate", "false_positive_rate", at, _columns(found))
-
-
-def _divergences(mechanism: Any, steps: float, at: Any, relation: Relation) -> Found:
-    """Returns upper bounds on the composed Rényi divergence over its order."""
-    import numpy as np
-
-    from jaxacct import rdp
-    from jaxacct.rdp import DEFAULT_ORDERS
-
-    at = np.array(DEFAULT_ORDERS) if at is None else at
-    upper = np.asarray(rdp.composed_curve(mechanism, steps, at, relation=relation), np.float64)
-    return Found("renyi_divergence", "order", at, {"upper": upper})
-
-
-def _columns(found: Any) -> dict[str, Any]:
-    """Returns bounds as columns by name."""
-    return {"lower": found.lower, "estimate": found.estimate, "upper": found.upper}
-
-
-def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
+def _write(record: dict[str, Any], columns: Columns, path: pathlib.Path) -> None:
     """Writes the numbers in full: as columns (.csv, .npz), or as ``--json`` prints them."""
     import numpy as np
 
@@ -314,35 +290,34 @@ def _write(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
     from jaxacct.plot import write_csv
 
     if path.suffix == ".csv":
-        lines = np.stack([found.at, *found.bounds.values()], -1).tolist()
-        write_csv([found.over, *found.bounds], lines, path)
+        write_csv(list(columns), np.stack(list(columns.values()), -1).tolist(), path)
     elif path.suffix == ".json":
         write_whole(path, lambda file: file.write((json_files.dumps(record) + "\n").encode()))
     else:
         about = {name: value for name, value in record.items() if name != "results"}
-        columns = {found.over: found.at, **found.bounds, "about": np.array(json_files.dumps(about))}
-        write_whole(path, lambda file: np.savez_compressed(file, **columns))
+        arrays = columns | {"about": np.array(json_files.dumps(about))}
+        write_whole(path, lambda file: np.savez_compressed(file, **arrays))
 
 
-def _draw(record: dict[str, Any], found: Found, path: pathlib.Path) -> None:
+def _draw(record: dict[str, Any], columns: Columns, path: pathlib.Path) -> None:
     """Draws the run's curve, each kind by the library's own function for it."""
     from jaxacct.plot import chart, curves
 
     figure = chart.own_figure()
     axes = figure.subplots()
-    run = _title(record)
-    order = found.at.argsort()
-    at, bounds = found.at[order], {name: values[order] for name, values in found.bounds.items()}
-    if found.quantity == "delta":
+    run, over, quantity = _title(record), record["over"], record["quantity"]
+    bounds = {name: values[columns[over].argsort()] for name, values in columns.items()}
+    at = bounds[over]
+    if quantity == "delta":
         curves.draw_profile(axes, at, bounds["lower"], bounds["upper"], run)
     elif record["kind"] == "tradeoff":
         curves.draw_tradeoff(axes, at, bounds["lower"], bounds["upper"], run)
     else:
         axes.set_xscale("log")
-        axes.set_yscale("log" if found.over == "order" else "linear")
+        axes.set_yscale("log" if over == "order" else "linear")
         chart.curve(axes, at, bounds["upper"], run, bounds.get("lower"))
-        title = "Rényi divergences, upper bounds" if found.over == "order" else "Privacy profile"
-        chart.dress(axes, title, chart.words(found.over), chart.words(found.quantity))
+        title = "Rényi divergences, upper bounds" if over == "order" else "Privacy profile"
+        chart.dress(axes, title, chart.words(over), chart.words(quantity))
     figure.savefig(path)
 
 
@@ -354,17 +329,19 @@ def _title(record: dict[str, Any]) -> str:
     return ", ".join([f"{steps:,} steps", *(f"{name} {fact}" for name, fact in facts_of_run(record))])
 
 
-def _print_curve(record: dict[str, Any], run: Run, found: Found) -> None:
+def _print_curve(record: dict[str, Any], run: Run, columns: Columns) -> None:
     """Prints up to 21 places, evenly spread, and the facts of the run."""
     import numpy as np
 
-    every = len(found.at)
+    over = record["over"]
+    every = len(columns[over])
     shown = np.unique(np.linspace(0, every - 1, min(every, 21)).round().astype(int))
-    bounds = {name: values for name, values in found.bounds.items() if name != "estimate"}
+    bounds = {name: values for name, values in columns.items() if name not in (over, "estimate")}
     rows = [
-        [f"{found.at[i]:.10g}", *(round_to(name, float(values[i])) for name, values in bounds.items())] for i in shown
+        [f"{columns[over][i]:.10g}", *(round_to(name, float(values[i])) for name, values in bounds.items())]
+        for i in shown
     ]
-    print_columns([found.over, *(f"{found.quantity}, {name}" for name in bounds)], rows)
+    print_columns([over, *(f"{record['quantity']}, {name}" for name in bounds)], rows)
     if every > len(shown):
         print(f"{len(shown)} of {every}" + ("" if record["out"] else ": give --out for all"))
     protects = "lower bound" if record["kind"] == "tradeoff" else "upper bound"

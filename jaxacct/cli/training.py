@@ -33,9 +33,6 @@ CHECKPOINTS, HISTORY = "checkpoints", "history.jsonl"
 MODEL, INFERENCE, REPORT, PICTURE = "model", "inference.jax_export", "report.json", "training.png"
 """Names of the results in a run's folder."""
 
-EPSILON = 3.0
-"""Epsilon of the budget where none is given."""
-
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
@@ -214,13 +211,14 @@ def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dic
     """Returns the trainer, the number of steps to fit it for, and the report's entries on both."""
     from jaxacct_recipes import make_trainer
 
+    # The budget has an epsilon of 3 where none is given, and none follows from noise and epochs that are.
+    costs_follow = arguments.policy == "constant" and None not in (arguments.noise_multiplier, arguments.epochs)
+    if arguments.epsilon is None and not costs_follow:
+        arguments.epsilon = 3.0
     recipe, epochs = choose_recipe(arguments, dataset)
     given = vars(arguments) | {"epochs": epochs}
     rate = recipe.learning_rate if arguments.learning_rate is None else arguments.learning_rate
     asked = ("epsilon", "delta", "noise_multiplier", "batch_size", "clip_norm", "epochs", "seed", "ledger")
-    costs_follow = arguments.policy == "constant" and None not in (arguments.noise_multiplier, arguments.epochs)
-    if given["epsilon"] is None and not costs_follow:
-        given["epsilon"] = EPSILON
     settings = {name: given[name] for name in asked} | {"learning_rate": rate, "correct": _correct}
     optional = {
         name: given[name]
@@ -327,8 +325,7 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
         # A run that was interrupted between a checkpoint and its evaluation lacks that one.
         if unseen and (trainer.steps % every == 0 or left == 0):
             keep(Evaluation(trainer.steps, reached and reached(trainer.model), trainer.spent_epsilon))
-        say = lambda step, words: advance(step, words)  # noqa: E731
-        trainer.fit(left, every=every, evaluate=reached, on_evaluation=keep, keeper=keeper, progress=say)
+        trainer.fit(left, every=every, evaluate=reached, on_evaluation=keep, keeper=keeper, progress=advance)
     return history
 
 
@@ -472,9 +469,8 @@ def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]
     noise = arguments.noise_multiplier
     # A policy needs noise to begin with; constant noise follows from the epochs.
     if noise is None and arguments.policy != "constant":
-        epsilon = EPSILON if arguments.epsilon is None else arguments.epsilon
         steps = steps_of(epochs, batch / size)
-        noise = float(calibrate.noise_multiplier(epsilon, arguments.delta, batch / size, steps).value)
+        noise = float(calibrate.noise_multiplier(arguments.epsilon, arguments.delta, batch / size, steps).value)
     made = Recipe(
         dataset=dataset.name, module=lambda shape, classes, rngs: MLP(shape, classes, width=64, rngs=rngs),
         noise_multiplier=1.0 if noise is None else noise, batch_size=batch, clip_norm=1.0, learning_rate=0.01,

@@ -162,7 +162,7 @@ class MenuFilter(Ledger):
             raise ValueError(f"steps = {steps} are several numbers of runs: spend them one by one.")
         self._check_single()
         runs = _whole(validation.exact_steps(steps))
-        granted, state = _spend(self.state, index, runs, self._counts(), self._costs())
+        granted, state = _spend(self.state, index, runs, *self._blocks())
         return granted, self._with(state)
 
     @in_float64
@@ -170,7 +170,7 @@ class MenuFilter(Ledger):
         """Returns how many more runs of an item would be granted if nothing else comes between; at most 2^31 - 1."""
         self._check_single()
         index = self.curve(item, relation=relation)
-        return _remaining(self.state, index, self._counts(), self._costs())
+        return _remaining(self.state, index, *self._blocks())
 
     def epsilon(self) -> Float64[Array, ""]:
         """Returns the budget, which holds wherever it ends; 0 before anything is granted."""
@@ -180,11 +180,9 @@ class MenuFilter(Ledger):
         if np.shape(self.state.left):  # an item's place would be taken for a filter's
             raise ValueError(f"{np.shape(self.state.left)} filters are stacked: spend of each, by jax.vmap.")
 
-    def _counts(self) -> np.ndarray:
-        return np.asarray([item.count for item in self.menu.items], np.int32)
-
-    def _costs(self) -> np.ndarray:
-        return np.asarray([item.cost for item in self.menu.items], np.int32)
+    def _blocks(self) -> np.ndarray:
+        """Returns the runs of each item's block, and below them what the block costs."""
+        return np.asarray([(item.count, item.cost) for item in self.menu.items], np.int32).T
 
 
 @in_float64

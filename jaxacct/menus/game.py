@@ -114,19 +114,6 @@ class Solved(NamedTuple):
     """Bounds on V_r(0), the larger of the directions; infinite beyond the budget after that one."""
 
 
-class _Past(NamedTuple):
-    """Levels solved so far, of each direction."""
-
-    spectra: Complex[Array, "rows ring half"]
-    """Transforms of the last ``ring`` levels, at the level modulo ``ring``."""
-    norms: Float[Array, "rows levels"]
-    """Upper bounds on the levels' L2 norms."""
-    bounds: Float[Array, "rows levels"]
-    """G of each level: an upper bound on the true W."""
-    infinite: Float[Array, "rows levels"]
-    """I of each level: the infinite mass over all paths, at most."""
-
-
 class _State(NamedTuple):
     """State of the loop over levels: the next level, whether it is to be solved, and all that was found before."""
 
@@ -135,7 +122,14 @@ class _State(NamedTuple):
     stopped: Float[Array, "rows n"]
     """Value of stopping, tilted, at the epsilon of the level before."""
     values: Float[Array, " levels"]
-    past: _Past
+    spectra: Complex[Array, "rows ring half"]
+    """Transforms of the last ``ring`` levels, at the level modulo ``ring``."""
+    norms: Float[Array, "rows levels"]
+    """Upper bounds on the levels' L2 norms."""
+    bounds: Float[Array, "rows levels"]
+    """G of each level: an upper bound on the true W."""
+    infinite: Float[Array, "rows levels"]
+    """I of each level: the infinite mass over all paths, at most."""
 
 
 @compiled(static=("ring",))
@@ -194,17 +188,17 @@ def solve(
     # The invariant: at every point of the window ``whole`` bounds W_r on the side asked for, all errors included. It
     # ends at the first level whose value exceeds delta, or at ``most``.
     def advance(state: _State) -> _State:
-        r, past = state.level, state.past
+        r = state.level
         epsilon, index, can = epsilons[r], jnp.maximum(r - costs, 0), (costs <= r)[None, :]
         is_same = (r > 0) & (epsilon == epsilons[jnp.maximum(r - 1, 0)])
         stopped = jax.lax.cond(is_same, lambda: state.stopped, lambda: stopped_at(epsilon))
         bound = jnp.exp(peak - t * epsilon) * (1 + FUNCTION * (8 + t * jnp.abs(epsilon))) + flushed
-        bounds = losses.total * past.bounds[:, index] * (1 + 4 * u)
+        bounds = losses.total * state.bounds[:, index] * (1 + 4 * u)
         bound = jnp.maximum(bound, jnp.max(jnp.where(can, bounds, 0.0), axis=1, keepdims=True))
-        infinite = jnp.max(jnp.where(can, past.infinite[:, index] + losses.infinite, 0.0), axis=1) * (1 + 4 * u)
-        error = (wrong * past.norms[:, index] + losses.slack * past.bounds[:, index] + flushed) * up
+        infinite = jnp.max(jnp.where(can, state.infinite[:, index] + losses.infinite, 0.0), axis=1) * (1 + 4 * u)
+        error = (wrong * state.norms[:, index] + losses.slack * state.bounds[:, index] + flushed) * up
         error = jnp.where(can, sign * error * (1 + 4 * u), -jnp.inf)
-        spectra = [past.spectra[:, index[j] % ring] * transforms[:, j] for j in range(items)]
+        spectra = [state.spectra[:, index[j] % ring] * transforms[:, j] for j in range(items)]
         played = jnp.fft.irfft(jnp.stack(spectra), n)
         # Stopping and every item compete; where an item costs more than r its error is -inf, and it never wins.
         best = stopped
@@ -223,17 +217,21 @@ def solve(
         unit = jnp.maximum(bound, TINY)
         squares = jnp.sum((whole * (1 / unit)) ** 2, axis=1, keepdims=True) + n * TINY
         norms = unit * jnp.sqrt(squares) * (1 + 4 * n * u) + TINY
-        past = _Past(
-            past.spectra.at[:, r % ring].set(jnp.fft.rfft(whole)),
-            past.norms.at[:, r].set(norms[:, 0]),
-            past.bounds.at[:, r].set(bound[:, 0]),
-            past.infinite.at[:, r].set(infinite),
+        return _State(
+            r + 1,
+            (value <= delta) & (r < most),
+            stopped,
+            state.values.at[r].set(value),
+            state.spectra.at[:, r % ring].set(jnp.fft.rfft(whole)),
+            state.norms.at[:, r].set(norms[:, 0]),
+            state.bounds.at[:, r].set(bound[:, 0]),
+            state.infinite.at[:, r].set(infinite),
         )
-        return _State(r + 1, (value <= delta) & (r < most), stopped, state.values.at[r].set(value), past)
 
     zeros = jnp.zeros((rows, levels))
-    past = _Past(jnp.zeros((rows, ring, n // 2 + 1), jnp.complex128), zeros, zeros, zeros)
-    first = _State(jnp.int32(0), jnp.asarray(True), jnp.zeros((rows, n)), jnp.full(levels, jnp.inf), past)
+    spectra = jnp.zeros((rows, ring, n // 2 + 1), jnp.complex128)
+    start, unsolved = jnp.zeros((rows, n)), jnp.full(levels, jnp.inf)
+    first = _State(jnp.int32(0), jnp.asarray(True), start, unsolved, spectra, zeros, zeros, zeros)
     final = jax.lax.while_loop(lambda state: state.goes_on, advance, first)
     last = final.level - 1
     return Solved(jnp.where(final.values[last] <= delta, last, last - 1), final.values)

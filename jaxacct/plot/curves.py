@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -222,9 +222,6 @@ def epsilon_over_steps(
 # Pictures of many runs: the least noise over epochs and batches, the noise for changed plans, and maps of sweeps.
 # ----------------------------------------------------------------------------------------------------
 
-FACTORS = np.array([0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0])
-"""Default factors by which the settings of a plan are multiplied."""
-
 
 def least_noise(
     epsilon: float,
@@ -278,7 +275,7 @@ def what_if(
     sampling_rate: float,
     steps: int,
     *,
-    factors: ArrayLike = FACTORS,
+    factors: ArrayLike | Sequence[float] = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0),
     relation: Relation = "add_or_remove",
     axes: Axes | None = None,
 ) -> Axes:

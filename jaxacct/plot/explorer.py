@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,6 @@ RATES, EPOCHS = (
     for low, high in ((-4, -1), (0, 2))
 )
 """Default sampling rates and epochs of the grid."""
-DELTAS = np.array([1e-8, 1e-7, 1e-6, 1e-5, 1e-4])
-"""Default deltas of the grid."""
 
 
 def page(
@@ -44,7 +43,7 @@ def page(
     noise_multipliers: ArrayLike = NOISE,
     sampling_rates: ArrayLike = RATES,
     epochs: ArrayLike = EPOCHS,
-    deltas: ArrayLike = DELTAS,
+    deltas: ArrayLike | Sequence[float] = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4),
     relation: Relation = "add_or_remove",
     mode: str = "certified",
     show_progress: bool = False,

@@ -20,7 +20,7 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flint import arb, arb_poly, ctx
@@ -106,38 +106,6 @@ def dividing(law: Loss, step: float) -> float:
     return apart / (2 * math.ceil(apart / (2 * step))) * (1 + 1e-15) if apart > step else step
 
 
-class Measured:
-    """The distribution functions of P and Q on a piece, but for additive constants: differences are masses of cells.
-
-    P and Q share the noise, so one value of ``erfc`` or ``exp`` for each exponent serves both.
-    """
-
-    def __init__(self, piece: Piece) -> None:
-        self.piece = piece
-        self.exponents, coefficients = piece.by_exponent()
-        scales = [self._scale(alpha) for alpha in self.exponents]
-        self.sides = [[c * scale for c, scale in zip(side, scales, strict=True)] for side in coefficients]
-
-    def _scale(self, alpha: arb) -> arb:
-        """Returns the factor of an exponent's ``erfc`` or ``exp`` in the integral of e^(-kappa x^2 / 2 + alpha x)."""
-        kappa = self.piece.curvature
-        if not kappa > 0:
-            return 1 / alpha
-        return (arb.pi() / (2 * kappa)).sqrt() * (alpha**2 / (2 * kappa)).exp()
-
-    def before(self, x: arb | None, high: bool) -> tuple[arb, arb]:
-        """Returns the masses of P and Q below x, but for additive constants; x = None is an infinite end."""
-        kappa = self.piece.curvature
-        if x is None:
-            parts = [arb(0 if high else -2) for _ in self.exponents]
-        elif kappa > 0:
-            root = (kappa / 2).sqrt()
-            parts = [-((x - alpha / kappa) * root).erfc() for alpha in self.exponents]
-        else:
-            parts = [(alpha * x).exp() for alpha in self.exponents]
-        return tuple(sum((w * v for w, v in zip(side, parts, strict=True)), arb(0)) for side in self.sides)
-
-
 def _edges(piece: Piece, tiny: float, floor: float) -> tuple[arb | None, arb | None, arb, arb, arb, list[arb]]:
     """Returns the outcomes at which cells start and stop, the loss there, and P's masses below and above these losses.
 
@@ -173,11 +141,31 @@ def _edges(piece: Piece, tiny: float, floor: float) -> tuple[arb | None, arb | N
 def _cells(piece: Piece, edges: list[arb | None]) -> list[tuple[arb, arb]]:
     """Returns the masses of P and Q between neighbouring outcomes, given in the order of their losses.
 
-    Raises TooMuch where the outcomes are not certainly in order, as where cells are narrower than floats can tell.
+    P and Q share the noise, so one value of ``erfc`` or ``exp`` for each exponent serves both. Raises TooMuch where the
+    outcomes are not certainly in order, as where cells are narrower than floats can tell.
     """
-    measured = Measured(piece)
-    rises, last = piece.rises, len(edges) - 1
-    sums = [measured.before(x, (i == last) == rises) for i, x in enumerate(edges)]
+    kappa, rises, last = piece.curvature, piece.rises, len(edges) - 1
+    exponents, coefficients = piece.by_exponent()
+
+    def factor(alpha: arb) -> arb:
+        """Returns the factor of an exponent's ``erfc`` or ``exp`` in the integral of e^(-kappa x^2 / 2 + alpha x)."""
+        return (arb.pi() / (2 * kappa)).sqrt() * (alpha**2 / (2 * kappa)).exp() if kappa > 0 else 1 / alpha
+
+    factors = [factor(alpha) for alpha in exponents]
+    sides = [[c * factor for c, factor in zip(side, factors, strict=True)] for side in coefficients]
+
+    def before(x: arb | None, high: bool) -> list[arb]:
+        """Returns the masses of P and Q below x, but for additive constants; x = None is an infinite end."""
+        if x is None:
+            parts = [arb(0 if high else -2) for _ in exponents]
+        elif kappa > 0:
+            root = (kappa / 2).sqrt()
+            parts = [-((x - alpha / kappa) * root).erfc() for alpha in exponents]
+        else:
+            parts = [(alpha * x).exp() for alpha in exponents]
+        return [sum((w * v for w, v in zip(side, parts, strict=True)), arb(0)) for side in sides]
+
+    sums = [before(x, (i == last) == rises) for i, x in enumerate(edges)]
     sign = 1 if rises else -1
     found = [(sign * (b[0] - a[0]), sign * (b[1] - a[1])) for a, b in itertools.pairwise(sums)]
     ordered = edges if rises else edges[::-1]
@@ -326,41 +314,37 @@ def lower(law: Loss, points: Lattice, tiny: float, floor: float) -> Masses:
 # sorted, whose masses of P and of Q are running sums.
 # ----------------------------------------------------------------------------------------------------
 
-MOST = 600_000
-"""Largest number of sums in a list; on a lattice a fifth of it, as transforms do better there. Sound for any value."""
+
+Sums = list[tuple[arb, arb]]
+"""Masses under P and losses, as the atoms of a law, of sums of losses."""
 
 
-class Entry(NamedTuple):
-    """A sum of losses, and its mass under P."""
+def sums(law: Loss, count: int, tilt: float, most: int) -> Sums:
+    """Returns the sums of ``count`` losses, at most so many; on a lattice a fifth, as transforms do better there.
 
-    mass: arb
-    loss: arb
-
-
-def sums(law: Loss, count: int, tilt: float, most: int = MOST) -> list[Entry]:
-    """Returns the sums of ``count`` losses. Masses are precise where e^(tilt * loss) times the mass is not small."""
+    Masses are precise where e^(tilt * loss) times the mass is not small.
+    """
     size = len(law.atoms)
     if law.lattice is not None or size == 2:
         return _on_lattice(law, count, tilt, most // 5)
     if math.comb(count + size - 1, size - 1) > most:
         raise TooMuch(f"{count} runs of {size} losses have more than {most} sums")
-    found = [(count, Entry(arb(1), arb(0)))]
+    found = [(count, arb(1), arb(0))]
     # One atom after the other takes j of the runs that are left. ``found`` holds the number left, with the mass and sum
     # so far; the update of ``mass`` makes the binomial coefficient C(left, j).
     for p, y in law.atoms[:-1]:
         grown = []
-        for left, entry in found:
-            mass = entry.mass
+        for left, mass, loss in found:
             for j in range(left + 1):
-                grown.append((left - j, Entry(mass, entry.loss + j * y)))
+                grown.append((left - j, mass, loss + j * y))
                 mass = mass * p * (left - j) / (j + 1)
         found = grown
     # The last atom takes all that are left.
     p, y = law.atoms[-1]
-    return [Entry(entry.mass * p**left, entry.loss + left * y) if left else entry for left, entry in found]
+    return [(mass * p**left, loss + left * y) if left else (mass, loss) for left, mass, loss in found]
 
 
-def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> list[Entry]:
+def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> Sums:
     """Returns :func:`sums` of a law on a lattice, as coefficients of a power of a polynomial.
 
     The polynomial has tilted masses: its power's balls have radii relative to the largest coefficient, which the tilt
@@ -368,7 +352,7 @@ def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> list[Entry]:
     """
     atoms = sorted(law.atoms, key=lambda atom: float(atom[1]))
     if len(atoms) == 1:
-        return [Entry(atoms[0][0] ** count, count * atoms[0][1])]
+        return [(atoms[0][0] ** count, count * atoms[0][1])]
     low = atoms[0][1]
     step = ball(law.lattice[1]) if law.lattice is not None else atoms[1][1] - low
     places = [int((((y - low) / step + arb(0.5)).floor().unique_fmpz()) or 0) for _, y in atoms]
@@ -382,22 +366,22 @@ def _on_lattice(law: Loss, count: int, tilt: float, most: int) -> list[Entry]:
     # The tilt is undone point by point.
     turn, weight, entries = (-t * step).exp(), arb(1), []
     for j, mass in enumerate(found):
-        entries.append(Entry(mass * weight, count * low + j * step))
+        entries.append((mass * weight, count * low + j * step))
         weight *= turn
     return entries
 
 
-def list_sums(runs: contour.Runs, tilt: float, most: int = MOST, count: int = 2) -> list[list[Entry]]:
+def list_sums(runs: contour.Runs, tilt: float, most: int = 600_000, count: int = 2) -> list[Sums]:
     """Returns at most ``count`` lists of sums, one entry of each adding up to the composition's sums.
 
-    Two short lists are joined into one.
+    Two short lists are joined into one. A list has at most ``most`` sums; sound for any number.
     """
     # The two shortest lists become the list of their sums, so the number of lists falls by one each time.
     lists = sorted((sums(law, k, tilt, most) for law, k in runs), key=len)
     while len(lists) > count or (len(lists) == 2 and len(lists[0]) * len(lists[1]) <= 1000):
         if len(lists[0]) * len(lists[1]) > most:
             raise TooMuch(f"more than {most} sums")
-        product = [Entry(a.mass * b.mass, a.loss + b.loss) for a in lists[0] for b in lists[1]]
+        product = [(p * q, x + y) for p, x in lists[0] for q, y in lists[1]]
         lists = sorted([product, *lists[2:]], key=len)
     return lists
 
@@ -405,14 +389,14 @@ def list_sums(runs: contour.Runs, tilt: float, most: int = MOST, count: int = 2)
 def delta(runs: contour.Runs, epsilon: arb, tilt: float) -> arb:
     """Returns a ball that holds the delta at ``epsilon``, finite losses alone."""
     lists = list_sums(runs, tilt)
-    short, long = lists if len(lists) == 2 else ([Entry(arb(1), arb(0))], lists[0])
+    short, long = lists if len(lists) == 2 else ([(arb(1), arb(0))], lists[0])
     if not long:
         return arb(0)
     # All losses get the largest radius, so that the order of the midpoints is the order of the balls.
-    radius = max((float(entry.loss.rad()) for entry in long), default=0.0) * 1.001
-    order = sorted((entry.loss.mid(), i) for i, entry in enumerate(long))
+    radius = max((float(loss.rad()) for _, loss in long), default=0.0) * 1.001
+    order = sorted((loss.mid(), i) for i, (_, loss) in enumerate(long))
     losses = [arb(middle, radius) for middle, _ in order]
-    masses = [long[i].mass for _, i in order]
+    masses = [long[i][0] for _, i in order]
     # Entry i of the running sums has the i largest losses.
     p_above, q_above = [arb(0)], [arb(0)]
     for loss, mass in zip(reversed(losses), reversed(masses), strict=True):
@@ -422,16 +406,16 @@ def delta(runs: contour.Runs, epsilon: arb, tilt: float) -> arb:
     total = arb(0)
     # Thresholds rise from entry to entry, so j only moves on, but for rounding: losses[j:] are certainly above the
     # threshold. A loss that is certainly neither above nor below adds a ball from 0 to the most that it can.
-    for entry in sorted(short, key=lambda entry: -float(entry.loss)):
-        threshold = epsilon - entry.loss
+    for mass, loss in sorted(short, key=lambda entry: -float(entry[1])):
+        threshold = epsilon - loss
         while j < size and not losses[j] > threshold:
             j += 1  # the order by floats may be off by their rounding
         while j > 0 and losses[j - 1] > threshold:
             j -= 1
-        total += entry.mass * (p_above[size - j] - threshold.exp() * q_above[size - j])
+        total += mass * (p_above[size - j] - threshold.exp() * q_above[size - j])
         i = j - 1
         while i >= 0 and not losses[i] < threshold:
-            total += arb(0).union((entry.mass * masses[i] * (1 - (threshold - losses[i]).exp()).max(arb(0))).upper())
+            total += arb(0).union((mass * masses[i] * (1 - (threshold - losses[i]).exp()).max(arb(0))).upper())
             i -= 1
     lost = sum((law.lost * k for law, k in runs), arb(0))
     return total + arb(0).union(lost.upper()) if lost > 0 else total
@@ -484,44 +468,16 @@ class Tilted:
         return self.poly(arb(1))
 
 
-@dataclass(frozen=True)
-class Windows:
-    """Intervals that hold a composition's tilted sums but for about e^-tail of their mass, by floats.
-
-    Nothing proved rests on them: the mass outside is bounded in balls when it is cut.
-
-    Attributes:
-        t: the tilt.
-        others: tilts below and above it, for Chernoff's bound on the two ends.
-        cumulants: log E[e^(uY)] at the other tilts less that at t, one row for each law.
-        tail: -log of the tilted mass that each end may leave out.
-    """
-
-    t: float
-    others: np.ndarray
-    cumulants: np.ndarray
-    tail: float
-
-    @classmethod
-    def of(cls, runs: contour.Runs, t: float, tail: float) -> Windows:
-        """Returns the windows of a composition under the tilt t."""
-        # Tilts no larger than those that the float cumulants' grids can hold.
-        reach = [1500 * float(p.curvature) ** 0.5 / float(max(abs(a) for _, a in (*p.p, *p.q)) + 1e-9)
-                 for law, _ in runs for p in pieces(law) if p.curvature > 0]  # fmt: skip
-        beyond = max(t, min([1e3 * max(t, 1.0), *reach]) - t)
-        below = np.geomspace(1e-3, 1, 20) * t
-        others = t + np.concatenate([-below, -t - np.geomspace(0.1, 30, 12), np.geomspace(1e-3 * t, beyond, 30)])
-        at = [[contour.cumulants(law, u)[0] for u in (t, *others)] for law, _ in runs]
-        table = np.array(at)
-        return cls(t, others, table[:, 1:] - table[:, :1], tail)
-
-    def window(self, counts: np.ndarray) -> tuple[float, float]:
-        """Returns the least and the largest sum of ``counts`` runs of each law, the best of Chernoff's bounds."""
-        k = counts @ self.cumulants
-        with np.errstate(all="ignore"):
-            ends = (k + self.tail) / (self.others - self.t)
-        ends = np.where(np.isfinite(ends), ends, np.where(self.others > self.t, np.inf, -np.inf))
-        return float(np.max(ends[self.others < self.t])), float(np.min(ends[self.others > self.t]))
+def _place_others(runs: contour.Runs, t: float) -> tuple[np.ndarray, np.ndarray]:
+    """Returns tilts below and above t, and log E[e^(uY)] there less that at t, one row for each law, by floats."""
+    # Tilts no larger than those that the float cumulants' grids can hold.
+    reach = [1500 * float(p.curvature) ** 0.5 / float(max(abs(a) for _, a in (*p.p, *p.q)) + 1e-9)
+             for law, _ in runs for p in pieces(law) if p.curvature > 0]  # fmt: skip
+    beyond = max(t, min([1e3 * max(t, 1.0), *reach]) - t)
+    below = np.geomspace(1e-3, 1, 20) * t
+    others = t + np.concatenate([-below, -t - np.geomspace(0.1, 30, 12), np.geomspace(1e-3 * t, beyond, 30)])
+    table = np.array([[contour.cumulants(law, u)[0] for u in (t, *others)] for law, _ in runs])
+    return others, table[:, 1:] - table[:, :1]
 
 
 class Composed:
@@ -548,9 +504,10 @@ class Composed:
         self.t = contour.sketched_saddle(runs, epsilon)
         sides = (exact,) if points else (upper, lower)
         # Exact laws are cropped less: e^-46 = 1e-20. Sound for any value.
-        self.windows = Windows.of(runs, self.t, 46.0 if points else TAIL)
+        self.tail = 46.0 if points else TAIL
+        self.others, self.cumulants = _place_others(runs, self.t)
         counts = np.array([float(k) for _, k in runs])
-        low, high = self.windows.window(counts)
+        low, high = self._window(counts)
         low = max(low, sum(k * _least(law) for law, k in runs))
         high = min(high, sum(k * float(law.supremum()) for law, k in runs))
         if points is None:
@@ -585,6 +542,18 @@ class Composed:
             assert total is not None
             self.ends.append(self._sums(total))
 
+    def _window(self, counts: np.ndarray) -> tuple[float, float]:
+        """Returns the least and the largest sum of ``counts`` runs of each law, but for about e^-tail of tilted mass.
+
+        They are the best of Chernoff's bounds, by floats. Nothing proved rests on them: the mass outside is bounded in
+        balls when it is cut.
+        """
+        k = counts @ self.cumulants
+        with np.errstate(all="ignore"):
+            ends = (k + self.tail) / (self.others - self.t)
+        ends = np.where(np.isfinite(ends), ends, np.where(self.others > self.t, np.inf, -np.inf))
+        return float(np.max(ends[self.others < self.t])), float(np.min(ends[self.others > self.t]))
+
     def _tilt(self, masses: Masses, points: Lattice, log: float) -> Tilted:
         """Returns the masses times e^(ty - log): with ``log`` the cumulant at t, about 1 in all."""
         start, stop = min(masses.points), max(masses.points)
@@ -601,7 +570,7 @@ class Composed:
 
     def _crop(self, law: Tilted, counts: np.ndarray) -> Tilted:
         """Returns a law without the masses outside its window, which are added to what is cut."""
-        low, high = self.windows.window(counts)
+        low, high = self._window(counts)
         offset, step = sum(c * float(own.offset) for c, own in zip(counts, self.points, strict=True)), float(self.step)
         size = law.poly.length()
         first = max(0, int(max(-1e15, (low - offset) / step)) - 2 - law.start)
@@ -663,7 +632,7 @@ class Composed:
             near = [min(max(last - math.floor(ratio) + i, 0), len(sums_p) - 1) for i in (-1, 0, 1)]
             found = [sums_p[i] - epsilon.exp() * sums_q[i] for i in near]
             values.append(found[0].max(found[1]).max(found[2]))
-        front = (t * t.log() - (1 + t) * (1 + t).log() - t * epsilon + self.scale).exp()
+        front = (contour.log_peak(t) - t * epsilon + self.scale).exp()
         above = values[0] + self.ends[0][0] * front + self.missing
         return values[-1].lower().max(arb(0)).union(above.upper())
 

@@ -35,9 +35,6 @@ from flint import acb, acb_mat, arb, ctx, fmpq
 Terms = tuple[tuple[arb, arb], ...]
 """Coefficients c > 0 and exponents alpha of a density, or in the law of a loss masses of P and losses."""
 
-ZERO = arb(0)
-"""The ball of 0 alone: the default of a law's masses."""
-
 
 @dataclass(frozen=True, eq=False)
 class Piece:
@@ -226,12 +223,12 @@ class Loss:
     """
 
     key: tuple
-    infinite: arb = ZERO
+    infinite: arb = field(default_factory=arb)
     atoms: Terms = ()
     pieces: tuple[Piece, ...] = ()
     normal: Any = None
     lattice: Any = None
-    lost: arb = ZERO
+    lost: arb = field(default_factory=arb)
     laplace: Any = None
     alone: Any = None
 
@@ -878,13 +875,6 @@ ACCURACY = 44.0
 MOST_PRODUCTS = 4e7
 """Largest product of nodes and frequencies of one law: about four seconds. Sound for any value."""
 
-LESS = ((ACCURACY, MOST_PRODUCTS), (27.0, MOST_PRODUCTS), (16.0, MOST_PRODUCTS), (16.0, 4 * MOST_PRODUCTS))
-"""Accuracies, as :data:`ACCURACY`, and largest products for them, tried in turn where the transform falls slowly.
-
-e^-27 = 2e-12 and e^-16 = 1e-7. The last is for few runs at small sampling rates, whose loss is nearly an atom. Sound
-for any values.
-"""
-
 
 @dataclass(frozen=True, eq=False)
 class Line:
@@ -922,7 +912,7 @@ class Line:
         low = self.mass / ((t * self.period).exp() - 1)
         u = self.farther
         falls = (-(u - t) * self.period).exp()
-        high = self.farther_moment * (-u * epsilon).exp() * (u * u.log() - (1 + u) * (1 + u).log()).exp()
+        high = self.farther_moment * (-u * epsilon).exp() * log_peak(u).exp()
         high *= falls / (1 - falls)
         last = step * (len(self.values) - 1)
         cut = self.decayed * (-t * epsilon).exp() / (arb.pi() * last)
@@ -945,10 +935,15 @@ def moment(runs: Runs, t: arb, accuracy: int) -> arb:
     return value
 
 
+def log_peak(t: arb) -> arb:
+    """Returns the log of the greatest ratio of (1 - e^-y)+ to e^(ty), which is t^t / (1 + t)^(1 + t)."""
+    return t * t.log() - (1 + t) * (1 + t).log()
+
+
 def chernoff(runs: Runs, epsilon: arb) -> arb:
-    """Returns Chernoff's bound on delta, finite losses alone: (1 - e^-y)+ <= e^(ty) t^t / (1 + t)^(1 + t)."""
+    """Returns Chernoff's bound on delta, finite losses alone."""
     t = arb(sketched_saddle(runs, float(epsilon)))
-    return moment(runs, t, 20) * (t * t.log() - (1 + t) * (1 + t).log() - t * epsilon).exp()
+    return moment(runs, t, 20) * (log_peak(t) - t * epsilon).exp()
 
 
 def place(runs: Runs, epsilon: float, accuracy: float) -> tuple[float, float, float, float]:
@@ -1013,7 +1008,9 @@ def line(runs: Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOS
     step, exact_t, exact_period = 2 * math.pi / period, arb(t), arb(period)
     exact_step = 2 * arb.pi() / exact_period
     # Errors of nodes are relative to M(t) e^(-t eps), which may be far above delta; at full accuracy there is room.
-    bits = bits_of_nodes(runs, max(wanted, min(wanted + base - log_delta, ACCURACY)))
+    # A power multiplies the relative error, so as many further bits as the number of runs has.
+    accuracy = max(wanted, min(wanted + base - log_delta, ACCURACY))
+    bits = int(accuracy / math.log(2)) + 8 + sum(k for _, k in runs).bit_length()
     scales = [arb(cumulants(law, t)[0]).exp() for law, _ in runs]
     count, fallen = reach(runs, exact_t, step, log_delta - base - wanted, scales)
     product, scale, decayed = [acb(1)] * count, arb(1), arb(1)
@@ -1093,8 +1090,3 @@ def _share(found: Table, law: Loss, t: arb, frequency: float, k: int) -> Callabl
         return (1 - (1 - square) / multiple**2).upper().sqrt() ** k
 
     return share
-
-
-def bits_of_nodes(runs: Runs, accuracy: float) -> int:
-    """Returns the bits of accuracy that a transform needs for its power to have the accuracy e^-accuracy."""
-    return int(accuracy / math.log(2)) + 8 + sum(k for _, k in runs).bit_length()

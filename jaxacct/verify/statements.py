@@ -234,7 +234,7 @@ def nothing() -> Loss:
     return Loss(("nothing",), atoms=((arb(1), arb(0)),), lattice=(Fraction(0), Fraction(0)))
 
 
-def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb, low: arb | None = None) -> Loss:
+def mixtures(kind: str, scale: arb, p: Weights, q: Weights, factor: arb | int, low: arb | None = None) -> Loss:
     """Returns atoms and pieces of P against Q, mixtures of noise around places, for outcomes x above ``low``.
 
     Args:
@@ -295,9 +295,8 @@ def join(key: tuple, *laws: Loss, atoms: Any = ()) -> Loss:
     )
 
 
-def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, factor: arb | None = None) -> Loss:
+def mixture_of_noise(kind: str, key: tuple, scale: arb, p: Weights, q: Weights, factor: arb | int = 1) -> Loss:
     """Returns the law of mixtures of noise, times ``factor``; without noise the places themselves are the outcomes."""
-    factor = arb(1) if factor is None else factor
     if scale == arb.pos_inf() or float(scale) == np.inf:
         return nothing()
     if scale == 0:
@@ -535,18 +534,19 @@ def sides(direction: str, mixed: Weights) -> tuple[Weights, Weights]:
     return {"remove": (mixed, base), "add": (base, mirrored), "replace": (mixed, mirrored)}[direction]
 
 
-def sample(rate: arb) -> Weights:
-    """Returns the mixture of places where noise is centred, for one example sampled at a rate."""
-    return [(1 - rate, arb(0)), (rate, arb(1))]
+def sample(rate: arb, size: int = 1) -> Weights:
+    """Returns the mixture of places where noise is centred: the number of a group's examples that a rate samples."""
+    return [(math.comb(size, k) * rate**k * (1 - rate) ** (size - k), arb(k)) for k in range(size + 1)]
 
 
-def subsampled(kind: str, direction: str, scale: arb, rate: arb) -> Loss:
-    """A Poisson sample of one example, and noise of the given kind."""
+def subsampled(kind: str, direction: str, scale: arb, rate: arb, size: int = 1) -> Loss:
+    """A Poisson sample of a group, or of one example, and noise of the given kind."""
     if rate == 0:
         return nothing()
     if kind == "gaussian" and rate == 1:
-        return normal(scale, 2 if direction == "replace" else 1)
-    return mixture_of_noise(kind, (kind, float(scale), float(rate), direction), scale, *sides(direction, sample(rate)))
+        return normal(scale, size * (2 if direction == "replace" else 1))
+    key = (kind, float(scale), float(rate), size, direction)
+    return mixture_of_noise(kind, key, scale, *sides(direction, sample(rate, size)))
 
 
 def subsampled_gaussian(direction: str, noise_multiplier: Any, sampling_rate: Any) -> Loss:
@@ -561,15 +561,7 @@ def subsampled_laplace(direction: str, scale: Any, sampling_rate: Any) -> Loss:
 
 def subsampled_group(direction: str, scale: Any, sampling_rate: Any, size: int, noise: str) -> Loss:
     """A Poisson sample of a group, which moves the sum by its number of sampled examples, a binomial variable."""
-    s, q = real(scale), real(sampling_rate)
-    if q == 0:
-        return nothing()
-    if noise == "gaussian" and q == 1:
-        return normal(s, size * (2 if direction == "replace" else 1))
-    chances = [(k, math.comb(size, k) * q**k * (1 - q) ** (size - k)) for k in range(size + 1)]
-    mixed = [(chance, arb(k)) for k, chance in chances if chance != 0]
-    key = ("group", noise, float(s), float(q), size, direction)
-    return mixture_of_noise(noise, key, s, *sides(direction, mixed))
+    return subsampled(noise, direction, real(scale), real(sampling_rate), size)
 
 
 def gaussian_mixture(direction: str, noise_multiplier: Any, sensitivities: Any, probabilities: Any) -> Loss:

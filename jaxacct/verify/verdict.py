@@ -41,6 +41,10 @@ class Direction:
 
     Args:
         runs: laws and how often each is run, all different.
+
+    Attributes:
+        seen: by epsilon, the balls of delta computed so far.
+        bounds: likewise, balls from 0 to a Chernoff bound that was enough.
     """
 
     def __init__(self, runs: contour.Runs) -> None:
@@ -50,10 +54,13 @@ class Direction:
         if normals:
             self.runs.append((Loss(("normal",), normal=sum(normals, arb(0))), 1))
         self.infinite = self._infinite()
-        self.supremum = arb(0)
-        for law, k in self.runs:
-            self.supremum += k * law.supremum()
+        self.supremum = sum((k * law.supremum() for law, k in self.runs), arb(0))
+        # Laws with atoms alone, whose sums may be listed, and the others.
+        self.finite = [run for run in self.runs if run[0].is_finite]
+        self.rest = [run for run in self.runs if not run[0].is_finite]
         self.refused = ""
+        self.seen: dict[float, arb] = {}
+        self.bounds: dict[float, arb] = {}
         self.lines: list[tuple[float, contour.Line, arb, float]] = []
         self.composed: dict[int, tuple[float, cells.Composed]] = {}
 
@@ -110,6 +117,28 @@ class Direction:
             self.refused = "; ".join(dict.fromkeys(refused)) or "no ball is finite"
         return self.infinite.union(arb(1)) if best is None else best
 
+    def ball(self, epsilon: float) -> arb:
+        """Returns the ball of :meth:`delta`, computed once at each epsilon."""
+        if epsilon not in self.seen:
+            self.seen[epsilon] = self.delta(epsilon)
+        return self.seen[epsilon]
+
+    def judge(self, epsilon: float, delta: float | arb, bound_first: bool) -> arb:
+        """Returns a ball narrow enough to tell whether delta is above ``delta``, if that is possible.
+
+        With ``bound_first`` a cheap bound is tried first: most often one direction is far below the other.
+        """
+        if bound_first and epsilon not in self.seen:
+            bound = self.below(epsilon, float(delta))
+            if bound is not None and bound < delta:
+                self.bounds[epsilon] = bound
+                return bound
+        # A ball that holds ``delta`` is narrowed until it lies on one side, and replaces the one seen.
+        ball = self.ball(epsilon)
+        if not (ball <= delta or ball > delta):
+            ball = self.seen[epsilon] = self.narrow(epsilon, ball, lambda found: bool(found <= delta or found > delta))
+        return ball
+
     def below(self, epsilon: float, delta: float) -> arb | None:
         """Returns a ball for the delta at ``epsilon`` that is below ``delta``, by Chernoff's bound; else None.
 
@@ -156,12 +185,11 @@ class Direction:
 
         Laws with atoms alone are listed exactly where their sums are few; the lattice is for the rest.
         """
-        finite = [run for run in self.runs if run[0].is_finite]
-        rest = [run for run in self.runs if not run[0].is_finite]
+        finite, rest = self.finite, self.rest
         try:
             cells.list_sums(finite, self._tilt(epsilon), most=MOST_ATOMS)
         except TooMuch:
-            finite, rest = [], list(self.runs)
+            finite, rest = [], self.runs
         return self._shift(finite if rest else [], self._place(rest or self.runs, epsilon, size).delta, epsilon)
 
     def _place(self, runs: contour.Runs, epsilon: arb, size: int, points: Any = None) -> cells.Composed:
@@ -180,8 +208,7 @@ class Direction:
         One run has a closed form; atoms alone a lattice or a list; a single law with a closed form, or two runs, are
         shifted by the sums of the atoms; all else is a contour integral.
         """
-        finite = [run for run in self.runs if run[0].is_finite]
-        rest = [run for run in self.runs if not run[0].is_finite]
+        finite, rest = self.finite, self.rest
         if len(self.runs) == 1 and self.runs[0][1] == 1:
             return [self.runs[0][0].single]
         if not rest:
@@ -210,7 +237,7 @@ class Direction:
         if len(entries) > most:
             raise TooMuch(f"more than {most} sums of finite losses")
         lost = sum((law.lost * k for law, k in finite), arb(0))
-        value = sum((entry.mass * closed(epsilon - entry.loss) for entry in entries), arb(0))
+        value = sum((mass * closed(epsilon - loss) for mass, loss in entries), arb(0))
         return value + arb(0).union(lost.upper())
 
     def _integrate(self, epsilon: arb) -> arb:
@@ -222,14 +249,17 @@ class Direction:
                 found = line.delta(epsilon) + beyond
                 if found.rad() <= share * abs(found):
                     return found
-        # Less and less accuracy is asked for until a line is short enough; only the last failure is raised.
-        for wanted, most in contour.LESS:
+        # Less and less accuracy is asked for until a line is short enough, where the transform falls slowly: e^-27 =
+        # 2e-12 and e^-16 = 1e-7. The last try, of four times the work, is for few runs at small sampling rates, whose
+        # loss is nearly an atom; only its failure is raised. Sound for any values.
+        products = contour.MOST_PRODUCTS
+        for wanted, most in ((contour.ACCURACY, products), (27.0, products), (16.0, products), (16.0, 4 * products)):
             try:
                 runs, beyond = statements.likely(self.runs, float(epsilon), wanted)
                 line = contour.line(runs, float(epsilon), wanted, most)
                 break
             except TooMuch:
-                if (wanted, most) == contour.LESS[-1]:
+                if most > products:
                     raise
         beyond = arb(0).union(beyond)
         self.lines.append((float(epsilon), line, beyond, max(ENOUGH, math.exp(5 - wanted))))
@@ -406,77 +436,45 @@ def _judge(
         return Verdict(Status.UNDECIDED, known, f"{open_ends}: {why}.")
 
 
-class _Question:
-    """The part that both questions share: delta of each direction, computed once at each epsilon.
+class _Epsilon:
+    """The least epsilon at which delta, of every direction, is at most a given one.
 
     Attributes:
-        directions: the directions of the relation.
-        seen: by direction and epsilon, the balls of delta computed so far.
-        bounds: likewise, balls from 0 to a Chernoff bound that was enough.
         narrows: whether cheap bounds are tried first and undecided balls are narrowed.
     """
 
-    def __init__(self, directions: list[Direction]) -> None:
-        self.directions = directions
-        self.seen: dict[tuple[int, float], arb] = {}
-        self.bounds: dict[tuple[int, float], arb] = {}
-        self.narrows = True
-
-    def ball(self, i: int, epsilon: float) -> arb:
-        """Returns a ball for delta of direction i."""
-        if (i, epsilon) not in self.seen:
-            self.seen[i, epsilon] = self.directions[i].delta(epsilon)
-        return self.seen[i, epsilon]
-
-    def judge(self, i: int, epsilon: float, delta: float | arb) -> arb:
-        """Returns a ball narrow enough to tell whether delta is above ``delta``, if that is possible."""
-        if self.narrows and len(self.directions) > 1 and (i, epsilon) not in self.seen:
-            # Most often one direction is far below the other.
-            bound = self.directions[i].below(epsilon, float(delta))
-            if bound is not None and bound < delta:
-                self.bounds[i, epsilon] = bound
-                return bound
-        # A ball that holds ``delta`` is narrowed until it lies on one side, and replaces the one seen.
-        ball = self.ball(i, epsilon)
-        if self.narrows and not (ball <= delta or ball > delta):
-            ball = self.seen[i, epsilon] = self.directions[i].narrow(
-                epsilon, ball, lambda found: bool(found <= delta or found > delta)
-            )
-        return ball
-
-
-class _Epsilon(_Question):
-    """The least epsilon at which delta, of every direction, is at most a given one."""
-
     def __init__(self, directions: list[Direction], delta: float) -> None:
-        super().__init__(directions)
-        self.given = arb(delta)
+        self.directions, self.given, self.narrows = directions, arb(delta), True
+
+    def _ball(self, direction: Direction, epsilon: float) -> arb:
+        """Returns a ball for delta of a direction."""
+        if self.narrows:
+            return direction.judge(epsilon, self.given, bound_first=len(self.directions) > 1)
+        return direction.ball(epsilon)
 
     def at_most(self, epsilon: float) -> bool | None:
         """Returns whether the truth is at most ``epsilon``; None where that is not known."""
         if epsilon == math.inf or epsilon < 0:
             return epsilon > 0
-        return _all(self._reaches(i, epsilon) for i in range(len(self.directions)))
+        return _all(self._reaches(direction, epsilon) for direction in self.directions)
 
-    def _reaches(self, i: int, epsilon: float) -> bool | None:
-        """Returns whether delta of direction i at ``epsilon`` is at most the given one."""
-        direction = self.directions[i]
+    def _reaches(self, direction: Direction, epsilon: float) -> bool | None:
+        """Returns whether delta of a direction at ``epsilon`` is at most the given one."""
         if self.given == 0 and direction.runs:
             # delta is 0 from the essential supremum on, and nowhere before.
             if not direction.bounded:
                 # A ball that overflowed decides nothing; one certainly beyond all finite float64 does.
                 return False if direction.infinite > 0 or direction.supremum > arb(2) ** 1024 else None
             return _decide(direction.supremum <= epsilon, direction.supremum > epsilon)
-        ball = self.judge(i, epsilon, self.given)
+        ball = self._ball(direction, epsilon)
         return _decide(ball <= self.given, ball > self.given)
 
     def at_least(self, epsilon: float) -> bool | None:
         """Returns whether the truth is at least ``epsilon``; None where that is not known."""
-        return True if epsilon <= 0 else _any(self._before(i, epsilon) for i in range(len(self.directions)))
+        return True if epsilon <= 0 else _any(self._before(direction, epsilon) for direction in self.directions)
 
-    def _before(self, i: int, epsilon: float) -> bool | None:
-        """Returns whether delta exceeds the given one everywhere below ``epsilon``."""
-        direction = self.directions[i]
+    def _before(self, direction: Direction, epsilon: float) -> bool | None:
+        """Returns whether delta of a direction exceeds the given one everywhere below ``epsilon``."""
         if not direction.runs:
             return False
         # delta falls to the mass of infinite losses and is equal to it from the supremum of the finite ones on.
@@ -486,7 +484,7 @@ class _Epsilon(_Question):
             return _decide(direction.supremum >= epsilon, direction.supremum < epsilon)
         if math.isinf(epsilon):
             return _decide(False, direction.infinite < self.given)
-        ball = self.judge(i, epsilon, self.given)
+        ball = self._ball(direction, epsilon)
         return _decide(ball > self.given, ball < self.given)
 
     def bracket_of(self, lower: float, upper: float) -> tuple[float, float]:
@@ -519,7 +517,7 @@ class _Epsilon(_Question):
 
         def above(x: float) -> float:
             """Returns the log of the largest delta over the given one; NaN where a ball is wide."""
-            balls = [self.ball(i, x) for i in range(len(self.directions))]
+            balls = [direction.ball(x) for direction in self.directions]
             if any(ball.rad() > 1e-6 * abs(ball) for ball in balls):
                 return math.nan
             largest = max((ball.mid() for ball in balls), key=float)
@@ -539,16 +537,16 @@ class _Epsilon(_Question):
         return None
 
 
-class _Delta(_Question):
+class _Delta:
     """The largest delta of the directions at a given epsilon."""
 
     def __init__(self, directions: list[Direction], epsilon: float) -> None:
-        super().__init__(directions)
-        self.given = epsilon
+        self.directions, self.given = directions, epsilon
 
     def _balls(self, delta: float) -> Iterator[arb]:
         """Yields a ball for each direction, computed only when it is asked for."""
-        return (self.judge(i, self.given, delta) for i in range(len(self.directions)))
+        several = len(self.directions) > 1
+        return (direction.judge(self.given, delta, bound_first=several) for direction in self.directions)
 
     def at_most(self, delta: float) -> bool | None:
         """Returns whether the truth is at most ``delta``; None where that is not known."""
@@ -561,16 +559,17 @@ class _Delta(_Question):
     def bracket_of(self, lower: float, upper: float) -> tuple[float, float]:
         """Returns the ball for delta, as far as it was computed, within the proved ends."""
         low, high = max(lower, 0.0), min(upper, 1.0)
-        balls = list({**self.bounds, **self.seen}.values())
+        known = [{**direction.bounds, **direction.seen} for direction in self.directions]
+        balls = [each[self.given] for each in known if self.given in each]
         if len(balls) == len(self.directions):
             high = min(high, max([0.0, *map(up, balls)]))
         return max([low, *map(down, balls)]), high
 
     def truth(self, lower: float, upper: float, above: bool | None) -> tuple[float, float]:
         """Returns the ball."""
-        for i in range(len(self.directions)):
-            if (i, self.given) not in self.bounds:
-                self.ball(i, self.given)
+        for direction in self.directions:
+            if self.given not in direction.bounds:
+                direction.ball(self.given)
         return self.bracket_of(0.0, 1.0)
 
 
