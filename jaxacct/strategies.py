@@ -393,7 +393,7 @@ class Strategy(abc.ABC):
         """Returns the state before the first step, of noise like these arrays (or ``jax.ShapeDtypeStruct``)."""
 
         def empty(leaf: Any) -> Array:
-            return jnp.zeros((self.buffers, *leaf.shape), _wide(leaf.dtype))
+            return jnp.zeros((self.buffers, *leaf.shape), jnp.promote_types(leaf.dtype, jnp.float32))
 
         return NoiseState(jnp.int32(0), jax.tree.map(empty, like))
 
@@ -443,10 +443,6 @@ class Strategy(abc.ABC):
     def _start_of(self, rows: PyTree) -> NoiseState:
         """Returns the state before the first of these rows, arrays (steps, ...)."""
         return self.start(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows))
-
-
-def _wide(dtype: Any) -> Any:
-    return jnp.promote_types(dtype, jnp.float32)
 
 
 def combined(factors: Array, kept: Array) -> Array:

@@ -262,7 +262,7 @@ def compute(
     numbers = np.arange(part.start, part.stop)
     columns = settings.columns(numbers)
     classes = columns.pop(MECHANISM, np.zeros(len(numbers)))
-    results = empty(quantity, len(numbers))
+    results = {name: np.zeros(len(numbers), kind) for name, kind in kinds_of(quantity.name).items()}
     # Class by class, since each has a program of its own; ``at`` are the places of a block's entries in the part.
     for code in np.unique(classes):
         mechanism, places = settings.mechanisms[int(code)], np.flatnonzero(classes == code)
@@ -307,11 +307,6 @@ def _by_mesh(quantity: Quantity, mechanism: type, columns: Arrays, results: Arra
         results[name][i] = value
 
 
-def empty(quantity: Quantity, size: int) -> Arrays:
-    """Returns arrays of zeros for the results of ``size`` entries."""
-    return {name: np.zeros(size, kind) for name, kind in kinds_of(quantity.name).items()}
-
-
 # ----------------------------------------------------------------------------------------------------
 # The whole sweep: from a quantity and settings to results, chunk by chunk.
 # ----------------------------------------------------------------------------------------------------
@@ -348,8 +343,7 @@ def sweep(
     rows = {name: settings.values[name] for name in description.columns if settings.layout == "rows"}
     store: Store
     if out is None:
-        whole = {name: values.reshape(settings.shape) for name, values in empty(quantity, settings.size).items()}
-        store = Memory(boxes, whole | rows)
+        store = Memory(boxes, {name: np.zeros(settings.shape, kind) for name, kind in description.stored.items()})
     else:
         store = Folder.begin(pathlib.Path(out), description, grid, shard, resume=resume, overwrite=overwrite)
         boxes = store.boxes
@@ -373,7 +367,7 @@ def sweep(
                 continue
             part = boxes.part(i)
             results = compute(quantity, settings, devices, memory, part, advance)
-            store.write(i, results if out is None else results | {n: v[part] for n, v in rows.items()})
+            store.write(i, results | {name: values[part] for name, values in rows.items()})
     return Sweep(**vars(description) | {"boxes": boxes}, grid=grid, store=store)
 
 
