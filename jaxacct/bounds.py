@@ -70,11 +70,29 @@ class Bounds:
     @property
     def gap(self) -> Float[Array, "*batch"]:
         """Relative width ``(upper - lower) / upper``, float64: 0 where upper is 0, inf where it is infinite."""
-        return _gap(self.lower, self.upper)
+        # NumPy computes concrete numbers, as JAX would compile each operation.
+        library: Any = np if is_concrete(self.lower, self.upper) else jnp
+        with scope(by_programs=True), np.errstate(invalid="ignore", over="ignore"):
+            low, high = (library.asarray(end, library.float64) for end in (self.lower, self.upper))
+            relative = (high - low) / library.where(high == 0, 1.0, high)
+            gap = library.where(high == 0, 0.0, library.where(library.isfinite(high), relative, library.inf))
+            return leave_scope(gap)
 
+    @in_float64
     def to_float32(self) -> Bounds:
         """Returns the same bracket in float32, ``lower`` rounded down and ``upper`` rounded up."""
-        return _outward_float32(self)
+        lower, upper = as_float64(self.lower), as_float64(self.upper)
+        low, high = lower.astype(jnp.float32), upper.astype(jnp.float32)
+        smallest = jnp.float32(2.0**-126)  # the smallest normal float32: below it XLA may flush to zero
+        # Where rounding to nearest went the wrong way the next float32 is taken, but never a subnormal one.
+        down = jnp.where(low < 2 * smallest, jnp.float32(0), jnp.nextafter(low, jnp.float32(-jnp.inf)))
+        up = jnp.nextafter(jnp.maximum(high, smallest), jnp.float32(jnp.inf))
+        return Bounds(
+            lower=jnp.where(low.astype(jnp.float64) > lower, down, low),
+            estimate=as_float64(self.estimate).astype(jnp.float32),
+            upper=jnp.where((high.astype(jnp.float64) < upper) | ((upper > TINY) & (high < smallest)), up, high),
+            converged=self.converged,
+        )
 
     @in_float64_by_programs
     def intersection(self, other: Bounds) -> Bounds:
@@ -117,19 +135,14 @@ def _bracket(lower: float, upper: float) -> str:
     return f"[{rounded_down(Decimal(lower), spec)}, {rounded_up(Decimal(upper), spec)}]"
 
 
+def enclose(lower: Any, upper: Any, converged: Any) -> Bounds:
+    """Returns the bracket with these ends, whose best guess is the middle."""
+    return Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=converged)
+
+
 def zero() -> Bounds:
     """Returns the bracket of a number that is exactly 0."""
     return Bounds(*(np.float64(0.0),) * 3, np.asarray(True)[()])
-
-
-def _gap(lower: ArrayLike, upper: ArrayLike) -> Array:
-    # NumPy computes concrete numbers, as JAX would compile each operation.
-    library: Any = np if is_concrete(lower, upper) else jnp
-    with scope(by_programs=True), np.errstate(invalid="ignore", over="ignore"):
-        low, high = (library.asarray(end, library.float64) for end in (lower, upper))
-        relative = (high - low) / library.where(high == 0, 1.0, high)
-        gap = library.where(high == 0, 0.0, library.where(library.isfinite(high), relative, library.inf))
-        return leave_scope(gap)
 
 
 @compiled
@@ -141,22 +154,6 @@ def _intersection(first: Bounds, second: Bounds) -> Bounds:
     upper = jnp.where(is_shared, upper, jnp.maximum(first.upper, second.upper))
     estimate = jnp.where(first.converged, first.estimate, jnp.clip(second.estimate, lower, upper))
     return Bounds(lower, estimate, upper, is_shared & (first.converged | second.converged))
-
-
-@in_float64
-def _outward_float32(bounds: Bounds) -> Bounds:
-    lower, upper = as_float64(bounds.lower), as_float64(bounds.upper)
-    low, high = lower.astype(jnp.float32), upper.astype(jnp.float32)
-    smallest = jnp.float32(2.0**-126)  # the smallest normal float32: below it XLA may flush to zero
-    # Where rounding to nearest went the wrong way the next float32 is taken, but never a subnormal one.
-    down = jnp.where(low < 2 * smallest, jnp.float32(0), jnp.nextafter(low, jnp.float32(-jnp.inf)))
-    up = jnp.nextafter(jnp.maximum(high, smallest), jnp.float32(jnp.inf))
-    return Bounds(
-        lower=jnp.where(low.astype(jnp.float64) > lower, down, low),
-        estimate=as_float64(bounds.estimate).astype(jnp.float32),
-        upper=jnp.where((high.astype(jnp.float64) < upper) | ((upper > TINY) & (high < smallest)), up, high),
-        converged=bounds.converged,
-    )
 
 
 def _outward(bounds: Bounds) -> Bounds:

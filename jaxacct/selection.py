@@ -32,9 +32,6 @@ from jaxacct.numerics.root_search import bisect, bracket
 
 __all__ = ["Binomial", "Fixed", "Geometric", "Logarithmic", "Poisson", "Trials", "TruncatedNegativeBinomial"]
 
-MOST_TRIALS = 2.0**53
-"""Largest expected, or largest possible, number of trials: whole numbers up to it are exact in float64."""
-
 ROUNDING = 1e-13
 """Relative error allowed for an exponent, and for a product with its exponential: a few dozen roundings, and more."""
 
@@ -66,7 +63,7 @@ class Trials(abc.ABC):
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range; a traced field cannot raise."""
         mean = validation.concrete_value(self.mean)
-        if mean is not None and not np.all((mean >= 1) & (mean <= MOST_TRIALS)):
+        if mean is not None and not np.all((mean >= 1) & (mean <= validation.MOST_STEPS)):
             raise ValueError(f"mean = {self.mean} is not an expected number of trials: give one from 1 to 2**53.")
 
     @abc.abstractmethod
@@ -242,7 +239,9 @@ class Binomial(Trials):
 
     def validate(self) -> None:
         count = validation.concrete_value(self.count)
-        if count is not None and not np.all((count >= 1) & (count <= MOST_TRIALS) & (count == np.floor(count))):
+        if count is not None and not np.all(
+            (count >= 1) & (count <= validation.MOST_STEPS) & (count == np.floor(count))
+        ):
             raise ValueError(f"count = {self.count} is not a number of trials: give a whole one, from 1 to 2**53.")
         validation.check_positive(self.probability, "probability")
         validation.check_probability(self.probability, "probability")

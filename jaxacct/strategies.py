@@ -393,7 +393,7 @@ class Strategy(abc.ABC):
         """Returns the state before the first step, of noise like these arrays (or ``jax.ShapeDtypeStruct``)."""
 
         def empty(leaf: Any) -> Array:
-            return jnp.zeros((self.buffers, *leaf.shape), _wide(leaf.dtype))
+            return jnp.zeros((self.buffers, *leaf.shape), jnp.promote_types(leaf.dtype, jnp.float32))
 
         return NoiseState(jnp.int32(0), jax.tree.map(empty, like))
 
@@ -405,8 +405,12 @@ class Strategy(abc.ABC):
             return (new.astype(kept.dtype) - combined(factors, kept)) / own.astype(kept.dtype)
 
         rows = jax.tree.map(row, noise, state.buffers)
+        return rows, self._following(state, rows)
+
+    def _following(self, state: NoiseState, rows: PyTree) -> NoiseState:
+        """Returns the state after one more row of y."""
         buffers = jax.tree.map(lambda kept, row: self.keep(kept, row, state.step), state.buffers, rows)
-        return rows, NoiseState(state.step + 1, buffers)
+        return NoiseState(state.step + 1, buffers)
 
     def after(self, steps: Step, draw: Callable[[Array], PyTree], like: PyTree) -> NoiseState:
         """Returns the state after some steps, recomputed from the noise ``draw(step)`` of each: none is drawn anew."""
@@ -419,30 +423,26 @@ class Strategy(abc.ABC):
 
     def solve(self, noise: PyTree) -> PyTree:
         """Returns C^-1 z, for arrays (steps, ...): the rows that :meth:`correlate` gives one by one."""
-        like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), noise)
-        return jax.lax.scan(lambda state, row: self.correlate(row, state)[::-1], self.start(like), noise)[1]
+        return jax.lax.scan(lambda state, row: self.correlate(row, state)[::-1], self._start_of(noise), noise)[1]
 
     def multiply(self, rows: PyTree) -> PyTree:
         """Returns C x, for arrays (steps, ...)."""
 
         def one(state: NoiseState, rows: PyTree) -> tuple[NoiseState, PyTree]:
             own, factors = self.entries(state.step)
+            wide = jax.tree.map(lambda row, kept: row.astype(kept.dtype), rows, state.buffers)
 
             def undone(row: Array, kept: Array) -> Array:
-                return own.astype(kept.dtype) * row.astype(kept.dtype) + combined(factors, kept)
+                return own.astype(kept.dtype) * row + combined(factors, kept)
 
-            noise = jax.tree.map(undone, rows, state.buffers)
-            wide = jax.tree.map(lambda row, kept: row.astype(kept.dtype), rows, state.buffers)
-            buffers = jax.tree.map(lambda kept, row: self.keep(kept, row, state.step), state.buffers, wide)
-            return NoiseState(state.step + 1, buffers), noise
+            return self._following(state, wide), jax.tree.map(undone, wide, state.buffers)
 
-        like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
         # As in the stream, the buffers hold what is needed of the rows before; here the rows are known.
-        return jax.lax.scan(one, self.start(like), rows)[1]
+        return jax.lax.scan(one, self._start_of(rows), rows)[1]
 
-
-def _wide(dtype: Any) -> Any:
-    return jnp.promote_types(dtype, jnp.float32)
+    def _start_of(self, rows: PyTree) -> NoiseState:
+        """Returns the state before the first of these rows, arrays (steps, ...)."""
+        return self.start(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows))
 
 
 def combined(factors: Array, kept: Array) -> Array:
@@ -753,17 +753,14 @@ class Streamed(Strategy):
         row, following = self.stream.multiply_next(noise, state.buffers)
         return row, NoiseState(state.step + 1, following)
 
-    def _inverse(self, steps: int) -> np.ndarray:
-        check_dense(steps)
-        with scope():
-            return np.asarray(jax.jit(self.solve)(jnp.eye(steps)), np.float64)
-
     def bands(self, steps: int) -> int:
         # Zeros of C come out of the inversion as small numbers, so no band can be told: all steps is on the safe side.
         return steps
 
     def sensitivity(self, pattern: Pattern) -> float:
-        inverse = self._inverse(pattern.steps)
+        check_dense(pattern.steps)
+        with scope():
+            inverse = np.asarray(jax.jit(self.solve)(jnp.eye(pattern.steps)), np.float64)
         if np.any(np.triu(inverse, 1)) or not np.all(np.diagonal(inverse) > 0):
             raise ValueError("stream is not lower-triangular with a diagonal above 0: it is no strategy's inverse.")
         matrix = np.tril(np.linalg.inv(inverse))

@@ -286,11 +286,7 @@ def _tcdp_to_rdp(rho: Array, omega: Array, orders: Array) -> Array:
     return jnp.where(known, rho * orders * (1 + margin_of_products()), jnp.inf)
 
 
-def _largest_rho(found: tuple[Array, Array]) -> tuple[Array, Array]:
-    return raise_bound(found[0]), lower_bound(found[1])
-
-
-@kernel(safe=_largest_rho)
+@kernel(safe=lambda found: (raise_bound(found[0]), lower_bound(found[1])))
 def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
     rdp, orders = as_float64(rdp), as_float64(orders)
     x = jnp.concatenate([jnp.zeros(1), orders - 1])
@@ -623,7 +619,7 @@ def _mu_below(epsilon: Array, delta: Array) -> Array:
 @in_float64
 def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
     # The scope is entered before the derivative's rule, which would take NumPy's float64 for float32.
-    return leave_scope(_answer(quantity, first, second))
+    return leave_scope(_answer(quantity, as_float64(first), as_float64(second)))
 
 
 @in_float64(safe=lower_bound)
@@ -631,16 +627,12 @@ def _exact_below(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
     return _exact(quantity, first, second)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 @compiled(static=("quantity",))
-def _each(quantity: str, first: Array, second: Array) -> Array:
+def _answer(quantity: str, first: Array, second: Array) -> Array:
     # Functions of the three quantities, each from the other two and rounded to its safe side.
     quantities = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}
     return jnp.vectorize(quantities[quantity])(first, second)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _answer(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
-    return _each(quantity, as_float64(first), as_float64(second))
 
 
 @_answer.defjvp

@@ -21,7 +21,7 @@ import abc
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -413,9 +413,6 @@ def least_rdp_f(epsilon: Array, delta: Array, orders: Array) -> Array:
 # the bound holds for every pair that the search may come upon, a bad one too.
 # ----------------------------------------------------------------------------------------------------
 
-LEAST_RATIO = -40.0
-"""Smallest log of log(t1/t2) that the search tries. Tightness only."""
-
 
 def margin_of_optimal() -> float:
     """Returns the margin for a bound's rounding, relative to the sizes that are added up beside it.
@@ -436,43 +433,12 @@ def epsilon_at(rdp: Array, order: Array, delta: Array, *, many: bool = False) ->
     # came within 2e-9 of the least epsilon relative to max(epsilon, 1e-6), and the errors there were all below 1e-14.
     # In 1,500 compositions of subsampled Gaussians, with the accountant's orders, ten missed at most 5e-12 of epsilon.
     rounds = 10 if many else 22
-    tangents = _Tangents.of(rdp, order, delta)
-    low = jnp.broadcast_to(jnp.log(-log_complement(delta)), rdp.shape)
-    high = jnp.log(60 + 60 / tangents.power)
-    least = least_near_root(lambda log_y: tangents.at(log_y, delta), low, high, rounds)
-    raised = rdp * (1 + margin_of_optimal())
-    canonne = raised + tangents.base + tangents.lift / tangents.power
-    # Where order delta >= 1 this is all that the divergence implies.
-    certain = raised + (margin_of_optimal() + log_complement(delta) * (1 - margin_of_optimal()))
-    is_certain = order * (delta * (1 - 8 * roundoff())) >= 1
-    least = jnp.minimum(jnp.where(is_certain, certain, least), canonne)
-    return jnp.where(rdp == 0, 0.0, jnp.maximum(least, 0.0))
+    power, log_order, log_delta = order - 1, jnp.log(order), jnp.log(delta)
+    log_excess, base = log_excess_above(power * rdp), log_below(power)
+    # -log(a delta), and the margin of the terms that it is added to.
+    lift = log_order * (margin_of_optimal() - 1) + (margin_of_optimal() - (1 + margin_of_optimal()) * log_delta)
 
-
-class _Tangents(NamedTuple):
-    """The parts of each order's tangents that do not depend on y.
-
-    Attributes:
-        order (...): a.
-        power (...): b.
-        log_excess (...): log(e^(b rdp) - 1), rounded up.
-        base (...): log(b/a).
-        lift (...): -log(a delta), and the margin of the terms that are added to it.
-    """
-
-    order: Array
-    power: Array
-    log_excess: Array
-    base: Array
-    lift: Array
-
-    @classmethod
-    def of(cls, rdp: Array, order: Array, delta: Array) -> _Tangents:
-        power, log_order, log_delta = order - 1, jnp.log(order), jnp.log(delta)
-        lift = log_order * (margin_of_optimal() - 1) + (margin_of_optimal() - (1 + margin_of_optimal()) * log_delta)
-        return cls(order, power, log_excess_above(power * rdp), log_below(power), lift)
-
-    def at(self, log_y: Array, delta: Array) -> tuple[Array, Array]:
+    def tangent(log_y: Array) -> tuple[Array, Array]:
         """Returns the logarithm of the two sides' ratio in (**), and the bound that (*) gives, at t2 = e^-y.
 
         *Rounding.* t2 is e^-y with the float64 y, exactly. In the step s = log(t1^b - t2^b), epsilon - log of a chord's
@@ -483,19 +449,29 @@ class _Tangents(NamedTuple):
         """
         y = jnp.exp(log_y)
         # log (t1^b - t2^b) at equality in (*), then b log t1, log(t1/t2), and log(e^epsilon/t1) <= 0.
-        log_numerator = _log_sum(self.log_excess, log_falling_deficit(y, self.power))
-        log_step = log_numerator + margin_of_optimal() * jnp.abs(log_numerator) + self.lift
-        fall = self.power * y
+        log_numerator = _log_sum(log_excess, log_falling_deficit(y, power))
+        log_step = log_numerator + margin_of_optimal() * jnp.abs(log_numerator) + lift
+        fall = power * y
         z = log_step + fall
         above, beyond = jnp.maximum(z, 0.0), jnp.log1p(jnp.exp(-jnp.abs(z)))  # log(1 + e^z) is their sum
         log_t1_power = jnp.maximum(-fall, log_step) + beyond
-        apart, near = (above + beyond) / self.power, beyond + (above - z)
-        far = jnp.log(-jnp.expm1(-self.order * apart))
-        below = jnp.minimum(self.base + near + far, 0.0)
-        rounding = (1 + jnp.abs(log_t1_power)) / self.power + 2 + near - far
+        apart, near = (above + beyond) / power, beyond + (above - z)
+        far = jnp.log(-jnp.expm1(-order * apart))
+        below = jnp.minimum(base + near + far, 0.0)
+        rounding = (1 + jnp.abs(log_t1_power)) / power + 2 + near - far
         rounding = rounding + (fall + jnp.abs(log_step)) / (1 + above)
         sides = jnp.expm1(below) * jnp.expm1(-y) / -jnp.expm1(-apart)
-        return jnp.log(sides) - jnp.log(delta), log_t1_power / self.power + below + margin_of_optimal() * rounding
+        return jnp.log(sides) - log_delta, log_t1_power / power + below + margin_of_optimal() * rounding
+
+    low = jnp.broadcast_to(jnp.log(-log_complement(delta)), rdp.shape)
+    least = least_near_root(tangent, low, jnp.log(60 + 60 / power), rounds)
+    raised = rdp * (1 + margin_of_optimal())
+    canonne = raised + base + lift / power
+    # Where order delta >= 1 this is all that the divergence implies.
+    certain = raised + (margin_of_optimal() + log_complement(delta) * (1 - margin_of_optimal()))
+    is_certain = order * (delta * (1 - 8 * roundoff())) >= 1
+    least = jnp.minimum(jnp.where(is_certain, certain, least), canonne)
+    return jnp.where(rdp == 0, 0.0, jnp.maximum(least, 0.0))
 
 
 def _log_sum(first: Array, second: Array) -> Array:
@@ -515,13 +491,13 @@ def log_delta_at(rdp: Array, order: Array, epsilon: Array, *, many: bool = False
 
     def tangent(log_x: Array) -> tuple[Array, Array]:
         x = jnp.exp(log_x)
-        pair = _pair(x, order, epsilon)
-        log_numerator = _log_sum(log_excess, pair.log_deficit)
-        sizes = 1 + jnp.abs(log_numerator) + jnp.abs(pair.log_denominator)
-        bound = log_numerator - pair.log_denominator + margin_of_optimal() * sizes
-        return _imbalance(x, pair, epsilon, bound), bound
+        log_t1, log_deficit, log_denominator = _tangent_points(x, order, epsilon)
+        log_numerator = _log_sum(log_excess, log_deficit)
+        sizes = 1 + jnp.abs(log_numerator) + jnp.abs(log_denominator)
+        bound = log_numerator - log_denominator + margin_of_optimal() * sizes
+        return _imbalance(x, log_t1, epsilon, bound), bound
 
-    least = least_near_root(tangent, jnp.full_like(power, LEAST_RATIO), jnp.log(60 + 60 / power), rounds)
+    least = _least_over_ratios(tangent, power, rounds)
     canonne = power * (rdp - epsilon + log_below(power)) - jnp.log(order)
     canonne = canonne + margin_of_optimal() * (1 + power * (rdp + epsilon) + jnp.log(order))
     least = jnp.minimum(least, canonne)
@@ -542,10 +518,9 @@ def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
 
     def tangent(log_x: Array) -> tuple[Array, Array]:
         x = jnp.exp(log_x)
-        pair = _pair(x, order, epsilon)
-        log_linear = jnp.log(delta) + pair.log_denominator
-        log_linear = log_linear - margin_of_optimal() * (1 - jnp.log(delta) + jnp.abs(pair.log_denominator))
-        log_missing = pair.log_deficit
+        log_t1, log_missing, log_denominator = _tangent_points(x, order, epsilon)
+        log_linear = jnp.log(delta) + log_denominator
+        log_linear = log_linear - margin_of_optimal() * (1 - jnp.log(delta) + jnp.abs(log_denominator))
         excess = jnp.exp(jnp.minimum(log_linear, CUT_EXPONENT)) * (1 - margin_of_optimal())
         excess = excess - jnp.exp(jnp.minimum(log_missing, CUT_EXPONENT)) * (1 + margin_of_optimal())
         # Where 1 is negligible beside the two terms, it is left out.
@@ -553,11 +528,10 @@ def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
         vast = log_linear + log_complement(jnp.minimum(share, 1.0))
         log_moment = jnp.where(log_linear > CUT_EXPONENT / 2, vast, jnp.log1p(jnp.maximum(excess, 0.0)))
         bound = jnp.maximum(log_moment, 0.0) / power * (1 - 2 * margin_of_optimal())
-        return _imbalance(x, pair, epsilon, jnp.log(delta)), -bound
+        return _imbalance(x, log_t1, epsilon, jnp.log(delta)), -bound
 
-    low = jnp.full_like(power, LEAST_RATIO)
     # As many rounds as for delta. Tightness only.
-    interior = -least_near_root(tangent, low, jnp.log(60 + 60 / power), 28)
+    interior = -_least_over_ratios(tangent, power, 28)
     canonne = epsilon + (jnp.log(delta) + jnp.log(order)) / power - log_below(power)
     canonne = canonne - margin_of_optimal() * (epsilon + (1 - jnp.log(delta) + jnp.log(order)) / power)
     interior = jnp.maximum(interior, canonne)
@@ -566,20 +540,16 @@ def least_rdp_at(epsilon: Array, delta: Array, order: Array) -> Array:
     return jnp.where(delta == 0, 0.0, jnp.maximum(jnp.where(alone, certain, interior), 0.0))
 
 
-class _Pair(NamedTuple):
-    """A pair of tangent points with t2 = t1 e^-x and h(t1) = h(t2).
-
-    Its parts are log t1, log t2, log(1 - B(t2)) rounded up and log(a (t1^b - t2^b)) rounded down.
-    """
-
-    log_t1: Array
-    log_t2: Array
-    log_deficit: Array
-    log_denominator: Array
+def _least_over_ratios(tangent: Callable[[Array], tuple[Array, Array]], power: Array, rounds: int) -> Array:
+    """Returns the least bound of the pairs that a search over log(log(t1/t2)) meets."""
+    # The range of the search. Tightness only.
+    return least_near_root(tangent, jnp.full_like(power, -40.0), jnp.log(60 + 60 / power), rounds)
 
 
-def _pair(x: Array, order: Array, epsilon: Array) -> _Pair:
-    """Returns the pair for a float64 x, which is exact, while t1 and t2 are known to some error.
+def _tangent_points(x: Array, order: Array, epsilon: Array) -> tuple[Array, Array, Array]:
+    """Returns log t1, log(1 - B(t2)) rounded up and log(a (t1^b - t2^b)) rounded down, where t2 = t1 e^-x.
+
+    Both have one value of h. x is a float64 and exact, while t1 and t2 are known to some error.
 
     log t1 = epsilon + log(1 + e^l), l = log(1 - B(e^-x)) - log b - log(1 - e^(-a x)), is right to d = log(1 + e^l) 32 F
     (2 + |its terms|) + u log t1, as the slope of log(1 + e^l) is at most itself. That moves log(t1^b - t2^b) by b d,
@@ -600,17 +570,12 @@ def _pair(x: Array, order: Array, epsilon: Array) -> _Pair:
     distance = -jnp.expm1(-jnp.abs(log_t2)) + shift
     log_moved = jnp.log(2 * order * power) + power * log_t2 + jnp.maximum(log_t2, 0.0) + jnp.log(distance * shift)
     deficit = _log_sum(log_deficit_above(-log_t2, power), log_moved)
-    return _Pair(
-        log_t1,
-        log_t2,
-        deficit + margin_of_optimal(),
-        log_denominator - power * error - 2 * arithmetic().function * sizes,
-    )
+    return log_t1, deficit + margin_of_optimal(), log_denominator - power * error - 2 * arithmetic().function * sizes
 
 
-def _imbalance(x: Array, pair: _Pair, epsilon: Array, log_delta: Array) -> Array:
-    """Returns the difference of the two sides of (**), over t1."""
-    above = -jnp.expm1(epsilon - pair.log_t1) * -jnp.expm1(jnp.minimum(pair.log_t2, CUT_EXPONENT))
+def _imbalance(x: Array, log_t1: Array, epsilon: Array, log_delta: Array) -> Array:
+    """Returns the difference of the two sides of (**), over t1, for t2 = t1 e^-x."""
+    above = -jnp.expm1(epsilon - log_t1) * -jnp.expm1(jnp.minimum(log_t1 - x, CUT_EXPONENT))
     return above + jnp.exp(jnp.minimum(log_delta, CUT_EXPONENT)) * jnp.expm1(-x)
 
 
@@ -627,10 +592,6 @@ METHODS = ("optimal", "closed", "improved", "mironov")
 
 SPARING = ("optimal", "closed")
 """Rules that spare log(1/(1 - delta)) where order delta >= 1."""
-
-
-_LEAST = {"g": least_rdp_g, "f": least_rdp_f}
-"""Closed lower bounds on the divergence, by their names in the paper."""
 
 
 def margin_of_closed() -> float:
@@ -721,7 +682,7 @@ def least_rdp(
     >>> least_rdp(1.0, 1e-5, [2.0, 8.0]).round(6).tolist()
     [6.9e-05, 0.028752]
     """
-    validation.check_one_of(method, "method", ("optimal", *_LEAST))
+    validation.check_one_of(method, "method", ("optimal", "g", "f"))
     validation.check_epsilon(epsilon)
     validation.check_probability(delta, "delta")
     return _least(epsilon, delta, checked_orders(orders, infinity=True), method)
@@ -780,11 +741,7 @@ class ToEpsilon(Conversion):
 
     def of_orders(self, rdp: Array, orders: Array, number: Array, *, many: bool = False) -> Array:
         # Closed rules for epsilon, by the names of `METHODS`.
-        epsilon = {
-            "closed": epsilon_closed,
-            "improved": epsilon_improved,
-            "mironov": epsilon_mironov,
-        }
+        epsilon = {"closed": epsilon_closed, "improved": epsilon_improved, "mironov": epsilon_mironov}
         delta, all_orders = number, orders
         some, finite = (rdp >= 0) & (rdp < jnp.inf), _within(orders)
         possible, inside = (delta >= 0) & (delta < 1), (delta > 0) & (delta < 1)
@@ -844,11 +801,7 @@ def _within(orders: Array) -> Any:
 def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, *, many: bool = False) -> Array:
     """Returns the log delta that each order implies, rounded up; elementwise, for finite arguments in range."""
     # The same rules for the logarithm of delta.
-    log_delta = {
-        "closed": log_delta_closed,
-        "improved": log_delta_improved,
-        "mironov": log_delta_mironov,
-    }
+    log_delta = {"closed": log_delta_closed, "improved": log_delta_improved, "mironov": log_delta_mironov}
     if method == "optimal":
         return log_delta_at(rdp, orders, epsilon, many=many)
     logs = log_delta[method](rdp, orders, epsilon)
@@ -885,7 +838,7 @@ def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
         bound = least_rdp_at(epsilon, delta, orders)
     else:
         magnitude = epsilon + (1 + jnp.log(orders) - jnp.log(delta)) / (orders - 1)
-        bound = _LEAST[method](epsilon, delta, orders) - margin_of_closed() * magnitude
+        bound = {"g": least_rdp_g, "f": least_rdp_f}[method](epsilon, delta, orders) - margin_of_closed() * magnitude
         alone = (epsilon - log_complement(delta)) * (1 - margin_of_closed())
         bound = jnp.where(orders * delta * (1 - margin_of_closed()) >= 1, alone, bound)
     return jnp.where(pure, largest, jnp.where(known, jnp.fmax(bound, 0.0), 0.0))

@@ -19,7 +19,7 @@ import pathlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -31,7 +31,17 @@ from jaxacct.numerics.arithmetic import Chosen
 from jaxacct.numerics.float_pairs.interpret import as_pairs
 from jaxacct.numerics.precision import scope
 from jaxacct.processes import check_not_forked, progress
-from jaxacct.sweep.description import MECHANISM, Accountant, Boxes, Description, Entry, Quantity, Settings, quantity_of
+from jaxacct.sweep.description import (
+    MECHANISM,
+    Accountant,
+    Boxes,
+    Description,
+    Entry,
+    Quantity,
+    Settings,
+    kinds_of,
+    quantity_of,
+)
 from jaxacct.sweep.result import Arrays, Folder, Memory, Shard, Store, Sweep
 
 
@@ -157,20 +167,11 @@ def noise_multiplier(
 # ----------------------------------------------------------------------------------------------------
 
 
-class SweepProgram(NamedTuple):
-    """A compiled program for ``block`` entries on each device, ``width`` in all, and the layout of its arguments."""
-
-    run: Callable[[dict[str, Any]], dict[str, Any]]
-    sharding: NamedSharding
-    block: int
-    width: int
-
-
 @functools.lru_cache(maxsize=32)
 def program_of(
     quantity: Quantity, mechanism: type, names: tuple[str, ...], devices: tuple[Any, ...], memory: int
-) -> SweepProgram:
-    """Returns the program whose temporary arrays take at most ``memory`` bytes on a device."""
+) -> Callable[[Arrays], Iterator[Arrays]]:
+    """Returns :func:`run` of the program whose temporary arrays take at most ``memory`` bytes on a device."""
     # All sizes of blocks are sound, and change speed alone. A CPU works 128 entries off one after the other, in a tenth
     # of a second; other devices run a block's entries side by side.
     one_by_one = devices[0].platform == "cpu"
@@ -183,7 +184,7 @@ def program_of(
         # XLA's CPU backend takes many minutes to compile pairs, so they are run operation by operation, with the
         # entries side by side.
         each = functools.partial(replace(quantity, arithmetic="auto").compiled, mechanism)
-        return SweepProgram(functools.partial(_in_pairs, each), sharding, *blocks, *blocks)
+        return functools.partial(run, functools.partial(_in_pairs, each), sharding, *blocks)
     # A CPU's threads are better spent on whole entries, as a CPU can be made into any number of devices.
     options: dict[str, str | bool] | None = {"xla_cpu_multi_thread_eigen": False} if one_by_one else None
     each = jax.shard_map(
@@ -198,9 +199,10 @@ def program_of(
         with scope():
             entry = jax.ShapeDtypeStruct((width,), np.float64, sharding=sharding)
             compiled = jax.jit(each).lower(dict.fromkeys(names, entry)).compile(options)
-        needed = _temporary(compiled)
+        analysis = compiled.memory_analysis()
+        needed = 0 if analysis is None else int(analysis.temp_size_in_bytes)  # some backends do not tell
         if needed <= memory:
-            return SweepProgram(compiled, sharding, block, width)
+            return functools.partial(run, compiled, sharding, width)
     raise ValueError(
         f"memory = {memory} bytes: the smallest program takes {needed} bytes of a device's memory: allow that much."
     )
@@ -217,32 +219,28 @@ def _in_pairs(each: Callable[[dict[str, Any]], dict[str, Any]], columns: dict[st
     return found
 
 
-def _temporary(compiled: Any) -> int:
-    """Returns the bytes of a program's temporary arrays; 0 where the backend does not tell."""
-    analysis = compiled.memory_analysis()
-    return 0 if analysis is None else int(analysis.temp_size_in_bytes)
-
-
-def run(program: SweepProgram, columns: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the results of consecutive entries, block by block."""
+def run(
+    program: Callable[[dict[str, Any]], dict[str, Any]], sharding: NamedSharding, width: int, columns: Arrays
+) -> Iterator[Arrays]:
+    """Yields the results of consecutive entries, ``width`` at a time: a block for each device."""
     size = len(next(iter(columns.values())))
     pending: deque[tuple[int, dict[str, Any]]] = deque()
     # Blocks are dispatched without waiting, so that no device waits either: up to 4 are not yet read. Speed only.
-    for start in range(0, size, program.width):
-        count = min(program.width, size - start)
+    for start in range(0, size, width):
+        count = min(width, size - start)
         filled = {
-            name: np.pad(column[start : start + count], (0, program.width - count), mode="edge")
+            name: np.pad(column[start : start + count], (0, width - count), mode="edge")
             for name, column in columns.items()
         }
         with scope():
-            pending.append((count, program.run(jax.device_put(filled, program.sharding))))
+            pending.append((count, program(jax.device_put(filled, sharding))))
         if len(pending) > 4:
             yield _read(*pending.popleft())
     while pending:
         yield _read(*pending.popleft())
 
 
-def _read(count: int, results: dict[str, Any]) -> dict[str, np.ndarray]:
+def _read(count: int, results: dict[str, Any]) -> Arrays:
     """Returns a block's results in memory, without those of the filling."""
     return {name: np.asarray(result)[:count] for name, result in results.items()}
 
@@ -264,14 +262,14 @@ def compute(
     numbers = np.arange(part.start, part.stop)
     columns = settings.columns(numbers)
     classes = columns.pop(MECHANISM, np.zeros(len(numbers)))
-    results = empty(quantity, len(numbers))
+    results = {name: np.zeros(len(numbers), kind) for name, kind in kinds_of(quantity.name).items()}
     # Class by class, since each has a program of its own; ``at`` are the places of a block's entries in the part.
     for code in np.unique(classes):
         mechanism, places = settings.mechanisms[int(code)], np.flatnonzero(classes == code)
         program = program_of(quantity.exact, mechanism, tuple(columns), devices, memory)
         start = 0
         # Results come block by block, in the order of the places of this mechanism.
-        for block in run(program, {name: column[places] for name, column in columns.items()}):
+        for block in program({name: column[places] for name, column in columns.items()}):
             at = places[start : start + len(block["upper"])]
             for name, values in block.items():
                 results[name][at] = values
@@ -288,7 +286,7 @@ def _on_the_safe_side(quantity: Quantity, results: Arrays) -> Arrays:
     """Returns the results with NaN bounds, should there be any, replaced by the worst: 0 and inf (1 for a delta)."""
     undefined = np.isnan(results["lower"]) | np.isnan(results["upper"])
     results["lower"][undefined] = 0.0
-    results["upper"][undefined] = quantity.worst
+    results["upper"][undefined] = quantity.question.worst
     results["converged"][undefined] = False
     results["accountant"][undefined] = Accountant.NONE
     if "noise_multiplier" in results:
@@ -307,11 +305,6 @@ def _by_mesh(quantity: Quantity, mechanism: type, columns: Arrays, results: Arra
         answer = before | {"accountant": Accountant.FAILED}
     for name, value in answer.items():
         results[name][i] = value
-
-
-def empty(quantity: Quantity, size: int) -> Arrays:
-    """Returns arrays of zeros for the results of ``size`` entries."""
-    return {name: np.zeros(size, kind) for name, kind in quantity.arrays.items()}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -350,8 +343,7 @@ def sweep(
     rows = {name: settings.values[name] for name in description.columns if settings.layout == "rows"}
     store: Store
     if out is None:
-        whole = {name: values.reshape(settings.shape) for name, values in empty(quantity, settings.size).items()}
-        store = Memory(boxes, whole | rows)
+        store = Memory(boxes, {name: np.zeros(settings.shape, kind) for name, kind in description.stored.items()})
     else:
         store = Folder.begin(pathlib.Path(out), description, grid, shard, resume=resume, overwrite=overwrite)
         boxes = store.boxes
@@ -375,7 +367,7 @@ def sweep(
                 continue
             part = boxes.part(i)
             results = compute(quantity, settings, devices, memory, part, advance)
-            store.write(i, results if out is None else results | {n: v[part] for n, v in rows.items()})
+            store.write(i, results | {name: values[part] for name, values in rows.items()})
     return Sweep(**vars(description) | {"boxes": boxes}, grid=grid, store=store)
 
 

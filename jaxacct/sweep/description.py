@@ -16,7 +16,6 @@ import dataclasses
 import enum
 import functools
 import hashlib
-import itertools
 import math
 import os
 import pathlib
@@ -25,7 +24,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-import jax.numpy as jnp
 import numpy as np
 
 from jaxacct import calibrate, certified, prv, saddlepoint, validation
@@ -213,17 +211,12 @@ class Boxes:
 
         With each box come, by axis, the positions in the selection that it fills, and the positions within the box.
         """
-        along = []
-        for width, pick in zip(self.box, picks, strict=True):
-            # Along one axis: the boxes that are touched, and which of the picked places lie in each.
-            boxes = pick // width
-            along.append([(int(at), np.flatnonzero(boxes == at), width) for at in np.unique(boxes)])
-        # A box is one choice along each axis; its places are the product of those along the axes.
-        for sides in itertools.product(*along):
-            i = int(np.ravel_multi_index([at for at, _, _ in sides], self.counts)) if sides else 0
-            where = tuple(inside for _, inside, _ in sides)
-            within = tuple(pick[inside] - at * width for pick, (at, inside, width) in zip(picks, sides, strict=True))
-            yield i, where, within
+        along = [(pick // width, pick % width) for pick, width in zip(picks, self.box, strict=True)]
+        # A box holds the product of what it holds along each axis, which may be nothing.
+        for i in range(len(self)):
+            where = tuple(np.flatnonzero(boxes == at) for (boxes, _), at in zip(along, self.place(i), strict=True))
+            if all(map(len, where)):
+                yield i, where, tuple(places[inside] for (_, places), inside in zip(along, where, strict=True))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -481,11 +474,6 @@ class Quantity:
             check(settings, (self.question.given,))
 
     @property
-    def arrays(self) -> dict[str, np.dtype]:
-        """Names and types of an entry's results."""
-        return kinds_of(self.name)
-
-    @property
     def calibrates(self) -> bool:
         """Whether the least noise is looked for, and not the cost of a run."""
         return self.name == "noise_multiplier"
@@ -496,11 +484,6 @@ class Quantity:
         return ForDelta if self.name == ForDelta.name else ForEpsilon
 
     @property
-    def worst(self) -> float:
-        """The upper bound where nothing is known."""
-        return self.question.worst
-
-    @property
     def exact(self) -> Quantity:
         """The quantity with fixed values for all that its program does not depend on: one program serves all modes."""
         return replace(self, mode="saddlepoint", tolerance=self.tolerance if self.calibrates else 1.0)
@@ -508,12 +491,10 @@ class Quantity:
     def compiled(self, mechanism: type, entry: Entry) -> Entry:
         """Returns the exact accountant's answer; ``entry`` is traced."""
         if self.calibrates:
-            found = self._least_noise(entry)
-            settled = (found.status == calibrate.Status.CONVERGED) | (found.status == calibrate.Status.NOT_BINDING)
-            return {"noise_multiplier": found.value} | _answer(found.reached, settled, _by_saddlepoint(found.satisfied))
+            return self._least_noise(entry, Accountant.SADDLEPOINT)
         bounds = saddlepoint.accountant.answer(*self._arguments(mechanism, entry), self.relation, self.arithmetic)
-        says = bounds.converged | (bounds.upper < self.worst) | (bounds.lower > 0)
-        return _answer(bounds, bounds.converged, _by_saddlepoint(says))
+        says = bounds.converged | (bounds.upper < self.question.worst) | (bounds.lower > 0)
+        return _answer(bounds, bounds.converged, says, Accountant.SADDLEPOINT)
 
     def by_mesh(self, mechanism: type, entry: Entry, before: Entry) -> Entry:
         """Returns the result ``before`` refined by the mesh; the values of ``entry`` are concrete."""
@@ -522,26 +503,25 @@ class Quantity:
             warnings.simplefilter("ignore", prv.ToleranceWarning)
             if self.calibrates:
                 try:
-                    found = self._least_noise(entry)
+                    return self._least_noise(entry, Accountant.PRV)
                 except ValueError:  # no noise is enough, as the settings themselves have been checked
                     return before
-                settled = found.status in (calibrate.Status.CONVERGED, calibrate.Status.NOT_BINDING)
-                found_by = Accountant.PRV if found.satisfied else Accountant.NONE
-                return {"noise_multiplier": found.value} | _answer(found.reached, settled, found_by)
             exact = Bounds(before["lower"], before["estimate"], before["upper"], before["converged"])
             arguments = self._arguments(mechanism, entry)
             ask = functools.partial(prv.accountant.answer, arithmetic=self.arithmetic)
             mesh = functools.partial(ask, *arguments, self.relation, self.tolerance)
             bounds = certified.with_mesh(exact, mesh, self.tolerance)
         if certified.is_settled(exact, self.tolerance):  # no mesh was asked
-            return _answer(bounds, bounds.converged, before["accountant"])
-        says = bounds.upper < self.worst or bounds.lower > 0
-        return _answer(bounds, bounds.converged, Accountant.PRV if says else Accountant.NONE)
+            return _answer(bounds, bounds.converged, True, before["accountant"])
+        says = (bounds.upper < self.question.worst) | (bounds.lower > 0)
+        return _answer(bounds, bounds.converged, says, Accountant.PRV)
 
-    def _least_noise(self, entry: Entry) -> calibrate.Calibrated:
-        """Returns the least noise multiplier for an entry's budget and run."""
+    def _least_noise(self, entry: Entry, accountant: Accountant) -> Entry:
+        """Returns the least noise multiplier for an entry's budget and run, and the epsilon that it reaches."""
         budget_and_run = (entry[name] for name in ("epsilon", "delta", "sampling_rate", "steps"))
-        return calibrate.noise_multiplier(*budget_and_run, relation=self.relation, tolerance=self.tolerance)
+        found = calibrate.noise_multiplier(*budget_and_run, relation=self.relation, tolerance=self.tolerance)
+        settled = (found.status == calibrate.Status.CONVERGED) | (found.status == calibrate.Status.NOT_BINDING)
+        return {"noise_multiplier": found.value} | _answer(found.reached, settled, found.satisfied, accountant)
 
     def _arguments(self, mechanism: type, entry: Entry) -> tuple[Any, Any, Question]:
         """Returns an accountant's arguments for an entry: mechanism, steps and question."""
@@ -550,20 +530,9 @@ class Quantity:
         return made, entry["steps"], asked(entry[asked.given])
 
 
-def _by_saddlepoint(says: Any) -> Any:
-    """Returns the code of the exact accountant, or of none where it has no answer; traced."""
-    return jnp.where(says, int(Accountant.SADDLEPOINT), int(Accountant.NONE)).astype(jnp.int8)
-
-
-def _answer(bounds: Bounds, converged: Any, accountant: Any) -> Entry:
-    """Returns an entry's results by name."""
-    return {
-        "lower": bounds.lower,
-        "estimate": bounds.estimate,
-        "upper": bounds.upper,
-        "converged": converged,
-        "accountant": accountant,
-    }
+def _answer(bounds: Bounds, converged: Any, says: Any, accountant: int) -> Entry:
+    """Returns an entry's results by name; ``says`` is whether the accountant has an answer: if not, none has."""
+    return vars(bounds) | {"converged": converged, "accountant": says * np.int8(accountant)}
 
 
 def quantity_of(
@@ -623,9 +592,8 @@ class Description:
 
 def record_of(description: Description) -> dict[str, Any]:
     """Returns a description as JSON has it."""
-    record = {field.name: getattr(description, field.name) for field in dataclasses.fields(Description)}
-    boxes = record.pop("boxes")
-    return record | {"shape": boxes.shape, "chunk": boxes.box}
+    record = vars(description) | {"shape": description.boxes.shape, "chunk": description.boxes.box}
+    return {name: value for name, value in record.items() if name != "boxes"}
 
 
 def question_of(description: Description) -> dict[str, Any]:

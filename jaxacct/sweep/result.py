@@ -7,7 +7,7 @@ In reading order:
 
 - :class:`Memory`, :class:`Columns`: results in memory, and arrays that are read when they are asked for.
 - :class:`Folder`: results in a folder, a Zarr store.
-- :func:`group` to :func:`unpack`: the files of a Zarr store.
+- :func:`key`, :func:`pack`, :func:`unpack`: the chunks of a Zarr store.
 - :func:`merge`: shards put together.
 - :func:`write`: files for other programs.
 - :class:`Sweep`, :func:`load`: the object that users hold.
@@ -48,13 +48,13 @@ Arrays = dict[str, np.ndarray]
 
 
 class Memory:
-    """A store in memory: arrays of one shape by their names, cut into boxes; computed where they came ``full``.
+    """A store in memory: arrays of one shape by their names, cut into boxes.
 
     ``held`` are the numbers of the boxes that the store is for: all, or in a folder those of a shard.
     """
 
-    def __init__(self, boxes: Boxes, arrays: Arrays, *, full: bool = False) -> None:
-        self.boxes, self.arrays, self.full, self.held = boxes, arrays, full, range(len(boxes))
+    def __init__(self, boxes: Boxes, arrays: Arrays) -> None:
+        self.boxes, self.arrays, self.held = boxes, arrays, range(len(boxes))
 
     def read(self, name: str, i: int) -> np.ndarray:
         """Returns the array of this name for the entries of box ``i``."""
@@ -70,8 +70,8 @@ class Memory:
             self.arrays[name].reshape(-1)[self.boxes.part(i)] = values
 
     def holds(self, i: int) -> bool:
-        """Returns whether the arrays came filled."""
-        return self.full
+        """Returns whether box ``i`` was computed by an earlier process: in memory none was."""
+        return False
 
 
 class Columns(Mapping[str, np.ndarray]):
@@ -267,23 +267,47 @@ class Folder:
         arrays = {
             name: self._array(name, self.boxes, self.description.dimensions, worst.get(name, 0)) for name in self.kinds
         } | {name: self._array(name, Boxes(values.shape, values.shape), (name,), 0) for name, values in axes.items()}
-        record = {"jaxacct_sweep": FORMAT, **record_of(self.description), "shard": self.shard}
-        files = {self.path / METADATA: encode_metadata(group(record, arrays))}
-        files |= {self.path / name / METADATA: encode_metadata(array) for name, array in arrays.items()}
+        group = {
+            "zarr_format": 3,
+            "node_type": "group",
+            "attributes": {"jaxacct_sweep": FORMAT, **record_of(self.description), "shard": self.shard},
+            # A copy of the arrays' own metadata, so that readers need one file.
+            "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": arrays},
+        }
+        metadata = {self.path: group} | {self.path / name: array for name, array in arrays.items()}
+        files = {
+            folder / METADATA: (json_files.dumps(content, indent=1) + "\n").encode()
+            for folder, content in metadata.items()
+        }
         for name, values in axes.items():
             files[self.path / name / key((0,))] = pack(values.astype(kind_of_setting(name)))
         for file, content in files.items():
             if not file.exists():
                 write_whole(file, content)
 
-    def _array(self, name: str, boxes: Boxes, dimensions: tuple[str, ...], empty: float) -> Metadata:
-        """Returns an array's metadata, with the names of the codes of accountants and mechanisms."""
+    def _array(self, name: str, boxes: Boxes, dimensions: tuple[str, ...], empty: float) -> dict[str, Any]:
+        """Returns an array's metadata, a JSON object; ``empty`` is the value of missing chunks."""
+        # The names of the codes of accountants and mechanisms, by the CF conventions.
         codes = {
             "accountant": {entry.name.lower(): int(entry) for entry in Accountant},
             MECHANISM: {kind: i for i, kind in enumerate(self.description.mechanisms)},
         }.get(name, {})
         kind = self.kinds.get(name, kind_of_setting(name))
-        return array(kind, boxes.shape, boxes.box, empty, dimensions, codes)
+        order = {"configuration": {"endian": "little"}} if kind.itemsize > 1 else {}
+        words = {"inf": "Infinity", "nan": "NaN"}
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": boxes.shape,
+            "data_type": kind.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": boxes.box}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+            "codecs": [{"name": "bytes", **order}, {"name": "gzip", "configuration": {"level": LEVEL}}],
+            "fill_value": words.get(str(empty), bool(empty) if kind == np.dtype(bool) else empty),
+            "dimension_names": dimensions,
+            "attributes": {"flag_values": list(codes.values()), "flag_meanings": " ".join(codes)} if codes else {},
+            "storage_transformers": [],
+        }
 
     def _file(self, name: str, i: int) -> pathlib.Path:
         """Returns the file of an array's box."""
@@ -306,10 +330,9 @@ def _name_shard(shard: Shard | None) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Files of a Zarr store, version 3 of the format: metadata of arrays, and their chunks, which are gzipped.
+# Chunks of a Zarr store, version 3 of the format, which are gzipped.
 #
-# Source: the specification, https://zarr-specs.readthedocs.io/en/latest/v3/core/v3.0.html. Where an array has codes for
-# names, its attributes give them by the CF conventions.
+# Source: the specification, https://zarr-specs.readthedocs.io/en/latest/v3/core/v3.0.html.
 # ----------------------------------------------------------------------------------------------------
 
 METADATA = "zarr.json"
@@ -317,47 +340,6 @@ METADATA = "zarr.json"
 
 LEVEL = 1
 """Level of gzip's compression: a bound's last bits do not compress, and all else does at once. Speed and space only."""
-
-
-Metadata = dict[str, Any]
-"""Metadata of a Zarr store, a JSON object."""
-
-
-def group(attributes: Metadata, arrays: dict[str, Metadata]) -> Metadata:
-    """Returns the metadata of a folder of arrays, with a copy of the arrays' own, so that readers need one file."""
-    once = {"kind": "inline", "must_understand": False, "metadata": arrays}
-    return {"zarr_format": 3, "node_type": "group", "attributes": attributes, "consolidated_metadata": once}
-
-
-def array(
-    kind: np.dtype,
-    shape: tuple[int, ...],
-    box: tuple[int, ...],
-    empty: float,
-    dimensions: tuple[str, ...],
-    codes: dict[str, int],
-) -> Metadata:
-    """Returns the metadata of an array in chunks of shape ``box``; ``empty`` is the value of missing chunks."""
-    order = {"configuration": {"endian": "little"}} if kind.itemsize > 1 else {}
-    words = {"inf": "Infinity", "nan": "NaN"}
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": shape,
-        "data_type": kind.name,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": box}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
-        "codecs": [{"name": "bytes", **order}, {"name": "gzip", "configuration": {"level": LEVEL}}],
-        "fill_value": words.get(str(empty), bool(empty) if kind == np.dtype(bool) else empty),
-        "dimension_names": dimensions,
-        "attributes": {"flag_values": list(codes.values()), "flag_meanings": " ".join(codes)} if codes else {},
-        "storage_transformers": [],
-    }
-
-
-def encode_metadata(metadata: Metadata) -> bytes:
-    """Returns the content of a file of metadata."""
-    return (json_files.dumps(metadata, indent=1) + "\n").encode()
 
 
 def key(place: tuple[int, ...]) -> str:
@@ -470,8 +452,7 @@ def write(sweep: Sweep, path: pathlib.Path) -> None:
     if path.suffix == ".csv":
         write_whole(path, lambda file: _csv(sweep, file))
     elif path.suffix == ".parquet":
-        parquet, table = _arrow()
-        write_whole(path, lambda file: _parquet(sweep, file, parquet, table))
+        write_whole(path, lambda file: _parquet(sweep, file))
     else:
         write_whole(path, (json_files.dumps(sweep.as_dict()) + "\n").encode())
 
@@ -493,34 +474,24 @@ def _csv(sweep: Sweep, file: BinaryIO) -> None:
     text.detach()
 
 
-def _parquet(sweep: Sweep, file: BinaryIO, parquet: Any, table: Any) -> None:
+def _parquet(sweep: Sweep, file: BinaryIO) -> None:
     """Writes the entries as Parquet, chunk by chunk."""
-    writer = None
-    for piece in sweep.pieces():
-        rows = table(piece)
-        writer = writer or parquet.ParquetWriter(file, rows.schema)
-        writer.write_table(rows)
-    if writer is not None:
-        writer.close()
-
-
-def _arrow() -> tuple[Any, Any]:
-    """Returns pyarrow's Parquet module, and a function from columns to its table."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError:
         raise ModuleNotFoundError('.parquet needs pyarrow, which is missing: pip install "jaxacct[sweep]".') from None
-
-    def table(piece: dict[str, np.ndarray]) -> Any:
-        """Returns a piece's columns as a table."""
+    writer = None
+    for piece in sweep.pieces():
         # Texts are stored as indices into a list of them, as there are few different ones.
         arrays = {name: pyarrow.array(values) for name, values in piece.items()}
-        return pyarrow.table(
+        table = pyarrow.table(
             {name: a.dictionary_encode() if piece[name].dtype.kind == "U" else a for name, a in arrays.items()}
         )
-
-    return pyarrow.parquet, table
+        writer = writer or pyarrow.parquet.ParquetWriter(file, table.schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -580,7 +551,9 @@ class Sweep(Description):
     @property
     def axes(self) -> Mapping[str, np.ndarray]:
         """Values (n,) by name: a grid's axes in order, or the columns of rows; classes by their names."""
-        return self.name_columns(self.grid if self.layout == "grid" else Columns(self.store, self.columns))
+        return self.name_columns(
+            self.grid if self.layout == "grid" else {name: self.store.whole(name) for name in self.columns}
+        )
 
     @property
     def lower(self) -> np.ndarray:
@@ -634,13 +607,11 @@ class Sweep(Description):
         validation.check_one_of(name, "name", self.names)
         if name in self.stored:
             return self.store.read(name, i)
-        extent = self.boxes.extent(i)
+        part = self.boxes.part(i)
         if name not in self.columns:
-            return np.full(math.prod(extent), self.constants.get(name, 0))
-        axis = self.columns.index(name)
-        start = self.boxes.place(i)[axis] * self.boxes.box[axis]
-        along = self.grid[name][start : start + extent[axis]]
-        return np.broadcast_to(along.reshape(-1, *[1] * (len(extent) - axis - 1)), extent).ravel()
+            return np.full(part.stop - part.start, self.constants.get(name, 0))
+        places = np.unravel_index(np.arange(part.start, part.stop), self.shape)
+        return self.grid[name][places[self.columns.index(name)]]
 
     def name_columns(self, columns: Mapping[str, np.ndarray]) -> Arrays:
         """Returns columns with classes and accountants by their names."""
@@ -775,8 +746,8 @@ class Sweep(Description):
             self.describe(), columns=rest, constants=self.constants | fixed, mechanisms=kinds, boxes=Boxes.of(shape),
             digest=digest,
         )  # fmt: skip
-        part = Memory(description.boxes, {name: values.reshape(shape) for name, values in arrays.items()}, full=True)
-        return Sweep(**_fields(description), grid=grid, store=part)
+        part = Memory(description.boxes, {name: values.reshape(shape) for name, values in arrays.items()})
+        return Sweep(**vars(description), grid=grid, store=part)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the whole sweep as plain Python values, as a JSON file has it."""
@@ -836,14 +807,14 @@ class Sweep(Description):
         else:
             results = {name: (self.dimensions, values) for name, values in self.arrays.items()}
             over = {name: (name if self.layout == "grid" else "row", values) for name, values in self.axes.items()}
-            data = xarray.Dataset(results, over, record_of(self))
+            data = xarray.Dataset(results, over, record_of(self.describe()))
         if MECHANISM in self.grid:
             data = data.assign_coords({MECHANISM: self.axes[MECHANISM]})
         return data
 
     def describe(self) -> Description:
         """Returns the sweep's description, without its results."""
-        return Description(**_fields(self))
+        return Description(**{field.name: getattr(self, field.name) for field in fields(Description)})
 
 
 def _place(name: str, values: np.ndarray, wanted: float | str) -> int:
@@ -855,11 +826,6 @@ def _place(name: str, values: np.ndarray, wanted: float | str) -> int:
     if not math.isclose(values[nearest], float(wanted), rel_tol=1e-6):
         raise ValueError(f"{name} = {wanted} is no value of this axis: the nearest is {values[nearest]!r}.")
     return nearest
-
-
-def _fields(description: Description) -> dict[str, Any]:
-    """Returns a description's fields by name, those of :class:`Description` alone."""
-    return {field.name: getattr(description, field.name) for field in fields(Description)}
 
 
 def load(path: str | os.PathLike[str]) -> Sweep:
@@ -889,4 +855,4 @@ def load(path: str | os.PathLike[str]) -> Sweep:
             f"path = {path}: {len(missing)} of {len(folder.held)} chunks are missing: give resume (--resume) to the "
             "sweep that made it, to have them computed."
         )
-    return Sweep(**_fields(folder.description), grid=folder.axes(), store=folder)
+    return Sweep(**vars(folder.description), grid=folder.axes(), store=folder)

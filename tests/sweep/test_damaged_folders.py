@@ -23,7 +23,7 @@ SWEEP = ja.sweep.Sweep(
     mechanisms=("Gaussian", "Laplace"), layout="grid", constants={"delta": 1e-5, "noise_multiplier": np.inf},
     columns=("steps", "mechanism"), boxes=BOXES, digest="0", versions={"jax": "0"},
     grid={"steps": np.arange(1.0, 4.0), "mechanism": np.arange(2)},
-    store=Memory(BOXES, {name: values.reshape(3, 2) for name, values in VALUES.items()}, full=True),
+    store=Memory(BOXES, {name: values.reshape(3, 2) for name, values in VALUES.items()}),
 )  # fmt: skip
 
 

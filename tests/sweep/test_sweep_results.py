@@ -9,6 +9,7 @@ import pytest
 from helpers.small_sweep import QUIET, SETTINGS, same
 
 import jaxacct as ja
+from jaxacct.composition import ForDelta
 from jaxacct.sweep import Accountant, compute, grid, rows
 from jaxacct.sweep.description import Quantity
 
@@ -112,8 +113,8 @@ class Toy:
 
     mode: str = "saddlepoint"
     arithmetic: str = "auto"
-    worst: float = 1.0
-    arrays = Quantity("delta", "saddlepoint", "add", 1.0).arrays
+    name: str = "delta"
+    question = ForDelta
 
     @property
     def exact(self):
