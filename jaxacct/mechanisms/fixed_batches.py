@@ -63,7 +63,6 @@ from jaxacct.mechanisms.pair import (
     log_shrinkage,
     panel_nodes,
     reflect,
-    stretches,
     tilted_shares,
 )
 from jaxacct.mechanisms.shifted_noise import SampledLaplace, ShiftedNoisePair
@@ -293,11 +292,11 @@ class LawWithoutReplacement(PanelLaw):
         first, last = (powers + 1) * share[None, :-1], (powers + 1) * share[None, 1:]
         steepest = base[None, :-1] + rate * (jnp.maximum(first, last) - 1)
         flattest = base[None, 1:] + rate * (jnp.minimum(first, last) - 1)
-        parts = stretches(side * loss[None], at, steepest, flattest, jnp.diff(x)[None])
         # Atoms are the last node of each side, for Laplace noise, and the last of all, at 0.
         half = len(nodes.losses) // 2
         atoms = np.array([half - 1, 2 * half - 1, 2 * half] if is_laplace else [2 * half])
-        return log_decay(w, (nodes.losses[atoms], tilted_shares(nodes, order)[atoms]), parts, error)
+        held = nodes.losses[atoms], tilted_shares(nodes, order)[atoms]
+        return log_decay(w, held, side * loss[None], at, steepest, flattest, jnp.diff(x)[None], error)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
