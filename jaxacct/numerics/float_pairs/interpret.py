@@ -33,14 +33,13 @@ from jaxacct.numerics.float_pairs.operations import (
     COMPLEX,
     MOVING,
     REAL,
-    WHOLE,
-    Complex,
     Params,
     Rule,
     beside_constant,
     of_operands,
 )
-from jaxacct.numerics.float_pairs.pair import Single, bits, from_bits, power_of_two
+from jaxacct.numerics.float_pairs.pair import Complex, Single, bits, from_bits, power_of_two
+from jaxacct.numerics.float_pairs.tiles import WHOLE
 from jaxacct.numerics.float_pairs.wide import INFINITE, LARGEST, NOTHING, Wide
 from jaxacct.numerics.pytrees import scan_counts
 
