@@ -646,7 +646,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             tops = height / (nodes.places[1] - nodes.places[0]) * (terms[0] + terms[-1])
             return jnp.log(jnp.sum(terms) + tops + (1 + height) * math.exp(log_left_out()))
 
-        return least_bound(bound, weights, share)
+        return least_bound(bound, weights, share, jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0)))
 
 
 def _scale_of_end(s: Array) -> Array:

@@ -227,7 +227,8 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
             missed = jnp.logaddexp(jnp.log(4.0) - gain, log_left_out() + self._secants(order, theta))
             return 0.5 * (b / s) ** 2 - least + jnp.logaddexp(jnp.log(jnp.sum(weights * jnp.exp(exponents))), missed)
 
-        return least_bound(bound, weights, means[0] - means[1])
+        slope = means[0] - means[1]
+        return least_bound(bound, weights, slope, jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0)))
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         # Weights off by e, relatively, turn P^(1 + t + iw) Q^-(t + iw) by at most e^((1 + 2 |t| + 2 w) e).
@@ -493,23 +494,10 @@ class WithoutReplacementGroup(Mechanism):
         # = 1.
         highest = 2 * self.size * (self.size + farthest * s) / s**2
         parameters = s, jnp.broadcast_to(masses, (*s.shape, len(masses)))
-        free = jnp.full_like(s, jnp.nan)
-        return (
-            LossDistributionPair(
-                lowest=-highest,
-                highest=highest,
-                parameters=parameters,
-                infinite_mass_p=jnp.vectorize(lambda loss, s, h: _above(loss, (s, h))[0], signature="(),(),(k)->()")(
-                    highest, *parameters
-                ),
-                value_error=jnp.full_like(s, value_units * UNIT_ROUNDOFF),
-                atoms=(jnp.zeros_like(s), free),
-                cdf_p=_cdf_p,
-                cdf_q=_cdf_q,
-                survival_p=_survival_p,
-                survival_q=_survival_q,
-            ),
-        )
+        beyond = jnp.vectorize(lambda loss, s, h: _above(loss, (s, h))[0], signature="(),(),(k)->()")
+        infinite, error = beyond(highest, *parameters), jnp.full_like(s, value_units * UNIT_ROUNDOFF)
+        atoms, laws = (jnp.zeros_like(s), jnp.full_like(s, jnp.nan)), (_cdf_p, _cdf_q, _survival_p, _survival_q)
+        return (LossDistributionPair(-highest, highest, parameters, infinite, error, atoms, *laws),)
 
 
 def _edge(loss: Array, s: Array, masses: Array) -> Array:

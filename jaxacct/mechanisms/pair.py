@@ -505,7 +505,7 @@ class TrapezoidLaw(Law):
         return (window[1] - window[0]) / (RULE * pieces)
 
 
-def least_bound(bound: Callable[[Array], Array], weights: Array, slope: Array) -> Array:
+def least_bound(bound: Callable[[Array], Array], weights: Array, slope: Array, at_mode: Array) -> Array:
     """Returns the least of two bounds on ``log |E_t[e^(iwY)]|``, or 0 where neither is below that.
 
     Every height of a line beside the real one gives a bound, and the best is about w times the deviation of the loss.
@@ -515,10 +515,10 @@ def least_bound(bound: Callable[[Array], Array], weights: Array, slope: Array) -
         bound: slope () -> bound ().
         weights (J,): shares of the nodes in the moment.
         slope (J,): slopes of the loss at the nodes, at least 0.
+        at_mode (): its slope at the heaviest nodes.
     """
     # The mean square counts the bulk, and not the rare jumps, as a deviation would; the mode only the bulk.
-    mode = jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0))
-    found = jax.vmap(bound)(jnp.stack([jnp.sqrt(jnp.sum(weights * slope**2)), mode])) + modulus_rounding()
+    found = jax.vmap(bound)(jnp.stack([jnp.sqrt(jnp.sum(weights * slope**2)), at_mode])) + modulus_rounding()
     return jnp.min(jnp.where(found < 0, found, 0.0))
 
 

@@ -361,7 +361,8 @@ class LawOfShiftedGaussians(TrapezoidLaw):
             missed = jnp.logaddexp(jnp.log(4.0) - gain, log_left_out()) + secant
             return 0.5 * (b / s) ** 2 - least + jnp.logaddexp(jnp.log(jnp.sum(weights * jnp.exp(exponents))), missed)
 
-        return least_bound(bound, weights, (means[0] - means[1]) / s**2)
+        slope = (means[0] - means[1]) / s**2
+        return least_bound(bound, weights, slope, jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0)))
 
 
 def _shares(weights: Array, exponents: Array) -> Array:
