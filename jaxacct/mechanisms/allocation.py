@@ -70,7 +70,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 FINE = 2**13
 """Points of the fine grid on which sums fall before some of them are chosen.
 
-The quadrature of X's law (:func:`_single`) counts on it: fewer would break FIRST_ERROR.
+The quadrature of X's law (:func:`_single`) counts on it: fewer would break the error that it states.
 """
 
 LEAST_NOISE = 0.05
@@ -84,12 +84,6 @@ VALUE_ERROR = 2e-14
 
 It covers the functions that find the value's cell, and the shares in it; a value beyond its cell counts as its end. A
 smaller one would break the bound theta.
-"""
-
-FIRST_ERROR = 4e-13
-"""Relative error of the masses of X in float64: the density's, (37^2/2 + 37/s) roundings, and the quadrature's.
-
-A smaller one would break the bound eta.
 """
 
 LARGEST_ORDER = 256
@@ -298,7 +292,9 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + scale_error(1e-12))
     masses = jnp.concatenate([in_tails[None], jnp.concatenate([downward, zero]) + jnp.concatenate([zero, upward])])
     logs = z / s - 0.5 / s**2
-    law = coarsen(logs, masses / jnp.sum(masses), jnp.asarray(scale_error(FIRST_ERROR)), 1 / t, points)
+    # The relative error of the masses, 4e-13 in float64, is that of the density, (37^2/2 + 37/s) roundings, and of the
+    # quadrature. A smaller one would break the bound eta.
+    law = coarsen(logs, masses / jnp.sum(masses), jnp.asarray(scale_error(4e-13)), 1 / t, points)
     return law, (logs[0], logs[-1]), infinite, in_tails
 
 
