@@ -75,8 +75,13 @@ class Assumption(NamedTuple):
     units: float
 
 
-def _spread(*ends: tuple[float, float]) -> tuple[float, ...]:
-    """Returns twelve numbers between each two ends, evenly by their logarithms where those are positive."""
+def _spread(*ends: tuple[float, float], about_zero: bool = False) -> tuple[float, ...]:
+    """Returns twelve numbers between each two ends, evenly by their logarithms where those are positive.
+
+    With ``about_zero``, intervals on either side of 0 come last.
+    """
+    if about_zero:
+        ends += (1e-17, 1e-9), (1e-5, 0.24), (-1e-17, -1e-9), (-0.24, -1e-5)
     parts = [np.geomspace(*pair, 12) if min(pair) > 0 else np.linspace(*pair, 12) for pair in ends]
     return tuple(float(v) for v in np.concatenate(parts))
 
@@ -123,16 +128,13 @@ def _normal_tail(z: Decimal) -> Decimal:
     return (-z * z / 2).exp() / (2 * _pi()).sqrt() / ratio
 
 
-SIGNED = (1e-17, 1e-9), (1e-5, 0.24), (-1e-17, -1e-9), (-0.24, -1e-5)
-"""Intervals on either side of 0."""
-
 ASSUMED: dict[str, Assumption] = {
     "exp": Assumption(jnp.exp, Decimal.exp, _spread((-708.0, 709.0), (-1.0, 1.0), (1e-17, 1e-3)), 4.0),
     "expm1": Assumption(
-        jnp.expm1, lambda x: x.exp() - 1, _spread((-700.0, 700.0), (0.25, 2.0), (-2.0, -0.25), *SIGNED), 8.0
+        jnp.expm1, lambda x: x.exp() - 1, _spread((-700.0, 700.0), (0.25, 2.0), (-2.0, -0.25), about_zero=True), 8.0
     ),
     "log": Assumption(jnp.log, Decimal.ln, _spread((3e-308, 1e308), (0.5, 2.0), (1.0 + 1e-15, 1.0 + 1e-3)), 4.0),
-    "log1p": Assumption(jnp.log1p, lambda x: (1 + x).ln(), _spread((0.25, 1e300), (0.3, 1.0), *SIGNED), 5.0),
+    "log1p": Assumption(jnp.log1p, lambda x: (1 + x).ln(), _spread((0.25, 1e300), (0.3, 1.0), about_zero=True), 5.0),
     "sqrt": Assumption(jnp.sqrt, Decimal.sqrt, _spread((3e-308, 1e308), (0.5, 2.0)), 1.0),
     "sin": Assumption(
         jnp.sin, lambda x: _series(x, x, -1, lambda n: 2 * n * (2 * n + 1)), _spread((-9.0, 9.1), (1e-9, 3.0)), 4.0

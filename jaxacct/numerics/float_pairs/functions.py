@@ -235,12 +235,6 @@ TERMS = 7
 PAIRS = 3
 """Number of the first coefficients that are pairs. The error bounds above rest on it."""
 
-NEAR_ROWS = 17
-"""Rows for x^2 = j/64 up to 1/4; those after are for 1 / (1 + x) = j/64 with j from 2 on."""
-
-FAR_ROWS = range(2, 44)
-"""Indices j of the rows for 1 / (1 + x) = j/64."""
-
 
 def _scaled_tail(x: Decimal) -> Decimal:
     """Returns e^(x^2) erfc x, by a series with terms of one sign, or far out by Laplace's continued fraction."""
@@ -292,16 +286,20 @@ def _near_one(s: Decimal) -> list[Decimal]:
 
 
 @functools.cache
-def _tables() -> list[np.ndarray]:
-    """Returns the coefficients, the first ones in two parts each."""
+def _tables() -> tuple[list[np.ndarray], int]:
+    """Returns the coefficients, the first ones in two parts each, and how far the row of 1 / (1 + x) = j/64 is from j.
+
+    The first rows are for x^2 = j/64 up to 1/4.
+    """
+    near, far = range(17), range(2, 44)
     with localcontext(DIGITS) as context:
         context.prec = 70
-        rows = [_near_one(Decimal(j) / STEPS) for j in range(NEAR_ROWS)] + [_far(Decimal(j) / STEPS) for j in FAR_ROWS]
+        rows = [_near_one(Decimal(j) / STEPS) for j in near] + [_far(Decimal(j) / STEPS) for j in far]
         split = [
             [part for c in row[:PAIRS] for part in parts(c, 24, 24)] + [round_to(c) for c in row[PAIRS:]]
             for row in rows
         ]
-        return list(np.transpose(split))
+        return list(np.transpose(split)), len(near) - far[0]
 
 
 def _tail(x: Wide) -> tuple[Bool[Array, " ..."], Wide]:
@@ -318,9 +316,10 @@ def _tail(x: Wide) -> tuple[Bool[Array, " ..."], Wide]:
     s = pair.scale(square.pair, power_of_two(jnp.clip(square.exponent, -100, 0)))
     t = Pair(jnp.where(near, s.high, w.high), jnp.where(near, s.low, w.low))
     j = lax.round(t.high * STEPS, lax.RoundingMethod.TO_NEAREST_EVEN)
-    row = j.astype(jnp.int32) + jnp.where(near, 0, NEAR_ROWS - FAR_ROWS[0])
+    tables, apart = _tables()
+    row = j.astype(jnp.int32) + jnp.where(near, 0, apart)
     h = two_sum(t.high - j * np.float32(1 / STEPS), t.low)
-    columns = looked_up(row, _tables())
+    columns = looked_up(row, tables)
     g = columns[-1]
     # Horner's rule: the small coefficients in float32, then the first three in pairs.
     for c in columns[-2 : 2 * PAIRS - 1 : -1]:
