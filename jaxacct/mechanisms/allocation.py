@@ -48,7 +48,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple, Self
 
@@ -70,29 +70,20 @@ from jaxacct.numerics.pytrees import register_dataclass
 FINE = 2**13
 """Points of the fine grid on which sums fall before some of them are chosen.
 
-The quadrature of X's law (:func:`_single`) counts on it: fewer would break FIRST_ERROR.
+The quadrature of X's law (:func:`_single`) counts on it: fewer would break the error that it states.
 """
 
 LEAST_NOISE = 0.05
 """Smallest valid noise multiplier: below it values beyond e^-650, or masses beyond e^-685, would be needed."""
 
 MOST_BATCHES = 2**30
-"""Largest valid number of batches, so that counts and :data:`POWERS` fit int32."""
-
-POWERS = 2 ** np.arange(1, 31, dtype=np.int32)
-"""Powers of 2 up to MOST_BATCHES, by which the bits of a number of batches are counted."""
+"""Largest valid number of batches, so that counts and powers of 2 fit int32."""
 
 VALUE_ERROR = 2e-14
 """Error of a value by one merge in float64, relative and over 2 + the largest logarithm of a value.
 
 It covers the functions that find the value's cell, and the shares in it; a value beyond its cell counts as its end. A
 smaller one would break the bound theta.
-"""
-
-FIRST_ERROR = 4e-13
-"""Relative error of the masses of X in float64: the density's, (37^2/2 + 37/s) roundings, and the quadrature's.
-
-A smaller one would break the bound eta.
 """
 
 LARGEST_ORDER = 256
@@ -111,22 +102,6 @@ class RatioLaw(NamedTuple):
     values: Float[Array, " n"]
     masses: Float[Array, " n"]
     eta: Array
-
-
-class Allocated(NamedTuple):
-    """The law of M_t after its spread, and the masses that the spread has moved.
-
-    Attributes:
-        law: the law of M_t under Q.
-        infinite (): P's mass at infinity.
-        in_tails (): Q's mass in X's tails.
-        theta (): bound on the relative error of the law's values.
-    """
-
-    law: RatioLaw
-    infinite: Array
-    in_tails: Array
-    theta: Array
 
 
 @register_dataclass
@@ -194,19 +169,35 @@ def allocation_pairs(
     s, t = as_float64(noise_multiplier), as_float64(batches)
     valid = (s >= LEAST_NOISE) & (s < jnp.inf) & (t >= 1) & (t <= MOST_BATCHES) & (t == jnp.floor(t))
     s, t = jnp.where(valid, s, 1.0), jnp.where(valid, t, 1.0)
-    (values, q, eta), infinite, in_tails, theta = allocate(s, t, points)
-    nothing = jnp.zeros(1)
-    p = jnp.where(valid, jnp.concatenate([values * q, infinite[None]]), jnp.nan)
-    q = jnp.concatenate([q, nothing])
-    losses = jnp.concatenate([jnp.log(values), nothing + jnp.inf])
-    known = jnp.where(valid, eta + theta + 4 * roundoff(), jnp.nan), s, t, eta, theta, in_tails
-    sides = {True: (p, q, losses), False: (q, p, -losses)}
-    return [RandomAllocationPair(*sides[way], *known, removes=way) for way in removes]
+    law, infinite, in_tails, theta = allocate(s, t, points)
+    outcomes = _outcomes(law, infinite, theta, valid, removes)
+    return [
+        RandomAllocationPair(*each, s, t, law.eta, theta, in_tails, way)
+        for each, way in zip(outcomes, removes, strict=True)
+    ]
+
+
+def _outcomes(
+    law: RatioLaw, infinite: Array, theta: Array, valid: Array, removes: Sequence[bool]
+) -> list[tuple[Array, Array, Array, Array]]:
+    """Returns the outcomes of a spread pair, or of its reverse: the fields of a :class:`.FinitePair`.
+
+    ``infinite`` is P's mass at infinity, and ``theta`` a bound on the relative error of the law's values.
+    """
+    values, masses, eta = law
+    p = jnp.where(valid, jnp.concatenate([values * masses, infinite[None]]), jnp.nan)
+    q, losses = jnp.concatenate([masses, jnp.zeros(1)]), jnp.concatenate([jnp.log(values), jnp.array([jnp.inf])])
+    rounding = jnp.where(valid, eta + theta + 4 * roundoff(), jnp.nan)
+    return [(p, q, losses, rounding) if way else (q, p, -losses, rounding) for way in removes]
 
 
 @functools.partial(jax.jit, static_argnames="points")
-def allocate(noise_multiplier: Array, batches: Array, points: int) -> Allocated:
-    """Returns the law of M_t on so many points, for valid scalars s and t; inside the float64 scope."""
+def allocate(noise_multiplier: Array, batches: Array, points: int) -> tuple[RatioLaw, Array, Array, Array]:
+    """Returns the law of M_t on so many points, and what its spread moved; inside the float64 scope.
+
+    ``noise_multiplier`` and ``batches`` are valid scalars. Beside the law stand P's mass at infinity, Q's mass in X's
+    tails, and theta, a bound on the relative error of the law's values.
+    """
     s, t = noise_multiplier, batches.astype(jnp.int32)
     first, grid_ends, infinite, in_tails = _single(s, t, points)
     log_variance = jnp.minimum(1 / s**2, 40.0)
@@ -227,13 +218,18 @@ def allocate(noise_multiplier: Array, batches: Array, points: int) -> Allocated:
         bit = jnp.where(adds, bit, bit - 1)
         return law, count + weight, bit, ~adds & ((t >> bit) & 1 == 1)
 
-    bits = jnp.sum(t >= POWERS).astype(jnp.int32)
+    bits = _count_bits(t)
     start = first, jnp.int32(1), bits, jnp.asarray(False)
     # The state is the law of M_count, the bit of t that comes next, and whether a single term is due. Steps read the
     # bits of t from the highest down: a doubling for each, and a single step after a bit that is set.
     law, *_ = jax.lax.while_loop(lambda carry: (carry[2] > 0) | carry[3], step, start)
     largest = 2 + jnp.max(jnp.abs(jnp.log(law.values[jnp.array([1, -1])])))
-    return Allocated(law, infinite, in_tails, 2 * (bits + 2) * largest * scale_error(VALUE_ERROR))
+    return law, infinite, in_tails, 2 * (bits + 2) * largest * scale_error(VALUE_ERROR)
+
+
+def _count_bits(count: Array) -> Array:
+    """Returns the number of bits after the highest of a whole number from 1 to MOST_BATCHES."""
+    return jnp.sum(count >= 2 ** np.arange(1, 31, dtype=np.int32)).astype(jnp.int32)
 
 
 class Grid(NamedTuple):
@@ -296,7 +292,9 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + scale_error(1e-12))
     masses = jnp.concatenate([in_tails[None], jnp.concatenate([downward, zero]) + jnp.concatenate([zero, upward])])
     logs = z / s - 0.5 / s**2
-    law = coarsen(logs, masses / jnp.sum(masses), jnp.asarray(scale_error(FIRST_ERROR)), 1 / t, points)
+    # The relative error of the masses, 4e-13 in float64, is that of the density, (37^2/2 + 37/s) roundings, and of the
+    # quadrature. A smaller one would break the bound eta.
+    law = coarsen(logs, masses / jnp.sum(masses), jnp.asarray(scale_error(4e-13)), 1 / t, points)
     return law, (logs[0], logs[-1]), infinite, in_tails
 
 
@@ -304,25 +302,38 @@ def add_laws(
     one: RatioLaw, weight: Array | float, other: RatioLaw, other_weight: Array | float, grid: Grid
 ) -> RatioLaw:
     """Returns the law of a weighted sum of independent values, spread onto a grid of FINE points."""
+    return _spread_values(grid, one, other, lambda value: weight * value + other_weight * other.values, 8)
+
+
+def _spread_values(
+    grid: Grid, one: RatioLaw, other: RatioLaw | _Spread, merge: Callable[[Array], Array], roundings: int
+) -> RatioLaw:
+    """Returns the law of what values of two independent laws come to, spread onto a grid of FINE points.
+
+    Args:
+        grid: the points.
+        one: the law of which one value is taken at a time.
+        other: the law whose points are all taken with it.
+        merge: a value of ``one`` -> what it comes to with each point of the other.
+        roundings: those of a product of masses.
+    """
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(grid.logs())])
 
-    def row(into: Array, entry: tuple[Array, Array]) -> tuple[Array, None]:
+    def spread(into: Array, entry: tuple[Array, Array]) -> tuple[Array, None]:
         value, mass = entry
-        sums = weight * value + other_weight * other.values
-        low = grid.cell(jnp.log(sums))
+        merged = merge(value)
+        low = grid.cell(jnp.log(merged))
         left, right = values[low], values[low + 1]
-        share = jnp.clip((sums - left) / (right - left), 0.0, 1.0)
+        share = jnp.clip((merged - left) / (right - left), 0.0, 1.0)
         both = mass * other.masses
         # The second column counts the terms of the sums, for the rounding.
-        lower = jnp.stack([both * (1 - share), jnp.ones_like(both)], axis=1)
-        upper = jnp.stack([both * share, jnp.ones_like(both)], axis=1)
+        lower, upper = (jnp.stack([both * side, jnp.ones_like(both)], axis=-1) for side in (1 - share, share))
         return into.at[low].add(lower).at[low + 1].add(upper), None
 
-    # One value of the first law a step, with all values of the other: memory is that of a row, not of all products.
-    sums, _ = jax.lax.scan(row, jnp.zeros((FINE, 2)), (one.values, one.masses))
+    # One value of the first law a step, with all points of the other: memory is that of a row, not of all products.
+    sums, _ = jax.lax.scan(spread, jnp.zeros((FINE, 2)), (one.values, one.masses))
     masses, counts = sums.T
-    eta = one.eta + other.eta + roundoff() * (jnp.max(counts) + 8)
-    return RatioLaw(values, masses, eta)
+    return RatioLaw(values, masses, one.eta + other.eta + roundoff() * (jnp.max(counts) + roundings))
 
 
 def coarsen(logs: Array, masses: Array, eta: Array, share_of_terms: Array | float, points: int) -> RatioLaw:
@@ -410,8 +421,7 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
 
     # The state is the log coefficients of H_count, their rounding, count, and the bits of t that are left. A step
     # doubles count, and adds one where the bit is set, by the recursion that the module's docstring states.
-    bits = jnp.sum(steps >= POWERS).astype(jnp.int32)
-    start = g, roundings(g), jnp.int32(1), bits
+    start = g, roundings(g), jnp.int32(1), _count_bits(steps)
     h, error, _, _ = jax.lax.while_loop(lambda carry: carry[3] > 0, advance, start)
     scale = factorials - k * jnp.log(t)
     excess = h + scale + error + roundings(h, factorials, k * jnp.log(t))
@@ -522,18 +532,18 @@ def paired_allocation_pairs(
     valid = (s >= least_noise) & (s < jnp.inf) & (n >= 2) & (n <= MOST_BATCHES) & (n == jnp.floor(n))
     s, n = jnp.where(valid, s, 1.0), jnp.where(valid, n, 2.0)
     less = jnp.floor(n / PARTS)
-    few, many = (allocate(s, jnp.maximum(size, 1), points // 2) for size in (less, less + 1))
+    (few, infinite, _, theta_few), (many, _, _, theta_many) = (
+        allocate(s, jnp.maximum(size, 1), points // 2) for size in (less, less + 1)
+    )
     square = jnp.expm1(jnp.minimum(1 / s**2, 40.0)) / n  # about what a part deviates by, squared
-    (values, q, eta), theta = _pair_laws(few.law, many.law, n, square, points)
-    theta = theta + 2 * jnp.maximum(few.theta, many.theta)
-    infinite = few.infinite * (2 - few.infinite)
-    p = jnp.where(valid, jnp.concatenate([values * q, infinite[None]]), jnp.nan)
-    q = jnp.concatenate([q, jnp.zeros(1)])
-    losses = jnp.concatenate([jnp.log(values), jnp.array([jnp.inf])])
-    rounding = jnp.where(valid, eta + theta + 4 * roundoff(), jnp.nan)
-    sides = {True: (p, q, losses), False: (q, p, -losses)}
+    law, theta = _pair_laws(few, many, n, square, points)
+    theta = theta + 2 * jnp.maximum(theta_few, theta_many)
+    outcomes = _outcomes(law, infinite * (2 - infinite), theta, valid, removes)
     valid_as_zero = jnp.where(valid, 0.0, jnp.nan)
-    return [PairedAllocationPair(*sides[way], rounding, s, n, in_tails=valid_as_zero, removes=way) for way in removes]
+    return [
+        PairedAllocationPair(*each, s, n, in_tails=valid_as_zero, removes=way)
+        for each, way in zip(outcomes, removes, strict=True)
+    ]
 
 
 @functools.partial(jax.jit, static_argnames="points")
@@ -609,22 +619,8 @@ def _ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int
     least = jnp.minimum(law.rows[1] * law.columns[1] ** 2 / 2, law.columns[1] * last.values[1])
     most = products[-1, -1] + law.columns[-1] * last.values[-1]
     grid = Grid(jnp.log(least / pairs), jnp.log(most / pairs), width)
-    values = jnp.concatenate([jnp.zeros(1), jnp.exp(grid.logs())])
-
-    def point(into: Array, entry: tuple[Array, Array]) -> tuple[Array, None]:
-        value, mass = entry
-        ratio = (products + law.columns[:, None] * value) / pairs
-        low = grid.cell(jnp.log(ratio))
-        up = jnp.clip((ratio - values[low]) / (values[low + 1] - values[low]), 0.0, 1.0)
-        both = mass * law.masses
-        lower, upper = (jnp.stack([both * side, jnp.ones_like(both)], -1) for side in (1 - up, up))
-        return into.at[low].add(lower).at[low + 1].add(upper), None
-
-    # One value of the last part a step, with all points of (S, T): each ratio goes to the two values beside it.
-    sums, _ = jax.lax.scan(point, jnp.zeros((len(values), 2)), (last.values, last.masses))
-    masses, counts = sums.T
-    eta = law.eta + last.eta + roundoff() * (jnp.max(counts) + 16)
-    found = coarsen(grid.logs(), masses / jnp.sum(masses), eta, 1.0, points)
+    fine = _spread_values(grid, last, law, lambda value: (products + law.columns[:, None] * value) / pairs, 16)
+    found = coarsen(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, 1.0, points)
     largest = 2 + jnp.maximum(jnp.abs(grid.low), jnp.abs(grid.high))
     return found, 4 * PARTS * largest * scale_error(VALUE_ERROR)
 

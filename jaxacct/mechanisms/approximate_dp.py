@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -82,9 +83,7 @@ class PureDP(ByEpsilon):
         """Returns the one pair of binary randomized response."""
         directions(self, relation)
         epsilon = kept_positive(exact_float64(self.epsilon))
-        high, low = binary_probabilities(epsilon)
-        p, losses = jnp.stack([high, low], axis=-1), jnp.stack([epsilon, -epsilon], axis=-1)
-        return (leave_scope(FinitePair(p, p[..., ::-1], losses, jnp.full_like(p, ROUNDING_UNITS * roundoff()))),)
+        return (leave_scope(mirrored_pair(binary_probabilities(epsilon), (epsilon, -epsilon))),)
 
 
 @register_dataclass
@@ -146,6 +145,12 @@ class ApproximateDP(Mechanism):
         units = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS, 0.0])
         rounding = jnp.broadcast_to(units * roundoff(), p.shape)
         return (leave_scope(FinitePair(p, p[..., ::-1], losses, rounding)),)
+
+
+def mirrored_pair(masses: Sequence[Array], losses: Sequence[Array]) -> FinitePair:
+    """Returns the pair of a few outcomes that is its own mirror image, from P's masses (...,) and the losses (...,)."""
+    p = jnp.stack(masses, axis=-1)
+    return FinitePair(p, p[..., ::-1], jnp.stack(losses, axis=-1), jnp.full_like(p, ROUNDING_UNITS * roundoff()))
 
 
 @functools.partial(jax.jit, inline=True)
@@ -212,9 +217,7 @@ class RandomizedResponse(ByEpsilon):
         masses, losses = [true, rest, other], [epsilon, jnp.zeros_like(epsilon), -epsilon]
         if self.outcomes == 2:
             del masses[1], losses[1]
-        p = jnp.stack(masses, axis=-1)
-        pair = FinitePair(p, p[..., ::-1], jnp.stack(losses, axis=-1), jnp.full_like(p, ROUNDING_UNITS * roundoff()))
-        return (leave_scope(pair),)
+        return (leave_scope(mirrored_pair(masses, losses)),)
 
     def _against_uniform(self, epsilon: Array, ratio: Array, total: Array, direction: str) -> DominatingPair:
         """Returns the pair of the true value and all others, under the report and a uniform one, or the reverse."""

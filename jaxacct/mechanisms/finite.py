@@ -56,12 +56,6 @@ a quotient, which tell 1.2-fold in a log1p from -1/4 up. The other is that of lo
 tests/mechanisms/test_finite.py asks for three quarters of it.
 """
 
-SUM_TOLERANCE = 1e-12
-"""Distance from one that the sum of masses may have in float64, besides two roundings for each of them.
-
-A pair that misses it is not valid, and its epsilon is infinite.
-"""
-
 
 @register_dataclass
 @dataclass(frozen=True)
@@ -108,7 +102,9 @@ class FinitePair(DominatingPair):
 
     def is_valid(self) -> Array:
         p, q = as_real(self.p), as_real(self.q)
-        allowed = scale_error(SUM_TOLERANCE) + 2 * roundoff() * p.shape[-1]
+        # The distance from one that the sum of masses may have: 1e-12 in float64, besides two roundings for each of
+        # them. The epsilon of a pair that misses it is infinite.
+        allowed = scale_error(1e-12) + 2 * roundoff() * p.shape[-1]
         is_pair = jnp.all((p >= 0) & (p <= 1) & (q >= 0) & (q <= 1)) & ~jnp.any(jnp.isnan(self._losses()))
         return is_pair & (jnp.abs(jnp.sum(p) - 1) <= allowed) & (jnp.abs(jnp.sum(q) - 1) <= allowed)
 
@@ -453,7 +449,9 @@ class LossDistributionPair(DominatingPair):
         low, high, center = as_float64(self.lowest), as_float64(self.highest), self.central_loss()
         fractions = jnp.linspace(0.0, 1.0, pieces + 1) ** 3
         mesh = jnp.concatenate([center - (center - low) * fractions[::-1], center + (high - center) * fractions[1:]])
-        raised = self._raise_losses(_ending(mesh, high))
+        # The last point is the supremum exactly, and none lies beyond it.
+        mesh = jnp.concatenate([jnp.minimum(mesh[:-1], high), high[None]])
+        raised = self._raise_losses(mesh)
         return jnp.vectorize(lambda order: _log_moment(raised, order))(as_float64(order))
 
     def _raise_losses(self, mesh: Float[Array, " n"]) -> tuple[Array, Array]:
@@ -479,11 +477,6 @@ class LossDistributionPair(DominatingPair):
         upward = jnp.clip(jnp.where(jnp.isnan(upward), mass[1:], upward), 0.0, mass[1:])
         stays = mass[1:] - upward
         return mesh, jnp.concatenate([mass[:1], upward]) + jnp.concatenate([stays, jnp.zeros(1)])
-
-
-def _ending(mesh: Array, highest: Array) -> Array:
-    """Returns the mesh with its last point at the supremum exactly, and none beyond it."""
-    return jnp.concatenate([jnp.minimum(mesh[:-1], highest), highest[None]])
 
 
 def _log_moment(raised: tuple[Array, Array], order: Array) -> Array:
@@ -587,18 +580,9 @@ class PrivacyLoss(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pair for "remove", its reverse for "add", and both, if they differ, for the other relations."""
         directions(self, relation)
-        pair = LossDistributionPair(
-            lowest=self.lowest,
-            highest=self.highest,
-            parameters=self.parameters,
-            infinite_mass_p=self.infinite_mass,
-            value_error=self.value_error,
-            atoms=self.atoms,
-            cdf_p=self.cdf_p,
-            cdf_q=self.cdf_q,
-            survival_p=self.survival_p,
-            survival_q=self.survival_q,
-        )
+        laws = self.cdf_p, self.cdf_q, self.survival_p, self.survival_q
+        numbers = self.parameters, self.infinite_mass, self.value_error, self.atoms
+        pair = LossDistributionPair(self.lowest, self.highest, *numbers, *laws)
         if self.reverse is None or relation == "remove":
             return (pair,)
         reverse = self.reverse.dominating_pairs("remove")
@@ -957,15 +941,12 @@ class PublicCoinPair(DominatingPair):
     def boundary_error(self, largest: Array) -> Array:
         return jnp.max(jax.vmap(lambda pair: pair.boundary_error(largest))(self.pairs))
 
-    def _mix(self, logs: Array) -> Array:
-        """Returns the log of the weighted sum of exponentials (m, ...); a pair that is never drawn does not count."""
-        w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
-        return jax.nn.logsumexp(jnp.where(w > 0, jnp.log(w) + logs, -jnp.inf), axis=0)
-
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y)]``; a small one comes from the moments' distances from 1."""
         logs = jax.lax.map(lambda pair: pair.cumulant(order), self.pairs)
         w = self._weights().reshape(-1, *(1,) * (logs.ndim - 1))
         excess = jnp.sum(jnp.where(w > 0, w * jnp.expm1(jnp.minimum(logs, 1.0)), 0.0), axis=0)
         near = jnp.max(jnp.where(w > 0, logs, -jnp.inf), axis=0) < 1.0
-        return jnp.where(near, jnp.log1p(excess), self._mix(logs))
+        # A pair that is never drawn does not count.
+        mixed = jax.nn.logsumexp(jnp.where(w > 0, jnp.log(w) + logs, -jnp.inf), axis=0)
+        return jnp.where(near, jnp.log1p(excess), mixed)

@@ -63,7 +63,6 @@ from jaxacct.mechanisms.pair import (
     log_shrinkage,
     panel_nodes,
     reflect,
-    stretches,
     tilted_shares,
 )
 from jaxacct.mechanisms.shifted_noise import SampledLaplace, ShiftedNoisePair
@@ -293,11 +292,11 @@ class LawWithoutReplacement(PanelLaw):
         first, last = (powers + 1) * share[None, :-1], (powers + 1) * share[None, 1:]
         steepest = base[None, :-1] + rate * (jnp.maximum(first, last) - 1)
         flattest = base[None, 1:] + rate * (jnp.minimum(first, last) - 1)
-        parts = stretches(side * loss[None], at, steepest, flattest, jnp.diff(x)[None])
         # Atoms are the last node of each side, for Laplace noise, and the last of all, at 0.
         half = len(nodes.losses) // 2
         atoms = np.array([half - 1, 2 * half - 1, 2 * half] if is_laplace else [2 * half])
-        return log_decay(w, (nodes.losses[atoms], tilted_shares(nodes, order)[atoms]), parts, error)
+        held = nodes.losses[atoms], tilted_shares(nodes, order)[atoms]
+        return log_decay(w, held, side * loss[None], at, steepest, flattest, jnp.diff(x)[None], error)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -400,9 +399,6 @@ NEGLIGIBLE = 1e-30
 """Probability, given that an example is drawn, of the numbers of copies, and of the losses, that are not told apart:
 they count as infinite losses. Sound for any value."""
 
-LEAST_NOISE = 0.1
-"""Smallest noise multiplier; with less, losses are too large to be told apart."""
-
 SLACK = 1e-11
 """Relative amount by which the profile is raised, for the rounding of the masses made of it. Chosen by measuring;
 :func:`_masses` checks that it was enough, and raises otherwise."""
@@ -476,7 +472,8 @@ class GaussianWithReplacement(Mechanism):
         True
         """
         s = float(noise_multiplier)
-        if not LEAST_NOISE <= s < math.inf:
+        # With less noise, losses are too large to be told apart.
+        if not 0.1 <= s < math.inf:
             raise ValueError(f"noise_multiplier = {noise_multiplier} is out of range: give a number of at least 0.1.")
         rate, copies, beyond = _copies(num_examples, batch_size)
         above, losses, profile = _profile(s, rate, copies, beyond)

@@ -59,8 +59,8 @@ from jaxacct.mechanisms.pair import (
     TrapezoidLaw,
     excess,
     exp_remainder,
+    least_bound,
     log_left_out,
-    modulus_rounding,
     tilted_shares,
     weighted_remainder,
 )
@@ -618,16 +618,13 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         s, q, removes = self.pair._fields()
         weights = tilted_shares(nodes, order)
         share = 1 - (1 - q) * jnp.exp(jnp.where(removes, -nodes.losses, nodes.losses))
-        # The loss rises by share/s in z. Its mean square counts the bulk, and not the rare jumps, as a deviation would.
-        mode = jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0))
-        slopes = jnp.stack([jnp.sqrt(jnp.sum(weights * share**2)), mode])
         is_mixed = jnp.where(q < 1, 1.0, 0.0)
         place = self._place()
         z = nodes.places if place is None else _places(s, place, nodes.places)[0]
 
-        # Every height up to STEEPEST gives a bound; about w times the deviation of the loss is best.
+        # The loss rises by share/s in z.
         def bound(slope: Array) -> Array:
-            # The height over s, up to a steepest one unless r is an exponential.
+            # The height over s, up to STEEPEST unless r is an exponential.
             highest = jnp.minimum(w * slope / s**2, STEEPEST / is_mixed)
             theta: Array = highest
             longer: Array | float = 0.0
@@ -649,8 +646,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             tops = height / (nodes.places[1] - nodes.places[0]) * (terms[0] + terms[-1])
             return jnp.log(jnp.sum(terms) + tops + (1 + height) * math.exp(log_left_out()))
 
-        found = jax.vmap(bound)(slopes) + modulus_rounding()
-        return jnp.min(jnp.where(found < 0, found, 0.0))
+        return least_bound(bound, weights, share, jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0)))
 
 
 def _scale_of_end(s: Array) -> Array:

@@ -34,8 +34,8 @@ from jaxacct.mechanisms.pair import (
     Lines,
     Nodes,
     in_float64_only,
+    least_bound,
     log_left_out,
-    modulus_rounding,
     tilted_shares,
 )
 from jaxacct.mechanisms.shifted_noise import LawOfShiftedGaussians, ShiftedNoisePair, log_mixture
@@ -190,16 +190,7 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
         s, (low, high) = self.pair._fields()[0], self.pair._ends()
         reach = arithmetic().reach * s
         first, last = low - reach, high + reach + jnp.maximum(self._room(), 0.0)
-        return self._rule(first, (last - first) / self.scan_nodes, self.scan_nodes)
-
-    def nodes(self, low: Array, step: Array) -> Nodes:
-        return self._rule(low, step, RULE)
-
-    def _rule(self, low: Array, step: Array, count: int) -> Nodes:
-        x = low + step * (jnp.arange(count) + 0.5)
-        losses, log_p, log_q = self.pair.log_densities(x)
-        nothing = jnp.zeros_like(step)
-        return Nodes(losses, log_p + jnp.log(step), log_q + jnp.log(step), nothing, nothing, x)
+        return self.nodes(first, (last - first) / self.scan_nodes, self.scan_nodes)
 
     def _secants(self, order: Array, theta: Array) -> Array:
         """Returns an upper bound, in nats, on what a line at ``theta`` costs a negative power of Q."""
@@ -218,12 +209,9 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
         # In units: P's mean beyond its lowest location and Q's below its highest; their variances.
         means, variances = zip(*(_posterior(mixture, exponents, locations / unit) for mixture in (p, q)), strict=True)
         turned = means[0] - means[1] - apart / unit
-        slope = means[0] - means[1]
-        # The mean square counts the bulk, and not the rare jumps, as a deviation would; the mode only the bulk.
-        slopes = jnp.sqrt(jnp.sum(weights * slope**2)), jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0))
         step, positive = nodes.places[1] - nodes.places[0], jnp.maximum(order, 0.0)
 
-        # Every height up to STEEPEST gives a bound. The best one is near w times the deviation of the loss.
+        # At a height up to STEEPEST; slopes are in units.
         def bound(slope: Array) -> Array:
             theta = jnp.minimum(w * slope * (unit / s) ** 2, STEEPEST)
             square, b = jnp.sin(theta / 2) ** 2, theta * s**2 / unit
@@ -239,8 +227,8 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
             missed = jnp.logaddexp(jnp.log(4.0) - gain, log_left_out() + self._secants(order, theta))
             return 0.5 * (b / s) ** 2 - least + jnp.logaddexp(jnp.log(jnp.sum(weights * jnp.exp(exponents))), missed)
 
-        found = jax.vmap(bound)(jnp.stack(slopes)) + modulus_rounding()
-        return jnp.min(jnp.where(found < 0, found, 0.0))
+        slope = means[0] - means[1]
+        return least_bound(bound, weights, slope, jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0)))
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
         # Weights off by e, relatively, turn P^(1 + t + iw) Q^-(t + iw) by at most e^((1 + 2 |t| + 2 w) e).
@@ -506,23 +494,10 @@ class WithoutReplacementGroup(Mechanism):
         # = 1.
         highest = 2 * self.size * (self.size + farthest * s) / s**2
         parameters = s, jnp.broadcast_to(masses, (*s.shape, len(masses)))
-        free = jnp.full_like(s, jnp.nan)
-        return (
-            LossDistributionPair(
-                lowest=-highest,
-                highest=highest,
-                parameters=parameters,
-                infinite_mass_p=jnp.vectorize(lambda loss, s, h: _above(loss, (s, h))[0], signature="(),(),(k)->()")(
-                    highest, *parameters
-                ),
-                value_error=jnp.full_like(s, value_units * UNIT_ROUNDOFF),
-                atoms=(jnp.zeros_like(s), free),
-                cdf_p=_cdf_p,
-                cdf_q=_cdf_q,
-                survival_p=_survival_p,
-                survival_q=_survival_q,
-            ),
-        )
+        beyond = jnp.vectorize(lambda loss, s, h: _above(loss, (s, h))[0], signature="(),(),(k)->()")
+        infinite, error = beyond(highest, *parameters), jnp.full_like(s, value_units * UNIT_ROUNDOFF)
+        atoms, laws = (jnp.zeros_like(s), jnp.full_like(s, jnp.nan)), (_cdf_p, _cdf_q, _survival_p, _survival_q)
+        return (LossDistributionPair(-highest, highest, parameters, infinite, error, atoms, *laws),)
 
 
 def _edge(loss: Array, s: Array, masses: Array) -> Array:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,24 +28,6 @@ from jaxacct.numerics.precision import TINY
 # Sines and cosines of angles, to a few units of roundoff and of the angle.
 # ----------------------------------------------------------------------------------------------------
 
-TURN = (6.28318530693650245666, 2.43084020252158637e-10, 8.08906498518380252e-21)
-"""2 pi in three parts of 33 bits, so that in float64 the first two times a whole number below 2^20 are exact."""
-
-QUARTERS = (
-    1.0,
-    -0.16666666666666666,
-    0.008333333333330946,
-    -0.0001984126983675497,
-    2.755731610068312e-06,
-    -2.5051131455447428e-08,
-    1.591810123167728e-10,
-)
-"""Coefficients of sin(r)/r in powers of r^2, interpolated at Chebyshev's points of [0, (pi/4)^2].
-
-There they are off by 2e-17 of it at most, the rounding of the coefficients counted (compared at 1,500 points in 50
-digits).
-"""
-
 
 @with_pair_form
 def cosm1_and_sin(angle: Array) -> tuple[Array, Array]:
@@ -57,22 +39,30 @@ def cosm1_and_sin(angle: Array) -> tuple[Array, Array]:
     products of turns round, as they do beyond 6 10^6, they move the angle by two units of itself, and the differences
     by three at most.
     """
+    # 2 pi in three parts of 33 bits, so that in float64 the first two times a whole number below 2^20 are exact.
+    turn = 6.28318530693650245666, 2.43084020252158637e-10, 8.08906498518380252e-21
+    # Coefficients of sin(r)/r - 1 in powers of r^2, interpolated at Chebyshev's points of [0, (pi/4)^2]. There they are
+    # off by 2e-17 of sin(r)/r at most, the coefficients' rounding counted (compared at 1,500 points in 50 digits).
+    series = (
+        -0.16666666666666666,
+        0.008333333333330946,
+        -0.0001984126983675497,
+        2.755731610068312e-06,
+        -2.5051131455447428e-08,
+        1.591810123167728e-10,
+    )
     turns = jnp.round(angle * (0.5 / math.pi))
-    h = (((angle - turns * TURN[0]) - turns * TURN[1]) - turns * TURN[2]) * 0.25
+    h = (((angle - turns * turn[0]) - turns * turn[1]) - turns * turn[2]) * 0.25
     square = h * h
     # Horner's scheme for sin(h)/h - 1, which is small: added to h last, its rounding hardly counts.
-    value = QUARTERS[-1] * square
-    for c in QUARTERS[-2:0:-1]:
+    value = series[-1] * square
+    for c in series[-2::-1]:
         value = (value + c) * square
     sine = h + h * value
     square = sine * sine
     rest = 1 - square
     double = 2 * sine * jnp.sqrt(jnp.abs(rest))
     return -2 * double * double, 2 * double * (rest - square)
-
-
-HALF_PI = (1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21)
-"""pi/2 in three parts of 33 bits, so that in float64 the first two times a whole number below 2^20 are exact."""
 
 
 @with_pair_form
@@ -83,12 +73,14 @@ def sine_and_cosine(x: Array) -> tuple[Array, Array]:
     the differences by three at most, as if the angle had been rounded five times more. Up to pi/4 nothing is
     subtracted. This holds up to 2^52, where what is left of a turn may be off by 2.5, and the series are by 2.
     """
+    # pi/2 in three parts of 33 bits, so that in float64 the first two times a whole number below 2^20 are exact.
+    half_pi = 1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21
     # Coefficients of the Taylor series of cos(x) in x^2; for |x| <= pi/4 the first term left out is 2e-18.
     cosines = [(-1.0) ** n / math.factorial(2 * n) for n in range(9)]
     # Coefficients of the Taylor series of sin(x)/x in x^2; for |x| <= pi/4 the first term left out is 5e-17.
     sines = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(8)]
     turns = jnp.round(x * (2 / math.pi))
-    r = ((x - turns * HALF_PI[0]) - turns * HALF_PI[1]) - turns * HALF_PI[2]
+    r = ((x - turns * half_pi[0]) - turns * half_pi[1]) - turns * half_pi[2]
     square = r * r
 
     def series(coefficients: list[float]) -> Array:
@@ -229,18 +221,12 @@ SIDES = np.array([-1.0, 1.0])
 """Signs of a bracket's two ends along its axis: from below, and from above."""
 
 
-class Point(NamedTuple):
-    """A point of the curve delta(t; mu), elementwise."""
+def point(mu: Array, t: Array) -> tuple[Array, Array, Array]:
+    """Returns a point of the curve delta(t; mu), elementwise, at t = eps/mu - mu/2, for mu in [1e-20, inf).
 
-    log_delta: Array
-    falls: Array
-    """Rate at which log delta falls in t, above 0."""
-    kept: Array
-    """Delta over e^(-max(t, 0)^2/2)."""
-
-
-def point(mu: Array, t: Array) -> Point:
-    """Returns log delta at t = eps/mu - mu/2 in [LOWEST, HIGHEST], and how fast it falls, for mu in [1e-20, inf)."""
+    It is log delta, the rate at which that falls in t, above 0, and delta over e^(-max(t, 0)^2/2). t is in
+    [LOWEST, HIGHEST].
+    """
     mu, t = (jnp.expand_dims(x, -1) if jnp.ndim(x) else x for x in (mu, t))
     nodes, weights = (np.reshape(row, (1,) * (jnp.ndim(t) - 1) + (-1,)) for row in (NODES, WEIGHTS))
     # Of phi(t + s) the factor phi(max(t, 0)) is taken out, so that no term underflows before delta does.
@@ -250,7 +236,7 @@ def point(mu: Array, t: Array) -> Point:
     kept, first = _sum(mass), _sum(mass * place)
     above = above[..., 0] if jnp.ndim(above) else above
     # The derivative of the integral is -E[t + s].
-    return Point(jnp.log(kept) - 0.5 * above**2, above + first / kept, kept)
+    return jnp.log(kept) - 0.5 * above**2, above + first / kept, kept
 
 
 def _sum(terms: Array) -> Array:
@@ -284,21 +270,21 @@ def log_delta_at(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     # Delta falls in t, so an upper bound at a smaller t is one.
     t = jnp.minimum(epsilon / mu - mu / 2, farthest)
     kept, less = keep_normal(mu)
-    here = point(kept, jnp.clip(t, LOWEST, HIGHEST))
+    log_delta, falls, _ = point(kept, jnp.clip(t, LOWEST, HIGHEST))
     beyond = jnp.maximum(t - HIGHEST, 0.0)
-    value = here.log_delta + less - beyond * (0.5 * beyond + HIGHEST)
+    value = log_delta + less - beyond * (0.5 * beyond + HIGHEST)
     error = allowance(value)
     # t errs by 2 units of its terms, whose sum is t + mu.
-    return value, error + shift_bound(3 * roundoff() * (t + mu), here.falls + beyond, error)
+    return value, error + shift_bound(3 * roundoff() * (t + mu), falls + beyond, error)
 
 
 def slopes_of_log_delta(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     """Returns the derivatives of log delta in log mu and in epsilon: g = mu phi(t) / delta, and the slope in t."""
     t = jnp.clip(epsilon / mu - mu / 2, LOWEST, HIGHEST)
     kept, _ = keep_normal(mu)
-    here = point(kept, t)
-    by_mu = kept * jnp.exp(-0.5 * jnp.minimum(t, 0.0) ** 2 - LOG_NORMAL) / here.kept
-    return by_mu, -here.falls / mu
+    _, falls, rest = point(kept, t)
+    by_mu = kept * jnp.exp(-0.5 * jnp.minimum(t, 0.0) ** 2 - LOG_NORMAL) / rest
+    return by_mu, -falls / mu
 
 
 def shift_bound(off: Array, falls: Array, error: Array) -> Array:
@@ -328,8 +314,8 @@ def epsilon_bounds(mu: Array, delta: Array, of_mu: float = 0.0) -> tuple[Array, 
     error, half = allowance(1.8 * target, of_mu), mu / 2
 
     def at(t: Array) -> tuple[Any, ...]:
-        here = point(kept, t)
-        return here.log_delta, -here.falls, np.float64(10.0), error
+        log_delta, falls, _ = point(kept, t)
+        return log_delta, -falls, np.float64(10.0), error
 
     # Where epsilon is 0 Newton's steps end.
     t, above, below = newton(at, lambda t: jnp.maximum(t, -half), jnp.add, target - less, jnp.sqrt(-2 * target))
@@ -354,12 +340,12 @@ def mu_bounds(epsilon: Array, delta: Array) -> tuple[Array, Array]:
         ratio, half = epsilon / mu, mu / 2
         t, terms = ratio - half, ratio + half
         kept, less = keep_normal(mu)
-        here = point(kept, jnp.clip(t, LOWEST, HIGHEST))
+        log_delta, falls, rest = point(kept, jnp.clip(t, LOWEST, HIGHEST))
         below = jnp.minimum(t, 0.0)
-        slope = kept * jnp.exp(-0.5 * below**2 - LOG_NORMAL) / here.kept
+        slope = kept * jnp.exp(-0.5 * below**2 - LOG_NORMAL) / rest
         error = allowance(1.8 * target)
-        error = error + shift_bound(3 * roundoff() * terms, here.falls, error)
-        return here.log_delta + less, slope, slope + 1 + (1 + jnp.abs(t)) * terms, error
+        error = error + shift_bound(3 * roundoff() * terms, falls, error)
+        return log_delta + less, slope, slope + 1 + (1 + jnp.abs(t)) * terms, error
 
     def move(mu: Array, by: Array) -> Array:
         return mu + mu * jnp.expm1(by)

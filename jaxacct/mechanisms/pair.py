@@ -505,6 +505,23 @@ class TrapezoidLaw(Law):
         return (window[1] - window[0]) / (RULE * pieces)
 
 
+def least_bound(bound: Callable[[Array], Array], weights: Array, slope: Array, at_mode: Array) -> Array:
+    """Returns the least of two bounds on ``log |E_t[e^(iwY)]|``, or 0 where neither is below that.
+
+    Every height of a line beside the real one gives a bound, and the best is about w times the deviation of the loss.
+    ``bound`` takes a slope of the loss in the law's own coordinate, which makes a height of it; two are tried.
+
+    Args:
+        bound: slope () -> bound ().
+        weights (J,): shares of the nodes in the moment.
+        slope (J,): slopes of the loss at the nodes, at least 0.
+        at_mode (): its slope at the heaviest nodes.
+    """
+    # The mean square counts the bulk, and not the rare jumps, as a deviation would; the mode only the bulk.
+    found = jax.vmap(bound)(jnp.stack([jnp.sqrt(jnp.sum(weights * slope**2)), at_mode])) + modulus_rounding()
+    return jnp.min(jnp.where(found < 0, found, 0.0))
+
+
 class HasLaw(Protocol):
     """A pair, or a part of one, that may have a law."""
 
@@ -752,53 +769,41 @@ def log_shrinkage(low: Array, high: Array, theta: Array) -> Array:
     return 0.5 * log_complement(4 * evenly * (1 - evenly) * jnp.sin(theta / 2) ** 2)
 
 
-class Stretches(NamedTuple):
-    """Stretches of the loss on which its density is bounded from below, each row of them CELLS neighbours.
+def log_decay(
+    w: Array,
+    atoms: tuple[Array, Array],
+    losses: Array,
+    log_density: Array,
+    steepest: Array,
+    flattest: Array,
+    width: Array,
+    error: Array,
+) -> Array:
+    """Returns a bound on log |phi|, phi the characteristic function, for all frequencies from w on.
 
-    Attributes:
-        low (rows, CELLS), high (rows, CELLS): ends of the stretches, in nats of the loss.
-        density (rows, CELLS): lower bounds on the density of the loss there.
-    """
-
-    low: Float[Array, "rows cells"]
-    high: Float[Array, "rows cells"]
-    density: Float[Array, "rows cells"]
-
-
-def stretches(losses: Array, log_density: Array, steepest: Array, flattest: Array, width: Array) -> Stretches:
-    """Returns the stretches of densities, from values at the CELLS + 1 ends of cells in x and slopes inside.
+    The comments at the head of this part derive it. The density of the loss is given at the ends of cells in the law's
+    own coordinate x; each cell is a stretch of the loss on which it is bounded from below.
 
     Args:
-        losses (rows, CELLS + 1): losses at the ends, monotone.
-        log_density (rows, CELLS + 1): log of the density of the loss at the ends.
+        w (): frequency.
+        atoms: losses (n,) and masses (n,).
+        losses (rows, CELLS + 1): losses at the cells' ends, monotone.
+        log_density (rows, CELLS + 1): log of the density of the loss there; the whole mass, with the atoms', is 1.
         steepest (rows, CELLS): upper bound on its slope in x.
         flattest (rows, CELLS): lower bound on its slope in x.
         width (rows, 1) or (rows, CELLS): width of the cells in x.
+        error (): relative error of the masses.
     """
     # From an end inwards the density falls no faster than at its extreme slope: both ends give a lower bound.
     down, up = jnp.minimum(flattest, 0.0) * width, jnp.maximum(steepest, 0.0) * width
     least = jnp.exp(jnp.maximum(log_density[:, :-1] + down, log_density[:, 1:] - up))
     low, high = jnp.minimum(losses[:, :-1], losses[:, 1:]), jnp.maximum(losses[:, :-1], losses[:, 1:])
     known = jnp.isfinite(least) & (high > low) & (width > 0)
-    return Stretches(low, high, jnp.where(known, least, 0.0))
-
-
-def log_decay(w: Array, atoms: tuple[Array, Array], parts: Stretches, error: Array) -> Array:
-    """Returns a bound on log |phi|, phi the characteristic function, for all frequencies from w on.
-
-    The comments at the head of this part derive it.
-
-    Args:
-        w (): frequency.
-        atoms: losses (n,) and masses (n,).
-        parts: stretches of the same law, whose whole mass is 1.
-        error (): relative error of the masses.
-    """
     places, masses = atoms
-    density, widths = parts.density * (1 - jnp.minimum(error, 1.0)), parts.high - parts.low
+    density, widths = jnp.where(known, least, 0.0) * (1 - jnp.minimum(error, 1.0)), high - low
     # Atoms and stretches in one list, an atom as a stretch of no length.
     lengths = jnp.concatenate([jnp.zeros_like(places), widths.reshape(-1)])
-    middles = jnp.concatenate([places, (parts.low + parts.high).reshape(-1) / 2])
+    middles = jnp.concatenate([places, (low + high).reshape(-1) / 2])
     masses = jnp.concatenate([masses * (1 - jnp.minimum(error, 1.0)), (density * widths).reshape(-1)])
     offsets = middles - jnp.max(jnp.where(masses == jnp.max(masses), middles, -jnp.inf))
     atoms_first = len(places)

@@ -51,16 +51,15 @@ from jaxacct.mechanisms.pair import (
     argument,
     exp_remainder,
     in_float64_only,
+    least_bound,
     log_decay,
     log_excess,
     log_integral,
     log_left_out,
     log_moment,
     log_shrinkage,
-    modulus_rounding,
     panel_nodes,
     reflect,
-    stretches,
     tilted_shares,
 )
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
@@ -320,8 +319,9 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         b = jnp.minimum(jnp.asarray(heights) * s, widest_turns * s**2 / jnp.maximum(p_spread, q_spread))
         return Lines(b, 0.5 * (b / s) ** 2, -jnp.log(jnp.cos(b * q_spread / (2 * s**2))), b * extent / s**2)
 
-    def nodes(self, low: Array, step: Array) -> Nodes:
-        x = low + step * (jnp.arange(RULE) + 0.5)
+    def nodes(self, low: Array, step: Array, count: int = RULE) -> Nodes:
+        """Returns nodes, RULE unless told otherwise, in the middles of steps that start at ``low``."""
+        x = low + step * (jnp.arange(count) + 0.5)
         losses, log_p, log_q = self.pair.log_densities(x)
         nothing = jnp.zeros_like(step)
         return Nodes(losses, log_p + jnp.log(step), log_q + jnp.log(step), nothing, nothing, x)
@@ -337,15 +337,12 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         exponents = self.pair._exponents(nodes.places)
         shares = [_shares(mixture, exponents) for mixture in (p, q)]
         means = [jnp.matmul(locations, share) for share in shares]
-        slope = (means[0] - means[1]) / s**2
-        # The mean square counts the bulk, and not the rare jumps, as a deviation would; the mode only the bulk.
-        slopes = jnp.sqrt(jnp.sum(weights * slope**2)), jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0))
         step = nodes.places[1] - nodes.places[0]
         (lowest, _), (_, highest) = self.pair._ends_of_each()
         references = lowest, highest
 
-        # Every height b up to steepest gives a bound; about w times the deviation of the loss is best. The integral of
-        # the modulus on the line is summed over the nodes at hand, and the error of that rule, ``missed``, is added.
+        # At a height b up to steepest the integral of the modulus on the line is summed over the nodes at hand, and the
+        # error of that rule, ``missed``, is added.
         def bound(slope: Array) -> Array:
             b = jnp.minimum(w * slope * s**2, steepest * s**2 / spread)
             moduli, turns = [], []
@@ -364,8 +361,8 @@ class LawOfShiftedGaussians(TrapezoidLaw):
             missed = jnp.logaddexp(jnp.log(4.0) - gain, log_left_out()) + secant
             return 0.5 * (b / s) ** 2 - least + jnp.logaddexp(jnp.log(jnp.sum(weights * jnp.exp(exponents))), missed)
 
-        found = jax.vmap(bound)(jnp.stack(slopes)) + modulus_rounding()
-        return jnp.min(jnp.where(found < 0, found, 0.0))
+        slope = (means[0] - means[1]) / s**2
+        return least_bound(bound, weights, slope, jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0)))
 
 
 def _shares(weights: Array, exponents: Array) -> Array:
@@ -545,9 +542,9 @@ class LawOfShiftedLaplace(PanelLaw):
         (a, next_a), (c, next_c) = ((v[:, :-1], v[:, 1:]) for v in (a, c))
         steepest = (2 + order) * next_a - order * c + next_c - 1.5
         flattest = (2 + order) * a - order * next_c + c - 1.5
-        parts = stretches(losses, at, steepest, flattest, length[:, None] / CELLS)
         # The last two nodes are the atoms.
-        return log_decay(w, (nodes.losses[-2:], tilted_shares(nodes, order)[-2:]), parts, error)
+        atoms = nodes.losses[-2:], tilted_shares(nodes, order)[-2:]
+        return log_decay(w, atoms, losses, at, steepest, flattest, length[:, None] / CELLS, error)
 
 
 @jax.jit

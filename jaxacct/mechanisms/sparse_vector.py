@@ -115,18 +115,9 @@ def first_above_pair(most: Array, scale: Array) -> LossDistributionPair:
     below = -jnp.log1p(-jnp.exp(-x[1:] / scale) / 2)
     log_ratio = jnp.log(jnp.max(above / below) * (1 + 64 * roundoff()))
     # R is at most e^y0: where the bound on the hazards is larger, the pair is that of randomized response.
-    return LossDistributionPair(
-        lowest=-most,
-        highest=most,
-        parameters=(most, jnp.minimum(log_ratio, most)),
-        infinite_mass_p=jnp.zeros_like(most),
-        value_error=32 * roundoff(),
-        atoms=(-most, most),
-        cdf_p=cdf_p,
-        cdf_q=cdf_q,
-        survival_p=survival_p,
-        survival_q=survival_q,
-    )
+    parameters, laws = (most, jnp.minimum(log_ratio, most)), (cdf_p, cdf_q, survival_p, survival_q)
+    infinite, error = jnp.zeros_like(most), 32 * roundoff()
+    return LossDistributionPair(-most, most, parameters, infinite, error, (-most, most), *laws)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -197,18 +188,10 @@ def worst_tails_pair(reach: Array, count: Array) -> LossDistributionPair:
     # With z = x/m - m/2 the tails' arguments err by 3u (z + m), and the tails by z + 1 times that; n S is at most 1, so
     # that (1 + z)^2 and 1 + |log S| grow together.
     z = jnp.maximum(least / reach - reach / 2, 0.0)
-    return LossDistributionPair(
-        lowest=-highest,
-        highest=highest,
-        parameters=(reach, count, least),
-        infinite_mass_p=worst_survival_p(highest, (reach, count, least)),
-        value_error=32 * roundoff() * (1 + z) * (1 + z + reach),
-        atoms=(jnp.nan, jnp.nan),
-        cdf_p=worst_cdf_p,
-        cdf_q=worst_cdf_q,
-        survival_p=worst_survival_p,
-        survival_q=worst_survival_q,
-    )
+    error, parameters = 32 * roundoff() * (1 + z) * (1 + z + reach), (reach, count, least)
+    infinite, free = worst_survival_p(highest, parameters), (jnp.nan, jnp.nan)
+    laws = worst_cdf_p, worst_cdf_q, worst_survival_p, worst_survival_q
+    return LossDistributionPair(-highest, highest, parameters, infinite, error, free, *laws)
 
 
 # ----------------------------------------------------------------------------------------------------

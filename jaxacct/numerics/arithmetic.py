@@ -13,7 +13,7 @@ import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args, overload
+from typing import Any, Literal, NoReturn, TypeVar, get_args, overload
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,14 @@ Name = Literal["float64", "pair", "float32"]
 
 class UnsoundBackendError(RuntimeError):
     """The arithmetic of the device breaks an assumption of the certificates."""
+
+
+def refuse(backend: str, assumed: str, broken: list[str]) -> NoReturn:
+    """Raises :class:`UnsoundBackendError`, with the assumptions that a backend breaks."""
+    raise UnsoundBackendError(
+        f"the backend {backend} does not compute {assumed}: {'; '.join(broken)}. No number would be a bound there: run "
+        "the accounting on another one, under jax.default_device(jax.devices('cpu')[0])"
+    )
 
 
 Chosen = Certified | Literal["float32"]

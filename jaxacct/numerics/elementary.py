@@ -15,9 +15,9 @@ Subnormal numbers may be flushed to zero, and the bounds allow for it.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import enum
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
@@ -29,7 +29,7 @@ import numpy as np
 from jax.scipy.special import erf, ndtr
 from jaxtyping import Array
 
-from jaxacct.numerics.arithmetic import UnsoundBackendError, is_decided, platform
+from jaxacct.numerics.arithmetic import is_decided, platform, refuse
 
 
 class By(enum.Enum):
@@ -75,8 +75,13 @@ class Assumption(NamedTuple):
     units: float
 
 
-def _spread(*ends: tuple[float, float]) -> tuple[float, ...]:
-    """Returns twelve numbers between each two ends, evenly by their logarithms where those are positive."""
+def _spread(*ends: tuple[float, float], about_zero: bool = False) -> tuple[float, ...]:
+    """Returns twelve numbers between each two ends, evenly by their logarithms where those are positive.
+
+    With ``about_zero``, intervals on either side of 0 come last.
+    """
+    if about_zero:
+        ends += (1e-17, 1e-9), (1e-5, 0.24), (-1e-17, -1e-9), (-0.24, -1e-5)
     parts = [np.geomspace(*pair, 12) if min(pair) > 0 else np.linspace(*pair, 12) for pair in ends]
     return tuple(float(v) for v in np.concatenate(parts))
 
@@ -123,16 +128,13 @@ def _normal_tail(z: Decimal) -> Decimal:
     return (-z * z / 2).exp() / (2 * _pi()).sqrt() / ratio
 
 
-SIGNED = (1e-17, 1e-9), (1e-5, 0.24), (-1e-17, -1e-9), (-0.24, -1e-5)
-"""Intervals on either side of 0."""
-
 ASSUMED: dict[str, Assumption] = {
     "exp": Assumption(jnp.exp, Decimal.exp, _spread((-708.0, 709.0), (-1.0, 1.0), (1e-17, 1e-3)), 4.0),
     "expm1": Assumption(
-        jnp.expm1, lambda x: x.exp() - 1, _spread((-700.0, 700.0), (0.25, 2.0), (-2.0, -0.25), *SIGNED), 8.0
+        jnp.expm1, lambda x: x.exp() - 1, _spread((-700.0, 700.0), (0.25, 2.0), (-2.0, -0.25), about_zero=True), 8.0
     ),
     "log": Assumption(jnp.log, Decimal.ln, _spread((3e-308, 1e308), (0.5, 2.0), (1.0 + 1e-15, 1.0 + 1e-3)), 4.0),
-    "log1p": Assumption(jnp.log1p, lambda x: (1 + x).ln(), _spread((0.25, 1e300), (0.3, 1.0), *SIGNED), 5.0),
+    "log1p": Assumption(jnp.log1p, lambda x: (1 + x).ln(), _spread((0.25, 1e300), (0.3, 1.0), about_zero=True), 5.0),
     "sqrt": Assumption(jnp.sqrt, Decimal.sqrt, _spread((3e-308, 1e308), (0.5, 2.0)), 1.0),
     "sin": Assumption(
         jnp.sin, lambda x: _series(x, x, -1, lambda n: 2 * n * (2 * n + 1)), _spread((-9.0, 9.1), (1e-9, 3.0)), 4.0
@@ -172,32 +174,22 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 """Operations whose results for :data:`OPERANDS` have to be those of IEEE 754, to the bit."""
 
 
-class Table(NamedTuple):
-    """The arguments of the table and the results that they should give; all finite and normal."""
-
-    arguments: dict[str, np.ndarray]
-    references: dict[str, list[Fraction]]
-    left: np.ndarray
-    right: np.ndarray
-    exact: np.ndarray
-
-
 @functools.cache
-def table() -> Table:
-    """Returns the table, made of Python's whole numbers and decimals alone; once a process, in some 50 ms."""
+def expect() -> tuple[dict[str, list[Fraction]], np.ndarray]:
+    """Returns what functions should give for their arguments, and operations (rows) for the operands.
+
+    All are finite and normal, and made of Python's whole numbers and decimals alone; once a process, in some 50 ms.
+    """
     with localcontext(Context(prec=DIGITS + 20, Emin=-999999, Emax=999999)):
         references = {
             name: [Fraction(a.truth(Decimal(x))) for x in a.arguments] for name, a in ASSUMED.items()
         }  # fmt: skip
-    left, right = np.asarray(OPERANDS).T
     pairs = [(Fraction(a), Fraction(b)) for a, b in OPERANDS]
     # Python rounds a fraction to the nearest float64, ties to even.
     exact = [
         [*(float(v) for v in (a + b, a - b, a * b, a / b)), float(Fraction(float(a + b)) - a), 1.0] for a, b in pairs
     ]
-    return Table(
-        {name: np.asarray(a.arguments) for name, a in ASSUMED.items()}, references, left, right, np.asarray(exact).T
-    )
+    return references, np.asarray(exact).T
 
 
 def _together(which: Array, x: Array, y: Array) -> Array:
@@ -218,15 +210,15 @@ def _operands() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     One turn of the loop computes four at once: a vector of most machines, as in any program; for one operand XLA makes
     other code for the normal law. Rows are filled up by their last operands.
     """
-    arguments, _, left, right, _ = table()
-    rows = [(x, x) for x in arguments.values()] + [(left, right)] * len(OPERATIONS)
+    rows: list[Any] = [(assumption.arguments,) * 2 for assumption in ASSUMED.values()]
+    rows += [np.transpose(OPERANDS)] * len(OPERATIONS)
     filled = [[np.pad(x, (0, -len(x) % 4), mode="edge").reshape(-1, 4) for x in row] for row in rows]
     x, y = (np.concatenate(column) for column in zip(*filled, strict=True))
     return np.repeat(np.arange(len(rows), dtype=np.int32), [len(x) for x, _ in filled]), x, y
 
 
 def compute(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns the results of the device in use for :func:`table`'s arguments, by a program compiled for this."""
+    """Returns the results of the device in use for the table's arguments, by a program compiled for this."""
     given = _operands()
     with (
         jax.enable_x64(True),
@@ -239,20 +231,19 @@ def compute(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
     ):
         # A new function object: JAX must not reuse a program that was traced for another table.
         found = np.asarray(jax.jit(functools.partial(_together), compiler_options=by.options)(*given))
-    arguments, _, left, *_ = table()
-    rows = [found[given[0] == i].ravel() for i in range(len(arguments) + len(OPERATIONS))]
-    values = {name: row[: len(x)] for (name, x), row in zip(arguments.items(), rows, strict=False)}
-    return values, np.stack([row[: len(left)] for row in rows[len(arguments) :]])
+    rows = [found[given[0] == i].ravel() for i in range(len(ASSUMED) + len(OPERATIONS))]
+    values = {name: row[: len(a.arguments)] for (name, a), row in zip(ASSUMED.items(), rows, strict=False)}
+    return values, np.stack([row[: len(OPERANDS)] for row in rows[len(ASSUMED) :]])
 
 
 def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]:
-    """Returns a line for each assumption that the values for :func:`table`'s arguments break."""
-    expected = table()
+    """Returns a line for each assumption that the values for the table's arguments break."""
+    references, results = expect()
     found = []
     # Functions: the worst argument of each is compared with the units of roundoff that it is allowed.
     for name, assumption in ASSUMED.items():
         worst, at = 0.0, 0.0
-        for x, value, truth in zip(assumption.arguments, values[name], expected.references[name], strict=True):
+        for x, value, truth in zip(assumption.arguments, values[name], references[name], strict=True):
             # Differences from exact fractions: no rounding of the comparison itself.
             scale = 1 + x**2 if name == "ndtr" else 1.0
             off = float(abs(Fraction(float(value)) / truth - 1)) * 2.0**53 / scale if np.isfinite(value) else np.inf
@@ -260,7 +251,7 @@ def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]
         if worst > assumption.units:
             found.append(f"{name}({at!r}) is {worst:.3g} units of roundoff off, more than {assumption.units:g}")
     # Operations: results have to be the nearest float64, bit for bit.
-    for operation, row, exact in zip(OPERATIONS, arithmetic, expected.exact, strict=True):
+    for operation, row, exact in zip(OPERATIONS, arithmetic, results, strict=True):
         wrong = np.flatnonzero(row != exact)
         if wrong.size:
             x, y = OPERANDS[wrong[0]]
@@ -270,24 +261,18 @@ def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]
     return found
 
 
-class _Within(threading.local):
-    """The number of the library's programs that this thread is running, one within the other."""
-
-    programs = 0
-
-
-_within = _Within()
-"""The count of this thread."""
+_is_within = contextvars.ContextVar("is_within", default=False)
+"""Whether this thread, or task, is running a program of the library."""
 
 
 @contextlib.contextmanager
 def running() -> Iterator[None]:
     """While it lasts, a program of the library runs whose compiler was checked, and which compiles all it traces."""
-    _within.programs += 1
+    outside = _is_within.set(True)
     try:
         yield
     finally:
-        _within.programs -= 1
+        _is_within.reset(outside)
 
 
 _sound: set[tuple[str, By]] = set()
@@ -305,13 +290,9 @@ def check(by: By = By.XLA) -> None:
     # A TPU needs no check where the arithmetic is decided: it then computes in pairs, which have a check of their own,
     # or not at all. Within a running program the compiler has been checked.
     name = platform()
-    if (name == "tpu" and is_decided()) or (name, by) in _sound or (by is By.XLA and _within.programs):
+    if (name == "tpu" and is_decided()) or (name, by) in _sound or (by is By.XLA and _is_within.get()):
         return
     broken = failures(*compute(by))
     if broken:
-        raise UnsoundBackendError(
-            f"the backend {name!r} ({by.value}) does not compute as the certificates assume: {'; '.join(broken)}. No "
-            "number would be a bound there: run the accounting on another one, under "
-            "jax.default_device(jax.devices('cpu')[0])"
-        )
+        refuse(f"{name!r} ({by.value})", "as the certificates assume", broken)
     _sound.add((name, by))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -134,7 +134,7 @@ def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callabl
         with float64_elsewhere():
             context = scope(by_programs=by_programs)
         with context:
-            return _call(_Call(function, structure, moves, known, safe), moving)
+            return _call(function, safe, structure, moves, known, moving)
 
     return scoped
 
@@ -163,27 +163,24 @@ class _Known:
         return isinstance(other, _Known) and self.key == other.key
 
 
-class _Call(NamedTuple):
-    """A call without its traced numbers."""
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), inline=True)
+def _call(
+    function: Callable[..., Any],
+    safe: Callable[[Any], Any],
+    structure: Any,
+    moves: tuple[bool, ...],
+    known: tuple[_Known, ...],
+    moving: list[Any],
+) -> Any:
+    """Returns the result of a function for its platform; of its leaves some are known, and the others traced."""
 
-    function: Callable[..., Any]
-    structure: Any
-    moves: tuple[bool, ...]
-    known: tuple[_Known, ...]
-    safe: Callable[[Any], Any]
+    def run(moving: list[Any]) -> Any:
+        traced, fixed = iter(moving), iter(known)
+        leaves = [next(traced) if move else next(fixed).value for move in moves]
+        args, kwargs = jax.tree.unflatten(structure, leaves)
+        return function(*args, **kwargs)
 
-    def run(self, moving: list[Any]) -> Any:
-        """Returns the function's result."""
-        traced, known = iter(moving), iter(self.known)
-        leaves = [next(traced) if move else next(known).value for move in self.moves]
-        args, kwargs = jax.tree.unflatten(self.structure, leaves)
-        return self.function(*args, **kwargs)
-
-
-@functools.partial(jax.jit, static_argnums=0, inline=True)
-def _call(call: _Call, moving: list[Any]) -> Any:
-    function: Callable[..., Any] = call.run
-    return by_platform(function, moving, safe=call.safe)
+    return by_platform(run, moving, safe=safe)
 
 
 def _on_host(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -121,15 +121,12 @@ OF_THE_HOST = {
 }
 
 NO_ROUNDING = {
-    "finite.SUM_TOLERANCE": "what a user's numbers may miss is checked on the host; what is traced scales it",
     "allocation._pair_laws": "the least width of a grid",
     "allocation._with_part": "the least bend of a grid's rows, and of a logarithm",
     "allocation.VALUE_ERROR": "scaled where it is used",
-    "allocation.FIRST_ERROR": "scaled where it is used",
     "allocation.step": "the least width of a grid",
-    "normal.HALF_PI": "pi",
-    "normal.TURN": "pi",
-    "normal.QUARTERS": "a coefficient of a sine",
+    "normal.sine_and_cosine": "pi",
+    "normal.cosm1_and_sin": "pi, and a coefficient of a sine",
     "fixed_batches._profile": "of NumPy's numbers, before anything is traced",
     "fixed_batches.SLACK": "likewise",
     "fixed_batches.GaussianWithReplacement.validate": "what a user's probabilities may miss",

@@ -7,7 +7,8 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.numerics import elementary
-from jaxacct.numerics.elementary import ASSUMED, OPERATIONS, UnsoundBackendError, failures
+from jaxacct.numerics.arithmetic import UnsoundBackendError
+from jaxacct.numerics.elementary import ASSUMED, OPERATIONS, failures
 
 
 @pytest.fixture

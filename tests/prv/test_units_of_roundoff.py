@@ -12,7 +12,6 @@ from helpers.thorough import program
 
 import jaxacct as ja
 from jaxacct.numerics.arithmetic import FLOAT64, PAIR, in_pairs
-from jaxacct.numerics.float_pairs.sums import TRANSFORM_ERROR
 from jaxacct.prv.compose import _move, log_moments, spectrum_of
 from jaxacct.prv.plan import RATES, Plan
 from jaxacct.rounded_sum import RoundedSum, rounding_of_one
@@ -101,7 +100,7 @@ def test_certificates_grow_with_the_unit():
             second = jax.device_get(program(certificates)(weights, about))
     unit = PAIR.roundoff / FLOAT64.roundoff
     # Pairs have a transform of their own, with a constant of its own; to neither eight units are added.
-    assert second["whole"] / first["whole"] >= unit * TRANSFORM_ERROR / (12 * PAIR.roundoff) * 0.99
+    assert second["whole"] / first["whole"] >= unit * PAIR.of_level / 12 * 0.99
     assert second["low"] / first["low"] == pytest.approx(unit, rel=1e-9)
     assert first["kappa"] > 0
     assert second["kappa"] / first["kappa"] > unit / 4

@@ -6,7 +6,7 @@ numbers of the host alone are computed there. Then steps wait for others of thei
 done, and those that have met are one step, of their numbers side by side. The numbers are the same to the last bit. In
 reading order:
 
-- the plan of a program (:func:`plan_program`), and its order (:func:`in_turn`),
+- the plan of a program (:class:`Plan`), and its order (:func:`in_turn`),
 - rough numbers, for guesses (:class:`Rough`),
 - the interpreter (:func:`as_pairs`).
 """
@@ -33,14 +33,13 @@ from jaxacct.numerics.float_pairs.operations import (
     COMPLEX,
     MOVING,
     REAL,
-    WHOLE,
-    Complex,
     Params,
     Rule,
     beside_constant,
     of_operands,
 )
-from jaxacct.numerics.float_pairs.pair import Single, bits, from_bits, power_of_two
+from jaxacct.numerics.float_pairs.pair import Complex, Single, bits, from_bits, power_of_two
+from jaxacct.numerics.float_pairs.tiles import WHOLE
 from jaxacct.numerics.float_pairs.wide import INFINITE, LARGEST, NOTHING, Wide
 from jaxacct.numerics.pytrees import scan_counts
 
@@ -91,54 +90,41 @@ class Step(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the first result."""
-        return _type_of(self.equation.outvars[0]).shape
+        outcome: Any = self.equation.outvars[0].aval
+        return outcome.shape
 
     @property
     def operands(self) -> list[Any]:
         """Shapes and types of the inputs."""
-        return [_type_of(variable) for variable in self.equation.invars]
+        return [variable.aval for variable in self.equation.invars]
 
 
-def _type_of(variable: Any) -> Any:
-    return variable.aval
+class Plan:
+    """A program as one list of steps, without programs within it except in loops and branches.
 
-
-class Plan(NamedTuple):
-    """A program as one list of steps, without programs within it except in loops and branches."""
-
-    steps: list[Step]
-    constants: list[tuple[int, Any]]
-    """Numbers of values, with their arrays."""
-    arguments: list[int]
-    results: list[Any]
-
-
-def plan_program(program: Jaxpr, whole: Callable[[JaxprEqn], bool]) -> Plan:
-    """Returns a program as a list; its own constants come first among the arguments.
-
-    Args:
-        program: any.
-        whole: function of an equation that is a program; it tells whether that is one operation all the same.
+    Attributes:
+        steps: in the order of the program; only those that the results need.
+        constants: numbers of values, with their arrays.
+        arguments: numbers of values, those of the program's own constants first.
+        results: numbers of values, or :class:`Known`.
     """
-    plan = _Planning(whole)
-    arguments = [plan.fresh() for _ in (*program.constvars, *program.invars)]
-    results = plan.inline(program, arguments)
-    needed, kept = {atom for atom in results if isinstance(atom, int)}, []
-    # Backwards: a step is kept if a later one, or the result, needs it.
-    for step in reversed(plan.steps):
-        if step.equation.effects or not needed.isdisjoint(step.outputs):
-            needed.update(atom for atom in step.inputs if isinstance(atom, int))
-            kept.append(step)
-    constants = [(number, value) for number, value in plan.constants if number in needed]
-    return Plan(kept[::-1], constants, arguments, results)
 
-
-class _Planning:
-    def __init__(self, whole: Callable[[JaxprEqn], bool]) -> None:
+    def __init__(self, program: Jaxpr, whole: Callable[[JaxprEqn], bool]) -> None:
+        """Makes the plan; ``whole`` tells of an equation that is a program whether it is one operation all the same."""
         self.whole, self.numbers = whole, itertools.count()
+        self.done: dict[Any, tuple[int, ...]] = {}
         self.steps: list[Step] = []
         self.constants: list[tuple[int, Any]] = []
-        self.done: dict[Any, tuple[int, ...]] = {}
+        self.arguments = [self.fresh() for _ in (*program.constvars, *program.invars)]
+        self.results = self.inline(program, self.arguments)
+        needed, kept = {atom for atom in self.results if isinstance(atom, int)}, []
+        # Backwards: a step is kept if a later one, or the result, needs it.
+        for step in reversed(self.steps):
+            if step.equation.effects or not needed.isdisjoint(step.outputs):
+                needed.update(atom for atom in step.inputs if isinstance(atom, int))
+                kept.append(step)
+        self.steps = kept[::-1]
+        self.constants = [(number, value) for number, value in self.constants if number in needed]
 
     def fresh(self) -> int:
         return next(self.numbers)
@@ -150,7 +136,7 @@ class _Planning:
         values: dict[Var, Any] = dict(zip((*program.constvars, *program.invars), arguments, strict=True))
 
         def read(atom: Any) -> Any:
-            return Known(np.asarray(atom.val, _type_of(atom).dtype)) if isinstance(atom, Literal) else values[atom]
+            return Known(np.asarray(atom.val, _dtype(atom))) if isinstance(atom, Literal) else values[atom]
 
         # Calls are replaced by the operations within, so that a plan has no calls but those that are one operation
         # here.
@@ -482,11 +468,8 @@ def lower_tail(z: Rough) -> Rough:
     t = 1 / (1 + np.float32(0.33267) * size)
     factor = t * (np.float32(0.4361836) + t * (np.float32(-0.1201676) + t * np.float32(0.9372980)))
     square = multiply(z, z)
-    return multiply(normal(factor * np.float32(1 / math.sqrt(2 * math.pi)), 0), exp(negative(_halve(square))))
-
-
-def _halve(x: Rough) -> Rough:
-    return normal(x.high / 2, x.exponent)
+    falls = exp(negative(normal(square.high / 2, square.exponent)))
+    return multiply(normal(factor * np.float32(1 / math.sqrt(2 * math.pi)), 0), falls)
 
 
 def total(params: Params, x: Rough) -> Rough:
@@ -504,11 +487,6 @@ def largest_over(params: Params, x: Rough) -> Rough:
     high = jnp.max(jnp.where((order == first) | jnp.isnan(x.high), x.high, -jnp.inf), axes)
     exponent = jnp.max(jnp.where(order == first, x.exponent, NOTHING), axes)
     return Rough(high, jnp.where(jnp.isfinite(high), exponent, INFINITE))
-
-
-def _running(params: Params, x: Rough) -> Rough:
-    found = lax.associative_scan(add, x, axis=params["axis"], reverse=params["reverse"])
-    return Rough(*found)
 
 
 def _product_of_matrices(params: Params, x: Rough, y: Rough) -> Rough:
@@ -553,7 +531,7 @@ ROUGH: dict[str, Rule] = {
     "reduce_sum": total,
     "reduce_max": largest_over,
     "reduce_min": lambda params, x: negative(largest_over(params, negative(x))),
-    "cumsum": _running,
+    "cumsum": lambda params, x: lax.associative_scan(add, x, axis=params["axis"], reverse=params["reverse"]),
     "dot_general": _product_of_matrices,
     "lower_tail": of_operands(lower_tail),
 }
@@ -668,7 +646,7 @@ class _Interpreter:
         """Returns the results of a traced program."""
         _, plan = self.plans.get(id(program.jaxpr), (None, None))
         if plan is None:
-            plan = plan_program(program.jaxpr, self.is_whole)
+            plan = Plan(program.jaxpr, self.is_whole)
             self.plans[id(program.jaxpr)] = program.jaxpr, plan
         # Plans are kept by the program's identity; the program is kept with its plan, so that no other can take its
         # place in memory.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxacct.numerics.float_pairs import functions, sums, tiles, wide
+from jaxacct.numerics.float_pairs import functions, sums, wide
+from jaxacct.numerics.float_pairs.pair import Complex
 from jaxacct.numerics.float_pairs.wide import Wide
 
 Params = dict[str, Any]
@@ -27,17 +28,6 @@ MOVING = frozenset(
     }
 )
 """Operations that move numbers about without looking at them: they are done to each part by itself."""
-
-
-WHOLE: dict[str, Callable[..., Any]] = tiles.WHOLE
-"""Functions of the mathematics that are jitted by these names and have forms of their own for pairs."""
-
-
-class Complex(NamedTuple):
-    """Complex numbers by their parts."""
-
-    real: Wide
-    imaginary: Wide
 
 
 def of_operands(function: Callable[..., Any]) -> Rule:
@@ -78,10 +68,6 @@ def _whole_power(params: Params, x: Wide) -> Wide:
     return wide.divide(wide.fill(1.0, x.shape), found) if params["y"] < 0 else found
 
 
-def _sign(params: Params, x: Wide) -> Wide:
-    return wide.single(jnp.sign(x.high))
-
-
 def _remainder(params: Params, x: Wide, y: Wide) -> Wide:
     """Returns x less y times the whole part of x / y, or that plus or minus 1: exact where both are whole, to 2^46."""
     # The rounded quotient may be on the wrong side of a whole number, so its whole part is mended by the sign and the
@@ -102,31 +88,6 @@ def _remainder(params: Params, x: Wide, y: Wide) -> Wide:
     )
 
 
-def _reduce_sum(params: Params, x: Wide) -> Wide:
-    return sums.over_axes(x, params["axes"])
-
-
-def _reduce_max(params: Params, x: Wide) -> Wide:
-    return sums.largest_over(x, params["axes"])
-
-
-def _reduce_min(params: Params, x: Wide) -> Wide:
-    return wide.negative(sums.largest_over(wide.negative(x), params["axes"]))
-
-
-def _cumsum(params: Params, x: Wide) -> Wide:
-    return sums.running(x, params["axis"], reverse=params["reverse"])
-
-
-def _cummax(params: Params, x: Wide) -> Wide:
-    # Comparisons are exact, so any order of them gives the same numbers.
-    return lax.associative_scan(wide.largest, x, axis=params["axis"], reverse=params["reverse"])
-
-
-def _cummin(params: Params, x: Wide) -> Wide:
-    return lax.associative_scan(wide.smallest, x, axis=params["axis"], reverse=params["reverse"])
-
-
 def _reduce_precision(params: Params, x: Wide) -> Wide:
     if (params["exponent_bits"], params["mantissa_bits"]) != (8, 23):
         raise NotImplementedError("of reductions of precision pairs know that to float32.")
@@ -143,10 +104,6 @@ def _sort(params: Params, *args: Any) -> list[Any]:
     keys = [first, args[0].high, args[0].low]
     found = lax.sort((*keys, *leaves), dimension=params["dimension"], is_stable=params["is_stable"], num_keys=3)
     return list(jax.tree.unflatten(structure, found[3:]))
-
-
-def _clamp(params: Params, least: Wide, x: Wide, most: Wide) -> Wide:
-    return wide.smallest(wide.largest(x, least), most)
 
 
 def _fft(params: Params, x: Any) -> Any:
@@ -205,13 +162,13 @@ REAL: dict[str, Rule] = {
     "abs": of_operands(wide.absolute),
     "max": of_operands(wide.largest),
     "min": of_operands(wide.smallest),
-    "sign": _sign,
-    "square": lambda params, x: wide.square(x),
+    "sign": lambda params, x: wide.single(jnp.sign(x.high)),
+    "square": of_operands(wide.square),
     "sqrt": of_operands(wide.square_root),
     "rsqrt": lambda params, x: wide.divide(wide.fill(1.0, x.shape), wide.square_root(x)),
     "integer_pow": _whole_power,
     "rem": _remainder,
-    "clamp": _clamp,
+    "clamp": lambda params, least, x, most: wide.smallest(wide.largest(x, least), most),
     "floor": of_operands(wide.floor),
     "ceil": of_operands(wide.ceiling),
     "round": of_operands(wide.nearest_whole),
@@ -240,12 +197,13 @@ REAL: dict[str, Rule] = {
     "atan2": of_operands(functions.atan2),
     "erf": of_operands(functions.erf),
     "erfc": of_operands(functions.erfc),
-    "reduce_sum": _reduce_sum,
-    "reduce_max": _reduce_max,
-    "reduce_min": _reduce_min,
-    "cumsum": _cumsum,
-    "cummax": _cummax,
-    "cummin": _cummin,
+    "reduce_sum": lambda params, x: sums.over_axes(x, params["axes"]),
+    "reduce_max": lambda params, x: sums.largest_over(x, params["axes"]),
+    "reduce_min": lambda params, x: wide.negative(sums.largest_over(wide.negative(x), params["axes"])),
+    "cumsum": lambda params, x: sums.running(x, params["axis"], reverse=params["reverse"]),
+    # Comparisons are exact, so any order of them gives the same numbers.
+    "cummax": lambda params, x: lax.associative_scan(wide.largest, x, axis=params["axis"], reverse=params["reverse"]),
+    "cummin": lambda params, x: lax.associative_scan(wide.smallest, x, axis=params["axis"], reverse=params["reverse"]),
     "dot_general": lambda params, x, y: sums.product_of_matrices(x, y, params["dimension_numbers"]),
     "sort": _sort,
     "scatter-add": lambda params, into, indices, updates: sums.scatter(into, indices, updates, params),
@@ -285,7 +243,7 @@ def beside_constant(name: str, constant: float, is_second: bool) -> Callable[[Wi
     return None if compared is None else (lambda x: compared(x.high, jnp.zeros_like(x.high)))
 
 
-def _complex_product(params: Params, x: Complex, y: Complex) -> Complex:
+def _complex_product(params: Params, x: Complex[Wide], y: Complex[Wide]) -> Complex[Wide]:
     # By four products: relative errors are those of the moduli, as :mod:`jaxacct.numerics.float_pairs.sums` counts
     # them.
     (a, b), (c, d) = x, y
@@ -293,7 +251,7 @@ def _complex_product(params: Params, x: Complex, y: Complex) -> Complex:
     return Complex(real, wide.add(wide.multiply(a, d), wide.multiply(b, c)))
 
 
-def _to_complex(params: Params, x: Any) -> Complex:
+def _to_complex(params: Params, x: Any) -> Complex[Wide]:
     if isinstance(x, Complex):
         return x
     real = _ordinary(x)

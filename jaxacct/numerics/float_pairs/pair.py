@@ -21,7 +21,7 @@ double-word arithmetic", algorithms 6 and 11.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +43,16 @@ class Pair(NamedTuple):
 
     high: Single
     low: Single
+
+
+Part = TypeVar("Part")
+
+
+class Complex(NamedTuple, Generic[Part]):
+    """Complex numbers by their parts, which are pairs or :class:`.wide.Wide`."""
+
+    real: Part
+    imaginary: Part
 
 
 def constant(value: float) -> Pair:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Complex128
 
-from jaxacct.numerics.arithmetic import PAIR
 from jaxacct.numerics.float_pairs import pair, wide
-from jaxacct.numerics.float_pairs.pair import Pair, Single
+from jaxacct.numerics.float_pairs.pair import Complex, Pair, Single
 from jaxacct.numerics.float_pairs.wide import Wide
 
 Numbers = TypeVar("Numbers")
@@ -254,27 +253,14 @@ def largest_over(x: Wide, axes: Sequence[int]) -> Wide:
 # - 1 / n is a product where 3 divides n: 14.5 u^2.
 #
 # So log2(n) levels err by 26.6 (log2(n) - 2) u^2 + 48 u^2 in L2 and by sqrt(2) (26.6 (log2(n) - 2) + 3) u^2 + 51 u^2 of
-# the sum of moduli: both below 38 log2(n) u^2 from 128 points on. 40 u^2 leaves room for terms of higher order.
+# the sum of moduli: both below 38 log2(n) u^2 from 128 points on. 40 u^2 a level, :attr:`.Arithmetic.of_level` of
+# pairs, leaves room for terms of higher order.
 #
 # Factors are constants of the program: for n real numbers 16 n bytes where r is 1, 20 n for 2, 27 n for 3, 28 n for 6.
 # ----------------------------------------------------------------------------------------------------
 
-TRANSFORM_ERROR = PAIR.of_level * PAIR.roundoff
-"""Error of one of log2(n) levels, 40 u^2: of each result relative to the sum of the magnitudes, and of all results in
-L2 relative to the norm."""
-
 SHORTEST, LONGEST = 128, 2**19
 """Fewest and most points of a transform: the range for which the errors above were counted."""
-
-LANES = 128
-"""Numbers in a row of a vector unit: columns are laid side by side to fill it. Speed only."""
-
-
-class ComplexPair(NamedTuple):
-    """Complex numbers (...) by their parts."""
-
-    real: Pair
-    imaginary: Pair
 
 
 def rfft(x: Wide) -> tuple[Wide, Wide]:
@@ -308,41 +294,41 @@ def _check_length(n: int) -> None:
         )
 
 
-def _over_largest(real: Wide, imaginary: Wide) -> tuple[ComplexPair, Array]:
+def _over_largest(real: Wide, imaginary: Wide) -> tuple[Complex[Pair], Array]:
     """Returns complex numbers (batch, n) over powers of two (batch, 1), so that no part is 2 or larger, and those."""
     real, imaginary = (jax.tree.map(lambda part: part.reshape(-1, part.shape[-1]), x) for x in (real, imaginary))
     exponent = jnp.max(jnp.maximum(real.exponent, imaginary.exponent), axis=1, keepdims=True)
-    return ComplexPair(wide.align(real, exponent), wide.align(imaginary, exponent)), exponent
+    return Complex(wide.align(real, exponent), wide.align(imaginary, exponent)), exponent
 
 
-def _numbers(z: ComplexPair, exponent: Array, shape: tuple[int, ...]) -> tuple[Wide, Wide]:
+def _numbers(z: Complex[Pair], exponent: Array, shape: tuple[int, ...]) -> tuple[Wide, Wide]:
     found = (wide.in_range(wide.normal(part, exponent)) for part in z)
     real, imaginary = (jax.tree.map(lambda part: part.reshape(shape), x) for x in found)
     return real, imaginary
 
 
-def _conjugate(z: ComplexPair) -> ComplexPair:
-    return ComplexPair(z.real, pair.negative(z.imaginary))
+def _conjugate(z: Complex[Pair]) -> Complex[Pair]:
+    return Complex(z.real, pair.negative(z.imaginary))
 
 
-def _divide(z: ComplexPair, exponent: Array, n: int) -> tuple[ComplexPair, Array]:
+def _divide(z: Complex[Pair], exponent: Array, n: int) -> tuple[Complex[Pair], Array]:
     """Returns z / n, as pairs with exponents."""
     if n % 3 == 0:
         third = jax.tree.map(lambda part: part.reshape(1, 1), pair.constant(1 / 3))
-        z, n = ComplexPair(*(pair.multiply(part, third) for part in z)), n // 3
+        z, n = Complex(*(pair.multiply(part, third) for part in z)), n // 3
     return z, exponent - (n.bit_length() - 1)
 
 
-def add(x: ComplexPair, y: ComplexPair) -> ComplexPair:
+def add(x: Complex[Pair], y: Complex[Pair]) -> Complex[Pair]:
     """Returns x + y."""
-    return ComplexPair(pair.add(x.real, y.real), pair.add(x.imaginary, y.imaginary))
+    return Complex(pair.add(x.real, y.real), pair.add(x.imaginary, y.imaginary))
 
 
-def multiply(x: ComplexPair, y: ComplexPair) -> ComplexPair:
+def multiply(x: Complex[Pair], y: Complex[Pair]) -> Complex[Pair]:
     """Returns x y."""
     real = pair.subtract(pair.multiply(x.real, y.real), pair.multiply(x.imaginary, y.imaginary))
     imaginary = pair.add(pair.multiply(x.real, y.imaginary), pair.multiply(x.imaginary, y.real))
-    return ComplexPair(real, imaginary)
+    return Complex(real, imaginary)
 
 
 def _roots(index: np.ndarray, n: int) -> Complex128[np.ndarray, " ..."]:
@@ -354,14 +340,14 @@ def _roots(index: np.ndarray, n: int) -> Complex128[np.ndarray, " ..."]:
     return real - 1j * np.choose(quarters % 4, [sine, cosine, -sine, -cosine])
 
 
-def _constants(values: Complex128[np.ndarray, " ..."]) -> ComplexPair:
+def _constants(values: Complex128[np.ndarray, " ..."]) -> Complex[Pair]:
     """Returns numbers of the host as pairs, each part right to 2^-49 of itself."""
 
     def split(part: np.ndarray) -> Pair:
         high = part.astype(np.float32)
         return Pair(jnp.asarray(high), jnp.asarray((part - high).astype(np.float32)))
 
-    return ComplexPair(split(values.real), split(values.imag))
+    return Complex(split(values.real), split(values.imag))
 
 
 def _half_circle(n: int) -> Complex128[np.ndarray, " half"]:
@@ -369,14 +355,14 @@ def _half_circle(n: int) -> Complex128[np.ndarray, " half"]:
     return -1j * _roots(np.arange(n // 2 + 1), n)
 
 
-def _fold(x: ComplexPair, factors: Complex128[np.ndarray, " half"]) -> ComplexPair:
+def _fold(x: Complex[Pair], factors: Complex128[np.ndarray, " half"]) -> Complex[Pair]:
     """Returns x + y + factors (x - y), where y is the conjugate of x (batch, half) from its end to its start."""
     y = _conjugate(jax.tree.map(lambda part: jnp.flip(part, 1), x))
     difference = add(x, jax.tree.map(jnp.negative, y))
     return add(add(x, y), multiply(difference, _constants(factors[None])))
 
 
-def _transform(z: ComplexPair) -> ComplexPair:
+def _transform(z: Complex[Pair]) -> Complex[Pair]:
     """Returns transforms of complex numbers (batch, n), n = r m^2."""
     batch, n = z.real.high.shape
     if n % 3 and n.bit_length() % 2:
@@ -395,7 +381,7 @@ def _transform(z: ComplexPair) -> ComplexPair:
     return jax.tree.map(lambda p: p.reshape(batch, n), total)
 
 
-def _square(z: ComplexPair) -> ComplexPair:
+def _square(z: Complex[Pair]) -> Complex[Pair]:
     """Returns transforms of complex numbers (batch, m^2)."""
     batch, n = z.real.high.shape
     stages = n.bit_length() // 2
@@ -407,11 +393,12 @@ def _square(z: ComplexPair) -> ComplexPair:
     done = np.arange(m // 2) >> stages - 1 - stage
     of_stages = _constants(_roots(done << stages - 1 - stage, m)[..., None, None])
     between, ones = _constants(_roots(k[:, None] * k, n)[:, None]), _constants(np.ones((1, 1, 1), complex))
+    # Columns are laid side by side to fill a vector unit, with 128 numbers in a row. Speed only.
     width = batch * m
-    lanes = math.gcd(width, LANES)
+    lanes = math.gcd(width, 128)
 
     # One stage: numbers two by two along the first axis, sums to the upper and differences to the lower half.
-    def run(z: ComplexPair, factors: ComplexPair) -> tuple[ComplexPair, None]:
+    def run(z: Complex[Pair], factors: Complex[Pair]) -> tuple[Complex[Pair], None]:
         z = jax.tree.map(lambda p: p.reshape(m // 2, 2, width // lanes, lanes), z)
         first, second = (jax.tree.map(lambda p, k=k: p[:, k], z) for k in (0, 1))
         second = multiply(second, factors)
@@ -420,7 +407,7 @@ def _square(z: ComplexPair) -> ComplexPair:
         return jax.tree.map(lambda p: p.reshape(m, width // lanes, lanes), both), None
 
     # One of two turns: the columns' transforms, the factors of the entries (of 1 the second time), a transposition.
-    def turn(k: Array, z: ComplexPair) -> ComplexPair:
+    def turn(k: Array, z: Complex[Pair]) -> Complex[Pair]:
         z, _ = lax.scan(run, jax.tree.map(lambda p: p[reverse].reshape(m, width // lanes, lanes), z), of_stages)
         factors = jax.tree.map(lambda p, q: jnp.where(k == 0, p, q), between, ones)
         z = multiply(jax.tree.map(lambda p: p.reshape(m, batch, m), z), factors)

@@ -42,8 +42,18 @@ from jaxtyping import Array, Int8, Int32
 
 from jaxacct.numerics.float_pairs import functions, pair, wide
 from jaxacct.numerics.float_pairs.functions import parts, round_to, sine_and_cosine
-from jaxacct.numerics.float_pairs.pair import LEAST, Pair, Single, bits, halves, power_of_two, product, quick_two_sum
-from jaxacct.numerics.float_pairs.sums import ComplexPair, add, cut, join, multiply
+from jaxacct.numerics.float_pairs.pair import (
+    LEAST,
+    Complex,
+    Pair,
+    Single,
+    bits,
+    halves,
+    power_of_two,
+    product,
+    quick_two_sum,
+)
+from jaxacct.numerics.float_pairs.sums import add, cut, join, multiply
 from jaxacct.numerics.float_pairs.wide import Wide
 
 TILE = 8
@@ -84,7 +94,7 @@ def turned_sums(weights: Wide, angles: Wide, first: Array, tiles: Array, real: W
 
     # One tile: the products of the table with the weighed turn of its first frequency, in exact digits. The state is
     # the sums, that turn, and where it is a number; the turn then goes on by eight frequencies.
-    def tile(i: Array, state: tuple[Wide, ComplexPair, Array]) -> tuple[Wide, ComplexPair, Array]:
+    def tile(i: Array, state: tuple[Wide, Complex[Pair], Array]) -> tuple[Wide, Complex[Pair], Array]:
         sums, turn, is_known = state
         exponent = _exponent(most * _frequency(first + i))
         columns = _digits(Pair(*(_over(jnp.stack(parts, axis=1), exponent) for parts in zip(*turn, strict=True))))
@@ -121,23 +131,23 @@ def _plain(x: Wide) -> Pair:
     return pair.scale(x.pair, power_of_two(jnp.clip(x.exponent, -126, 126)))
 
 
-def _turn(angle: Wide) -> ComplexPair:
+def _turn(angle: Wide) -> Complex[Pair]:
     """Returns e^(ia) - 1."""
     sine, cosine = map(_plain, sine_and_cosine(wide.by_power(angle, np.int32(-1))))
     # By the half angle: e^(ia) - 1 = -2 sin^2(a/2) + 2 i sin(a/2) cos(a/2), in which nothing cancels for small angles.
     squared, product = pair.square(sine), pair.multiply(sine, cosine)
-    return ComplexPair(Pair(-2 * squared.high, -2 * squared.low), Pair(2 * product.high, 2 * product.low))
+    return Complex(Pair(-2 * squared.high, -2 * squared.low), Pair(2 * product.high, 2 * product.low))
 
 
-def _both(x: ComplexPair, y: ComplexPair) -> ComplexPair:
+def _both(x: Complex[Pair], y: Complex[Pair]) -> Complex[Pair]:
     """Returns e^(i(a+b)) - 1, from e^(ia) - 1 and e^(ib) - 1."""
     return add(add(multiply(x, y), x), jax.tree.map(lambda a, b: jnp.broadcast_to(a, b.shape), y, x))
 
 
-def _weigh(w: Pair, z: ComplexPair) -> ComplexPair:
+def _weigh(w: Pair, z: Complex[Pair]) -> Complex[Pair]:
     """Returns w z, for z (lanes, n) or (lanes, rows, n)."""
     w = w if z.real.high.ndim == 2 else jax.tree.map(lambda part: part[:, None], w)
-    return ComplexPair(pair.multiply(w, z.real), pair.multiply(w, z.imaginary))
+    return Complex(pair.multiply(w, z.real), pair.multiply(w, z.imaginary))
 
 
 def _exponent(value: Single) -> Int32[Array, " ..."]:
@@ -216,7 +226,7 @@ def _carry(sums: Array) -> Pair:
     return join(parts)
 
 
-def _sums(z: ComplexPair, most: Single, top: Array) -> Wide:
+def _sums(z: Complex[Pair], most: Single, top: Array) -> Wide:
     """Returns the sums of both parts of (lanes, rows, n) numbers up to ``most`` 2^top, as (2, rows, lanes)."""
     # int32 holds sums of 256 pieces exactly: only the rounding of the last pieces errs, whatever the order.
     exponent = _exponent(most)

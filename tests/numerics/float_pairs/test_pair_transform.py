@@ -6,10 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from jaxacct.numerics.arithmetic import PAIR
 from jaxacct.numerics.float_pairs import pair, wide
 from jaxacct.numerics.float_pairs.sums import (
-    TRANSFORM_ERROR,
-    ComplexPair,
     _numbers,
     _over_largest,
     _transform,
@@ -55,7 +54,7 @@ def hostile(n):
 
 def assert_certified(found, truth, inputs, n):
     """Both senses of the constant: each result by the sum of magnitudes, all of them by their norm."""
-    levels = math.log2(n) * TRANSFORM_ERROR
+    levels = math.log2(n) * PAIR.of_level * PAIR.roundoff
     error = np.abs(found - truth)
     assert np.all(error.max(axis=1) <= levels * np.abs(inputs).sum(axis=1))
     assert np.all(np.sum(error**2, axis=1) <= levels**2 * np.sum(np.abs(truth) ** 2, axis=1))
@@ -97,7 +96,7 @@ def test_complex_products_are_within_what_the_proof_counts():
     parts = [f(turns[k]) * sizes[k] for k in (0, 1) for f in (np.cos, np.sin)]
     high = [part.astype(np.float32) for part in parts]
     low = [(part - top).astype(np.float32) for part, top in zip(parts, high, strict=True)]
-    x, y = (ComplexPair(*(pair.Pair(high[i], low[i]) for i in (k, k + 1))) for k in (0, 2))
+    x, y = (pair.Complex(*(pair.Pair(high[i], low[i]) for i in (k, k + 1))) for k in (0, 2))
 
     def value(z):
         real, imaginary = (np.asarray(p.high, np.longdouble) + np.asarray(p.low) for p in z)

@@ -51,7 +51,7 @@ def test_side_by_side_numbers_are_those_of_each_by_itself():
 def test_what_is_done_twice_is_done_once_and_what_waits_is_done_together():
     x, y = numbers()
     program = jax.make_jaxpr(mixed)(x, y)
-    plan = interpret.plan_program(program.jaxpr, interpret.is_whole)
+    plan = interpret.Plan(program.jaxpr, interpret.is_whole)
     groups = [sorted(step.name for step in steps) for kind, steps in interpret.in_turn(plan) if kind is not None]
     assert sum(len(group) for group in groups if group[0] == "exp") == 6  # of 7, of which two are one
     assert max(len(group) for group in groups if group[0] == "exp") >= 3
