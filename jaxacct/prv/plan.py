@@ -8,8 +8,9 @@ next to nothing. Whatever is computed from a sketch is independent of the kind o
 
 In reading order: the constants; :class:`Known`, :class:`Asked` and :class:`Plan`, the input and the output; the grids,
 :func:`first_edges` and :func:`second_edges`; :func:`choose`, which calls ``_guess`` for the numbers of which six
-digits will do (``_apart`` and ``_scales`` choose the spacing of points), and ``_lay_out``, which lays out each loss's
-points.
+digits will do, and ``_lay_out``, which lays out each loss's points. Of the guess, ``_look_for_orders`` and
+``_choose_order`` choose the tilt, ``_apart`` and ``_scales`` the spacing of points, ``_window_of_sum`` the circle, and
+``_decay`` tells whether few frequencies will do.
 """
 
 from __future__ import annotations
@@ -59,10 +60,8 @@ BLOCKS = 128
 The number of points has to be a multiple of it. Tightness and speed only.
 """
 
-
 CIRCLE = 4
 """Number of points of a circle that is transformed whole, for each point of a loss. Tightness and speed only."""
-
 
 RATES = 2.0 ** np.arange(10)
 """Rates s of Chernoff's bounds on where the sum lies, in units of the least rate.
@@ -77,21 +76,8 @@ WIDEST = 24
 FURTHER = 3
 """Largest number of doublings of the distance between points beyond the window. Tightness only."""
 
-
 AWAY = 12
 """Least ratio of the distance from the bulk to the distance between points there. Tightness only."""
-
-
-_DISTANCES = np.exp2(np.arange(WIDEST + 1.0))
-"""Distances between points, in units of the least one."""
-
-
-ALIKE, FINEST = 1.25, 128
-"""Limits on how much finer the finest mesh is than the others. Tightness only.
-
-The cost of all losses may rise by the factor ``ALIKE`` for the finest mesh to be less fine. At least ``FINEST`` steps
-are on the finest mesh, for nothing else makes a spectrum fall at its highest frequencies.
-"""
 
 
 def frequencies_for(points: int) -> int:
@@ -272,39 +258,52 @@ def choose(edges: Array, cells: CellMasses, known: Known, asked: Asked, points: 
     )  # fmt: skip
 
 
+class _Sketch(NamedTuple):
+    """The sketches of losses (m,), as sums take them."""
+
+    losses: Array
+    """Mean losses of the cells, (m, cells)."""
+    logs: Array
+    """Logs of the cells' masses, (m, cells)."""
+    steps: Array
+    """Numbers of runs, (m,)."""
+    runs: Array
+    """Whether there are any, (m,)."""
+    copies: Array
+    """Number of all runs, at least 1."""
+
+    def of_sum(self, rows: Array, times: Array | None = None) -> Array:
+        """Returns the sum over all runs of values (m, n)."""
+        times = self.steps if times is None else times
+        return jnp.sum(jnp.where(self.runs[:, None], times[:, None] * rows, 0.0), axis=0)
+
+    def weigh(self, orders: Array, epsilon: Array) -> Array:
+        """Returns logs of the weights by which a single loss counts for delta, (m, n, cells), tilted by the orders.
+
+        A weight is e^(ty), as in Chernoff's bound, up to the loss at which the bound is met, and above it the bounded
+        quantity itself. Where large losses are rare the best order of the plain bound would see nothing but losses far
+        above epsilon.
+        """
+        t, y = orders[None, :, None], self.losses[:, None, :]
+        met = jnp.log(-jnp.expm1(epsilon - y)) + t * epsilon - log_peak(t)
+        return self.logs[:, None, :] + jnp.where(y > epsilon + jnp.log1p(1 / t), met, t * y)
+
+
+def _sums_of(weights: Array) -> tuple[Array, Array, Array]:
+    """Returns, of logs of weights (m, n, cells), the weights over the largest, their sums and the sums' logs."""
+    top = jnp.max(weights, axis=2, keepdims=True)
+    scaled = jnp.exp(weights - top)
+    total = jnp.sum(scaled, axis=2, keepdims=True)
+    return scaled, total, (top + jnp.log(total))[:, :, 0]
+
+
 def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: Asked) -> _Guess:
-    # Nats by which each step lowers the bound on frequencies beyond the known ones, at the least. A guess; speed only.
-    # The bound itself is computed from the masses. This estimate only decides whether the spectrum is taken whole.
-    least_steady = 0.22
-    # Values of 1 - cos(m w) at w = 2 pi / 3 n, n (rows) and m powers of two, m at most n: about the least near by. An
-    # estimate, used with `least_steady`.
-    gains = np.tril(2 * np.sin(np.pi / 3 * _DISTANCES[None, :] / _DISTANCES[:, None]) ** 2)
-    # Orders of the successive looks, each row over the best order of the look before (the first row over 1). The first
-    # row covers the whole range, the next ones refine while epsilon settles, and the last one looks at lower orders,
-    # which have smaller windows. Tightness and speed only.
-    looks = np.exp2([np.linspace(-8.0, 24.0, 21), *4 * [np.linspace(-3.0, 3.0, 21)], np.linspace(0.0, -6.0, 21)])
-    # Factor by which a window is wider than its sketch's. Tightness only.
-    wider = 1.04
-    # Largest order, in units of one over the error of epsilon aimed at. Tightness only.
-    steepest = 10.0
-    # Approximate error of a step's spectrum, relative to its tilted mass, in float64. Tightness only.
-    rounding = 2e-14
-    # Number of points that blocks may waste, as a block may have to end inside of a window. Tightness only.
-    margin = 5 * AWAY + 4
-    # Nats by which rounding may be larger than at the order where it is least, where it tells at all. Tightness only.
-    noise = 2.0
-    # Ratio of the points set aside for a window to those that its length takes. Tightness only.
-    spare = 1.2
     # Least mesh over the largest loss. Tightness only.
     fine = 1e-12
-    # Least rate, in units of one over the sum's standard deviation. Tightness only. It is capped at one over the
-    # longest window of a loss.
-    gentle = 0.2
-    # Share of the error aimed at that truncation may make. Tightness only.
-    spared = 0.01
-    # Nats by which a Chernoff bound on delta typically lies above delta. Tightness only. Small probabilities far out
-    # count for so much.
-    looseness = 2.0
+    # Number of points that blocks may waste, as a block may have to end inside of a window. Tightness only.
+    margin = 5 * AWAY + 4
+    # Ratio of the points set aside for a window to those that its length takes. Tightness only.
+    spare = 1.2
     # The mean loss of a cell is log P/Q of it, and lies in the cell; rounding may move it out.
     k, beyond = known.steps, jnp.sum(p[:, CELLS + 1 :], axis=1, keepdims=True)
     p, q = p[:, 1 : CELLS + 1], q[:, 1 : CELLS + 1]
@@ -313,28 +312,60 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
     logs = jnp.where(p > 0, jnp.log(p), -jnp.inf)
     ratio, middles = logs - jnp.log(q), (edges[:, 1:] + edges[:, :-1]) / 2
     losses = jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, middles), edges[:, :-1], edges[:, 1:])
+    sketch = _Sketch(losses, logs, k, runs, copies)
+    epsilon, orders, estimates = _look_for_orders(sketch, asked)
+    order, tail, deviation, cumulant, spent = _choose_order(sketch, asked, epsilon, orders, estimates)
+    # Each loss's window: mass below it is moved up to it, and mass above it counts as infinite. The first costs tilted
+    # mass, the second delta itself; each may take its share of the error.
+    raised = jnp.log(below) + order * edges[:, 1:] - cumulant
+    first = jnp.sum(raised <= tail - jnp.log(copies), axis=1)
+    last = jnp.maximum(CELLS - jnp.sum(beyond + above <= spent / copies, axis=1), 1)
+    low, high = (jnp.take_along_axis(edges, i[:, None], axis=1) for i in (jnp.minimum(first, last - 1), last))
+    # The spacing of points follows the smooth part of the density: an atom on a point is exact on any mesh.
+    atom = known.anchors[:, :1]
+    holds_atom = (edges[:, :-1] <= atom) & (edges[:, 1:] >= atom)
+    smooth = sketch.weigh(orders[:1], epsilon)[:, 0]
+    smooth = jnp.where(holds_atom, 0.0, jnp.exp(smooth - jnp.max(smooth, axis=1, keepdims=True)))
+    smooth = smooth / jnp.maximum(jnp.sum(smooth, axis=1, keepdims=True), TINY)
+    middle, half, spacing, costs, lengths = _apart(edges, smooth, low, high)
+    is_even = jnp.isfinite(known.anchors[:, 1] - known.anchors[:, 0])
+    spacing = jnp.where(is_even[:, None], 1.0, spacing)
+    lengths = jnp.where(runs, jnp.where(is_even, (high - low)[:, 0], lengths), 0.0)
+    # With several losses, each has a mesh that is a power of two times the common one.
+    if len(k) > 1:
+        scale = _scales(jnp.where(runs, k * jnp.where(is_even, 1.0, costs), 0.0), lengths, k)
+        lengths, spacing = lengths / scale, spacing * scale[:, None]
+    # A loss of a single value needs a positive mesh, too.
+    finest = fine * jnp.max(jnp.where(runs[:, None], jnp.abs(jnp.concatenate([low, high], axis=1)), 0.0))
+    mesh = jnp.maximum(spare * jnp.max(lengths) / (points - margin), jnp.maximum(finest, 1e-30))
+    # Losses are taken from their means, as the exponentials would lose the differences.
+    shares = jnp.exp(logs + order * losses - cumulant)
+    mean = jnp.sum(shares * losses, axis=1, keepdims=True)
+    apart = jnp.clip(losses, low, high) - mean
+    span = jnp.max(jnp.where(runs, (high - low)[:, 0], 0.0))
+    above_mean, below_mean, rate = _window_of_sum(sketch, shares, apart, span, deviation, tail)
+    width = above_mean + below_mean + 8 * mesh
+    room = 1.0 * CIRCLE * points - 16
+    falls = _decay(sketch, shares, apart, spacing, half, mesh, width, frequencies_for(points)) <= tail - jnp.log(room)
+    has_atoms = jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
+    is_whole = (width <= room * mesh) | ~(falls & ~has_atoms) | asked.is_whole
+    # On a circle that would be too short the mesh is coarser; the distances between points far out stay about the same.
+    coarser = jnp.where(is_whole, jnp.maximum(width / room / mesh, 1.0), 1.0)
+    mesh, spacing = mesh * coarser, jnp.maximum(spacing / power_of_two(jnp.floor(jnp.log2(coarser))), 1.0)
+    return _Guess(order, mesh, is_whole, width, below_mean, rate, low[:, 0], high[:, 0], middle, spacing)
 
-    def of_sum(rows: Array, times: Array = k) -> Array:
-        """Returns the sum over all runs of values (m, n)."""
-        return jnp.sum(jnp.where(runs[:, None], times[:, None] * rows, 0.0), axis=0)
 
-    def weigh(orders: Array, epsilon: Array) -> Array:
-        """Returns logs of the weights by which a single loss counts for delta, (m, n, cells), tilted by the orders.
+def _look_for_orders(sketch: _Sketch, asked: Asked) -> tuple[Array, Array, Array]:
+    """Returns the epsilon where the search for an order ends, the orders (n,) looked at last, and logs of estimates.
 
-        A weight is e^(ty), as in Chernoff's bound, up to the loss at which the bound is met, and above it the bounded
-        quantity itself. Where large losses are rare the best order of the plain bound would see nothing but losses far
-        above epsilon.
-        """
-        t, y = orders[None, :, None], losses[:, None, :]
-        met = jnp.log(-jnp.expm1(epsilon - y)) + t * epsilon - log_peak(t)
-        return logs[:, None, :] + jnp.where(y > epsilon + jnp.log1p(1 / t), met, t * y)
-
-    def sums_of(weights: Array) -> tuple[Array, Array, Array]:
-        """Returns, of logs of weights (m, n, cells), the weights over the largest, their sums and the sums' logs."""
-        top = jnp.max(weights, axis=2, keepdims=True)
-        scaled = jnp.exp(weights - top)
-        total = jnp.sum(scaled, axis=2, keepdims=True)
-        return scaled, total, (top + jnp.log(total))[:, :, 0]
+    The estimates are of delta at that epsilon, by each of the orders.
+    """
+    # Orders of the successive looks, each row over the best order of the look before (the first row over 1). The first
+    # row covers the whole range, the next ones refine while epsilon settles, and the last one looks at lower orders,
+    # which have smaller windows. Tightness and speed only.
+    looks = np.exp2([np.linspace(-8.0, 24.0, 21), *4 * [np.linspace(-3.0, 3.0, 21)], np.linspace(0.0, -6.0, 21)])
+    # Largest order, in units of one over the error of epsilon aimed at. Tightness only.
+    steepest = 10.0
 
     def look(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
         """Returns the state after one more look at a row of ``looks``.
@@ -349,9 +380,9 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
         settled = 1e-3
         i, center, before, _, _ = state
         orders = center * jnp.asarray(looks)[i]
-        _, _, cumulants = sums_of(weigh(orders, before))
+        _, _, cumulants = _sums_of(sketch.weigh(orders, before))
         # A share of a run, as a menu may have, counts as a whole one: the root of a moment would estimate nothing.
-        exponents = of_sum(cumulants, jnp.maximum(k, 1.0)) + log_peak(orders)
+        exponents = sketch.of_sum(cumulants, jnp.maximum(sketch.steps, 1.0)) + log_peak(orders)
         exponents = jnp.where(jnp.isfinite(exponents), exponents, jnp.inf)
         least = jnp.min((exponents - jnp.log(asked.value)) / orders)
         epsilon = jnp.where(asked.is_epsilon, jnp.maximum(least, 0.0), asked.value)
@@ -369,100 +400,106 @@ def _guess(points: int, edges: Array, p: Array, q: Array, known: Known, asked: A
         i = jnp.where(is_settled, jnp.maximum(i + 1, len(looks) - 1), i + 1)
         return i, best, epsilon, orders, estimates
 
-    nothing = jnp.zeros(looks.shape[1], p.dtype)
+    nothing = jnp.zeros(looks.shape[1], sketch.logs.dtype)
     before = jnp.where(asked.is_epsilon, jnp.inf, asked.value)
     begin = jnp.zeros((), jnp.int32), jnp.ones_like(asked.value), before, nothing, nothing
-    # Each look raises its number by at least one, so there are at most as many as LOOKS has rows.
+    # Each look raises its number by at least one, so there are at most as many as there are rows.
     _, _, epsilon, orders, estimates = jax.lax.while_loop(lambda state: state[0] < len(looks), look, begin)
+    return epsilon, orders, estimates
+
+
+def _choose_order(
+    sketch: _Sketch, asked: Asked, epsilon: Array, orders: Array, estimates: Array
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Returns the tilt: of the orders looked at, the one with the narrowest sum at which rounding does not tell.
+
+    With it come the log of the tilted mass that truncation may cost, the standard deviation of the tilted sum, the
+    cumulants (m, 1) of the losses at the order, and the part of delta that truncation may cost.
+    """
+    # Approximate error of a step's spectrum, relative to its tilted mass, in float64. Tightness only.
+    rounding = 2e-14
+    # Nats by which rounding may be larger than at the order where it is least, where it tells at all. Tightness only.
+    noise = 2.0
+    # Share of the error aimed at that truncation may make. Tightness only.
+    spared = 0.01
+    # Nats by which a Chernoff bound on delta typically lies above delta. Tightness only. Small probabilities far out
+    # count for so much.
+    looseness = 2.0
     # Chernoff's bounds at the orders of the last look, and the variances of the tilted sum.
-    shares, total, cumulants = sums_of(logs[:, None, :] + orders[None, :, None] * losses[:, None, :])
+    losses = sketch.losses[:, None, :]
+    shares, total, cumulants = _sums_of(sketch.logs[:, None, :] + orders[None, :, None] * losses)
     shares = shares / total
-    mean = jnp.sum(shares * losses[:, None, :], axis=2, keepdims=True)
-    variances = of_sum(jnp.sum(shares * (losses[:, None, :] - mean) ** 2, axis=2))
-    loss = of_sum(cumulants) + log_peak(orders) - orders * epsilon
+    mean = jnp.sum(shares * losses, axis=2, keepdims=True)
+    variances = sketch.of_sum(jnp.sum(shares * (losses - mean) ** 2, axis=2))
+    loss = sketch.of_sum(cumulants) + log_peak(orders) - orders * epsilon
     loss = jnp.where(jnp.isfinite(loss), loss, jnp.inf)
-    best = orders[0]
     least = jnp.maximum(jnp.min(estimates), -710.0)
     delta = jnp.where(asked.is_epsilon, asked.value, jnp.exp(least - looseness))
-    of_epsilon = (asked.relative * epsilon + asked.absolute) * best
+    of_epsilon = (asked.relative * epsilon + asked.absolute) * orders[0]
     aim = jnp.clip(
         jnp.where(asked.is_epsilon, of_epsilon, asked.relative + asked.absolute / jnp.maximum(delta, TINY)), 1e-12, 1.0
     )
-
-    # Among the orders at which rounding does not tell, if there are any, the one with the narrowest sum is chosen. A
-    # tilt that is given was chosen for a larger sum, of which this one is a part: its excess here means nothing.
+    # A tilt that is given was chosen for a larger sum, of which this one is a part: its excess here means nothing.
     excess = (loss - least if asked.order is None else jnp.zeros_like(loss)) + looseness
     tails = jnp.log(spared * aim) - excess
-    is_noisy = excess > jnp.maximum(jnp.log(0.1 * aim) - jnp.log(rounding * copies), jnp.min(excess) + noise)
+    is_noisy = excess > jnp.maximum(jnp.log(0.1 * aim) - jnp.log(rounding * sketch.copies), jnp.min(excess) + noise)
     width = jnp.where(is_noisy, jnp.inf, -tails * variances)
     chosen = jnp.minimum(first_index(width <= 1.02 * jnp.min(width)), len(orders) - 1)
     chosen = chosen if asked.order is None else jnp.zeros_like(chosen)
-    order, tail, deviation = orders[chosen], tails[chosen], jnp.sqrt(variances[chosen])
     cumulant = cumulants[:, chosen][:, None]
-    # Each loss's window: mass below it is moved up to it, and mass above it counts as infinite. The first costs tilted
-    # mass, the second delta itself; each may take its share of the error.
-    raised = jnp.log(below) + order * edges[:, 1:] - cumulant
-    first = jnp.sum(raised <= tail - jnp.log(copies), axis=1)
-    last = jnp.maximum(CELLS - jnp.sum(beyond + above <= spared * aim * delta / copies, axis=1), 1)
-    low, high = (jnp.take_along_axis(edges, i[:, None], axis=1) for i in (jnp.minimum(first, last - 1), last))
-    # The spacing of points follows the smooth part of the density: an atom on a point is exact on any mesh.
-    atom = known.anchors[:, :1]
-    holds_atom = (edges[:, :-1] <= atom) & (edges[:, 1:] >= atom)
-    smooth = weigh(orders[:1], epsilon)[:, 0]
-    smooth = jnp.where(holds_atom, 0.0, jnp.exp(smooth - jnp.max(smooth, axis=1, keepdims=True)))
-    smooth = smooth / jnp.maximum(jnp.sum(smooth, axis=1, keepdims=True), TINY)
-    middle, half, spacing, costs, lengths = _apart(edges, smooth, low, high)
-    is_even = jnp.isfinite(known.anchors[:, 1] - known.anchors[:, 0])
-    spacing = jnp.where(is_even[:, None], 1.0, spacing)
-    lengths = jnp.where(runs, jnp.where(is_even, (high - low)[:, 0], lengths), 0.0)
-    # With several losses, each has a mesh that is a power of two times the common one.
-    if len(k) > 1:
-        scale = _scales(jnp.where(runs, k * jnp.where(is_even, 1.0, costs), 0.0), lengths, k)
-        lengths, spacing = lengths / scale, spacing * scale[:, None]
-    # A loss of a single value needs a positive mesh, too.
-    finest = fine * jnp.max(jnp.where(runs[:, None], jnp.abs(jnp.concatenate([low, high], axis=1)), 0.0))
-    mesh = jnp.maximum(spare * jnp.max(lengths) / (points - margin), jnp.maximum(finest, 1e-30))
+    return orders[chosen], tails[chosen], jnp.sqrt(variances[chosen]), cumulant, spared * aim * delta
 
-    # The sum's window: Chernoff's bounds, from the sketches, on where the tilted sum lies about its mean, the best of
-    # all rates on either side. Losses are taken from their means, as the exponentials would lose the differences.
-    shares = jnp.exp(logs + order * losses - cumulant)
-    mean = jnp.sum(shares * losses, axis=1, keepdims=True)
-    apart = jnp.clip(losses, low, high) - mean
-    span = jnp.max(jnp.where(runs, (high - low)[:, 0], 0.0))
+
+def _window_of_sum(
+    sketch: _Sketch, shares: Array, apart: Array, span: Array, deviation: Array, tail: Array
+) -> tuple[Array, Array, Array]:
+    """Returns how far the tilted sum reaches above and below its mean, and the least rate of Chernoff's bounds on it.
+
+    ``shares`` (m, cells) are the tilted masses and ``apart`` the losses from their means; the best of all rates counts
+    on either side.
+    """
+    # Factor by which a window is wider than its sketch's. Tightness only.
+    wider = 1.04
+    # Least rate, in units of one over the sum's standard deviation. Tightness only. It is capped at one over the
+    # longest window of a loss.
+    gentle = 0.2
     rate = 1 / jnp.maximum(deviation / gentle, span)
     signed = jnp.asarray(np.concatenate([RATES, -RATES])) * rate
     grown = jnp.where(shares[:, None, :] > 0, jnp.expm1(signed[None, :, None] * apart[:, None, :]), 0.0)
-    ends = (of_sum(jnp.log1p(jnp.sum(shares[:, None, :] * grown, axis=2))) - tail) / signed
+    ends = (sketch.of_sum(jnp.log1p(jnp.sum(shares[:, None, :] * grown, axis=2))) - tail) / signed
     ends = jnp.where(jnp.isfinite(ends), jnp.abs(ends), jnp.inf).reshape(2, -1)
     above_mean, below_mean = jnp.min(ends, axis=1) * wider
-    width = above_mean + below_mean + 8 * mesh
-    room = 1.0 * CIRCLE * points - 16
-    # Whether the spectrum falls below the truncation error: first at the highest of the frequencies that would be
-    # known, from the characteristic functions of the sketches.
-    turns = (
-        np.array([0.7, 0.85, 1.0])[None, :, None]
-        * (2 * np.pi * frequencies_for(points) / 4 / width)
-        * apart[:, None, :]
-    )
+    return above_mean, below_mean, rate
+
+
+def _decay(
+    sketch: _Sketch, shares: Array, apart: Array, spacing: Array, half: Array, mesh: Array, width: Array, known: int
+) -> Array:
+    """Returns about the log to which the spectrum of the sum falls beyond the ``known`` frequencies of a long circle.
+
+    ``spacing`` (m, cells) is in units of the mesh, and ``half`` (m, 1) the width of half of the losses.
+    """
+    # Nats by which each step lowers the bound on frequencies beyond the known ones, at the least. A guess; speed only.
+    # The bound itself is computed from the masses. This estimate only decides whether the spectrum is taken whole.
+    least_steady = 0.22
+    powers = np.exp2(np.arange(WIDEST + 1.0))
+    # Values of 1 - cos(m w) at w = 2 pi / 3 n, n (rows) and m powers of two, m at most n: about the least near by. An
+    # estimate, used with `least_steady`.
+    gains = np.tril(2 * np.sin(np.pi / 3 * powers[None, :] / powers[:, None]) ** 2)
+    # First at the highest of the frequencies that would be known, from the characteristic functions of the sketches.
+    turns = np.array([0.7, 0.85, 1.0])[None, :, None] * (2 * np.pi * known / 4 / width) * apart[:, None, :]
     cosine, sine = (jnp.sum(shares[:, None, :] * part, axis=2) for part in (jnp.cos(turns), jnp.sin(turns)))
-    decay = jnp.max(of_sum(jnp.log(cosine**2 + sine**2 + TINY) / 2))
+    decay = jnp.max(sketch.of_sum(jnp.log(cosine**2 + sine**2 + TINY) / 2))
     # Then beyond them. The bound on frequencies up to pi over a distance falls with each step whose points are at most
     # that far apart, by the overlap of its law with its own shift by the distance, here that of a normal law.
-    distances = mesh * _DISTANCES
+    distances = mesh * powers
     nearest = mesh * jnp.min(spacing, axis=1, keepdims=True)
     overlap = jnp.exp(-0.23 * (distances[None] / half) ** 2)
-    steady = of_sum(jnp.where(nearest <= distances[None], least_steady * overlap, 0.0))
+    steady = sketch.of_sum(jnp.where(nearest <= distances[None], least_steady * overlap, 0.0))
     # At pi over a distance the best of the bounds by shorter distances counts.
     steady = jnp.max(gains * steady[None], axis=1)
-    is_beyond = (distances < width / (2 * frequencies_for(points))) | (_DISTANCES == 1)
-    steady = jnp.min(jnp.where(is_beyond, steady, jnp.inf))
-    has_atoms = jnp.any(runs & jnp.isfinite(known.anchors[:, 0]))
-    falls = (jnp.maximum(decay, -steady) <= tail - jnp.log(room)) & ~has_atoms
-    is_whole = (width <= room * mesh) | ~falls | asked.is_whole
-    # On a circle that would be too short the mesh is coarser; the distances between points far out stay about the same.
-    coarser = jnp.where(is_whole, jnp.maximum(width / room / mesh, 1.0), 1.0)
-    mesh, spacing = mesh * coarser, jnp.maximum(spacing / power_of_two(jnp.floor(jnp.log2(coarser))), 1.0)
-    return _Guess(order, mesh, is_whole, width, below_mean, rate, low[:, 0], high[:, 0], middle, spacing)
+    is_beyond = (distances < width / (2 * known)) | (powers == 1)
+    return jnp.maximum(decay, -jnp.min(jnp.where(is_beyond, steady, jnp.inf)))
 
 
 def _apart(edges: Array, shares: Array, low: Array, high: Array) -> tuple[Array, ...]:
@@ -499,12 +536,17 @@ def _scales(costs: Array, lengths: Array, k: Array) -> Array:
     With u the length of the window that has the finest mesh, each loss costs as the square of its own length or of u,
     whichever is larger.
     """
+    # Factor by which the cost of all losses may rise for the finest mesh to be less fine. Tightness only.
+    alike = 1.25
+    # Least number of steps on the finest mesh. Tightness only. Nothing else makes a spectrum fall at its highest
+    # frequencies.
+    finest = 128
     # Each loss's length is tried for u: the total cost, and the number of runs that would be on the finest mesh.
     of_unit = jnp.sum(costs[None, :] * jnp.maximum(lengths[None, :], lengths[:, None]) ** 2, axis=1)
     copies = jnp.sum(jnp.where(lengths[None, :] <= lengths[:, None], k[None, :], 0.0), axis=1)
-    fits = of_unit <= ALIKE * jnp.sum(costs * lengths**2)
+    fits = of_unit <= alike * jnp.sum(costs * lengths**2)
     unit = jnp.max(jnp.where(fits, lengths, 0.0))
-    unit = jnp.maximum(unit, jnp.min(jnp.where(copies >= jnp.minimum(FINEST, jnp.sum(k)), lengths, jnp.inf)))
+    unit = jnp.maximum(unit, jnp.min(jnp.where(copies >= jnp.minimum(finest, jnp.sum(k)), lengths, jnp.inf)))
     wider = jnp.clip(jnp.ceil(jnp.log2(jnp.maximum(lengths, unit) / unit)), 0, WIDEST)
     return power_of_two(wider)
 
