@@ -6,7 +6,7 @@ law for the contour and the moments for Rényi curves, and then the mechanisms.
 
 * :mod:`.mechanism` and :mod:`.pair`: the interfaces of both; :mod:`.normal`: functions of the normal law;
 * :mod:`.gaussian`: Gaussian noise, also on Poisson samples; :mod:`.fixed_batches`: on batches of a fixed size;
-* :mod:`.shifted_noise`: Laplace noise, and mixtures of shifts; :mod:`.groups`: several examples at once;
+* :mod:`.laplace`: Laplace noise; :mod:`.shifted_noise`: mixtures of shifts; :mod:`.groups`: several examples at once;
 * :mod:`.finite`: losses that are atoms, or known by their distribution; :mod:`.approximate_dp`: a guarantee alone;
 * :mod:`.allocation`: random allocation; :mod:`.matrix`: correlated noise; :mod:`.sparse_vector`: one event among many;
 * :mod:`.by_curve`: mechanisms known by their Rényi curve alone;
@@ -40,10 +40,11 @@ from jaxacct.mechanisms.fixed_batches import (
 )
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian, TruncatedPoissonGaussian
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup, WithoutReplacementGroup, group
+from jaxacct.mechanisms.laplace import Laplace, PoissonSubsampledLaplace
 from jaxacct.mechanisms.matrix import MatrixMechanism, TreeAggregation
 from jaxacct.mechanisms.mechanism import DIRECTIONS as DIRECTIONS
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
-from jaxacct.mechanisms.shifted_noise import GaussianMixture, Laplace, PoissonSubsampledLaplace
+from jaxacct.mechanisms.shifted_noise import GaussianMixture
 from jaxacct.mechanisms.sparse_vector import AboveThreshold, GaussianAboveThreshold
 
 __all__ = [

@@ -43,6 +43,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.gaussian import SampledGaussian
+from jaxacct.mechanisms.laplace import SampledLaplace
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions
 from jaxacct.mechanisms.normal import sampled_delta
 from jaxacct.mechanisms.pair import (
@@ -65,7 +66,7 @@ from jaxacct.mechanisms.pair import (
     reflect,
     tilted_shares,
 )
-from jaxacct.mechanisms.shifted_noise import SampledLaplace, ShiftedNoisePair
+from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import (
     UNIT_ROUNDOFF,

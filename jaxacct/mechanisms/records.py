@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxacct import mechanisms, selection
-from jaxacct.mechanisms import Mechanism
+from jaxacct.mechanisms.mechanism import Mechanism
 from jaxacct.selection import Trials
 
 __all__ = ["kind_of", "mechanism_of", "record_of"]

@@ -1,16 +1,17 @@
-"""Mixtures of shifted noise: the pair, the laws of its loss, and the Laplace mechanisms and mixtures that have it.
+"""Mixtures of shifted noise: the pair, the laws of its loss, and Gaussian noise on a random sensitivity.
 
 Noise of one scale lies around finitely many locations, with weights that differ between P and Q. So it is for Laplace
-mechanisms, alone and on samples, for replacement of an example, and for a random sensitivity. Where the loss
-log P/Q is nondecreasing in the noise x, cells of the loss are cells of x, whose ends a monotone inversion finds. The
-characteristic function is an integral over x of P^(1+t+iw) Q^-(t+iw), analytic beside the real line. In reading order:
+mechanisms (:mod:`.laplace`), for replacement of an example in a Gaussian sample, and for a random sensitivity. Where
+the loss log P/Q is nondecreasing in the noise x, cells of the loss are cells of x, whose ends a monotone inversion
+finds. The characteristic function is an integral over x of P^(1+t+iw) Q^-(t+iw), analytic beside the real line. In
+reading order:
 
 1. :func:`invert`: the inverse of a nondecreasing function, with a bracket;
 2. :class:`Noise`: all that a pair needs of its noise, and sums over mixtures;
 3. :class:`GaussianNoise`, and its law by a trapezoid rule;
 4. :class:`LaplaceNoise`, and its law by panels;
 5. :class:`ShiftedNoisePair`: the pair itself;
-6. the mechanisms :class:`Laplace`, :class:`PoissonSubsampledLaplace` and :class:`GaussianMixture`.
+6. pairs of samples, and the mechanism :class:`GaussianMixture`.
 
 Sources: Trefethen and Weideman (2014), Theorem 5.1, for quadrature; Mironov (2017), Corollary 3 and Table II, for Rényi
 divergences of plain shifts.
@@ -30,7 +31,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, less_noise, nothing_sampled
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
 from jaxacct.mechanisms.normal import normal_cells
 from jaxacct.mechanisms.pair import (
     CELLS,
@@ -847,7 +848,7 @@ def _log_densities(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Mechanisms with Laplace noise, and with Gaussian noise on a random sensitivity: pairs of shifted noise.
+# Pairs of shifted noise, plain and on samples, and Gaussian noise on a random sensitivity.
 #
 # Batch axes stand in front of the axis of shifts.
 # ----------------------------------------------------------------------------------------------------
@@ -909,98 +910,6 @@ def mixture_pair(
     if direction == "remove":
         return ShiftedNoisePair(s, locations, mixture, base)
     return ShiftedNoisePair(s, -locations, base, mixture)
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class Laplace(Mechanism):
-    """Laplace mechanism: a query of L1 sensitivity 1 plus independent Laplace noise on each coordinate.
-
-    Attributes:
-        scale (...): scale of the noise over the query's L1 sensitivity; (1/scale, 0)-DP. 0 means no noise, and every
-            accountant answers with an infinite epsilon.
-
-    Relations: "add_or_remove" (default), "remove", "add", "zero_out", one pair for all of them by symmetry; "replace",
-    under which the query moves by up to 2.
-
-    Source: Dwork, McSherry, Nissim and Smith (2006), "Calibrating noise to sensitivity in private data analysis". Many
-    coordinates are dominated by one that moves by the sum of their shifts: the hockey-stick divergence of two
-    coordinates with shifts a and b (noise scale 1) is at most that of one with a + b, ``1 - e^((epsilon - a - b)/2)``;
-    it is ``1 - e^((epsilon - a - b)/2) (1 + c)`` with c = min(a, b, (a + b - |epsilon|)/2)/2 where |epsilon| < a + b,
-    and the same beyond.
-
-    >>> Laplace(scale=2.0).relations
-    ('add_or_remove', 'remove', 'add', 'replace', 'zero_out')
-    """
-
-    scale: ArrayLike
-
-    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
-    tight: ClassVar[bool] = True
-
-    def validate(self) -> None:
-        validation.check_noise_scale(self.scale)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.scale)
-
-    def of_group(self, size: int) -> Laplace:
-        return Laplace(less_noise(self.scale, size))
-
-    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the one pair of noise around the shift against noise around 0; its mirror image is the same."""
-        shift = 2.0 if "replace" in directions(self, relation) else 1.0
-        return (shifted_pair(self.scale, shift, "laplace"),)
-
-
-@dataclass(frozen=True)
-class SampledLaplace(Mechanism):
-    """The base of Laplace mechanisms on a sample of the examples: their two fields, and when nothing is released."""
-
-    scale: ArrayLike
-    sampling_rate: ArrayLike
-
-    def validate(self) -> None:
-        validation.check_noise_scale(self.scale)
-        validation.check_sampling_rate(self.sampling_rate, zero=True)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.scale, self.sampling_rate)
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class PoissonSubsampledLaplace(SampledLaplace):
-    """Laplace mechanism on a Poisson sample: each example takes part independently with probability ``sampling_rate``.
-
-    Attributes:
-        scale (...): scale of the Laplace noise over the L1 norm of one example's contribution.
-        sampling_rate (...): probability of each example to be in the batch, in (0, 1]; shapes broadcast.
-
-    Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". Fixed-size batches are *not* this
-    mechanism.
-
-    Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function",
-    Theorem 11; replacement as for :class:`.PoissonSubsampledGaussian`.
-
-    >>> PoissonSubsampledLaplace(scale=1.0, sampling_rate=0.01).batch_shape
-    ()
-    """
-
-    relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add", "replace", "zero_out")
-    tight: ClassVar[bool] = True
-
-    def of_group(self, size: int) -> Mechanism:
-        from jaxacct.mechanisms.groups import PoissonSubsampledGroup  # whose pair is one of shifted noise
-
-        return PoissonSubsampledGroup(self.scale, self.sampling_rate, size, noise="laplace")
-
-    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns one pair for each direction: (mixture, base), (base, mixture), or one of two mixtures."""
-        return tuple(
-            subsampled_pair(self.scale, self.sampling_rate, direction, "laplace")
-            for direction in directions(self, relation)
-        )
 
 
 @register_dataclass
