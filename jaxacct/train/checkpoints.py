@@ -44,9 +44,9 @@ from jaxacct import json_files, validation
 from jaxacct.json_files import PRIVATE, synchronize, write_whole
 from jaxacct.train.copies import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, tree_of
 from jaxacct.train.models import without_params
-from jaxacct.train.saving import agreed_key, fingerprint, meet, writes
+from jaxacct.train.saving import agreed_key, meet, writes
 from jaxacct.train.state import Progress, TrainState
-from jaxacct.train.trainer import DPTrainer
+from jaxacct.train.trainer import DPTrainer, fingerprint
 
 SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.json", "states", "lock"
 """Names within a run's folder: settings, write-ahead record, checkpoints, and the file that is locked."""

@@ -1,8 +1,7 @@
-"""Borders of a run: the other processes that make it, and the programs that know it again or take its model.
+"""Borders of a run: the other processes that make it, and the programs that take its model.
 
 * :func:`agreed_key` to :func:`meet`: several processes that make one run together, each with devices of its own
   (:func:`jax.distributed.initialize`);
-* :func:`fingerprint`: the settings by which a run is known again;
 * :func:`save_model`, :func:`load_model`, :func:`export_inference`: models that may be given away.
 
 All processes of a run execute the same program with the same arguments. What a process would decide by itself, such as
@@ -15,10 +14,9 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
-import re
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +26,7 @@ from jax import export
 from jaxtyping import PyTree
 
 from jaxacct.train.copies import arrays_of, describe, differences, digest, place
-from jaxacct.train.keys import ENTROPY
 from jaxacct.train.models import copy_module
-from jaxacct.train.sampling.correlated import Correlated, drawn_by
-from jaxacct.train.state import name_of
-
-if TYPE_CHECKING:
-    from jaxacct.train.trainer import DPTrainer
 
 
 def agreed_key(key: jax.Array) -> jax.Array:
@@ -94,67 +86,6 @@ def meet(where: str) -> None:
         from jax.experimental import multihost_utils
 
         multihost_utils.sync_global_devices(where)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Fingerprint of a run: the public settings by which it is known again.
-# ----------------------------------------------------------------------------------------------------
-
-
-def fingerprint(trainer: DPTrainer) -> dict[str, str]:
-    """Returns what must be the same for a run to be continued by ``trainer``, by name.
-
-    It has the public size of the data and the shape of an example, nothing of the loss, the names of functions in a
-    policy, a digest of the frozen parameters, which are public, and the shapes of the optimizer's state: the learning
-    rate may change. A digest of the examples would be a statement on private data.
-
-    >>> import numpy as np, optax
-    >>> from flax import nnx
-    >>> from jaxacct.train import DPTrainer
-    >>> trainer = DPTrainer(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), lambda m, x: m(x)[0], optax.sgd(0.1),
-    ...                     (np.ones((50, 2), np.float32),), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
-    ...                     expected_batch_size=10, clip_norm=1.0, seed=0)
-    >>> fingerprint(trainer)["clipping"], fingerprint(trainer)["parameters kernel"]
-    ('Flat(clip_norm=1.0)', 'float32 (2, 1)')
-    """
-    entries = {
-        "examples": trainer.sampler.num_examples,  # the public number
-        "an example": ", ".join(describe(part) for part in jax.tree.leaves(trainer.source.example)),
-        "epsilon": trainer.epsilon,
-        "delta": trainer.delta,
-        "ledger": trainer.ledger_kind,
-        "policy": trainer.policy,
-        "sampler": drawn_by(trainer.sampler),
-        "clipping": trainer.clipping,
-        "metrics": trainer.program.metrics,
-        "seed": _seed(trainer),
-    }
-    if isinstance(trainer.sampler, Correlated):
-        numbers = [leaf for leaf in jax.tree.leaves(trainer.noise) if isinstance(leaf, np.ndarray)]
-        if not numbers and trainer.noise is not None:
-            # No arrays to see: C^-1 of the first 32 steps tells it apart. More would tell more, for a little time.
-            first = np.eye(min(trainer.sampler.steps, 32))
-            numbers = [np.asarray(jax.jit(trainer.noise.solve)(first), np.float32).round(4) + 0.0]
-        entries["noise"] = f"{trainer.sampler.noise}, {digest(arrays_of(numbers))[:16]}"
-    if trainer.menu is not None:
-        entries["menu"] = trainer.menu.fingerprint()
-    if trainer.plan is not None:
-        entries["planned steps"] = trainer.plan.steps
-        entries["beside the steps"] = trainer.plan.queries
-    if frozen := arrays_of(nnx.filter_state(trainer.constants, nnx.Param)):
-        entries["frozen parameters"] = digest(frozen)[:16]
-    parts = {"parameters": trainer.state.params, "frozen": trainer.constants, "optimizer": trainer.state.opt_state}
-    for name, tree in parts.items():
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            entries[f"{name} {name_of(path)}"] = describe(leaf)
-    # A function's printed form tells its address in memory, which differs between processes.
-    return {name: re.sub(r" at 0x[0-9a-f]+", "", str(value)) for name, value in entries.items()}
-
-
-def _seed(trainer: DPTrainer) -> str:
-    if not isinstance(trainer.seed, str) or trainer.seed == ENTROPY:
-        return str(trainer.seed)
-    return f"{trainer.seed}, {digest(arrays_of(trainer.state.key))[:16]}"
 
 
 # ----------------------------------------------------------------------------------------------------

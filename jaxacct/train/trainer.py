@@ -3,13 +3,14 @@
 :class:`DPTrainer` checks and copies what it is given (:mod:`jaxacct.train.settings`), keeps the state, and runs the
 step (:class:`.StepProgram`, where a diagram shows one). The road of a step is :meth:`DPTrainer.fit`, which evaluates
 and records; ``_advance``, which has a keeper write the spend down before and the state after; ``_compute``, which calls
-the compiled program; and :meth:`.StepProgram.run`.
+the compiled program; and :meth:`.StepProgram.run`. :func:`fingerprint` has the settings by which a run is known again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
 import warnings
@@ -34,17 +35,27 @@ from jaxacct.processes import progress as progress_bar
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
-from jaxacct.train.copies import Sealed, copy_tree, fixed_setting, owned_settings, place
+from jaxacct.train.copies import (
+    Sealed,
+    arrays_of,
+    copy_tree,
+    describe,
+    digest,
+    fixed_setting,
+    owned_settings,
+    place,
+)
 from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
 from jaxacct.train.metrics import Metrics, check_parameters, root_mean_square
 from jaxacct.train.models import ExampleLoss, Trainable, check_module, merge_params, split_params
 from jaxacct.train.noise import start
 from jaxacct.train.planned import PlannedLedger, SideQuery, delta_left
 from jaxacct.train.sampling import Sampler, present_of
-from jaxacct.train.saving import agreed_key, asked_anywhere, check_same, check_settings, fingerprint, save_model
+from jaxacct.train.sampling.correlated import Correlated, drawn_by
+from jaxacct.train.saving import agreed_key, asked_anywhere, check_same, check_settings, save_model
 from jaxacct.train.settings import Items, Ledger
 from jaxacct.train.sources import ArraySource, source_of, stream
-from jaxacct.train.state import Evaluation, Keeper, Progress, Rules, TrainState, layout_of
+from jaxacct.train.state import Evaluation, Keeper, Progress, Rules, TrainState, layout_of, name_of
 from jaxacct.train.step import StepProgram, strongly_typed
 
 P = ParamSpec("P")
@@ -701,3 +712,64 @@ def _number(value: Any) -> float:
             f"evaluate returned {value!r}: return one number, such as an accuracy. The steps so far are made and paid "
             "for; fit called again goes on from there."
         ) from None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Fingerprint of a run: the public settings by which it is known again.
+# ----------------------------------------------------------------------------------------------------
+
+
+def fingerprint(trainer: DPTrainer) -> dict[str, str]:
+    """Returns what must be the same for a run to be continued by ``trainer``, by name.
+
+    It has the public size of the data and the shape of an example, nothing of the loss, the names of functions in a
+    policy, a digest of the frozen parameters, which are public, and the shapes of the optimizer's state: the learning
+    rate may change. A digest of the examples would be a statement on private data.
+
+    >>> import numpy as np, optax
+    >>> from flax import nnx
+    >>> from jaxacct.train import DPTrainer
+    >>> trainer = DPTrainer(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), lambda m, x: m(x)[0], optax.sgd(0.1),
+    ...                     (np.ones((50, 2), np.float32),), epsilon=2.0, delta=1e-3, noise_multiplier=3.0,
+    ...                     expected_batch_size=10, clip_norm=1.0, seed=0)
+    >>> fingerprint(trainer)["clipping"], fingerprint(trainer)["parameters kernel"]
+    ('Flat(clip_norm=1.0)', 'float32 (2, 1)')
+    """
+    entries = {
+        "examples": trainer.sampler.num_examples,  # the public number
+        "an example": ", ".join(describe(part) for part in jax.tree.leaves(trainer.source.example)),
+        "epsilon": trainer.epsilon,
+        "delta": trainer.delta,
+        "ledger": trainer.ledger_kind,
+        "policy": trainer.policy,
+        "sampler": drawn_by(trainer.sampler),
+        "clipping": trainer.clipping,
+        "metrics": trainer.program.metrics,
+        "seed": _seed(trainer),
+    }
+    if isinstance(trainer.sampler, Correlated):
+        numbers = [leaf for leaf in jax.tree.leaves(trainer.noise) if isinstance(leaf, np.ndarray)]
+        if not numbers and trainer.noise is not None:
+            # No arrays to see: C^-1 of the first 32 steps tells it apart. More would tell more, for a little time.
+            first = np.eye(min(trainer.sampler.steps, 32))
+            numbers = [np.asarray(jax.jit(trainer.noise.solve)(first), np.float32).round(4) + 0.0]
+        entries["noise"] = f"{trainer.sampler.noise}, {digest(arrays_of(numbers))[:16]}"
+    if trainer.menu is not None:
+        entries["menu"] = trainer.menu.fingerprint()
+    if trainer.plan is not None:
+        entries["planned steps"] = trainer.plan.steps
+        entries["beside the steps"] = trainer.plan.queries
+    if frozen := arrays_of(nnx.filter_state(trainer.constants, nnx.Param)):
+        entries["frozen parameters"] = digest(frozen)[:16]
+    parts = {"parameters": trainer.state.params, "frozen": trainer.constants, "optimizer": trainer.state.opt_state}
+    for name, tree in parts.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            entries[f"{name} {name_of(path)}"] = describe(leaf)
+    # A function's printed form tells its address in memory, which differs between processes.
+    return {name: re.sub(r" at 0x[0-9a-f]+", "", str(value)) for name, value in entries.items()}
+
+
+def _seed(trainer: DPTrainer) -> str:
+    if not isinstance(trainer.seed, str) or trainer.seed == ENTROPY:
+        return str(trainer.seed)
+    return f"{trainer.seed}, {digest(arrays_of(trainer.state.key))[:16]}"

@@ -1,6 +1,7 @@
 """The layout that CONTRIBUTING.md promises: imports point one way, files are small, and what a page links to exists."""
 
 import ast
+import graphlib
 import importlib
 import itertools
 import json
@@ -68,6 +69,27 @@ def test_imports_point_one_way(room):
     above = set(ROOMS[ROOMS.index(room) + 1 :])
     wrong = [f"{path.relative_to(ROOT)}: {name}" for path in files for name in imported(path) if room_of(name) in above]
     assert not wrong
+
+
+def file_of(module: str) -> pathlib.Path | None:
+    """The file of a module of the library, if there is one of that name."""
+    path = ROOT / module.replace(".", "/")
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None)
+
+
+def test_no_files_import_each_other():
+    """Neither straight nor by a detour, nor within functions, nor for types; the package's face imports when asked."""
+    above: dict[pathlib.Path, set[pathlib.Path]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        names = set(imported(path))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("jaxacct."):
+                # A name may be that of a file in the folder; then the folder's face is passed, and not asked.
+                files = {name for alias in node.names if file_of(name := f"{node.module}.{alias.name}")}
+                names = names - {node.module} | files if len(files) == len(node.names) else names | files
+        above[path] = {file for name in names if (file := file_of(name)) not in (None, PACKAGE / "__init__.py")}
+    del above[PACKAGE / "__init__.py"]
+    list(graphlib.TopologicalSorter(above).static_order())  # raises CycleError, with the circle
 
 
 def test_the_page_has_the_floors_in_their_order():

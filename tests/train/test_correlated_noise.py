@@ -37,7 +37,7 @@ from jaxacct.train import (
 )
 from jaxacct.train.checkpoints import SPENDS
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler, RandomAllocationSampler
-from jaxacct.train.saving import fingerprint
+from jaxacct.train.trainer import fingerprint
 
 EXAMPLES, GROUPS, STEPS = 200, 4, 12
 ROOT = square_root(GROUPS)

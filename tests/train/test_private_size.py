@@ -14,8 +14,8 @@ from jaxacct import strategies, train
 from jaxacct.cli import build_parser, training
 from jaxacct.specs import unit_of
 from jaxacct.train.sampling import PoissonSampler
-from jaxacct.train.saving import fingerprint
 from jaxacct.train.settings import public_size
+from jaxacct.train.trainer import fingerprint
 
 x = np.random.default_rng(0).normal(size=(31, 3)).astype(np.float32)
 weights = np.ones(31, np.float32)
