@@ -44,6 +44,7 @@ from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.numerics.precision import in_float64, scope
 from jaxacct.numerics.programs import as_it_is
 from jaxacct.policies import Constant, Policy, Setting
+from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import ClippedSum, Routes, clip_and_sum, routes
 from jaxacct.train.clipping.query import check_loss
 from jaxacct.train.clipping.rows import map_rows
@@ -52,8 +53,7 @@ from jaxacct.train.metrics import UNIT, Metrics, all_finite, check_gradients, no
 from jaxacct.train.models import ExampleLoss, merge_params
 from jaxacct.train.noise import deviation_of_mean, privatize_step
 from jaxacct.train.planned import PlannedLedger
-from jaxacct.train.sampling import PoissonSampler, Sampler
-from jaxacct.train.sampling.correlated import strategy_of
+from jaxacct.train.sampling import Correlated, PoissonSampler, Sampler
 from jaxacct.train.state import Layout, PrivateState, TrainState
 
 SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
@@ -91,6 +91,11 @@ def loss_of_row(
         return loss(params, example, None if key is None else jax.random.fold_in(key, index))
 
     return of_row
+
+
+def strategy_of(sampler: Sampler) -> Strategy | None:
+    """Returns the strategy that correlates the noise on a sampler's batches; None: it is independent."""
+    return sampler.strategy if isinstance(sampler, Correlated) else None
 
 
 def with_noise(

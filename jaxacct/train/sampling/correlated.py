@@ -135,11 +135,6 @@ def drawn_by(sampler: Sampler) -> Sampler:
     return sampler.batches if isinstance(sampler, Correlated) else sampler
 
 
-def strategy_of(sampler: Sampler) -> Strategy | None:
-    """Returns the strategy that correlates the noise on a sampler's batches; None: it is independent."""
-    return sampler.strategy if isinstance(sampler, Correlated) else None
-
-
 # ----------------------------------------------------------------------------------------------------
 # Cyclic Poisson sampling: groups of examples take turns, and a step samples from its group.
 #
