@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import decimal
 import math
+import operator
 import re
 from decimal import Decimal
 from fractions import Fraction
@@ -50,15 +51,12 @@ def _format(value: float | Decimal, spec: str, rounding: str) -> str:
         safe = format(exact, spec.replace("_", ",").replace("#", ""))
         if kind != "n" and not isinstance(value, Decimal):
             # Floats are written shorter, without zeros at the end: that form is used where it is on the safe side, too.
+            is_outward = operator.ge if rounding == decimal.ROUND_CEILING else operator.le
             for close in (exact, _number(safe)):
                 text = format(float(close), spec)
-                if "inf" not in text and _is_outward(_number(text), exact, rounding):
+                if "inf" not in text and is_outward(_number(text), exact):
                     return text
     return safe.replace(",", "_") if "_" in spec else safe
-
-
-def _is_outward(shown: Decimal, exact: Decimal, rounding: str) -> bool:
-    return shown >= exact if rounding == decimal.ROUND_CEILING else shown <= exact
 
 
 def _number(text: str) -> Decimal:

@@ -59,9 +59,10 @@ def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> It
                 if words:
                     said = now
                     print(f"{name}: {words}", file=sys.stderr, flush=True)
-            elif is_first:
+                return
+            if is_first:
                 before, begun, is_first = done, now, False
-            if now - said >= 10.0 and not (is_first and done == before):
+            if now - said >= 10.0:
                 said = now
                 text = f"{name}: {done:,} of {total:,} ({done / total:.0%})"
                 if done > before:
