@@ -72,19 +72,13 @@ SMALL = 64
 """Size up to which shapes do not matter: longer values are done at once with those of their shape. Speed only."""
 
 
-class Known(NamedTuple):
-    """Numbers of the host, which the program holds."""
-
-    value: np.ndarray
-
-
 class Step(NamedTuple):
     """One operation of a plan."""
 
     equation: JaxprEqn
     name: str
     inputs: tuple[Any, ...]
-    """Numbers of values, or :class:`Known`."""
+    """Numbers of values, or arrays of the host, which the program holds."""
     outputs: tuple[int, ...]
 
     @property
@@ -106,7 +100,7 @@ class Plan:
         steps: in the order of the program; only those that the results need.
         constants: numbers of values, with their arrays.
         arguments: numbers of values, those of the program's own constants first.
-        results: numbers of values, or :class:`Known`.
+        results: numbers of values, or arrays of the host.
     """
 
     def __init__(self, program: Jaxpr, whole: Callable[[JaxprEqn], bool]) -> None:
@@ -136,7 +130,7 @@ class Plan:
         values: dict[Var, Any] = dict(zip((*program.constvars, *program.invars), arguments, strict=True))
 
         def read(atom: Any) -> Any:
-            return Known(np.asarray(atom.val, _dtype(atom))) if isinstance(atom, Literal) else values[atom]
+            return np.asarray(atom.val, _dtype(atom)) if isinstance(atom, Literal) else values[atom]
 
         # Calls are replaced by the operations within, so that a plan has no calls but those that are one operation
         # here.
@@ -161,9 +155,9 @@ class Plan:
         # Single numbers of the host alone are computed there: they would be constants of the program, which a compiler
         # might rewrite.
         folded = FOLDED.get(name)
-        if folded and shape == () and dtype == FLOAT64 and all(isinstance(atom, Known) for atom in inputs):
+        if folded and shape == () and dtype == FLOAT64 and all(isinstance(atom, np.ndarray) for atom in inputs):
             with np.errstate(all="ignore"):
-                return [Known(np.asarray(folded(*(atom.value for atom in inputs)), FLOAT64))]
+                return [np.asarray(folded(*inputs), FLOAT64)]
         # Programs within loops and branches are compared by their identity.
         key = name, tuple(sorted(equation.params.items())), tuple(map(_key, inputs))
         is_known = not equation.effects and _is_hashable(key)
@@ -185,7 +179,7 @@ def _is_hashable(key: Any) -> bool:
 
 
 def _key(atom: Any) -> Any:
-    return (str(atom.value.dtype), atom.value.shape, atom.value.tobytes()) if isinstance(atom, Known) else atom
+    return (str(atom.dtype), atom.shape, atom.tobytes()) if isinstance(atom, np.ndarray) else atom
 
 
 class Side(NamedTuple):
@@ -195,6 +189,10 @@ class Side(NamedTuple):
     first: int
     rows: int
     shape: tuple[int, ...]
+
+    def follows(self, other: Side) -> bool:
+        """Returns whether its rows come next after those of another value."""
+        return self.among is other.among and self.first == other.first + other.rows
 
 
 def alone(side: Side) -> Any:
@@ -210,7 +208,7 @@ def together(values: Sequence[Any], shape: tuple[int, ...], inward: Callable[[An
     """Returns values of one kind as rows; small ones are rows of single numbers.
 
     Args:
-        values: each a :class:`Side`, :class:`Known`, or numbers by themselves.
+        values: each a :class:`Side`, an array of the host, or numbers by themselves.
         shape: the shape of one row.
         inward: function that turns numbers of the host into numbers of this arithmetic.
     """
@@ -218,22 +216,17 @@ def together(values: Sequence[Any], shape: tuple[int, ...], inward: Callable[[An
     # Neighbours that are rows of one array, or both of the host, are joined, so that they need no concatenation.
     for value in values:
         last = pieces[-1] if pieces else None
-        if isinstance(value, Known):
-            rows = Known(value.value.reshape(-1, *shape))
-            pieces[len(pieces) - isinstance(last, Known) :] = [
-                Known(np.concatenate([last.value, rows.value])) if isinstance(last, Known) else rows
-            ]
-        elif isinstance(value, Side) and isinstance(last, Side) and last.among is value.among:
-            if last.first + last.rows == value.first:
-                pieces[-1] = last._replace(rows=last.rows + value.rows)
-            else:
-                pieces.append(value)
+        piece = value.reshape(-1, *shape) if isinstance(value, np.ndarray) else value
+        if isinstance(piece, np.ndarray) and isinstance(last, np.ndarray):
+            pieces[-1] = np.concatenate([last, piece])
+        elif isinstance(piece, Side) and isinstance(last, Side) and piece.follows(last):
+            pieces[-1] = last._replace(rows=last.rows + piece.rows)
         else:
-            pieces.append(value)
+            pieces.append(piece)
 
     def rows_of(piece: Any) -> Any:
-        if isinstance(piece, Known):
-            return inward(piece.value)
+        if isinstance(piece, np.ndarray):
+            return inward(piece)
         if isinstance(piece, Side):
             first, last = piece.first, piece.first + piece.rows
             whole = first == 0 and last == jax.tree.leaves(piece.among)[0].shape[0]
@@ -253,9 +246,9 @@ def constant_of(step: Step) -> tuple[Callable[[Any], Any], Any] | None:
     # Either operand may be the constant one; most functions have a short form for one side alone.
     for place, atom in enumerate(step.inputs):
         other = step.inputs[1 - place]
-        if isinstance(atom, Known) and atom.value.size == 1 and not isinstance(other, Known):
+        if isinstance(atom, np.ndarray) and atom.size == 1 and not isinstance(other, np.ndarray):
             # Only where the other operand has the result's shape: the short form does not broadcast.
-            done = beside_constant(step.name, float(atom.value.reshape(())), place == 1)
+            done = beside_constant(step.name, float(atom.reshape(())), place == 1)
             if done is not None and step.operands[1 - place].shape == step.shape:
                 return done, other
     return None
@@ -654,8 +647,8 @@ class _Interpreter:
         values.update(zip(plan.arguments, [*map(self.inward, program.consts), *args], strict=True))
 
         def read(atom: Any) -> Any:
-            if isinstance(atom, Known):
-                return self.inward(atom.value)
+            if isinstance(atom, np.ndarray):
+                return self.inward(atom)
             value = values[atom]
             if isinstance(value, Side):
                 value = values[atom] = alone(value)
@@ -675,18 +668,16 @@ class _Interpreter:
             if len(steps) > 1:
                 self.at_once(kind[0], steps, values)
                 continue
-            found = self.of_step(steps[0], read)
+            (step,) = steps
+            short = constant_of(step)
+            if short is None:
+                found = self.result(step.equation, [read(atom) for atom in step.inputs])
+            else:
+                function, other = short
+                found = [function(read(other))]
             # A result that many operations made is computed once; cheap ones are left to the compiler to fuse.
             is_dear = kind is not None and kind[0] not in CHEAP
-            values.update(zip(steps[0].outputs, _once(found) if is_dear else found, strict=True))
-
-    def of_step(self, step: Step, read: Callable[[Any], Any]) -> list[Any]:
-        """Returns the results of a step."""
-        known = constant_of(step)
-        if known is None:
-            return self.result(step.equation, [read(atom) for atom in step.inputs])
-        done, other = known
-        return [done(read(other))]
+            values.update(zip(step.outputs, _once(found) if is_dear else found, strict=True))
 
     def at_once(self, name: str, steps: Sequence[Step], values: dict[int, Any]) -> None:
         """Adds the values of steps of one kind."""
@@ -698,9 +689,9 @@ class _Interpreter:
 
         def operand(step: Step, place: int) -> Any:
             atom, shape = step.inputs[place], step.shape
-            value = atom if isinstance(atom, Known) else values[atom]
-            if isinstance(value, Known):
-                return Known(np.broadcast_to(value.value, shape))
+            if isinstance(atom, np.ndarray):
+                return np.broadcast_to(atom, shape)
+            value = values[atom]
             if step.operands[place].shape == shape:
                 return value
             value = alone(value) if isinstance(value, Side) else value
