@@ -242,7 +242,7 @@ def _make_buffered(free: Array) -> BufferedToeplitz:
 
 
 def _squared_sensitivity(strategy: Toeplitz, pattern: Pattern) -> Array:
-    """Returns the value of :func:`.strategy.of_toeplitz` for coefficients that do not increase; differentiable."""
+    """Returns the value of :func:`.strategies.of_toeplitz` for coefficients that do not increase; differentiable."""
     impulse = jnp.eye(pattern.steps, 1)[:, 0]
     column = jnp.abs(strategy.multiply(impulse))
     starts = range(0, pattern.most * pattern.separation, pattern.separation)

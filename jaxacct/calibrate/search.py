@@ -239,7 +239,8 @@ def search(
         is_slope (): whether that is known; if not, nothing is called near the least before there is a secant.
     """
 
-    # One step evaluates the setting that the last one chose. Every lane ends: each round counts, up to ROUNDS.
+    # One step evaluates the setting that the last one chose. Every lane ends: each step counts, and ``_goes_on`` has
+    # the most of them.
     def step(state: State, of_lane: tuple[Aim, Any]) -> State:
         aim, given = of_lane
         return _advance(aim, state, evaluate(given, aim.value(state.setting)))
@@ -253,7 +254,7 @@ def search(
 def search_by_calls(evaluate: Callable[[Any], Bounds], aim: Aim, start: Any, slope: Any, is_slope: Any) -> State:
     """Returns what :func:`search` does of a function that is called with numbers, one after the other."""
     state = leave_scope(_first(aim, start, slope, is_slope))
-    # The same steps as the traced loop's, so that both accept the same settings; at most ROUNDS of them.
+    # The same steps as the traced loop's, so that both accept the same settings, and as many of them.
     while bool(_goes_on(state)):
         state = leave_scope(_following(aim, state, evaluate(leave_scope(_value(aim, state.setting)))))
     return state

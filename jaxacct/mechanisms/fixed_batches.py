@@ -74,6 +74,7 @@ from jaxacct.numerics.precision import (
     log_complement,
 )
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.root_search import bisect
 
 SHIFT = 2.0
 """Distance of A and B, in clipping norms: replacing an example changes a sum of contributions of norm 1 by up to 2."""
@@ -554,13 +555,13 @@ def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[
         return np.logaddexp.reduce(np.log(np.maximum(weights, 1e-300)) + (2 * k * x - 2 * k**2) / s**2, axis=0)
 
     def where(falls: bool, target: float, low: float, high: float) -> float:
-        # Bisection, to the last bit, for the x at which the mixture's tail falls, or log a rises, to the target.
-        for _ in range(200):
-            middle = (low + high) / 2
-            x = np.array([middle])
-            value = float(np.sum(weights * _tail((x - 2 * k) / s))) if falls else float(log_a(x)[0])
-            low, high = (middle, high) if (value > target) == falls else (low, middle)
-        return (low + high) / 2
+        # The last x before the mixture's tail falls, or log a rises, to the target.
+        def is_before(x: float) -> bool:
+            at = np.array([x])
+            value = float(np.sum(weights * _tail((at - 2 * k) / s))) if falls else float(log_a(at)[0])
+            return (value > target) == falls
+
+        return bisect(is_before, low, high)
 
     first = where(False, 0.0, 0.0, 2.0 * len(copies))
     # The last point is where the tail is negligible, or where c is as large as is counted, whichever comes first.

@@ -89,7 +89,7 @@ from jaxacct.rounded_sum import binomial_tail
 #
 # The logarithm of r has three forms in this file, for three needs. :func:`log_ratio` keeps the relative accuracy of log
 # r and of r - 1 for any q and z, as moments one by one ask. ``_log_ratio_and_excess`` is the cheaper one of the loop
-# over many orders, which never meets q near 1. ``_log_ratio`` of the law is right to LOG_UNITS, in float32 and pairs as
+# over many orders, which never meets q near 1. ``_log_ratio`` of the law is right to 16 units, in float32 and pairs as
 # well.
 # ----------------------------------------------------------------------------------------------------
 

@@ -315,7 +315,7 @@ class Law(ABC):
     """
 
     has_marks: ClassVar[bool] = False
-    """Whether losses beyond a place may be left out: :meth:`mark_from`, :meth:`marked`, :meth:`kept`."""
+    """Whether losses beyond a place may be left out: :meth:`mark_from`, :meth:`mark`, :meth:`without_marked`."""
 
     recurring: ClassVar[float] = 0.0
     """Approximate modulus to which the characteristic function comes back however far out: the share of atoms.
@@ -325,7 +325,7 @@ class Law(ABC):
     """
 
     is_close: ClassVar[bool] = False
-    """Whether logs of masses and losses are right to LOG_UNITS of themselves, as :func:`moments_and_errors` asks.
+    """Whether logs of masses and losses are right to 16 units of themselves, as :func:`moments_and_errors` asks.
 
     They are not where a loss is the difference of two logarithms that may be far larger.
     """

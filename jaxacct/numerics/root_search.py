@@ -15,10 +15,17 @@ Which search, by what is evaluated:
 - :func:`least_by_secants` for a function that takes seconds a call: a handful of calls;
 - :func:`least_near_root` for a traced function of which every value is a bound: superlinear, elementwise.
 
-Searches that stay elsewhere know more than a condition: :func:`jaxacct.calibrate.search.search`, secants from bounds on
-both sides, which also prove how near the best is; Newton's steps with an error bound of their own for a normal tail
-(:mod:`jaxacct.mechanisms.normal`), for the inverse of an increasing loss
-(:mod:`jaxacct.mechanisms.shifted_noise`) and for the contour (:mod:`jaxacct.saddlepoint.contour`).
+Searches that stay elsewhere know more than a condition, and prove more than that it held:
+
+- :func:`jaxacct.calibrate.search.search`: secants from bounds on both sides, which also prove how near the best is;
+- Newton's steps with an error bound of their own: for a normal tail (:mod:`jaxacct.mechanisms.normal`), for the inverse
+  of an increasing loss (:mod:`jaxacct.mechanisms.shifted_noise`), for the epsilon of a spectrum, whose halvings move
+  both ends of a bracket (:mod:`jaxacct.prv.compose`), and of a line or its saddle point
+  (:mod:`jaxacct.saddlepoint.contour`, :mod:`jaxacct.saddlepoint.solve`);
+- Newton's steps that are monotone by convexity, in a fixed number: stationary points of a sampled Gaussian's moments
+  (:mod:`jaxacct.mechanisms.gaussian`), the reading of a mixture (:mod:`jaxacct.odometers`, which checks the result);
+- the epsilon of one run of Laplace noise, whose bracket grows first (:mod:`jaxacct.saddlepoint.closed_forms`);
+- the referee's, in ball arithmetic: it shares no code with what it judges (:mod:`jaxacct.verify`).
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ class OneRun(NamedTuple):
             return (count < rounds) & jnp.any((low < (1 - 2 * roundoff()) * high) & (high > TINY) & (low < largest))
 
         # The state is the count and, for both sides, the epsilon to evaluate and the ends of the interval. Epsilon 0
-        # comes first, as it is not known to be too small. The loop ends when the ends are neighbours, or at ROUNDS.
+        # comes first, as it is not known to be too small. The loop ends when the ends are neighbours, or after as many
+        # evaluations as ``rounds`` says.
         *_, low, high = jax.lax.while_loop(is_open, halve, (jnp.int32(0), zero, zero, zero + jnp.inf))
         return jnp.where(side, high, low)
 

@@ -329,7 +329,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
         width = (spare * (off + gap) + 16 * u * jnp.abs(value)) / -slope + 8 * u * (1 + jnp.abs(at))
         row = jnp.stack([at, value, slope, below, above])[None]
         seen = jax.lax.dynamic_update_slice(seen, row, (rows, jnp.int32(0)), allow_negative_indices=False)
-        # Once the root is met, or after NEWTON steps, the side looks follow.
+        # Once the root is met, or after ``most_steps`` steps, the side looks follow.
         rows = jnp.where((rows > 0) | (steps >= most_steps) | (gap <= 0.01 * jnp.minimum(below, above)), rows + 1, 0)
         margin = jnp.where(rows <= 1, width, margin)
         at = jnp.where(rows == 0, newton, seen[0, 0] + jnp.where(rows == 1, margin, -margin))

@@ -41,7 +41,7 @@ def privatize(
 
     Args:
         key: typed scalar key, used for nothing else.
-        total: pytree of arrays, the :func:`~jaxacct.train.clipping.clipped_sum`.
+        total: pytree of arrays, the :func:`~jaxacct.train.clipped_sum`.
         noise_multiplier: standard deviation of the noise over ``clip_norm``, the same on every entry. ``inf``: nothing
             is released, which costs 0, and zeros are returned.
         clip_norm: sensitivity of ``total``, at most 2^60: a rule's ``sensitivity``.

@@ -81,7 +81,8 @@ class PrivateGradients:
     examples tell before the first gradient whether the loss mixes examples (:mod:`jaxacct.train.clipping.rows`); of
     gradients that the loop forms itself nobody can tell.
 
-    Raises ValueError where there is neither a plan nor a sampler and a ledger.
+    Raises ValueError where there is neither a plan nor a sampler and a ledger, or the sampler's steps are not paid for
+    one by one; TypeError where the ledger does not pay for noise that is chosen.
 
     >>> private = PrivateGradients.planned(lambda w, x: jnp.sum((w - x) ** 2), 1000, epsilon=2.0, delta=1e-5,
     ...                                    epochs=4, expected_batch_size=100, clip_norm=1.0)
@@ -112,6 +113,19 @@ class PrivateGradients:
             raise ValueError("plan is None: give a sampler and a ledger that pays, or PrivateGradients.planned(...).")
         elif isinstance(self.sampler, Correlated):
             raise ValueError("sampler is of correlated noise, whose steps are one mechanism: give a plan of all of it.")
+        elif self.sampler.steps_per_run > 1:
+            # The first step pays for the whole run, at its own noise: a later one could take less.
+            raise ValueError(
+                f"sampler draws runs of {self.sampler.steps_per_run} steps, each of which is one mechanism of one "
+                "noise: give a plan of them (PrivateGradients.planned), or a sampler whose steps are paid for one by "
+                "one, such as PoissonSampler."
+            )
+        elif not isinstance(self.ledger, Ledger):
+            # A plan's ledger counts steps of the plan's noise, and would not look at the one that is chosen.
+            raise TypeError(
+                f"ledger is a {type(self.ledger).__name__}, which does not pay for noise that is chosen at each step: "
+                "give a filter of jaxacct.filters or an odometer of jaxacct.odometers."
+            )
 
     @classmethod
     def planned(
@@ -184,7 +198,9 @@ class PrivateGradients:
         """Returns gradients whose noise is chosen at each step, and which a filter or an odometer pays for.
 
         Arguments are those of :meth:`planned`, but for ``ledger``: one of :mod:`jaxacct.filters` or
-        :mod:`jaxacct.odometers`. What cut batches cost, ``sampler.overflow_delta``, is taken off its delta by you.
+        :mod:`jaxacct.odometers`. The sampler's steps are paid for one by one: :class:`.PoissonSampler`, or another one
+        whose runs are a single step, as the noise of a longer run is one. What cut batches cost,
+        ``sampler.overflow_delta``, is taken off its delta by you.
 
         Formal guarantee: the ledger's, and the sampler's for cut batches.
 

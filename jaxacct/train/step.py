@@ -136,7 +136,7 @@ class StepProgram:
             (:func:`~jaxacct.train.copies.fixed_setting`): what is charged is what is used.
         epsilon: the reading at which an odometer stops; a filter has its own budget.
         gradient_noise: noise multiplier of the gradients under a constant policy; None under others.
-        microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
+        microbatch_size, ghost: as :func:`~jaxacct.train.clip_and_sum` takes them.
         layout: how rows and parameters lie on several devices; None for one.
         metrics: private means over each batch, paid for by the step; None: none.
     """

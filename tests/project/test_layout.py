@@ -56,6 +56,13 @@ def imported(path: pathlib.Path):
                 yield from (f"jaxacct.{alias.name}" if alias.name in ROOMS else "jaxacct" for alias in node.names)
             elif node.module.startswith("jaxacct."):
                 yield node.module
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+            "import_module",
+            "__import__",
+        ):
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and str(name.value).split(".")[0] == "jaxacct":
+                yield name.value
 
 
 def test_every_room_has_its_place():
@@ -173,6 +180,27 @@ INNER = {"jaxacct.calibrate.targets.least_noise", "jaxacct.selection.DRAWING", "
 """Names that the trainer takes from within a room: two for a search over its settings, and the type of all ledgers."""
 
 
+def reached(path: pathlib.Path):
+    """Yields the attributes of the kernel's modules that a file reads, with the modules' names."""
+    tree = ast.parse(path.read_text())
+    modules = {
+        alias.asname or alias.name: f"jaxacct.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "jaxacct"
+        for alias in node.names
+        if alias.name in ROOMS
+    }
+    for node in ast.walk(tree):
+        chain = ast.unparse(node).split(".") if isinstance(node, ast.Attribute) else [""]
+        module = modules.get(chain[0])
+        # Of a chain of names each is looked for in what is before it, as long as that is a module.
+        for name in chain[1:] if module else ():
+            if file_of(f"{module}.{name}") is None:
+                yield module, name
+                break
+            module = f"{module}.{name}"
+
+
 def test_the_trainer_is_on_the_public_names_of_the_kernel():
     """What a room or a module lists in ``__all__`` is public; the trainer imports nothing else, but from the base."""
     used = set()
@@ -180,6 +208,9 @@ def test_the_trainer_is_on_the_public_names_of_the_kernel():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "jaxacct":
                 used |= {(node.module, alias.name) for alias in node.names}
+            elif isinstance(node, ast.Import):
+                used |= {tuple(a.name.rpartition(".")[::2]) for a in node.names if a.name.startswith("jaxacct.")}
+        used |= set(reached(path))
     wrong = set()
     for module, name in used:
         room = name if module == "jaxacct" else room_of(module)

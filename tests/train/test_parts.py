@@ -1,5 +1,6 @@
 """The parts for a loop of one's own: what they make is what the trainer makes, and no more than is planned."""
 
+import dataclasses
 import functools
 
 import jax
@@ -17,6 +18,7 @@ from jaxacct.train import (
     DPTrainer,
     PoissonSampler,
     PrivateGradients,
+    RandomAllocationSampler,
     split_params,
 )
 from jaxacct.train.models import merge_params
@@ -178,6 +180,23 @@ def test_a_filter_pays_for_noise_chosen_on_the_way_until_it_refuses():
     assert same.step == state.step == 3
     with pytest.raises(ValueError, match="refuses"):
         private.gradient(w, state, (X[indices],), mask, noise_multiplier=1e-3)
+
+
+@pytest.mark.parametrize("sampler", [CyclicPoissonSampler(100, 5, 0.5, 60), RandomAllocationSampler(100, 5, 100)])
+def test_a_run_of_several_steps_has_one_noise_so_none_may_be_chosen_within_it(sampler):
+    """The first step pays for all: later ones with less noise would give the gradients away, unpaid."""
+    for ledger in (ja.filters.RenyiFilter(1.0, 1e-5), ja.odometers.VilleOdometer(1e-5)):
+        with pytest.raises(ValueError, match="runs of 5 steps"):
+            PrivateGradients.paid_by(ledger, squares, sampler, clip_norm=1.0)
+
+
+def test_a_plans_ledger_pays_for_the_plans_noise_alone():
+    planned = SUM(squares)
+    for ledger in (planned.ledger, ja.filters.IndividualRenyiFilter(1.0, 1e-5, 3), None, "filter"):
+        with pytest.raises((TypeError, ValueError), match="ledger"):
+            PrivateGradients.paid_by(ledger, squares, planned.sampler, clip_norm=1.0)
+    with pytest.raises(TypeError, match="PlannedLedger"):
+        dataclasses.replace(planned, plan=None)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ class ClippingRule:
 
         Args:
             key: typed scalar key, used for nothing else.
-            unclipped (): the centred count of :func:`~jaxacct.train.clipping.clip_and_sum`.
+            unclipped (): the centred count of :func:`~jaxacct.train.clip_and_sum`.
             expected_batch_size: a public number.
         """
         return self
