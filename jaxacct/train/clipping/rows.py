@@ -420,12 +420,12 @@ class Shards:
 
     @property
     def by_rows(self) -> list[PartitionSpec]:
-        """Layout of each parameter over the row axes."""
+        """Specs of the parameters over the row axes."""
         return [_restrict(spec, self.axes) for spec in self.specs]
 
     @property
     def by_tensors(self) -> list[PartitionSpec]:
-        """Layout of each parameter over the axes of tensors."""
+        """Specs of the parameters over the axes of tensors."""
         tensors = [axis for axis in self.rows.mesh.axis_names if axis not in self.axes]
         return [_restrict(spec, tensors) for spec in self.specs]
 
