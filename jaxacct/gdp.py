@@ -29,7 +29,7 @@ from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.bounds import Bounds
+from jaxacct.bounds import Bounds, enclose
 from jaxacct.composition import check, directed_parts
 from jaxacct.convert.one_parameter import gaussian_delta, gaussian_epsilon, gaussian_mu
 from jaxacct.mechanisms import Gaussian, GaussianWithoutReplacement, PoissonSubsampledGaussian
@@ -42,8 +42,8 @@ from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import TINY, as_float64, first_index, in_float64, is_concrete, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.saddlepoint.accountant import ROW
 from jaxacct.tradeoff import (
-    BATCH,
     Lines,
     Profile,
     certify_profile,
@@ -51,6 +51,7 @@ from jaxacct.tradeoff import (
     infinite_share,
     largest_epsilon,
     lines_below,
+    rounding_of_lengths,
     tangents,
 )
 
@@ -73,11 +74,11 @@ LARGEST_RATE = 0.1
 TOLERANCES = 5e-6, 2e-6
 """Gaps of mu, relative, and of the regret at which the grid is fine enough. Sound for any value."""
 
-FIRST, ROUNDS = 2 * BATCH, 4
-"""Points of the first grid, and number of times that BATCH more are put where they are worth most. Sound for any value.
+FIRST, ROUNDS = 2 * ROW, 4
+"""Points of the first grid, and number of times that ROW more are put where they are worth most. Sound for any value.
 """
 
-POINTS = FIRST + ROUNDS * BATCH
+POINTS = FIRST + ROUNDS * ROW
 """Points of the last grid; all of the grid's arrays have this size."""
 
 FARTHER = 1.1
@@ -132,28 +133,31 @@ def certified_mu(
     1.5685 0.00102
     """
     check(mechanism, steps)
-    _check_rate(fpr)
+    seen = validation.concrete_value(fpr)
+    if seen is not None and not (seen.ndim == 0 and 1e-300 <= seen <= LARGEST_RATE):
+        raise ValueError(f"fpr = {fpr} is not an error rate in [1e-300, {LARGEST_RATE}]: give the least to be covered.")
     rate = as_float64(fpr)
     squares = _squares(mechanism, steps, relation)
     if squares is not None:
         return leave_scope(_exact_summary(squares))
     last = largest_epsilon(mechanism, steps, fpr, relation)
     end = _end(last, rate)
+    ask = functools.partial(certify_profile, mechanism, steps, relation=relation, accountant=accountant)
     if not is_concrete(mechanism, steps, fpr):
         sound = jnp.isfinite(last) & (rate > 0) & (rate <= LARGEST_RATE)
-        profile = certify_profile(mechanism, steps, jnp.where(sound, end, 1.0) * _grid(POINTS), relation, accountant)
+        profile = ask(jnp.where(sound, end, 1.0) * _grid(POINTS))
         return leave_scope(summarize(profile, rate, sound)[0])
     known = bool(np.isfinite(last))
     share = float(infinite_share(mechanism, steps, relation))
     grid = (float(end) if known else 1.0) * _grid(FIRST)
-    profile = certify_profile(mechanism, steps, grid, relation, accountant) if known else _unknown(grid)
-    # Each round proves what it can from the places so far, and asks BATCH more where the proof loses most.
+    profile = ask(grid) if known else Profile(jnp.asarray(grid), jnp.zeros(len(grid)), jnp.ones(len(grid)))
+    # Each round proves what it can from the places so far, and asks ROW more where the proof loses most.
     for spent in range(ROUNDS + 1):
         summary, gains = summarize(_pad(profile, share), rate, known)
         gaps = float(summary.mu.gap), float(summary.regret.upper - summary.regret.lower)
         if not known or all(gap <= wanted for gap, wanted in zip(gaps, TOLERANCES, strict=True)) or spent == ROUNDS:
             break
-        profile = _refine(profile, float(rate), gains, summary, mechanism, steps, (relation, accountant))
+        profile = extend(profile, _worth_asking(profile, float(rate), gains, summary), ask)
     return leave_scope(summary)
 
 
@@ -205,16 +209,6 @@ def _end(last: Array, rate: Array) -> Array:
     return jnp.maximum(jnp.maximum(FARTHER * mu * (-ndtri(rate) - mu / 2), last / 16), 1e-6)
 
 
-def _check_rate(fpr: ArrayLike) -> None:
-    seen = validation.concrete_value(fpr)
-    if seen is not None and not (seen.ndim == 0 and 1e-300 <= seen <= LARGEST_RATE):
-        raise ValueError(f"fpr = {fpr} is not an error rate in [1e-300, {LARGEST_RATE}]: give the least to be covered.")
-
-
-def _unknown(grid: np.ndarray) -> Profile:
-    return Profile(jnp.asarray(grid), jnp.zeros(len(grid)), jnp.ones(len(grid)))
-
-
 def _pad(profile: Profile, share: float) -> Profile:
     """Returns the profile with POINTS places: beyond the last one delta falls, though not below ``share``."""
     missing = POINTS - len(profile.epsilon)
@@ -244,27 +238,18 @@ def _between(epsilon: np.ndarray, gain: Gain, enough: float, tolerance: float, c
     ]
 
 
-def _refine(
-    profile: Profile,
-    rate: float,
-    gains: tuple[Gain, Gain],
-    summary: GaussianSummary,
-    mechanism: Mechanisms,
-    steps: Steps,
-    options: Any,
-) -> Profile:
-    """Returns the profile with BATCH more places, where they may lower mu and where they may lower the regret."""
+def _worth_asking(profile: Profile, rate: float, gains: tuple[Gain, Gain], summary: GaussianSummary) -> list[float]:
+    """Returns ROW more places for the profile, where they may lower mu and where they may lower the regret."""
     old = np.asarray(profile.epsilon)
     mu, regret = float(summary.mu.lower), float(summary.regret.lower)
-    for_mu = _between(old, gains[0], mu, TOLERANCES[0] * mu, BATCH)
-    for_regret = _between(old, gains[1], regret, TOLERANCES[1], BATCH)
+    for_mu = _between(old, gains[0], mu, TOLERANCES[0] * mu, ROW)
+    for_regret = _between(old, gains[1], regret, TOLERANCES[1], ROW)
     for_mu = [float(tangents(profile, rate)), *for_mu]
     # Half of the places are for each of the two, or more where the other needs less.
-    places = dict.fromkeys([*for_mu[: BATCH // 2], *for_regret[: BATCH // 2], *for_mu, *for_regret])
+    places = dict.fromkeys([*for_mu[: ROW // 2], *for_regret[: ROW // 2], *for_mu, *for_regret])
     if float(summary.delta) <= float(profile.upper[-1]):  # the last place decides: the curve is steeper than foreseen
         places = dict.fromkeys([*(old[-1] * FARTHER ** np.arange(1, 5)), *places])
-    new = [place for place in places if place not in old][:BATCH]
-    return extend(profile, new, mechanism, steps, *options)
+    return [place for place in places if place not in old][:ROW]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -328,8 +313,8 @@ def summarize(profile: Profile, rate: Array, known: Array) -> tuple[GaussianSumm
     lowest = jnp.clip(jnp.max(below), 0.0, highest)
     some = most < jnp.inf
     summary = GaussianSummary(
-        mu=Bounds(lower=least, estimate=(least + most) / 2, upper=most, converged=some),
-        regret=Bounds(lower=lowest, estimate=(lowest + highest) / 2, upper=highest, converged=some),
+        mu=enclose(least, most, some),
+        regret=enclose(lowest, highest, some),
         delta=jnp.where(some, missed, 1.0),
     )
     return summary, (of_mu, (above[:-1], jnp.maximum(below[:-1], below[1:])))
@@ -348,7 +333,7 @@ def _demands(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, 
     covered = jnp.arange(len(length)) < last
 
     left, right = upper[:-1], upper[1:]
-    wide = _lengths_rounding(length)
+    wide = rounding_of_lengths(length)
     slope = (left - right) / jnp.expm1(length)  # times -x_0
     top = jnp.maximum(left + slope, right + slope * jnp.exp(length)) * (1 + wide)
     tangent = slope * jnp.exp(-epsilon[:-1])
@@ -370,13 +355,8 @@ def _demands(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, 
     ahead = (lower[:-1] - right) / jnp.expm1(length) * (1 - wide) >= rate * x[:-1]
     attained = jnp.max(jnp.where(ahead & (lower[:-1] < 1), (mus - errors)[count:-1], 0.0))
     # 1 - f(a0) is at least the least of delta + x a0.
-    below = jnp.concatenate(
-        [
-            jnp.maximum(lines.from_left[0], lines.from_right[0]) + x[:-1] * rate,
-            jnp.maximum(lines.from_left[1], lines.from_right[1]) + x[1:] * rate,
-            lines.highest_crossing() + x[:-1] * (1 + lines.crossing * jnp.expm1(length)) * rate,
-        ]
-    )
+    places = x[:-1], x[1:], x[:-1] * (1 + lines.crossing * jnp.expm1(length))
+    below = jnp.concatenate([line + place * rate for line, place in zip(lines.corners(), places, strict=True)])
     reached = jnp.min(below) * (1 - wide)
     # Where G_mu(a0) < a0 there is nothing left to cover: ``least`` is capped at the mu with G_mu(a0) = a0.
     least = jnp.minimum(jnp.maximum(attained, _distance(reached, rate, -1.0)), -2 * sum(quantile(rate)))
@@ -395,14 +375,6 @@ def _distance(high: Array, low: Array, side: float) -> Array:
     return jnp.where(inside, rounded, side * jnp.inf)
 
 
-def _lengths_rounding(length: Array) -> Array:
-    """Returns the relative rounding of a few products, e^length and e^length - 1 among them.
-
-    A length rounds relative to itself, and the exponential multiplies that by the length.
-    """
-    return 4 * arithmetic().function + 4 * roundoff() * jnp.max(length)
-
-
 def _excess(mu: Array, profile: Profile, lines: Lines) -> tuple[Array, Array]:
     """Returns how far G_mu's profile exceeds the true one, over 1 + e^eps.
 
@@ -411,23 +383,16 @@ def _excess(mu: Array, profile: Profile, lines: Lines) -> tuple[Array, Array]:
     epsilon, _, upper = profile
     low, high = jax.vmap(delta_bounds, in_axes=(None, 0))(mu, epsilon)
     x = jnp.exp(epsilon)
-    wide = _lengths_rounding(jnp.diff(epsilon))
-
-    def over(delta: Array, line: Array, x: Array) -> Array:
-        return (delta - line + arithmetic().function * delta) / (1 + x) * (1 + wide)
-
+    wide = rounding_of_lengths(jnp.diff(epsilon))
     share = lines.crossing
-    by_segment = [
-        over(high[:-1], jnp.maximum(lines.from_left[0], lines.from_right[0]), x[:-1]),
-        over(high[1:], jnp.maximum(lines.from_left[1], lines.from_right[1]), x[1:]),
-        over(
-            high[:-1] + share * (high[1:] - high[:-1]),
-            lines.highest_crossing(),
-            x[:-1] * (1 + share * jnp.expm1(jnp.diff(epsilon))),
-        ),
+    places = x[:-1], x[1:], x[:-1] * (1 + share * jnp.expm1(jnp.diff(epsilon)))
+    chords = high[:-1], high[1:], high[:-1] + share * (high[1:] - high[:-1])
+    by_corner = [
+        (chord - line + arithmetic().function * chord) / (1 + place) * (1 + wide)
+        for chord, line, place in zip(chords, lines.corners(), places, strict=True)
     ]
     # Beyond the last place the Gaussian profile falls.
-    above = jnp.concatenate([functools.reduce(jnp.maximum, by_segment), high[-1:] / (1 + x[-1:])])
+    above = jnp.concatenate([functools.reduce(jnp.maximum, by_corner), high[-1:] / (1 + x[-1:])])
     return above, (low - upper) / (1 + x) * (1 - 4 * arithmetic().function)
 
 
@@ -665,53 +630,27 @@ def _estimates(mechanism: Mechanisms, steps: Steps, relation: Relation, method: 
     return leave_scope(_summarize_in_program(*jax.tree.map(float64_leaf, (mechanism, steps)), relation, method))
 
 
-class Sums(NamedTuple):
-    """Sums over a composition, for each direction, (directions,)."""
-
-    mean: Array
-    """K, the sum of kl + kl~."""
-    variance: Array
-    """Sum of kappa_2 - kl^2."""
-    reverse_variance: Array
-    """The same under Q."""
-    third: Array
-    """Bound on the sum of the third absolute central moments."""
-    reverse_third: Array
-
-
-@compiled(
-    static=(
-        "relation",
-        "method",
-    )
-)
+@compiled(static=("relation", "method"))
 def _summarize_in_program(
     mechanism: Mechanisms, steps: Steps, relation: Relation, method: str | None
 ) -> tuple[Array, Array]:
-    sums = _compose(mechanism, steps, relation, method)
-    spread = jnp.sqrt((sums.variance + sums.reverse_variance) / 2)
-    mus = jnp.where(sums.mean == 0, 0.0, sums.mean / spread)
-    errors = [
-        third / jnp.sqrt(v) ** 3
-        for third, v in ((sums.third, sums.variance), (sums.reverse_third, sums.reverse_variance))
-    ]
+    parts = [_sum_runs(part, count, relation, method) for part, count in parts_of(mechanism, steps)]
+    # A symmetric mechanism has one direction, which stands for both.
+    directions = max(len(mean) for mean, *_ in parts)
+    wide = [[jnp.broadcast_to(row, (directions,)) for row in part] for part in parts]
+    mean, variance, reverse_variance, third, reverse_third = _add(wide)
+    mus = jnp.where(mean == 0, 0.0, mean / jnp.sqrt((variance + reverse_variance) / 2))
+    errors = third / jnp.sqrt(variance) ** 3, reverse_third / jnp.sqrt(reverse_variance) ** 3
     # The constant of the theorem of Berry and Esseen for summands that differ: Shevtsova (2010), "An improvement of
     # convergence rate estimates in the Lyapunov theorem".
-    error = jnp.where(sums.mean == 0, 0.0, 0.56 * jnp.maximum(*errors))
+    error = jnp.where(mean == 0, 0.0, 0.56 * jnp.maximum(*errors))
     # The worse direction counts; a NaN, as of inf - inf, counts as inf.
     largest, farthest = (jnp.max(jnp.where(jnp.isnan(value), jnp.inf, value)) for value in (mus, error))
     return largest, farthest
 
 
-def _compose(mechanism: Mechanisms, steps: Steps, relation: Relation, method: str | None) -> Sums:
-    parts = [_of_one(part, count, relation, method) for part, count in parts_of(mechanism, steps)]
-    directions = max(len(part.mean) for part in parts)
-    # A symmetric mechanism has one direction, which stands for both.
-    wide = [Sums(*(jnp.broadcast_to(row, (directions,)) for row in part)) for part in parts]
-    return _add(wide)
-
-
-def _of_one(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: str | None) -> Sums:
+def _sum_runs(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: str | None) -> list[Array]:
+    """Returns the sums of :func:`_moments` over the runs of one mechanism, each (directions,)."""
     closed = _closed_form(mechanism, relation) if method != "functionals" else None
     if closed is None and method == "small_rate":
         raise ValueError(
@@ -723,29 +662,28 @@ def _of_one(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: 
     steps = jnp.where(mechanism.releases_nothing() & (counted >= 0), 0.0, counted)
     if closed is not None:
         counts = _counts(jnp.broadcast_to(as_float64(steps), np.shape(closed)))
-        total = jnp.sum(jnp.where(counts == 0, 0.0, counts * closed))[None]
-        return Sums(total, total, total, total, total)
-    rows: list[Sums] = []
-    for parts in directed_parts(mechanism, steps, relation):
-        rows.append(_add([_sums_of(pairs, number) for pairs, number in parts]))
-    return Sums(*(jnp.stack(values) for values in zip(*rows, strict=True)))
+        return [jnp.sum(jnp.where(counts == 0, 0.0, counts * closed))[None]] * 5
+    directions = directed_parts(mechanism, steps, relation)
+    sums = [_add([_sum_pairs(pairs, number) for pairs, number in parts]) for parts in directions]
+    return [jnp.stack(each) for each in zip(*sums, strict=True)]
 
 
-def _add(sums: list[Sums]) -> Sums:
-    return functools.reduce(lambda a, b: Sums(*map(jnp.add, a, b)), sums)
+def _add(sums: list[list[Array]]) -> list[Array]:
+    return [functools.reduce(jnp.add, each) for each in zip(*sums, strict=True)]
 
 
-def _sums_of(pairs: Any, number: Array) -> Sums:
+def _sum_pairs(pairs: Any, number: Array) -> list[Array]:
     # One pair at a time: each takes some 4,000 cells, and a batch would hold them for all pairs.
-    found = jax.lax.map(functionals_of, pairs)
-    return Sums(*(jnp.sum(jnp.where(number == 0, 0.0, _counts(number) * x)) for x in _moments(found)))
+    moments = _moments(jax.lax.map(functionals_of, pairs))
+    return [jnp.sum(jnp.where(number == 0, 0.0, _counts(number) * row)) for row in moments]
 
 
-def _moments(of: Functionals) -> Sums:
+def _moments(of: Functionals) -> list[Array]:
+    """Returns what adds up over runs: K = kl + kl~, two variances, and bounds on two third absolute central moments."""
     variances = of.kappa2 - of.kl**2, of.reverse_kappa2 - of.reverse_kl**2
     # E|Y - m|^3 <= (|Y|_3 + |m|)^3, by Minkowski's inequality.
     thirds = [(jnp.cbrt(k3) + kl) ** 3 for k3, kl in ((of.kappa3, of.kl), (of.reverse_kappa3, of.reverse_kl))]
-    return Sums(of.kl + of.reverse_kl, *variances, *thirds)
+    return [of.kl + of.reverse_kl, *variances, *thirds]
 
 
 def _counts(steps: Array) -> Array:

@@ -30,7 +30,7 @@ from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import prv, saddlepoint, validation
-from jaxacct.bounds import Bounds
+from jaxacct.bounds import Bounds, enclose
 from jaxacct.certified import with_mesh
 from jaxacct.composition import ForDelta, Parts, check, directed_parts, facts_of
 from jaxacct.convert.one_parameter import check_mu
@@ -93,9 +93,7 @@ class TradeOff:
 
     def beta(self, alpha: ArrayLike) -> Bounds:
         """Returns the least false-negative rate at false-positive rates (...); ``lower`` protects: :func:`.curve`."""
-        rates = np.asarray(alpha, np.float64)
-        found = curve(self.mechanism, self.steps, rates.reshape(-1), relation=self.relation)
-        return _shape_like(found, rates)
+        return self._at_each(curve, alpha, self.relation)
 
     def advantage(self) -> Bounds:
         """Returns :func:`.advantage`, the total variation; ``upper`` protects."""
@@ -130,13 +128,13 @@ class TradeOff:
         if self.relation == "add":
             raise ValueError('relation = "add" has the example under the null hypothesis: give "remove".')
         relation: Relation = "remove" if self.relation == "add_or_remove" else self.relation
-        rates = np.asarray(baseline, np.float64)
-        found = true_positive_rate(self.mechanism, self.steps, rates.reshape(-1), relation=relation)
-        return _shape_like(found, rates)
+        return self._at_each(true_positive_rate, baseline, relation)
 
-
-def _shape_like(found: Bounds, like: np.ndarray) -> Bounds:
-    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(like.shape)[()], found)
+    def _at_each(self, bounds_of: Callable[..., Bounds], fpr: ArrayLike, relation: Relation) -> Bounds:
+        """Returns the bounds of :func:`curve`, or of a function like it, at rates of any shape."""
+        rates = np.asarray(fpr, np.float64)
+        found = bounds_of(self.mechanism, self.steps, rates.reshape(-1), relation=relation)
+        return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(rates.shape)[()], found)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -224,9 +222,8 @@ def _elementwise(function: Callable[..., Array], *arguments: ArrayLike) -> Array
 
 @compiled(static=("function",))
 def _clip(function: Callable[..., Array], *arguments: Array) -> Array:
-    values = jnp.broadcast_arrays(*arguments)
+    *_, rates = values = jnp.broadcast_arrays(*arguments)
     found = function(*values)
-    rates = values[-1]
     return jnp.where(_is_rate(rates) & ~jnp.isnan(found), jnp.clip(found, 0.0, 1.0), 0.0)
 
 
@@ -260,9 +257,6 @@ def _gaussian(mu: Array, rate: Array) -> Array:
 # below by chords prolonged.
 # ----------------------------------------------------------------------------------------------------
 
-BATCH = ROW
-"""Epsilons of one call of the exact accountant. Speed only."""
-
 ORDERS = np.geomspace(0.1, 1e5, 28)
 """Orders by which the end of a profile is placed: for losses that deviate by 1e-4 to 10 to be within a quarter. Sound
 for any value: the grid's end decides tightness only."""
@@ -287,7 +281,7 @@ def certify_profile(mechanism: Any, steps: Any, epsilons: Any, relation: Relatio
 
     def mesh() -> Bounds:
         # Meshes compose afresh in each call: of one size, so that one program is compiled. Speed only.
-        found = [prv.curve(mechanism, steps, row, relation=relation).delta for row in rows(epsilons, 2 * BATCH)]
+        found = [prv.curve(mechanism, steps, row, relation=relation).delta for row in rows(epsilons, 2 * ROW)]
         return _monotone(jax.tree.map(lambda *parts: jnp.concatenate(parts)[: np.shape(epsilons)[0]], *found))
 
     if accountant == "prv" or (accountant == "best" and not may_answer(mechanism, steps, relation)):
@@ -319,37 +313,34 @@ def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: Rela
     """
     directions, level = directed_parts(mechanism, steps, relation), as_float64(delta)
     # A class of pairs that keeps the base's infinite_mass has no infinite losses.
-    if all(type(pairs).infinite_mass is DominatingPair.infinite_mass for parts in directions for pairs, _ in parts):
-        return _last_of_all(directions, as_float64(compose(mechanism, steps, ORDERS + 1, relation)), level)
-    return functools.reduce(jnp.maximum, [_last(parts, level) for parts in directions])
+    has_moments = all(
+        type(pairs).infinite_mass is DominatingPair.infinite_mass for parts in directions for pairs, _ in parts
+    )
+    curve = as_float64(compose(mechanism, steps, ORDERS + 1, relation)) if has_moments else None
+    return _last(directions, curve, level)
 
 
 @compiled
-def _last_of_all(directions: list[Parts], curve: Array, delta: Array) -> Array:
-    """Returns how far the profiles of all directions go, given the largest Rényi divergences of them."""
-    return functools.reduce(jnp.maximum, [_end(parts, curve * ORDERS, delta) for parts in directions])
+def _last(directions: list[Parts], curve: Array | None, delta: Array) -> Array:
+    """Returns the least epsilon over the orders t at which E[e^(tY)] leaves no direction more than delta.
 
-
-@compiled
-def _last(parts: Parts, delta: Array) -> Array:
-    """Returns how far the profile of one direction goes."""
-    log_moments = [jnp.where(k[:, None] > 0, k[:, None] * of_each(_cumulants)(pairs), 0.0) for pairs, k in parts]
-    return _end(parts, functools.reduce(jnp.add, [jnp.sum(rows, axis=0) for rows in log_moments]), delta)
-
-
-def _end(parts: Parts, log_moments: Array, delta: Array) -> Array:
-    """Returns the least epsilon over the orders t at which E[e^(tY)] leaves no more than delta.
-
-    Beyond epsilon e^(-ty) (1 - e^(eps - y)) is at most e^(-t eps) t^t/(1+t)^(1+t): this is how a moment bounds delta.
+    ``curve`` are Rényi divergences of all directions; where it is None the pairs give the moments. Beyond epsilon
+    e^(-ty) (1 - e^(eps - y)) is at most e^(-t eps) t^t/(1+t)^(1+t): this is how a moment bounds delta.
     """
+    cumulants = of_each(lambda pair: pair.cumulant(jnp.asarray(ORDERS)))
     log_most = ORDERS * np.log(ORDERS) - (1 + ORDERS) * np.log1p(ORDERS)
-    end: Array = jnp.min((log_moments + log_most - jnp.log(delta)) / ORDERS)
-    highest = facts_of(parts).suprema
-    return jnp.maximum(end if highest is None else jnp.minimum(end, highest[1]), 0.0)
 
+    def end(parts: Parts) -> Array:
+        if curve is None:
+            rows = [jnp.where(k[:, None] > 0, k[:, None] * cumulants(pairs), 0.0) for pairs, k in parts]
+            log_moments = functools.reduce(jnp.add, [jnp.sum(row, axis=0) for row in rows])
+        else:
+            log_moments = curve * ORDERS
+        least: Array = jnp.min((log_moments + log_most - jnp.log(delta)) / ORDERS)
+        highest = facts_of(parts).suprema
+        return jnp.maximum(least if highest is None else jnp.minimum(least, highest[1]), 0.0)
 
-def _cumulants(pair: DominatingPair) -> Array:
-    return pair.cumulant(jnp.asarray(ORDERS))
+    return functools.reduce(jnp.maximum, map(end, directions))
 
 
 @in_float64
@@ -369,6 +360,11 @@ class Lines(NamedTuple):
     crossing: Array
     """Place where they cross, as a share of the segment's length in x: in [0, 1], an end if they do not cross."""
 
+    def corners(self) -> tuple[Array, Array, Array]:
+        """Returns the larger line at both ends of each segment and at the crossing; between these it is linear."""
+        left, right = (jnp.maximum(*lines) for lines in zip(self.from_left, self.from_right, strict=True))
+        return left, right, self.highest_crossing()
+
     def highest_crossing(self) -> Array:
         """Returns the larger of the two lines where they cross."""
         rises = [(first, self.crossing * (last - first)) for first, last in (self.from_left, self.from_right)]
@@ -376,6 +372,14 @@ class Lines(NamedTuple):
         return jnp.maximum(
             *(first + rise - 16 * roundoff() * (jnp.abs(first) + jnp.abs(rise)) for first, rise in rises)
         )
+
+
+def rounding_of_lengths(length: Array) -> Array:
+    """Returns the relative rounding of a few products, e^length and e^length - 1 among them, on any segment.
+
+    A length rounds relative to itself, and the exponential multiplies that by the length.
+    """
+    return 4 * arithmetic().function + 4 * roundoff() * jnp.max(length)
 
 
 def lines_below(profile: Profile) -> Lines:
@@ -387,7 +391,7 @@ def lines_below(profile: Profile) -> Lines:
     epsilon, lower, upper = profile
     steps = jnp.diff(epsilon)
     # Rounding of a ratio of two lengths, and of what it is multiplied by.
-    margin = 4 * arithmetic().function + 4 * roundoff() * jnp.max(steps)
+    margin = rounding_of_lengths(steps)
     # Lengths in x over the value at the left end, and over that at the right one.
     ahead, back = jnp.expm1(steps), -jnp.expm1(-steps)
 
@@ -468,23 +472,22 @@ def curve(
     every = [relation] if sides[0] == sides[1] else sides
     last = functools.reduce(jnp.maximum, [largest_epsilon(mechanism, steps, delta, r) for r in every])
     known = jnp.isfinite(last)
-    grid = jnp.where(known, jnp.maximum(last, 1e-6), 1.0) * jnp.linspace(0.0, 1.0, 2 * BATCH)
+    grid = jnp.where(known, jnp.maximum(last, 1e-6), 1.0) * jnp.linspace(0.0, 1.0, 2 * ROW)
     if concrete and not known:
         return leave_scope(_unknown(a))
-    profiles = {
-        r: certify_profile(mechanism, steps, np.asarray(grid) if concrete else grid, r, accountant) for r in every
-    }
+    ask = {r: functools.partial(certify_profile, mechanism, steps, relation=r, accountant=accountant) for r in every}
+    profiles = {r: ask[r](np.asarray(grid) if concrete else grid) for r in every}
     if concrete:
         # Places of the tangents at the rates that are asked for: there the bound from below is nearly attained.
         middle = _both_sides(profiles[sides[0]], profiles[sides[1]])
         for r, sign in zip(sides, (1.0, -1.0), strict=True):
-            profiles[r] = extend(profiles[r], tangents(middle, rates) * sign, mechanism, steps, r, accountant)
+            profiles[r] = extend(profiles[r], tangents(middle, rates) * sign, ask[r])
     share = infinite_share(mechanism, steps, relation)
     lower, upper = _curve_of(_both_sides(profiles[sides[0]], profiles[sides[1]]), share, a)
     valid = known & (a >= 0) & (a <= 1)
     lower, upper = jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
     converged = valid & (upper - lower <= 1e-2)
-    return leave_scope(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=converged))
+    return leave_scope(enclose(lower, upper, converged))
 
 
 @in_float64
@@ -509,7 +512,7 @@ def advantage(
     check(mechanism, steps)
     found = certify_profile(mechanism, steps, np.zeros(1), relation, accountant)
     lower, upper = found.lower[0], found.upper[0]
-    return leave_scope(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=upper < 1))
+    return leave_scope(enclose(lower, upper, upper < 1))
 
 
 @in_float64
@@ -537,7 +540,7 @@ def true_positive_rate(
     rounding = 2 * roundoff()
     lower = jnp.maximum(1 - as_float64(found.upper) - rounding, 0.0)
     upper = jnp.minimum(1 - as_float64(found.lower) + rounding, 1.0)
-    return leave_scope(Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=found.converged))
+    return leave_scope(enclose(lower, upper, found.converged))
 
 
 @in_float64
@@ -587,9 +590,7 @@ def bayes_risk(
     upper = rarer * (1 - found.lower[2]) * (1 + 8 * roundoff())
     valid = (chance > 0) & (chance < 1)
     lower, upper = jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 0.5)
-    return leave_scope(
-        Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=valid & (found.upper[0] < 1))
-    )
+    return leave_scope(enclose(lower, upper, valid & (found.upper[0] < 1)))
 
 
 def _unknown(a: Array) -> Bounds:
@@ -630,18 +631,16 @@ def tangents(profile: Profile, rates: ArrayLike) -> np.ndarray:
     return np.interp(-np.log(np.maximum(np.asarray(rates, np.float64), 1e-300)), steepness, middles)
 
 
-def extend(
-    profile: Profile, epsilons: Any, mechanism: Mechanisms, steps: Steps, relation: Relation, accountant: str
-) -> Profile:
+def extend(profile: Profile, epsilons: Any, ask: Callable[[np.ndarray], Profile]) -> Profile:
     """Returns the profile with further places: those of ``epsilons`` that are above 0 and not among its own.
 
-    As delta falls, bounds at one place bound it at the others.
+    ``ask`` gives the profile there. As delta falls, bounds at one place bound it at the others.
     """
     old = np.asarray(profile.epsilon)
     new = np.setdiff1d(np.asarray(epsilons)[np.asarray(epsilons) > 0], old)
     if not new.size:
         return profile
-    found = certify_profile(mechanism, steps, new, relation, accountant)
+    found = ask(new)
     order = np.argsort(np.concatenate([old, new]), kind="stable")
     epsilon, lower, upper = (
         np.concatenate([np.asarray(x), np.asarray(y)])[order] for x, y in zip(profile, found, strict=True)
@@ -656,22 +655,15 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
     epsilon, _, upper = profile
     x = jnp.exp(epsilon)
     lines = lines_below(profile)
-    crossing = lines.highest_crossing()
     # Where the lines do not cross, the corner is the segment's left end exactly, however long the segment.
     inner = jnp.where(lines.crossing == 0, 0.0, lines.crossing * jnp.expm1(jnp.diff(epsilon)))
-    between = x[:-1] * (1 + inner)
-    # The larger line of a segment is linear up to the crossing and from it on, so what is maximized over eps is
-    # largest at a corner: an end of a segment, or a crossing.
-    corners = jnp.concatenate([x[:-1], x[1:], between])
-    deltas = jnp.concatenate(
-        [jnp.maximum(first, second) for first, second in zip(lines.from_left, lines.from_right, strict=True)]
-        + [crossing]
-    )
+    # What is maximized over eps is largest at a corner of the larger line.
+    corners = jnp.concatenate([x[:-1], x[1:], x[:-1] * (1 + inner)])
+    deltas = jnp.concatenate(lines.corners())
 
     def at(rate: Array) -> tuple[Array, Array]:
         margin = 8 * roundoff()
-        # A crossing takes a sum and a product more, of a length whose rounding grows with the segment's.
-        wider = 4 * arithmetic().function + 4 * roundoff() * jnp.max(jnp.diff(epsilon))
+        wider = rounding_of_lengths(jnp.diff(epsilon))  # a crossing takes a sum and a product more
 
         def weigh(x: Array) -> Array:
             """Returns e^eps a, which is 0 at a = 0 even where e^eps is beyond float64."""

@@ -128,9 +128,6 @@ LEAST_PADDING = 2e-10
 """Smallest distance in u from a setting that failed. It grows eightfold with each evaluation, so that roundings cannot
 keep the search awake. Sound for any value."""
 
-FORESEEN = 1e-9
-"""Tolerance in u of a number of steps too large for the refutation of one more. It decides the status alone."""
-
 BELOW = 0.35
 """Share of the tolerance by which the setting to be refuted is less private than the foreseen least. Sound for any
 value."""
@@ -202,6 +199,34 @@ class Aim:
             return self.target / (self.target + self.scale)
         return 0.25 * jnp.maximum(-jnp.log(self.target), 1e-6) ** -0.75
 
+    @property
+    def closeness(self) -> Any:
+        """The distance in u that is near enough."""
+        # Whole numbers end at neighbours, but where they are too large for the refutation of one more: there this
+        # decides the status alone.
+        return 1e-9 if self.whole else self.tolerance
+
+    def below(self, setting: Array, distance: Array | float) -> Array:
+        """Returns a setting so much less private; of whole values the next larger one, by as much at least."""
+        lower = setting - distance
+        if not self.whole:
+            return lower
+        larger = jnp.floor(jnp.exp(-setting) * (1 + scale_error(1e-12))) + 1
+        return -jnp.log(jnp.maximum(larger, jnp.ceil(jnp.exp(-lower))))
+
+    def next_below(self, setting: Array, distance: Array) -> Array:
+        """Returns the setting of the next smaller whole value, by a distance at least."""
+        return -jnp.log(jnp.minimum(jnp.round(jnp.exp(-setting)) - 1, jnp.floor(jnp.exp(-setting - distance))))
+
+    def between(self, ahead: Array, bad: Array, best: Array) -> Array:
+        """Returns ``ahead`` where it lies between the settings known to fail and to pass, else one that does."""
+        if self.whole:
+            # Values run the other way: from one above those known to pass to one below those known to fail.
+            low, high = jnp.round(jnp.exp(-best)), jnp.round(jnp.minimum(jnp.exp(-bad), float(MOST_STEPS + 1)))
+            return -jnp.log(jnp.clip(jnp.round(jnp.exp(-ahead)), low + 1, jnp.maximum(high - 1, 1.0)))
+        middle = jnp.where((bad > -jnp.inf) & (best < jnp.inf), (bad + best) / 2, jnp.minimum(ahead, best))
+        return jnp.where((ahead > bad) & (ahead < best), ahead, middle)
+
 
 class State(NamedTuple):
     """State of a search after some evaluations: what is asked next, what is known of the curve, and the best setting.
@@ -226,37 +251,47 @@ class State(NamedTuple):
 
 
 def search(
-    evaluate: Callable[[Any, Array], Bounds], given: Any, aim: Aim, start: Any, slope: Any, is_slope: Any
-) -> State:
-    """Returns the last state of a search for the least setting at which ``evaluate`` certifies at most the target.
+    config: Config,
+    run_at: Callable[[Any, Array], tuple[Any, Any]],
+    made: Any,
+    given: Given,
+    aim: Aim,
+    start: Array,
+    slope: Array,
+) -> Found:
+    """Returns what a search found for the least setting at which the exact accountant certifies at most the target.
 
     Traced, with everything in one loop. Args:
-        evaluate: bounds on what is budgeted, for what is given, at a value. They decrease in the setting.
-        given: pytree of arrays.
+        config: relation, and what is budgeted.
+        run_at: mechanism and steps, for what is made and a value. Their cost decreases in the setting.
+        made: pytree of arrays.
+        given: numbers of the target.
         aim: the budget, the range and the tolerance.
         start (): about the least setting.
-        slope (): derivative in u of the height, roughly.
-        is_slope (): whether that is known; if not, nothing is called near the least before there is a secant.
+        slope (): derivative in u of the height, roughly. Nothing is called near the least before there is a secant.
     """
 
-    # One step evaluates the setting that the last one chose. Every lane ends: each step counts, and ``_goes_on`` has
-    # the most of them.
-    def step(state: State, of_lane: tuple[Aim, Any]) -> State:
-        aim, given = of_lane
-        return _advance(aim, state, evaluate(given, aim.value(state.setting)))
+    # One step evaluates the setting that the last one chose. Every lane ends, as each round counts (:func:`_goes_on`).
+    def step(state: State, of_lane: tuple[Aim, Any, Given]) -> State:
+        aim, made, given = of_lane
+        run = run_at(made, aim.value(state.setting))
+        return _advance(aim, state, answer(*run, given.question_of(config.budget), config.relation))
 
-    state = _start_state(aim, start, slope, is_slope)
+    state = _start_state(aim, start, slope, jnp.zeros(start.shape, bool))
     return vmapped_loops.while_loop(
-        lambda state, _: _goes_on(state), step, state, (aim, given), share=vmapped_loops.OF_QUEUES
-    )
+        lambda state, _: _goes_on(state), step, state, (aim, made, given), share=vmapped_loops.OF_QUEUES
+    ).found
 
 
 def search_by_calls(evaluate: Callable[[Any], Bounds], aim: Aim, start: Any, slope: Any, is_slope: Any) -> State:
-    """Returns what :func:`search` does of a function that is called with numbers, one after the other."""
-    state = leave_scope(_first(aim, start, slope, is_slope))
-    # The same steps as the traced loop's, so that both accept the same settings, and as many of them.
+    """Returns the last state of :func:`search` by bounds that a function gives for numbers, one after the other.
+
+    ``is_slope`` is whether the slope is known; if not, nothing is called near the least before there is a secant.
+    """
+    state = leave_scope(_start_state(aim, start, slope, is_slope))
+    # The same steps as the traced loop's, so that both accept the same settings; as many at most.
     while bool(_goes_on(state)):
-        state = leave_scope(_following(aim, state, evaluate(leave_scope(_value(aim, state.setting)))))
+        state = leave_scope(_advance(aim, state, evaluate(leave_scope(_value(aim, state.setting)))))
     return state
 
 
@@ -266,14 +301,14 @@ def _goes_on(state: State) -> Any:
     return ~state.is_done & (state.round < rounds)
 
 
+@compiled
 def _start_state(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
     """Returns the state before anything is evaluated."""
     nothing = jnp.full_like(start, jnp.inf)
     never = jnp.zeros(start.shape, bool)
     unknown = Bounds(lower=0.0 * start, estimate=jnp.nan * start, upper=nothing, converged=never)
     found = Found(nothing, aim.value(nothing), unknown, nothing, never)
-    tolerance = FORESEEN if aim.whole else aim.tolerance
-    first = jnp.clip(_below(start, jnp.where(is_slope, BELOW * tolerance, 0.0), aim.whole), aim.least, aim.most)
+    first = jnp.clip(aim.below(start, jnp.where(is_slope, BELOW * aim.closeness, 0.0)), aim.least, aim.most)
     unseen = jnp.nan * start
     slope = jnp.where(slope < 0, slope, -1.0)
     return State(
@@ -282,6 +317,7 @@ def _start_state(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State
     )  # fmt: skip
 
 
+@compiled
 def _advance(aim: Aim, state: State, bounds: Bounds) -> State:
     """Returns the state after one more evaluation, at the value of its setting.
 
@@ -307,18 +343,18 @@ def _advance(aim: Aim, state: State, bounds: Bounds) -> State:
     best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
     best = best._replace(distance=best.setting - refuted, infeasible=found.infeasible | (is_refuted & (u >= aim.most)))
     # The least setting by the secant, and its uncertainty: blur is the bounds' distance, in units of u.
-    tolerance, blur = FORESEEN if whole else aim.tolerance, jnp.where(known, (high - low) / -slope, 0.0)
+    tolerance, blur = aim.closeness, jnp.where(known, (high - low) / -slope, 0.0)
     # A step may be off by 2 %, as the slope is only near, and is at most 0.5 long. The setting to be accepted lies 0.8
     # of the tolerance above the one refuted: with BELOW that leaves a third of the tolerance for the foresight's error.
     padding = 0.02 * jnp.abs(step)
     root = u + jnp.clip(step, -0.5, 0.5)
     accepted = refuted + jnp.maximum(0.8 * tolerance, 3 * blur)
     if whole:
-        accepted = _next_below(refuted, accepted - refuted)
+        accepted = aim.next_below(refuted, accepted - refuted)
     is_near = known & is_slope & ((root if whole else root + padding) <= accepted)
-    refutable = _below(root, jnp.maximum(BELOW * tolerance, 1.2 * blur), whole)
+    refutable = aim.below(root, jnp.maximum(BELOW * tolerance, 1.2 * blur))
     # A setting to be refuted lies no farther below one that passed than it takes to prove that one near the least.
-    closest = _below(best.setting, PROBE * jnp.maximum(tolerance, 3 * blur), whole)
+    closest = aim.below(best.setting, PROBE * jnp.maximum(tolerance, 3 * blur))
     refutable = jnp.where(root > closest, jnp.maximum(refutable, closest), refutable)
     # Where bounds say nothing: between what passed and what did not; else away from what costs more, or costs nothing,
     # by a first step of 0.02 and further ones four times longer each; after four of them the search gives up.
@@ -328,12 +364,12 @@ def _advance(aim: Aim, state: State, bounds: Bounds) -> State:
     retreat = jnp.where(is_lost, u + away, (bad + best.setting) / 2)
     retreats = state.retreats + is_lost
     if whole:
-        retreat = _below(retreat, 0.0, whole)
+        retreat = aim.below(retreat, 0.0)
     ahead = jnp.where(known, jnp.where(is_near, accepted, refutable), retreat)
     # A setting at or below one that failed cannot pass. The distance from it grows with each round.
     beyond = jnp.maximum(bad + LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12), root + padding)
     ahead = jnp.where(ahead > bad, ahead, beyond)
-    ahead = _between(jnp.clip(ahead, aim.least, aim.most), bad, best.setting, whole)
+    ahead = aim.between(jnp.clip(ahead, aim.least, aim.most), bad, best.setting)
     at_end = (passes & (u <= aim.least)) | (~passes & (u >= aim.most))
     is_close = best.distance <= jnp.maximum(tolerance, 3.1 * blur)
     # Where bounds say nothing just below a setting that passes, what is certified is loose, and each such evaluation is
@@ -351,31 +387,8 @@ def _advance(aim: Aim, state: State, bounds: Bounds) -> State:
     return State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, refuted, best, is_done)
 
 
-_first, _following, _value = compiled(_start_state), compiled(_advance), compiled(Aim.value)
-"""Compiled steps of the search by calls: its first state, the state after an evaluation, and the value to evaluate."""
-
-
-def _below(setting: Array, distance: Array | float, whole: bool) -> Array:
-    """Returns a setting so much less private; of whole values the next larger one, by as much at least."""
-    lower = setting - distance
-    if not whole:
-        return lower
-    return -jnp.log(jnp.maximum(jnp.floor(jnp.exp(-setting) * (1 + scale_error(1e-12))) + 1, jnp.ceil(jnp.exp(-lower))))
-
-
-def _next_below(setting: Array, distance: Array) -> Array:
-    """Returns the setting of the next smaller whole value, by a distance at least."""
-    return -jnp.log(jnp.minimum(jnp.round(jnp.exp(-setting)) - 1, jnp.floor(jnp.exp(-setting - distance))))
-
-
-def _between(ahead: Array, bad: Array, best: Array, whole: bool) -> Array:
-    """Returns ``ahead`` where it lies between the settings known to fail and to pass, else one that does."""
-    if whole:
-        # Values run the other way: from one above those known to pass to one below those known to fail.
-        low, high = jnp.round(jnp.exp(-best)), jnp.round(jnp.minimum(jnp.exp(-bad), float(MOST_STEPS + 1)))
-        return -jnp.log(jnp.clip(jnp.round(jnp.exp(-ahead)), low + 1, jnp.maximum(high - 1, 1.0)))
-    middle = jnp.where((bad > -jnp.inf) & (best < jnp.inf), (bad + best) / 2, jnp.minimum(ahead, best))
-    return jnp.where((ahead > bad) & (ahead < best), ahead, middle)
+_value = compiled(Aim.value)
+"""Compiled :meth:`Aim.value`, for the search by calls."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -401,14 +414,12 @@ def improve(
     """
     aim = goal_of(config, Given(*map(np.float64, given)), ends)
 
-    def bounds_at(value: Any, gap: float) -> Bounds:
-        return certified.answer(*compose(value), given.question_of(config.budget), config.relation, gap)
-
     def run_search(tolerance: float, start: Any, slope: Any, is_slope: bool, gap: float) -> State:
-        return search_by_calls(
-            lambda value: bounds_at(value, gap), replace(aim, tolerance=tolerance), np.float64(start),
-            np.float64(slope), np.bool_(is_slope),
-        )  # fmt: skip
+        def bounds_at(value: Any) -> Bounds:
+            return certified.answer(*compose(value), given.question_of(config.budget), config.relation, gap)
+
+        finer = replace(aim, tolerance=tolerance)
+        return search_by_calls(bounds_at, finer, np.float64(start), np.float64(slope), np.bool_(is_slope))
 
     # Before two settings tell, log delta has a slope of about -20 in u. First to within 5e-5 in u, by bounds
     # on delta of a relative gap of 2e-4; then by bounds that blur the setting by a fifth of the tolerance, as they need
@@ -423,7 +434,7 @@ def improve(
             gap = float(np.clip(-0.2 * config.tolerance * rough.slope / max(steepness, 1e-3), 1e-9, 2e-4))
             finer = run_search(aim.tolerance, found.setting, rough.slope, True, gap).found
             found = finer if np.isfinite(finer.setting) else found
-        result = leave_scope(graded(aim, found))
+        result = leave_scope(_grade(aim, found))
         worse = not result.satisfied or (result.value > before.value if aim.rises else result.value < before.value)
         return before if result.status == Status.UNKNOWN or (before.satisfied and worse) else result
 
@@ -509,12 +520,9 @@ def _calibrate(config: Config, given: Given) -> tuple[Calibrated, Array]:
 def _calibrate_in_program(config: Config, given: Given) -> tuple[Aim, Found, Array]:
     least, most = ENDS[config.unknown]
     aim = goal_of(config, given, (as_float64(least), as_float64(most)))
-
-    def run_at(given: Given, value: Array) -> tuple[Mechanism, Any]:
-        return composition(config, given, value)
-
     setting, power, mu = _gaussian_start(config.unknown, given)
-    return aim, _search_from(config, run_at, given, given, aim, setting, _slope(aim, given, mu) * power), setting
+    run_at = functools.partial(composition, config)
+    return aim, search(config, run_at, given, given, aim, setting, _slope(aim, given, mu) * power), setting
 
 
 def least_setting(config: Config, given: Given) -> Array:
@@ -522,19 +530,7 @@ def least_setting(config: Config, given: Given) -> Array:
     return _calibrate_in_program(config, given)[1].setting
 
 
-def _search_from(
-    config: Config, run_at: Callable[[Any, Array], tuple[Any, Any]], made: Any, given: Given, aim: Aim, start: Array,
-    slope: Array,
-) -> Found:  # fmt: skip
-    """Returns what the search from a start found; ``run_at(made, value)`` gives mechanism and steps."""
-
-    def evaluate(of_lane: tuple[Any, Given], value: Array) -> Bounds:
-        made, given = of_lane
-        return answer(*run_at(made, value), given.question_of(config.budget), config.relation)
-
-    return search(evaluate, (made, given), aim, start, slope, jnp.zeros(start.shape, bool)).found
-
-
+@compiled
 def _grade(aim: Aim, found: Found) -> Calibrated:
     """Returns the result with its status."""
     # For a whole number of steps the next one is refuted, which is 1 / value away in u.
@@ -544,10 +540,6 @@ def _grade(aim: Aim, found: Found) -> Calibrated:
     nothing = jnp.where(found.infeasible, Status.INFEASIBLE, Status.UNKNOWN)
     status = jnp.where(found.setting < jnp.inf, status, nothing)
     return Calibrated(value=found.value, reached=found.reached, status=status.astype(jnp.int32))
-
-
-graded = compiled(_grade)
-"""Compiled :func:`_grade`, for concrete results."""
 
 
 def _gaussian_start(unknown: str, given: Given) -> tuple[Array, Array, Array]:
@@ -655,9 +647,8 @@ def least_scale(
     aim = goal_of(config, given, ends)
     mu = mu_bounds(given.epsilon, given.delta)[0]
     start = _start_of_scale(config, make, steps, mu, ends)
-    found = _search_from(
-        config, lambda steps, scale: (make(scale), steps), steps, given, aim, start, _slope(aim, given, mu)
-    )
+    slope = _slope(aim, given, mu)
+    found = search(config, lambda steps, scale: (make(scale), steps), steps, given, aim, start, slope)
     return _grade(aim, found), start
 
 

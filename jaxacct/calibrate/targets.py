@@ -215,8 +215,7 @@ def noise_multiplier_for_advantage(
     >>> f"{found.value:.3f}", bool(found.reached.upper <= 0.1)
     ('4.039', True)
     """
-    validation.check_positive(advantage, "advantage")
-    _check_below_one(advantage, "advantage")
+    _check_rate(advantage, "advantage")
     given = Given(0.0, advantage, 1.0, sampling_rate, steps)
     return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta)
 
@@ -251,9 +250,8 @@ def noise_multiplier_for_tpr(
     >>> bool(found.satisfied)
     True
     """
-    for rate, name in ((tpr, "tpr"), (fpr, "fpr")):
-        validation.check_positive(rate, name)
-        _check_below_one(rate, name)
+    _check_rate(tpr, "tpr")
+    _check_rate(fpr, "fpr")
     if is_concrete(tpr, fpr) and not np.all(np.asarray(tpr) > np.asarray(fpr)):
         raise ValueError(
             f"tpr = {tpr} is not above fpr = {fpr}: a test that guesses blindly reaches as much, whatever the noise; "
@@ -267,7 +265,8 @@ def noise_multiplier_for_tpr(
     return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta)
 
 
-def _check_below_one(value: Any, name: str) -> None:
+def _check_rate(value: Any, name: str) -> None:
+    validation.check_positive(value, name)
     seen = validation.concrete_value(value)
     if seen is not None and not np.all(seen < 1):
         raise ValueError(f"{name} = {value} is not in (0, 1): give a rate below 1; at 1 no noise is needed.")
@@ -460,11 +459,7 @@ def most_runs(mechanism: Mechanism, epsilon: float, delta: float, *, relation: R
     if np.all(np.asarray(mechanism.releases_nothing())):
         return MOST_COUNT
     guess = guessed_runs(mechanism, epsilon, delta, relation)
-
-    def delta_at(runs: int) -> Bounds:
-        return certified.delta(mechanism, runs, epsilon, relation=relation)
-
-    return most_certified(delta_at, delta, guess)
+    return most_certified(lambda runs: certified.delta(mechanism, runs, epsilon, relation=relation), delta, guess)
 
 
 def guessed_runs(mechanism: Mechanism, epsilon: float, delta: float, relation: Relation) -> float:
@@ -611,21 +606,17 @@ def user_level(
         )
 
     def sample_at(rate: float, size: int, sums: float) -> Sampling:
-        def mechanism(log_noise: float) -> Mechanism:
-            return group(PoissonSubsampledGaussian(math.exp(log_noise), rate), size)
-
-        def epsilon_at(log_noise: float) -> Bounds:
-            return certified.epsilon(mechanism(log_noise), steps, delta)
+        def run(noise: float) -> tuple[Mechanism, int]:
+            return group(PoissonSubsampledGaussian(noise, rate), size), steps
 
         # The start is about the noise of a Gaussian whose sensitivity is the average one; a hundred times as much
         # suffices in the end.
-        start = math.log(max(size * rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3 * math.sqrt(size)))
+        start = max(size * rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3 * math.sqrt(size))
         # To within 1e-6 of the budget; six evaluations are usual. Sound for any numbers.
-        found = least_by_secants(lambda u: float(epsilon_at(u).upper) / epsilon, start, close=1e-6, rounds=40)
-        if not found < math.log(1e6):
+        noise, reached = _noise_by_secants(run, epsilon, delta, "add_or_remove", start, close=1e-6, rounds=40)
+        if reached is None or not noise < 1e6:
             raise ValueError(f"epsilon = {epsilon} at delta = {delta} was not met by any noise: give a larger budget.")
-        noise = math.exp(found)
-        return Sampling(mechanism(found), noise, rate, noise / sums, epsilon_at(found))
+        return Sampling(run(noise)[0], noise, rate, noise / sums, reached)
 
     rate = batch_size / (users * examples_per_user)
     by_example = sample_at(rate, examples_per_user, float(batch_size))
@@ -691,21 +682,39 @@ def least_noise(
     start: float,
 ) -> Calibrated:
     """Returns what :func:`noise_multiplier_for_search` does, for runs that are any composition of their noise."""
-    tried = {}
 
-    def cost(log_noise: float) -> float:
-        search = RepeatAndSelect(*run(math.exp(log_noise)), trials)
-        tried[log_noise] = certified.epsilon(search, 1, delta, relation=relation)
-        return float(tried[log_noise].upper) / epsilon
+    def search(noise: float) -> tuple[Mechanism, int]:
+        return RepeatAndSelect(*run(noise), trials), 1
 
     # To within 1e-3 of the budget. Sound for any numbers.
-    found = least_by_secants(cost, math.log(start), close=1e-3, rounds=20)
-    if found == math.inf:
+    noise, reached = _noise_by_secants(search, epsilon, delta, relation, start, close=1e-3, rounds=20)
+    if reached is None:
         raise ValueError(
             f"epsilon = {epsilon} at delta = {delta} was not met by any noise for {trials}: give a larger budget, or "
             "fewer trials."
         )
-    return Calibrated(np.float64(math.exp(found)), tried[found], int(Status.LOOSE))
+    return Calibrated(np.float64(noise), reached, int(Status.LOOSE))
+
+
+def _noise_by_secants(
+    run: Callable[[float], tuple[Mechanisms, Steps]],
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    start: float,
+    *,
+    close: float,
+    rounds: int,
+) -> tuple[float, Bounds | None]:
+    """Returns about the least noise of a run whose certified epsilon is within the budget, and that; inf and None."""
+    tried: dict[float, Bounds] = {}
+
+    def cost(log_noise: float) -> float:
+        tried[log_noise] = certified.epsilon(*run(math.exp(log_noise)), delta, relation=relation)
+        return float(tried[log_noise].upper) / epsilon
+
+    found = least_by_secants(cost, math.log(start), close=close, rounds=rounds)
+    return math.exp(found), tried.get(found)
 
 
 def most_trials(
