@@ -399,6 +399,9 @@ NEGLIGIBLE = 1e-30
 """Probability, given that an example is drawn, of the numbers of copies, and of the losses, that are not told apart:
 they count as infinite losses. Sound for any value."""
 
+LEAST_NOISE = 0.1
+"""Smallest noise multiplier; with less, losses are too large to be told apart."""
+
 SLACK = 1e-11
 """Relative amount by which the profile is raised, for the rounding of the masses made of it. Chosen by measuring;
 :func:`_masses` checks that it was enough, and raises otherwise."""
@@ -472,8 +475,7 @@ class GaussianWithReplacement(Mechanism):
         True
         """
         s = float(noise_multiplier)
-        # With less noise, losses are too large to be told apart.
-        if not 0.1 <= s < math.inf:
+        if not LEAST_NOISE <= s < math.inf:
             raise ValueError(f"noise_multiplier = {noise_multiplier} is out of range: give a number of at least 0.1.")
         rate, copies, beyond = _copies(num_examples, batch_size)
         above, losses, profile = _profile(s, rate, copies, beyond)
