@@ -597,10 +597,6 @@ LARGEST_SENSITIVITY = 2**16
 """Largest change of a query's integer value: discrete Laplace noise has an atom for each unit of it. A limit of memory
 alone."""
 
-DEFAULT_REACH = 2**11
-"""Integers on either side for a traced scale, which Python cannot look at; enough for a scale of 54. Beyond it epsilon
-is inf."""
-
 
 @dataclass(frozen=True)
 class NoiseOnIntegers(Mechanism):
@@ -848,19 +844,22 @@ class DiscreteGaussian(NoiseOnIntegers):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the noise moved by the sensitivity against the noise itself."""
         directions(self, relation)
-        return (DiscreteGaussianPair(self.scale, self.sensitivity, self.reach or DEFAULT_REACH),)
+        return (DiscreteGaussianPair(self.scale, self.sensitivity, self.reach or _enough(None)),)
 
 
 def _enough(scale: np.ndarray | None) -> int:
-    """Returns a power of two that reaches far enough for each of the scales."""
+    """Returns a power of two that reaches far enough for each of the scales, None for traced ones."""
     # Number of scales beyond which the discrete Gaussian's mass, e^(-38^2/2) = e^-722, is below the smallest float64,
     # e^-708.
     scales = 38
     # Most integers on either side of discrete Gaussian noise that are summed over by default; enough for a scale of
     # 1700. A limit of memory and time alone.
     largest_reach = 2**16
+    # Integers on either side for a traced scale, which Python cannot look at; enough for a scale of 54. Beyond it
+    # epsilon is inf.
+    default_reach = 2**11
     if scale is None or not np.any(np.isfinite(scale)):
-        return DEFAULT_REACH
+        return default_reach
     # At least 64 integers, and a power of two: few programs serve all scales.
     largest = float(np.max(scale, where=np.isfinite(scale), initial=0.0))
     needed = 2 ** math.ceil(math.log2(max(scales * largest + 1, 64)))

@@ -93,9 +93,6 @@ from jaxacct.rounded_sum import binomial_tail
 # well.
 # ----------------------------------------------------------------------------------------------------
 
-QUADRATURE_NODES = 512
-"""Most nodes of the trapezoid rule; enough for s >= 0.1, and below that for all but vanishing terms."""
-
 FINEST_SAMPLED, COARSEST_SAMPLED = 0.3, 0.5
 """Spacing of the nodes, in standard deviations: ``min(FINEST_SAMPLED s, COARSEST_SAMPLED)``.
 
@@ -105,14 +102,12 @@ cumulant (tests/rdp/test_cumulants.py).
 """
 
 
-def log_moment_of_ratio(
-    noise_multiplier: Array, sampling_rate: Array, exponent: Array, nodes: int = QUADRATURE_NODES
-) -> Array:
+def log_moment_of_ratio(noise_multiplier: Array, sampling_rate: Array, exponent: Array, nodes: int = 512) -> Array:
     """Returns ``log E[r(x)^a]`` for x ~ N(0, s^2) and r(x) = 1 + q (e^((2x-1)/(2 s^2)) - 1), for any real a.
 
-    The arguments broadcast; ``nodes``, static, is the largest number of nodes used. It is called inside the float64
-    scope. The relative error is measured in tests/rdp/test_cumulants.py. Parameters out of range give garbage: the
-    callers check them first.
+    The arguments broadcast; ``nodes``, static, is the largest number of nodes used: 512 are enough for s >= 0.1, and
+    below that for all but vanishing terms. It is called inside the float64 scope. The relative error is measured in
+    tests/rdp/test_cumulants.py. Parameters out of range give garbage: the callers check them first.
     """
     # Longest range, in standard deviations, that one trapezoid rule covers; of a longer one each end gets half of it.
     longest = 100.0

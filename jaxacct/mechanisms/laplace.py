@@ -60,7 +60,7 @@ class Laplace(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair of noise around the shift against noise around 0; its mirror image is the same."""
         shift = 2.0 if "replace" in directions(self, relation) else 1.0
-        return (shifted_pair(self.scale, shift, "laplace"),)
+        return (shifted_pair(self.scale, shift),)
 
 
 @dataclass(frozen=True)

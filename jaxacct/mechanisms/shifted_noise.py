@@ -441,8 +441,8 @@ class LaplaceNoise(Noise):
         # Beyond the ends the loss is constant, and a mass is the density there times the scale. Between two
         # neighbouring knots the densities are smooth.
         s, (low, high) = pair._fields()[0], pair._ends()
-        left, right = _intervals(pair, start)
-        pieces = jax.vmap(lambda a, b: log_integral(height, a, b, s, s))(left, right)
+        knots = jnp.sort(jnp.clip(pair._fields()[1], low if start is None else start, high))
+        pieces = jax.vmap(lambda a, b: log_integral(height, a, b, s, s))(knots[:-1], knots[1:])
         parts = [jax.nn.logsumexp(pieces), height(high) + jnp.log(s)]
         if start is None:
             parts.append(height(low) + jnp.log(s))
@@ -467,13 +467,6 @@ class LaplaceNoise(Noise):
 
     def law(self, pair: ShiftedNoisePair) -> LawOfShiftedLaplace:
         return LawOfShiftedLaplace(pair)
-
-
-def _intervals(pair: ShiftedNoisePair, start: Array | None = None) -> tuple[Array, Array]:
-    """Returns the ends of the intervals between neighbouring locations, or from ``start`` on, some of them empty."""
-    low, high = pair._ends()
-    knots = jnp.sort(jnp.clip(pair._fields()[1], low if start is None else start, high))
-    return knots[:-1], knots[1:]
 
 
 @dataclass(frozen=True)
@@ -675,7 +668,7 @@ class ShiftedNoisePair(DominatingPair):
         _, locations, p, q = self._fields()
         low, high = self._ends()
         if self._noise.has_atoms:
-            infimum, supremum = self._log_ratio(jnp.stack([low, high]))
+            infimum, supremum = self.log_densities(jnp.stack([low, high]))[0]
             return infimum, supremum
         at = [[jnp.sum(jnp.where(locations == end, w, 0.0)) for w in (p, q)] for end in (low, high)]
         return jnp.log(at[0][0]) - jnp.log(at[0][1]), jnp.log(at[1][0]) - jnp.log(at[1][1])
@@ -688,7 +681,7 @@ class ShiftedNoisePair(DominatingPair):
     def central_loss(self) -> Array:
         _, locations, p, _ = self._fields()
         heaviest = first_index(p == jnp.max(p))
-        return self._log_ratio(jnp.sum(jnp.where(jnp.arange(len(p)) == heaviest, locations, 0.0)))
+        return self.log_densities(jnp.sum(jnp.where(jnp.arange(len(p)) == heaviest, locations, 0.0)))[0]
 
     def anchors(self) -> tuple[Array, Array]:
         free = jnp.full_like(self._fields()[0], jnp.nan)
@@ -698,10 +691,6 @@ class ShiftedNoisePair(DominatingPair):
         """Returns the log ratio of each location's density to the first one's, (m, *x.shape)."""
         s, locations, _, _ = self._fields()
         return jax.vmap(lambda location: self._noise.log_ratio(x, location, locations[0], s))(locations)
-
-    def _log_ratio(self, x: Array) -> Array:
-        """Returns the loss at finite x, elementwise."""
-        return self.log_densities(x)[0]
 
     def _threshold(self, loss: Array) -> Array:
         """Returns, elementwise, the greatest x whose loss is at most ``loss``; infinite where none or all are.
@@ -719,9 +708,9 @@ class ShiftedNoisePair(DominatingPair):
             slopes = jax.vmap(lambda location: self._noise.derivative(x, location, locations[0], s))(locations)
             log_p, log_q = log_mixture(p, exponents), log_mixture(q, exponents)
             slope = mean(p, exponents, log_p, slopes) - mean(q, exponents, log_q, slopes)
-            return self._log_ratio(x), slope
+            return self.log_densities(x)[0], slope
 
-        infimum, amid, supremum = self._log_ratio(jnp.stack([first, first + (last - first) / 2, last]))
+        infimum, amid, supremum = self.log_densities(jnp.stack([first, first + (last - first) / 2, last]))[0]
         # A loss that is not attained is replaced by one that is, lest it keep the others waiting.
         attained = (loss >= infimum) & (loss < supremum)
         some_loss = jnp.where(attained, loss, amid)
@@ -754,7 +743,7 @@ class ShiftedNoisePair(DominatingPair):
         return roundoff() * (error + jnp.maximum(gap, width) + jnp.zeros_like(largest))
 
     def _rounding(self) -> tuple[Array, Array]:
-        """Returns a bound on the error of :meth:`_log_ratio`, and the gap for its inversion, in units of roundoff."""
+        """Returns a bound on the error of the computed loss, and the gap for its inversion, in units of roundoff."""
         # Each term of the sum below has one cause. An exponent is a product of rounded factors, at most slope times the
         # distance from the locations, and right to 5u of that; it counts in P and in Q. The mean of two locations errs
         # by u of itself. Logarithms and sums: 8u and 2u a term, and the logarithm's own size, at most that of the least
@@ -854,8 +843,8 @@ def _log_densities(
 # ----------------------------------------------------------------------------------------------------
 
 
-def shifted_pair(scale: ArrayLike, shift: float, noise: str) -> ShiftedNoisePair:
-    """Returns noise around ``shift`` against noise around 0."""
+def shifted_pair(scale: ArrayLike, shift: float) -> ShiftedNoisePair:
+    """Returns Laplace noise around ``shift`` against that around 0."""
     if is_concrete(scale):  # by NumPy: JAX compiles operations outside of programs one by one
         s: Any = np.asarray(scale, np.float64)
     else:
@@ -863,7 +852,7 @@ def shifted_pair(scale: ArrayLike, shift: float, noise: str) -> ShiftedNoisePair
             s = as_float64(scale)
     # Made by NumPy, the weights are concrete within a trace, too.
     p, q = (np.broadcast_to(weights, (*s.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))
-    return ShiftedNoisePair(s, shift * p, p, q, noise)
+    return ShiftedNoisePair(s, shift * p, p, q, "laplace")
 
 
 def subsampled_pair(scale: ArrayLike, rate: ArrayLike, direction: str, noise: str) -> ShiftedNoisePair:

@@ -52,12 +52,6 @@ CALLS = {
 }  # fmt: skip
 """Operations that are programs within a program, with the parameter that holds each."""
 
-FOLDED: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "sqrt": np.sqrt,
-    "log": np.log, "exp": np.exp,
-}  # fmt: skip
-"""Operations that the host does on its own single numbers, right to a unit of float64."""
-
 COSTS = {
     "mul": 54, "add": 57, "sub": 59, "div": 126, "sqrt": 195, "log": 200, "exp": 245, "exp2": 245, "log1p": 280,
     "expm1": 290, "exp_remainder": 360, "sin": 477, "cos": 477, "pow": 520, "sine_and_cosine": 610, "atan2": 680,
@@ -152,9 +146,13 @@ class Plan:
         """Returns the results of one operation, which is done only if it was not before and is not the host's."""
         name = equation.params["name"] if equation.primitive.name in CALLS else equation.primitive.name
         shape, dtype = (getattr(equation.outvars[0].aval, key, None) for key in ("shape", "dtype"))
-        # Single numbers of the host alone are computed there: they would be constants of the program, which a compiler
-        # might rewrite.
-        folded = FOLDED.get(name)
+        # Single numbers of the host alone are computed there, right to a unit of float64: they would be constants of
+        # the program, which a compiler might rewrite.
+        on_host: dict[str, Callable[..., Any]] = {
+            "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative,
+            "sqrt": np.sqrt, "log": np.log, "exp": np.exp,
+        }  # fmt: skip
+        folded = on_host.get(name)
         if folded and shape == () and dtype == FLOAT64 and all(isinstance(atom, np.ndarray) for atom in inputs):
             with np.errstate(all="ignore"):
                 return [np.asarray(folded(*inputs), FLOAT64)]
