@@ -1,4 +1,4 @@
-"""What a device does: settings a second of each kernel over sizes of batches, memory, compilation, energy, and errors.
+"""Measurements of one device: settings a second by kernel and batch size, memory, compilation, energy, and errors.
 
 Run: python -m bench accelerator [--most 1000000] [--seconds 60] [--out DIR] [--peer-python PYTHON]
 

@@ -1,4 +1,4 @@
-"""What the TPU compiler makes of the public functions, on a machine without a TPU: seconds, memory, estimated cycles.
+"""The TPU compiler's results for the public functions, without a TPU: seconds, memory, and estimated cycles.
 
 Run: python -m bench.compile_for --chip v5e --minutes 10 --json bench/results/compile_for.json [NAME ...]
 

@@ -1,4 +1,4 @@
-"""How much there is of the house: files, classes, code and comments, counted alike for each room and any package.
+"""The size of the library: files, classes, code and comments, counted alike for each room and any other package.
 
     python -m bench.house                          # jaxacct, room by room
     python -m bench.house PATH/lineax PATH/optax   # other packages, in all

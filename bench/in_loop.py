@@ -1,4 +1,4 @@
-"""What the accounting adds to a training step: the trainer's own compiled step with and without its ledger.
+"""The cost of accounting in a training step: the trainer's own compiled step with and without its ledger.
 
     python bench/in_loop.py [--json FILE]
 

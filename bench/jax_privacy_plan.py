@@ -1,4 +1,4 @@
-"""jax-privacy's plan for banded matrix factorization, calibrated by its own accountant and by this library's.
+"""The plan of jax-privacy for banded matrix factorization, calibrated by its own accountant and by this library's.
 
     python -m bench.jax_privacy_plan  # with jax-privacy installed; a minute
 

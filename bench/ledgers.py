@@ -1,4 +1,4 @@
-"""What a spend costs inside a jitted step, and what odometers are really crossed with.
+"""The cost of a spend inside a jitted step, by kind of filter and odometer.
 
     python -m bench.ledgers
 

@@ -1,4 +1,4 @@
-"""What a menu's filter grants, beside a plan and the Rényi filter; its time; recorded trainings; adaptive adversaries.
+"""The grants of a menu's filter beside a plan and the Rényi filter, its time, recorded trainings, adaptive adversaries.
 
     python bench/menus.py [--runs FILE] [--paths N] [--only NAME ...]
 

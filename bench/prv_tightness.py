@@ -1,4 +1,4 @@
-"""How often the tolerance is reached, over random settings, and at what price.
+"""The share of random settings whose brackets reach the tolerance, and the time that they take.
 
 Run: python -m bench.prv_tightness --count 1000 --seed 0 --json FILE
 

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: where it ran, with which versions, and its numbers as JSON."""
+"""The record that a benchmark leaves behind: where it ran, with which versions, and its numbers as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether one example moves the sum of clipped gradients by more than the clipping norm, over many kinds of models.
+"""The most that one example moves the sum of clipped gradients, in clipping norms, over many kinds of models.
 
 ``python -m bench.rows [--models N] [--first I]``. Each model is a body and a loss: dense layers, convolutions (grouped,
 dilated, strided, turned), recurrences, attention, norms, tables, sorts, scans and branches; losses that are smooth, and

@@ -1,4 +1,4 @@
-"""What searches cost, and what they find.
+"""The costs of private searches, and the settings that they find.
 
     python -m bench selection costs [--json FILE]
     python -m bench selection mnist --data-dir DIR [--searches N] [--json FILE]

@@ -1,4 +1,4 @@
-"""How times are taken: after a warm-up, medians, results waited for, compilation apart."""
+"""The measurement of times: after a warm-up, medians, results waited for, compilation apart."""
 
 import statistics
 import time

@@ -1,4 +1,4 @@
-"""What the pages have that is made when they are built: the notebooks as pages, and the version in the footer."""
+"""The hooks of the pages' build: the notebooks as pages, and the version in the footer."""
 
 from __future__ import annotations
 

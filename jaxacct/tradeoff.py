@@ -1,4 +1,4 @@
-"""f-DP: certified trade-off functions of compositions, the success of attacks that they bound, and curves as polygons.
+"""Certified trade-off functions (f-DP) of compositions, the success of attacks that they bound, and curves as polygons.
 
 A trade-off function f gives the least false-negative rate of any test between neighbouring data sets at each
 false-positive rate. It and the privacy profile delta(eps) determine one another: f(a) is the supremum of

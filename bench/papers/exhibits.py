@@ -1,4 +1,4 @@
-"""What the figures and tables of papers are: charts, or tables of named columns; and how tables are written."""
+"""The figures and tables of papers: charts, or tables of named columns, and the writing of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is claimed of speed and accuracy beside other libraries, and whether a run of the suite bears it out.
+"""The claims of speed and accuracy beside other libraries, and the check that a run of the suite bears them out.
 
 A claim is a number that the records of one case give, and a bound on it that was set before anything was measured. One
 that is missed stays in the table, with the reason. Times are compared at equal error only: for each setting of a peer,

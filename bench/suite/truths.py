@@ -1,4 +1,4 @@
-"""What answers are judged by: closed forms, quadrature, or brackets that the referee (``ja.verify``) proves.
+"""The truths that answers are judged by: closed forms, quadrature, or brackets that the referee (``ja.verify``) proves.
 
 Where that cannot decide, brackets that two of our accountants prove together.
 

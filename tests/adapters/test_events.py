@@ -1,4 +1,4 @@
-"""What becomes of each event: the table of docs/coming-from.md, which this file makes.
+"""Tests of the conversion of each event: the table of docs/coming-from.md, which this file makes.
 
 python tests/adapters/test_events.py  # writes it
 """

@@ -1,4 +1,4 @@
-"""What right guesses prove: bounds that hold for mechanisms whose laws are known exactly, and are not loose."""
+"""Tests of the bounds that right guesses prove: they hold for mechanisms of exactly known laws, and are not loose."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What CONVERGED promises, where epsilon at a delta is 0, and settings that delta pays for by itself."""
+"""Tests of the promise of CONVERGED where epsilon at a delta is 0, and of settings that delta pays for by itself."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""How a bracket is read, printed and rounded; and what the top level shows."""
+"""Tests of brackets as they are read, printed and rounded, and of the names that the top level shows."""
 
 import decimal
 import math

@@ -1,4 +1,4 @@
-"""What the command composes, by epochs and batches, by mechanisms and by specs; and how it shows that it goes on."""
+"""Tests of the command's compositions, by epochs and batches, by mechanisms and by specs, and of its progress lines."""
 
 import itertools
 import json

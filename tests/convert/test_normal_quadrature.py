@@ -1,4 +1,4 @@
-"""What the Gaussian curve's margins are proved from: the rule's error, its nodes, and quantiles that it certifies."""
+"""Tests of the proof of the Gaussian curve's margins: the rule's error, its nodes, and quantiles that it certifies."""
 
 import jax
 import jax.numpy as jnp

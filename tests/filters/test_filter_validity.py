@@ -1,4 +1,4 @@
-"""What a filter has granted is (epsilon, delta)-DP: by the exact accountant, and against adaptive adversaries."""
+"""Tests that a filter's grants are (epsilon, delta)-DP: by the exact accountant, and against adaptive adversaries."""
 
 import functools
 

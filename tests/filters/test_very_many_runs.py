@@ -1,4 +1,4 @@
-"""What remains of a budget that very many runs fit in: as many as it would grant, but for what rounding may cost."""
+"""Tests of the remainder of a budget that very many runs fit in: as many as it would grant, but for rounding."""
 
 import jax
 import numpy as np

@@ -1,4 +1,4 @@
-"""What a bracket claims, as assertions."""
+"""The claims of a bracket, as assertions."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What trainers of tests share: an optimizer, and programs that are compiled once for all trainers whose are equal."""
+"""The parts that trainers of tests share: an optimizer, and programs compiled once for all trainers whose are equal."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""How much the suite asks: in minutes what finds a mistake, and with ``JAXACCT_TESTS=thorough`` as much as it can."""
+"""The extent of the suite: in minutes what finds a mistake, and with ``JAXACCT_TESTS=thorough`` as much as it can."""
 
 import os
 from collections.abc import Callable, Sequence

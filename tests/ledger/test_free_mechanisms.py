@@ -1,4 +1,4 @@
-"""What releases nothing costs exactly 0 in every ledger; what releases anything costs more than 0, however little."""
+"""Tests that a mechanism which releases nothing costs exactly 0 in every ledger, and any other costs more."""
 
 import math
 

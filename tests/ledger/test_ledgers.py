@@ -1,4 +1,4 @@
-"""What all filters and odometers share: pure spends that work under transformations, refuse whole, and lose nothing."""
+"""Tests of all filters and odometers: pure spends that work under transformations, refuse whole, and lose nothing."""
 
 import fractions
 import functools

@@ -1,4 +1,4 @@
-"""What every exported mechanism has: an example, a statement, papers, pages, and no cost where nothing is released."""
+"""Tests that every exported mechanism has an example, a statement, papers, pages, and no cost of releasing nothing."""
 
 import dataclasses
 import inspect

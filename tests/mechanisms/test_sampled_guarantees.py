@@ -1,4 +1,4 @@
-"""(epsilon, delta) guarantees on samples, and trees: against exact divergences of toys."""
+"""Tests of (epsilon, delta) guarantees on samples, and of trees, against exact divergences of toys."""
 
 import numpy as np
 import pytest

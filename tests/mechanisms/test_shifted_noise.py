@@ -1,4 +1,4 @@
-"""What pairs of shifted noise claim of themselves, against 40-digit arithmetic: every error bound is an inequality."""
+"""Tests of the claims of pairs of shifted noise, against 40-digit arithmetic: every error bound is an inequality."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a pair claims of itself, against 40-digit arithmetic: every error bound is an inequality."""
+"""Tests of the claims of the subsampled Gaussian pair, against 40-digit arithmetic: error bounds are inequalities."""
 
 import jax
 import mpmath

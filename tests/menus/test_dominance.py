@@ -1,4 +1,4 @@
-"""What is said to be dominated costs no more, whatever epsilon, relation and number of runs."""
+"""Tests that dominated mechanisms cost no more, whatever epsilon, relation and number of runs."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Which arithmetic a program is made of is decided for the platform that it is lowered for, wherever that is done."""
+"""Tests that a program's arithmetic is decided for the platform that it is lowered for, wherever that is done."""
 
 import collections
 import re

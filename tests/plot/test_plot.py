@@ -1,4 +1,4 @@
-"""What pictures must not say: a value at steps that it is not of, or one run in the style of another."""
+"""Tests that pictures show no value at steps that it is not of, and no run in the style of another."""
 
 import matplotlib as mpl
 import numpy as np

@@ -151,6 +151,9 @@ SUBJECTLESS = {
 }
 """Words with which no sentence begins that says what a thing is."""
 
+OPENINGS = {*SUBJECTLESS, "Whether", "Who", "Whose"}
+"""Words with which no module opens; an attribute may say "Whether"."""
+
 
 def texts(tree: ast.Module):
     """Yields the docstrings of a module, its classes and functions, and its constants and attributes."""
@@ -171,6 +174,22 @@ def test_docstrings_begin_with_what_the_thing_is(room):
     assert not [
         entry for entry in sorted(first) if entry[1].split(maxsplit=1)[:1] and entry[1].split()[0] in SUBJECTLESS
     ]
+
+
+def opens_well(text: str) -> bool:
+    """Whether a module's docstring begins as a sentence does, and with none of the words that leave out the subject."""
+    first = text[:1]
+    return (first.isupper() or first.isdigit() or first in tuple("`'\"")) and text.split()[0] not in OPENINGS
+
+
+@pytest.mark.parametrize("folder", ["jaxacct", "bench", "tests", "jaxacct_recipes"])
+def test_docstrings_of_modules_begin_with_what_the_module_is(folder):
+    openings = {
+        str(path.relative_to(ROOT)): ast.get_docstring(ast.parse(path.read_text())) or ""
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert openings
+    assert not {path: text[:60] for path, text in openings.items() if not opens_well(text)}
 
 
 BASE = ("numerics", "validation", "outward", "json_files", "processes", "bounds", "rounded_sum")

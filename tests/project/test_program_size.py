@@ -1,4 +1,4 @@
-"""How many operations a user's own ``jax.jit`` is handed by each public verb, for each kind of loss.
+"""The number of operations that a user's own ``jax.jit`` is handed by each public verb, for each kind of loss.
 
 Compile time and memory follow the number of operations, which is counted when a program is lowered, without a clock.
 The table of ``tests/data/program_size.json`` has for each verb its lines of StableHLO and the files that they come

@@ -1,4 +1,4 @@
-"""What says twice which version this is and what it needs says the same."""
+"""Tests that every file states the same version and the same requirements."""
 
 import json
 import pathlib

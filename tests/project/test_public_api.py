@@ -1,4 +1,4 @@
-"""What was public stays so: names, and the arguments of functions, against a list that is part of a release.
+"""Tests that public names and arguments of functions stay public, against a list that is part of a release.
 
 ``python tests/project/test_public_api.py`` writes the list anew. A line that goes or changes is a promise broken: say
 so in CHANGELOG.md, and keep the old name with a warning for one minor version (CONTRIBUTING.md, "Versions").

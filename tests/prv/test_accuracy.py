@@ -1,4 +1,4 @@
-"""How tight the bounds are, at default settings and by tolerance."""
+"""Tests of the tightness of the bounds, at default settings and by tolerance."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the record of a bracket says, and the flag and the warning of a tolerance."""
+"""Tests of the record of a bracket, and of the flag and the warning of a tolerance."""
 
 import warnings
 

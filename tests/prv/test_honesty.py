@@ -1,4 +1,4 @@
-"""lower <= truth <= upper, apart from how tight the bounds are: no tolerance beyond the truth's own error."""
+"""Tests that lower <= truth <= upper, apart from tightness: no tolerance beyond the truth's own error."""
 
 import json
 import pathlib

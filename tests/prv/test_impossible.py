@@ -1,4 +1,4 @@
-"""What cannot be protected costs everything, and what costs nothing costs nothing."""
+"""Tests that mechanisms without protection cost everything, and that those which release nothing cost nothing."""
 
 import mpmath
 import numpy as np

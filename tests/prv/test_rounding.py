@@ -1,4 +1,4 @@
-"""Where a bracket is decided by single roundings: tiny losses, tiny deltas, huge epsilons, many steps on one mesh."""
+"""Tests of brackets that single roundings decide: tiny losses, tiny deltas, huge epsilons, many steps on one mesh."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""What is certified counts in the roundoff of the arithmetic that a program is traced for, never in float64's."""
+"""Tests that certificates count in the roundoff of the arithmetic that a program is traced for, never in float64's."""
 
 import ast
 import contextlib

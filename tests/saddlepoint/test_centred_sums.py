@@ -1,4 +1,4 @@
-"""What pairs save by taking the linear part out of a characteristic function: each bound as an inequality."""
+"""Tests of characteristic functions whose linear part is taken out, as pairs do: each error bound is an inequality."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""jit, vmap, derivatives, and a program for a device without float64."""
+"""Tests of the exact accountant under jit and vmap, of derivatives, and of a program for a device without float64."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""e^(ix) - 1 of one angle, and of many multiples of it as the characteristic function's tiles put them together."""
+"""Tests of e^(ix) - 1 of one angle, and of many multiples of it as the characteristic function's tiles join them."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What the best of K runs costs, against the exact law of the winner on toys of three outcomes and four candidates."""
+"""Tests of the best of K runs: its cost against the winner's exact law, on toys of 3 outcomes and 4 candidates."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""What tests of sweeps share."""
+"""The fixtures that tests of sweeps share."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a sweep returns: honest, flagged, and the same however it was cut up."""
+"""Tests of a sweep's results: honest, flagged, and the same however it was cut up."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What tests of training share: plans, of which most of what it takes to make a trainer is the solving."""
+"""The fixtures that tests of training share: plans, of which most of what it takes to make a trainer is the solving."""
 
 import functools
 

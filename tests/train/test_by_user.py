@@ -1,4 +1,4 @@
-"""Who owns which example: bounded contributions, and users in the place of examples."""
+"""Tests of owners of examples: bounded contributions, and users in the place of examples."""
 
 import itertools
 

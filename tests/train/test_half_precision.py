@@ -1,4 +1,4 @@
-"""What is computed in half precision is clipped as it is: one example moves the sum by the clipping norm at most."""
+"""Tests of clipping in half precision: one example moves the sum by the clipping norm at most."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What a run says of itself while it goes: what is compiled, how far it is, and what its steps cost so far."""
+"""Tests of a run's messages while it goes: what is compiled, how far it is, and what its steps cost so far."""
 
 import numpy as np
 import optax

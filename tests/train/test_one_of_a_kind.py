@@ -1,4 +1,4 @@
-"""What holds a key or a budget is there once, and what is one number is one."""
+"""Tests that holders of a key or a budget cannot be copied, and that settings which are one number are scalars."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""What is made of noisy gradients afterwards: averages of parameters, bias-corrected Adam, schedules."""
+"""Tests of the post-processing of noisy gradients: averages of parameters, bias-corrected Adam, schedules."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What a trainer's guarantee speaks of is its own: nothing that anybody else holds changes it."""
+"""Tests that all that a trainer's guarantee depends on is its own: nothing that anybody else holds changes it."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Whose privacy a run's guarantee is for, and how many there are as a secret of its own."""
+"""Tests of the unit that a run's guarantee protects, and of the number of examples as a secret of its own."""
 
 import re
 

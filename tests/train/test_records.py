@@ -1,4 +1,4 @@
-"""What a run has spent, read back after any cut, crash or damage: never below what was released, or refused."""
+"""Tests of a run's record of its spending after any cut, crash or damage: never below what was released, or refused."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a run says of itself: strict, whole, and no more than holds."""
+"""Tests of a run's report: strict, whole, and no more than holds."""
 
 import json
 

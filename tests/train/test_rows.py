@@ -1,4 +1,4 @@
-"""What one example adds has the same bits whatever stands beside it; what would look at a batch is refused or seen."""
+"""Tests that an example adds the same bits in any company, and losses that look at a batch are refused or seen."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What training spends with each sampler, source and clipping rule, against a ledger by hand; fine-tuning; refusals."""
+"""Tests of spending with each sampler, source and clipping rule, against a ledger by hand; fine-tuning; refusals."""
 
 import functools
 

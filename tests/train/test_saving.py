@@ -1,4 +1,4 @@
-"""What a run gives away: arrays that come back bit for bit, and a function that needs JAX alone."""
+"""Tests of a run's exports: arrays that come back bit for bit, and a function that needs JAX alone."""
 
 import subprocess
 import sys

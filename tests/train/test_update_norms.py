@@ -1,4 +1,4 @@
-"""What may be seen for nothing: norms of updates, and that a run no longer learns."""
+"""Tests of post-processing that costs no privacy: norms of updates, and the stop of a run that no longer learns."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""How each library is asked. A module holds a function for each task that its library can do.
+"""The tasks of the suite as each library does them. A module holds a function for each task that its library can do.
 
 A task takes a setting, a dictionary as of :mod:`bench.suite.cases`, and returns a dictionary of plain numbers:
 

@@ -1,4 +1,4 @@
-"""autodp: Rényi divergences composed and converted, or the characteristic function integrated (``route="phi"``)."""
+"""The peer autodp: Rényi divergences, converted, or the characteristic function, integrated (``route="phi"``)."""
 
 from __future__ import annotations
 

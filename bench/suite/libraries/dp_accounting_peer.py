@@ -1,4 +1,4 @@
-"""dp-accounting: privacy-loss distributions by connecting the dots, and Rényi divergences."""
+"""The peer dp-accounting: privacy-loss distributions by connecting the dots, and Rényi divergences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gdpnum: mu of Gaussian differential privacy from dp-accounting's distributions."""
+"""The peer gdpnum: mu of Gaussian differential privacy from dp-accounting's distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""jax-privacy: dp-accounting behind its own interface, and its private step."""
+"""The peer jax-privacy: dp-accounting behind its own interface, and its private step."""
 
 from __future__ import annotations
 

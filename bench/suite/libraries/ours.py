@@ -1,4 +1,4 @@
-"""jaxacct itself, and the certified brackets that every answer is judged by."""
+"""This library itself, and the certified brackets that every answer is judged by."""
 
 from __future__ import annotations
 

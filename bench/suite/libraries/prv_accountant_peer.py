@@ -1,4 +1,4 @@
-"""prv-accountant: privacy random variables by FFT. Of the relation, the removal of an example only."""
+"""The peer prv-accountant: privacy random variables by FFT. Of the relation, the removal of an example only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""riskcal: dp-accounting's distributions behind an accountant, and calibration to a budget or an attack."""
+"""The peer riskcal: dp-accounting's distributions behind an accountant, and calibration to a budget or an attack."""
 
 from __future__ import annotations
 
