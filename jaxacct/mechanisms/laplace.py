@@ -9,16 +9,30 @@ Sources: Dwork, McSherry, Nissim and Smith (2006); Zhu, Dong and Wang (2022), fo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, less_noise, nothing_sampled
 from jaxacct.mechanisms.pair import DominatingPair
-from jaxacct.mechanisms.shifted_noise import shifted_pair, subsampled_pair
+from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair, subsampled_pair
+from jaxacct.numerics.precision import as_float64, is_concrete, scope
 from jaxacct.numerics.pytrees import register_dataclass
+
+
+def shifted_pair(scale: ArrayLike, shift: float) -> ShiftedNoisePair:
+    """Returns Laplace noise around ``shift`` against that around 0."""
+    if is_concrete(scale):  # by NumPy: JAX compiles operations outside of programs one by one
+        s: Any = np.asarray(scale, np.float64)
+    else:
+        with scope():
+            s = as_float64(scale)
+    # Made by NumPy, the weights are concrete within a trace, too.
+    p, q = (np.broadcast_to(weights, (*s.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))
+    return ShiftedNoisePair(s, shift * p, p, q, "laplace")
 
 
 @register_dataclass

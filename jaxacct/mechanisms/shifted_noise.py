@@ -843,18 +843,6 @@ def _log_densities(
 # ----------------------------------------------------------------------------------------------------
 
 
-def shifted_pair(scale: ArrayLike, shift: float) -> ShiftedNoisePair:
-    """Returns Laplace noise around ``shift`` against that around 0."""
-    if is_concrete(scale):  # by NumPy: JAX compiles operations outside of programs one by one
-        s: Any = np.asarray(scale, np.float64)
-    else:
-        with scope():
-            s = as_float64(scale)
-    # Made by NumPy, the weights are concrete within a trace, too.
-    p, q = (np.broadcast_to(weights, (*s.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))
-    return ShiftedNoisePair(s, shift * p, p, q, "laplace")
-
-
 def subsampled_pair(scale: ArrayLike, rate: ArrayLike, direction: str, noise: str) -> ShiftedNoisePair:
     """Returns the pair of a Poisson sample: an example of norm 1 is removed, added, or replaced by its opposite."""
     if is_concrete(scale, rate):

@@ -211,6 +211,7 @@ def reached(path: pathlib.Path):
     }
     for node in ast.walk(tree):
         chain = ast.unparse(node).split(".") if isinstance(node, ast.Attribute) else [""]
+        chain = chain if all(map(str.isidentifier, chain)) else [""]
         module = modules.get(chain[0])
         # Of a chain of names each is looked for in what is before it, as long as that is a module.
         for name in chain[1:] if module else ():

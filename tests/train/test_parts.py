@@ -192,7 +192,7 @@ def test_a_run_of_several_steps_has_one_noise_so_none_may_be_chosen_within_it(sa
 
 def test_a_plans_ledger_pays_for_the_plans_noise_alone():
     planned = SUM(squares)
-    for ledger in (planned.ledger, ja.filters.IndividualRenyiFilter(1.0, 1e-5, 3), None, "filter"):
+    for ledger in (planned.ledger, ja.filters.IndividualRenyiFilter.create(3, 1.0, 1e-5), None, "filter"):
         with pytest.raises((TypeError, ValueError), match="ledger"):
             PrivateGradients.paid_by(ledger, squares, planned.sampler, clip_norm=1.0)
     with pytest.raises(TypeError, match="PlannedLedger"):
