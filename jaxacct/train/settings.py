@@ -513,7 +513,9 @@ def _by_present_names(name: str, value: Any, given: dict[str, Any]) -> dict[str,
     kind = GROUPS[name]
     if not isinstance(value, kind):
         raise TypeError(f"{name} is a {type(value).__name__}: give the fields of a {kind.__name__} by themselves.")
-    found = dict(vars(value))
-    if both := [field for field in found if given.get(field) is not None]:
-        raise ValueError(f"{name} and {', '.join(both)} are both given: give {', '.join(both)} alone.")
-    return found
+    # None is as if nothing were given, unless it is a value beside another default, as of ``microbatch_size``.
+    usual = {field.name: field.default for field in dataclasses.fields(kind)}
+    if both := [field for field in usual if field in given and not (given[field] is None and usual[field] is None)]:
+        and_fields = f"{name} and {', '.join(both)}"
+        raise ValueError(f"{and_fields} are both given: leave out {name}, and give its fields by themselves.")
+    return dict(vars(value))

@@ -177,6 +177,7 @@ def test_none_is_said_where_it_is_not_the_default():
         ({"budget": lambda: Budget(1.0, 1e-3)}, ValueError, "budget and epsilon, delta are both given"),
         ({"batches": lambda: Batches(sampling_rate=0.1)}, ValueError, "batches and expected_batch_size are both given"),
         ({"placement": Placement, "ghost": True}, ValueError, "placement and ghost are both given"),
+        ({"placement": Placement, "microbatch_size": None}, ValueError, "placement and microbatch_size are both given"),
         ({"epsilon": None}, TypeError, "epsilon missing: give it; or else"),
         ({"delta": None}, TypeError, "delta missing: give the probability"),
         ({"clipping": Flat(1.0)}, ValueError, "give exactly one of clip_norm and clipping"),
