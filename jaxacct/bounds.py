@@ -15,10 +15,10 @@ from jaxacct.numerics.precision import (
     TINY,
     as_float64,
     in_float64,
-    in_float64_by_programs,
     is_concrete,
     leave_scope,
     scope,
+    within_scope,
 )
 from jaxacct.numerics.programs import OUTWARD, compiled, lower_bound, raise_bound
 from jaxacct.numerics.pytrees import register_dataclass
@@ -94,7 +94,7 @@ class Bounds:
             converged=self.converged,
         )
 
-    @in_float64_by_programs
+    @within_scope(by_programs=True)
     def intersection(self, other: Bounds) -> Bounds:
         """Returns the intersection of two brackets of one number, which have the same shape.
 

@@ -32,7 +32,7 @@ from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, Re
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, parts_of
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
-from jaxacct.numerics.precision import in_float64, in_float64_by_programs, is_concrete, leave_scope, scope
+from jaxacct.numerics.precision import in_float64, is_concrete, leave_scope, scope, within_scope
 from jaxacct.numerics.programs import by_pairs, compiled, needs_pairs
 from jaxacct.numerics.vmapped_loops import one_by_one, stack, where_needed
 from jaxacct.saddlepoint import closed_forms
@@ -251,7 +251,7 @@ def ask(asked: Composition, accountants: Sequence[Accountant]) -> Bounds:
     return found
 
 
-@in_float64_by_programs
+@within_scope(by_programs=True)
 def answer(
     mechanism: Mechanisms,
     steps: Steps,
@@ -376,7 +376,7 @@ def in_pairs(given: Sequence[Accountant]) -> Accountant:
         return needs_pairs(asked.arithmetic, *asked.run)
 
     def narrow(asked: Composition, found: Bounds | None) -> Bounds:
-        @in_float64_by_programs
+        @within_scope(by_programs=True)
         def in_order(mechanism: Mechanisms, steps: Steps, question: Question) -> Bounds:
             return ask(Composition(mechanism, steps, question, asked.relation, points=asked.points), given)
 
@@ -416,7 +416,7 @@ def is_settled(bounds: Bounds, tolerance: Any) -> Any:
     return bounds.converged | (bounds.gap <= tolerance)
 
 
-@in_float64_by_programs
+@within_scope(by_programs=True)
 def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: float, *run: Any) -> Bounds:
     """Returns the exact accountant's brackets, intersected with the mesh's where they are not settled.
 

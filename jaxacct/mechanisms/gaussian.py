@@ -71,7 +71,6 @@ from jaxacct.numerics.precision import (
     UNIT_ROUNDOFF,
     as_float64,
     as_real,
-    in_float64_by_programs,
     is_concrete,
     leave_scope,
     log_complement,
@@ -246,7 +245,7 @@ def log_moments(noise_multiplier: Array, sampling_rate: Array, orders: Array) ->
     return one_by_one(_log_moments)(noise_multiplier, sampling_rate, orders)
 
 
-@in_float64_by_programs
+@within_scope(by_programs=True)
 def _log_moments(s: Array, q: Array, a: Array) -> Array:
     """Returns :func:`log_moments`: one trapezoid rule for all orders, over the windows that count.
 

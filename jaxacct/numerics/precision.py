@@ -117,7 +117,7 @@ def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callabl
     """
     if function is None:
         return functools.partial(in_float64, by_programs=by_programs, safe=safe)
-    as_it_is = within_scope(function, by_programs=by_programs)
+    as_it_is = within_scope(by_programs=by_programs)(function)
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
@@ -197,20 +197,32 @@ def _on_host(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
 
-def within_scope(function: Callable[Params, Result], *, by_programs: bool = False) -> Callable[Params, Result]:
-    """Returns ``function`` run in the :func:`scope`; the function that calls it takes care of platforms."""
+@overload
+def within_scope(function: Callable[Params, Result]) -> Callable[Params, Result]: ...
+
+
+@overload
+def within_scope(
+    function: None = None, *, by_programs: bool
+) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]: ...
+
+
+def within_scope(function: Any = None, *, by_programs: bool = False) -> Any:
+    """Returns ``function`` run in the :func:`scope`; the function that calls it takes care of platforms.
+
+    Args:
+        function: any function.
+        by_programs: as in :func:`scope`.
+    """
+    if function is None:
+        return functools.partial(within_scope, by_programs=by_programs)
 
     @functools.wraps(function)
-    def scoped(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+    def scoped(*args: Any, **kwargs: Any) -> Any:
         with scope(by_programs=by_programs):
             return function(*args, **kwargs)
 
     return scoped
-
-
-def in_float64_by_programs(function: Callable[Params, Result]) -> Callable[Params, Result]:
-    """Returns :func:`within_scope` of a function that computes ``by_programs``, as in :func:`scope`."""
-    return within_scope(function, by_programs=True)
 
 
 def as_float64(value) -> jax.Array:

@@ -52,10 +52,10 @@ from jaxacct.numerics.precision import (
     TINY,
     as_float64,
     in_float64,
-    in_float64_by_programs,
     is_concrete,
     leave_scope,
     log_complement,
+    within_scope,
 )
 from jaxacct.numerics.programs import OUTWARD, by_pairs, by_platform, compiled, needs_pairs, outward
 from jaxacct.numerics.pytrees import of_each, register_dataclass
@@ -715,7 +715,7 @@ def check_options(tolerance: float | None, points: int | None, *, concrete: bool
         validation.check_positive(tolerance, "tolerance")
 
 
-@in_float64_by_programs
+@within_scope(by_programs=True)
 def answer(
     mechanism: Mechanisms,
     steps: Steps,

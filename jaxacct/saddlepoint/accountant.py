@@ -45,10 +45,10 @@ from jaxacct.numerics.precision import (
     as_float64,
     as_real,
     exact_real,
-    in_float64_by_programs,
     is_concrete,
     leave_scope,
     scope,
+    within_scope,
 )
 from jaxacct.numerics.programs import Program, by_pairs, by_platform, compiled, needs_pairs, outward
 from jaxacct.numerics.vmapped_loops import one_by_one, rows
@@ -227,7 +227,7 @@ def _decide(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     return solve.bounds_of(tuple(directions), question)
 
 
-@in_float64_by_programs
+@within_scope(by_programs=True)
 def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Relation) -> Bounds:
     """Returns the brackets that answer questions of one kind, (n,), each as :func:`epsilon` or :func:`delta` would.
 
