@@ -246,7 +246,7 @@ def tails_of_worst(pair, y, side):
     + [(worst_tails_pair, tails_of_worst, a) for a in [(0.01, 11.0), (1.0, 1e9), (4.0, 782.0), (20.0, 2.0)]],
 )
 def test_distribution_functions_err_by_what_their_pair_says(make, tails, arguments):
-    """Survival functions relative to themselves, on both sides of 0, and next to the jumps."""
+    """Survival functions from 0 on relative to themselves, below 0 absolutely, and next to the jumps."""
     with jax.enable_x64(True):
         pair = make(*map(jnp.asarray, arguments))
         most = float(pair.highest)
@@ -263,5 +263,5 @@ def test_distribution_functions_err_by_what_their_pair_says(make, tails, argumen
                 truth = tails(pair, mp.mpf(float(at)), side)
                 assert abs(mp.mpf(float(below[i])) - (1 - truth)) <= error, (at, side, "cdf")
                 if truth > 1e-300:
-                    allowed = error * truth * (1 + abs(mp.log(truth)))
+                    allowed = error * truth * (1 + abs(mp.log(truth))) if at >= 0 else error
                     assert abs(mp.mpf(float(above[i])) - truth) <= allowed, (at, side, "survival")
