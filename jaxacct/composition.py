@@ -399,7 +399,7 @@ class ForEpsilon:
             low, high = facts.suprema
             pure = jnp.maximum(lower, low)
             room = jnp.clip(delta - most, 0.0, 1.0)
-            below = high + jnp.log1p(-room * (1 - 4 * roundoff()))
+            below = high + log_complement(room * (1 - 4 * roundoff()))
             below = jnp.maximum(below + 16 * roundoff() * (high + jnp.abs(below)), 0.0)
             below = jnp.where(room > 0, jnp.minimum(below, high), high)
             upper = jnp.where(delta >= most, jnp.minimum(upper, below), upper)

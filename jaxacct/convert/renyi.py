@@ -166,7 +166,8 @@ def log_excess_above(x: Array) -> Array:
 def log_deficit_above(y: Array, power: Array) -> Array:
     """Returns ``log(1 - B(e^-y))``, rounded up, y of either sign: B(t) = a t^b - b t^a, ``power`` is b = a - 1.
 
-    It is above the exact value by at most 32 F (1 + |value|), and by at most 16 F |b y| more where y is negative.
+    It is above the exact value by at most 32 F (1 + |value|), by at most 16 F |b y| more where y is negative, and where
+    1 - B is not far above (2 + b) 2^-1022 by what adding that to it makes.
 
     With x = b y and s = max(-x, 0) it is s + log(w phi(x) + w b phi(-y)), w = e^(-x - s), phi(z) = e^z - 1 - z: a sum
     of positive terms. w phi(x) is a series times w next to 0, and e^-s - w (1 + x) elsewhere, so that nothing
@@ -174,8 +175,8 @@ def log_deficit_above(y: Array, power: Array) -> Array:
 
     * Where x is at most 1, phi is right to 11.1 F + 6 u, worst at z = 1/2, where e^z is 11.1 of it (below it is a
       series; far to the other side phi is about |z|); w adds F. x is off by u, which phi takes at most 2.4-fold (z
-      phi'/phi at 1); log adds F (|value| + |x|): 14 F + 1.3 F (|value| + |x|). The smallest normal number is added, as
-      squares of y underflow: it raises.
+      phi'/phi at 1); log adds F (|value| + |x|): 14 F + 1.3 F (|value| + |x|). Squares and products underflow: phi(x)
+      loses at most the smallest normal number, and b phi(-y) that or b times that. (2 + b) times that is added.
     * Where x is above 1, w (1 + x) <= 0.74 is right to 2 F + (x + 3) u, which is at most 7 F of 1 - w (1 + x) (that
       ratio is at most 2.8, and so is x times it), and w b phi(-y), at most x^2/2 w, is right to 13 F + x u of itself,
       less than 3 F of the sum; and the logarithm adds 4 u + F |value|: 11 F + F |value|.
@@ -188,7 +189,8 @@ def log_deficit_above(y: Array, power: Array) -> Array:
     surplus, back = jnp.maximum(-x, 0.0), jnp.minimum(-y, CUT_EXPONENT)
     weight = jnp.exp(-x - surplus)
     ahead = weighted_remainder(x, weight, jnp.exp(-surplus))
-    value = surplus + jnp.log(ahead + power * weight * exp_remainder(back, jnp.exp(back) - 1) + TINY)
+    part = ahead + power * weight * exp_remainder(back, jnp.exp(back) - 1)
+    value = surplus + jnp.log(part + (2 + power) * TINY)
     value = jnp.where(-y > CUT_EXPONENT, jnp.log(power) - y - x, value)
     return value + 16 * arithmetic().function * (1 + jnp.abs(value) + jnp.abs(jnp.minimum(x, 1.0)))
 
@@ -202,7 +204,7 @@ def log_falling_deficit(y: Array, power: Array) -> Array:
     weight = jnp.exp(-x)
     part = weighted_remainder(x, weight, jnp.ones_like(x)) + power * weight * exp_remainder(-y, jnp.exp(-y) - 1)
     margin = 16 * arithmetic().function
-    return jnp.log(part + TINY) * (1 - margin) + 2 * margin
+    return jnp.log(part + (2 + power) * TINY) * (1 - margin) + 2 * margin
 
 
 # ----------------------------------------------------------------------------------------------------

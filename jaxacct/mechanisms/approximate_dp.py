@@ -26,8 +26,10 @@ from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, direct
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import (
+    TINY,
     as_float64,
     exact_float64,
+    is_zero,
     kept_positive,
     leave_scope,
     within_scope,
@@ -387,23 +389,43 @@ class _Sampled(Mechanism):
         directions(self, relation)
         fields = self.epsilon, self.delta, self.sampling_rate
         epsilon, delta, q = (kept_positive(exact_float64(value)) for value in fields)
-        # Both are raised for the rounding of a few functions; delta never exceeds that without sampling.
+        # Both are raised for the rounding of a few functions; delta never exceeds that without sampling. Neither
+        # vanishes where a product underflows.
         raised = 1 + 16 * arithmetic().function
-        delta = jnp.minimum(q * delta * raised, delta)
-        return leave_scope(ApproximateDP(log_of_sampled(epsilon, q) * raised, delta).dominating_pairs(relation))
+        delta = jnp.minimum(kept_above(q * delta * raised, delta), delta)
+        loss = kept_above(log_of_sampled(epsilon, q) * raised, epsilon)
+        return leave_scope(ApproximateDP(loss, delta).dominating_pairs(relation))
+
+
+def kept_above(value: Array, cost: Array) -> Array:
+    """Returns ``value`` raised to the smallest normal number at least, but 0 where ``cost`` is 0."""
+    return jnp.where(is_zero(cost), cost, jnp.maximum(value, TINY))
 
 
 def log_of_sampled(epsilon: Array, q: Array) -> Array:
-    """Returns log(1 + q (e^epsilon - 1)), without loss of digits for a large epsilon; NaN where q is not in (0, 1].
+    """Returns log(1 + q (e^epsilon - 1)), right to 4 F of itself (F as in :attr:`.Arithmetic.function`).
 
     It is the largest log-ratio of (1 - q) Q + q P to Q, or of its inverse, where the ratio of P to Q is at most
-    e^epsilon.
+    e^epsilon. It is NaN where q is not in (0, 1], and may be 0 below the smallest normal number.
+
+    Up to epsilon = 700 it is log(1 + w), w = q expm1(epsilon), in which w is right to F + u and nothing is subtracted;
+    log1p carries that over at most whole, and adds F. Beyond, with w at 700 and d = epsilon - 700, where e^700 - 1 is
+    e^700 to all digits, it is log(1 + w e^d) if w < 1 (to 3 F + 3 u; past d = 700, where w e^d is 1e300 at least, d
+    adds up), and d + log(w + e^-d) if w >= 1: the logarithm's argument is right to F + 2 u and above 1, and where d is
+    0 its value is log 2 at least, so that this is 2.5 F + 4 u. The form epsilon + log(q + (1 - q) e^-epsilon), which
+    does not overflow either, loses u epsilon, that is everything where q (e^epsilon - 1) is below u.
     """
     epsilon, q = as_float64(epsilon), as_float64(q)
-    small = jnp.log1p(q * jnp.expm1(jnp.minimum(epsilon, 1.0)))
-    large = epsilon + jnp.log(q + (1 - q) * jnp.exp(-epsilon))
-    valid = (q > 0) & (q <= 1)
-    return jnp.where(valid, jnp.where(q == 1, epsilon, jnp.where(epsilon < 1, small, large)), jnp.nan)
+    # Largest exponent, in nats, whose exponential is a number; any other one below 709 would do.
+    most = 700.0
+    w = q * jnp.expm1(jnp.minimum(epsilon, most))
+    beyond = jnp.maximum(epsilon - most, 0.0)
+    further = jnp.minimum(beyond, most)
+    low = jnp.log1p(jnp.minimum(w, 1.0) * jnp.exp(further)) + (beyond - further)
+    high = beyond + jnp.log(w + jnp.exp(-beyond))
+    # An infinite epsilon less an infinite one is no number.
+    value = jnp.where(epsilon < jnp.inf, jnp.where(w < 1, low, high), epsilon)
+    return jnp.where((q > 0) & (q <= 1), jnp.where(q == 1, epsilon, value), jnp.nan)
 
 
 @register_dataclass

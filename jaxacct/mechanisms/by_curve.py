@@ -30,7 +30,7 @@ from jaxacct.mechanisms.mechanism import (
     is_none,
 )
 from jaxacct.numerics.arithmetic import roundoff
-from jaxacct.numerics.precision import as_float64
+from jaxacct.numerics.precision import as_float64, log_complement
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect_traced
 from jaxacct.selection import Binomial, Poisson, Trials, TruncatedNegativeBinomial
@@ -241,7 +241,7 @@ class PoissonSubsampled(_OnOneSample):
     def _log_excess(self, moments: Array, q: Array) -> Array:
         log_counts, order, place = _binomials()
         log_factor = jnp.where(jnp.arange(2.0, LARGEST + 1) == 2, 0.0, np.log(3.0))
-        weights = log_counts + place * jnp.log(q) + (order - place) * jnp.log1p(-q)
+        weights = log_counts + place * jnp.log(q) + (order - place) * log_complement(q)
         return _log_sum(weights + _log_less_one(log_factor + moments)[None, :])
 
 

@@ -341,8 +341,9 @@ class LossDistributionPair(DominatingPair):
         lowest (): loss below which hardly any mass lies; moments count the mass below it as if it lay there.
         highest (): supremum of the finite losses.
         infinite_mass_p (): P(Y = inf).
-        value_error (): bound on the absolute error of the values of ``cdf_p`` and ``cdf_q``, and on that of a survival
-            function's value S over ``S (1 + |log S|)``; as computed in float64, and elsewhere in proportion.
+        value_error (): bound on the absolute error of the values of ``cdf_p`` and ``cdf_q``, on that of a survival
+            function's at losses below 0, where it may be a difference from 1, and from 0 on over ``S (1 + |log S|)``,
+            S its value; as computed in float64, and elsewhere in proportion.
         atoms (), (): two neighbouring losses with atoms, the lower one first, or NaN.
 
     :class:`~jaxacct.PrivacyLoss` is the mechanism that has it.
@@ -422,7 +423,7 @@ class LossDistributionPair(DominatingPair):
         # keeps.
         above = jnp.where(boundaries >= self.highest, 0.0, self._at(survival, boundaries))
         logs = jnp.abs(jnp.log(jnp.maximum(above, TINY)))
-        above_error = error * above * (1 + logs) + 2 * TINY
+        above_error = error * jnp.where(boundaries < 0, 1.0, above * (1 + logs)) + 2 * TINY
         tail_mass = jnp.maximum(above[:-1] - above[1:], 0.0)
         tail_error = above_error[:-1] + above_error[1:] + 2 * roundoff() * tail_mass
         better = (tail_error < mass_error) & (boundaries[:-1] > -jnp.inf)
@@ -507,9 +508,9 @@ class PrivacyLoss(Mechanism):
         infinite_mass (...): P(Y = inf), with what was cut off above ``highest``. Default 0.
         survival_p, survival_q: P(y < Y < inf) and Q(y < Y < inf). Optional; giving both is recommended, for their error
             is relative to small values, while 1 - cdf says nothing of a tail below 1e-15, which a delta of 1e-10 needs.
-        value_error (...): bound on the absolute error of the CDFs' values, and on a survival value S's over
-            S (1 + |log S|). Default: four ulps of one. The bounds of the accountants rest on it: raise it for a CDF
-            that comes of a quadrature or a series.
+        value_error (...): bound on the absolute error of the CDFs' values and of survival values at losses below 0,
+            and on that of a survival value S at others over S (1 + |log S|). Default: four ulps of one. The bounds of
+            the accountants rest on it: raise it for a CDF that comes of a quadrature or a series.
         atoms: two neighbouring losses of positive probability, the lower first, which meshes then contain; NaN if any
             mesh will do (default). A jump has to be within 8 rounding errors of its loss.
         reverse: the same for (Q, P), if that is another law; None where the pair is its own mirror image.

@@ -455,6 +455,10 @@ def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any 
     share of the plain delta at eps'. The share is q where the mixture is P. Where it is Q, the share is 1 - (1-q)
     e^eps = q - (1-q) (e^eps - 1), and delta is 0 where that is not above 0. Like P - e^eps Q, delta rises with the
     share, so a bound on the share gives a bound on delta. ``mu`` is right to two units of roundoff.
+
+    Eps' is formed as log(1 + (e^eps - 1)/share), to 20 u; from eps = 30 on, and where that quotient overflows, as eps -
+    log(share) + log(1 - (1-share) e^-eps). There -log(share) is 705 - eps at least, and the sum right to 14 u; with a
+    normal share the quotient overflows from eps = 1.6 on, so that log1p's argument is above -1/4.
     """
     # Epsilon, in nats, from which e^eps - 1 is e^eps to all digits.
     few = 30.0
@@ -466,9 +470,9 @@ def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any 
         share = jnp.where(removes, q, jnp.minimum(q - rest + 12 * u * SIDES * (q + rest), 1.0))
         there = share > 0
     share = jnp.where(there, share, 1.0)
-    small = jnp.log1p(jnp.expm1(jnp.minimum(epsilon, few)) / share)
-    large = epsilon - jnp.log(share) + jnp.log1p((share - 1) * jnp.exp(-jnp.maximum(epsilon, few)))
-    inner = jnp.where(epsilon < few, small, large) * (1 - 24 * u * SIDES)
+    ratio = jnp.expm1(jnp.minimum(epsilon, few)) / share
+    large = epsilon - jnp.log(share) + jnp.log1p((share - 1) * jnp.exp(-jnp.maximum(epsilon, 1.5)))
+    inner = jnp.where((epsilon < few) & (ratio < jnp.inf), jnp.log1p(ratio), large) * (1 - 24 * u * SIDES)
     found = share * jnp.exp(bounds_of_log_delta(mu * (1 + 2 * u * SIDES), inner)) * (1 + 12 * u * SIDES)
     lower, upper = jnp.where(there, jnp.minimum(found, 1.0), 0.0)
     return lower, upper

@@ -821,16 +821,23 @@ def _log_densities(
 ) -> tuple[Array, Array, Array]:
     """Returns the loss at x, and the log densities of P and Q.
 
-    A small loss is formed from P - Q, in which the first location's terms cancel and are not formed.
+    A small loss is formed from P - Q, in which the first location's terms cancel and are not formed. The other terms
+    are weights times e^exponent - 1, right to 10 u besides what is due to the exponents, and the sum of m of them to
+    (10 + m) u of their sizes' sum. That may exceed Q, where two far locations' terms cancel as well: with little noise
+    and nearly everybody in a sample Q is all but 0 amid them. So this form is left where the sizes exceed Q, and the
+    difference of the logarithms taken, for which nothing cancels: either way :meth:`ShiftedNoisePair._rounding` is a
+    bound.
     """
     exponents = jax.vmap(lambda location: noise.log_ratio(x, location, locations[0], s))(locations)
     logs = jax.vmap(lambda log_w, e: jax.vmap(lambda log_w: log_w + e)(log_w))(jnp.log(jnp.stack([p, q], 1)), exponents)
     top = jnp.max(logs, axis=0)
     log_p, log_q = top + jnp.log(jnp.sum(jnp.exp(logs - top[None]), axis=0))
-    rises = jnp.sum(jax.vmap(jnp.multiply)(p - q, jnp.expm1(jnp.minimum(exponents, 700.0))), axis=0)
-    excess = rises * jnp.exp(-log_q)
+    rises = jax.vmap(jnp.multiply)(p - q, jnp.expm1(jnp.minimum(exponents, 700.0)))
+    inverse = jnp.exp(-log_q)
+    excess = jnp.sum(rises, axis=0) * inverse
     # The lower limit is -1/4: log1p is only known to be right from there up.
     near = (excess > -0.25) & (excess < 0.5) & (jnp.max(exponents, axis=0) < 700.0)
+    near = near & (jnp.sum(jnp.abs(rises), axis=0) * inverse <= 1)
     loss = jnp.where(near, jnp.log1p(jnp.where(near, excess, 0.0)), log_p - log_q)
     base = noise.log_density(x, locations[0], s)
     return loss, base + log_p, base + log_q

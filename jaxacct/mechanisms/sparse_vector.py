@@ -26,7 +26,14 @@ from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_end
 from jaxacct.mechanisms.normal import lower_tail
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
-from jaxacct.numerics.precision import as_float64, exact_float64, kept_positive, leave_scope, within_scope
+from jaxacct.numerics.precision import (
+    as_float64,
+    exact_float64,
+    kept_positive,
+    leave_scope,
+    log_complement,
+    within_scope,
+)
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect_traced
 
@@ -112,7 +119,7 @@ def first_above_pair(most: Array, scale: Array) -> LossDistributionPair:
     # H(x - 1) over H(x): it rises up to x = 0, 1 + 1/(b log 2), and falls from x = 1 on, where both are log(1 - w).
     x = jnp.linspace(0.0, 1.0, cells + 1)
     above = jnp.log(2.0) + (1 - x[:-1]) / scale
-    below = -jnp.log1p(-jnp.exp(-x[1:] / scale) / 2)
+    below = -log_complement(jnp.exp(-x[1:] / scale) / 2)
     log_ratio = jnp.log(jnp.max(above / below) * (1 + 64 * roundoff()))
     # R is at most e^y0: where the bound on the hazards is larger, the pair is that of randomized response.
     parameters, laws = (most, jnp.minimum(log_ratio, most)), (cdf_p, cdf_q, survival_p, survival_q)

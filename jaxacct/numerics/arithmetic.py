@@ -79,7 +79,7 @@ class Arithmetic:
 
     @property
     def function(self) -> float:
-        """The bound on the relative error of exp, expm1, log, tanh, and of log1p from -1/4 up.
+        """The bound on the relative error of exp, expm1, log, and of log1p from -1/4 up; tanh may err by twice that.
 
         Where a result is below the smallest normal float64, it may be 0.
         """

@@ -48,7 +48,7 @@ from jaxacct.mechanisms.pair import (
 from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.arithmetic import arithmetic, roughly, roundoff, with_pair_form
 from jaxacct.numerics.float_pairs import few_digits
-from jaxacct.numerics.precision import first_index, log_peak
+from jaxacct.numerics.precision import first_index, log_complement, log_peak
 from jaxacct.numerics.pytrees import each, register_dataclass
 
 Tree = TypeVar("Tree")
@@ -318,7 +318,7 @@ def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> R
 
     def log_none(counts: Array, mass: Array) -> Array:
         counts = jnp.reshape(counts, (-1, 1))
-        logs = jnp.log1p(-jnp.reshape(mass, (counts.shape[0], -1)))
+        logs = log_complement(jnp.reshape(mass, (counts.shape[0], -1)))
         return jnp.sum(jnp.where(counts > 0, counts * logs, 0.0), axis=0)
 
     # Part by part: each adds its logs of probabilities, and bounds the eps for which its marked losses are known.
@@ -474,7 +474,7 @@ def _left(
     scans = scan_nodes(rest)
     rare = rare_beyond(parts, marks, scans, ends)
     share = rare.between(epsilon)[0] * jnp.exp(-target)
-    return scans, largest_order(rest), rare, target + jnp.log1p(-jnp.minimum(share, 0.9))
+    return scans, largest_order(rest), rare, target + log_complement(jnp.minimum(share, 0.9))
 
 
 def _aim_found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: Array) -> Aim:

@@ -140,3 +140,44 @@ def test_derivatives_are_those_of_the_function(function, at, which):
 def test_values_out_of_range_are_named(call, name):
     with pytest.raises(ValueError, match=name):
         call()
+
+
+def root(function, start):
+    return mpmath.findroot(function, (mpmath.mpf(start), mpmath.mpf(start) * (1 + mpmath.mpf(10) ** -9)), tol=1e-80)
+
+
+NEAR_0 = [*((mu, near) for mu in (0.01, 1.0) for near in (1e-12, 1e-9, 1e-3)), (10.0, 1e-3), (1.0, 1.0), (10.0, 1.0)]
+
+
+@pytest.mark.parametrize(("mu", "near"), NEAR_0)
+def test_an_epsilon_near_0_is_as_near_as_is_said(mu, near):
+    """Where delta is next to the one at epsilon = 0; the bound is relative to epsilon."""
+    with mpmath.workdps(60):
+        delta = float(true_delta(mu, near))
+        truth = root(lambda e: mpmath.log(exact(mu, e) / mpmath.mpf(delta)), near)
+        value = mpmath.mpf(float(gdp.gaussian_epsilon(mu, delta)))
+        assert truth <= value <= truth * (1 + mpmath.mpf("1e-11"))
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.5, 0.99, 1 - 1e-6, 1 - 1e-12])
+@pytest.mark.parametrize("epsilon", [1e-6, 1.0, 1e3])
+def test_a_mu_is_as_near_as_is_said_where_delta_is_next_to_one(epsilon, delta):
+    with mpmath.workdps(60):
+        value = mpmath.mpf(float(gdp.gaussian_mu(epsilon, delta)))
+        truth = root(lambda m: mpmath.log(exact(m, epsilon) / mpmath.mpf(delta)), value)
+        assert truth * (1 - mpmath.mpf("1e-11")) <= value <= truth
+
+
+def exact(mu, epsilon):
+    mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+    return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+def test_delta_of_a_negative_epsilon_is_as_near_as_is_said(mu):
+    """Where eps/mu + mu = -1 nothing would be allowed."""
+    epsilon = -mu * (1 + mu)
+    with mpmath.workdps(60):
+        truth, value = exact(mu, epsilon), mpmath.mpf(float(gdp.gaussian_delta(mu, epsilon)))
+        share = mpmath.mpf("2e-13") * (1 + mpmath.mpf(epsilon) / mpmath.mpf(mu) + mpmath.mpf(mu)) ** 2
+        assert truth <= value <= truth * (1 + share)

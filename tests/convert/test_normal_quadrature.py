@@ -1,5 +1,7 @@
 """Tests of the proof of the Gaussian curve's margins: the rule's error, its nodes, and quantiles that it certifies."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import mpmath as mp
@@ -102,3 +104,21 @@ def test_the_gdp_of_a_pure_epsilon_is_bounded_closely():
         x = mp.mpf(epsilon)
         assert mp.ncdf(-mu / 2) <= 1 / (1 + mp.exp(x))
         assert mp.ncdf(-mu * (1 - mp.mpf(1e-8)) / 2) > 1 / (1 + mp.exp(x))
+
+
+@pytest.mark.parametrize("t", [-8.5, 0.0, 5.0, 37.0, 1000.0])
+@pytest.mark.parametrize("mu", [1e-20, 1.0, 1e12, np.inf])
+def test_less_than_1e_17_of_the_integral_is_beyond_the_nodes(t, mu):
+    """Infinite mu is the integrand without F, as Mills' ratio takes it."""
+    with mp.workdps(30):
+        first, last = (mp.mpf(float(node)) for node in (NODES[0], NODES[-1]))
+
+        def integrand(s):
+            return mp.exp(-s * (s / 2 + t)) * (1 if mu == np.inf else -mp.expm1(-mu * s))
+
+        scale = mp.mpf(1) / max(abs(t), 1)
+        marks = {0, first, last, last + 10, *(first * mp.mpf(10) ** k for k in range(1, 40)), 20 * scale, 60 * scale}
+        marks = sorted(mark for mark in marks | {mp.mpf(k) / 2 for k in range(1, 34)} if mark <= last + 10)
+        parts = [mp.quad(integrand, ends) for ends in itertools.pairwise(marks)]
+        outside = sum(part for part, end in zip(parts, marks[1:], strict=True) if end <= first or end > last)
+        assert outside <= mp.mpf(10) ** -17 * sum(parts)

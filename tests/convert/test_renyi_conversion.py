@@ -11,6 +11,8 @@ from helpers.thorough import draws
 
 from jaxacct import PoissonSubsampledGaussian, rdp
 from jaxacct.convert import METHODS, least_rdp, rdp_to_delta, rdp_to_epsilon
+from jaxacct.convert.renyi import log_deficit_above, log_falling_deficit
+from jaxacct.numerics.arithmetic import FLOAT64
 
 GRID = [
     (order, epsilon, delta)
@@ -244,3 +246,38 @@ def test_concrete_nonsense_raises():
         rdp_to_epsilon([1.0], [2.0], 0.1, method="best")
     with pytest.raises(ValueError, match=r"method = 'mironov'.*'f'"):
         least_rdp(1.0, 0.1, [2.0], method="mironov")
+
+
+def exact_log_deficit(y, power):
+    """log(1 - B(e^-y)), from series where the remainders would cancel."""
+
+    def remainder(z):
+        return mp.expm1(z) - z if abs(z) > 1e-8 else z * z / 2 * (1 + z / 3 * (1 + z / 4 * (1 + z / 5)))
+
+    y, power = mp.mpf(float(y)), mp.mpf(float(power))
+    return mp.log(mp.exp(-power * y) * (remainder(power * y) + power * remainder(-y)))
+
+
+# Both sides of the places where either form changes, and of the cut of e^-y.
+SWITCHES = [
+    (x / b, b) for b in (1e-6, 0.1, 1.0, 30.0, 1e3) for x in (1.0, 1 + 1e-9, 0.5, 0.5 + 1e-12, -0.5, -0.5 - 1e-12)
+]
+SWITCHES += [(y, b) for b in (1e-8, 0.13, 7.0) for y in (0.5, -0.5, -0.5 - 1e-12, 599.9, -599.9, -600.1, 1e-12, -1e-12)]
+UNDERFLOWS = [(side * 1.0987e-155, 1605.7) for side in (-1, 1)] + [(3e-155, 1e4), (1e-154, 100.0)]
+
+
+@pytest.mark.parametrize("places", [SWITCHES, UNDERFLOWS], ids=["switches", "squares that underflow"])
+def test_deficits_are_rounded_up_by_no_more_than_is_said(places):
+    y, power = map(np.array, zip(*places, strict=True))
+    with jax.enable_x64(True):
+        either = np.asarray(log_deficit_above(jnp.asarray(y), jnp.asarray(power)))
+        falling = np.asarray(log_falling_deficit(jnp.asarray(np.abs(y)), jnp.asarray(power)))
+    unit = 32 * mp.mpf(FLOAT64.function) * (1 + mp.mpf(10) ** -9)
+    with mp.workdps(60):
+        for each, value, less in zip(places, either, falling, strict=True):
+            truth = exact_log_deficit(*each)
+            assert truth <= mp.mpf(float(value)), each
+            assert exact_log_deficit(abs(each[0]), each[1]) <= mp.mpf(float(less)), each
+            if truth > -650:  # below, the smallest normal number is added
+                more = mp.mpf(FLOAT64.function) * 16 * abs(each[0] * each[1]) if each[0] < 0 else 0
+                assert mp.mpf(float(value)) <= truth + unit * (1 + abs(truth)) + more, each

@@ -2,11 +2,15 @@
 
 import math
 
+import jax
+import jax.numpy as jnp
+import mpmath as mp
 import numpy as np
 import pytest
 
 import jaxacct as ja
 from jaxacct.convert import bounded_range_to_delta, bounded_range_to_epsilon
+from jaxacct.mechanisms.approximate_dp import bounded_range_pair
 
 
 def profile(x, span):
@@ -114,3 +118,29 @@ def test_ends():
     for wrong in (lambda: bounded_range_to_delta(-1.0, 3, 1.0), lambda: bounded_range_to_delta(1.0, 3000, 1.0)):
         with pytest.raises(ValueError, match="give"):
             wrong()
+
+
+@pytest.mark.parametrize("span", [1e-6, 1.0, 8 / 3, 40.0, 100.0, 700.0])
+def test_distribution_functions_err_by_what_their_pair_says(span):
+    """At both ends of the losses, where their distance from the end is rounded to a share of the other end."""
+    y = np.concatenate(
+        [span * side * (1 - np.array([0, 1e-15, 1e-12, 1.65e-4, 1e-3, 0.3])) for side in (-1, 1)] + [[0]]
+    )
+    with jax.enable_x64(True):
+        pair = bounded_range_pair(span)
+        found = [np.asarray(f(jnp.asarray(y), jnp.asarray(span))) for f in (pair.cdf_p, pair.survival_q)]
+        error = float(pair.value_error)
+    with mp.workdps(60):
+        e = mp.mpf(span)
+        for at, below, above in zip(y, *found, strict=True):
+            truth = mp.expm1((mp.mpf(float(at)) + e) / 2) / mp.expm1(e)
+            assert abs(mp.mpf(float(below)) - truth) <= error, (at, "cdf_p")
+            truth = mp.expm1((e - mp.mpf(float(at))) / 2) / mp.expm1(e)
+            if truth > 1e-300:
+                assert abs(mp.mpf(float(above)) - truth) <= error * truth * (1 + abs(mp.log(truth))), (at, "survival_q")
+
+
+@pytest.mark.parametrize("span", [20.0, 36.5, 40.0, 100.0])
+def test_long_ranges_have_numbers_on_both_sides(span):
+    bounds = bounded_range_to_delta(span, 2, 1.0)
+    assert 0 <= bounds.lower <= bounds.upper <= 1

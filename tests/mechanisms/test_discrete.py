@@ -17,6 +17,7 @@ from jaxacct.mechanisms import (
     PureDP,
     RandomizedResponse,
 )
+from jaxacct.mechanisms.finite import SELF_DUAL, _log_off_center
 from jaxacct.mechanisms.mechanism import sequence
 from jaxacct.numerics.precision import UNIT_ROUNDOFF, in_float64
 
@@ -306,3 +307,20 @@ def test_sequences_have_a_leading_axis():
     composed = rdp.composed_curve(PureDP(np.array([0.1, 0.2])), np.array([3.0, 4.0]), [2.0])
     apart = 3 * rdp.curve(PureDP(0.1), [2.0]) + 4 * rdp.curve(PureDP(0.2), [2.0])
     np.testing.assert_allclose(composed, apart, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.03, 0.1, np.nextafter(SELF_DUAL, 0), np.nextafter(SELF_DUAL, 1), 0.7, 3.0])
+def test_a_sum_off_its_center_is_right_to_a_few_ulps_of_one(scale):
+    places = np.array([0.0, 1e-8, 0.1, 0.25, 0.4999, 0.5, 0.5 + 1e-9, 3.3])
+    with jax.enable_x64(True):
+        found = np.asarray(_log_off_center(jnp.asarray(scale), jnp.asarray(places)))
+    with mp.workdps(60):
+        s, numbers = mp.mpf(float(scale)), range(-60, 64)
+
+        def bell(center):
+            return mp.fsum(mp.exp(-((mp.mpf(n) - center) ** 2) / (2 * s * s)) for n in numbers)
+
+        for value, at in zip(found, places, strict=True):
+            truth = mp.log(bell(mp.mpf(float(at))) / bell(mp.mpf(0)))
+            assert value <= 0
+            assert abs(mp.mpf(float(value)) - truth) <= 8 * mp.mpf(2) ** -53, at

@@ -1,5 +1,6 @@
 """Tests of (epsilon, delta) guarantees on samples, and of trees, against exact divergences of toys."""
 
+import mpmath as mp
 import numpy as np
 import pytest
 
@@ -41,3 +42,22 @@ def test_they_are_known_under_their_own_relation():
 def test_a_tree_is_its_gaussian():
     tree, gaussian = (ja.epsilon(m, 4, 1e-5, relation="replace") for m in (TreeAggregation(6.0, 9), ja.Gaussian(2.0)))
     assert gaussian.lower <= tree.upper <= gaussian.upper * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", [ja.PoissonSubsampledDP, ja.DPWithoutReplacement])
+@pytest.mark.parametrize("rate", [1e-16, 1e-12, 1e-8, 1e-4, 1e-2, 0.5])
+def test_no_loss_of_a_sample_is_below_the_formula(kind, rate):
+    """Also just above epsilon = 1, where another form of the logarithm begins, and for rates at which that cancels."""
+    epsilon = np.concatenate([np.nextafter(1.0, [0.0, 2.0]), [1e-9, 0.5, 1.0, 1.1138, 1.3, 2.0, 5.0, 20.0, 700.0]])
+    pair, *_ = kind(epsilon, np.zeros_like(epsilon), np.full_like(epsilon, rate)).dominating_pairs(kind.relations[0])
+    with mp.workdps(60):
+        for loss, given in zip(pair.losses[:, 1], epsilon, strict=True):
+            truth = mp.log1p(mp.mpf(rate) * mp.expm1(mp.mpf(float(given))))
+            assert truth <= mp.mpf(float(loss)) <= truth * (1 + mp.mpf(10) ** -12), given
+
+
+def test_one_sampled_run_costs_no_less_than_the_formula():
+    for epsilon, rate in ((1.0, 1e-4), (1.0, 1e-8), (1.3, 1e-10)):
+        found = ja.epsilon(ja.PoissonSubsampledDP(epsilon, 0.0, rate), 1, 0.0).upper
+        with mp.workdps(60):
+            assert mp.mpf(float(found)) >= mp.log1p(mp.mpf(rate) * mp.expm1(mp.mpf(epsilon)))

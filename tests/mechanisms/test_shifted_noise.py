@@ -12,7 +12,7 @@ from helpers.thorough import draws, program
 
 from jaxacct.dominating_pairs import ShiftedNoisePair, SubsampledGaussianPair
 from jaxacct.mechanisms import Gaussian, GaussianMixture, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
-from jaxacct.mechanisms.shifted_noise import LaplaceNoise
+from jaxacct.mechanisms.shifted_noise import LaplaceNoise, subsampled_pair
 
 masses_of_cells = program(lambda pair, boundaries: pair.cell_masses(boundaries))
 cumulants = program(lambda pair, orders: pair.cumulant(orders))
@@ -291,3 +291,39 @@ def test_invalid_fields_make_no_valid_pair():
         ):
             assert not ShiftedNoisePair(*fields).is_valid()
         assert ShiftedNoisePair(1.0, line, p, q).is_valid()
+
+
+HARDLY_ANYONE_IS_OUT = [
+    ("gaussian", 0.2, 1 - 1e-4),
+    ("gaussian", 0.2, 1 - 1e-6),
+    ("gaussian", 0.05, 1 - 1e-12),
+    ("gaussian", 1.0, 1 - 1e-12),
+    ("laplace", 0.05, 0.999),
+    ("laplace", 0.1, 1 - 1e-6),
+    ("laplace", 0.05, 1 - 1e-12),
+    ("laplace", 1.0, 0.3),
+]
+
+
+@pytest.mark.parametrize(("noise", "scale", "rate"), HARDLY_ANYONE_IS_OUT)
+def test_losses_and_edges_of_a_replacement_err_by_what_the_pair_says(noise, scale, rate):
+    """Amid the two places of the example, where its terms in P and in Q may be alike in all their digits."""
+    pair = subsampled_pair(scale, rate, "replace", noise)
+    x = np.concatenate([np.linspace(-0.3, 0.3, 61), [3.3700450557414083e-4, 0.004570345727762013]])
+    asked = np.array([0.0, 5.3e-13, 1.6e-7, 1e-3, 0.1, -5.7e-9, -7.6e-6])
+    with jax.enable_x64(True):
+        found, (units, _) = jax.jit(lambda pair, x: (pair._log_ratio(x), pair._rounding()))(pair, x)
+        edges = jax.jit(lambda pair, y: pair._threshold(y))(pair, asked)
+        error = float(pair.boundary_error(jnp.asarray(0.1)))
+
+    def loss(at):
+        s, q, at = map(mpmath.mpf, (scale, rate, float(at)))
+        power = (lambda m: -((at - m) ** 2) / (2 * s**2)) if noise == "gaussian" else (lambda m: -abs(at - m) / s)
+        base = (1 - q) * mpmath.exp(power(0))
+        return mpmath.log((base + q * mpmath.exp(power(1))) / (base + q * mpmath.exp(power(-1))))
+
+    with mpmath.workdps(250):
+        for value, at in zip(np.asarray(found), x, strict=True):
+            assert abs(mpmath.mpf(float(value)) - loss(at)) <= float(units) * mpmath.mpf(2) ** -53, at
+        for edge, at in zip(np.asarray(edges), asked, strict=True):
+            assert abs(loss(edge) - mpmath.mpf(float(at))) <= error, at

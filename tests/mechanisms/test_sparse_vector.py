@@ -5,12 +5,15 @@ import pathlib
 import re
 
 import jax
+import jax.numpy as jnp
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy import stats
 
 import jaxacct as ja
 from jaxacct import mechanisms
+from jaxacct.mechanisms.sparse_vector import first_above_pair, worst_tails_pair
 from jaxacct.train import SideQuery, SparseVector
 
 NOISES = {ja.AboveThreshold: stats.laplace, ja.GaussianAboveThreshold: stats.norm}
@@ -217,3 +220,48 @@ def test_gains_by_hazards_are_never_above_the_closed_form():
         profile(pair, most - log_ratio) * (math.exp(most) - math.exp(0.9 * most)) / (math.exp(most) * (1 - 1 / ratio)),
         rel=1e-12,
     )
+
+
+def tails_of_first_above(pair, y, side):
+    """P(Y > y), or for the other side Q(Y > y), for the pair's parameters."""
+    most, log_ratio = (mp.mpf(float(v)) for v in pair.parameters)
+
+    def beyond(size, side):
+        rate = 1 / mp.expm1(log_ratio) + (0 if side > 0 else 1)
+        return mp.exp(-rate * min(max(size, 0), most - log_ratio)) / (1 + mp.exp(-side * log_ratio))
+
+    return beyond(y, side) if y >= 0 else 1 - beyond(-y, -side)
+
+
+def tails_of_worst(pair, y, side):
+    reach, count, least = (mp.mpf(float(v)) for v in pair.parameters)
+    above = count * mp.ncdf(side * reach / 2 - max(y, least) / reach)
+    below = 1 - count * mp.ncdf(-side * reach / 2 - max(-y, least) / reach)
+    return min(max(below if y <= -least else above, mp.mpf(0)), mp.mpf(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "tails", "arguments"),
+    [(first_above_pair, tails_of_first_above, a) for a in [(0.2, 20.0), (5.0, 1.0), (40.0, 0.05), (700.0, 0.01)]]
+    + [(worst_tails_pair, tails_of_worst, a) for a in [(0.01, 11.0), (1.0, 1e9), (4.0, 782.0), (20.0, 2.0)]],
+)
+def test_distribution_functions_err_by_what_their_pair_says(make, tails, arguments):
+    """Survival functions from 0 on relative to themselves, below 0 absolutely, and next to the jumps."""
+    with jax.enable_x64(True):
+        pair = make(*map(jnp.asarray, arguments))
+        most = float(pair.highest)
+        inner = float(pair.parameters[2]) if make is worst_tails_pair else most - float(pair.parameters[1])
+        size = np.concatenate([most * np.array([1e-9, 0.01, 0.3, 0.8, 0.999]), inner * np.array([1 - 1e-9, 1 + 1e-9])])
+        y = np.concatenate([size, -size, [0.0]])
+        y = y[np.abs(y) < most]
+        functions = [(pair.cdf_p, pair.survival_p, 1), (pair.cdf_q, pair.survival_q, -1)]
+        found = [[np.asarray(f(jnp.asarray(y), pair.parameters)) for f in pair_of[:2]] for pair_of in functions]
+        error = float(pair.value_error)
+    with mp.workdps(400):
+        for (_, _, side), (below, above) in zip(functions, found, strict=True):
+            for i, at in enumerate(y):
+                truth = tails(pair, mp.mpf(float(at)), side)
+                assert abs(mp.mpf(float(below[i])) - (1 - truth)) <= error, (at, side, "cdf")
+                if truth > 1e-300:
+                    allowed = error * truth * (1 + abs(mp.log(truth))) if at >= 0 else error
+                    assert abs(mp.mpf(float(above[i])) - truth) <= allowed, (at, side, "survival")

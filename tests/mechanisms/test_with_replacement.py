@@ -4,13 +4,14 @@ import itertools
 import math
 from fractions import Fraction
 
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy.stats import norm
 
 import jaxacct as ja
 from jaxacct.mechanisms import GaussianWithReplacement
-from jaxacct.mechanisms.fixed_batches import _copies
+from jaxacct.mechanisms.fixed_batches import LEAST_NOISE, _copies, _tail
 
 X = np.linspace(-70.0, 70.0, 70_001)
 EPSILONS = np.array([-2.0, -0.2, 0.0, 0.05, 0.3, 1.5, 6.0])
@@ -91,3 +92,14 @@ def test_wrong_uses():
     for wrong in (lambda: (1.0, 1, 5), lambda: (1.0, 2, 100_000), lambda: (0.01, 10, 2), lambda: (math.nan, 10, 2)):
         with pytest.raises(ValueError, match="give"):
             GaussianWithReplacement.for_batches(*wrong())
+
+
+def test_tails_are_as_near_as_the_profile_counts_on():
+    """As far out as the base is asked for at the smallest noise: there the mixture's tail is some 14 deviations out."""
+    s = LEAST_NOISE
+    x = np.concatenate([np.linspace(0.0, 2 + 14 * s, 400), [0.3 * 34.16895981751895 / 3]])
+    found = _tail(x / s)
+    with mp.workdps(40):
+        for value, at in zip(found, x, strict=True):
+            truth = mp.erfc(mp.mpf(float(at)) / mp.mpf(s) / mp.sqrt(2)) / 2
+            assert abs(mp.mpf(float(value)) / truth - 1) <= 1e-13, at / s

@@ -164,3 +164,15 @@ def test_epsilon_of_one_step(case):
     mechanism, relation, truth = case
     for delta in (0.2, 1e-3, 1e-9):
         assert_inverts(ja.prv.epsilon(mechanism, 1, delta, relation=relation, points=POINTS), truth, delta)
+
+
+@pytest.mark.parametrize("rate", [1e-290, 1e-296, 1e-300])
+def test_delta_of_a_sample_that_hardly_anyone_is_in(rate):
+    """Where (e^eps - 1)/q is beyond the range of float64, and epsilon is below 30."""
+    noise, epsilon = 0.02, 20.0
+    found = ja.delta(ja.PoissonSubsampledGaussian(noise, rate), 1, epsilon)
+    with mpmath.workdps(60):
+        mu, q = 1 / mpmath.mpf(noise), mpmath.mpf(rate)
+        inner = mpmath.log1p(mpmath.expm1(epsilon) / q)
+        truth = q * (mpmath.ncdf(mu / 2 - inner / mu) - mpmath.exp(inner) * mpmath.ncdf(-mu / 2 - inner / mu))
+        assert found.lower <= truth <= found.upper

@@ -232,6 +232,10 @@ def atan2(y: Wide, x: Wide) -> Wide:
 TERMS = 7
 """Number of coefficients of a Taylor polynomial. The error bounds above rest on it."""
 
+FARTHEST = 43.0
+"""Argument beyond which erfc is taken for 0. The last row, of 1/(1 + x) = 1/64, holds from x = 41.7 to 84.3; its series
+is within its bound up to here."""
+
 PAIRS = 3
 """Number of the first coefficients that are pairs. The error bounds above rest on it."""
 
@@ -291,7 +295,7 @@ def _tables() -> tuple[list[np.ndarray], int]:
 
     The first rows are for x^2 = j/64 up to 1/4.
     """
-    near, far = range(17), range(2, 44)
+    near, far = range(17), range(1, 44)
     with localcontext(DIGITS) as context:
         context.prec = 70
         rows = [_near_one(Decimal(j) / STEPS) for j in near] + [_far(Decimal(j) / STEPS) for j in far]
@@ -304,7 +308,9 @@ def _tables() -> tuple[list[np.ndarray], int]:
 
 def _tail(x: Wide) -> tuple[Bool[Array, " ..."], Wide]:
     """Returns whether |x| < 1/2, and erf |x| where it is so, erfc |x| where not."""
-    x = wide.smallest(wide.absolute(x), wide.constant(1024.0))
+    x = wide.absolute(x)
+    # There are no rows beyond: at 1024 the exponential is 0, whichever row it multiplies.
+    x = wide.select(wide.less(wide.constant(FARTHEST), x), wide.constant(1024.0), x)
     near = x.exponent < -1
     square = wide.multiply(x, x)
     # Not 1 everywhere: a compiler would rewrite (1 + x) - 1.

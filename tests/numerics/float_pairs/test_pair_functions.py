@@ -161,3 +161,44 @@ EXPECTED = {
 def test_what_is_not_a_number_is_as_in_ieee(function):
     x = wide.constant(SPECIAL)
     np.testing.assert_allclose(single(separately(function, x)), EXPECTED[function], rtol=1e-12)
+
+
+def beside(places, apart=1e-8):
+    places = np.asarray(places, float)
+    return np.concatenate([places * (1 - apart), places, places * (1 + apart)])
+
+
+STEPS_OF_ROWS = (np.arange(-20, 26) + 0.5) / 64
+BETWEEN_FAR_ROWS = 64 / (np.arange(2, 43) + 0.5) - 1
+
+
+def of_tails(x, t):
+    return t * (1 + 2 * x * x)
+
+
+EDGES = {
+    "exp": (beside((np.arange(-1074, 1024, 40) + 0.5) * np.log(2)), 10, relative),
+    "exp of large numbers": (np.array([745.2, -745.2, 5309.5, -5676.0, 5676.0]), 24, relative),
+    "expm1": (beside([*STEPS_OF_ROWS, 0.34657359, -0.34657359, 1.0397]), 68, relative),
+    "log": (np.concatenate([beside([*(1 + STEPS_OF_ROWS), 2**0.5, 0.5**0.5]), [1 - 1e-14, 1 + 1e-14]]), 44, relative),
+    "log1p": (np.concatenate([beside([-0.29, 0.41, -0.5, 0.4142, -0.2929]), [-1 + 1e-12, -1 + 1e-6]]), 53, relative),
+    "tanh": (beside(both_signs(0.17, 0.21, 30)), 69, relative),
+    "erf": (beside([0.5, -0.5, 0.7066, 3.0]), 75, relative),
+    "erfc": (beside([0.5, 3.0, *BETWEEN_FAR_ROWS, 26.6, 30.0, 41.6]), 64, of_tails),
+    "erfc far out": (np.array([41.67, 41.7, 42.0, 42.9]), 64, of_tails),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_functions_are_within_their_bounds_where_rows_and_forms_change(name):
+    function, truth, *_ = CASES[name.split(" ")[0]]
+    values, bound, scale = EDGES[name]
+    x = pairs(values)
+    with mp.workprec(400):
+        assert worst(separately(function, x), x, truth, scale) <= bound
+
+
+def test_beyond_43_the_complement_of_erf_is_0():
+    """Which is below the smallest float64."""
+    x = pairs(np.array([43.5, 50.0, 60.0, 76.0, 1e4]))
+    assert exact(separately(functions.erfc, x)) == [0] * 5
