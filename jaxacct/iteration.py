@@ -89,10 +89,11 @@ def theta(epsilon: ArrayLike, ratio: ArrayLike | Sequence[float], *, log: bool =
 
     Returns float64 (...), in [0, 1].
 
-    Formal guarantee: an upper bound on the divergence, above it by a relative 1e-13 (1 + a^2), a = eps/ratio - ratio/2,
-    at most. It is the contraction coefficient under E_epsilon of every kernel that maps its input into a set of
-    diameter D and adds N(0, s^2 I), ratio = D / s, in any dimension; and the delta of the Gaussian mechanism with that
-    ratio. Traced values out of range give 1.
+    Formal guarantee: an upper bound on the divergence. With a = eps/ratio - ratio/2, it is above it by a relative
+    1e-13 (1 + a^2) + 1e-15 ratio (1 + |a|) at most, or by the smallest normal float64, where that share is below 1/2
+    and a at most 1e3: a is a difference of terms as large as the ratio. It is the contraction coefficient under
+    E_epsilon of every kernel that maps its input into a set of diameter D and adds N(0, s^2 I), ratio = D / s, in any
+    dimension; and the delta of the Gaussian mechanism with that ratio. Traced values out of range give 1.
 
     Source: Asoodeh, Diaz and Calmon (2020), "Privacy analysis of online learning algorithms via contraction
     coefficients", arXiv:2012.11035; the formula also Balle and Wang (2018), Theorem 8.

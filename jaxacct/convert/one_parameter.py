@@ -525,9 +525,9 @@ def gaussian_delta(mu: ArrayLike, epsilon: ArrayLike) -> Float[Array, ...]:
         mu (...): at least 0; ``inf`` gives 1.
         epsilon (...): any real number, negative ones too; ``inf`` gives 0.
 
-    Formal guarantee: an upper bound on the exact value, above it by less than ``2e-13 (1 + eps/mu + mu)^2`` of it for
-    mu >= 1e-9, or by the smallest normal float64. Traced arguments out of range give 1. Derivatives are those of the
-    exact value.
+    Formal guarantee: an upper bound on the exact value, above it by less than ``2e-13 (1 + |eps|/mu + mu)^2`` of it
+    for mu >= 1e-9, or by the smallest normal float64. Traced arguments out of range give 1. Derivatives are those of
+    the exact value.
 
     Raises ValueError where a concrete mu is negative or NaN.
 
@@ -548,8 +548,14 @@ def gaussian_epsilon(mu: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
         mu (...): at least 0; ``inf`` gives ``inf``.
         delta (...): in (0, 1), from 1e-300 up.
 
-    Formal guarantee: an upper bound on the exact value, above it by less than 1e-11 of it for mu in [1e-3, 1e3]; 0
-    where epsilon = 0 already has that delta. Traced arguments out of range give ``inf``. Derivatives are exact.
+    Formal guarantee: an upper bound on the exact value; 0 where epsilon = 0 already has that delta. For mu in
+    [1e-3, 1e3] it is above the exact value by less than 1e-11 of that where delta is at most half of the one at epsilon
+    = 0. Elsewhere a rounding of log delta may move epsilon by much of itself, and it is above by less than
+
+        1e-13 (1 + |log delta|) |d eps / d log delta| + 1e-15 (eps + 2 mu^2),
+
+    while the first term is below mu / 1000, as it is unless delta is within 1e-9 of 1. Traced arguments out of range
+    give ``inf``. Derivatives are exact.
 
     Source: as for :func:`gaussian_delta`.
 
@@ -569,8 +575,9 @@ def gaussian_mu(epsilon: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
         delta (...): in (0, 1), from 1e-300 up; shapes broadcast.
 
     Formal guarantee: a mu-GDP mechanism with the mu returned is (epsilon, delta)-DP; it is less than 1e-11 of itself
-    below the largest such mu where epsilon is at most 1e3. (An (epsilon, delta)-DP mechanism is *not* mu-GDP: a single
-    point of the curve says nothing of the others.) Traced arguments out of range give 0. Derivatives are exact.
+    below the largest such mu where epsilon is at most 1e3 and delta at most 0.999. (Next to 1 log delta hardly moves
+    with mu, and its rounding costs more.) An (epsilon, delta)-DP mechanism is *not* mu-GDP: a single point of the curve
+    says nothing of the others. Traced arguments out of range give 0. Derivatives are exact.
 
     Source: as for :func:`gaussian_delta`.
 

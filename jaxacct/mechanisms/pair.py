@@ -325,7 +325,8 @@ class Law(ABC):
     """
 
     is_close: ClassVar[bool] = False
-    """Whether logs of masses and losses are right to 16 units of themselves, as :func:`moments_and_errors` asks.
+    """Whether logs of masses and losses are right to 16 units of roundoff of themselves, as
+    :func:`moments_and_errors` asks.
 
     They are not where a loss is the difference of two logarithms that may be far larger.
     """
@@ -442,7 +443,8 @@ class Lines(NamedTuple):
 
     def log_error(self, order: Array, w: Array | float, step: Array) -> Array:
         """Returns a bound on the log of the rule's error over the moment."""
-        least = jnp.min(self.costs(order, w) - self.heights * (2 * jnp.pi / step))
+        x = self.heights * (2 * jnp.pi / step)
+        least = jnp.min(self.costs(order, w) - x - jnp.log(-jnp.expm1(-x)))
         return jnp.log(2 * jnp.exp(least) + math.exp(log_left_out()))
 
 

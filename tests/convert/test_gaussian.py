@@ -151,17 +151,35 @@ NEAR_0 = [*((mu, near) for mu in (0.01, 1.0) for near in (1e-12, 1e-9, 1e-3)), (
 
 @pytest.mark.parametrize(("mu", "near"), NEAR_0)
 def test_an_epsilon_near_0_is_as_near_as_is_said(mu, near):
-    """Where delta is next to the one at epsilon = 0; the bound is relative to epsilon."""
+    """Where delta is next to the one at epsilon = 0; the bound is that of log delta, over its slope."""
     with mpmath.workdps(60):
         delta = float(true_delta(mu, near))
         truth = root(lambda e: mpmath.log(exact(mu, e) / mpmath.mpf(delta)), near)
         value = mpmath.mpf(float(gdp.gaussian_epsilon(mu, delta)))
+        assert truth <= value <= truth + said_of_epsilon(mu, delta, truth)
+
+
+def said_of_epsilon(mu, delta, epsilon):
+    delta, mu = mpmath.mpf(delta), mpmath.mpf(mu)
+    rate = delta / (mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu))
+    first = mpmath.mpf("1e-13") * (1 - mpmath.log(delta)) * rate
+    assert first < mu / 1000
+    return first + mpmath.mpf("1e-15") * (epsilon + 2 * mu**2)
+
+
+@pytest.mark.parametrize("mu", [1e-3, 1.0, 1e3])
+def test_an_epsilon_where_delta_is_half_of_that_at_0_is_right_to_most_digits(mu):
+    with mpmath.workdps(60):
+        delta = float(true_delta(mu, 0.0)) / 2
+        value = mpmath.mpf(float(gdp.gaussian_epsilon(mu, delta)))
+        truth = root(lambda e: mpmath.log(exact(mu, e) / mpmath.mpf(delta)), value)
         assert truth <= value <= truth * (1 + mpmath.mpf("1e-11"))
+        assert value <= truth + said_of_epsilon(mu, delta, truth)
 
 
-@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.5, 0.99, 1 - 1e-6, 1 - 1e-12])
+@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.5, 0.99, 0.999])
 @pytest.mark.parametrize("epsilon", [1e-6, 1.0, 1e3])
-def test_a_mu_is_as_near_as_is_said_where_delta_is_next_to_one(epsilon, delta):
+def test_a_mu_is_as_near_as_is_said_up_to_a_delta_of_999_in_1000(epsilon, delta):
     with mpmath.workdps(60):
         value = mpmath.mpf(float(gdp.gaussian_mu(epsilon, delta)))
         truth = root(lambda m: mpmath.log(exact(m, epsilon) / mpmath.mpf(delta)), value)
@@ -175,9 +193,9 @@ def exact(mu, epsilon):
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
 def test_delta_of_a_negative_epsilon_is_as_near_as_is_said(mu):
-    """Where eps/mu + mu = -1 nothing would be allowed."""
+    """Where eps/mu + mu = -1: the size of epsilon counts."""
     epsilon = -mu * (1 + mu)
     with mpmath.workdps(60):
         truth, value = exact(mu, epsilon), mpmath.mpf(float(gdp.gaussian_delta(mu, epsilon)))
-        share = mpmath.mpf("2e-13") * (1 + mpmath.mpf(epsilon) / mpmath.mpf(mu) + mpmath.mpf(mu)) ** 2
+        share = mpmath.mpf("2e-13") * (1 + abs(mpmath.mpf(epsilon)) / mpmath.mpf(mu) + mpmath.mpf(mu)) ** 2
         assert truth <= value <= truth * (1 + share)
