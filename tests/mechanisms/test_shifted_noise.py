@@ -312,7 +312,7 @@ def test_losses_and_edges_of_a_replacement_err_by_what_the_pair_says(noise, scal
     x = np.concatenate([np.linspace(-0.3, 0.3, 61), [3.3700450557414083e-4, 0.004570345727762013]])
     asked = np.array([0.0, 5.3e-13, 1.6e-7, 1e-3, 0.1, -5.7e-9, -7.6e-6])
     with jax.enable_x64(True):
-        found, (units, _) = jax.jit(lambda pair, x: (pair._log_ratio(x), pair._rounding()))(pair, x)
+        found, (units, _) = jax.jit(lambda pair, x: (pair.log_densities(x)[0], pair._rounding()))(pair, x)
         edges = jax.jit(lambda pair, y: pair._threshold(y))(pair, asked)
         error = float(pair.boundary_error(jnp.asarray(0.1)))
 
