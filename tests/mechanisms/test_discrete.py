@@ -310,7 +310,7 @@ def test_sequences_have_a_leading_axis():
 
 
 @pytest.mark.parametrize("scale", [0.03, 0.1, np.nextafter(SELF_DUAL, 0), np.nextafter(SELF_DUAL, 1), 0.7, 3.0])
-def test_a_sum_off_its_center_is_right_to_a_few_ulps_of_one(scale):
+def test_a_sum_off_its_center_is_right_to_units_of_one_and_of_its_exponent(scale):
     places = np.array([0.0, 1e-8, 0.1, 0.25, 0.4999, 0.5, 0.5 + 1e-9, 3.3])
     with jax.enable_x64(True):
         found = np.asarray(_log_off_center(jnp.asarray(scale), jnp.asarray(places)))
@@ -323,4 +323,4 @@ def test_a_sum_off_its_center_is_right_to_a_few_ulps_of_one(scale):
         for value, at in zip(found, places, strict=True):
             truth = mp.log(bell(mp.mpf(float(at))) / bell(mp.mpf(0)))
             assert value <= 0
-            assert abs(mp.mpf(float(value)) - truth) <= 8 * mp.mpf(2) ** -53, at
+            assert abs(mp.mpf(float(value)) - truth) <= (16 + 4 / (8 * s**2)) * mp.mpf(2) ** -53, at

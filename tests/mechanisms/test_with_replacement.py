@@ -95,11 +95,11 @@ def test_wrong_uses():
 
 
 def test_tails_are_as_near_as_the_profile_counts_on():
-    """As far out as the base is asked for at the smallest noise: there the mixture's tail is some 14 deviations out."""
+    """As far out as tails are normal numbers; the base is asked for farther out than the mixture."""
     s = LEAST_NOISE
-    x = np.concatenate([np.linspace(0.0, 2 + 14 * s, 400), [0.3 * 34.16895981751895 / 3]])
+    x = np.concatenate([np.linspace(0.0, 37.5 * s, 400), [0.3 * 34.16895981751895 / 3]])
     found = _tail(x / s)
     with mp.workdps(40):
         for value, at in zip(found, x, strict=True):
             truth = mp.erfc(mp.mpf(float(at)) / mp.mpf(s) / mp.sqrt(2)) / 2
-            assert abs(mp.mpf(float(value)) / truth - 1) <= 1e-13, at / s
+            assert abs(mp.mpf(float(value)) / truth - 1) <= 6e-13, at / s
