@@ -61,3 +61,21 @@ def test_one_sampled_run_costs_no_less_than_the_formula():
         found = ja.epsilon(ja.PoissonSubsampledDP(epsilon, 0.0, rate), 1, 0.0).upper
         with mp.workdps(60):
             assert mp.mpf(float(found)) >= mp.log1p(mp.mpf(rate) * mp.expm1(mp.mpf(epsilon)))
+
+
+def test_a_loss_of_a_sample_where_exponentials_overflow():
+    """Beyond epsilon = 700, with q e^700 on both sides of 1."""
+    epsilon, rate = map(
+        np.ravel, np.meshgrid([690.0, 700.0, 700.5, 709.0, 750.0, 1400.0, 1500.0], [1e-307, 1e-304, 0.1])
+    )
+    pair, *_ = ja.PoissonSubsampledDP(epsilon, 0.0 * epsilon, rate).dominating_pairs("add_or_remove")
+    with mp.workdps(700):
+        for loss, e, q in zip(pair.losses[:, 1], epsilon, rate, strict=True):
+            truth = mp.log1p(mp.mpf(float(q)) * mp.expm1(mp.mpf(float(e))))
+            assert truth <= mp.mpf(float(loss)) <= truth * (1 + mp.mpf(10) ** -12), (e, q)
+
+
+def test_what_underflows_on_a_sample_is_not_free():
+    pair, *_ = ja.PoissonSubsampledDP(1e-20, 1e-20, 1e-300).dominating_pairs("add_or_remove")
+    assert pair.losses[1] > 0
+    assert pair.p[0] > 0
