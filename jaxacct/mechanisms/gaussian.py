@@ -702,6 +702,7 @@ def _log_ratio(s: Array, q: Array, z: Array) -> Array:
     The latter are those of 0.5/s, and of its difference from z, over s: beside the zero at z = 1/(2 s) nothing else
     is left. They move log r by as much at most, for it rises in u at a rate between 0 and 1. Moments count the 16
     units alone; what the two move them by was measured to be less than a thousandth of their bounds.
+
     Down to r = 3/4 it is the logarithm of 1 + (r - 1); below, that of (1 - q) + q e^u, for r - 1 has lost digits there
     when q is near 1; and where e^u would overflow, that of q e^u.
     """

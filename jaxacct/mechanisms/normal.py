@@ -70,6 +70,7 @@ def sine_and_cosine(x: Array) -> tuple[Array, Array]:
     """Returns sin and cos for |x| < 10^6, to two units of roundoff of 1: XLA's take a CPU ten times longer.
 
     Of themselves they may err by more: 2.5 units were seen next to a zero.
+
     Where the products round, as they do beyond 10^6, they move the argument, beyond pi/4, by two units of itself, and
     the differences by three at most, as if the angle had been rounded five times more. Up to pi/4 nothing is
     subtracted. This holds up to 2^52, where what is left of a turn may be off by 2.5, and the series are by 2.
@@ -190,7 +191,7 @@ def _narrow_cell(middle: Array, width: Array) -> tuple[Array, Array]:
 # "The exponentially convergent trapezoidal rule", Theorem 5.1): 1.8e-16 for h = 13/64 and a = 1.4. The nodes end where
 # less than 2e-17 + 2e-18 max(t, 0) of the integral lies beyond, for t in [LOWEST, HIGHEST], whatever mu is, and without
 # F: 2e-18 is the first node, and t + 1 bounds what a unit of s has there. The second term only counts where mu t is
-# above 10^18 or so; it is t/50 units of roundoff, few beside the 10 of t^2/2 below.
+# above 10^19 or so; it is t/50 units of roundoff, few beside the 10 of t^2/2 below.
 #
 # *Rounding* is counted in units of roundoff; exp, expm1 and log err by 8 of them (:attr:`.Arithmetic.function`). Nodes
 # are right to 4 and weights to 6. The exponent z = p (p/2 + t), with p = s, or its like for t < 0, moves by 4 t s + 4

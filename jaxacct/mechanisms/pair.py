@@ -325,8 +325,7 @@ class Law(ABC):
     """
 
     is_close: ClassVar[bool] = False
-    """Whether logs of masses and losses are right to 16 units of roundoff of themselves, as
-    :func:`moments_and_errors` asks.
+    """Whether logs of masses and losses are right to 16 units of themselves, as :func:`moments_and_errors` asks.
 
     They are not where a loss is the difference of two logarithms that may be far larger.
     """

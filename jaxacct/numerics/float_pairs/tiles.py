@@ -268,6 +268,7 @@ def exp_remainder(x: Wide, expm1_x: Wide) -> list[Wide]:
     """Returns e^x - 1 - x, given e^x - 1; within 32 u^2 of itself for |x| < 1/2 - 2^-26, where it ignores the latter.
 
     Nearer to 1/2 the high part may be 1/2, for which the difference is taken, as beyond: it costs less than four bits.
+
     It is x^2/2 times S = 1 + x/3 + ..., between 0.84 and 1.2. In units of u^2: the terms that are no pairs come to
     2^-24.5, are off by 3 u and so count for 2. At each coefficient, c_n = 2/(n + 2)!, the added product is off by 9 of
     itself and its low parts' sum by 4, and the coefficient and the sum by 3 of c_n; relative to c_n the product is
