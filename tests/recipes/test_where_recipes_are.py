@@ -1,6 +1,7 @@
 """Recipes lie outside of the library: nothing in it but the command needs them, and old names still lead there."""
 
 import ast
+import importlib
 import pathlib
 
 import pytest
@@ -32,3 +33,13 @@ def test_old_names_lead_there_and_say_so(name):
 def test_other_names_are_unknown():
     with pytest.raises(AttributeError, match="no attribute 'LOADERS'"):
         _ = train.LOADERS
+
+
+def test_the_former_module_of_data_sets_leads_there():
+    former = importlib.import_module("jaxacct.train.datasets")
+    assert len(dir(former)) == 6
+    for name in dir(former):
+        with pytest.warns(DeprecationWarning, match=f"{name} now"):
+            assert getattr(former, name) is getattr(jaxacct_recipes, name, getattr(train, name, None))
+    with pytest.raises(AttributeError, match="no attribute 'digits'"):
+        _ = former.digits
