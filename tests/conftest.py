@@ -1,4 +1,10 @@
-"""Settings of the suite: a compilation cache that outlives a run, rank promotion as an error, and who runs what."""
+"""Settings of the suite: a compilation cache that outlives a run, its two tiers, and who runs what.
+
+The first tier, which ``pytest -n auto`` runs, asks every room, verb, mechanism, door and page once, in minutes. What sweeps
+over mechanisms, sizes, kills, devices or random settings at large is marked ``exhaustive`` and runs by
+``pytest -n auto -m exhaustive``. Of a parametrized test ``@pytest.mark.first_tier(*ids)`` names the cases of the first tier.
+What the first tier may cost is counted, not timed: compiled programs, and processes.
+"""
 
 import gc
 import importlib.metadata
@@ -73,9 +79,11 @@ def compiled_well() -> Iterator[None]:
         yield
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Nobody looks for garbage among what the end of the process frees: pytest would, five times."""
     gc.freeze()
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["spent"] = spent
 
 
 collect_ignore_glob = ["typed/*", "*/conftest.py"]
@@ -94,9 +102,81 @@ _programs: list[str] = []
 """Those that came into memory since the last look, compiled or from the disk."""
 
 
+spent = {"programs": 0, "processes": 0}
+"""What this worker's tests have compiled (or found on the disk) and started so far."""
+
+BUDGET = {"programs": 5000, "processes": 100}
+"""Most of each in all of the first tier, on however many workers. Programs take most of its minutes, about a tenth of a
+second each where nothing is cached; a process of the tests' own imports JAX, which takes one to three seconds."""
+
+
 def _count(event: str, seconds: float, **more: Any) -> None:
     if event.endswith("backend_compile_duration"):
         _programs.append(event)
+        spent["programs"] += 1
+
+
+def _count_processes(event: str, args: Any) -> None:
+    if event in ("subprocess.Popen", "os.posix_spawn", "os.fork"):
+        spent["processes"] += 1
+
+
+sys.addaudithook(_count_processes)
+
+
+def over_budget(total: dict[str, int]) -> list[str]:
+    """Returns a line for each kind of cost of which the first tier has more than its budget."""
+    return [
+        f"The first tier has {total[kind]} {kind}, and may have {most}: mark what sweeps at large as exhaustive."
+        for kind, most in BUDGET.items()
+        if total[kind] > most
+    ]
+
+
+def _is_whole_first_tier(config: pytest.Config) -> bool:
+    """Whether this run is README's command: no file, no name and no other mark chosen, and not a thorough run."""
+    option, chosen = config.option, config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    is_usual = option.markexpr == "not exhaustive" and "JAXACCT_TESTS" not in os.environ
+    return chosen and is_usual and not (option.keyword or option.lf or option.collectonly or option.deselect)
+
+
+class Budget:
+    """Adds up what all workers spent, and ends the run as failed where the first tier costs more than its budget."""
+
+    def __init__(self) -> None:
+        self.total = dict.fromkeys(BUDGET, 0)
+
+    def add(self, cost: dict[str, int]) -> None:
+        for kind in self.total:
+            self.total[kind] += cost.get(kind, 0)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: Any) -> None:
+        """Takes what a worker spent as it ends."""
+        self.add(getattr(node, "workeroutput", {}).get("spent", {}))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Compares the sum with the budget."""
+        if not session.config.getoption("numprocesses", None):
+            self.add(spent)
+        self.over = over_budget(self.total) if _is_whole_first_tier(session.config) else []
+        if self.over and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Says what was spent, and what is over the budget."""
+        terminalreporter.write_line(", ".join(f"{count:,} {kind}" for kind, count in self.total.items()))
+        for line in self.over:
+            terminalreporter.write_line(line, red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Counts costs where results are gathered; workers hand theirs over. Tests asked for by name run, of either tier."""
+    if any("::" in asked for asked in config.args) and config.option.markexpr == "not exhaustive":
+        config.option.markexpr = ""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Budget(), "budget")
 
 
 @pytest.fixture(autouse=True)
@@ -137,8 +217,29 @@ def pytest_xdist_make_scheduler(config, log):
     return FromBothEnds(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts what takes longest at either end, and the many short files, docstrings above all, where the ends meet."""
+def _mark_other_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the cases that a test's ``first_tier`` does not name as exhaustive; raises where it names one that is not."""
+    named: dict[str, set[str]] = {}
+    for item in items:
+        chosen = item.get_closest_marker("first_tier")
+        if chosen is None:
+            continue
+        case = item.callspec.id if hasattr(item, "callspec") else ""
+        named.setdefault(item.nodeid.partition("[")[0], set(chosen.args)).discard(case)
+        if case not in chosen.args:
+            item.add_marker("exhaustive")
+    wrong = {test: ids for test, ids in named.items() if ids}
+    if wrong and not any("[" in asked for asked in config.args):  # which collects single cases
+        raise pytest.UsageError(f"first_tier names cases that there are not: {wrong}")
+
+
+@pytest.hookimpl(tryfirst=True)  # marks are selected by afterwards
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deals the tests out: tiers, then places.
+
+    What takes longest is at either end, and the many short files, docstrings above all, are where the ends meet.
+    """
+    _mark_other_cases(config, items)
     root = pathlib.Path(__file__).parent
     whole = ("certified", "project", "numerics")
     accounting = (*whole, "prv", "saddlepoint", "mechanisms", "gdp", "tradeoff", "sweep", "calibrate")
