@@ -1,9 +1,9 @@
 """Settings of the suite: a compilation cache that outlives a run, its two tiers, and who runs what.
 
-The first tier, which ``pytest -n auto`` runs, asks every room, verb, mechanism, door and page once, in minutes. What sweeps
-over mechanisms, sizes, kills, devices or random settings at large is marked ``exhaustive`` and runs by
-``pytest -n auto -m exhaustive``. Of a parametrized test ``@pytest.mark.first_tier(*ids)`` names the cases of the first tier.
-What the first tier may cost is counted, not timed: compiled programs, and processes.
+The first tier, which ``pytest -n auto`` runs, asks every room, verb, mechanism, door and page once, in minutes. What
+sweeps over mechanisms, sizes, kills, devices or random settings at large is marked ``exhaustive`` and runs by ``pytest
+-n auto -m exhaustive``. Of a parametrized test ``@pytest.mark.first_tier(*ids)`` names the cases of the first tier. What
+the first tier may cost is counted, not timed: compiled programs, and processes.
 """
 
 import gc
@@ -172,7 +172,7 @@ class Budget:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Counts costs where results are gathered; workers hand theirs over. Tests asked for by name run, of either tier."""
+    """Counts costs where results are gathered, and lets tests that are asked for by name run, of either tier."""
     if any("::" in asked for asked in config.args) and config.option.markexpr == "not exhaustive":
         config.option.markexpr = ""
     if not hasattr(config, "workerinput"):
@@ -218,7 +218,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def _mark_other_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the cases that a test's ``first_tier`` does not name as exhaustive; raises where it names one that is not."""
+    """Marks the cases that a test's ``first_tier`` leaves out as exhaustive; raises where it names one that is not."""
     named: dict[str, set[str]] = {}
     for item in items:
         chosen = item.get_closest_marker("first_tier")

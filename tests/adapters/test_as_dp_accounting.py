@@ -52,6 +52,7 @@ def test_counts_are_honoured(make):
     assert at_once.get_epsilon(1e-5) == nested.get_epsilon(1e-5) > make().compose(event, 11).get_epsilon(1e-5)
 
 
+@pytest.mark.exhaustive
 def test_their_accountant_ignores_the_count_of_randomized_response():
     """What theirs reports for many runs is what a single one costs: the bound is on the wrong side."""
     event, count = dp_event.RandomizedResponseDpEvent(0.5, 2), 4

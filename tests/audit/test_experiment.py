@@ -37,6 +37,7 @@ def found(honest):
     return audit.play(trainer, watch, data, SMALL, 0)
 
 
+@pytest.mark.exhaustive
 def test_the_honest_trainer_is_not_accused(honest, found):
     trainer, watch, data = honest
     others = [audit.play(trainer, watch, data, SMALL, seed) for seed in range(1, draws(1, 3))]
@@ -47,6 +48,7 @@ def test_the_honest_trainer_is_not_accused(honest, found):
         assert 0.5 < one.epsilon_of_any_mechanism < one.claim
 
 
+@pytest.mark.exhaustive
 def test_a_seed_repeats_the_guesses(honest, found, monkeypatch):
     trainer, watch, data = honest
     monkeypatch.setattr(audit, "judge", lambda trainer, settings, correct: correct)
@@ -54,6 +56,7 @@ def test_a_seed_repeats_the_guesses(honest, found, monkeypatch):
     assert again == found.correct != other
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", ["noise", "shuffling"])
 def test_a_broken_trainer_is_caught(fault):
     found = audit.run(*problem(), SMALL, fault=fault, seed=4)
@@ -63,6 +66,7 @@ def test_a_broken_trainer_is_caught(fault):
     assert found.noise_multiplier < SMALL.noise_multiplier
 
 
+@pytest.mark.exhaustive
 def test_what_is_watched_is_what_fit_releases(honest):
     # The ordinary way to train, with the same key and data, moves the canaries through the same places.
     _, watch, data = honest

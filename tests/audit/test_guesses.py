@@ -142,6 +142,7 @@ def test_bounds_on_epsilon_keep_their_confidence_and_come_near():
     assert 0.6 < bounds[round(law.mean())] < epsilon
 
 
+@pytest.mark.exhaustive
 def test_bounds_on_mu_keep_their_confidence_and_grow_with_what_is_shown():
     mu, canaries = 1.0, 100
     law = binom(canaries, norm.cdf(mu / 2))

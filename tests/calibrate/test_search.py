@@ -92,6 +92,7 @@ def test_whole_numbers_end_at_neighbours(steps, off):
     assert {steps, steps + 1} <= set(asked)
 
 
+@pytest.mark.exhaustive
 def test_reached_is_asked_of_what_is_returned():
     """By the public door: the bracket is of this very noise, and the budget its upper end."""
     found = ja.calibrate.noise_multiplier(0.7, 1e-6, 0.02, 700, tolerance=1e-4)

@@ -56,6 +56,7 @@ def epsilons(noise):
     return np.array([run.lower for run in runs]), np.array([run.upper for run in runs])
 
 
+@pytest.mark.exhaustive
 def test_a_batch_in_a_program_of_float32():
     """As a user calls it, outside any float64 scope; traced only, for what could fail is a dtype within."""
     rows = TARGETS.astype(np.float32)
@@ -64,6 +65,7 @@ def test_a_batch_in_a_program_of_float32():
     assert {slope.dtype for slope in slopes} == {np.dtype(np.float32)}
 
 
+@pytest.mark.exhaustive
 def test_targets_are_met_and_nearly_least(found):
     n = len(TARGETS)
     target, noise = TARGETS[:, 0], found.value[:n]
@@ -75,6 +77,7 @@ def test_targets_are_met_and_nearly_least(found):
     assert np.all(epsilons(noise * (1 - 4e-6))[0] > target)
 
 
+@pytest.mark.exhaustive
 def test_the_mesh_accountant_agrees(found):
     e, d, q, k = TARGETS[0]
     at, less = (ja.PoissonSubsampledGaussian(found.value[0] * share, q) for share in (1.0, 0.99))
@@ -166,6 +169,7 @@ def schedule(scale):
     return ja.PoissonSubsampledGaussian(scale * np.array([1.2, 1.0, 0.8]), 0.01)
 
 
+@pytest.mark.exhaustive
 def test_a_schedule_is_scaled_as_a_whole():
     counts = np.array([3000, 2000, 1000])
     found = calibrate.scale(schedule, 2.0, 1e-5, counts)
@@ -175,6 +179,7 @@ def test_a_schedule_is_scaled_as_a_whole():
     assert saddlepoint.epsilon(schedule(found.value * (1 - 4e-6)), counts, 1e-5).lower > 2.0
 
 
+@pytest.mark.exhaustive
 def test_attacks_fail_as_often_as_was_asked_for():
     # The Gaussian's own trade-off: mu = Phi^-1(tpr) - Phi^-1(fpr), and advantage 2 Phi(mu/2) - 1.
     rates = cases([(0.05, 0.001), (0.99, 0.9)], [(0.9, 0.2)])
@@ -215,6 +220,7 @@ def test_derivatives_of_the_least_noise(way):
     assert np.all(np.isnan(slopes[-1]))
 
 
+@pytest.mark.exhaustive
 def test_a_batch_of_derivatives_is_lowered_in_a_program_of_float32():
     def least(epsilon, steps):
         return calibrate.noise_multiplier(epsilon, 1e-5, 0.01, steps).value

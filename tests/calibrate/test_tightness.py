@@ -21,6 +21,7 @@ def test_the_least_noise_where_epsilon_is_nothing(epsilon):
         assert found.value == pytest.approx(0.741301, rel=2e-6)
 
 
+@pytest.mark.exhaustive
 def test_rates_and_steps_that_delta_pays_for():
     # Hardly any noise: 1 - e^-1 times nothing is spared of a rate of 1e-5.
     found = calibrate.sampling_rate(1.0, 1e-5, 0.02, 1)

@@ -419,6 +419,7 @@ def test_what_is_printed_is_what_the_page_says(made):
     assert any(made["sha256"]["code"] in text for text in on_paper)
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_imported_that_is_not_read():
     """torch takes seconds to import: a spec without a history of Opacus has no need of it, nor has one with it."""
     script = (

@@ -26,6 +26,7 @@ def test_the_mesh_answers_where_it_has_not():
     assert bounds.lower <= bounds.estimate <= bounds.upper
 
 
+@pytest.mark.exhaustive
 def test_a_traced_batch_takes_either_route_and_says_where_it_has_derivatives():
     def upper(noise_multiplier, sampling_rate, steps):
         mechanism = ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate)
@@ -64,6 +65,7 @@ BOUNDED = [
 ]
 
 
+@pytest.mark.first_tier("ExponentialMechanism")
 @pytest.mark.parametrize("mechanism", cases(BOUNDED[:2] + BOUNDED[6:7], BOUNDED), ids=lambda m: type(m).__name__)
 def test_just_below_the_supremum_of_a_bounded_loss(mechanism):
     """There a mesh cannot tell the last of the mass; 1 - e^(eps - S) can, which falls to 0 at the supremum S."""

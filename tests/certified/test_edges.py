@@ -59,6 +59,7 @@ def test_what_releases_nothing_adds_nothing():
     assert ja.epsilon(rows, np.array([1000, 7, 7]), 1e-5).upper == pytest.approx(together.upper, rel=1e-12)
 
 
+@pytest.mark.exhaustive
 def test_nothing_and_something_inside_one_batch():
     """A traced field that is at its edge costs 0; one that is out of range still costs inf."""
 
@@ -113,6 +114,7 @@ def test_one_direction_may_have_a_supremum():
     assert add.lower <= -10 * np.log(0.75) <= add.upper <= -10 * np.log(0.75) * (1 + 1e-12)
 
 
+@pytest.mark.first_tier("jaxacct-mechanism0-1")
 @pytest.mark.parametrize(
     ("mechanism", "steps"), [(ja.Laplace(1.0), 1), (LAW_OF_TWO, (1, 1)), (ja.RandomizedResponse(1.0), 5)]
 )
@@ -124,6 +126,7 @@ def test_no_epsilon_exceeds_the_sum_of_the_suprema(accountant, mechanism, steps)
     assert bounds.converged
 
 
+@pytest.mark.exhaustive
 def test_no_bound_of_a_positive_delta_is_0():
     for name, accountant in ACCOUNTANTS.items():
         size = {} if name == "exact" else {"points": 1024}
@@ -132,6 +135,7 @@ def test_no_bound_of_a_positive_delta_is_0():
         assert accountant.epsilon(ja.Gaussian(1.0), 1, 0.0).upper == np.inf
 
 
+@pytest.mark.exhaustive
 def test_beyond_all_losses_only_infinite_ones_count():
     for accountant in ACCOUNTANTS.values():
         assert accountant.delta(ja.RandomizedResponse(1.0), 5, 5.0001).upper == 0
@@ -172,6 +176,7 @@ CORNERS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", cases([*CORNERS][:1], [*CORNERS][1:]))
 def test_corners_that_were_valid_are_useful(name):
     bounds = ja.epsilon(*CORNERS[name])

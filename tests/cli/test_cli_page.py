@@ -85,6 +85,7 @@ def test_json_has_the_documented_keys(title, jaxacct, tmp_path, monkeypatch):
     check(answer(jaxacct(*RECORDS[title], "--json")), documented(title))
 
 
+@pytest.mark.exhaustive
 def test_json_of_bands_has_the_documented_keys(jaxacct):
     run = ["--epsilon", 8, "--delta", 1e-5, "--sampling-rate", 0.1, "--steps", 64, "--bands", "4"]
     record = answer(jaxacct("calibrate", *run, "--json"))

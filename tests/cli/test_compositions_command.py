@@ -40,6 +40,7 @@ def test_a_calibration_takes_them_too(jaxacct):
     assert (one["sampling_rate"], one["steps"], f"{one['value']:.3f}") == (0.01, 10_000, "3.813")
 
 
+@pytest.mark.exhaustive
 def test_mechanisms_and_specs_compose_and_the_referee_takes_the_record(jaxacct, tmp_path):
     mechanisms = (ja.Laplace(2.0), ja.Gaussian(10.0))
     bounds = ja.epsilon(mechanisms, (10, 100), 1e-5)
@@ -58,6 +59,7 @@ def test_mechanisms_and_specs_compose_and_the_referee_takes_the_record(jaxacct, 
     assert "scale 2.0; 10 times" in shown
 
 
+@pytest.mark.exhaustive
 def test_a_group_is_a_noise_that_is_as_much_less(jaxacct):
     record = answer(jaxacct("epsilon", "--noise-multiplier", "20", "--steps", "100", "--group", "2", *DELTA, "--json"))
     assert 4.377178 < record["lower"] <= record["upper"] < 4.377179

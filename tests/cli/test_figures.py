@@ -22,6 +22,7 @@ def corollary(epsilon, rate, noise):
         return float(theta(2 / noise) / (100 * (1 - theta((1 + 2 * rate) / (rate * noise)))))
 
 
+@pytest.mark.exhaustive
 def test_one_figure_from_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["papers", "--out", str(tmp_path / "new"), "--only", "asoodeh-stopped-5"])
     assert main() == 0
@@ -43,6 +44,7 @@ def test_one_figure_from_the_command_line(tmp_path, capsys, monkeypatch):
         assert file.read(4) == b"\x89PNG"
 
 
+@pytest.mark.exhaustive
 def test_odometers_in_the_papers_order_and_above_planning():
     # The comparison's claim: both new odometers improve on the original one, each best at another time.
     chart = papers.EXHIBITS["whitehouse-odometers"].build()

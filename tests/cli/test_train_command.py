@@ -52,6 +52,7 @@ def interrupted(monkeypatch, arguments, steps, *, before_the_release):
         assert main(arguments) == 130
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("before_the_release", [True, False])
 def test_a_resumed_run_writes_the_report_of_an_uninterrupted_one(
     before_the_release, whole, tmp_path, monkeypatch, capsys
@@ -73,6 +74,7 @@ def test_a_resumed_run_writes_the_report_of_an_uninterrupted_one(
         assert words in printed
 
 
+@pytest.mark.exhaustive
 def test_without_a_seed_lost_updates_show_in_the_report(tmp_path, monkeypatch, capsys):
     pytest.importorskip("sklearn")
     kept = [

@@ -95,6 +95,7 @@ def test_divergences_to_tcdp_hold_between_the_orders_given():
     assert rho == pytest.approx(1 / 8, rel=5e-3)
 
 
+@pytest.mark.exhaustive
 def test_traced_values_and_nonsense():
     bad = jnp.array([-1.0, jnp.nan])
     found = jax.jit(jax.vmap(lambda r: convert.zcdp_to_epsilon(r, 2.0**-20)))(jnp.array([0.25, *bad]))

@@ -49,6 +49,7 @@ def test_delta_of_negative_epsilons():
         assert truth <= value <= truth * (1 + mpmath.mpf(1e-13) * (1 + epsilon / mu + mu) ** 2)
 
 
+@pytest.mark.exhaustive
 def test_epsilon_is_an_upper_bound_and_tight():
     rng = np.random.default_rng(2)
     mus, deltas = 10 ** rng.uniform(-3, 3, COUNT), 10 ** rng.uniform(-300, -0.05, COUNT)
@@ -58,6 +59,7 @@ def test_epsilon_is_an_upper_bound_and_tight():
             assert true_delta(mu, found * (1 - 1e-11)) >= delta
 
 
+@pytest.mark.exhaustive
 def test_mu_is_on_the_safe_side_and_tight():
     rng = np.random.default_rng(3)
     epsilons = np.where(rng.random(COUNT) < 0.2, 0.0, 10 ** rng.uniform(-6, 3, COUNT))
@@ -107,6 +109,7 @@ def test_ends_of_the_range():
     assert gdp.gaussian_delta(1.0, 0.0) == pytest.approx(0.38292492254802624, rel=1e-14)
 
 
+@pytest.mark.exhaustive
 def test_transformations_without_global_float64():
     traced = jax.jit(jax.vmap(gdp.gaussian_delta, in_axes=(0, None)))(np.array([0.5, 2.0]), 1.0)
     np.testing.assert_allclose(traced, gdp.gaussian_delta(np.array([0.5, 2.0]), 1.0), rtol=1e-6)

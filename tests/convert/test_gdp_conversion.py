@@ -26,6 +26,7 @@ def random_settings(seed, count):
     return mu[epsilon >= 0], epsilon[epsilon >= 0]
 
 
+@pytest.mark.exhaustive
 def test_delta_is_above_the_formula_and_near_it():
     count = draws(60, 250)
     mu, epsilon = random_settings(0, count)

@@ -25,6 +25,7 @@ def modulus(t, mu, height):
     return mp.quad(integrand, np.linspace(-90, 20, 45).tolist())
 
 
+@pytest.mark.first_tier("1e-06-1000.0", "1.0-38.0")
 @pytest.mark.parametrize("t", [-8.5, 0.0, 2.0, 38.0, 1000.0])
 @pytest.mark.parametrize("mu", [1e-6, 1.0, 1e6])
 def test_the_integrand_off_the_line_is_what_the_rules_error_allows(t, mu):
@@ -53,6 +54,7 @@ def test_nodes_and_weights_are_right_and_reach_far_enough():
         assert beyond < unit * whole
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, 2])
 def test_errors_of_log_delta_and_its_roots_are_bounds(seed):
     """Against 400 digits: log delta within its error, roots within their brackets."""
@@ -106,6 +108,7 @@ def test_the_gdp_of_a_pure_epsilon_is_bounded_closely():
         assert mp.ncdf(-mu * (1 - mp.mpf(1e-8)) / 2) > 1 / (1 + mp.exp(x))
 
 
+@pytest.mark.first_tier("1e-20-0.0", "1e-20-1000.0", "inf-37.0")
 @pytest.mark.parametrize("t", [-8.5, 0.0, 5.0, 37.0, 1000.0])
 @pytest.mark.parametrize("mu", [1e-20, 1.0, 1e12, 1e16, 1e18, np.inf])
 def test_hardly_any_of_the_integral_is_beyond_the_nodes(t, mu):

@@ -60,6 +60,7 @@ def searched():
     return [brute_force(*setting) for setting in GRID]
 
 
+@pytest.mark.exhaustive
 def test_least_divergence_is_that_of_a_search(searched):
     for (order, epsilon, delta), truth in zip(GRID, searched, strict=True):
         value = mp.mpf(float(least_rdp(epsilon, delta, [order])[0]))
@@ -83,6 +84,7 @@ def random_pairs(seed, count, outcomes):
     return p / p.sum(axis=-1, keepdims=True), q / q.sum(axis=-1, keepdims=True)
 
 
+@pytest.mark.first_tier("5")
 @pytest.mark.parametrize("outcomes", [2, 5])
 def test_no_pair_is_outside_the_relation(outcomes):
     p, q = random_pairs(outcomes, 2_000, outcomes)
@@ -199,6 +201,7 @@ def test_extremes():
     assert least_rdp(2000.0, 1e-9, [1000.0])[0] == pytest.approx(2000, rel=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_batches_jit_vmap_and_scan_without_x64():
     """And what makes no sense is on the safe side, in the same batches."""
     assert not jax.config.jax_enable_x64
@@ -266,6 +269,7 @@ SWITCHES += [(y, b) for b in (1e-8, 0.13, 7.0) for y in (0.5, -0.5, -0.5 - 1e-12
 UNDERFLOWS = [(side * 1.0987e-155, 1605.7) for side in (-1, 1)] + [(3e-155, 1e4), (1e-154, 100.0)]
 
 
+@pytest.mark.first_tier("squares that underflow")
 @pytest.mark.parametrize("places", [SWITCHES, UNDERFLOWS], ids=["switches", "squares that underflow"])
 def test_deficits_are_rounded_up_by_no_more_than_is_said(places):
     y, power = map(np.array, zip(*places, strict=True))

@@ -36,6 +36,7 @@ def granted(kind, filter_):
     return jax.lax.map(fits, jnp.stack([i.ravel(), j.ravel()], axis=1), batch_size=64).reshape(i.shape)
 
 
+@pytest.mark.first_tier("renyi optimal", "zcdp", "approximate", "gdp")
 @pytest.mark.parametrize("kind", FILTERS)
 def test_no_adaptive_adversary_gets_more_than_delta(kind):
     # The hockey-stick divergence of a walk that bets what the filter still grants, and stops when it likes.
@@ -91,6 +92,7 @@ def test_runs_fixed_in_advance_stay_within_delta(kind):
             assert np.sum(scipy.stats.binom.pmf(k, steps, up(epsilon / 40)) * gain) <= delta
 
 
+@pytest.mark.exhaustive
 def test_subsampled_runs_by_the_exact_accountant():
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.01)
     for conversion in ("mironov", "improved", "optimal"):

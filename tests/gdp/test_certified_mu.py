@@ -43,6 +43,7 @@ def test_agrees_with_gdpnum():
     assert found.regret.upper - found.regret.lower < 2e-6
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not ORACLE.exists(), reason="no oracle values beside this checkout")
 def test_promises_hold_for_exact_deltas():
     values = json.loads(ORACLE.read_text())
@@ -56,6 +57,7 @@ def test_promises_hold_for_exact_deltas():
             assert gaussian <= v["delta"] + found.regret.upper * (1 + np.exp(v["eps"]))
 
 
+@pytest.mark.first_tier("setting1")
 @pytest.mark.parametrize("setting", [(1.0, 0.01, 10_000), (0.7, 256 / 60_000, 10_547)])
 def test_promises_hold_between_the_places_of_the_grid(setting):
     s, q, k = setting
@@ -117,6 +119,7 @@ def test_nothing_known_is_infinite():
     assert gdp.certified_mu(ja.Gaussian(1.0), 0).mu.upper == 0
 
 
+@pytest.mark.exhaustive
 def test_traced():
     noise = 1.2
 

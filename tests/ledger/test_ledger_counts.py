@@ -112,6 +112,9 @@ def check(name, count, granted, before, after):
         assert charged(after) <= runs * LEDGERS[name][2] * (1 + fractions.Fraction(1, 10**8)), (name, count)
 
 
+@pytest.mark.first_tier(
+    "RenyiFilter-python_counts", "GDPFilter-python_counts", "VilleOdometer-jax_counts", "StitchedOdometer-python_counts"
+)
 @pytest.mark.parametrize("counts", [python_counts, numpy_counts, jax_counts])
 @pytest.mark.parametrize("name", LEDGERS)
 def test_concrete_counts(name, counts):

@@ -49,6 +49,7 @@ def assert_close(one, other):
     np.testing.assert_allclose(np.asarray(one.spent), np.asarray(other.spent), rtol=1e-13)
 
 
+@pytest.mark.first_tier("MixtureOdometer", "StitchedOdometer", "RogersOdometer")
 @pytest.mark.parametrize("name", LEDGERS)
 def test_spends_are_the_same_eager_traced_and_in_batches(name):
     ledger, mechanism = made(name)
@@ -78,6 +79,7 @@ def test_state_survives_pickle_and_arrays(name):
     assert again.would_grant(mechanism)
 
 
+@pytest.mark.first_tier("ApproximateDPFilter", "GDPFilter", "StitchedOdometer")
 @pytest.mark.parametrize("name", LEDGERS)
 def test_what_is_invalid_is_refused_and_leaves_no_trace(name):
     ledger, mechanism = made(name)
@@ -211,6 +213,7 @@ def test_individual_budgets_are_independent():
         budgets.spend(ja.Gaussian(np.ones(2)))
 
 
+@pytest.mark.exhaustive
 def test_invalid_traced_budgets_grant_nothing_and_read_inf():
     epsilons, deltas = jnp.array([math.nan, -1.0, 1.0, 1.0, 1.0]), jnp.array([1e-5, 1e-5, 0.0, 1.0, math.nan])
     for make in (filters.ZCDPFilter, filters.GDPFilter, filters.ApproximateDPFilter):

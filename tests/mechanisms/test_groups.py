@@ -55,6 +55,7 @@ def contents(rng, count):
     return rng.choice([rng.uniform(-1, 1, count), np.ones(count), -np.ones(count), rng.choice([-1.0, 1.0], count)])
 
 
+@pytest.mark.first_tier("add")
 @pytest.mark.parametrize("relation", ["remove", "add", "zero_out", "replace"])
 def test_sampling_by_example_is_never_under(relation):
     """Three users with 3, 2 and 1 of 6 examples; the first one changes."""

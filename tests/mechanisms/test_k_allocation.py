@@ -82,6 +82,7 @@ def delta_of(blocks, epsilon):
     return float(np.sum(np.where(np.isnan(both), 0.0, gains - losing)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("t", "k", "s", "step"), cases([TOYS[0], TOYS[4]], TOYS[1:4]))
 def test_few_steps_are_never_below_the_exact_profile_and_near_it(t, k, s, step):
     truth = exact(t, k, s, step)
@@ -101,6 +102,7 @@ def test_the_exact_profile_is_that_of_a_finer_grid(toy):
         assert np.allclose(coarse[side], fine[side], rtol=GRID)
 
 
+@pytest.mark.exhaustive
 def test_a_hundred_steps_with_five_are_below_what_epochs_of_twenty_can_be():
     """The truth, by 4 10^8 draws, is 7.36 for removing; five epochs cost 8.085."""
     blocks = laws(0.6, 100, 5)
@@ -111,6 +113,7 @@ def test_a_hundred_steps_with_five_are_below_what_epochs_of_twenty_can_be():
     assert np.sum(np.maximum(told.q - np.exp(4.3) * told.p, 0.0)) >= 1e-4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("t", "s"), cases([(1000, 2.0)], [(1000, 20.0), (10, 20.0)]))
 def test_much_noise_and_many_steps_give_away_next_to_nothing(t, s):
     """Q's variance of the likelihood ratio, by pairs of subsets and how many steps they share."""
@@ -165,6 +168,7 @@ def test_traced_batches_have_all_blocks_and_rows_of_them_are_taken_apart():
     assert np.isnan(jax.jit(lambda t: RandomAllocation(1.0, t, participations=3).apart(4)[2][1])(7.5))
 
 
+@pytest.mark.exhaustive
 def test_little_noise_costs_everything_and_endless_noise_nothing():
     pair = RandomAllocation(0.08, 9, POINTS, 2).dominating_pairs("remove")[0]
     assert np.isnan(pair.p).all()
@@ -188,6 +192,7 @@ def test_two_epochs_are_drawn_apart():
     assert found.lower <= truth <= found.upper <= truth * 1.2
 
 
+@pytest.mark.exhaustive
 def test_balls_in_bins_without_correlation_are_allocation_and_with_it_their_mixture():
     t, _, s, step = TOYS[0]
     plain = monte_carlo.BallsInBins(strategies.square_root(bands=1), s, t)

@@ -134,6 +134,7 @@ def test_composes_with_what_has_pairs_and_with_failures():
     assert ja.delta(parts, steps, 1e3).upper >= 3e-7 * (1 - 1e-6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("delta", cases([1e-4], [1e-7, 0.03]))
 def test_rényi_bounds_with_failures_hold(delta):
     run = ja.ApproximateDP(0.2, delta), 20
@@ -178,6 +179,7 @@ SEEN = ja.DiscretePair([0.99, 0.01], [1.0, 0.0])
 """A sampled example without noise."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "run", cases([SEEN], [ja.PoissonSubsampledGaussian(0.05, 0.01)]), ids=lambda run: type(run).__name__
 )

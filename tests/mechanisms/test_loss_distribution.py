@@ -155,6 +155,7 @@ def test_mass_above_the_highest_loss_must_be_counted():
     assert np.all(np.isinf(rdp.curve(lost, [2.0])))
 
 
+@pytest.mark.exhaustive
 def test_reverse_is_the_other_direction():
     forward, backward = laplace(2.0), laplace(3.0)
     mechanism = PrivacyLoss(
@@ -176,6 +177,7 @@ def test_validation_names_what_is_wrong():
         PrivacyLoss(laplace_cdf_p, laplace_cdf_q, lowest=0.0, highest=1.0, infinite_mass=1.5)
 
 
+@pytest.mark.exhaustive
 def test_one_compilation_serves_all_parameters_inside_a_float32_trace():
     traces = []
 

@@ -203,6 +203,7 @@ def rows_of(column, steps: int) -> np.ndarray:
     return np.array([[column[i - j] if 0 <= i - j < len(column) else 0.0 for j in range(steps)] for i in range(steps)])
 
 
+@pytest.mark.exhaustive
 def test_broken_variants_are_caught():
     """Each of them is above the account of the sound mechanism, which itself is at its account."""
     bound = ja.delta(ja.MatrixMechanism(BandedToeplitz(COLUMN), NOISE, CyclicPoisson(4, 2, RATE)), 1, 1.0).upper

@@ -154,6 +154,7 @@ def delta_of(v, steps, epsilon):
         return p - mp.exp(epsilon) * q
 
 
+@pytest.mark.first_tier("0.5-30-2.0", "0.7-1-0.1")
 @pytest.mark.parametrize(("v", "steps", "epsilon"), SETTINGS)
 def test_both_accountants_hold_the_truth(v, steps, epsilon):
     mechanism, truth = LoweredVariance(v), delta_of(v, steps, epsilon)
@@ -166,6 +167,7 @@ def test_both_accountants_hold_the_truth(v, steps, epsilon):
     assert mesh.upper - mesh.lower < 1e-3 * mesh.upper
 
 
+@pytest.mark.exhaustive
 def test_the_top_level_takes_the_exact_one():
     v, steps, epsilon = SETTINGS[0]
     bounds = ja.epsilon(LoweredVariance(v), steps, float(delta_of(v, steps, epsilon)), relation="remove")

@@ -93,6 +93,7 @@ def test_moments_are_kept_from_below(s, t):
     assert variance <= exact * 1.02
 
 
+@pytest.mark.exhaustive
 def test_more_points_are_a_tighter_pair():
     exact = exact_delta(1.0, 2, 1.0, "remove")
     coarse, fine = (delta_of(pairs(1.0, 2, points)["remove"], 1.0) for points in (128, 512))
@@ -113,6 +114,7 @@ def test_many_batches_against_sampling():
             assert sample.mean() - error <= value <= sample.mean() * 1.01 + error
 
 
+@pytest.mark.first_tier("3.0")
 @pytest.mark.parametrize("s", [0.5, 3.0])
 def test_one_batch_is_the_gaussian_mechanism(s):
     for epsilon in EPSILONS:
@@ -162,6 +164,7 @@ def test_the_second_and_third_moments_are_exact(t):
     assert third <= curve[2] <= third * (1 + 1e-9 + 1e-14 * t)
 
 
+@pytest.mark.exhaustive
 def test_epochs_compose_to_the_sum_of_losses():
     """Two epochs by the mesh, against all sums of two of the pair's losses."""
     s, t, epsilon = 1.0, 20, 0.7
@@ -171,6 +174,7 @@ def test_epochs_compose_to_the_sum_of_losses():
     assert bounds.lower <= two <= bounds.upper <= two * 1.01
 
 
+@pytest.mark.exhaustive
 def test_it_is_traceable_and_batches_agree_with_single_ones():
     s, t = np.array([0.6, 4.0, 1.0, 1.0]), np.array([2, 2, 2.5, 0])
 

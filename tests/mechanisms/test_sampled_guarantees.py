@@ -63,6 +63,7 @@ def test_one_sampled_run_costs_no_less_than_the_formula():
             assert mp.mpf(float(found)) >= mp.log1p(mp.mpf(rate) * mp.expm1(mp.mpf(epsilon)))
 
 
+@pytest.mark.exhaustive
 def test_a_loss_of_a_sample_where_exponentials_overflow():
     """Beyond epsilon = 700, with q e^700 on both sides of 1."""
     epsilon, rate = map(

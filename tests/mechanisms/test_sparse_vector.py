@@ -118,6 +118,7 @@ def test_gaussian_tails_are_those_of_n_events():
         assert 100 * single.lower <= bounds.upper <= 100 * single.upper * (1 + 1e-4)
 
 
+@pytest.mark.exhaustive
 def test_one_composition_with_training():
     steps, sparse = ja.PoissonSubsampledGaussian(1.0, 0.01), ja.AboveThreshold(10.0, 20.0)
     alone, both, dp = (
@@ -131,6 +132,7 @@ def test_one_composition_with_training():
         assert ja.rdp.epsilon(kind(0.0, 1.0, *more), 1, 1e-3) == math.inf
 
 
+@pytest.mark.exhaustive
 def test_questions_are_refused_once_all_runs_are_spent():
     stop = SparseVector(ja.AboveThreshold(0.1, 0.2), 10.0, sensitivity=1.0, runs=2)
     assert [stop.above(value) for value in (0.0, 50.0, 0.0, 50.0)] == [False, True, False, True]
@@ -146,6 +148,7 @@ def test_questions_are_refused_once_all_runs_are_spent():
         assert query.count(steps) >= runs
 
 
+@pytest.mark.first_tier("AboveThreshold")
 @pytest.mark.parametrize("kind", NOISES)
 def test_questions_have_the_law_that_is_accounted(kind):
     """How often the first, the second or neither of two is above; by chance 5 deviations off once in a million."""

@@ -30,6 +30,7 @@ def exact_threshold(noise, rate, log_ratio):
     return noise**2 * mpmath.log(excess / rate) + mpmath.mpf("0.5") if excess > 0 else -mpmath.inf
 
 
+@pytest.mark.first_tier("1.0-0.01-False", "20.0-0.0001-False", "2.0-1.0-False", "0.7-0.999-True")
 @pytest.mark.parametrize("removes", [True, False])
 @pytest.mark.parametrize(("noise", "rate"), SETTINGS)
 def test_cell_masses_and_their_edges(noise, rate, removes):

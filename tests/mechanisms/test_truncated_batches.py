@@ -101,6 +101,7 @@ def divergence(p, q, s, epsilon):
     return np.trapezoid(np.maximum(difference(x), 0.0), x)
 
 
+@pytest.mark.first_tier("values1")
 @pytest.mark.parametrize("values", cases([(-1,), (-1, -1, 0, 1)], [(-1, -1), (-1, -1, -1), (-1, 1, -1)]))
 def test_no_data_set_shows_more_than_the_pair(values):
     """The mechanism itself, by brute force; an example of 1 beside others that it may replace."""
@@ -157,6 +158,7 @@ PEER = {
 """Bounds of dp_accounting 0.6 at delta 1e-6 and an interval of 1e-4; bench/truncated_poisson.py has many more."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("setting", cases([*PEER][1:2], [*PEER][2:] + [*PEER][:1]))
 def test_no_looser_than_the_peer(setting):
     n, q, capacity, s, steps = setting

@@ -49,6 +49,7 @@ def errors(mechanism):
     return jnp.concatenate([jnp.ravel(part) for part in (*off, bounded)]), pair.is_valid()
 
 
+@pytest.mark.first_tier("finite", "cdf")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pair_s_own_bounds_grow_with_the_unit(kind):
     leaves, structure = jax.tree.flatten(KINDS[kind])
@@ -71,6 +72,7 @@ def test_a_pair_s_own_bounds_grow_with_the_unit(kind):
     assert np.median(wide[counts] / narrow[counts]) > 0.5 * RATIO
 
 
+@pytest.mark.first_tier("one run")
 @pytest.mark.parametrize("steps", [1, 300], ids=["one run", "contour"])
 def test_brackets_grow_with_the_unit(steps):
     def found():

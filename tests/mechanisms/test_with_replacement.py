@@ -81,6 +81,7 @@ def test_its_own_mirror_image_and_of_mass_one():
     assert abs(np.sum(mechanism.p) - 1) < 1e-14
 
 
+@pytest.mark.exhaustive
 def test_composes():
     drawn = GaussianWithReplacement.for_batches(2.0, 1000, 10)
     found = ja.prv.epsilon(drawn, 100, 1e-5, relation="replace", points=1024).upper

@@ -52,6 +52,7 @@ def hockey_stick(noise, s, rate, epsilon):
     return max(gain((low + high) / 2), 1 - scale, mpmath.mpf(0))
 
 
+@pytest.mark.first_tier("gaussian-0.8-0.3", "gaussian-1.0-1.0")
 @pytest.mark.parametrize(("noise", "s", "rate"), SETTINGS)
 def test_delta_is_the_hockey_stick_divergence(noise, s, rate):
     pair = WithoutReplacementPair(s, rate, noise)
@@ -117,6 +118,7 @@ def test_cumulant_against_quadrature(noise, s, rate):
             assert float(value) == pytest.approx(float(np.log1p(excess(order))), rel=1e-11)
 
 
+@pytest.mark.exhaustive
 def test_rate_one_is_the_gaussian_at_half_the_noise():
     with jax.enable_x64(True):
         pair, closed = WithoutReplacementPair(1.4, 1.0), SubsampledGaussianPair(0.7, 1.0, True)

@@ -90,6 +90,7 @@ MIXED = {
 }
 
 
+@pytest.mark.first_tier("costs")
 @pytest.mark.parametrize("name", MIXED)
 def test_no_fixed_sequence_beats_a_mixed_menu(name):
     epsilon, delta, items, relation = MIXED[name]
@@ -111,6 +112,7 @@ def test_the_last_play_of_pure_privacy_is_granted():
     assert [menu.budget // item.cost * item.count for item in menu.items] == [10, 5]
 
 
+@pytest.mark.exhaustive
 def test_one_item_of_pure_privacy_is_a_plan():
     # What costs nothing at all up to an edge, searched for in float64.
     menu = certify(0.1, 1e-9, [ja.PureDP(0.01)])

@@ -20,6 +20,7 @@ def random_item(rng, kind):
     return SAMPLED[kind](scale, rate)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", SAMPLED)
 def test_what_is_dominated_has_the_smaller_delta(kind):
     rng = np.random.default_rng(3)

@@ -170,6 +170,7 @@ def test_wrong_filters_are_caught():
     assert caught["path"] >= 1
 
 
+@pytest.mark.exhaustive
 def test_known_mechanisms_and_approximate_ones():
     # Items of different kinds, with infinite losses; the exact masses are those of the documented pairs.
     likelihoods, delta = (Fraction(2), Fraction(3, 2)), Fraction(1, 1024)
@@ -205,6 +206,7 @@ def test_a_tilt_beyond_float64_gives_no_small_value(monkeypatch):
     assert upper >= truth > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("item", [ja.Gaussian(4.0), ja.PoissonSubsampledGaussian(1.0, 0.05), ja.Laplace(5.0)])
 def test_the_referee_proves_what_a_game_of_one_item_says(item):
     epsilon, runs = 1.0, 14

@@ -45,6 +45,7 @@ class Plain:
         return True
 
 
+@pytest.mark.exhaustive
 def test_a_scan_of_random_spends_counts_as_plain_integers_do():
     rng = np.random.default_rng(0)
     indices, runs = rng.integers(0, 3, (4, 60)), rng.integers(0, 25, (4, 60))
@@ -69,6 +70,7 @@ def test_a_scan_of_random_spends_counts_as_plain_integers_do():
     assert 0 < granted.sum() < granted.size
 
 
+@pytest.mark.exhaustive
 def test_what_remains_is_what_is_granted():
     for budget in (filter_of(), filter_of().spend(1, 33)[1]):
         for index in range(3):
@@ -152,6 +154,7 @@ def test_indices_may_be_traced_and_out_of_range():
             budget.spend(index)
 
 
+@pytest.mark.exhaustive
 def test_noise_between_items_is_paid_as_the_cheapest_that_dominates_it():
     budget = filter_of()
 

@@ -12,6 +12,7 @@ MOST_LINES = 25
 PROGRAMS = snippets(PAGE.read_text())
 
 
+@pytest.mark.first_tier("along the path")
 @pytest.mark.parametrize("code", PROGRAMS, ids=["first use", "along the path"])
 def test_each_program_runs_by_itself(code):
     assert len([line for line in code.splitlines() if line.strip()]) <= MOST_LINES

@@ -12,6 +12,7 @@ from jaxacct.menus.game import sizes_and_costs, whole_costs
 STEP = ja.PoissonSubsampledGaussian(1.5, 0.01)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("epsilon", cases([1.0], [3.0]))
 def test_a_menu_of_one_item_is_a_plan(epsilon):
     menu = certify(epsilon, 1e-5, [STEP])
@@ -23,6 +24,7 @@ def test_a_menu_of_one_item_is_a_plan(epsilon):
     assert certify(epsilon, 1e-5, [STEP], costs=[7]).budget == 7 * menu.budget
 
 
+@pytest.mark.exhaustive
 def test_no_fixed_sequence_within_the_budget_costs_more_than_the_value():
     items = [
         (ja.PoissonSubsampledGaussian(*numbers), 50) for numbers in cases([(1.5, 0.01), (1.0, 0.005)], [(2.5, 0.01)])
@@ -41,6 +43,7 @@ def test_no_fixed_sequence_within_the_budget_costs_more_than_the_value():
     assert min(menu.share(i) for i in range(len(items))) >= 0.97
 
 
+@pytest.mark.exhaustive
 def test_few_runs_keep_their_proportion():
     # A budget of ten of the one and of twenty of the other: what a block costs is not the same for both.
     menu = certify(0.1, 1e-9, [ja.PureDP(0.01), ja.PureDP(0.02)])
@@ -49,6 +52,7 @@ def test_few_runs_keep_their_proportion():
     assert menu.budget // menu.items[0].cost <= 10
 
 
+@pytest.mark.first_tier("20.0-1e-12-1.0-6")
 @pytest.mark.parametrize(
     ("epsilon", "delta", "noise", "runs"), [(0.0, 1e-3, 2000.0, 25), (1e-3, 1e-12, 1e6, 34500), (20.0, 1e-12, 1.0, 6)]
 )
@@ -95,6 +99,7 @@ def test_bad_menus_say_what_is_wrong():
     assert mixed.share(0) == 0
 
 
+@pytest.mark.first_tier("100.0-costs1")
 @pytest.mark.parametrize(("noise", "costs"), [(1e6, None), (100.0, [2**20, 1])])
 def test_what_is_never_granted_is_refused_by_the_largest_budgets(noise, costs):
     mixed = certify(3.0, 1e-5, [ja.Gaussian(noise), ja.Gaussian(0.1)], costs=costs)
@@ -123,6 +128,7 @@ def test_pure_items_are_paid_for_at_any_delta():
     assert menu.value <= 1e-24
 
 
+@pytest.mark.exhaustive
 def test_pure_items_are_paid_for_as_often_as_they_may_be():
     """However far above their losses epsilon is: eight of one add up to less, and two of the other."""
     first = 0.09183723356345333

@@ -62,6 +62,7 @@ NARROW = {"saddlepoint in float32"}
 """Programs without any float64."""
 
 
+@pytest.mark.first_tier("saddlepoint in float32")
 @pytest.mark.parametrize("name", KERNELS)
 def test_lowers_for_devices_that_are_not_here(name):
     function, arguments = KERNELS[name]

@@ -75,6 +75,7 @@ def test_nothing_is_traced_for_a_platform_that_nobody_asked_for():
     assert PAIR in seen
 
 
+@pytest.mark.exhaustive
 def test_pairs_asked_for_by_name_bracket_the_truth():
     mechanism = ja.Gaussian(2.0)
     pairs, native = ja.delta(mechanism, 1, 1.0, arithmetic="pair"), ja.delta(mechanism, 1, 1.0, arithmetic="float64")
@@ -240,6 +241,7 @@ DEAR = ("theta", "mixture reading")
 """Which take seconds to trace in pairs."""
 
 
+@pytest.mark.first_tier("granted")
 @pytest.mark.parametrize("name", cases([name for name in CASES if name not in DEAR], [*DEAR]))
 def test_pairs_are_on_the_safe_side_of_float64(name):
     side, function = CASES[name]

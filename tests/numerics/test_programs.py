@@ -108,6 +108,7 @@ raise SystemExit(code)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_second_process_of_the_command_finds_its_programs_and_prints_the_same(tmp_path):
     environment = os.environ | {"JAXACCT_CACHE": str(tmp_path / "kept")}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)

@@ -54,6 +54,7 @@ def test_no_two_classes_of_the_package_have_one_structure():
     assert not same
 
 
+@pytest.mark.exhaustive
 def test_a_compiled_function_of_one_class_is_never_run_on_another():
     """By JAX's own decorator one class in seven is: of 50 given to one function, none with probability 5e-4."""
     kinds = [

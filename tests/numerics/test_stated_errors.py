@@ -75,6 +75,7 @@ def test_functions_err_by_no_more_than_certificates_assume(name, by):
     assert units <= ASSUMED[name].units, at
 
 
+@pytest.mark.first_tier("True")
 @pytest.mark.parametrize("jit", [False, True])
 def test_remainders_and_complements_at_their_switches(jit):
     compiled = jax.jit if jit else lambda function: function

@@ -50,6 +50,7 @@ CASES = {
 }
 
 
+@pytest.mark.first_tier("both-lanes", "second-rows", "nested, one each-rows")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("how", ["both", "first", "second", "nested", "nested, one each", "jit"])
 def test_batches_are_what_lanes_are_alone(case, how, monkeypatch):

@@ -40,6 +40,7 @@ def curve_of(kind, odometer, epsilon):
     return jax.lax.map(reading, jnp.arange(1, ROUNDS + 1), batch_size=1000)
 
 
+@pytest.mark.first_tier("mixture")
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_constant_epsilon_ever_crosses_with_probability_at_most_delta(kind):
     odometers = [MAKERS[kind](delta) for delta in DELTAS]
@@ -80,6 +81,7 @@ def readings_of_pairs(kind, odometer):
     return flat.reshape(i.shape)
 
 
+@pytest.mark.first_tier("mixture", "stitched")
 @pytest.mark.parametrize("kind", MAKERS)
 def test_no_adaptive_adversary_crosses_more_often(kind):
     loss = positions(UNIT, MULTIPLES, COUNTS)
@@ -102,6 +104,7 @@ def test_the_search_for_an_adversary_finds_a_known_one():
     assert won == pytest.approx(up(1.0) + (1 - up(1.0)) * up(3.0))
 
 
+@pytest.mark.exhaustive
 def test_ville_reads_less_than_the_doubling_filters_at_the_same_orders():
     for delta in DELTAS:
         doubling = RenyiOdometer(delta)
@@ -113,6 +116,7 @@ def test_ville_reads_less_than_the_doubling_filters_at_the_same_orders():
         assert b[99] < a[99]
 
 
+@pytest.mark.first_tier("filter", "rogers")
 @pytest.mark.parametrize("kind", ["filter", "mixture", "stitched", "rogers"])
 def test_no_boundary_on_the_way_is_above_the_highest(kind):
     generator = np.random.default_rng(3)

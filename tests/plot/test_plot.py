@@ -19,6 +19,7 @@ def test_steps_that_are_none_are_refused(steps):
         ja.plot.epsilon_over_steps(ja.Gaussian(2.0), steps, 1e-5)
 
 
+@pytest.mark.exhaustive
 def test_a_run_has_one_style_in_both_scales():
     rates = np.array([0.0, 1e-3, 1e-2, 0.1, 0.5, 1.0])
     axes = ja.plot.tradeoff(ja.Gaussian(2.0), 1, fpr=[0.0, 0.5, 1.0])

@@ -44,6 +44,12 @@ def row(group):
     return f"| {group.title}: {names} | {cpu} | {cuda} | {tpu} | {group.guarantee} |"
 
 
+@pytest.mark.first_tier(
+    "`ja.convert` lower bound: budgets",
+    "`ja.iteration` lower bound",
+    "`ja.filters`: `epsilon` upper bound",
+    "`ja.odometers`: `epsilon` upper bound",
+)
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group.title} {group.guarantee}")
 def test_the_page_says_what_each_function_is_lowered_to(group):
     assert row(group) in PAGE.read_text().splitlines()
@@ -98,6 +104,11 @@ def lowered_calls():
                 yield pytest.param(call, id=f"{group.title}: {name}")
 
 
+@pytest.mark.first_tier(
+    "`ja.filters`: `spend`: GDPFilter",
+    "`ja.odometers`: `spend`: VilleOdometer",
+    "`ja.odometers`: `epsilon`: VilleOdometer",
+)
 @pytest.mark.parametrize("call", [*lowered_calls()])
 def test_an_export_for_a_tpu_does_no_arithmetic_in_float64(call):
     text = jax.export.export(jax.jit(call.function), platforms=("tpu",))(*call.arguments).mlir_module()

@@ -60,6 +60,7 @@ def test_interpreters_by_library():
     assert runner.python_for("jaxacct", pythons) == sys.executable
 
 
+@pytest.mark.exhaustive
 def test_a_tiny_case_with_failures(tmp_path):
     """Ours answers; one peer is not installed, one interpreter does not exist, and one setting of ours raises."""
     run = {"mechanisms": [[100.0, 1.0, 10_000]], "delta": 1e-12}

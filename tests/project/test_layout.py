@@ -80,6 +80,7 @@ def test_imports_point_one_way(room):
     assert not wrong
 
 
+@pytest.mark.exhaustive
 def test_no_files_import_each_other():
     """Neither straight nor by a detour, nor within functions, nor for types; the package's face imports when asked."""
     face = PACKAGE / "__init__.py"
@@ -118,6 +119,7 @@ MOST = {
 """Files and functions of the package that a call enters, and how deep it goes, at most: a road that grows says so."""
 
 
+@pytest.mark.exhaustive
 def test_the_road_to_the_transform_is_as_it_is_told():
     """The calls are run; CONTRIBUTING has the stack at their ends (``python -m bench.road --write``)."""
     done = subprocess.run([sys.executable, "-m", "bench.road"], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -236,6 +238,7 @@ def test_the_trainers_folder_shows_its_names_alone():
     assert dir(train) == sorted(train.__all__)
 
 
+@pytest.mark.exhaustive
 def test_only_what_draws_imports_the_plots():
     users = {
         path.relative_to(PACKAGE).parts[0]

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import tomllib
 
+import pytest
+
 import jaxacct
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -33,6 +35,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.exhaustive
 def test_what_is_imported_and_what_is_refused_without_the_extras():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
@@ -44,6 +47,7 @@ def test_what_is_imported_and_what_is_refused_without_the_extras():
         assert f'pip install "jaxacct[{"verify" if name == "verify" else "train"}]"' in message
 
 
+@pytest.mark.exhaustive
 def test_a_program_in_which_all_is_first_imported_is_traced_once():
     script = (
         "import jax, jaxacct as ja\n"
@@ -57,6 +61,7 @@ def test_a_program_in_which_all_is_first_imported_is_traced_once():
     assert done.stdout.split() == ["traced"]
 
 
+@pytest.mark.exhaustive
 def test_a_command_says_what_to_install():
     script = (
         "import sys; sys.modules['flax'] = None; from jaxacct.cli import main; print(main(['train']), main(['audit']))"

@@ -100,6 +100,7 @@ def counted(name):
     return {file: count for file, count in lines.most_common() if count}
 
 
+@pytest.mark.first_tier("epsilon, Gaussian", "rdp.epsilon, one run", "rdp.epsilon, finite", "gdp.mu")
 @pytest.mark.parametrize("name", VERBS)
 def test_no_verb_grows_by_a_tenth(name):
     budget = json.loads(TABLE.read_text())[name]

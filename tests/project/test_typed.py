@@ -10,6 +10,7 @@ from jaxacct import filters, mechanisms
 from tests.typed import right_uses
 
 
+@pytest.mark.exhaustive
 def test_right_uses():
     upper, line = right_uses.answers(2.0, 10)
     assert line.startswith(f"epsilon = {ja.Bounds(0.0, 0.0, upper):.3f} at delta = ")

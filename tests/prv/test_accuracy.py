@@ -10,6 +10,7 @@ import jaxacct as ja
 from jaxacct import verify
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("noise", "rate", "steps", "delta", "truth"),
     # The other one is in test_default_tolerance_is_met_without_a_word.
@@ -46,6 +47,7 @@ def test_tolerance_is_met(tolerance):
     assert bounds.gap <= tolerance
 
 
+@pytest.mark.exhaustive
 def test_error_falls_with_the_square_of_the_mesh():
     gaps = [ja.prv.epsilon(ja.Gaussian(10.0), 64, 1e-6, points=points).gap for points in (2**12, 2**14)]
     assert 10.0 < gaps[0] / gaps[1] < 25.0
@@ -56,6 +58,7 @@ def test_a_rare_large_loss_does_not_cost_the_bulk_its_mesh():
     assert bounds.gap <= 1e-3
 
 
+@pytest.mark.first_tier("0.685-0.000117-1-3.6e-09")
 @pytest.mark.parametrize(
     ("noise", "rate", "steps", "delta"),
     [

@@ -52,6 +52,7 @@ def test_cost_does_not_grow_with_the_steps():
         assert bounds.gap < 3e-3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", KINDS)
 def test_masses_lie_above_and_below_the_pair(name):
     """At every epsilon, negative ones too: delta of the masses is on its side of that of the pair."""
@@ -129,6 +130,7 @@ def test_spectra_fall_as_the_overlaps_say():
     assert least > 1.4
 
 
+@pytest.mark.exhaustive
 def test_overlaps_are_those_of_nearly_all_pairs_of_a_lattice_as_it_is_laid():
     points = 512
     with scope():
@@ -187,6 +189,7 @@ def lattice_of(mechanism, steps, epsilon, order):
         return jax.device_get(accountant.lattice(POINTS, parts, ForDelta(np.float64(epsilon)), np.float64(order)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("steps", [1, 3, 40])
 def test_what_is_read_off_is_that_of_the_lattice(steps):
     """Parseval's sums and sums over the lattice, each with its own allowances, on either side."""
@@ -214,6 +217,7 @@ def test_what_is_read_off_is_that_of_the_lattice(steps):
         assert (upper - lower) / upper < 0.1
 
 
+@pytest.mark.exhaustive
 def test_slack_and_errors_widen_what_is_read_off():
     """A measure of so much tilted mass, and an error of the sum, count in full on either side."""
     with scope():
@@ -234,6 +238,7 @@ def test_slack_and_errors_widen_what_is_read_off():
             np.testing.assert_allclose(wide - plain, moved, rtol=1e-6)
 
 
+@pytest.mark.first_tier("run1")
 @pytest.mark.parametrize("run", [(0.8, 0.01, 500), (0.5, 3e-5, 10), (3.0, 0.5, 20)])
 def test_errors_of_the_spectrum_count_in_full(run):
     """Of all spectra within the errors, the one that changes most what is read off at an epsilon is found by linearity.
@@ -296,6 +301,7 @@ def test_a_lattice_holds_the_composition():
 SEQUENCES = np.random.default_rng(6).uniform([-0.3, -7.0, 2.0], [2.0, -1.5, 8.0], (5, 3, 3))
 
 
+@pytest.mark.exhaustive
 def test_different_mechanisms_are_composed_together():
     """The third is run once, with a window as wide as that of all the others together, or few times."""
     for index, rows in enumerate(np.exp(SEQUENCES).tolist()):

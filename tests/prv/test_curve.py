@@ -48,6 +48,7 @@ def test_profile_of_no_steps_and_of_no_noise():
     assert np.all(ja.prv.curve(ja.Gaussian(0.0), 1, GRID, points=POINTS).delta.upper == 1)
 
 
+@pytest.mark.exhaustive
 def test_default_range_of_a_profile():
     profile = ja.prv.curve(ja.Gaussian(2.0), 3, points=POINTS)
     assert profile.epsilon[0] == 0
@@ -65,6 +66,7 @@ def gaussian_tradeoff(mu, rate):
         return mpmath.ncdf(quantile - mu)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("noise", "steps"), cases(SETTINGS[:1], SETTINGS[1:]))
 def test_tradeoff_of_a_gaussian(noise, steps):
     rates = np.array([0.0, 1e-6, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.8, 0.99, 1.0])

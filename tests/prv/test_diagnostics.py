@@ -16,6 +16,7 @@ def record(steps=10_000, **options):
     return ja.prv.epsilon(MECHANISM, steps, 1e-5, points=POINTS, return_diagnostics=True, **options)
 
 
+@pytest.mark.exhaustive
 def test_what_is_chosen_is_recorded():
     bounds, seen = record(relation="remove")
     assert seen.points == POINTS
@@ -43,12 +44,14 @@ def test_allowances_are_small_and_not_negative():
     assert bounds.upper < seen.start + seen.length * seen.mesh
 
 
+@pytest.mark.exhaustive
 def test_infinite_losses_are_recorded():
     _, seen = ja.prv.epsilon(ja.ApproximateDP(0.1, 1e-6), 10, 1e-4, points=POINTS, return_diagnostics=True)
     truth = -np.expm1(10 * np.log1p(-1e-6))
     assert truth * (1 - 1e-12) <= seen.infinite_mass <= truth * (1 + 1e-12)
 
 
+@pytest.mark.exhaustive
 def test_delta_has_a_record_too():
     bounds, seen = ja.prv.delta(MECHANISM, 100, 0.5, points=POINTS, return_diagnostics=True)
     assert bounds == ja.prv.delta(MECHANISM, 100, 0.5, points=POINTS)
@@ -66,6 +69,7 @@ def test_default_tolerance_is_met_without_a_word():
     assert bounds.upper >= 6.1877 - 5e-5
 
 
+@pytest.mark.exhaustive
 def test_a_tolerance_out_of_reach_is_said_to_be(monkeypatch):
     # Two sizes in place of all: a tolerance is as far out of reach of the second as of the last, and each compiles.
     monkeypatch.setattr(accountant, "MOST", 2**11)

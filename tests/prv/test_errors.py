@@ -18,6 +18,7 @@ def test_epsilon_is_within_its_errors(error):
     assert bounds.lower >= above.lower - error[0]
 
 
+@pytest.mark.first_tier("error2")
 @pytest.mark.parametrize("error", [(0.01, 1e-6), (0.0, 1e-7), (0.02, 1e-9)])
 def test_delta_is_within_its_errors(error):
     bounds = ja.prv.delta(MECHANISM, STEPS, 1.0, error=error)

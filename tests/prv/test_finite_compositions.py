@@ -15,6 +15,7 @@ import jaxacct as ja
 POINTS = 2**10
 
 
+@pytest.mark.first_tier("200")
 @pytest.mark.parametrize("steps", cases([7, 200], [2, 64]))
 def test_pure_dp_composed(steps):
     for level in cases([0.01, 2.0], [0.3]):
@@ -26,6 +27,7 @@ def test_pure_dp_composed(steps):
             )
 
 
+@pytest.mark.first_tier("30")
 @pytest.mark.parametrize("steps", cases([2, 30], [200]))
 def test_randomized_response_composed(steps):
     pair = randomized_response(0.8, 5)
@@ -42,6 +44,7 @@ def approximate_dp_delta(level, delta, steps, epsilon):
         return 1 - none + none * finite_delta(*randomized_response(level, 2), steps, epsilon)
 
 
+@pytest.mark.first_tier("200")
 @pytest.mark.parametrize("steps", cases([5, 200], [1]))
 def test_approximate_dp_composed(steps):
     for level, delta in ((0.1, 1e-9), (0.5, 1e-3), (1.0, 0.2)):
@@ -51,6 +54,7 @@ def test_approximate_dp_composed(steps):
             assert_holds(ja.prv.delta(mechanism, steps, epsilon, points=POINTS), truth)
 
 
+@pytest.mark.exhaustive
 def test_published_guarantees_that_differ_compose_to_the_optimum():
     """Heterogeneous, after Murtagh and Vadhan (2016): the sum over all outcomes of randomized responses."""
     levels, deltas, times = np.array([0.1, 0.4, 0.7]), np.array([1e-7, 0.0, 1e-4]), np.array([4, 3, 1])

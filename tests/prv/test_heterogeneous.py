@@ -17,6 +17,7 @@ def total_mu(noise, steps):
         return mpmath.sqrt(sum(mpmath.mpf(k) / mpmath.mpf(s) ** 2 for s, k in zip(noise, steps, strict=True)))
 
 
+@pytest.mark.first_tier("steps1")
 @pytest.mark.parametrize("steps", cases([(1, 4000), (1, 0)], [(1, 1), (3, 10**6)]))
 def test_gaussians_of_very_different_noise(steps):
     noise = (0.6, 50.0)
@@ -28,6 +29,7 @@ def test_gaussians_of_very_different_noise(steps):
         assert deviations > 1 or bounds.gap < 0.1
 
 
+@pytest.mark.exhaustive
 def test_order_and_grouping_do_not_matter():
     noise, rate, steps = np.array([0.8, 5.0]), np.array([0.01, 1.0]), np.array([1000, 20])
     sequence = ja.prv.delta(ja.PoissonSubsampledGaussian(noise, rate), steps, 1.5, points=POINTS)
@@ -76,6 +78,7 @@ def laplace_and_gaussian_delta(scale, noise, epsilon):
         return ends + mpmath.quad(term, [0, 0.25, 0.5, 0.75, 1])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("scale", "noise"), cases([(0.4, 3.0)], [(1.0, 1.0), (10.0, 0.7)]))
 def test_laplace_with_gaussian_against_quadrature(scale, noise):
     for epsilon in cases([0.7, 6.0], [0.0, 2.0]):
@@ -96,6 +99,7 @@ def test_shapes_that_do_not_match_are_refused():
         ja.prv.epsilon((), (), 1e-5)
 
 
+@pytest.mark.first_tier("128-noises1", "512-noises1")
 @pytest.mark.parametrize("noises", [(204.8767460539229, 0.11483426534075307), (12.67188647118679, 0.07598548710109)])
 @pytest.mark.parametrize("points", [128, 512])
 def test_a_loss_whose_ends_share_a_point(noises, points):
@@ -106,6 +110,7 @@ def test_a_loss_whose_ends_share_a_point(noises, points):
         assert_judged("delta", mechanisms, (1, 1), epsilon, bounds, refutes=False)
 
 
+@pytest.mark.exhaustive
 def test_what_no_mesh_bounds_is_as_wide_as_that():
     with pytest.warns(ja.prv.ToleranceWarning):
         bounds = ja.prv.epsilon(ja.Gaussian(1594.4142848202869), 10**9, 0.9)

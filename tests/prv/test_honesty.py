@@ -64,6 +64,7 @@ def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, dir
     assert_judged("delta", mechanism, steps, epsilon, bounds, relation=direction, refutes=False)
 
 
+@pytest.mark.exhaustive
 def test_a_size_of_three_times_a_power_of_two():
     points = 768
     for epsilon in (0.0, 5.0, 20.0):  # delta from 0.38 down to 1e-89
@@ -77,6 +78,7 @@ def test_a_size_of_three_times_a_power_of_two():
     assert_judged("delta", mechanism, 10_000, 6.0, bounds, relation="remove")
 
 
+@pytest.mark.exhaustive
 def test_published_values():
     for row in PUBLISHED:
         mechanism = ja.PoissonSubsampledGaussian(row["noise_multiplier"], row["sampling_rate"])

@@ -40,6 +40,7 @@ def test_delta_is_never_below_infinite_losses():
         assert_holds(ja.prv.delta(ja.ApproximateDP(1e-12, 1e-6), steps, 1.0, points=POINTS), infinite)
 
 
+@pytest.mark.exhaustive
 def test_disjoint_outcomes():
     mechanism = ja.DiscretePair([0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.5, 0.5])
     for steps in (1, 3):

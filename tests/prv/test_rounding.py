@@ -30,6 +30,7 @@ def test_an_upper_bound_of_a_positive_delta_is_positive():
     assert ja.prv.delta(ja.Gaussian(1.0), 1, 1e4, points=1024).upper >= TINY
 
 
+@pytest.mark.exhaustive
 def test_delta_is_zero_beyond_the_supremum_of_the_loss():
     assert ja.prv.delta(ja.PureDP(1.0), 3, 3.01, points=1024).upper == 0
     assert ja.prv.delta(ja.PureDP(1.0), 3, 2.99, points=1024).upper > 0
@@ -37,6 +38,7 @@ def test_delta_is_zero_beyond_the_supremum_of_the_loss():
     assert ja.prv.epsilon(ja.PureDP(1.0), 3, 1e-200, points=1024).upper < 3 * (1 + 1e-12)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("steps", "epsilon"), cases([(1, 36.0), (100, 30.0)], [(1, 20.0), (1, 30.0), (100, 20.0), (100, 36.0)])
 )
@@ -52,6 +54,7 @@ def test_epsilon_of_a_tiny_delta():
     assert bounds.gap < 1e-3
 
 
+@pytest.mark.exhaustive
 def test_a_trade_off_beyond_the_range_of_exp():
     rates = np.array([0.0, 1e-300, 0.5, 1.0])
     bounds = ja.tradeoff.curve(ja.Gaussian(0.02), 1, rates, accountant="prv")

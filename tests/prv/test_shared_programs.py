@@ -43,6 +43,7 @@ def test_few_lengths():
     assert shapes(mixed, (1, 2, 3, 4, 5)) == shapes(regrouped, (1, 2, 3, 4, 5))
 
 
+@pytest.mark.first_tier("5-exact")
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("count", cases([5], [3, 7]))
 def test_what_is_filled_in_costs_nothing(route, count):
@@ -59,6 +60,7 @@ def test_what_is_filled_in_costs_nothing(route, count):
     assert idle.lower <= truth * (1 + 1e-12) <= idle.upper * (1 + 2e-12)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("route", ROUTES)
 def test_lengths_up_to_eight_compile_once(route):
     """Every shape of arguments that a program meets is compiled once."""

@@ -37,6 +37,7 @@ def doubled(values):
     return np.stack([np.asarray(values)] * 2, axis=1)
 
 
+@pytest.mark.exhaustive
 def test_traced_results_equal_eager_ones_to_float64():
     noise, rate = filled([[1.0, 1.0], [0.8, 2.0], [0.6, 50.0]]), filled([[0.01, 0.01], [0.005, 0.1], [1.0, 1.0]])
     steps, delta = filled([[9_000, 1000], [1000, 1], [1, 4000]]), filled([1e-5, 1e-6, 1e-6])
@@ -68,6 +69,7 @@ def scanned(noise, rate, steps):
     return jax.lax.scan(body, jnp.float32(0), (noise, rate, steps))
 
 
+@pytest.mark.exhaustive
 def test_scan_over_noise_multipliers():
     noise = filled([1.0, 2.0, 4.0])
     total, bounds = scanned(noise, filled([0.1]), filled([10]))
@@ -162,6 +164,7 @@ def test_text_is_no_number():
         ja.Gaussian("1.0")
 
 
+@pytest.mark.exhaustive
 def test_a_batch_of_a_jitted_function_is_traced_in_the_scope():
     """The batch is made when the function's own scope has been left."""
     jitted = jax.jit(lambda noise: ja.prv.epsilon(ja.Gaussian(noise), 4, 1e-5, points=128))

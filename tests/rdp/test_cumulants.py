@@ -92,6 +92,7 @@ def relative_errors(values, truths):
     return np.array([float((mp.mpf(float(v)) - t) / t) for v, t in zip(values, truths, strict=True)])
 
 
+@pytest.mark.exhaustive
 def test_random_settings_agree_with_mpmath():
     s, q, a = random_settings(0, draws(50, 150), 0.2)
     truths = [log_moment(*map(float, setting)) for setting in zip(s, q, a, strict=True)]

@@ -90,6 +90,7 @@ def test_random_settings_agree_with_mpmath():
             assert 0 <= mp.mpf(float(values[j])) / truth - 1 < 2e-10
 
 
+@pytest.mark.exhaustive
 def test_orders_computed_together_agree_with_those_computed_apart():
     # Little noise and many orders in one go, rates next to 0 and to 1; 0.1 is below where orders share their nodes.
     s = np.array([0.1, 0.19, 0.21, 0.5, 1.0, 3.0, 20.0, 1e4])
@@ -168,6 +169,7 @@ def test_every_mechanism_has_a_curve(mechanism):
     assert np.all(np.isfinite(values) & (values > 0) & (np.diff(values, prepend=0) >= 0))
 
 
+@pytest.mark.exhaustive
 def test_continuous_orders_are_at_least_as_good_as_any_grid():
     dense = np.linspace(5.03, 9.03, 15)
     mechanism = PoissonSubsampledGaussian(1.0, 0.02)
@@ -187,6 +189,7 @@ def test_continuous_orders_are_at_least_as_good_as_any_grid():
     assert rdp.epsilon(Gaussian(0.0), 1, 1e-6, orders="continuous") == math.inf
 
 
+@pytest.mark.exhaustive
 def test_continuous_orders_beside_infinite_losses():
     """Orders between the default ones lower the bound, which stays above the certified lower end."""
     mechanism = ja.mechanisms.DiscretePair(np.array([0.5, 0.2, 0.299, 0.001]), np.array([0.3, 0.3, 0.4, 0.0]))
@@ -199,6 +202,7 @@ def test_continuous_orders_beside_infinite_losses():
     assert rdp.delta(mechanism, 0, 1.0, orders="continuous") == 0
 
 
+@pytest.mark.exhaustive
 def test_no_conversion_is_better_than_the_optimal():
     mechanism = PoissonSubsampledGaussian(2.0, 0.01)
     for steps in (1, 30, 5000):
@@ -315,6 +319,7 @@ def jitted(function):
     return lambda *args: np.asarray(jax.jit(function)(*args))
 
 
+@pytest.mark.exhaustive
 def test_jit_vmap_scan_and_tracers_without_x64():
     assert not jax.config.jax_enable_x64
 
@@ -335,6 +340,7 @@ def test_jit_vmap_scan_and_tracers_without_x64():
     assert float(chosen) == pytest.approx(expected[1], rel=1e-14)
 
 
+@pytest.mark.exhaustive
 def test_other_verbs_without_x64():
     mechanism = PoissonSubsampledGaussian(1.5, 0.02)
     delta = jitted(lambda e: rdp.delta(mechanism, 300, e, orders=FEW_ORDERS))(1.0)
@@ -349,6 +355,7 @@ def test_mechanisms_pass_through_transformations():
     np.testing.assert_allclose(curves[1], rdp.curve(PoissonSubsampledGaussian(2.0, 0.25), FEW_ORDERS), rtol=1e-13)
 
 
+@pytest.mark.exhaustive
 def test_traced_nonsense_is_infinite():
     epsilon = jitted(jax.vmap(lambda s, q, k, d: rdp.epsilon(PoissonSubsampledGaussian(s, q), k, d, orders=FEW_ORDERS)))
     good = (1.0, 0.5, 10.0, 1e-5)

@@ -12,6 +12,7 @@ from jaxacct import rdp
 EDGES = [1.0, 2.0, math.inf]
 
 
+@pytest.mark.first_tier("mechanism3", "mechanism5")
 @pytest.mark.parametrize(
     "mechanism",
     [
@@ -48,6 +49,7 @@ def test_order_one_is_the_kullback_leibler_divergence():
         assert truth <= value <= truth * (1 + 1e-9)
 
 
+@pytest.mark.exhaustive
 def test_order_infinity_is_the_supremum_of_the_loss():
     rate = 0.1
     cases = [
@@ -67,6 +69,7 @@ def test_order_infinity_is_the_supremum_of_the_loss():
         assert truth <= value <= truth * (1 + 1e-9)
 
 
+@pytest.mark.exhaustive
 def test_delta_zero_asks_for_the_pure_epsilon():
     both = ja.PureDP(1.0), ja.Laplace(2.0)
     assert 3.5 <= rdp.epsilon(both, (2, 3), 0.0) <= 3.5 * (1 + 1e-9)

@@ -173,6 +173,7 @@ def test_an_unknown_name():
         load("cifar")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")
 def test_the_real_files():
     digits = load("mnist", REAL / "mnist")

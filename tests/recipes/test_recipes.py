@@ -108,6 +108,7 @@ def test_a_recipe_splits_its_data_as_its_source_does(tmp_path):
     assert len(jaxacct_recipes.load("adult", tmp_path).test_labels) == 800
 
 
+@pytest.mark.exhaustive
 def test_a_trainer_by_name_keeps_to_its_plan():
     dataset = small("adult")
     trainer, steps = recipes.make_trainer(dataset, recipe="bu-adult", batch_size=20, epochs=2, seed=0)
@@ -128,6 +129,7 @@ def test_a_budget_stops_short_of_the_recipes_epochs():
     assert trainer.epsilon == 20.0
 
 
+@pytest.mark.exhaustive
 def test_words_train():
     """Whole numbers as inputs, and Algorithm 2, on a vocabulary small enough for a test."""
     recipe = dataclasses.replace(

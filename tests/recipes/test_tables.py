@@ -138,6 +138,7 @@ def command(csv, *more):
     return ["train", "--data", str(csv), *GIVEN, "--out", str(csv.parent / "run"), *more]
 
 
+@pytest.mark.exhaustive
 def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch, capsys):
     from flax import nnx
 

@@ -12,6 +12,7 @@ from jaxacct import train
 PACKAGE = pathlib.Path(train.__file__).parents[1]
 
 
+@pytest.mark.exhaustive
 def test_the_command_alone_imports_recipes():
     users = {
         path.relative_to(PACKAGE).parts[0]

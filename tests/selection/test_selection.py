@@ -80,6 +80,9 @@ def toy(rng, candidates):
     return (laws / candidates).reshape(2, -1)
 
 
+@pytest.mark.first_tier(
+    "Binomial(count=20, probability=0.3)", "Fixed(count=1, probability=1.0)", "Fixed(count=5, probability=1.0)"
+)
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_no_order_of_results_costs_more(law):
     rng = np.random.default_rng(0)
@@ -165,6 +168,7 @@ def test_a_loss_beyond_the_largest_epsilon_is_no_infinite_one():
 RUN = ja.Gaussian(4.0)
 
 
+@pytest.mark.first_tier("Geometric(mean=10.0, shape=1.0)")
 @pytest.mark.parametrize("law", [Logarithmic(10.0), Geometric(10.0), Poisson(10.0)], ids=str)
 def test_costs_less_than_by_divergences(law):
     delta = 1e-6
@@ -199,6 +203,7 @@ def test_the_pair_of_a_search_dominates_it_alone_and_twice(law, monkeypatch):
                 assert np.all(delta(*exact, asked) <= delta(*bound, asked) + 1e-12)
 
 
+@pytest.mark.exhaustive
 def test_searches_compose_with_others_by_their_pairs():
     search = ja.RepeatAndSelect(RUN, 1, Geometric(10.0))
     found = ja.epsilon((search, RUN), (2, 1), 1e-6)

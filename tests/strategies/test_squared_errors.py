@@ -53,6 +53,7 @@ def test_the_square_root_of_a_workload():
         np.testing.assert_allclose(matrix @ matrix, matrix_of(workload), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_no_toeplitz_strategy_has_less_maximal_error_than_the_square_root():
     found = factorize.banded_toeplitz(8, SinglePass(8), worst=True)
     np.testing.assert_allclose(found.first_column, square_root(8).normalized().first_column, atol=2e-4)
@@ -61,6 +62,7 @@ def test_no_toeplitz_strategy_has_less_maximal_error_than_the_square_root():
     assert found.sensitivity(SinglePass(8).pattern) == pytest.approx(1, rel=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_noise_for_a_budget_keeps_it_and_hardly_less_would():
     strategy = square_root(3)
     for participation in (CyclicPoisson(90, 3, 0.1), FixedEpochs(30, 3)):

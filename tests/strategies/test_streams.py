@@ -42,6 +42,7 @@ def matrix_of(strategy) -> np.ndarray:
     return np.array([[column[i - j] if i >= j else 0.0 for j in range(STEPS)] for i in range(STEPS)])
 
 
+@pytest.mark.first_tier("identity", "scaled", "buffered")
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_stream_is_the_inverse(name):
     strategy = STRATEGIES[name]
@@ -55,6 +56,7 @@ def test_the_stream_is_the_inverse(name):
         np.testing.assert_allclose(jax.jit(strategy.multiply)(rows)[leaf], noise[leaf], atol=2e-6)
 
 
+@pytest.mark.first_tier("identity", "buffered", "dense")
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_restart_goes_on_with_the_same_noise(name):
     """Recomputed or kept, the state is the same; forgotten or drawn anew, the noise is another."""

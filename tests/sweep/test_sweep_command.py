@@ -54,6 +54,7 @@ def test_the_result_is_written_and_told(alone, tmp_path, capsys, monkeypatch):
     assert "20 in " in output
 
 
+@pytest.mark.exhaustive
 def test_four_devices_change_no_bit_and_a_death_loses_nothing(alone, tmp_path, capsys, monkeypatch):
     from jaxacct.cli import main
 

@@ -66,6 +66,7 @@ def test_shards_are_about_alike():
         assert max(sizes) < 1.15 * math.prod(shape) / count
 
 
+@pytest.mark.exhaustive
 def test_a_folder_holds_what_memory_does(found, stored):
     assert same(found, stored)
     assert stored.counts() == found.counts()
@@ -86,6 +87,7 @@ def interrupted_after(count, monkeypatch):
     return done
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_sweep_goes_on_where_it_stopped(found, stored, tmp_path, monkeypatch):
     folder = tmp_path / "kept"
     interrupted_after(2, monkeypatch)
@@ -134,6 +136,7 @@ def test_another_sweeps_folder_is_refused(stored, tmp_path):
     assert not (folder / "noise_multiplier").exists()
 
 
+@pytest.mark.exhaustive
 def test_shards_make_the_whole_sweep_to_the_last_bit_in_any_order(found, stored, shards, tmp_path, monkeypatch):
     assert sorted(itertools.chain(*(Folder.open(path).held for path in shards))) == list(range(8))
     assert same(found, merge(tmp_path / "whole", [shards[i] for i in (3, 0, 2, 1)]))
@@ -292,6 +295,7 @@ def test_xarray(found, stored, monkeypatch):
         assert data.attrs["quantity"] == "epsilon"
 
 
+@pytest.mark.exhaustive
 def test_memory_does_not_grow_with_the_settings(computed, tmp_path):
     def peak(count):
         gc.collect()

@@ -1,6 +1,7 @@
 """Sweeps for the least noise: what is returned keeps its budget; what is not known is infinite and flagged."""
 
 import numpy as np
+import pytest
 
 import jaxacct as ja
 from jaxacct.sweep import Accountant, grid
@@ -9,6 +10,7 @@ SETTINGS = grid(epsilon=[1e-9, 1.0, 4.0], delta=1e-5, sampling_rate=[1e-8, 0.01]
 OPTIONS = {"relation": "remove", "tolerance": 1e-6, "show_progress": False}
 
 
+@pytest.mark.exhaustive
 def test_every_noise_keeps_its_budget(monkeypatch):
     found = ja.sweep.noise_multiplier(SETTINGS, mode="saddlepoint", **OPTIONS)
     noise, budget = found["noise_multiplier"], found.axes["epsilon"][:, None, None]

@@ -42,6 +42,7 @@ def test_chunks_change_no_bit(found, chunk):
     assert same(found, ja.sweep.epsilon(SETTINGS, chunk=chunk, **QUIET))
 
 
+@pytest.mark.exhaustive
 def test_one_setting_is_a_grid_without_axes(found, tmp_path):
     one = ja.sweep.epsilon(grid(noise_multiplier=1.0, sampling_rate=0.01, steps=100, delta=1e-5), **QUIET)
     assert one.shape == ()

@@ -25,6 +25,7 @@ def test_gaussian_is_inside_and_the_lower_end_is_sharp():
     assert np.max(found.upper - exact) < 1e-3
 
 
+@pytest.mark.first_tier("setting0")
 @pytest.mark.parametrize("setting", [(1.1, 0.0331, 234), (1.0, 0.01, 1000)])
 def test_curve_is_convex_and_below_perfect(setting):
     s, q, k = setting
@@ -41,6 +42,7 @@ def test_curve_is_convex_and_below_perfect(setting):
     np.testing.assert_allclose(again.lower, RATES, atol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_one_direction_against_figure_a1():
     """(p G_{1/s} + (1-p) Id) composed 234 times against its limit, p such that p sqrt(T) is that of 60 epochs."""
     rate = 256 / 60_000 * np.sqrt(14_062 / 234)
@@ -75,6 +77,7 @@ def test_risks_are_those_of_the_gaussian():
     assert np.all((found.lower <= exact + 1e-15) & (exact <= found.upper + 1e-15))
 
 
+@pytest.mark.exhaustive
 def test_tensor_product_of_two_polygons(monkeypatch):
     """Two curves composed through their pairs, against all likelihood-ratio tests of the product."""
     # Of equally many points, so that both are one program.

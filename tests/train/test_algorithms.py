@@ -92,6 +92,7 @@ def test_steps_without_correction_are_as_long_as_the_docstring_says():
     assert lengths.argmax() + 1 == 12
 
 
+@pytest.mark.first_tier("noisy_adam-0.05-0.5-<lambda>")
 @pytest.mark.parametrize(
     ("make", "rate", "clip_norm", "transcription"),
     [

@@ -43,6 +43,7 @@ def uninterrupted(kind="constant", steps=12):
     return trainer, trainer.fit(steps, every=2)
 
 
+@pytest.mark.first_tier("True-constant", "True-quantile, odometer")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("in_the_middle", [False, True])
 def test_with_a_seed_a_resumed_run_is_the_uninterrupted_one(kind, in_the_middle, tmp_path):
@@ -119,6 +120,7 @@ def test_without_a_seed_no_key_is_used_twice_and_lost_updates_stay_paid_for(tmp_
     assert not any(str(word) in json.dumps(report) for key, _ in used for word in key)
 
 
+@pytest.mark.exhaustive
 def test_a_last_epoch_that_cannot_be_drawn_anew_ends_the_run_and_gives_the_model_back(tmp_path, monkeypatch):
     options = {**EPOCHS, "epsilon": None, "steps": 10, "seed": None}
     certified = ja.Bounds(0.4, 0.5, 0.6)  # as if: the accountant takes longer than the runs
@@ -146,6 +148,7 @@ def test_an_epoch_that_was_lost_in_its_middle_is_paid_for_anew(tmp_path):
     assert again.spent_epsilon == float(ledger.epsilon()) > first.spent_epsilon
 
 
+@pytest.mark.exhaustive
 def test_updates_that_cannot_be_repeated_bit_for_bit_stay_paid_for(tmp_path):
     first = make()
     run_until_killed(first, tmp_path / "run", 6)
@@ -266,6 +269,7 @@ def test_another_runs_folder_is_refused_by_what_differs(options, words, finished
         Checkpoints(finished, every=2).resume(make(**options))
 
 
+@pytest.mark.exhaustive
 def test_a_folder_with_a_run_or_something_else_is_not_written_to(finished, tmp_path):
     with pytest.raises(ValueError, match="hold a run: resume it"):
         make().fit(1, keeper=Checkpoints(finished, every=2))
@@ -357,6 +361,7 @@ def test_a_damaged_checkpoint_may_be_deleted_and_what_followed_stays_paid_for(fi
     assert not np.array_equal(jax.random.key_data(again.state.key), jax.random.key_data(whole.state.key))
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_killed():
     """The short form of bench/crash.py, which checks at each kill that the ledger is not behind, and the end's bits."""
     kills, steps = draws(1, 3), draws(12, 24)

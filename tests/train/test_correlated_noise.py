@@ -97,6 +97,7 @@ def matrix_of(strategy, steps=STEPS):
 # What the noise is.
 
 
+@pytest.mark.exhaustive
 def test_rows_of_the_trainer_times_the_matrix_are_the_noise_of_its_keys():
     """By matrix multiplication, of two runs that share nothing but the seed."""
     correlated, rows = run()
@@ -129,6 +130,7 @@ def interrupted_at(folder, at, **options):
     return lost
 
 
+@pytest.mark.first_tier("None")
 @pytest.mark.parametrize("seed", [1, None])
 def test_a_resumed_run_has_the_same_bits_also_without_a_seed(seed, tmp_path):
     lost = interrupted_at(tmp_path / "run", 6, seed=seed)
@@ -149,6 +151,7 @@ def forged(folder):
         path.write_bytes(dataclasses.replace(record, digests=digests).content())
 
 
+@pytest.mark.exhaustive
 def test_what_cannot_be_repeated_begins_another_stream_and_is_paid_for_as_one(tmp_path):
     """Cyclic: steps 4 to 6 are lost, and the rest is a training of its own, of whole cycles from the checkpoint on."""
     lost = interrupted_at(tmp_path / "run", 6, ledger="filter", steps=None, noise_multiplier=4.0)
@@ -164,6 +167,7 @@ def test_what_cannot_be_repeated_begins_another_stream_and_is_paid_for_as_one(tm
     assert again.spent_epsilon == pytest.approx(float(paid.epsilon()), rel=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_what_is_paid_for_as_a_whole_ends_there(tmp_path):
     options = {"sampler": ORDER, "noise": square_root(STEPS)}
     interrupted_at(tmp_path / "run", 6, **options)
@@ -217,6 +221,7 @@ def least_separation(taken):
     return min(min(gap, default=len(taken)) for gap in gaps)
 
 
+@pytest.mark.exhaustive
 def test_turns_are_a_cycle_apart_and_a_sampler_that_deals_anew_is_caught():
     equal = dataclasses.replace(CYCLIC, equal_groups=True)
     for sampler in (CYCLIC, equal, CyclicPoissonSampler(EXAMPLES, GROUPS, 1.0, 110)):

@@ -78,6 +78,7 @@ made.fit(every=1, on_evaluation=lambda at: at.step == 3 and os.kill(os.getpid(),
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by a signal")
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(whole, tmp_path):
     here = os.path.dirname(__file__)
@@ -96,6 +97,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(whole, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.exhaustive
 def test_it_is_saved_loaded_and_exported(whole, tmp_path):
     whole.save(tmp_path / "model")
     loaded = load_model(Transformer(seed=7), tmp_path / "model")
@@ -112,6 +114,7 @@ def test_it_is_saved_loaded_and_exported(whole, tmp_path):
     np.testing.assert_allclose(called, jax.vmap(loaded)(TOKENS[:3]), rtol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_its_adapters_are_trained_kept_and_merged(whole, tmp_path):
     adapted = lora(whole.model, 2, targets="head|attention")
     made = trainer(adapted)

@@ -98,6 +98,7 @@ ROUNDING = 2e-6
 """Some tens of float32 roundings: of the parameters, of which the update is a difference, and of the gradients."""
 
 
+@pytest.mark.first_tier("ghost", "ghost in microbatches")
 @pytest.mark.parametrize("way", WAYS)
 def test_without_noise_and_clipping_it_is_the_plain_gradient(way):
     assert distance(plain_gradient(), updated(Flat(HUGE), **WAYS[way])) < ROUNDING
@@ -124,6 +125,7 @@ def test_an_update_with_noise_is_the_one_without_plus_noise_of_the_right_size():
     assert np.std(added) * EXPECTED == pytest.approx(2.0 * 0.5, rel=5 / np.sqrt(2 * added.size))
 
 
+@pytest.mark.exhaustive
 def test_microbatches_change_no_count():
     """The count that an adaptive norm follows is that of the real rows."""
     rule = AdaptiveQuantile(0.5, count_noise=3.0)

@@ -101,6 +101,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.first_tier("image")
 @pytest.mark.parametrize("name", KINDS)
 def test_each_layer_is_held_in_the_form_meant_for_it(name):
     loss, params, examples = problem(name)
@@ -146,6 +147,7 @@ def test_without_clipping_it_is_the_plain_gradient_of_the_sum(name):
         np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_microbatches_change_nothing_but_memory():
     _, params, examples = problem("image")
     mask = jnp.arange(BATCH) != 1
@@ -249,6 +251,7 @@ def test_the_computed_norm_is_at_most_the_clipping_norm_where_positions_cancel(p
         assert direction > 1 - 1e-6
 
 
+@pytest.mark.exhaustive
 def test_parameters_used_twice_in_a_loop_or_not_at_all_are_right_as_well():
     params = {
         "tied": jnp.ones((3, 2)) / 3,

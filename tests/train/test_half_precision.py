@@ -49,6 +49,7 @@ def test_every_form_of_gradients_is_met():
     assert {route.form.__name__ for route in found} == {"Outer", "Stored", "Summed", "Looked", "Tied"}
 
 
+@pytest.mark.first_tier("float16-float32")
 @pytest.mark.parametrize("held", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_one_example_moves_the_sum_by_the_clipping_norm_at_most(sums, dtype, held):

@@ -47,6 +47,7 @@ def call(model, x):
     return model(x)
 
 
+@pytest.mark.exhaustive
 def test_adapters_change_nothing_at_first_and_are_merged_away():
     model = Attentive()
     adapted = lora(model, 2, 4.0)
@@ -61,6 +62,7 @@ def test_adapters_change_nothing_at_first_and_are_merged_away():
     assert np.abs(after - before).max() > 0.1
 
 
+@pytest.mark.first_tier("None")
 @pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
 def test_ghost_norms_are_exact_and_only_adapters_have_them(dtype):
     adapted = spread(lora(Attentive(), 2, targets=("again", "attention/(query|out)"), base_dtype=dtype))
@@ -84,6 +86,7 @@ def test_ghost_norms_are_exact_and_only_adapters_have_them(dtype):
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_step_beside_an_int8_base_is_that_beside_the_floats_that_it_stands_for():
     model, targets = Attentive(), ("again", "attention/(query|out)")
     rounded = spread(lora(model, 2, targets=targets, base_dtype=jnp.int8))
@@ -116,6 +119,7 @@ def trainer_of(model, **options):
     ))  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_a_trainer_trains_and_saves_adapters_alone(tmp_path):
     trainer, keeper = trainer_of(Attentive()), Checkpoints(tmp_path / "run", every=1, keep=1)
     before = trainer.constants
@@ -136,6 +140,7 @@ def test_a_trainer_trains_and_saves_adapters_alone(tmp_path):
     np.testing.assert_array_equal(call(loaded, X[0]), call(trainer.model, X[0]))
 
 
+@pytest.mark.exhaustive
 def test_a_run_beside_an_int8_base_is_taken_up_saved_and_exported(tmp_path):
     def made(dtype=jnp.int8):
         return trainer_of(Attentive(), base_dtype=dtype)

@@ -29,6 +29,7 @@ def items_of(trainer):
     return tuple(item.mechanism for item in trainer.menu.items)
 
 
+@pytest.mark.exhaustive
 def test_a_policy_that_knows_its_choices_is_paid_for_by_a_menu(trainer):
     assert trainer.ledger_kind == "menu"
     choices = POLICY.choices
@@ -57,6 +58,7 @@ def test_what_is_chosen_is_what_is_charged(trainer):
     assert int(before.remaining(trainer.sampler.mechanism(3.0))) > 1.2 * int(left)
 
 
+@pytest.mark.exhaustive
 def test_it_is_taken_up_with_the_same_bits(tmp_path):
     whole, again = make(**SETTINGS), make(**SETTINGS)
     whole.fit(12, every=2)
@@ -77,6 +79,7 @@ def test_the_report_tells_the_menu(trainer):
     assert "menu filter's budget" in guarantee(trainer)
 
 
+@pytest.mark.exhaustive
 def test_an_odometer_of_a_menu_ends_before_it_reads_more_than_epsilon(trainer):
     policy = EarlyStopping(POLICY, period=3, query_noise=20.0, patience=1000)
     trainer = make(**SETTINGS | {"policy": policy, "menu": items_of(trainer), "ledger": "odometer"})
@@ -86,6 +89,7 @@ def test_an_odometer_of_a_menu_ends_before_it_reads_more_than_epsilon(trainer):
     assert "odometer" in guarantee(trainer)
 
 
+@pytest.mark.exhaustive
 def test_what_does_not_say_what_it_chooses_asks_for_a_menu(trainer):
     policy = Schedule(lambda step: 3.0 - 0.01 * step, 0.2)
     options = {"noise_multiplier": None, "expected_batch_size": None, "policy": policy}

@@ -170,6 +170,7 @@ class Normalized(nnx.Module):
         self.tied = self.embedding
 
 
+@pytest.mark.exhaustive
 def test_group_norm_takes_the_place_of_batch_norm_and_nothing_else():
     model = Normalized()
     model.first.scale[...] = 1 + jnp.arange(6.0)

@@ -154,6 +154,7 @@ def test_what_is_missing_is_named():
         assert run_key(seed).shape == ()
 
 
+@pytest.mark.exhaustive
 def test_a_loss_with_a_key_draws_anew_for_each_example_and_step():
     private = PrivateGradients.planned(
         lambda w, x, key: jnp.sum(w * jax.random.normal(key, (3,))), 40, epsilon=50.0, delta=1e-3, epochs=1,

@@ -114,6 +114,7 @@ def test_wrong_uses_are_named(make, words):
         make()
 
 
+@pytest.mark.exhaustive
 def test_all_of_it_in_a_planned_run_of_a_trainer():
     """One run: warm-up and cosine over the plan's steps, the noise told as the clipping norm moves, and the average."""
     steps, rule, norms, rates, kernels = 5, AdaptiveQuantile(clip_norm=1.0, count_noise=10.0), [1.0], [], []

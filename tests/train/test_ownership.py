@@ -81,6 +81,7 @@ def assert_untouched(trainer, untouched):
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.exhaustive
 def test_the_given_model_trained_elsewhere_moves_nothing(untouched):
     model = Fixed()
     trainer = tracing(model)
@@ -93,6 +94,7 @@ def test_the_given_model_trained_elsewhere_moves_nothing(untouched):
     assert_untouched(trainer, untouched)
 
 
+@pytest.mark.exhaustive
 def test_an_evaluation_that_trains_its_model_changes_a_copy(untouched):
     x = examples()
 
@@ -193,6 +195,7 @@ def test_optimizer_and_rule_keep_nothing_of_the_callers():
     assert trainer.clipping.clip_norm == 1.0
 
 
+@pytest.mark.exhaustive
 def test_a_schedule_is_what_it_was_when_the_trainer_was_made():
     table = np.full(1000, 3.0, np.float32)
     options = {"noise_multiplier": None, "expected_batch_size": None}

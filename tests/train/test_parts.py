@@ -109,6 +109,7 @@ def squares(w, x):
     return jnp.sum((w - x) ** 2)
 
 
+@pytest.mark.exhaustive
 def test_a_batch_in_pieces_and_gradients_of_ones_own_are_the_gradient():
     whole, own = SUM(squares), SUM(None)
     w, state = jnp.ones(3), whole.start(2)
@@ -139,6 +140,7 @@ def test_a_key_in_a_part_of_a_batch_needs_the_indices():
         private.clip(w, state, (X[:3],), mask[:3])
 
 
+@pytest.mark.exhaustive
 def test_correlated_noise_is_the_trainers():
     sampler, noise = CyclicPoissonSampler(len(X), 2, 0.4, 120), square_root(2)
     settings = {"epsilon": 5.0, "delta": 1e-3, "epochs": 2, "sampler": sampler, "noise": noise, "clip_norm": 1.0}
@@ -164,6 +166,7 @@ def test_correlated_noise_is_the_trainers():
         private.start()
 
 
+@pytest.mark.exhaustive
 def test_a_filter_pays_for_noise_chosen_on_the_way_until_it_refuses():
     sampler = PoissonSampler(len(X), 0.2, 100)
     private = PrivateGradients.paid_by(ja.filters.RenyiFilter(2.0, 1e-3), squares, sampler, clip_norm=1.0)

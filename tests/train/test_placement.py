@@ -209,6 +209,7 @@ def runs(answers):
     return answers[1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mesh", MESHES)
 def test_sums_and_clip_are_those_of_one_device(answer, mesh):
     one, many = answer["releases"]["one"], answer["releases"][mesh]

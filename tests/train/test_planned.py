@@ -91,6 +91,7 @@ def test_two_of_three_agree():
     assert first.renyi_epsilon > first.certified.upper
 
 
+@pytest.mark.exhaustive
 def test_side_queries_are_part_of_the_plan():
     query = SideQuery(ja.Gaussian(100.0), every=100)
     bare = plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, steps=3000)
@@ -178,6 +179,7 @@ def test_a_trainer_pays_for_what_its_user_releases_beside_the_steps():
         make(ledger="filter", epsilon=1.0, queries=trainer.plan.queries)
 
 
+@pytest.mark.first_tier("filter")
 @pytest.mark.parametrize("ledger", ["filter", "odometer"])
 def test_an_end_that_was_not_planned_is_certified_by_the_ledger_alone(ledger):
     trainer = make(ledger=ledger, epsilon=4.0)
@@ -234,6 +236,7 @@ def undisturbed():
     return trainer
 
 
+@pytest.mark.exhaustive
 def test_a_planned_run_that_is_killed_again_and_again_is_the_one_that_nobody_killed(tmp_path):
     """After an evaluation, whose steps have no checkpoint; bench/crash.py kills processes, anywhere."""
     whole, folder, kills = undisturbed(), tmp_path / "run", 0
@@ -329,6 +332,7 @@ print(main(["train", "--seed", "0"]), main(["train", "--seed", "1"]))
 """
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_is_not_lost_where_an_exception_is():
     """As in JAX's callback of the garbage collector, whose KeyboardInterrupt is forgotten, and not printed, either."""
     done = subprocess.run([sys.executable, "-c", SWALLOWS], capture_output=True, text=True, timeout=120, check=False)

@@ -103,6 +103,7 @@ def run_of(name):
 each_policy = pytest.mark.parametrize("name", cases([*POLICIES][:-1], [*POLICIES][-1:]))  # one that wraps another
 
 
+@pytest.mark.first_tier("adaptive batch size")
 @each_policy
 def test_the_settings_chosen_are_the_ones_accounted(name):
     """And the counts: one after every period, none elsewhere."""
@@ -228,6 +229,7 @@ def test_an_odometer_ends_the_run_before_it_reads_more_than_epsilon():
     assert same_bits(before, trainer.state)
 
 
+@pytest.mark.exhaustive
 def test_early_stopping_ends_the_run_and_the_odometer_reads_less_than_epsilon():
     policy = EarlyStopping(Constant(3.0, 0.1), target=EXAMPLES / 2, **ADAPTS)
     trainer = trainer_with(policy, ledger="odometer")

@@ -37,6 +37,7 @@ def parameters_after(made):
     return jax.tree.map(np.asarray, nnx.state(made.model, nnx.Param))
 
 
+@pytest.mark.exhaustive
 def test_an_example_that_is_not_there_is_one_whose_gradient_is_zero():
     """No statistic tells n from n - 1: with the same keys all that is released is the same, to the bit."""
     with_it, without = (parameters_after(trainer(count, most_examples=40)) for count in (31, 30))
@@ -126,6 +127,7 @@ def test_a_run_of_users_says_so():
     assert "Neighbours: one user with all its examples added or removed." in train.guarantee(made)
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_a_paid_answer_may_have_ended_claims_its_whole_plan():
     stop = train.SparseVector(ja.AboveThreshold(2.0, 4.0), threshold=0.0, sensitivity=1.0)
     made = trainer(31, queries=(stop.side_query(4),), seed=None)

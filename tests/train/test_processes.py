@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import os
 import jaxacct as ja
@@ -36,6 +38,7 @@ print(before, after)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_fork_is_told_where_it_hurts():
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

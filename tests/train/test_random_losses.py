@@ -87,6 +87,7 @@ def test_a_key_is_that_of_step_and_example_wherever_it_stands_in_the_batch(noisy
     np.testing.assert_allclose(gradients(noisy, [1, 4, 5], step=3), sum(expected(i, 3) for i in (1, 4, 5)), rtol=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_a_run_is_the_same_in_pieces_and_from_data_read_by_index():
     whole, parts = (make(clip_norm=1.0, microbatch_size=size) for size in (64, 2))
     by_index = make(data=IndexedSource((INPUTS,)), clip_norm=1.0)
@@ -144,6 +145,7 @@ def image_loss(model, image, *, key):
     return jnp.sum(model(image + 0.1 * jax.random.normal(key, image.shape)) ** 2)
 
 
+@pytest.mark.exhaustive
 def test_views_of_convolutions_and_embeddings_by_both_routes():
     class Both(nnx.Module):
         def __init__(self):

@@ -128,6 +128,7 @@ def test_chunks_of_all_lengths_share_one_compilation():
     assert trainer._programs["run"]._cache_size() == 1
 
 
+@pytest.mark.exhaustive
 def test_with_next_to_no_noise_and_clipping_it_is_gradient_descent():
     trainer = make(sampling_rate=1.0, expected_batch_size=None, noise_multiplier=1e-9, clip_norm=1e3, epsilon=1e25)
     model, (x,) = trainer.model, trainer.data

@@ -336,6 +336,7 @@ def mixing(monkeypatch):
     monkeypatch.setattr(query.GhostLoss, "contributions", contributions)
 
 
+@pytest.mark.exhaustive
 def test_both_doors_look_before_anything_is_paid(monkeypatch):
     mixing(monkeypatch)
     x = np.ones((64, 3), np.float32)

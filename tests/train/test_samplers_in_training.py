@@ -81,6 +81,7 @@ def bits(leaf):
     return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
 
 
+@pytest.mark.first_tier("poisson")
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_what_is_spent_is_that_of_the_mechanism_by_hand(name):
     trainer, spent = run_of(name)
@@ -109,6 +110,7 @@ def test_random_allocation_pays_at_the_first_step_of_an_epoch():
     assert spent[EPOCH] > spent[0] > 0
 
 
+@pytest.mark.exhaustive
 def test_random_allocation_ends_with_whole_epochs_all_of_them_paid():
     trainer = trainer_with(sampler=SAMPLERS["random allocation"], epsilon=1.5)
     trainer.fit(2)
@@ -121,6 +123,7 @@ def test_random_allocation_ends_with_whole_epochs_all_of_them_paid():
     assert not fresh.spend(MECHANISMS["random allocation"], trainer.steps // EPOCH + 1)[0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", cases(["random allocation"], ["poisson"]))
 def test_data_read_by_index_gives_the_same_run_bit_for_bit(name):
     trainer = trainer_with(sampler=SAMPLERS[name], data=IndexedSource(DATA))

@@ -29,6 +29,7 @@ def draws(sampler, number, seed=0):
     return jax.jit(jax.vmap(sampler.sample))(keys)
 
 
+@pytest.mark.first_tier("50-0.7")
 @pytest.mark.parametrize(("n", "q"), cases([(1000, 0.02), (50, 0.7)], [(400, 0.1)]))
 def test_batch_sizes_are_binomial(n, q):
     _, masks = draws(PoissonSampler(n, q, n + 1), 4000)

@@ -118,6 +118,7 @@ def squares_of(parts):
     return [part.squares() for part in parts]
 
 
+@pytest.mark.first_tier("not understood")
 @pytest.mark.parametrize("name", CASES)
 def test_norms_and_sums_are_those_of_vmap(name):
     """By the forms meant for them, None: by vmap; of what is never formed, the program has no example's gradient."""
@@ -174,6 +175,7 @@ class Layers(nnx.Module):
         return held
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("base_dtype", [None, jnp.int8], ids=["in full", "adapters"])
 def test_a_scanned_module_is_clipped_as_its_layers_one_by_one(base_dtype):
     model = Layers(nnx.vmap(Block)(nnx.Rngs(0).split(3)))

@@ -324,6 +324,7 @@ def test_examples_are_the_same_whatever_they_are_in(data, kind, in_order, tmp_pa
         assert (part.shape[1:], part.dtype) == (like.shape, like.dtype)
 
 
+@pytest.mark.exhaustive
 def test_a_dict_is_one_argument_of_the_loss_and_a_tuple_several():
     assert np.array_equal(trained(COLUMNS, whole), trained(tuple(COLUMNS.values()), spread))
 

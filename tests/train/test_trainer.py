@@ -146,6 +146,7 @@ def test_bad_input(options, words):
         small_trainer(**options)
 
 
+@pytest.mark.exhaustive
 def test_groups_of_an_earlier_version_say_what_their_fields_say():
     short = small_trainer(microbatch_size=7, ghost=False, ledger="odometer", epsilon=4.0)
     with pytest.warns(DeprecationWarning, match="Budget is deprecated: give epsilon, delta, .* by themselves"):

@@ -248,6 +248,7 @@ def reference(name):
 IN_KIND = ["ResNet with GroupNorm", "transformer under remat", "LSTM"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", cases(IN_KIND, [name for name in MODELS if name not in IN_KIND]))
 def test_a_step_is_the_one_by_hand(name):
     model, loss, data, trainable = setting(name)
@@ -258,6 +259,7 @@ def test_a_step_is_the_one_by_hand(name):
     assert_equal(taken, expected, 0.01 if name == "bfloat16" else 1e-5)
 
 
+@pytest.mark.exhaustive
 def test_equinox_through_the_parts():
     equinox = pytest.importorskip("equinox")
     params, static = equinox.partition(equinox.nn.MLP(4, 3, 4, 1, key=jax.random.key(0)), equinox.is_inexact_array)

@@ -87,6 +87,7 @@ def trainer_of(optimizer, loss=lambda model, x: jnp.sum((model(x) - 1.0) ** 2)):
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("unsolved")
 def test_a_run_that_no_longer_learns_pays_for_no_further_step():
     """An absurd rate ends it, fit called again goes on, and what is not finite ends it for good."""

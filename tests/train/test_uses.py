@@ -89,6 +89,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.first_tier("both ways", "turned", "remat")
 @pytest.mark.parametrize("name", CASES)
 def test_norms_and_sums_are_those_of_vmap(name):
     loss, params, examples, forms = CASES[name]

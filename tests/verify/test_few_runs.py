@@ -143,6 +143,7 @@ SETTINGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.first_tier("0")
 @pytest.mark.parametrize("i", range(len(SETTINGS)))
 def test_few_runs_at_small_rates_are_decided_to_a_part_in_a_billion(i):
     mechanism, steps, relation, delta, truth = SETTINGS[i]
@@ -170,6 +171,7 @@ def test_answers_are_asked_for_until_one_decides():
             assert either is (True if True in (first, second) else None if None in (first, second) else False)
 
 
+@pytest.mark.exhaustive
 def test_two_runs_of_a_law_with_many_places_of_noise_are_left_to_the_contour():
     # The integral over two runs knows three places: a group of three examples makes four.
     group = ja.PoissonSubsampledGroup(2.0, 0.1, 3, "gaussian")

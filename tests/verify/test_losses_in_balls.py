@@ -110,6 +110,7 @@ def test_a_truncated_batch_is_a_known_coin():
     assert_contains(law.single(arb(0.3)), (1 - w) * one + w * two, 12)
 
 
+@pytest.mark.exhaustive
 def test_a_known_number_of_examples_makes_a_coin_of_three_sides():
     # Half the noise at the rate r with probability v, at the rate q with e' = w - v < e; else all of it.
     mechanism = ja.TruncatedPoissonGaussian(0.8, 0.1, 0.25, 0.125, 0.0625, 0.5)

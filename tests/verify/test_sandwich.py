@@ -76,6 +76,7 @@ def test_each_law_has_the_masses_that_its_side_asks_for(name):
         assert value <= over + sum(above.left_out, arb(0)) + arb(1e-30)
 
 
+@pytest.mark.exhaustive
 def test_a_bracket_of_laws_with_atoms_is_decided():
     # Two different scales: the transform falls as 1/w alone.
     runs = (ja.Laplace(2.0), ja.Laplace(3.0)), (3, 4)

@@ -28,6 +28,7 @@ def by_quadrature(direction, noise, epsilon):
     return value / 2 if direction == "remove" else value * mpmath.exp(epsilon) / 2
 
 
+@pytest.mark.first_tier("add-3.0")
 @pytest.mark.parametrize("noise", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_balls_hold_the_integral(direction, noise):
@@ -39,6 +40,7 @@ def test_balls_hold_the_integral(direction, noise):
             assert abs(float(ball.mid()) - float(expected)) <= 1e-9 * float(expected) + 1e-15
 
 
+@pytest.mark.exhaustive
 def test_what_was_claimed_of_a_traced_epoch_is_refuted():
     epoch = ja.RandomAllocation(0.5, 2)
     assert verify.epsilon(epoch, 1, 1e-5, (0.0, 4.377)).status == "REFUTED"

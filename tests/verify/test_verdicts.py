@@ -21,6 +21,7 @@ TRUTHS = json.loads((pathlib.Path(__file__).parents[1] / "data" / "delta_truth.j
 CLAIM = pathlib.Path(__file__).parent / "claim.json"
 
 
+@pytest.mark.first_tier("2.675-790446-add", "4.348-291357-add", "3.84-1553-remove", "3.789-333144-remove")
 @pytest.mark.parametrize("entry", TRUTHS[::3], ids=lambda entry: f"{entry['sigma']}-{entry['k']}-{entry['direction']}")
 def test_known_values_are_proved_and_nearby_ones_refuted(entry):
     mechanism = ja.PoissonSubsampledGaussian(entry["sigma"], entry["q"])
@@ -39,6 +40,7 @@ def test_known_values_are_proved_and_nearby_ones_refuted(entry):
         assert low <= refuted.truth[0] <= refuted.truth[1] <= high
 
 
+@pytest.mark.exhaustive
 def test_epsilon_of_two_directions_a_tuple_and_a_sequence():
     step = ja.PoissonSubsampledGaussian(1.0, 0.01)
     truth = 6.187712389971
@@ -128,6 +130,7 @@ def test_what_releases_nothing_costs_nothing(mechanism):
 
 
 # Of three steps the contour is short where the noise is large and the rate is not small.
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("steps", "setting"), cases([(3, (2.0, 0.5, (10, 11), 7))], [(1, (0.8, 0.1, (100, 101), 12))]))
 def test_a_known_number_of_examples_is_proved(steps, setting):
     mechanism = ja.TruncatedPoissonGaussian.for_batches(*setting)
@@ -180,6 +183,7 @@ def test_every_mechanism_has_a_statement():
     assert set(STATEMENTS) == named - {"Mechanism"} - composed - curves - bounds
 
 
+@pytest.mark.exhaustive
 def test_the_referee_takes_a_training_for_all_of_its_cycles():
     strategy = ja.strategies.square_root(2).normalized()
     training = ja.MatrixMechanism(strategy, 2.0, ja.strategies.CyclicPoisson(40, 2, 0.1))
@@ -274,6 +278,7 @@ def judged(accountant, mutate=None):
     return verify.epsilon(STEP, 10_000, 1e-5, bounds).status
 
 
+@pytest.mark.first_tier("rdp-a_fifth_less")
 @pytest.mark.parametrize(
     ("accountant", "mutate"), [("saddlepoint", one_run_less), ("prv", only_adding), ("rdp", a_fifth_less)]
 )

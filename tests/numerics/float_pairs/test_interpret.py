@@ -90,6 +90,7 @@ EVERY = {
 """Operations of two arrays with specials in them, and the units of roundoff that each may be off by."""
 
 
+@pytest.mark.first_tier("neg", "sign", "lt", "select")
 @pytest.mark.parametrize("name", EVERY)
 def test_operations_are_those_of_float64_within_their_bounds(name):
     function, units = EVERY[name]
@@ -98,6 +99,7 @@ def test_operations_are_those_of_float64_within_their_bounds(name):
     assert_near(found, truth, size, 6 if units is None else units)
 
 
+@pytest.mark.exhaustive
 def test_functions_of_moderate_arguments_are_within_their_bounds():
     x = kept(np.concatenate([np.linspace(-7, 7, N - 2), [1e-12, 30.0]]))
     given = {lax.sin: 4, lax.cos: 4, lax.erfc: 8 * (1 + x**2), lax.exp2: 8}
@@ -178,6 +180,7 @@ def test_scattered_sums_are_right_to_what_is_added_there(mode):
     assert_near(found, truth, jnp.asarray(into).at[index].add(np.abs(updates), mode=mode))
 
 
+@pytest.mark.exhaustive
 def test_scattered_sums_of_batches_windows_and_specials():
     index = np.array([[0, 2, 2, 1], [3, 3, 3, 0]])
     into, updates = ordinary(6, (2, 4)), ordinary(7, (2, 4))
@@ -260,6 +263,7 @@ def test_numbers_of_other_types_come_and_go(dtype):
     np.testing.assert_array_equal(back, values)
 
 
+@pytest.mark.exhaustive
 def test_loops_and_branches_also_of_batches():
     def rowed(x):
         total, each = lax.scan(lambda s, row: (s * 0.5 + row, s), 0.0, x, reverse=True)
@@ -297,6 +301,7 @@ def test_the_unit_of_float64_would_be_wrong_for_pairs():
     assert math.log2(PAIR.roundoff) == -44
 
 
+@pytest.mark.exhaustive
 def test_float64_made_of_two_float32_is_read_and_written_in_their_range():
     rng = np.random.default_rng(3)
     high = np.float32(np.exp2(rng.uniform(-100, 127, 2000)) * rng.choice([-1, 1], 2000))

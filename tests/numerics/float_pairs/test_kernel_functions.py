@@ -61,6 +61,7 @@ def test_beyond_a_half_it_is_the_difference_and_at_0_it_is_0():
     assert float(found.high[4]) == np.inf
 
 
+@pytest.mark.exhaustive
 def test_sine_and_cosine_are_right_to_four_units():
     rng = np.random.default_rng(1)
     angles = np.concatenate([rng.uniform(-9e5, 9e5, 150), rng.uniform(-4, 4, 150), 10.0 ** rng.uniform(-30, 0, 60)])
@@ -73,6 +74,7 @@ def test_sine_and_cosine_are_right_to_four_units():
                 assert abs(exact(found, i) - truth) <= 4 * 16 * U**2 * abs(truth), float(at)
 
 
+@pytest.mark.exhaustive
 def test_turns_are_right_to_six_units_of_the_angle():
     rng = np.random.default_rng(3)
     x = wide.constant(
@@ -86,6 +88,7 @@ def test_turns_are_right_to_six_units_of_the_angle():
             assert abs(off) <= 90 * U**2 * abs(at), float(at)
 
 
+@pytest.mark.exhaustive
 def test_what_is_missing_of_a_number_is_raised_to_whole_bits_and_no_farther():
     rng = np.random.default_rng(4)
     values = np.concatenate(
@@ -116,6 +119,7 @@ def test_a_rounded_sum_made_in_pairs_is_not_below_and_near():
     assert np.all(total <= values * (1 + 2.0**-46))
 
 
+@pytest.mark.exhaustive
 def test_a_remaining_weight_is_right_to_its_bounds():
     rng = np.random.default_rng(6)
     least = np.concatenate([rng.uniform(0, 1, 200), 1 - 10.0 ** rng.uniform(-12, 0, 200)])
@@ -131,6 +135,7 @@ def test_a_remaining_weight_is_right_to_its_bounds():
             assert abs(off) <= 14 * unit * abs(truth) or -10 * unit * exact(b, i) <= off <= 0
 
 
+@pytest.mark.exhaustive
 def test_tails_are_right_to_their_bound():
     z = wide.constant(-np.concatenate([np.random.default_rng(2).uniform(0, 40, 200), [0.0, 1e-9, 0.5, 40.0]]))
     (found,) = jax.jit(tiles.lower_tail)(z)
@@ -176,6 +181,7 @@ def test_an_axis_of_a_batch_comes_out_where_it_went_in(function, axes):
         assert {result.aval.shape for result in step.outvars} == {step.invars[0].aval.shape}
 
 
+@pytest.mark.exhaustive
 def test_losses_of_other_kinds_are_traced_in_pairs():
     def ask(noise_multiplier):
         mechanism = ja.GaussianWithoutReplacement(noise_multiplier, 0.1)

@@ -41,6 +41,7 @@ MORE = {
 }
 
 
+@pytest.mark.first_tier("filter-int")
 @pytest.mark.parametrize("kind", cases(["float", "int"], [kind for kind in KINDS if kind not in ("float", "int")]))
 @pytest.mark.parametrize("verb", cases(list(VERBS), list(MORE)))
 def test_verbs_are_lowered_for_platforms_without_float64(verb, kind):
@@ -49,6 +50,7 @@ def test_verbs_are_lowered_for_platforms_without_float64(verb, kind):
         assert traced.lower(lowering_platforms=(platform,)).compiler_ir()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", cases(["float"], [kind for kind in KINDS if kind != "float"]))
 def test_pairs_are_made_for_a_cpu_of_whatever_is_traced(kind):
     """Lowered alone: XLA's CPU backend takes minutes for pairs, and what could fail is the making."""
@@ -56,6 +58,7 @@ def test_pairs_are_made_for_a_cpu_of_whatever_is_traced(kind):
     assert asked.trace(KINDS[kind]).lower(lowering_platforms=("cpu",)).compiler_ir()
 
 
+@pytest.mark.exhaustive
 def test_a_batch_of_python_numbers_and_of_a_constant():
     """Constants that are given their batch's size stay typed weakly."""
     traced = jax.jit(

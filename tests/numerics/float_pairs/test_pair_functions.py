@@ -88,6 +88,7 @@ def worst(found: Wide, x: Wide, truth, scale) -> float:
         return float(max(abs(v - t) / (scale(a, t) * UNIT) for v, t, a in rows))
 
 
+@pytest.mark.first_tier("exp2", "sin of many turns")
 @pytest.mark.parametrize("name", CASES)
 def test_functions_are_within_their_bounds(name):
     function, truth, values, bound, scale = CASES[name]
@@ -95,6 +96,7 @@ def test_functions_are_within_their_bounds(name):
     assert worst(separately(function, x), x, truth, scale) <= bound
 
 
+@pytest.mark.exhaustive
 def test_fused_products_change_no_bound():
     x = pairs(NEAR[:: draws(3, 1)])
     a, b = x.high, x.high[::-1]
@@ -106,6 +108,7 @@ def test_fused_products_change_no_bound():
         assert worst(jax.jit(function).lower(x).compile(FUSED)(x), x, truth, scale) <= bound
 
 
+@pytest.mark.exhaustive
 def test_operation_by_operation_nothing_changes():
     x = pairs(NEAR[:20])
     function, truth, _, bound, scale = CASES["exp"]
@@ -131,6 +134,7 @@ def test_sines_next_to_multiples_of_a_quarter_turn():
         assert worst(separately(function, x), x, truth, relative) <= 40
 
 
+@pytest.mark.exhaustive
 def test_angles_are_within_their_bound():
     x, y = pairs(both_signs(1e-12, 1e12, 200)), pairs(RANDOM.permutation(both_signs(1e-12, 1e12, 200)))
     found = jax.jit(functions.atan2).lower(y, x).compile(SEPARATE)(y, x)

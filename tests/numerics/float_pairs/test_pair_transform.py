@@ -60,6 +60,7 @@ def assert_certified(found, truth, inputs, n):
     assert np.all(np.sum(error**2, axis=1) <= levels**2 * np.sum(np.abs(truth) ** 2, axis=1))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("n", [192, 2048])
 def test_errors_of_real_transforms_are_within_their_certificate(n):
     x = wide.constant(hostile(n))

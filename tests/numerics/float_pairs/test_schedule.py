@@ -41,6 +41,7 @@ def numbers():
     return rng.uniform(-2, 2, 80), rng.uniform(-2, 2, 80)
 
 
+@pytest.mark.exhaustive
 def test_side_by_side_numbers_are_those_of_each_by_itself():
     x, y = numbers()
     found = jax.jit(as_pairs(mixed))(x, y)
@@ -60,6 +61,7 @@ def test_what_is_done_twice_is_done_once_and_what_waits_is_done_together():
     assert sorted(done) == sorted(out for step in plan.steps for out in step.outputs)
 
 
+@pytest.mark.first_tier("-0.5", "1.0", "-1.0", "4.909093465297727e-91")
 @pytest.mark.parametrize("constant", [0.0, 2.0, -0.5, 1.0, -1.0, 3.0, 1e-200, 2.0**-300])
 def test_beside_a_constant_operations_are_the_same(constant):
     x = np.array([0.0, 1.5, -1.5, np.inf, -np.inf, np.nan, 1e-30, -1e30, 0.7])
@@ -74,6 +76,7 @@ def test_beside_a_constant_operations_are_the_same(constant):
         np.testing.assert_allclose(found, truth, rtol=2 * PAIR.roundoff)
 
 
+@pytest.mark.exhaustive
 def test_a_guess_is_right_to_some_digits_over_the_whole_range():
     x = np.concatenate([-(10.0 ** np.arange(-12.0, 2.5, 0.5)), 10.0 ** np.arange(-12.0, 2.5, 0.5)])
 
@@ -88,6 +91,7 @@ def test_a_guess_is_right_to_some_digits_over_the_whole_range():
         np.testing.assert_allclose(found, exact, rtol=0.35 if exact is truth[-2] else 2e-4, atol=1e-300)
 
 
+@pytest.mark.exhaustive
 def test_guesses_at_the_ends_of_the_range_go_on_as_such():
     x = np.array([-np.inf, -1e300, -1e6, -0.0, 0.0, 1e6, 1e300, np.inf, np.nan])
 
@@ -113,6 +117,7 @@ def nothing_kept():
     programs.forget()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("nothing_kept")
 @pytest.mark.parametrize(
     ("absurd", "field"),
