@@ -1,9 +1,9 @@
 """Settings of the suite: a compilation cache that outlives a run, its two tiers, and who runs what.
 
 The first tier, which ``pytest -n auto`` runs, asks every room, verb, mechanism, door and page once, in minutes. What
-sweeps over mechanisms, sizes, kills, devices or random settings at large is marked ``exhaustive`` and runs by ``pytest
--n auto -m exhaustive``. Of a parametrized test ``@pytest.mark.first_tier(*ids)`` names the cases of the first tier. What
-the first tier may cost is counted, not timed: compiled programs, and processes.
+sweeps over mechanisms, sizes, kills, devices or random settings at large is marked ``exhaustive`` and runs by
+``pytest -n auto -m exhaustive``. Of a parametrized test ``@pytest.mark.first_tier(*ids)`` names the cases of the first
+tier. What the first tier may cost is counted, not timed: compiled programs, and processes.
 """
 
 import gc
