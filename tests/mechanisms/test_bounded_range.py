@@ -69,6 +69,7 @@ def test_two_runs_are_those_of_the_best_adversary(span, x):
     assert bounds.upper <= ja.prv.delta(ja.ExponentialMechanism(span), 2, x).upper
 
 
+@pytest.mark.exhaustive
 def test_adaptivity_costs():
     """More than any choice made beforehand: the paper's point."""
     t = np.linspace(0.0, 0.5, 2001)
@@ -95,6 +96,7 @@ def test_epsilon_and_delta_invert_each_other_below_rényi(span, steps, delta):
     assert ja.epsilon(ja.ExponentialMechanism(span), steps, delta).upper == bounds.upper
 
 
+@pytest.mark.exhaustive
 def test_beside_others_the_less_of_pairs_and_curves_counts():
     run = (ja.ExponentialMechanism(0.1), ja.ZeroConcentratedDP(0.0), ja.Gaussian(20.0)), (100, 1, 10)
     pairs = (run[0][0], run[0][2]), (100, 10)

@@ -82,6 +82,7 @@ def test_laplace_curve_is_the_closed_form():
             assert 0 <= value / truth - 1 < 2e-10
 
 
+@pytest.mark.exhaustive
 def test_mixture_of_two_is_the_subsampled_gaussian():
     orders = [1.05, 2.0, 8.0, 32.0, 512.0]
     for s, q in ((0.6, 0.1), (4.0, 1e-6)):
@@ -91,6 +92,7 @@ def test_mixture_of_two_is_the_subsampled_gaussian():
             np.testing.assert_allclose(mixture, closed, rtol=1e-10)
 
 
+@pytest.mark.exhaustive
 def test_replacement_costs_at_least_what_it_must():
     orders = [1.5, 4.0, 8.0, 16.0, 32.0]
     for removing, replacing in (
@@ -126,6 +128,7 @@ def test_works_under_jit_and_vmap(mechanism):
     assert np.all(np.isinf(batch[2:]))
 
 
+@pytest.mark.exhaustive
 def test_sequences():
     orders = [1.5, 2.0, 4.0, 8.0, 16.0]
     mixtures = GaussianMixture(1.0, np.array([[0.0, 1.0], [0.0, 2.0]]), np.array([[0.9, 0.1], [0.5, 0.5]]))

@@ -269,6 +269,7 @@ TRACED = {
 }
 
 
+@pytest.mark.first_tier("response")
 @pytest.mark.parametrize("name", TRACED)
 def test_jit_and_vmap_inside_a_float32_trace(name):
     def everything(x):

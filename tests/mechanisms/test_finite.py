@@ -168,6 +168,7 @@ def test_invalid_pairs():
             assert not are_valid(FinitePair(good, np.array(bad)))
 
 
+@pytest.mark.first_tier("True")
 @pytest.mark.parametrize("batched", [False, True])
 def test_inside_a_float32_trace(batched):
     boundaries = np.array([-np.inf, -0.5, 0.0, 0.7, np.inf])

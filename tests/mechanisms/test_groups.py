@@ -95,6 +95,7 @@ def test_a_group_of_examples_is_not_one_example():
     assert np.any(divergences(p, q) > claims)
 
 
+@pytest.mark.exhaustive
 def test_batches_of_fixed_size_are_never_under_and_shifted_mixtures_may_be():
     rng = np.random.default_rng(2)
     beyond_mixture = False
@@ -119,6 +120,7 @@ def test_batches_of_fixed_size_are_never_under_and_shifted_mixtures_may_be():
     assert beyond_mixture
 
 
+@pytest.mark.exhaustive
 def test_brackets_are_narrow_and_proved():
     known = {8: (32.029, 32.045)}
     page = (pathlib.Path(__file__).parents[2] / "docs" / "units.md").read_text()

@@ -15,6 +15,7 @@ def upper_and_estimate(noise_multiplier, sampling_rate, steps, delta=1e-5, arith
     return saddlepoint.epsilon(mechanism, steps, delta, relation="remove", arithmetic=arithmetic)
 
 
+@pytest.mark.exhaustive
 def test_a_batch_is_what_its_entries_are():
     noises, rates = jnp.array([0.8, 1.0, 3.0]), jnp.array([0.005, 0.01, 0.1])
     steps = jnp.array([1000, 10_000, 300])
@@ -25,6 +26,7 @@ def test_a_batch_is_what_its_entries_are():
         np.testing.assert_allclose(batch.estimate[i], one.estimate, rtol=1e-6)  # the batch is read as float32
 
 
+@pytest.mark.exhaustive
 def test_concrete_numbers_in_a_trace_are_traced():
     mechanism = ja.PoissonSubsampledGaussian(1.0, 0.01)
     for answer in (saddlepoint.epsilon, saddlepoint.delta):
@@ -54,6 +56,7 @@ def test_a_sampled_pair_of_numbers_is_what_a_traced_one_is(direction):
         np.testing.assert_array_equal(number, array)
 
 
+@pytest.mark.exhaustive
 def test_delta_falls_with_epsilon_at_the_rate_it_says():
     def delta(epsilon):
         return saddlepoint.delta(ja.PoissonSubsampledGaussian(1.0, 0.01), 10_000, epsilon, relation="remove").estimate
@@ -62,6 +65,7 @@ def test_delta_falls_with_epsilon_at_the_rate_it_says():
     assert float(found) == pytest.approx((float(delta(4.001)) - float(delta(3.999))) / 0.002, rel=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_a_program_for_tpus_holds_no_float64():
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
 

@@ -189,6 +189,7 @@ CASES = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", CASES, ids=["laplace", "fixed-gaussian"])
 def test_brackets_are_right_by_the_referee(case):
     make, scales, enough = case
@@ -215,6 +216,7 @@ def test_brackets_are_right_by_the_referee(case):
     assert converged >= 2
 
 
+@pytest.mark.exhaustive
 def test_a_mixture_of_two_is_a_poisson_sample():
     for noise, rate, steps, epsilon in ((1.0, 0.01, 3000, 2.0), (2.0, 0.2, 50, 1.0), (0.7, 0.3, 20, 20.0)):
         mixture = ja.GaussianMixture(noise, [0.0, 1.0], [1 - rate, rate])
@@ -224,6 +226,7 @@ def test_a_mixture_of_two_is_a_poisson_sample():
         assert_judged("delta", mixture, steps, epsilon, bounds, relation="remove")
 
 
+@pytest.mark.exhaustive
 def test_a_batch_of_everyone_is_the_mechanism_itself():
     """A rate of one: the halves and the atom of nothing make up Gaussian, or Laplace, noise of a shift of two."""
     for noise, steps in ((3.0, 100), (10.0, 3000)):
@@ -249,6 +252,7 @@ def test_few_steps_of_a_loss_with_atoms_say_so():
     assert 0 <= bounds.lower < bounds.upper <= 1
 
 
+@pytest.mark.exhaustive
 def test_infinite_and_finite_atoms_beside_a_gaussian():
     """(epsilon, delta)-DP: everything is told with probability delta, else the loss is +-epsilon."""
     run = (ja.Gaussian(10.0), ja.ApproximateDP(0.3, 1e-4))
@@ -273,6 +277,7 @@ def test_where_there_is_no_law():
         law_of(pair)
 
 
+@pytest.mark.first_tier("0.7015-0.5-6.66117-100.4217")
 @pytest.mark.parametrize(
     ("noise", "rate", "order", "frequency"), [(0.4056, 0.999, 2.36916, 80.6113), (0.7015, 0.5, 6.66117, 100.4217)]
 )

@@ -24,6 +24,7 @@ def test_nothing_is_lost_beyond_the_largest_loss(kind):
     assert not bounds.converged
 
 
+@pytest.mark.first_tier("sampled")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_top_level_has_the_mesh_s_answer(kind):
     bounds = ja.epsilon(KINDS[kind], RUNS, 1e-5)
@@ -31,6 +32,7 @@ def test_the_top_level_has_the_mesh_s_answer(kind):
     assert bounds.gap <= 1e-3
 
 
+@pytest.mark.exhaustive
 def test_traced_curves_come_from_the_mesh():
     rates = np.array([0.01, 0.1, 0.5])
     eager = ja.tradeoff.curve(KINDS["response"], RUNS, rates)

@@ -108,6 +108,7 @@ def settings(count):
         yield s, q, removes, place, np.exp(random.uniform(-1, 3)) / max(spread, 0.02), random.uniform(0.1, 20) / spread
 
 
+@pytest.mark.exhaustive
 def test_what_is_kept_is_integrated_to_what_is_said():
     asked, tight = 0, 0
     with jax.enable_x64(True):
@@ -133,6 +134,7 @@ def rare_without(parts, place):
     return rare_beyond(parts, marks, scan_nodes(leave_out_marked(parts, marks)), ends_of(parts))
 
 
+@pytest.mark.exhaustive
 def test_what_is_left_out_is_known_up_to_an_epsilon():
     """By enumeration of two runs: E[(1 - e^(eps - S))+; any run marked] lies between the bounds."""
     s, q, steps = 0.8, 0.01, 2.0
@@ -160,6 +162,7 @@ FEW = [(2.059, 1.1e-4, 20), (4.288, 3.1e-4, 15), (1.259, 1.99e-3, 25), (3.789, 1
 """Noise, rate and steps, of few runs of small rates."""
 
 
+@pytest.mark.first_tier("setting0")
 @pytest.mark.parametrize("setting", FEW[: draws(3, 5)])
 def test_few_runs_of_small_rates_converge_and_the_referee_agrees(setting):
     mechanism, steps = ja.PoissonSubsampledGaussian(*setting[:2]), setting[2]
@@ -171,6 +174,7 @@ def test_few_runs_of_small_rates_converge_and_the_referee_agrees(setting):
     assert back.lower <= 1e-5 <= back.upper * (1 + 1e-9)
 
 
+@pytest.mark.exhaustive
 def test_rare_losses_beside_others():
     """Two mechanisms composed, one of them with rare losses, beside the mesh."""
     rare, usual = ja.PoissonSubsampledGaussian(0.9, 3e-4), ja.PoissonSubsampledGaussian(2.0, 0.02)
@@ -184,6 +188,7 @@ def test_rare_losses_beside_others():
 MISSING = [(0.6, 1e-3, 30, 0.0), (1.0, 1e-3, 10, 0.0), (0.6, 1e-4, 3, 0.5)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("setting", MISSING[: draws(1, 3)])
 def test_rare_losses_beside_a_run_that_may_lose_minus_infinity(setting):
     """Where P has mass the pair beside them loses log 2 always, so it moves epsilon by that and does nothing else."""
@@ -196,6 +201,7 @@ def test_rare_losses_beside_a_run_that_may_lose_minus_infinity(setting):
     assert alone.lower <= both.upper * (1 + 1e-9)
 
 
+@pytest.mark.exhaustive
 def test_most_settings_of_few_runs_converge():
     random = np.random.default_rng(0)
     count = draws(200, 5000)

@@ -26,6 +26,7 @@ def bound(parts, epsilon, delta, order):
     return log_above(line, epsilon, read_at(line, epsilon)), line.blocks
 
 
+@pytest.mark.exhaustive
 def test_a_rough_line_bounds_delta_from_above_at_any_order():
     tight = 0
     with jax.enable_x64(True):
@@ -49,6 +50,7 @@ def test_a_rough_line_bounds_delta_from_above_at_any_order():
     assert tight >= 1.25 * COUNT
 
 
+@pytest.mark.first_tier("question0")
 @pytest.mark.parametrize("question", [ForEpsilon(np.float64(1e-5)), ForDelta(np.float64(0.5))])
 def test_what_is_ruled_out_is_what_alone_would_not_have_decided(question):
     ruled_out = 0
@@ -72,6 +74,7 @@ def test_what_is_ruled_out_is_what_alone_would_not_have_decided(question):
     assert ruled_out >= 0.6 * COUNT
 
 
+@pytest.mark.exhaustive
 def test_a_direction_that_is_larger_is_never_ruled_out():
     with jax.enable_x64(True):
         for setting in SETTINGS:

@@ -60,6 +60,7 @@ def test_gaussian_against_the_closed_form(noise_multiplier):
             assert bounds.estimate == pytest.approx(float(truth), rel=1e-10)
 
 
+@pytest.mark.exhaustive
 def test_brackets_are_right_by_the_referee():
     """The integral's are a million times narrower than the mesh's where it converges: both at once are."""
     random = np.random.default_rng(11)
