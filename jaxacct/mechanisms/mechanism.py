@@ -98,6 +98,9 @@ class Fields:
 class Mechanism(Fields, abc.ABC):
     """The base class of all mechanisms, and of a user's own: it describes one run, and what that releases.
 
+    Fields that are arrays with one leading axis are a sequence of mechanisms, which are composed together. They are not
+    a batch: ``jax.vmap`` makes batches.
+
     It is a class and not a protocol, so that a type checker and a check at run time refuse by name what is no
     mechanism, and so that most methods are inherited. Write a frozen dataclass, registered by
     :func:`jaxacct.register_dataclass`, whose fields are numbers or arrays, with :attr:`relations`, :meth:`validate` and
