@@ -259,7 +259,7 @@ def _less_noise(scale: ArrayLike, size: int) -> Array:
 
 @in_float64
 def more_of_a_group(epsilon: ArrayLike, delta: ArrayLike, size: int) -> tuple[Array, Array]:
-    """Returns (g epsilon, delta (e^(g epsilon) - 1)/(e^epsilon - 1)), rounded up; see :func:`group`."""
+    """Returns (g epsilon, delta (e^(g epsilon) - 1)/(e^epsilon - 1)), rounded up; see :func:`.group`."""
     each, once = exact_float64(epsilon), exact_float64(delta)
     # The factor (e^(g epsilon) - 1)/(e^epsilon - 1) tends to g as epsilon falls to 0, so g is its floor; an overflow
     # counts as a delta of 1.

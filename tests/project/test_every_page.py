@@ -31,15 +31,15 @@ def is_named(module, name):
     """Whether a page has a name: with its room, or alone if no other room has it, or on the room's own page."""
     room = module.rpartition(".")[2]
     called = "ja" if module == "jaxacct" else room
-    own = WRITTEN.get(DOCS / "api" / f"{ROOMS.get(room, room)}.md", "")
+    own = "\n".join(WRITTEN.get(DOCS / "api" / f"{page}.md", "") for page in ROOMS.get(room, (room,)))
     alone, within = re.compile(rf"(?<![\w-]){name}\b"), re.compile(rf"\b{called}\.{name}\b")
     return alone.search(own) or any(
         within.search(code) or (COUNTS[name] == 1 and alone.search(code)) for code in WRITTEN.values()
     )
 
 
-ROOMS = {"jaxacct": "top", "jaxacct_recipes": "recipes", "specs": "certificates"}
-"""Rooms on a page of another name."""
+ROOMS = {"jaxacct": ("top", "mechanisms"), "jaxacct_recipes": ("recipes",), "specs": ("certificates",)}
+"""Rooms on pages of another name."""
 
 
 def test_the_first_page_leads_to_every_other():

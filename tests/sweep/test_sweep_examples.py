@@ -1,4 +1,4 @@
-"""The examples of two pages on sweeps, run: schedulers are played, so Dask and Ray need not be there, and so is computing."""
+"""The examples of the pages on sweeps, run: schedulers and what computes are played, so Dask and Ray need not be there."""
 
 import contextlib
 import pathlib
