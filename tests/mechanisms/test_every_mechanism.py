@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.mechanisms import EXAMPLES, UNSTATED
 
+import jaxacct as ja
 from jaxacct import mechanisms
 from jaxacct.cli import sweep
 from jaxacct.mechanisms import records
@@ -140,3 +141,41 @@ def test_it_is_written_and_read_again(example):
         pytest.skip("its functions, or a strategy's arrays, are no JSON")
     record = records.record_of(example)
     assert records.record_of(records.mechanism_of(record)) == record
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OneWay(mechanisms.Mechanism):
+    """A mechanism made of another's pair, which has a proof in one direction alone."""
+
+    noise: float = 2.0
+
+    relations = ("remove",)
+
+    def validate(self):
+        pass
+
+    def dominating_pairs(self, relation="add_or_remove"):
+        return mechanisms.Gaussian(self.noise).dominating_pairs(relation)
+
+
+ASKED = {
+    "epsilon": lambda run, **how: ja.epsilon(*run, 1e-5, **how),
+    "epsilon, traced": lambda run, **how: jax.jit(lambda s: ja.epsilon(OneWay(s), 1, 1e-5, **how).upper)(2.0),
+    "epsilon of several": lambda run, **how: ja.epsilon((run[0], ja.Gaussian(3.0)), (1, 1), 1e-5, **how),
+    "a sequence": lambda run, **how: ja.epsilon(OneWay(np.ones(2)), 1, 1e-5, **how),
+    "delta": lambda run, **how: ja.delta(*run, 1.0, **how),
+    "curve": lambda run, **how: ja.curve(*run, epsilons=[1.0], **how),
+    "prv": lambda run, **how: ja.prv.epsilon(*run, 1e-5, **how),
+    "saddlepoint": lambda run, **how: ja.saddlepoint.epsilon(*run, 1e-5, **how),
+    "rdp": lambda run, **how: ja.rdp.epsilon(*run, 1e-5, **how),
+    "tradeoff": lambda run, **how: ja.tradeoff.advantage(*run, **how),
+    "gdp": lambda run, **how: ja.gdp.mu(*run, **how),
+}
+
+
+@pytest.mark.parametrize("verb", ASKED)
+def test_a_class_answers_for_the_relations_alone_that_it_lists(verb):
+    for relation in ({}, {"relation": "add"}, {"relation": "replace"}):
+        with pytest.raises(ValueError, match=r"relation = .* is not supported by OneWay: give one of 'remove'"):
+            ASKED[verb]((OneWay(), 1), **relation)

@@ -1,4 +1,4 @@
-"""The examples of the pages on sweeps, run: schedulers and what computes are played, so Dask and Ray need not be there."""
+"""The examples of the pages on sweeps, run: schedulers and computing are played, so Dask and Ray need not be there."""
 
 import contextlib
 import pathlib
