@@ -18,6 +18,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 ROWS = re.findall(r"^\| (.*\(\d{4}\).*) \|$", (DOCS / "papers.md").read_text(), re.M)
+NOT_TIGHT = re.search(r"^\| not tight \|.*?\n\n", (DOCS / "accountants.md").read_text(), re.M | re.S)[0]
 BASES = (mechanisms.Mechanism, mechanisms.RenyiOnly)
 EXPORTED = [getattr(mechanisms, name) for name in mechanisms.__all__]
 KINDS = [each for each in EXPORTED if inspect.isclass(each) and each not in BASES]
@@ -37,6 +38,8 @@ def wanting(kind):
             yield f"a row of docs/papers.md for {author} ({year}) that names `{file}`"
     if not kind.tight and not issubclass(kind, BASES[1]) and kind.__name__ not in (DOCS / "accountants.md").read_text():
         yield "what `lower` means, as its pair is not tight: the table of docs/accountants.md"
+    if kind.tight and f"`{kind.__name__}`" in NOT_TIGHT:
+        yield "a place outside of the table of docs/accountants.md of what is not tight, for it is"
     needed = {each.name for each in dataclasses.fields(kind) if each.default is dataclasses.MISSING}
     if needed and needed <= AXES and kind.__name__ not in sweep.MECHANISMS:
         yield "its name in MECHANISMS of jaxacct/cli/sweep.py: axes can describe it"
