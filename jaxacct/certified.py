@@ -53,9 +53,11 @@ def epsilon(
 ) -> Bounds:
     """Returns certified bounds on epsilon of a composition, at ``delta``, by the best route there is.
 
+    An array of noise multipliers is one composition of as many mechanisms, not a batch: batches are ``jax.vmap``.
+
     Args:
         mechanism: one mechanism (scalar fields) run ``steps`` times; or fields with one leading axis (m,), a sequence
-            composed together; or a tuple of mechanisms composed together. Batches are ``jax.vmap``.
+            composed together; or a tuple of mechanisms composed together.
         steps: number of adaptive runs, whole and at least 0, of the shape () or (m,), or a tuple. May be traced.
         delta (): failure probability in [0, 1); 0 asks for the pure epsilon, the supremum of the loss. May be traced.
         relation: neighbouring relation, one that the mechanisms support.

@@ -24,7 +24,15 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, check_mechanism, is_count, sequence, without_noops
+from jaxacct.mechanisms.mechanism import (
+    Mechanism,
+    Relation,
+    check_mechanism,
+    directions,
+    is_count,
+    sequence,
+    without_noops,
+)
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import roundoff
@@ -144,6 +152,7 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
 
 def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:
     """Returns, for each direction, the pairs of one mechanism, or of a sequence, with their counts."""
+    directions(mechanism, relation)  # a class may make its pairs of another's, which knows more relations than it does
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         elementary.check()

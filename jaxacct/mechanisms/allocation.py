@@ -663,7 +663,7 @@ class RandomAllocation(Mechanism):
 
     Formal guarantee: the pair dominates, so the upper bounds of accountants hold. A single batch is accounted for as
     the :class:`.Gaussian` that it is, exactly. For several the pair is larger in convex order than the tight one
-    (it is not :attr:`~.Mechanism.tight`): a lower bound on the epsilon of an epoch itself is that of :meth:`add_laws`.
+    (it is not :attr:`~.Mechanism.tight`): a lower bound on the epsilon of an epoch itself is that of :meth:`summed`.
     Rényi orders are bounded apart from the pair: :mod:`jaxacct.mechanisms.allocation`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead, as does

@@ -98,6 +98,9 @@ class Fields:
 class Mechanism(Fields, abc.ABC):
     """The base class of all mechanisms, and of a user's own: it describes one run, and what that releases.
 
+    Fields that are arrays with one leading axis are a sequence of mechanisms, which are composed together. They are not
+    a batch: ``jax.vmap`` makes batches.
+
     It is a class and not a protocol, so that a type checker and a check at run time refuse by name what is no
     mechanism, and so that most methods are inherited. Write a frozen dataclass, registered by
     :func:`jaxacct.register_dataclass`, whose fields are numbers or arrays, with :attr:`relations`, :meth:`validate` and
@@ -256,7 +259,7 @@ def _less_noise(scale: ArrayLike, size: int) -> Array:
 
 @in_float64
 def more_of_a_group(epsilon: ArrayLike, delta: ArrayLike, size: int) -> tuple[Array, Array]:
-    """Returns (g epsilon, delta (e^(g epsilon) - 1)/(e^epsilon - 1)), rounded up; see :func:`group`."""
+    """Returns (g epsilon, delta (e^(g epsilon) - 1)/(e^epsilon - 1)), rounded up; see :func:`.group`."""
     each, once = exact_float64(epsilon), exact_float64(delta)
     # The factor (e^(g epsilon) - 1)/(e^epsilon - 1) tends to g as epsilon falls to 0, so g is its floor; an overflow
     # counts as a delta of 1.

@@ -57,7 +57,7 @@ def epsilon(
     """Returns bounds on epsilon for every entry of a grid or table.
 
     Args:
-        settings: made by :func:`grid` or :func:`rows`, with the mechanism's fields, ``steps`` and ``delta``.
+        settings: made by :func:`.grid` or :func:`.rows`, with the mechanism's fields, ``steps`` and ``delta``.
         mode: "certified": the exact accountant, then :func:`jaxacct.prv.epsilon` for the entries that this leaves open,
             one after the other, about twenty milliseconds each; or "saddlepoint": without the second.
         relation: neighbouring relation, one that the mechanisms support.
@@ -71,7 +71,7 @@ def epsilon(
             * ``resume`` (False): whether to go on from what ``out`` holds; otherwise a folder in use is refused.
             * ``overwrite`` (False): whether to delete the sweep that ``out`` holds.
             * ``shard``: (i, n), to compute the i-th of n parts alone, from 0; ``out`` is the part's own folder, and
-              :func:`merge` puts the parts together. In a process group ``(jax.process_index(), jax.process_count())``.
+              :func:`.merge` puts the parts together. In a process group ``(jax.process_index(), jax.process_count())``.
             * ``chunk``: entries of a chunk, at most (32,768, more where that were more than some 4,000 chunks, fewer
               where shards would get fewer than eight): fewer lose less where a run is interrupted.
             * ``memory`` (2**30): bytes that a device's program may take: more entries side by side on a GPU.

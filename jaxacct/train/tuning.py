@@ -75,7 +75,7 @@ def tune(
             norms, models, in any form that ``make`` takes. Public: chosen without looking at the data.
         score: ``score(model)``, a number, the higher the better, of the model and public examples alone. Validation
             examples that were split off the private data are private: a score on them needs noise of its own, which is
-            then a :class:`SideQuery` of every run; without it there is no guarantee.
+            then a :class:`.SideQuery` of every run; without it there is no guarantee.
         trials: law of the number of runs (:mod:`jaxacct.selection`). More of them cost little. A law that varies less
             costs more, and finds more: :func:`jaxacct.calibrate.most_trials` weighs that.
         epsilon: budget of all runs together, above 0.

@@ -314,12 +314,33 @@ def test_files_that_a_page_names_exist():
     assert missing == set(PLACEHOLDERS), "missing, or no longer a placeholder"
 
 
-def test_every_cited_paper_is_listed_with_the_files_that_use_it():
+AUTHOR = r"[A-Z][^\W\d_]+(?:-[A-Z]\w+)?"
+CITATION = re.compile(rf"\b({AUTHOR})(?:, {AUTHOR})*(?:,? and {AUTHOR}| et al\.)? \((\d{{4}})\)")
+
+
+def test_every_cited_paper_is_listed():
     rows = re.findall(r"^\| (.*\(\d{4}\).*) \|$", (ROOT / "docs" / "papers.md").read_text(), re.M)
-    name = r"[A-Z][^\W\d_]+(?:-[A-Z]\w+)?"
-    citation = re.compile(rf"({name})(?:, {name})*(?:,? and {name}| et al\.)? \((\d{{4}})\)")
     cited = set()
     for path in PACKAGE.rglob("*.py"):
-        cited |= set(citation.findall(re.sub(r"\s+(?:# )?", " ", path.read_text())))
+        cited |= set(CITATION.findall(re.sub(r"\s+(?:# )?", " ", path.read_text())))
     assert len(cited) > 40
     assert not {(author, year) for author, year in cited if not any(author in row and year in row for row in rows)}
+
+
+UNDATED = {("numerics/float_pairs/pair.py", "Knuth"), ("verify/statements.py", "Johansson")}
+"""Files that name an author of a listed work without its year."""
+
+
+def test_a_file_that_is_listed_with_a_paper_cites_it():
+    rows = re.findall(r"^\| (.*\(\d{4}\).*) \| .* \| (.*) \|$", (ROOT / "docs" / "papers.md").read_text(), re.M)
+    wrong, pairs = set(), 0
+    for source, files in rows:
+        papers = CITATION.findall(source)
+        for name in re.findall(r"`([\w/]+\.py)`", files):
+            file = next(path for path in (PACKAGE / name, ROOT / name) if path.exists())
+            text = re.sub(r"\s+(?:# )?", " ", file.read_text())
+            if not any(re.search(rf"\b{author}\b[^;]{{0,80}}{year}", text) for author, year in papers):
+                wrong.add((name, papers[0][0]))
+            pairs += 1
+    assert pairs > 100
+    assert wrong == UNDATED

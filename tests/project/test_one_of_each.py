@@ -43,6 +43,14 @@ ONCE = {
         r"for place, step in enumerate\(jaxpr\.eqns\)",
         {"jaxacct/train/clipping/rows.py"},
     ),
+    "a difference by whether an arithmetic gives bounds, or leaves out rare losses": (
+        r"\)\.(is_certified|leaves_out_rare)\b",
+        {"jaxacct/mechanisms/pair.py", "jaxacct/saddlepoint/contour.py", "jaxacct/saddlepoint/solve.py"},
+    ),
+    "a comparison of the arithmetic that a caller chose": (
+        r"\barithmetic [!=]= ",
+        {"jaxacct/certified.py", "jaxacct/saddlepoint/accountant.py", "jaxacct/sweep/compute.py"},
+    ),
     "a leaf's path": (r'keystr\(path, simple=True, separator="/"\)', {"jaxacct/train/copies.py"}),
     "the choices that the command shares": (r'Literal\["add_or_remove"', {"jaxacct/choices.py"}),
     "a subcommand": (r"\.add_parser\(|set_defaults\(run=", {"jaxacct/cli/arguments.py"}),

@@ -257,3 +257,10 @@ def test_every_package_has_a_page_and_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     linked = set(re.findall(r"\b([\w/-]+\.md)$", navigation.split("nav:")[1], re.M))
     assert linked == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+
+
+def test_every_room_with_public_names_is_an_attribute_of_the_package():
+    """Asked of the list, as an import of anything else may have made the attribute (test_light_base.py asks afresh)."""
+    rooms = {name.split(".")[1] for name in PACKAGES if name.startswith("jaxacct.")}
+    assert {"dominating_pairs", "mechanisms", "specs", "train"} <= rooms
+    assert rooms <= set(importlib.import_module("jaxacct").__all__)

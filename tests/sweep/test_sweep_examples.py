@@ -1,9 +1,11 @@
-"""The examples of docs/sweeps.md, run: what schedulers do is played, and what computes is not what is asked here."""
+"""The examples of the pages on sweeps, run: schedulers and computing are played, so Dask and Ray need not be there."""
 
+import contextlib
 import pathlib
 import re
 import shlex
 import subprocess
+import sys
 import types
 
 import numpy as np
@@ -12,8 +14,10 @@ import pytest
 import jaxacct as ja
 from jaxacct.cli import main
 
-PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
-TITLED = dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```', PAGE, re.M | re.S))
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "sweeps.md").read_text()
+MACHINES = (DOCS / "sweeps-on-many-machines.md").read_text()
+TITLED = dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```', MACHINES, re.M | re.S))
 SMALL = "settings=(--noise-multiplier 1:2:3 --sampling-rate 0.1,0.2 --steps 10 --delta 1e-5 --chunk 1)"
 
 
@@ -39,14 +43,44 @@ def test_slurm(computed, tmp_path, capsys):
     assert ja.sweep.load(tmp_path / "grid").upper.ravel().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-def test_ray(computed, tmp_path, monkeypatch):
-    ray = types.ModuleType("ray")
-    ray.remote = lambda **options: lambda function: types.SimpleNamespace(remote=function)
-    ray.get = list
-    monkeypatch.setitem(__import__("sys").modules, "ray", ray)
-    script = TITLED["ray_sweep.py"].replace("SHARDS = 64", "SHARDS = 3").replace("/shared", str(tmp_path))
-    names: dict[str, object] = {}
-    exec(compile(re.sub(r", 1(000|00)\)", ", 2)", script), "ray_sweep.py", "exec"), names)
+class Client(contextlib.nullcontext):
+    """Dask's client, as far as the page uses it; a worker is lost, and its shard is computed by another one."""
+
+    def __init__(self, address):
+        assert address == "scheduler:8786"
+        super().__init__(self)
+
+    def map(self, function, items, *, retries):
+        assert retries > 0
+        return [(function, item) for item in items for _ in range(1 + (item == 1))]
+
+    def gather(self, futures):
+        return list(dict.fromkeys(function(item) for function, item in futures))
+
+
+def ray():
+    """Ray, as far as the page uses it."""
+    return {
+        "remote": lambda **options: lambda function: types.SimpleNamespace(remote=function),
+        "get": list,
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "modules"),
+    [("ray_sweep.py", {"ray": ray()}), ("dask_sweep.py", {"dask": {}, "dask.distributed": {"Client": Client}})],
+    ids=str,
+)
+def test_schedulers_of_python(script, modules, computed, tmp_path, monkeypatch, capsys):
+    for name, entries in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(entries)
+        monkeypatch.setitem(sys.modules, name, module)
+    text = re.sub(r"^(SHARDS.* = )64", r"\g<1>3", TITLED[script], flags=re.M)
+    text = re.sub(r", 1(000|00)\)", ", 2)", text.replace("/shared", str(tmp_path)))
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(text, script, "exec"), names)
+    assert names["SHARDS"] == 3
     np.testing.assert_array_equal(names["found"].upper.ravel(), np.arange(8.0))
 
 
