@@ -73,6 +73,7 @@ def gaussian_tree(rng, depth=3):
     return dp_event.SelfComposedDpEvent(together, count), count * sum(precision for _, precision in inner)
 
 
+@pytest.mark.first_tier("0")
 @pytest.mark.parametrize("seed", range(5))
 def test_counts_of_random_trees_are_honoured(seed):
     """bench/event_trees.py has trees of all kinds, beside dp_accounting's mesh."""

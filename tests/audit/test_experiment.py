@@ -128,6 +128,7 @@ def test_the_fixed_order_uses_every_example_once_an_epoch_and_always_in_the_same
     assert sorted(order) != order
 
 
+@pytest.mark.exhaustive
 def test_the_command_returns_its_verdict(capsys):
     settings = ["--steps=200", "--noise-multiplier=1.5", "--canaries=400", "--guesses=100", "--runs=2", "--seed=5"]
     assert main(["audit", *settings, "--break", "clipping", "--json"]) == 1

@@ -133,6 +133,7 @@ def test_rates_invert_noises_and_end_at_one(found):
     assert everyone.status == Status.NOT_BINDING
 
 
+@pytest.mark.exhaustive
 def test_the_mesh_takes_over_where_the_exact_accountant_fails():
     # One step of a small rate: the characteristic function does not decay.
     one = calibrate.noise_multiplier(2.0, 1e-6, 0.001, 1)
@@ -204,6 +205,7 @@ def at_once(*columns):
     return [(None, row) for row in zip(*slopes, strict=True)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", cases([one_after_the_other], [at_once]))
 def test_derivatives_of_the_least_noise(way):
     """By the implicit function, beside differences of searches; 0 where no noise is needed, NaN for no target."""

@@ -313,6 +313,7 @@ def test_batches_and_epochs_are_a_rate_and_steps_rounded_to_the_safe_side():
     assert again.releases[0].mechanism == release.mechanism
 
 
+@pytest.mark.exhaustive
 def test_groups_and_selections_compose():
     selected = {"type": "RepeatAndSelect", "mechanism": {"type": "gaussian", "noise_multiplier": 5.0}, "steps": 1,
                 "trials": {"type": "geometric", "mean": 10.0}}  # fmt: skip

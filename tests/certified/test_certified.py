@@ -9,6 +9,7 @@ from helpers.thorough import THOROUGH, cases
 import jaxacct as ja
 
 
+@pytest.mark.exhaustive
 def test_the_exact_accountant_answers_where_it_has_converged():
     bounds = ja.epsilon(ja.PoissonSubsampledGaussian(1.0, 0.01), 10_000, 1e-5)
     assert bounds.converged
@@ -65,7 +66,7 @@ BOUNDED = [
 ]
 
 
-@pytest.mark.first_tier("ExponentialMechanism")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mechanism", cases(BOUNDED[:2] + BOUNDED[6:7], BOUNDED), ids=lambda m: type(m).__name__)
 def test_just_below_the_supremum_of_a_bounded_loss(mechanism):
     """There a mesh cannot tell the last of the mass; 1 - e^(eps - S) can, which falls to 0 at the supremum S."""

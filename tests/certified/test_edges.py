@@ -86,6 +86,11 @@ def test_a_count_that_is_no_number_of_runs_costs_inf_whatever_is_run():
     assert np.all(np.isposinf(np.asarray(ask(noises, np.ones(6, np.float32)))[:3]))
 
 
+@pytest.mark.first_tier(
+    "mechanism1-steps1-3.0-0-jaxacct.saddlepoint",
+    "mechanism2-3-6.0-0-jaxacct.saddlepoint",
+    "mechanism4-4-inf-mass4-jaxacct.saddlepoint",
+)
 @pytest.mark.parametrize("accountant", cases([ja, ja.saddlepoint], [ja.prv]))
 @pytest.mark.parametrize(
     ("mechanism", "steps", "pure", "mass"),
@@ -184,6 +189,7 @@ def test_corners_that_were_valid_are_useful(name):
     assert bounds.converged
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("noise", "rate", "epsilon"), cases([(0.3, 0.1, 1e5)], [(0.5, 0.01, 100.0)]))
 def test_a_delta_next_to_1_is_known_to_be(noise, rate, epsilon):
     bounds = ja.prv.delta(ja.PoissonSubsampledGaussian(noise, rate), 10**6, epsilon)

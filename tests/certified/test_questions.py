@@ -32,6 +32,7 @@ def test_a_question_has_one_leaf_and_keeps_its_kind(question):
     assert (nothing.lower, nothing.upper, bool(nothing.converged)) == (0, question.worst, False)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", RUNS)
 def test_a_profile_holds_what_single_deltas_do(name):
     mechanism, steps = RUNS[name]

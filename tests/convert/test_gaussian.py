@@ -120,6 +120,7 @@ def test_transformations_without_global_float64():
     assert float(jax.jit(gdp.gaussian_mu)(-1.0, 0.1)) == 0
 
 
+@pytest.mark.first_tier("1-gaussian_delta-at0", "1-gaussian_epsilon-at1")
 @pytest.mark.parametrize(
     ("function", "at"),
     [(gdp.gaussian_delta, (1.3, 0.7)), (gdp.gaussian_epsilon, (1.3, 1e-3)), (gdp.gaussian_mu, (2.0, 1e-3))],

@@ -84,7 +84,7 @@ def random_pairs(seed, count, outcomes):
     return p / p.sum(axis=-1, keepdims=True), q / q.sum(axis=-1, keepdims=True)
 
 
-@pytest.mark.first_tier("5")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("outcomes", [2, 5])
 def test_no_pair_is_outside_the_relation(outcomes):
     p, q = random_pairs(outcomes, 2_000, outcomes)

@@ -57,7 +57,7 @@ def test_promises_hold_for_exact_deltas():
             assert gaussian <= v["delta"] + found.regret.upper * (1 + np.exp(v["eps"]))
 
 
-@pytest.mark.first_tier("setting1")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("setting", [(1.0, 0.01, 10_000), (0.7, 256 / 60_000, 10_547)])
 def test_promises_hold_between_the_places_of_the_grid(setting):
     s, q, k = setting
@@ -82,6 +82,7 @@ def exact_profile(delta_of, end):
     return Profile(*(jnp.asarray(v) for v in (epsilon, delta, delta)))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("epsilon", "value"), [(np.log(3), 1.34898), (np.log(0.55 / 0.45), 0.25132)])
 def test_randomized_response(epsilon, value):
     """Its curve is below 1 at rates under 1/(1 + e^epsilon), where G_mu touches its corner (facts F105 and F106)."""

@@ -42,6 +42,7 @@ def test_contraction_is_the_corollary_as_printed(rate, noise):
         assert 0 <= float(mp.mpf(float(value)) / exact - 1) <= 1e-12
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("diameter", "rate", "noise"), [(1.0, 0.2, 2.0), (0.5, 0.3, 0.7), (2.0, 1.0, 1.0)])
 def test_bounds_are_above_exact_chains_on_an_interval(diameter, rate, noise):
     """Losses x w with x in [-1, 1], the first record replaced; K an interval: every law is known to quadrature."""
@@ -123,6 +124,7 @@ def test_no_bound_exceeds_one_noisy_gradient(lipschitz, noise):
         assert np.all(stopped_delta(sgd, EPSILONS, method=method) <= one * (1 + 1e-12))
 
 
+@pytest.mark.first_tier("feldman")
 @pytest.mark.parametrize("method", ["contraction", "feldman", "best"])
 def test_epsilon_is_the_safe_end_of_delta(method):
     sgd = ProjectedNoisySGD(0.05, 1.0, 5.0, 100, smoothness=1.0)

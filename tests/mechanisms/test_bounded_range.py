@@ -62,6 +62,7 @@ def test_rényi_curves_are_those_of_the_worst_two_losses(epsilon):
             assert all(log_moment(e * i / 50) <= found for i in range(50))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("span", "x"), [(0.5, 0.1), (1.0, 0.7), (3.0, 2.0), (0.01, 0.001)])
 def test_two_runs_are_those_of_the_best_adversary(span, x):
     bounds, worst = bounded_range_to_delta(span, 2, x), two_runs(x, span)

@@ -110,6 +110,7 @@ def test_replacement_costs_at_least_what_it_must():
     assert np.all(fixed > rdp.curve(PoissonSubsampledLaplace(1.0, 0.02), orders, relation="remove"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mechanism", cases(MECHANISMS[6:], MECHANISMS[2:6]), ids=lambda m: type(m).__name__)
 def test_works_under_jit_and_vmap(mechanism):
     relation = mechanism.relations[0]

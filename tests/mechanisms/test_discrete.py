@@ -91,6 +91,7 @@ def spread(atoms):
     return np.linspace(low - 0.0513 * width, high + 0.0517 * width, 300)
 
 
+@pytest.mark.first_tier("tiny", "large", "loose", "binary")
 def test_masses_and_the_hockey_stick_divergence(case):
     mechanism, atoms = case
     mesh = spread(atoms)
@@ -118,6 +119,7 @@ def test_masses_and_the_hockey_stick_divergence(case):
         assert lower - 1e-14 <= truth <= upper + 1e-14
 
 
+@pytest.mark.first_tier("tiny", "large", "loose", "binary")
 def test_cumulants(case):
     mechanism, atoms = case
     orders = np.array([-2.5, -0.4, 0.01, 0.5, 3.0])

@@ -124,6 +124,7 @@ def test_much_noise_and_many_steps_give_away_next_to_nothing(t, s):
     assert truth <= found <= 1.02 * truth
 
 
+@pytest.mark.exhaustive
 def test_masses_and_means_are_kept():
     for losses, p, q in laws(0.6, 100, 5)["remove"] + laws(0.7, 3, 2)["remove"]:
         assert abs(p.sum() - 1) < 1e-12

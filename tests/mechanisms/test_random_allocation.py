@@ -62,6 +62,7 @@ def delta_of(masses, epsilon):
     return float(np.sum(np.maximum(p - np.exp(epsilon) * q, 0.0)))
 
 
+@pytest.mark.first_tier("0.5-2-add", "1.0-2-add", "2.0-2-add")
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(("s", "t"), [(0.5, 2), (1.0, 2), (2.0, 2), (0.7, 3), (1.5, 3)])
 def test_the_pair_is_never_below_the_exact_profile(s, t, direction):
@@ -79,6 +80,7 @@ def test_the_pair_is_near_the_exact_profile(s, t, direction):
             assert delta_of(pairs(s, t)[direction], epsilon) <= exact * 1.02
 
 
+@pytest.mark.first_tier("0.5-3", "50.0-7")
 @pytest.mark.parametrize(("s", "t"), [(0.5, 3), (1.0, 100), (1.0, 1000), (0.4, 1000), (5.0, 4096), (50.0, 7)])
 def test_moments_are_kept_from_below(s, t):
     """Mass and mean are one, and a larger law in convex order has a larger variance."""
@@ -114,7 +116,7 @@ def test_many_batches_against_sampling():
             assert sample.mean() - error <= value <= sample.mean() * 1.01 + error
 
 
-@pytest.mark.first_tier("3.0")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("s", [0.5, 3.0])
 def test_one_batch_is_the_gaussian_mechanism(s):
     for epsilon in EPSILONS:
@@ -152,6 +154,7 @@ def test_renyi_curves_against_quadrature(s, t):
                 assert bound <= exact * (1 + 1e-8)
 
 
+@pytest.mark.first_tier("2")
 @pytest.mark.parametrize("t", [2, 5, 1000, 10**6])
 def test_the_second_and_third_moments_are_exact(t):
     """E[M^2] = 1 + (m2 - 1)/t and E[M^3] = (t m3 + 3 t (t-1) m2 + t (t-1) (t-2)) / t^3."""

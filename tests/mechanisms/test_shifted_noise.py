@@ -161,7 +161,7 @@ def test_laplace_cells_are_right_to_the_error_they_state():
                 assert error <= 1e-12 * float(truth)
 
 
-@pytest.mark.first_tier("Laplace-replace-1", "PoissonSubsampledLaplace-add-3", "PoissonSubsampledGaussian-replace-6")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("mechanism", "relation"), MECHANISMS, ids=IDS)
 def test_cell_masses_and_their_edges(mechanism, relation):
     pair = pair_of(mechanism, relation)
@@ -203,7 +203,7 @@ def test_delta_lies_between_the_sums_over_fine_cells(mechanism, relation):
     assert low < high
 
 
-@pytest.mark.first_tier("Laplace-replace-1", "PoissonSubsampledLaplace-add-3", "GaussianMixture-add-8")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("mechanism", "relation"), MECHANISMS, ids=IDS)
 def test_cumulant_against_quadrature(mechanism, relation):
     pair = pair_of(mechanism, relation)

@@ -148,7 +148,7 @@ def test_questions_are_refused_once_all_runs_are_spent():
         assert query.count(steps) >= runs
 
 
-@pytest.mark.first_tier("AboveThreshold")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", NOISES)
 def test_questions_have_the_law_that_is_accounted(kind):
     """How often the first, the second or neither of two is above; by chance 5 deviations off once in a million."""
@@ -243,6 +243,9 @@ def tails_of_worst(pair, y, side):
     return min(max(below if y <= -least else above, mp.mpf(0)), mp.mpf(1))
 
 
+@pytest.mark.first_tier(
+    "first_above_pair-tails_of_first_above-arguments1", "first_above_pair-tails_of_first_above-arguments3"
+)
 @pytest.mark.parametrize(
     ("make", "tails", "arguments"),
     [(first_above_pair, tails_of_first_above, a) for a in [(0.2, 20.0), (5.0, 1.0), (40.0, 0.05), (700.0, 0.01)]]

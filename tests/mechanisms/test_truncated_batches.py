@@ -101,7 +101,7 @@ def divergence(p, q, s, epsilon):
     return np.trapezoid(np.maximum(difference(x), 0.0), x)
 
 
-@pytest.mark.first_tier("values1")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("values", cases([(-1,), (-1, -1, 0, 1)], [(-1, -1), (-1, -1, -1), (-1, 1, -1)]))
 def test_no_data_set_shows_more_than_the_pair(values):
     """The mechanism itself, by brute force; an example of 1 beside others that it may replace."""

@@ -41,6 +41,7 @@ def of_data(values, draws, noise):
     return sum(weight * norm.pdf(X, total, noise) for total, weight in counts.items())
 
 
+@pytest.mark.first_tier("1", "3")
 @pytest.mark.parametrize("seed", range(6))
 def test_no_data_sets_of_a_toy_cost_more(seed):
     rng = np.random.default_rng(seed)

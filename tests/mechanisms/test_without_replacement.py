@@ -52,7 +52,7 @@ def hockey_stick(noise, s, rate, epsilon):
     return max(gain((low + high) / 2), 1 - scale, mpmath.mpf(0))
 
 
-@pytest.mark.first_tier("gaussian-0.8-0.3", "gaussian-1.0-1.0")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("noise", "s", "rate"), SETTINGS)
 def test_delta_is_the_hockey_stick_divergence(noise, s, rate):
     pair = WithoutReplacementPair(s, rate, noise)
@@ -86,6 +86,7 @@ def test_is_its_own_mirror_image_with_an_atom_at_zero(noise, s, rate):
         assert np.isnan(upper) == (noise == "gaussian")
 
 
+@pytest.mark.first_tier("gaussian-0.8-0.3")
 @pytest.mark.parametrize(("noise", "s", "rate"), SETTINGS)
 def test_cumulant_against_quadrature(noise, s, rate):
     pair = WithoutReplacementPair(s, rate, noise)

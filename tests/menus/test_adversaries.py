@@ -43,6 +43,7 @@ def loss_of(noise, rate, draws):
     return np.log1p(rate * np.expm1((2 * draws - 1) / (2 * noise**2)))
 
 
+@pytest.mark.exhaustive
 def test_the_games_own_strategy_is_not_worth_more_when_it_is_played():
     noises, rate, costs, budget, epsilon = (0.8, 1.2, 2.0), 0.2, (5, 2, 1), 15, 1.0
     with scope(by_programs=True):

@@ -117,6 +117,7 @@ GAMES = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(draws(2, 6)))
 @pytest.mark.parametrize("setting", range(len(GAMES)))
 def test_the_value_is_never_below_that_of_the_best_strategy(setting, seed):

@@ -52,7 +52,7 @@ def test_few_runs_keep_their_proportion():
     assert menu.budget // menu.items[0].cost <= 10
 
 
-@pytest.mark.first_tier("20.0-1e-12-1.0-6")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("epsilon", "delta", "noise", "runs"), [(0.0, 1e-3, 2000.0, 25), (1e-3, 1e-12, 1e6, 34500), (20.0, 1e-12, 1.0, 6)]
 )
@@ -120,6 +120,7 @@ def test_a_block_that_is_far_too_large_is_never_granted(delta):
     assert certified.delta(menu.items[1].mechanism, most, 1.0).lower <= delta
 
 
+@pytest.mark.exhaustive
 def test_pure_items_are_paid_for_at_any_delta():
     menu = certify(1.0, 1e-24, [ja.PureDP(0.1), ja.PureDP(0.03)])
     budget = MenuFilter.of(menu)

@@ -167,6 +167,7 @@ print(early == own, "spawn" in in_a_child(), repr(float(ja.convert.zcdp_to_epsil
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks")
 def test_a_process_forked_after_the_first_call_says_so():
     shown = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=300, check=True)

@@ -87,6 +87,7 @@ def test_pairs_asked_for_by_name_bracket_the_truth():
     assert np.float32(pairs.lower) == np.float32(pairs.upper)
 
 
+@pytest.mark.exhaustive
 def test_numbers_on_a_tpu_are_worked_off_in_pairs(monkeypatch):
     monkeypatch.setattr("jaxacct.numerics.programs.platform", lambda: "tpu")
     assert ja.delta(ja.Gaussian(2.0), 1, 1.0) == ja.delta(ja.Gaussian(2.0), 1, 1.0, arithmetic="pair")
@@ -241,7 +242,7 @@ DEAR = ("theta", "mixture reading")
 """Which take seconds to trace in pairs."""
 
 
-@pytest.mark.first_tier("granted")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", cases([name for name in CASES if name not in DEAR], [*DEAR]))
 def test_pairs_are_on_the_safe_side_of_float64(name):
     side, function = CASES[name]

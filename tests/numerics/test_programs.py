@@ -45,6 +45,7 @@ def test_a_program_tells_how_it_is_compiled(by, monkeypatch):
     assert asked == [by if programs.knows_fast() else By.XLA]
 
 
+@pytest.mark.exhaustive
 def test_digits_do_not_depend_on_how_often_one_asks():
     mechanism = ja.PoissonSubsampledGaussian(0.9, 0.02)
     first = ja.saddlepoint.epsilon(mechanism, 500, 1e-6)

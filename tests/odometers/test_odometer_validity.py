@@ -134,6 +134,7 @@ def test_no_boundary_on_the_way_is_above_the_highest(kind):
                 assert np.all(highest >= np.maximum.accumulate(boundary[first:]) * (1 - 2.0**-48))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", MAKERS)
 def test_what_remains_keeps_every_reading_on_the_way(kind):
     """Rogers' boundary falls at V = 1/n^2: a number of runs may read less than a smaller one."""

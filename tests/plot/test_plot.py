@@ -32,6 +32,7 @@ def test_a_run_has_one_style_in_both_scales():
     assert sum(line.get_gid() is None for line in axes.get_lines()) == 1  # guessing, once
 
 
+@pytest.mark.exhaustive
 def test_an_accountant_without_an_answer_draws_nothing():
     """The pairs of an epoch are of two kinds, and their moments are not known: the estimate is infinite, no error."""
     epoch = ja.RandomAllocation(2.0, 10)

@@ -104,11 +104,7 @@ def lowered_calls():
                 yield pytest.param(call, id=f"{group.title}: {name}")
 
 
-@pytest.mark.first_tier(
-    "`ja.filters`: `spend`: GDPFilter",
-    "`ja.odometers`: `spend`: VilleOdometer",
-    "`ja.odometers`: `epsilon`: VilleOdometer",
-)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("call", [*lowered_calls()])
 def test_an_export_for_a_tpu_does_no_arithmetic_in_float64(call):
     text = jax.export.export(jax.jit(call.function), platforms=("tpu",))(*call.arguments).mlir_module()

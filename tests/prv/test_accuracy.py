@@ -23,6 +23,7 @@ def test_reference_configurations(noise, rate, steps, delta, truth):
     assert bounds.gap <= 1e-3
 
 
+@pytest.mark.first_tier("0.01-10000-1e-09-0.048866")
 @pytest.mark.parametrize(
     ("mu", "steps", "delta", "truth"),
     [
@@ -58,7 +59,7 @@ def test_a_rare_large_loss_does_not_cost_the_bulk_its_mesh():
     assert bounds.gap <= 1e-3
 
 
-@pytest.mark.first_tier("0.685-0.000117-1-3.6e-09")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("noise", "rate", "steps", "delta"),
     [

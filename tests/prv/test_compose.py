@@ -238,7 +238,7 @@ def test_slack_and_errors_widen_what_is_read_off():
             np.testing.assert_allclose(wide - plain, moved, rtol=1e-6)
 
 
-@pytest.mark.first_tier("run1")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("run", [(0.8, 0.01, 500), (0.5, 3e-5, 10), (3.0, 0.5, 20)])
 def test_errors_of_the_spectrum_count_in_full(run):
     """Of all spectra within the errors, the one that changes most what is read off at an epsilon is found by linearity.
@@ -281,6 +281,7 @@ def test_errors_of_the_spectrum_count_in_full(run):
     assert np.max(changes[known]) > 0.03 * allowed
 
 
+@pytest.mark.exhaustive
 def test_a_lattice_holds_the_composition():
     """Its masses, with slack and shift, lie on either side of delta of many epsilons."""
     mechanism, order = ja.PoissonSubsampledGaussian(1.1, 0.05), 5.0

@@ -26,6 +26,7 @@ def test_what_is_chosen_is_recorded():
     assert bounds.upper >= 6.1877 - 5e-5
 
 
+@pytest.mark.exhaustive
 def test_a_method_has_no_effect_but_a_warning():
     with pytest.warns(DeprecationWarning, match="there is one composition"):
         bounds = ja.prv.epsilon(MECHANISM, 10_000, 1e-5, points=POINTS, method="fixed")

@@ -9,6 +9,7 @@ MECHANISM = ja.PoissonSubsampledGaussian(1.0, 0.01)
 STEPS, DELTA = 1_000, 1e-5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("error", [(0.1, 1e-10), (0.01, 1e-6), (0.003, 0.0)])
 def test_epsilon_is_within_its_errors(error):
     bounds = ja.prv.epsilon(MECHANISM, STEPS, DELTA, error=error)
@@ -18,7 +19,7 @@ def test_epsilon_is_within_its_errors(error):
     assert bounds.lower >= above.lower - error[0]
 
 
-@pytest.mark.first_tier("error2")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("error", [(0.01, 1e-6), (0.0, 1e-7), (0.02, 1e-9)])
 def test_delta_is_within_its_errors(error):
     bounds = ja.prv.delta(MECHANISM, STEPS, 1.0, error=error)

@@ -15,7 +15,7 @@ import jaxacct as ja
 POINTS = 2**10
 
 
-@pytest.mark.first_tier("200")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("steps", cases([7, 200], [2, 64]))
 def test_pure_dp_composed(steps):
     for level in cases([0.01, 2.0], [0.3]):
@@ -44,7 +44,7 @@ def approximate_dp_delta(level, delta, steps, epsilon):
         return 1 - none + none * finite_delta(*randomized_response(level, 2), steps, epsilon)
 
 
-@pytest.mark.first_tier("200")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("steps", cases([5, 200], [1]))
 def test_approximate_dp_composed(steps):
     for level, delta in ((0.1, 1e-9), (0.5, 1e-3), (1.0, 0.2)):
@@ -67,6 +67,7 @@ def test_published_guarantees_that_differ_compose_to_the_optimum():
         assert_holds(ja.prv.delta(ja.ApproximateDP(levels, deltas), times, epsilon, points=POINTS), truth, 1e-15)
 
 
+@pytest.mark.exhaustive
 def test_epsilon_of_approximate_dp_composed():
     for level, delta, steps in ((0.1, 1e-9, 100), (0.5, 1e-6, 10), (1.0, 1e-3, 200)):
         wanted = 2 * steps * delta

@@ -17,7 +17,7 @@ def total_mu(noise, steps):
         return mpmath.sqrt(sum(mpmath.mpf(k) / mpmath.mpf(s) ** 2 for s, k in zip(noise, steps, strict=True)))
 
 
-@pytest.mark.first_tier("steps1")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("steps", cases([(1, 4000), (1, 0)], [(1, 1), (3, 10**6)]))
 def test_gaussians_of_very_different_noise(steps):
     noise = (0.6, 50.0)
@@ -40,6 +40,7 @@ def test_order_and_grouping_do_not_matter():
     assert sequence.gap < 0.1
 
 
+@pytest.mark.exhaustive
 def test_rare_and_certain_sampling():
     mechanism, steps = ja.PoissonSubsampledGaussian(np.array([1.0, 4.0]), np.array([1e-4, 1.0])), np.array([1000, 9])
     both = ja.prv.delta(mechanism, steps, 1.0, points=POINTS)
@@ -47,6 +48,7 @@ def test_rare_and_certain_sampling():
     assert both.gap < 0.1
 
 
+@pytest.mark.exhaustive
 def test_equal_mechanisms_in_a_sequence_are_a_composition():
     row = ja.PoissonSubsampledGaussian(np.full(2, 1.0), np.full(2, 0.01))
     apart = ja.prv.delta(row, np.array([600, 400]), 0.5, points=POINTS)
@@ -99,7 +101,7 @@ def test_shapes_that_do_not_match_are_refused():
         ja.prv.epsilon((), (), 1e-5)
 
 
-@pytest.mark.first_tier("128-noises1", "512-noises1")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("noises", [(204.8767460539229, 0.11483426534075307), (12.67188647118679, 0.07598548710109)])
 @pytest.mark.parametrize("points", [128, 512])
 def test_a_loss_whose_ends_share_a_point(noises, points):

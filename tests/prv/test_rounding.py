@@ -15,6 +15,7 @@ Q = np.array([0.25, 0.25, 0.5])
 CLOSE = Q + 2.0**-46 * np.array([2.0, -5.0, 3.0]), Q
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("relation", ["remove", "add"])
 @pytest.mark.parametrize("accountant", [ja, ja.prv])
 def test_losses_of_a_few_units_of_roundoff(accountant, relation):
@@ -70,6 +71,7 @@ def test_one_mesh_for_all_steps(steps):
     assert_judged("epsilon", mechanism, steps, 1e-5, bounds)
 
 
+@pytest.mark.exhaustive
 def test_random_finite_pairs_judged_exactly():
     pytest.importorskip("flint")
     from bench import finite_pairs

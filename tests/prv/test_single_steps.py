@@ -135,7 +135,7 @@ def named(case):
     return f"{type(mechanism).__name__}-{relation}"
 
 
-@pytest.mark.first_tier("Gaussian-replace", "Laplace-replace", "GaussianMixture-add")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", cases(CASES, MORE), ids=named)
 def test_delta_of_one_step(case):
     mechanism, relation, truth = case
@@ -160,7 +160,7 @@ def test_every_mechanism_is_there():
 PLAIN = [[case for case in some if isinstance(case[0], (ja.Laplace, ja.Gaussian))] for some in (CASES, MORE)]
 
 
-@pytest.mark.first_tier("Gaussian-replace", "Laplace-replace")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", cases(*PLAIN), ids=named)
 def test_epsilon_of_one_step(case):
     mechanism, relation, truth = case

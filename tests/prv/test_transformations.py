@@ -82,6 +82,7 @@ def test_scan_over_noise_multipliers():
         assert exact.upper <= float(bounds.upper[i])
 
 
+@pytest.mark.exhaustive
 def test_invalid_traced_parameters_are_on_the_safe_side():
     noise = jnp.array([-1.0, jnp.nan, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     rate = jnp.array([0.1, 0.1, 0.1, -0.1, 1.5, jnp.nan, 0.1, 0.1, 0.1])

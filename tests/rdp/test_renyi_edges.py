@@ -12,7 +12,7 @@ from jaxacct import rdp
 EDGES = [1.0, 2.0, math.inf]
 
 
-@pytest.mark.first_tier("mechanism3", "mechanism5")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "mechanism",
     [

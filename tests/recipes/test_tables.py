@@ -186,6 +186,7 @@ def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch,
     assert not (folder / "checkpoints").exists()
 
 
+@pytest.mark.exhaustive
 def test_the_noise_of_a_table_keeps_to_the_budget(csv):
     run = command(csv, "--bounds", "0:80", "--categories", "sex=F,M", "--epochs", "50", "--batch-size", "3")
     arguments = build_parser().parse_args(run)

@@ -47,5 +47,6 @@ def test_a_traced_scale_is_found_by_the_supremum():
     assert 2.9 < found < 3.0
 
 
+@pytest.mark.exhaustive
 def test_runs_enough_of_laplace_noise_converge():
     assert ja.saddlepoint.epsilon(ja.Laplace(20.0), 2000, 1e-5).converged

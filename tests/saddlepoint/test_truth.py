@@ -78,6 +78,7 @@ def test_brackets_are_right_by_the_referee():
     assert converged >= 0.6 * count
 
 
+@pytest.mark.exhaustive
 def test_two_mechanisms_and_an_infinite_loss():
     """Homogeneous in disguise, and an atom at infinity beside a Gaussian."""
     twice = ja.PoissonSubsampledGaussian(np.array([1.0, 1.0]), np.array([0.01, 0.01]))
@@ -89,6 +90,7 @@ def test_two_mechanisms_and_an_infinite_loss():
     assert_holds(saddlepoint.delta(run, (100, 1), 2.0), float(truth), 1e-14)
 
 
+@pytest.mark.exhaustive
 def test_what_has_not_converged_says_so():
     for mechanism, steps in ((ja.PoissonSubsampledGaussian(1.0, 1e-3), 3), (ja.RandomizedResponse(1.0), 10)):
         bounds = saddlepoint.epsilon(mechanism, steps, 1e-6)

@@ -108,6 +108,7 @@ def test_no_order_of_results_costs_more(law):
         np.testing.assert_allclose([found.upper(epsilon) for epsilon in at], delta(p, q, at), rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.first_tier("Poisson(mean=7.0)", "Binomial(count=20, probability=0.3)", "Fixed(count=1, probability=1.0)")
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_some_order_costs_as_much_as_the_lower_bound(law):
     rng = np.random.default_rng(1)
@@ -168,7 +169,7 @@ def test_a_loss_beyond_the_largest_epsilon_is_no_infinite_one():
 RUN = ja.Gaussian(4.0)
 
 
-@pytest.mark.first_tier("Geometric(mean=10.0, shape=1.0)")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("law", [Logarithmic(10.0), Geometric(10.0), Poisson(10.0)], ids=str)
 def test_costs_less_than_by_divergences(law):
     delta = 1e-6
@@ -219,6 +220,7 @@ def test_of_a_fixed_number_all_runs_are_an_upper_bound():
     assert one.lower <= ja.epsilon(RUN, 3, 1e-5).upper <= one.upper < one.lower * 1.01
 
 
+@pytest.mark.exhaustive
 def test_ends_of_the_range():
     assert ja.epsilon(ja.RepeatAndSelect(ja.ApproximateDP(0.1, 1e-6), 1, Geometric(50.0)), 1, 1e-5).upper == math.inf
     failing = ja.RepeatAndSelect(ja.ApproximateDP(0.1, 1e-6), 1, Geometric(5.0))

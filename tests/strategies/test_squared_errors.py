@@ -34,6 +34,7 @@ def matrix_of(workload: Workload) -> np.ndarray:
     return matrix
 
 
+@pytest.mark.first_tier("banded-both", "buffered-both", "tree-both")
 @pytest.mark.parametrize(
     "workload", [Workload(), Workload(0.9, 0.99), Workload(0.5, 1.0, RATES)], ids=("plain", "both", "rates")
 )

@@ -56,7 +56,7 @@ def test_the_stream_is_the_inverse(name):
         np.testing.assert_allclose(jax.jit(strategy.multiply)(rows)[leaf], noise[leaf], atol=2e-6)
 
 
-@pytest.mark.first_tier("identity", "buffered", "dense")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_restart_goes_on_with_the_same_noise(name):
     """Recomputed or kept, the state is the same; forgotten or drawn anew, the noise is another."""

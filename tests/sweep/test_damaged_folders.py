@@ -115,6 +115,7 @@ def damaged(content, change):
 DAMAGES = ("nothing", "text", "half", "a changed bit", "more behind it", "another length", "what expands")
 
 
+@pytest.mark.first_tier("missing", "bounds that cross", "bounds that are none")
 @pytest.mark.parametrize("change", [*DAMAGES, "missing", "bounds that cross", "bounds that are none"])
 def test_a_damaged_chunk_is_never_a_number_and_is_computed_again(change, folder):
     file = folder / "upper" / "c.1.0"

@@ -129,6 +129,7 @@ class Toy:
         }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [1, 127, 128, 129, 300])
 def test_entries_keep_their_places_whatever_the_blocks(size):
     classes = [ja.Gaussian if i % 3 else ja.GaussianMixture for i in range(size)]

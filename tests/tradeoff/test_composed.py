@@ -25,7 +25,7 @@ def test_gaussian_is_inside_and_the_lower_end_is_sharp():
     assert np.max(found.upper - exact) < 1e-3
 
 
-@pytest.mark.first_tier("setting0")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("setting", [(1.1, 0.0331, 234), (1.0, 0.01, 1000)])
 def test_curve_is_convex_and_below_perfect(setting):
     s, q, k = setting

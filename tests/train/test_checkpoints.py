@@ -59,6 +59,7 @@ def test_with_a_seed_a_resumed_run_is_the_uninterrupted_one(kind, in_the_middle,
     assert again.stopping_was_planned == whole.stopping_was_planned == (options is not ADAPTIVE)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("options", [{}, ADAPTIVE, QUANTILE], ids=["filter", "query", "odometer"])
 def test_what_was_foreseen_is_what_was_spent(options, tmp_path):
     trainer = make(**options)

@@ -109,6 +109,7 @@ def test_rows_of_the_trainer_times_the_matrix_are_the_noise_of_its_keys():
     np.testing.assert_allclose(kernel[(STEPS - 1) % 3].ravel(), rows[-1], atol=2e-6)
 
 
+@pytest.mark.exhaustive
 def test_microbatches_do_not_change_the_noise():
     states = []
     for size in (None, 7):
@@ -180,6 +181,7 @@ def test_what_is_paid_for_as_a_whole_ends_there(tmp_path):
     assert "lost" in keeper.resumed
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("broken", ["forgotten", "drawn anew"])
 def test_noise_that_is_not_kept_is_caught(broken):
     """The check of the first test, of a restart that loses the buffers, or draws steps again by another key."""

@@ -98,7 +98,7 @@ ROUNDING = 2e-6
 """Some tens of float32 roundings: of the parameters, of which the update is a difference, and of the gradients."""
 
 
-@pytest.mark.first_tier("ghost", "ghost in microbatches")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", WAYS)
 def test_without_noise_and_clipping_it_is_the_plain_gradient(way):
     assert distance(plain_gradient(), updated(Flat(HUGE), **WAYS[way])) < ROUNDING
@@ -108,6 +108,7 @@ def test_without_noise_and_clipping_it_is_the_plain_gradient(way):
 PIECES = [(Flat(0.5), way) for way in WAYS] + [(Automatic(0.5), "ghost in microbatches")]
 
 
+@pytest.mark.first_tier("rule2-ghost")
 @pytest.mark.parametrize(("rule", "way"), cases(PIECES, [(Automatic(0.5), way) for way in [*WAYS][:-1]]))
 def test_clipped_sums_are_the_same_in_all_pieces(rule, way):
     """Each way raises norms by a margin of its own for the roundings of its sum, of at most 0.25 % (SINGLE_MARGIN)."""

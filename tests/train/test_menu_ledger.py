@@ -39,6 +39,7 @@ def test_a_policy_that_knows_its_choices_is_paid_for_by_a_menu(trainer):
     assert f"{trainer.menu.items[0].count} for" in str(trainer.menu)
 
 
+@pytest.mark.exhaustive
 def test_what_is_chosen_is_what_is_charged(trainer):
     chosen = []
     trainer = make(**SETTINGS)

@@ -128,6 +128,7 @@ def test_a_batch_in_pieces_and_gradients_of_ones_own_are_the_gradient():
         whole.clip(w, state, (X,), np.ones(len(X), bool))
 
 
+@pytest.mark.exhaustive
 def test_a_key_in_a_part_of_a_batch_needs_the_indices():
     private = SUM(lambda w, x, key: squares(w, x * jax.random.bernoulli(key, 0.5, (3,))))
     w, state = jnp.ones(3), private.start(2)

@@ -219,6 +219,7 @@ def test_sums_and_clip_are_those_of_one_device(answer, mesh):
         np.testing.assert_allclose(many["sums"][name], total, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mesh", MESHES)
 def test_noise_is_the_same_to_the_bit(answer, mesh):
     assert answer["releases"][mesh]["noise"] == answer["releases"]["one"]["noise"]

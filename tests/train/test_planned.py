@@ -106,6 +106,7 @@ def test_side_queries_are_part_of_the_plan():
         plan(poisson(60_000, 0.01), DELTA, epsilon=3.0, noise_multiplier=1.0, queries=(SideQuery(ja.Gaussian(0.1)),))
 
 
+@pytest.mark.exhaustive
 def test_a_plan_is_solved_once_and_no_other_is_taken_for_it():
     options = {"size": 200, "epsilon": 2.0, "delta": 1e-3, "epochs": 2, "expected_batch_size": 40}
     made = plan_spending(**options).plan

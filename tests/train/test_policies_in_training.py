@@ -103,7 +103,7 @@ def run_of(name):
 each_policy = pytest.mark.parametrize("name", cases([*POLICIES][:-1], [*POLICIES][-1:]))  # one that wraps another
 
 
-@pytest.mark.first_tier("adaptive batch size")
+@pytest.mark.exhaustive
 @each_policy
 # A schedule of rising costs ends before the steps asked for.
 @pytest.mark.filterwarnings("ignore:fit made")
@@ -123,6 +123,7 @@ def test_the_settings_chosen_are_the_ones_accounted(name):
     assert run.trainer.spent_epsilon <= EPSILON
 
 
+@pytest.mark.exhaustive
 @each_policy
 def test_the_settings_chosen_are_the_ones_used(name):
     """The noise of a step, over many parameters, has the deviation that its setting asks for."""

@@ -94,6 +94,7 @@ def test_what_is_spent_is_that_of_the_mechanism_by_hand(name):
         assert epsilon == pytest.approx(float(fresh.spend_curve(curve, runs)[1].epsilon()), rel=1e-9)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_cut_batches_are_paid_for_in_delta(name):
     trainer, _ = run_of(name)
@@ -132,6 +133,7 @@ def test_data_read_by_index_gives_the_same_run_bit_for_bit(name):
     assert same_bits(trainer.state, run_of(name)[0].state)
 
 
+@pytest.mark.exhaustive
 def test_a_refused_step_on_data_read_by_index_leaves_the_state_bit_for_bit():
     trainer = trainer_with(data=IndexedSource(DATA), ledger="odometer", epsilon=1.0)
     trainer.fit()

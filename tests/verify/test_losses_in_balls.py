@@ -73,6 +73,7 @@ LAPLACES = {
 }
 
 
+@pytest.mark.first_tier("laplace-laplace", "laplace-laplace replaced", "laplace-removed", "laplace-added")
 @pytest.mark.parametrize(("kind", "name"), [("gaussian", n) for n in GAUSSIANS] + [("laplace", n) for n in LAPLACES])
 def test_one_run_is_the_hockey_stick_of_the_mixtures(kind, name):
     mechanism, relation, scale, p, q, epsilon = (GAUSSIANS | LAPLACES)[name]

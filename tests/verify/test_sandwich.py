@@ -31,6 +31,7 @@ ONE_RUN = {
 }
 
 
+@pytest.mark.first_tier("laplace", "laplace sampled", "finite")
 @pytest.mark.parametrize("name", ONE_RUN)
 def test_one_run_lies_between(name):
     mechanism, relation, epsilon = ONE_RUN[name]

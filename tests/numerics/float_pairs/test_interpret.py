@@ -166,6 +166,7 @@ def test_sorts_carry_others_along():
 MODES = ["drop", "clip", "promise_in_bounds"]
 
 
+@pytest.mark.first_tier("clip")
 @pytest.mark.parametrize("mode", MODES)
 def test_scattered_sums_are_right_to_what_is_added_there(mode):
     """Targets of sizes from 2^-300 to 2^300 side by side: one exponent for all would lose the small ones."""

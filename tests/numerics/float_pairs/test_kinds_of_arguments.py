@@ -41,7 +41,7 @@ MORE = {
 }
 
 
-@pytest.mark.first_tier("filter-int")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", cases(["float", "int"], [kind for kind in KINDS if kind not in ("float", "int")]))
 @pytest.mark.parametrize("verb", cases(list(VERBS), list(MORE)))
 def test_verbs_are_lowered_for_platforms_without_float64(verb, kind):

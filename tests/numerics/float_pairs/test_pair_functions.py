@@ -88,7 +88,7 @@ def worst(found: Wide, x: Wide, truth, scale) -> float:
         return float(max(abs(v - t) / (scale(a, t) * UNIT) for v, t, a in rows))
 
 
-@pytest.mark.first_tier("exp2", "sin of many turns")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CASES)
 def test_functions_are_within_their_bounds(name):
     function, truth, values, bound, scale = CASES[name]
@@ -161,6 +161,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("function", EXPECTED, ids=lambda f: f.__name__)
 def test_what_is_not_a_number_is_as_in_ieee(function):
     x = wide.constant(SPECIAL)
@@ -193,6 +194,7 @@ EDGES = {
 }
 
 
+@pytest.mark.first_tier("exp of large numbers", "tanh", "erfc far out")
 @pytest.mark.parametrize("name", EDGES)
 def test_functions_are_within_their_bounds_where_rows_and_forms_change(name):
     function, truth, *_ = CASES[name.split(" ")[0]]

@@ -29,6 +29,7 @@ def arguments(seed):
     return weights, angles, FIRST, WANTED, *np.zeros((2, LANES, 256))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(4))
 def test_sums_are_right_to_the_units_that_are_counted(added, seed):
     weights, angles, *_ = given = arguments(seed)

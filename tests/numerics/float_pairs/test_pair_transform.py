@@ -107,6 +107,7 @@ def test_complex_products_are_within_what_the_proof_counts():
     assert np.max(np.abs(value(jax.jit(multiply)(x, y)) - truth) / np.abs(truth)) <= 22.8 * U2
 
 
+@pytest.mark.exhaustive
 def test_what_is_not_finite_spoils_its_own_transform_and_no_other():
     rows = np.ones((9, 192))
     rows[0], rows[1, 5], rows[2, 190] = 0, np.inf, np.nan
