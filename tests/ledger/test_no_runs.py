@@ -8,13 +8,15 @@ from test_ledger_counts import EXAMPLES, LEDGERS, assert_identical
 import jaxacct as ja
 
 
-# Parameters beyond float32's range are asked on purpose.
-@pytest.mark.filterwarnings("ignore:.* encountered in cast:RuntimeWarning")
 def test_in_the_renyi_accountant():
-    ask = jax.jit(lambda noise, steps: ja.rdp.epsilon(ja.Gaussian(noise), steps, 1e-5))
+    traced = jax.jit(lambda noise, steps: ja.rdp.epsilon(ja.Gaussian(noise), steps, 1e-5))
+
+    def ask(*given):
+        return np.asarray(traced(*given))
+
     for noise in (np.nan, -1.0, 0.0):  # as in tests/certified/test_edges.py and tests/prv/test_transformations.py
         assert ask(np.float32(noise), 0) == 0
-        assert np.isposinf(ask(np.float32(noise), 1))
+        assert ask(np.float32(noise), 1) == np.inf
 
 
 @pytest.mark.parametrize("name", LEDGERS)
