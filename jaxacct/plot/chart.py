@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
+from jaxacct.outward import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,14 +131,14 @@ def describe(mechanism: Mechanisms, steps: Steps | None = None) -> str:
     'noise multiplier 1, sampling rate 0.01, 10,000 steps'
     """
     if not isinstance(mechanism, Mechanism):
-        return f"{len(mechanism)} mechanisms composed"
+        return f"{counted(len(mechanism), 'mechanism')} composed"
     told = [
         f"{words(name)} {float(np.asarray(value)):g}"
         for name, value in vars(mechanism).items()
         if isinstance(value, (int, float, np.generic)) or (hasattr(value, "ndim") and value.ndim == 0)
     ]
     if isinstance(steps, (int, float, np.number)):
-        told.append(f"{int(steps):,} steps")
+        told.append(counted(int(steps), "step"))
     return ", ".join(told) or type(mechanism).__name__
 
 
