@@ -104,7 +104,9 @@ def noise_multiplier(
     >>> f"{noise_multiplier(3.0, 1e-5, 0.01, 1000, group=8).value:.4f}"  # for people with up to 8 examples
     '3.6453'
     """
-    return _calibrate("noise_multiplier", Given(epsilon, delta, 1.0, sampling_rate, steps), relation, tolerance, group=group)
+    return _calibrate(
+        "noise_multiplier", Given(epsilon, delta, 1.0, sampling_rate, steps), relation, tolerance, group=group
+    )
 
 
 def sampling_rate(
@@ -126,7 +128,9 @@ def sampling_rate(
     >>> f"{sampling_rate(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, steps=10_000).value:.6f}"
     '0.010000'
     """
-    return _calibrate("sampling_rate", Given(epsilon, delta, noise_multiplier, 1.0, steps), relation, tolerance, group=group)
+    return _calibrate(
+        "sampling_rate", Given(epsilon, delta, noise_multiplier, 1.0, steps), relation, tolerance, group=group
+    )
 
 
 def steps(
@@ -147,7 +151,9 @@ def steps(
     >>> steps(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, sampling_rate=0.01).value
     np.float64(10000.0)
     """
-    return _calibrate("steps", Given(epsilon, delta, noise_multiplier, sampling_rate, 1.0), relation, tolerance, group=group)
+    return _calibrate(
+        "steps", Given(epsilon, delta, noise_multiplier, sampling_rate, 1.0), relation, tolerance, group=group
+    )
 
 
 def scale(

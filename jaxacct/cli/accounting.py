@@ -136,9 +136,14 @@ def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
             for one in mechanism
         ]
         times = zip(mechanism, fields, record["steps"], strict=True)
-        return [(one["type"], f"{fact}; {counted(count, 'time') if isinstance(count, int) else f'{count} times'}") for one, fact, count in times]
+        return [(one["type"], f"{fact}; {times_of(count)}") for one, fact, count in times]
     return [(name.replace("_", " "), f"{value:.12g}" if isinstance(value, float) else str(value))
             for name, value in mechanism.items() if name not in ("type", "noise")]  # fmt: skip
+
+
+def times_of(count: Any) -> str:
+    """Returns a number of runs, or a list of numbers, in words."""
+    return counted(count, "time") if isinstance(count, int) else f"{count} times"
 
 
 def _print(record: dict[str, Any], run: Run, given: str) -> None:

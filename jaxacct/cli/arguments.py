@@ -150,7 +150,7 @@ MOST_TEXT = 600
 
 
 def as_line(message: str, end: str = "") -> str:
-    """Returns a message as one line of at most :data:`MOST_TEXT` characters, ``end`` included.
+    r"""Returns a message as one line of at most :data:`MOST_TEXT` characters, ``end`` included.
 
     What is longer loses its middle: it begins with what is wrong, and ends with what to do.
 

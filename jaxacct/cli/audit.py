@@ -138,7 +138,10 @@ def _print(record: dict[str, Any]) -> None:
             f"{counted(record['steps'], 'step')}, sampling rate {record['sampling_rate']:g}, noise multiplier "
             f"{record['noise_multiplier']:g}{broken}",
         ),
-        ("canaries", f"{record['canaries']} beside {counted(record['examples'], 'example')}, {counted(record['runs'], 'run')}"),
+        (
+            "canaries",
+            f"{record['canaries']} beside {counted(record['examples'], 'example')}, {counted(record['runs'], 'run')}",
+        ),
         ("right guesses", f"{right} of {record['guesses']}"),
         ("epsilon, claimed", f"{round_to('upper', record['claim'])} at delta {round_to('upper', record['delta'])}"),
         ("epsilon, lower bound", round_to("lower", record["lower_bound"])),

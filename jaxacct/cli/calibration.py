@@ -15,7 +15,7 @@ from typing import Any
 import jaxacct as ja
 from jaxacct import __version__
 from jaxacct.choices import Relation
-from jaxacct.cli.accounting import facts_of_run
+from jaxacct.cli.accounting import facts_of_run, times_of
 from jaxacct.cli.arguments import (
     GUARANTEES,
     add_group,
@@ -33,7 +33,6 @@ from jaxacct.cli.arguments import (
     show,
     steps_given,
 )
-from jaxacct.outward import counted
 
 UNKNOWNS = ("noise-multiplier", "sampling-rate", "steps")
 """Settings that can be looked for; the others have to be given."""
@@ -121,7 +120,9 @@ def _of_training(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, flo
     relation: Relation = arguments.relation or "add_or_remove"
     rate = rate_given(arguments)
     if arguments.count is not None:
-        raise ValueError("--count is of the runs of a --mechanism: give one, gaussian say; a run of DP-SGD has --steps.")
+        raise ValueError(
+            "--count is of the runs of a --mechanism: give one, gaussian say; a run of DP-SGD has --steps."
+        )
     if unknown == "sampling-rate" and arguments.epochs is not None:
         raise ValueError("--epochs is of no use where the rate is looked for: give --steps.")
     given = {"noise-multiplier": arguments.noise_multiplier, "sampling-rate": rate,
@@ -145,7 +146,13 @@ def _of_training(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, flo
         """Returns the part of the record that describes the run with the value."""
         whole = {key.replace("-", "_"): known.get(key, value) for key in UNKNOWNS}
         scope = scope_of(relation, group).replace("Poisson", "cyclic Poisson" if correlated else "Poisson")
-        return whole | {"steps": int(whole["steps"]), **correlated, "relation": relation, "group": group, "scope": scope}
+        return whole | {
+            "steps": int(whole["steps"]),
+            **correlated,
+            "relation": relation,
+            "group": group,
+            "scope": scope,
+        }
 
     return unknown.replace("-", "_"), result, target, found
 
@@ -164,7 +171,9 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
                 "are fields, --mechanism dp-sgd:sampling_rate=0.01,count=1000."
             )
     if arguments.solve_for != UNKNOWNS[0]:
-        raise ValueError(f"--solve-for {arguments.solve_for} is of a run of DP-SGD by itself: leave it, or --spec, out.")
+        raise ValueError(
+            f"--solve-for {arguments.solve_for} is of a run of DP-SGD by itself: leave it, or --spec, out."
+        )
     part, field, others = _parts(arguments)
     settings = {"relation": arguments.relation, "group": arguments.group}
     given = ([{"parts": others}] if others else []) + ([specs.read(arguments.spec)] if arguments.spec else [])
@@ -192,8 +201,8 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
 
     steps = (*steps, release.count)
     try:
-        # To within 1e-4 of the least noise, at most 1e6: by the mesh each digit more takes seconds. Sound for any.
-        result = calibrate.scale(make, *target.values(), steps, relation=new.relation, tolerance=1e-4, most=1e6)
+        # To within 1e-3 of the least noise, at most 1e6: by the mesh each digit more takes seconds. Sound for any.
+        result = calibrate.scale(make, *target.values(), steps, relation=new.relation, tolerance=1e-3, most=1e6)
     except ValueError:
         alone = ja.epsilon(mechanisms, steps[:-1], target["delta"], relation=new.relation) if mechanisms else None
         if alone is None or alone.lower <= target["epsilon"]:
@@ -234,8 +243,8 @@ def _parts(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, list[dic
     if len(sought) != 1:
         names = " and ".join(text for text, _, _ in sought) or "none"
         raise ValueError(
-            f"--mechanism without its noise = {names}: give one, whose noise is looked for (gaussian), and the noise of "
-            "all others (laplace:scale=2)."
+            f"--mechanism without its noise = {names}: give one, whose noise is looked for (gaussian), and the noise "
+            "of all others (laplace:scale=2)."
         )
     ((_, part, noise),) = sought
     if arguments.count is not None:
@@ -346,4 +355,7 @@ def _print(record: dict[str, Any]) -> None:
 def _composed(record: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns what was looked for, and what is composed beside it, as names and texts."""
     *beside, new = facts_of_run(record)
-    return [("of", f"{new[0]}; {counted(record['count'], 'time')}"), *((f"beside {kind}", text) for kind, text in beside)]
+    return [
+        ("of", f"{new[0]}; {times_of(record['count'])}"),
+        *((f"beside {kind}", text) for kind, text in beside),
+    ]

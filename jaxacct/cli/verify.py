@@ -282,7 +282,7 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     import numpy as np
 
     from jaxacct import plot
-    from jaxacct.certificates import attack_curve, texts_for_print
+    from jaxacct.certificates import attack_curve, for_print
 
     try:
         plot.require_matplotlib()
@@ -297,7 +297,9 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     )  # fmt: skip
     png, pdf = io.BytesIO(), io.BytesIO()
     plot.draw(chart, png)
-    plot.document("Certificate of differential privacy", made["statement"], chart, texts_for_print(made), pdf)
+    texts = for_print(made)
+    sections = [plot.Section(**section) for section in texts.pop("sections")]
+    plot.write(plot.Document(chart=chart, sections=sections, **texts), pdf)
     return png.getvalue(), pdf.getvalue()
 
 
@@ -322,7 +324,9 @@ def _print_certificate(made: dict[str, Any], seal: str, status: str, facts: list
 def _assumed(assumptions: list[dict[str, str]]) -> list[tuple[str, str]]:
     """Returns how many assumptions there are, and those for which nobody vouches, as names and texts."""
     unsaid = [one["text"] for one in assumptions if one["said_by"].startswith("nobody")]
-    rest = f"nobody vouches for {'this one' if len(unsaid) == 1 else f'these {len(unsaid)}'}:" if unsaid else "each said"
+    rest = (
+        f"nobody vouches for {'this one' if len(unsaid) == 1 else f'these {len(unsaid)}'}:" if unsaid else "each said"
+    )
     return [
         ("assumes", f"{counted(len(assumptions), 'thing')}; {rest}"),
         *(("", f"{i}. {text}") for i, text in enumerate(unsaid, 1)),
