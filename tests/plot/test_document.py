@@ -24,7 +24,7 @@ def made(rows, words="of one person"):
     [
         (SHORT, "of one person", 1),
         ([("3 times", NASTY)] * 4, NASTY, 1),
-        (SHORT * 20, "of one person", 1),
+        (SHORT * 15, "of one person", 1),
         ([("1 time", "a word of the spec " * 500)], "of one person", 3),
     ],
 )
