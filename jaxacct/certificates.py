@@ -506,7 +506,8 @@ def for_print(made: dict[str, Any]) -> dict[str, Any]:
         releases = [*releases[: MOST_SHOWN - 1], ("", f"and {more} more mechanisms, which {CERTIFICATE} lists.")]
     group = f", up to {made['group']} records" if made["group"] > 1 else ""
     proof = "proved by an independent program" if verdict["status"] == "PROVED" else "not proved independently"
-    assumed, notes = [], []
+    assumed: list[tuple[str, ...]] = []
+    notes: list[tuple[str, str]] = []
     # A sentence of the table ends with one full stop, whoever wrote it; long words of the spec stand in full width.
     for one in made["assumptions"]:
         cells = [f"{one[name].rstrip().removesuffix('.')}." for name in ("text", "said_by", "void_if")]

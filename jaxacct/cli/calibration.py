@@ -186,6 +186,7 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
         settings = {"relation": beside.relation, "group": beside.group}
     new = specs.parsed(specs.combined([{"parts": [part]}], **settings))
     (release,) = new.releases
+    plain: Any = release.mechanism
     target = {name: vars(arguments)[name] for name in ("epsilon", "delta")}
     for name, value in target.items():
         if value is None:
@@ -197,12 +198,14 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
     def make(scale: Any) -> tuple[Any, ...]:
         """Returns the mechanisms, the last with the noise that is looked for."""
         changed: dict[str, Any] = {field: 1 / scale if field == "epsilon" else scale}
-        return (*mechanisms, ja.group(dataclasses.replace(release.mechanism, **changed), new.group))
+        return (*mechanisms, ja.group(dataclasses.replace(plain, **changed), new.group))
 
     steps = (*steps, release.count)
     try:
         # To within 1e-3 of the least noise, at most 1e6: by the mesh each digit more takes seconds. Sound for any.
-        result = calibrate.scale(make, *target.values(), steps, relation=new.relation, tolerance=1e-3, most=1e6)
+        result = calibrate.scale(
+            make, target["epsilon"], target["delta"], steps, relation=new.relation, tolerance=1e-3, most=1e6
+        )
     except ValueError:
         alone = ja.epsilon(mechanisms, steps[:-1], target["delta"], relation=new.relation) if mechanisms else None
         if alone is None or alone.lower <= target["epsilon"]:
@@ -215,7 +218,7 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
 
     def found(value: float) -> dict[str, Any]:
         """Returns the part of the record that describes the composition with the value."""
-        one = dataclasses.replace(release.mechanism, **{field: value})
+        one = dataclasses.replace(plain, **{field: value})
         return {
             "looked_for": record_of(one),
             "count": release.count,
@@ -234,7 +237,8 @@ def _parts(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, list[dic
     from jaxacct import specs
     from jaxacct.mechanisms.records import kind_of
 
-    sought, others = [], []
+    sought: list[Any] = []
+    others: list[Any] = []
     for text in arguments.mechanism or ():
         part = specs.part_of(text)
         fields = {field.name for field in dataclasses.fields(kind_of(part["type"]))}
