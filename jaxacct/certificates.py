@@ -20,7 +20,7 @@ In reading order:
 - :func:`certify` to :func:`code_digest`: claim, bracket, profile and risks from the accountants, and the referee's
   verdict on the bracket.
 - :func:`assumptions` and :func:`statement`: the words.
-- :func:`html` to :func:`without_picture`: the page.
+- :func:`html` to :func:`without_picture`: the page, and that for paper.
 - :func:`write` to :func:`text_of`: the sealed folder.
 - :func:`check`: the check of a folder.
 """
@@ -54,7 +54,7 @@ from jaxacct.json_files import synchronize, write_whole
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.records import record_of
-from jaxacct.outward import rounded_up, up
+from jaxacct.outward import counted, rounded_down, rounded_up, up
 from jaxacct.specs import ANY, Spec, all_of, parsed, sampling_of, unit_of
 
 __all__ = ["CERTIFICATE", "Checked", "certify", "check", "write"]
@@ -489,17 +489,92 @@ def hashes(made: dict[str, Any]) -> str:
     return f"spec {known['spec']}, code {known['code']}. Check this folder: jaxacct certify --check FOLDER."
 
 
-def texts_for_print(made: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """Returns the page's content below its statement and picture, for paper: headings, and the texts below each."""
-    return [
-        ("What was released", [f"{count} times {what}" for count, what in releases_of(made)]),
-        (
-            "What this assumes, who says so, and what would void it",
-            [f"{i}. {one['text']} Said by: {one['said_by']}. Void if: {one['void_if']}"
-             for i, one in enumerate(made["assumptions"], 1)],
-        ),
-        ("What is proved, and how", [*(f"{name}: {fact}" for name, fact in facts(made)), hashes(made)]),
-    ]  # fmt: skip
+MOST_SHOWN = 12
+"""Most mechanisms that the page for paper lists: :data:`CERTIFICATE` has all. No number depends on it."""
+
+
+def for_print(made: dict[str, Any]) -> dict[str, Any]:
+    """Returns the content of a page for paper, but for its picture: its texts, and its tables as their fields.
+
+    Mechanisms stand there in words; of more than :data:`MOST_SHOWN` the first ones, and a word on the others.
+    """
+    claim, verdict, bracket = made["claim"], made["verdict"], made["bracket"]
+    releases = [
+        (_times(one["count"]), (said := in_words(one["mechanism"]))[0].upper() + said[1:]) for one in made["releases"]
+    ]
+    if (more := len(releases) - MOST_SHOWN + 1) > 1:
+        releases = [*releases[: MOST_SHOWN - 1], ("", f"and {more} more mechanisms, which {CERTIFICATE} lists.")]
+    group = f", up to {made['group']} records" if made["group"] > 1 else ""
+    proof = "proved by an independent program" if verdict["status"] == "PROVED" else "not proved independently"
+    assumed: list[tuple[str, ...]] = []
+    notes: list[tuple[str, str]] = []
+    # A sentence of the table ends with one full stop, whoever wrote it; long words of the spec stand in full width.
+    for one in made["assumptions"]:
+        cells = [f"{one[name].rstrip().removesuffix('.')}." for name in ("text", "said_by", "void_if")]
+        for i, cell in enumerate(cells):
+            if len(cell) > 240:
+                notes.append((f"note {len(notes) + 1}", cell))
+                cells[i] = (
+                    f"{cell.partition(':')[0][:40]}: note {len(notes)}, below." if i == 1 else f"Note {len(notes)}."
+                )
+        assumed.append(tuple(cells))
+    noted = [{"heading": "Notes", "shares": (0.16, 0.84), "rows": notes}] if notes else []
+    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    return {
+        "title": "Certificate of differential privacy",
+        "date": f"made {made['made'][:10]}",
+        "headline": f"epsilon = {rounded_up(claim['epsilon'])} at delta = {rounded_up(claim['delta'])}",
+        "subtitle": f"for {made['unit']}{group}; neighbours: {made['relation'].replace('_', ' ')}; {proof}",
+        "text": made["statement"],
+        "sections": [
+            {"heading": "What was released", "shares": (0.16, 0.84), "rows": releases},
+            {
+                "heading": "What this assumes, who says so, and what would void it", "shares": (0.42, 0.22, 0.36),
+                "rows": assumed, "names": ("assumed", "said by", "void if"),
+            },
+            *noted,
+            {
+                "heading": "What is proved, and how", "shares": (0.16, 0.84),
+                "rows": [
+                    (bracket["quantity"], f"between {rounded_down(bracket['lower'], '.12g')} and "
+                     f"{rounded_up(bracket['upper'], '.12g')}, at {bracket['given']!r}"),
+                    ("by", made["route"]),
+                    ("referee", f"{verdict['status']}: {verdict['reason']}"),
+                    ("programs", versions),
+                ],
+            },
+        ],
+        "footer": hashes(made),
+    }  # fmt: skip
+
+
+def _times(count: Any) -> str:
+    """Returns a number of runs in words; of a sequence, that of all."""
+    return counted(sum(count), "time") + ", in turn" if isinstance(count, list) else counted(count, "time")
+
+
+def in_words(record: Any) -> str:
+    """Returns a mechanism, or a value of one, in words: the kind, and its fields; of long lists the first few.
+
+    >>> in_words({"type": "PoissonSubsampledGaussian", "noise_multiplier": 1.0, "sampling_rate": 64 / 6000})
+    'Poisson subsampled Gaussian, noise multiplier 1, sampling rate 0.0106666666667'
+    >>> in_words({"type": "RepeatAndSelect", "mechanism": [{"type": "PureDP", "epsilon": 0.5}], "steps": [3]})
+    'repeat and select, mechanism (pure DP, epsilon 0.5), steps 3'
+    """
+    if isinstance(record, dict):
+        names = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", record["type"]).split()
+        kind = " ".join(name if name in ("Gaussian", "Laplace", "Poisson", "DP") else name.lower() for name in names)
+        return ", ".join([kind, *(f"{name.replace('_', ' ')} {_inner(value)}"
+                                  for name, value in record.items() if name != "type")])  # fmt: skip
+    if isinstance(record, list):
+        shown = ", ".join(map(_inner, record[:4]))
+        return shown if len(record) <= 4 else f"{shown} ... ({len(record):,} in all)"
+    return f"{record:.12g}" if isinstance(record, (int, float)) and not isinstance(record, bool) else str(record)
+
+
+def _inner(value: Any) -> str:
+    """Returns what stands within another: mechanisms and laws in brackets."""
+    return f"({in_words(value)})" if isinstance(value, dict) else in_words(value)
 
 
 def without_picture(text: str) -> str:

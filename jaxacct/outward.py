@@ -65,6 +65,15 @@ def _number(text: str) -> Decimal:
     return Decimal(digits) / (100 if "%" in text else 1)
 
 
+def counted(count: float | Decimal, one: str, many: str = "") -> str:
+    """Returns a number of things with the word for them: ``one``, or ``many``, by default with an s.
+
+    >>> counted(1, "step"), counted(10_000, "step"), counted(0, "entry", "entries")
+    ('1 step', '10,000 steps', '0 entries')
+    """
+    return f"{count:,.12g} {one if count == 1 else many or f'{one}s'}"
+
+
 # ----------------------------------------------------------------------------------------------------
 # Rates and steps: what the numbers that people think in, batches and epochs, are as a rate and as steps
 # ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import os
 import signal
 import sys
@@ -22,8 +23,8 @@ from typing import Any
 def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> Iterator[Callable[..., None]]:
     """Gives a function to call with the number done, and words about it, which shows them on standard error.
 
-    A line has the rate and the time left. Both count from the first ones that were done here, because the time before
-    is mostly compilation. In a log lines are ten seconds apart, but for words that come before anything is done.
+    A line has the rate and the time left (:class:`_Pace`). In a log lines are ten seconds apart, but for words that
+    come before anything is done.
 
     >>> with progress("epsilon", 100, wanted=False) as show:
     ...     show(50, "so far")
@@ -33,45 +34,79 @@ def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> It
     elif sys.stderr.isatty():
         from rich.console import Console
         from rich.errors import LiveError
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         about = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[words]}")
-        bar = Progress(*about, TimeRemainingColumn(), console=Console(stderr=True))
-        task = bar.add_task(name, total=total, completed=done, words="")
+        bar = Progress(*about, TextColumn("{task.fields[left]}"), console=Console(stderr=True))
+        task = bar.add_task(name, total=total, completed=done, words="", left="")
+        of_bar = _Pace(done)
+
+        def move(done: int, words: str = "") -> None:
+            of_bar.note(done)
+            bar.update(task, completed=done, words=words, left=of_bar.left(total))
+
         try:
             bar.start()
         except LiveError:  # the caller has a display of its own, and a terminal shows only one
             yield lambda done, words="": None
             return
         try:
-            yield lambda done, words="": bar.update(task, completed=done, words=words)
+            yield move
         finally:
             bar.stop()
     else:
-        before, begun, is_first = done, time.monotonic(), True
-        said = begun
+        pace, before = _Pace(done), done
+        said = pace.last
 
         def line(done: int, words: str = "") -> None:
-            nonlocal before, begun, said, is_first
-            now = time.monotonic()
-            # The clock of the rate starts with the first call in which something was done.
-            if is_first and done == before:
+            nonlocal said
+            now = pace.note(done)
+            if done == before and pace.waits < 0:
                 if words:
                     said = now
                     print(f"{name}: {words}", file=sys.stderr, flush=True)
                 return
-            if is_first:
-                before, begun, is_first = done, now, False
             if now - said >= 10.0:
                 said = now
                 text = f"{name}: {done:,} of {total:,} ({done / total:.0%})"
-                if done > before:
-                    pace = (done - before) / (now - begun)
-                    left = datetime.timedelta(seconds=round((total - done) / pace))
-                    text += f", {pace:.3g} a second, {left} left"
-                print(", ".join(filter(None, (text, words))), file=sys.stderr, flush=True)
+                print(", ".join(filter(None, (text, pace.left(total), words))), file=sys.stderr, flush=True)
 
         yield line
+
+
+class _Pace:
+    """The rate at which pieces get done, and the time that is left.
+
+    Each kind of piece is compiled when its first one is computed, which takes longer than many others. So the clock
+    starts once something was done, and the longest wait after that does not count, nor does what was done in it. An
+    estimate from one wait may be wrong by a hundred times: none is told before the second one.
+    """
+
+    def __init__(self, done: int) -> None:
+        self.done, self.last = done, time.monotonic()
+        self.waits = -1  # the first call in which something is done starts the clock
+        self.seconds, self.pieces, self.longest = 0.0, 0, (0.0, 0)
+
+    def note(self, done: int) -> float:
+        """Counts what was done since the last call, and returns the time (seconds)."""
+        now = time.monotonic()
+        if done != self.done:
+            wait = now - self.last, done - self.done
+            self.waits += 1
+            if self.waits > 0:
+                self.seconds, self.pieces = self.seconds + wait[0], self.pieces + wait[1]
+                self.longest = max(self.longest, wait)
+            self.done, self.last = done, now
+        return now
+
+    def left(self, total: int) -> str:
+        """Returns the rate and the time left in words; nothing where they are not known."""
+        seconds, pieces = self.seconds - self.longest[0], self.pieces - self.longest[1]
+        if self.waits < 2 or seconds <= 0 or pieces <= 0:
+            return ""
+        pace = pieces / seconds
+        left = datetime.timedelta(seconds=math.ceil((total - self.done) / pace))
+        return f"{pace:.3g} a second" + (f", {left} left" if self.done < total else "")
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from jaxacct import certified, prv
 from jaxacct.bounds import Bounds
 from jaxacct.composition import ForEpsilon, Kind, Question, directed_parts
 from jaxacct.composition import unknown as unknown_of
-from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian
+from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian, group
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.mechanisms.normal import mu_bounds
 from jaxacct.numerics import vmapped_loops
@@ -458,6 +458,8 @@ class Config(NamedTuple):
     """Whether it can be seen that every example is in every batch: then brackets are closed forms."""
     is_single: bool = False
     """Whether it can be seen that there is one step: then, too, brackets are closed forms."""
+    group: int = 1
+    """Number of examples that change together."""
 
 
 class Given(NamedTuple):
@@ -488,12 +490,12 @@ ENDS: dict[str, tuple[float, float]] = {
 
 
 def composition(config: Config, given: Given, value: Any) -> tuple[Mechanism, Any]:
-    """Returns mechanism and steps with ``value`` put in for what is looked for."""
+    """Returns mechanism and steps with ``value`` put in for what is looked for, for a group where there is one."""
     whole = given._replace(**{config.unknown: value})
     steps = 1 if config.is_single else whole.steps
     if config.is_plain:
-        return Gaussian(whole.noise_multiplier), steps
-    return PoissonSubsampledGaussian(whole.noise_multiplier, whole.sampling_rate), steps
+        return group(Gaussian(whole.noise_multiplier), config.group), steps
+    return group(PoissonSubsampledGaussian(whole.noise_multiplier, whole.sampling_rate), config.group), steps
 
 
 def goal_of(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
@@ -520,7 +522,7 @@ def _calibrate(config: Config, given: Given) -> tuple[Calibrated, Array]:
 def _calibrate_in_program(config: Config, given: Given) -> tuple[Aim, Found, Array]:
     least, most = ENDS[config.unknown]
     aim = goal_of(config, given, (as_float64(least), as_float64(most)))
-    setting, power, mu = _gaussian_start(config.unknown, given)
+    setting, power, mu = _gaussian_start(config, given)
     run_at = functools.partial(composition, config)
     return aim, search(config, run_at, given, given, aim, setting, _slope(aim, given, mu) * power), setting
 
@@ -542,17 +544,19 @@ def _grade(aim: Aim, found: Found) -> Calibrated:
     return Calibrated(value=found.value, reached=found.reached, status=status.astype(jnp.int32))
 
 
-def _gaussian_start(unknown: str, given: Given) -> tuple[Array, Array, Array]:
+def _gaussian_start(config: Config, given: Given) -> tuple[Array, Array, Array]:
     """Returns the setting by the central limit theorem, the power of e^-u that mu goes like there, and mu.
 
-    It solves mu = q sqrt(k (e^(1/s^2) - 1)) (Bu et al. 2020, Theorem 5).
+    It solves mu = q sqrt(k (e^(1/s^2) - 1)) (Bu et al. 2020, Theorem 5). To a group of g the noise is about s/g.
     """
-    s, q, k = given.noise_multiplier, given.sampling_rate, given.steps
+    unknown, size = config.unknown, float(config.group)
+    s, q, k = given.noise_multiplier / size, given.sampling_rate, given.steps
     mu = mu_bounds(given.epsilon, given.delta)[0]
     if unknown == "noise_multiplier":
-        setting = jnp.clip(-0.5 * jnp.log(jnp.log1p((mu / q) ** 2 / k)), *ENDS[unknown])
+        alone = -0.5 * jnp.log(jnp.log1p((mu / q) ** 2 / k))
+        setting = jnp.clip(alone + np.log(size), *ENDS[unknown])
         # With little noise the power is capped: there rare large losses rule, and the central limit does not hold.
-        inverse = jnp.exp(-2 * setting)
+        inverse = jnp.exp(-2 * (setting - np.log(size)))
         return setting, jnp.minimum(inverse / -jnp.expm1(-inverse), 2.0), mu
     growth = jnp.log(jnp.expm1(jnp.minimum(1 / s**2, 700.0)))
     if unknown == "sampling_rate":
@@ -572,14 +576,16 @@ def _with_covered(config: Config, given: Given, result: Calibrated) -> Calibrate
     """Returns a result that delta covers by the sampling alone, whatever the noise, where no better one was found.
 
     A run in which the example is never sampled releases nothing of it, so the total variation distance, which is delta
-    at epsilon 0, is at most 1 - (1 - q)^k. Where that is within the budget no noise is needed; and it gives a rate, or
-    a number of steps, that is within the budget at any noise: the largest one if there is none.
+    at epsilon 0, is at most 1 - (1 - q)^k; of g examples none is ever sampled with the probability (1 - q)^(g k). Where
+    that is within the budget no noise is needed; and it gives a rate, or a number of steps, that is within the budget
+    at any noise: the largest one if there is none.
     """
+    size = float(config.group)
     s, q, k = given.noise_multiplier, given.sampling_rate, given.steps
     uncovered, off = log_complement(given.delta), arithmetic().function
 
     def sampled_at_most(q: Array, k: Array) -> Array:
-        share = -jnp.expm1(k * log_complement(jnp.minimum(q, 1 - roundoff()))) * (1 + 8 * off)
+        share = -jnp.expm1(size * k * log_complement(jnp.minimum(q, 1 - roundoff()))) * (1 + 8 * off)
         return jnp.where(k == 0, 0.0, jnp.where(q < 1, share, 1.0))
 
     in_range = (q > 0) & (q <= 1) & (given.epsilon >= 0) & (given.delta > 0) & (given.delta < 1)
@@ -587,12 +593,12 @@ def _with_covered(config: Config, given: Given, result: Calibrated) -> Calibrate
     if config.unknown == "noise_multiplier":
         value, valid, at_best = jnp.zeros(()), in_range & (k >= 0), Status.NOT_BINDING
     elif config.unknown == "sampling_rate":
-        least = -jnp.expm1(uncovered * (1 - 32 * off) / k)
+        least = -jnp.expm1(uncovered * (1 - 32 * off) / (size * k))
         least = representable_below(least)
         value, valid, at_best = jnp.where(k > 0, least, 1.0), in_range & (k >= 0) & (s >= 0), Status.CONVERGED
         q = value
     else:
-        count = uncovered * (1 + 64 * off) / log_complement(jnp.minimum(q, 1 - roundoff()))
+        count = uncovered * (1 + 64 * off) / (size * log_complement(jnp.minimum(q, 1 - roundoff())))
         count = jnp.floor(jnp.minimum(count, float(MOST_STEPS)))
         value = count - (sampled_at_most(q, count) > given.delta)
         valid, at_best = in_range & (s >= 0) & (value >= 1), Status.CONVERGED

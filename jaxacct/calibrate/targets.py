@@ -48,6 +48,7 @@ from jaxacct.calibrate.search import (
 from jaxacct.composition import ForDelta, ForEpsilon, Kind, check
 from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect, group
+from jaxacct.mechanisms.groups import MOST_EXAMPLES
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_parts
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, scope
@@ -69,6 +70,7 @@ def noise_multiplier(
     *,
     relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
+    group: int = 1,
 ) -> Calibrated:
     """Returns the least noise multiplier for (epsilon, delta)-DP of a Poisson-subsampled Gaussian run for some steps.
 
@@ -79,6 +81,8 @@ def noise_multiplier(
         steps (): number of runs, whole.
         relation: "add_or_remove", "add" or "remove".
         tolerance: relative distance from the least noise aimed at.
+        group: the most examples that change together, one person's say: the budget is then that of the group, as of
+            :func:`jaxacct.group`. Static.
 
     Returns:
         :class:`~jaxacct.calibrate.Calibrated`: ``value`` the noise multiplier, ``reached`` its certified epsilon. NumPy
@@ -97,8 +101,12 @@ def noise_multiplier(
     >>> found = noise_multiplier(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=10_000)
     >>> f"{found.value:.4f}", bool(found.reached.upper <= 1.0)
     ('3.8128', True)
+    >>> f"{noise_multiplier(3.0, 1e-5, 0.01, 1000, group=8).value:.4f}"  # for people with up to 8 examples
+    '3.6453'
     """
-    return _calibrate("noise_multiplier", Given(epsilon, delta, 1.0, sampling_rate, steps), relation, tolerance)
+    return _calibrate(
+        "noise_multiplier", Given(epsilon, delta, 1.0, sampling_rate, steps), relation, tolerance, group=group
+    )
 
 
 def sampling_rate(
@@ -109,6 +117,7 @@ def sampling_rate(
     *,
     relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
+    group: int = 1,
 ) -> Calibrated:
     """Returns the largest sampling rate for (epsilon, delta)-DP; 1, NOT_BINDING, where every example may be in a batch.
 
@@ -119,7 +128,9 @@ def sampling_rate(
     >>> f"{sampling_rate(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, steps=10_000).value:.6f}"
     '0.010000'
     """
-    return _calibrate("sampling_rate", Given(epsilon, delta, noise_multiplier, 1.0, steps), relation, tolerance)
+    return _calibrate(
+        "sampling_rate", Given(epsilon, delta, noise_multiplier, 1.0, steps), relation, tolerance, group=group
+    )
 
 
 def steps(
@@ -130,6 +141,7 @@ def steps(
     *,
     relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
+    group: int = 1,
 ) -> Calibrated:
     """Returns the largest whole number of steps for (epsilon, delta)-DP, as float64; up to 2^53 are considered.
 
@@ -139,7 +151,9 @@ def steps(
     >>> steps(epsilon=1.0, delta=1e-5, noise_multiplier=3.8128189, sampling_rate=0.01).value
     np.float64(10000.0)
     """
-    return _calibrate("steps", Given(epsilon, delta, noise_multiplier, sampling_rate, 1.0), relation, tolerance)
+    return _calibrate(
+        "steps", Given(epsilon, delta, noise_multiplier, sampling_rate, 1.0), relation, tolerance, group=group
+    )
 
 
 def scale(
@@ -200,6 +214,7 @@ def noise_multiplier_for_advantage(
     *,
     relation: Relation = "add_or_remove",
     tolerance: float = TOLERANCE,
+    group: int = 1,
 ) -> Calibrated:
     """Returns the least noise multiplier with which no membership test has more than some advantage.
 
@@ -217,7 +232,7 @@ def noise_multiplier_for_advantage(
     """
     _check_rate(advantage, "advantage")
     given = Given(0.0, advantage, 1.0, sampling_rate, steps)
-    return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta)
+    return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta, group=group)
 
 
 def noise_multiplier_for_tpr(
@@ -279,19 +294,21 @@ def _check_run(noise_multiplier: Any, sampling_rate: Any, steps: Any) -> None:
 
 
 def _calibrate(
-    unknown: str, given: Given, relation: Relation, tolerance: float, budget: Kind = ForEpsilon
+    unknown: str, given: Given, relation: Relation, tolerance: float, budget: Kind = ForEpsilon, *, group: int = 1
 ) -> Calibrated:
     validation.check_epsilon(given.epsilon)
     validation.check_delta(given.delta)
     _check_run(given.noise_multiplier, given.sampling_rate, given.steps)
     validation.check_positive(tolerance, "tolerance")
     validation.check_one_of(relation, "relation", PoissonSubsampledGaussian.relations)
+    validation.check_whole(group, "group", 1, MOST_EXAMPLES, "the number of examples that change together")
     for name, value in given._asdict().items():
         validation.check_scalar(value, name)
     config = Config(
         unknown, budget, relation, float(tolerance),
         is_plain=unknown != "sampling_rate" and is_concrete(given.sampling_rate) and float(given.sampling_rate) == 1,
         is_single=unknown != "steps" and is_concrete(given.steps) and float(given.steps) == 1,
+        group=int(group),
     )  # fmt: skip
     result, start = solve(config, given)
     if not is_concrete(result):
@@ -333,7 +350,7 @@ def _of_everyone(
     config: Config, compose: Callable[[Any], tuple[Any, Any]], before: Calibrated, given: Given
 ) -> Calibrated:
     """Returns the noise that suffices where every example is in every batch, in closed form and at any delta."""
-    mu = float(dp_to_gdp(given.epsilon, given.delta)) * (1 - LEAST_PADDING)
+    mu = float(dp_to_gdp(given.epsilon, given.delta)) * (1 - LEAST_PADDING) / config.group
     value = math.sqrt(given.steps) / mu if mu > 0 else math.inf
     at_delta = certified.delta(*compose(value), given.epsilon, relation=config.relation)
     if not float(at_delta.upper) <= given.delta:

@@ -21,7 +21,7 @@ from typing import Any
 
 from jaxacct import __version__
 from jaxacct.cli import accounting, audit, calibration, doctor, sweep, training, verify
-from jaxacct.cli.arguments import Parser
+from jaxacct.cli.arguments import Parser, as_line
 from jaxacct.cli.doctor import keep_compilations
 from jaxacct.processes import Interrupts
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
         if isinstance(error, (ValueError, OSError, ModuleNotFoundError)):  # wrong input raises these
             if os.environ.get("JAXACCT_TRACEBACK"):
                 traceback.print_exc()
-            print(f"{name}: error: {' '.join(_in_words(error).split())}", file=sys.stderr)
+            print(as_line(f"{name}: error: {_in_words(error)}"), file=sys.stderr)
             return 2
         if isinstance(error, Exception):  # Python's own exit code, 1, would look like an audit's
             traceback.print_exc()
@@ -105,7 +105,7 @@ def _say(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
 ) -> None:
     """Shows a warning as a line, without its place in the library, which is of no use to the user of a command."""
-    print(f"jaxacct: warning: {message}", file=sys.stderr)
+    print(as_line(f"jaxacct: warning: {message}"), file=sys.stderr)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -35,6 +35,7 @@ from jaxacct.cli.arguments import (
     show,
     why,
 )
+from jaxacct.outward import counted
 
 RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
 """The run of DP-SGD in the help's examples."""
@@ -135,9 +136,14 @@ def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
             for one in mechanism
         ]
         times = zip(mechanism, fields, record["steps"], strict=True)
-        return [(one["type"], f"{fact}; {count} times") for one, fact, count in times]
+        return [(one["type"], f"{fact}; {times_of(count)}") for one, fact, count in times]
     return [(name.replace("_", " "), f"{value:.12g}" if isinstance(value, float) else str(value))
             for name, value in mechanism.items() if name not in ("type", "noise")]  # fmt: skip
+
+
+def times_of(count: Any) -> str:
+    """Returns a number of runs, or a list of numbers, in words."""
+    return counted(count, "time") if isinstance(count, int) else f"{count} times"
 
 
 def _print(record: dict[str, Any], run: Run, given: str) -> None:
@@ -325,8 +331,8 @@ def _title(record: dict[str, Any]) -> str:
     """Returns the run in words, for the legend."""
     steps = record["steps"]
     if isinstance(steps, list):
-        return f"{len(steps)} mechanisms"
-    return ", ".join([f"{steps:,} steps", *(f"{name} {fact}" for name, fact in facts_of_run(record))])
+        return counted(len(steps), "mechanism")
+    return ", ".join([counted(steps, "step"), *(f"{name} {fact}" for name, fact in facts_of_run(record))])
 
 
 def _print_curve(record: dict[str, Any], run: Run, columns: Columns) -> None:

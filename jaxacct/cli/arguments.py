@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 import jaxacct as ja
 from jaxacct import json_files, outward
 from jaxacct.choices import Relation
-from jaxacct.outward import rounded_down, rounded_up
+from jaxacct.outward import counted, rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,6 +145,24 @@ PICTURES = (".png", ".svg", ".pdf")
 """Suffixes of picture files."""
 
 
+MOST_TEXT = 600
+"""Most characters of a message: it has to be read. Nothing but text."""
+
+
+def as_line(message: str, end: str = "") -> str:
+    r"""Returns a message as one line of at most :data:`MOST_TEXT` characters, ``end`` included.
+
+    What is longer loses its middle: it begins with what is wrong, and ends with what to do.
+
+    >>> as_line("steps = 3\n  is out of range."), len(as_line("9" * 5000, " (jaxacct --help)"))
+    ('steps = 3 is out of range.', 600)
+    """
+    text, room = " ".join(message.split()), MOST_TEXT - len(end)
+    if len(text) > room:
+        text = f"{text[: room - 205]} ... {text[-200:]}"
+    return text + end
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors take one line and suggest the word that was meant; the usage is left to ``--help``.
 
@@ -152,15 +170,28 @@ class Parser(argparse.ArgumentParser):
     """
 
     given: Sequence[str] = ()
+    _is_within = False
 
     def __init__(self, **settings: Any) -> None:
         given: dict[str, Any] = {"formatter_class": Help, "allow_abbrev": False} | settings
         super().__init__(**given)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses, and refuses unknown words here, where the options of this very command are at hand to suggest."""
+        """Parses, and refuses unknown words here, where the options of this very command are at hand to suggest.
+
+        Options may stand between files and behind them; argparse alone gives a list of files the first ones only.
+        """
+        if self._is_within:  # parse_known_intermixed_args calls this for the options, and then for the files
+            return super().parse_known_args(args, namespace)
         self.given = args or ()
-        found, rest = super().parse_known_args(args, namespace)
+        if self._subparsers is not None:
+            found, rest = super().parse_known_args(args, namespace)
+        else:
+            self._is_within = True
+            try:
+                found, rest = self.parse_known_intermixed_args(args, namespace)
+            finally:
+                self._is_within = False
         if rest:
             self._refuse(rest[0])
         return found, rest
@@ -199,12 +230,13 @@ class Parser(argparse.ArgumentParser):
         plain = name.lstrip("-").replace("_", "-").casefold()
         meant = [right for right, others in other_words.items() if plain in others.split() and right in known]
         if not name.startswith("-"):
-            self._end(f"{word!r} belongs to no argument: give --NAME VALUE")
+            is_spec = "--spec" in known and pathlib.Path(word).suffix in (".toml", ".json", ".yaml", ".yml")
+            self._end(f"{word!r} belongs to no argument: give {f'--spec {word}' if is_spec else '--NAME VALUE'}")
         self._end(f"{word} is unknown{f': did you mean {meant[0]}?' if meant else nearest(f'--{plain}', known)}")
 
     def _end(self, message: str) -> NoReturn:
         """Ends the process with a message of one line and exit code 2."""
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} ({self.prog} --help)\n")
+        self.exit(2, f"{as_line(f'{self.prog}: error: {message}', f' ({self.prog} --help)')}\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         # argparse calls this for every argument with choices, commands included; its own message suggests nothing.
@@ -328,7 +360,9 @@ class Run(NamedTuple):
     @property
     def title(self) -> str:
         """The run in a few words, for a table's title."""
-        return f"{self.steps:,.12g} steps" if not isinstance(self.steps, tuple) else f"{len(self.steps)} mechanisms"
+        if isinstance(self.steps, tuple):
+            return counted(len(self.steps), "mechanism")
+        return counted(self.steps, "step")
 
 
 def add_rate(

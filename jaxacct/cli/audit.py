@@ -21,6 +21,7 @@ from jaxacct.cli.arguments import (
     show,
     steps_given,
 )
+from jaxacct.outward import counted
 
 DEFAULTS = {
     "noise_multiplier": (2.0, "S", "standard deviation of the noise over the clipping norm"),
@@ -134,10 +135,13 @@ def _print(record: dict[str, Any]) -> None:
     facts = [
         (
             "trainer",
-            f"{record['steps']} steps, sampling rate {record['sampling_rate']:g}, noise multiplier "
+            f"{counted(record['steps'], 'step')}, sampling rate {record['sampling_rate']:g}, noise multiplier "
             f"{record['noise_multiplier']:g}{broken}",
         ),
-        ("canaries", f"{record['canaries']} beside {record['examples']} examples, {record['runs']} runs"),
+        (
+            "canaries",
+            f"{record['canaries']} beside {counted(record['examples'], 'example')}, {counted(record['runs'], 'run')}",
+        ),
         ("right guesses", f"{right} of {record['guesses']}"),
         ("epsilon, claimed", f"{round_to('upper', record['claim'])} at delta {round_to('upper', record['delta'])}"),
         ("epsilon, lower bound", round_to("lower", record["lower_bound"])),

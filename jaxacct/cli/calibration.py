@@ -1,18 +1,21 @@
 """``jaxacct calibrate``: the noise multiplier, sampling rate or number of steps that a privacy budget pays for.
 
 The target is an (epsilon, delta), or the success of a membership test. Noise may also be correlated over steps
-(``--bands``), or calibrated for groups of examples.
+(``--bands``), or calibrated for groups of examples; or be that of one mechanism beside others (``--spec``,
+``--mechanism``).
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from typing import Any
 
 import jaxacct as ja
 from jaxacct import __version__
 from jaxacct.choices import Relation
+from jaxacct.cli.accounting import facts_of_run, times_of
 from jaxacct.cli.arguments import (
     GUARANTEES,
     add_group,
@@ -34,16 +37,21 @@ from jaxacct.cli.arguments import (
 UNKNOWNS = ("noise-multiplier", "sampling-rate", "steps")
 """Settings that can be looked for; the others have to be given."""
 
+NOISES = ("noise_multiplier", "scale", "epsilon")
+"""Fields that say how much noise a mechanism has; of ``epsilon`` less is more noise."""
+
 
 def add_parser(commands: Any) -> None:
     """Adds the command to the parser's subcommands."""
     command = new_command(
         commands, "calibrate", run, "noise, sampling rate or steps for a privacy budget",
         "The least noise (or the largest sampling rate, or the most steps) of a Gaussian mechanism on "
-        "Poisson samples that is certified to keep within a budget, or to keep an attack from succeeding.",
+        "Poisson samples that is certified to keep within a budget, or to keep an attack from succeeding; or the least "
+        "noise of any mechanism, beside what a spec and further mechanisms compose.",
         "jaxacct calibrate --epsilon 1 --delta 1e-5 --sampling-rate 0.01 --steps 10000",
         "jaxacct calibrate --tpr 0.1 --fpr 0.01 --sampling-rate 0.01 --steps 10000",
         "jaxacct calibrate --epsilon 8 --delta 1e-6 --sampling-rate 0.005 --steps 2000 --bands 4,8,16",
+        "jaxacct calibrate --spec year.toml --epsilon 3 --mechanism gaussian --count 4",
     )  # fmt: skip
     attack = "in place of epsilon and delta: greatest"
     for name, letter, meaning in (
@@ -64,6 +72,13 @@ def add_parser(commands: Any) -> None:
         "--bands", type=_counts, metavar="B,...", help="noise correlated over steps: the best of these numbers of "
         "bands, with as many groups of examples that take turns; needs the extra [train]",
     )  # fmt: skip
+    command.add_argument(
+        "--mechanism", action="append", metavar="NAME:FIELD=VALUE,...",
+        help="the one without its noise is looked for, gaussian say; those with it are composed beside it; may be "
+        "given again",
+    )  # fmt: skip
+    command.add_argument("--count", type=number, metavar="K", help="runs of the mechanism that is looked for (1)")
+    command.add_argument("--spec", metavar="FILE", help="composed beside it: what jaxacct certify takes")
     add_relation(command)
     add_group(command)
     add_json(command)
@@ -73,10 +88,41 @@ def run(arguments: argparse.Namespace) -> int:
     """Finds the setting that was asked for, prints it, and returns the exit code."""
     from jaxacct.calibrate import Status
 
+    find = _of_composition if arguments.mechanism or arguments.spec else _of_training
+    name, result, target, found = find(arguments)
+    bounds = result.reached
+    value = int(result.value) if name == "steps" else float(result.value)
+    if name == "epsilon":  # the search is for its inverse, which grows with privacy
+        value = 1 / value
+    record = {
+        "solve_for": name,
+        "value": value,
+        "status": Status(int(result.status)).name.lower(),
+        "target": target,
+        "reached": {
+            "quantity": next((name for name in ("epsilon", "advantage") if name in target), "delta"),
+            "lower": float(bounds.lower),
+            "estimate": float(bounds.estimate),
+            "upper": float(bounds.upper),
+        },
+        **found(value),
+        "guarantee": GUARANTEES["prv"],
+        "version": __version__,
+    }
+    show(record, arguments.json, lambda: _print(record))
+    return 0
+
+
+def _of_training(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, float], Any]:
+    """Returns what is looked for in a run of DP-SGD, the library's answer, the target, and the record of a value."""
     unknown = arguments.solve_for
     target = _target(arguments)
     relation: Relation = arguments.relation or "add_or_remove"
     rate = rate_given(arguments)
+    if arguments.count is not None:
+        raise ValueError(
+            "--count is of the runs of a --mechanism: give one, gaussian say; a run of DP-SGD has --steps."
+        )
     if unknown == "sampling-rate" and arguments.epochs is not None:
         raise ValueError("--epochs is of no use where the rate is looked for: give --steps.")
     given = {"noise-multiplier": arguments.noise_multiplier, "sampling-rate": rate,
@@ -93,35 +139,123 @@ def run(arguments: argparse.Namespace) -> int:
         if group > 1:
             raise ValueError("--bands is of single examples: leave --group out.")
         result, correlated = _of_bands(arguments.bands, unknown, target, known, relation)
-    elif group == 1:
-        result = _solve(unknown, target, known, relation)
     else:
-        result = _of_group(unknown, target, known, relation, group)
-    bounds = result.reached
-    name, value = unknown.replace("-", "_"), int(result.value) if unknown == "steps" else float(result.value)
-    run_found = {key.replace("-", "_"): known.get(key, value) for key in UNKNOWNS}
-    record = {
-        "solve_for": name,
-        "value": value,
-        "status": Status(int(result.status)).name.lower(),
-        "target": target,
-        "reached": {
-            "quantity": next((name for name in ("epsilon", "advantage") if name in target), "delta"),
-            "lower": float(bounds.lower),
-            "estimate": float(bounds.estimate),
-            "upper": float(bounds.upper),
-        },
-        **run_found,
-        "steps": int(run_found["steps"]),
-        **correlated,
-        "relation": relation,
-        "group": group,
-        "guarantee": GUARANTEES["prv"],
-        "scope": scope_of(relation, group).replace("Poisson", "cyclic Poisson" if correlated else "Poisson"),
-        "version": __version__,
-    }
-    show(record, arguments.json, lambda: _print(record))
-    return 0
+        result = _solve(unknown, target, known, relation, group)
+
+    def found(value: float) -> dict[str, Any]:
+        """Returns the part of the record that describes the run with the value."""
+        whole = {key.replace("-", "_"): known.get(key, value) for key in UNKNOWNS}
+        scope = scope_of(relation, group).replace("Poisson", "cyclic Poisson" if correlated else "Poisson")
+        return whole | {
+            "steps": int(whole["steps"]),
+            **correlated,
+            "relation": relation,
+            "group": group,
+            "scope": scope,
+        }
+
+    return unknown.replace("-", "_"), result, target, found
+
+
+def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, float], Any]:
+    """Returns the noise that is looked for of one mechanism beside others, as :func:`_of_training` does of a run."""
+    from jaxacct import calibrate, specs
+    from jaxacct.mechanisms.records import record_of
+
+    run_alone = ("noise_multiplier", "sampling_rate", "batch_size", "examples", "steps", "epochs", "bands")
+    for name in (*run_alone, "advantage", "tpr", "fpr"):
+        if vars(arguments)[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(
+                f"{option} is of a run of DP-SGD by itself: beside --spec or --mechanism leave it out; rates and runs "
+                "are fields, --mechanism dp-sgd:sampling_rate=0.01,count=1000."
+            )
+    if arguments.solve_for != UNKNOWNS[0]:
+        raise ValueError(
+            f"--solve-for {arguments.solve_for} is of a run of DP-SGD by itself: leave it, or --spec, out."
+        )
+    part, field, others = _parts(arguments)
+    settings = {"relation": arguments.relation, "group": arguments.group}
+    given = ([{"parts": others}] if others else []) + ([specs.read(arguments.spec)] if arguments.spec else [])
+    beside = specs.parsed(specs.combined(given, **settings)) if given else None
+    if beside is not None:
+        if beside.cut_probability:
+            raise ValueError(
+                "--spec has a report whose batches may have been cut, which delta pays for: jaxacct certify."
+            )
+        settings = {"relation": beside.relation, "group": beside.group}
+    new = specs.parsed(specs.combined([{"parts": [part]}], **settings))
+    (release,) = new.releases
+    plain: Any = release.mechanism
+    target = {name: vars(arguments)[name] for name in ("epsilon", "delta")}
+    for name, value in target.items():
+        if value is None:
+            target[name] = None if beside is None else vars(beside)[name]
+        if target[name] is None:
+            raise ValueError(f"--{name} is missing: give that of the budget, of all releases together.")
+    mechanisms, steps = ((), ()) if beside is None else (beside.mechanisms, beside.steps)
+
+    def make(scale: Any) -> tuple[Any, ...]:
+        """Returns the mechanisms, the last with the noise that is looked for."""
+        changed: dict[str, Any] = {field: 1 / scale if field == "epsilon" else scale}
+        return (*mechanisms, ja.group(dataclasses.replace(plain, **changed), new.group))
+
+    steps = (*steps, release.count)
+    try:
+        # To within 1e-3 of the least noise, at most 1e6: by the mesh each digit more takes seconds. Sound for any.
+        result = calibrate.scale(
+            make, target["epsilon"], target["delta"], steps, relation=new.relation, tolerance=1e-3, most=1e6
+        )
+    except ValueError:
+        alone = ja.epsilon(mechanisms, steps[:-1], target["delta"], relation=new.relation) if mechanisms else None
+        if alone is None or alone.lower <= target["epsilon"]:
+            raise
+        cost = round_to("lower", float(alone.lower))
+        raise ValueError(
+            f"epsilon = {target['epsilon']:g} is spent: what is composed already costs {cost} or more at delta = "
+            f"{target['delta']:g}, whatever is added: give a larger budget."
+        ) from None
+
+    def found(value: float) -> dict[str, Any]:
+        """Returns the part of the record that describes the composition with the value."""
+        one = dataclasses.replace(plain, **{field: value})
+        return {
+            "looked_for": record_of(one),
+            "count": release.count,
+            "mechanism": [record_of(each) for each in (*mechanisms, ja.group(one, new.group))],
+            "steps": [count if isinstance(count, int) else count.tolist() for count in steps],
+            "relation": new.relation,
+            "group": new.group,
+            "scope": scope_of(new.relation, new.group, "samples as listed"),
+        }
+
+    return field, result, target, found
+
+
+def _parts(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, list[dict[str, Any]]]:
+    """Returns the part of a spec whose noise is looked for, with any noise, the noise's field, and the other parts."""
+    from jaxacct import specs
+    from jaxacct.mechanisms.records import kind_of
+
+    sought: list[Any] = []
+    others: list[Any] = []
+    for text in arguments.mechanism or ():
+        part = specs.part_of(text)
+        fields = {field.name for field in dataclasses.fields(kind_of(part["type"]))}
+        noise = next((name for name in NOISES if name in fields), None)
+        (others if noise is None or noise in part else sought).append((text, part, noise))
+    if len(sought) != 1:
+        names = " and ".join(text for text, _, _ in sought) or "none"
+        raise ValueError(
+            f"--mechanism without its noise = {names}: give one, whose noise is looked for (gaussian), and the noise "
+            "of all others (laplace:scale=2)."
+        )
+    ((_, part, noise),) = sought
+    if arguments.count is not None:
+        if "count" in part:
+            raise ValueError("--count and the mechanism's own count are both given: leave one out.")
+        part["count"] = arguments.count
+    return part | {noise: 1.0}, str(noise), [part for _, part, _ in others]
 
 
 def _counts(text: str) -> list[int]:
@@ -173,55 +307,38 @@ def _target(arguments: argparse.Namespace) -> dict[str, float]:
     return given
 
 
-def _solve(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation) -> Any:
-    """Returns the library's answer for single examples."""
+def _solve(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, group: int) -> Any:
+    """Returns the library's answer for single examples, or for groups."""
     from jaxacct import calibrate
 
-    if "advantage" in target:
-        return calibrate.noise_multiplier_for_advantage(target["advantage"], *known.values(), relation=relation)
     if "tpr" in target:
+        if group > 1:
+            raise ValueError("--tpr is of single examples: leave --group out, or give --epsilon and --delta.")
         return calibrate.noise_multiplier_for_tpr(target["tpr"], target["fpr"], *known.values(), relation=relation)
+    if "advantage" in target:
+        return calibrate.noise_multiplier_for_advantage(
+            target["advantage"], *known.values(), relation=relation, group=group
+        )
     solve = {
         "noise-multiplier": calibrate.noise_multiplier,
         "sampling-rate": calibrate.sampling_rate,
         "steps": calibrate.steps,
     }[unknown]
-    return solve(target["epsilon"], target["delta"], *known.values(), relation=relation)
-
-
-def _of_group(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, size: int) -> Any:
-    """Returns the least noise for groups, certified; no other setting can be calibrated for them."""
-    from jaxacct.calibrate import Calibrated, Status
-    from jaxacct.numerics.root_search import least_by_secants
-
-    if unknown != "noise-multiplier" or not target.get("epsilon", 0.0) > 0:
-        raise ValueError(f"--group {size}: with --epsilon above 0 and --delta, for the noise multiplier alone.")
-    rate, steps = known.values()
-
-    def epsilon_at(setting: float) -> Any:
-        """Returns the bounds on epsilon at the noise multiplier e^setting."""
-        one = ja.group(ja.PoissonSubsampledGaussian(math.exp(setting), rate), size)
-        return ja.epsilon(one, steps, target["delta"], relation=relation)
-
-    found = least_by_secants(
-        lambda s: float(epsilon_at(s).upper) / target["epsilon"], math.log(size), close=1e-6, rounds=40
-    )
-    if found == math.inf:
-        raise ValueError(f"--group {size}: no noise that was tried keeps the budget: give a larger one.")
-    return Calibrated(math.exp(found), epsilon_at(found), Status.LOOSE)
+    return solve(target["epsilon"], target["delta"], *known.values(), relation=relation, group=group)
 
 
 def _print(record: dict[str, Any]) -> None:
     """Prints the result as a table."""
     name = record["solve_for"]
     # The number shown must keep the budget, too: noise is rounded up, a rate down.
-    safe = "upper" if name == "noise_multiplier" else "lower"
+    safe = "upper" if name in ("noise_multiplier", "scale") else "lower"
     value = f"{record['value']:,}" if name == "steps" else round_to(safe, record["value"], 8)
-    known = [key.replace("-", "_") for key in UNKNOWNS]
+    known = [] if "looked_for" in record else [key.replace("-", "_") for key in UNKNOWNS]
     correlated = ("bands", "rate_in_group", "error_over_independent")
     reached = record["reached"]
     facts = [
         (name.replace("_", " "), f"{value} ({record['status'].replace('_', ' ')})"),
+        *(_composed(record) if "looked_for" in record else []),
         *((key.replace("_", " "), f"{record[key]:.12g}") for key in known if key != name),
         *((key.replace("_", " "), f"{record[key]:.6g}") for key in correlated if key in record),
         *((f"{target}, target", f"{number:.12g}") for target, number in record["target"].items()),
@@ -237,3 +354,12 @@ def _print(record: dict[str, Any]) -> None:
         )
         facts.insert(-2, ("why inf", why))
     print_facts(f"{name.replace('_', ' ')} for a budget", facts)
+
+
+def _composed(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns what was looked for, and what is composed beside it, as names and texts."""
+    *beside, new = facts_of_run(record)
+    return [
+        ("of", f"{new[0]}; {times_of(record['count'])}"),
+        *((f"beside {kind}", text) for kind, text in beside),
+    ]

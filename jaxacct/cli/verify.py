@@ -27,6 +27,7 @@ from jaxacct.cli.arguments import (
     round_to,
     show,
 )
+from jaxacct.outward import counted
 
 CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
 """Exit codes, by verdict."""
@@ -112,7 +113,8 @@ def _print(status: str, found: list[Claim], verdicts: list[dict[str, Any]]) -> N
         ("truth", f"{verdict['truth'][0]!r} to {verdict['truth'][1]!r}"),
         ("verdict", f"{status}: {verdict['reason']}"),
     ]
-    print_facts(f"{claim.quantity} of {claim.steps} steps", facts)
+    of = counted(claim.steps, "step") if isinstance(claim.steps, (int, float)) else f"steps {claim.steps}"
+    print_facts(f"{claim.quantity} of {of}", facts)
 
 
 def _show(name: str, value: Any) -> str:
@@ -140,7 +142,8 @@ def read_claims(record: dict[str, Any]) -> Iterator[Claim]:
             yield from _of_sweep(record)
         elif "reached" in record:
             bounds = record["reached"]
-            yield from _of(bounds["quantity"], [bounds | record["target"]], _of_training(record), record)
+            mechanism = record["mechanism"] if "looked_for" in record else _of_training(record)
+            yield from _of(bounds["quantity"], [bounds | record["target"]], mechanism, record)
         elif "kind" in record:
             if record["kind"] != "profile":
                 raise ValueError(f"a curve of kind {record['kind']!r} is no epsilon and no delta: give a profile.")
@@ -215,7 +218,9 @@ def add_certify(commands: Any) -> None:
         "jaxacct certify --check certificate",
     )  # fmt: skip
     command.add_argument("spec", metavar="SPEC", nargs="*", help="what is certified; - for standard input")
-    command.add_argument("--check", metavar="FOLDER", help="check what this command wrote, elsewhere or later")
+    command.add_argument(
+        "--check", nargs="?", const="", metavar="FOLDER", help="check what this command wrote, elsewhere or later"
+    )
     at = command.add_mutually_exclusive_group()
     at.add_argument("--delta", type=number, metavar="D", help="at which epsilon is certified, in place of the spec's")
     at.add_argument("--epsilon", type=number, metavar="E", help="at which delta is certified")
@@ -232,9 +237,11 @@ def certify(arguments: argparse.Namespace) -> int:
     """Writes a certificate, or checks one, prints it, and returns the exit code."""
     settings = {name: vars(arguments)[name] for name in ("delta", "epsilon", "relation", "unit", "group", "fixed")}
     if arguments.check is not None:
-        if arguments.spec or arguments.out or arguments.overwrite or set(settings.values()) != {None}:
-            raise ValueError("--check is of a folder that is there: leave out SPEC, --out and all settings.")
-        return _check(arguments)
+        # FOLDER may stand before --check as well as behind it.
+        folders = [*filter(None, [arguments.check]), *arguments.spec]
+        if len(folders) != 1 or arguments.out or arguments.overwrite or set(settings.values()) != {None}:
+            raise ValueError("--check is of one FOLDER that is there: leave out SPEC, --out and all settings.")
+        return _check(folders[0], arguments.json)
     if not arguments.spec:
         raise ValueError("SPEC is missing: give a file of a spec, a report, a history or an event; or --check FOLDER.")
     folder = pathlib.Path(arguments.out or "certificate")
@@ -255,18 +262,18 @@ def certify(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> int:
+def _check(folder: str, as_json: bool) -> int:
     """Checks a folder, prints the result, and returns the exit code."""
     from jaxacct import certificates
     from jaxacct.certificates import HTML
 
-    found = certificates.check(arguments.check)
+    found = certificates.check(folder)
     made = found.certificate
     by = "the code that made it" if found.same_code else "other code than made it, to the same result"
     unread = sorted(made["sha256"]["files"].keys() - {HTML})
     facts = [("checked by", by), ("reason", found.reason), ("sealed, not read", ", ".join(unread) or "nothing")]
     record = {"status": found.status, "reason": found.reason, "same_code": found.same_code, "seal": made["seal"]}
-    show(record, arguments.json, lambda: _print_certificate(made, made["seal"], found.status, facts))
+    show(record, as_json, lambda: _print_certificate(made, made["seal"], found.status, facts))
     return CODES[found.status]
 
 
@@ -275,7 +282,7 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     import numpy as np
 
     from jaxacct import plot
-    from jaxacct.certificates import attack_curve, texts_for_print
+    from jaxacct.certificates import attack_curve, for_print
 
     try:
         plot.require_matplotlib()
@@ -290,7 +297,9 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     )  # fmt: skip
     png, pdf = io.BytesIO(), io.BytesIO()
     plot.draw(chart, png)
-    plot.document("Certificate of differential privacy", made["statement"], chart, texts_for_print(made), pdf)
+    texts = for_print(made)
+    sections = [plot.Section(**section) for section in texts.pop("sections")]
+    plot.write(plot.Document(chart=chart, sections=sections, **texts), pdf)
     return png.getvalue(), pdf.getvalue()
 
 
@@ -305,8 +314,20 @@ def _print_certificate(made: dict[str, Any], seal: str, status: str, facts: list
             ("relation, unit", f"{made['relation'].replace('_', ' ')}, {made['unit']}"),
             ("referee", status if status == "PROVED" else f"{status}: {made['verdict']['reason']}"),
             ("by", made["route"]),
-            ("assumes", f"{len(made['assumptions'])} things, which it lists"),
+            *_assumed(made["assumptions"]),
             ("seal", seal),
             *facts,
         ],
     )
+
+
+def _assumed(assumptions: list[dict[str, str]]) -> list[tuple[str, str]]:
+    """Returns how many assumptions there are, and those for which nobody vouches, as names and texts."""
+    unsaid = [one["text"] for one in assumptions if one["said_by"].startswith("nobody")]
+    rest = (
+        f"nobody vouches for {'this one' if len(unsaid) == 1 else f'these {len(unsaid)}'}:" if unsaid else "each said"
+    )
+    return [
+        ("assumes", f"{counted(len(assumptions), 'thing')}; {rest}"),
+        *(("", f"{i}. {text}") for i, text in enumerate(unsaid, 1)),
+    ]

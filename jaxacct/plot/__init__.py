@@ -6,11 +6,11 @@ grey. matplotlib (the extra ``[plot]``) is imported when something is drawn; :fu
 * :mod:`.curves`: pictures of one run, of many runs, and of a training.
 * :mod:`.explorer`: the interactive page.
 * :mod:`.chart`: the common style, and charts with their numbers, for commands and exhibits.
+* :mod:`.document`: documents for paper.
 """
 
 from jaxacct.plot.chart import Chart as Chart
 from jaxacct.plot.chart import Curve as Curve
-from jaxacct.plot.chart import document as document
 from jaxacct.plot.chart import draw as draw
 from jaxacct.plot.chart import require_matplotlib as require_matplotlib
 from jaxacct.plot.chart import write_csv as write_csv
@@ -24,6 +24,9 @@ from jaxacct.plot.curves import (
     training,
     what_if,
 )
+from jaxacct.plot.document import Document as Document
+from jaxacct.plot.document import Section as Section
+from jaxacct.plot.document import write as write
 from jaxacct.plot.explorer import page
 
 __all__ = [

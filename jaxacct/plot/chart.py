@@ -6,7 +6,7 @@ its own for prints in grey. Brackets are bands.
 In reading order:
 
 - :func:`require_matplotlib` to :func:`describe`: figures, lines with bands, labels.
-- :class:`Chart`, :func:`draw`, :func:`document`: charts as CSV, pictures and pages of PDF.
+- :class:`Chart`, :func:`draw`: charts as CSV and as pictures.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
+from jaxacct.outward import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,14 +131,14 @@ def describe(mechanism: Mechanisms, steps: Steps | None = None) -> str:
     'noise multiplier 1, sampling rate 0.01, 10,000 steps'
     """
     if not isinstance(mechanism, Mechanism):
-        return f"{len(mechanism)} mechanisms composed"
+        return f"{counted(len(mechanism), 'mechanism')} composed"
     told = [
         f"{words(name)} {float(np.asarray(value)):g}"
         for name, value in vars(mechanism).items()
         if isinstance(value, (int, float, np.generic)) or (hasattr(value, "ndim") and value.ndim == 0)
     ]
     if isinstance(steps, (int, float, np.number)):
-        told.append(f"{int(steps):,} steps")
+        told.append(counted(int(steps), "step"))
     return ", ".join(told) or type(mechanism).__name__
 
 
@@ -211,46 +212,13 @@ def write_csv(header: Sequence[str], rows: Iterable[Sequence[str | float | None]
 def draw(chart: Chart, path: pathlib.Path | BinaryIO) -> None:
     """Writes the chart to ``path``, in the format of its suffix, or to an open file, as PNG."""
     figure = own_figure()
-    _draw(chart, figure.subplots())
+    draw_on(chart, figure.subplots())
     if chart.notes:
         figure.supxlabel(textwrap.fill(" ".join(chart.notes), 110), fontsize=6.5, color=INK, x=0.02, ha="left")
     figure.savefig(path)
 
 
-def document(
-    title: str, text: str, chart: Chart, sections: Sequence[tuple[str, Sequence[str]]], file: BinaryIO
-) -> None:
-    """Writes pages of A4 as PDF: the text, the chart, and sections in small print, on as many pages as they need."""
-    new_figure, new_canvas = require_matplotlib()
-    from matplotlib.backends.backend_pdf import PdfPages
-
-    def new_page() -> Any:
-        """Returns an empty page."""
-        figure = new_figure(figsize=(8.27, 11.69))
-        new_canvas(figure)
-        return figure
-
-    line_height = 0.0135  # of small print, as a share of the page's
-    figure, place = new_page(), 0.365
-    figure.text(0.09, 0.95, title, fontsize=16, color=INK, va="top")
-    figure.text(0.09, 0.915, textwrap.fill(text, 96), fontsize=10, color=INK, va="top", linespacing=1.4)
-    _draw(chart, figure.add_axes((0.15, 0.42, 0.7, 0.23)))
-    with PdfPages(file, metadata={"CreationDate": None, "Title": title}) as pages:
-        # Line by line from the top; ``place`` is the height of the next one. A page is full where a line, or a heading
-        # with the line below it, does not fit.
-        for heading, texts in sections:
-            lines = [line for each in texts for line in textwrap.wrap(each, 122, subsequent_indent="   ")]
-            for weight, line in [("bold", heading), *(("normal", line) for line in lines)]:
-                if place < 0.05 + (2 * line_height if weight == "bold" else 0.0):
-                    pages.savefig(figure)
-                    figure, place = new_page(), 0.95
-                place -= line_height if weight == "bold" else 0.0
-                figure.text(0.09, place, line, fontsize=7.5, color=INK, va="top", weight=weight)
-                place -= line_height
-        pages.savefig(figure)
-
-
-def _draw(chart: Chart, axes: Any) -> None:
+def draw_on(chart: Chart, axes: Any) -> None:
     """Draws a chart on axes, each curve or band in the next colour."""
     dashes = {"bound": "-", "estimate": ":", "reference": "--"}
     curves = iter(chart.curves)

@@ -22,7 +22,7 @@ from jaxacct import calibrate, certified, gdp, rdp, validation
 from jaxacct import tradeoff as trade_offs
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
-from jaxacct.outward import rounded_down, rounded_up, steps_of
+from jaxacct.outward import counted, rounded_down, rounded_up, steps_of
 from jaxacct.plot.chart import (
     BLUE,
     GREY,
@@ -264,7 +264,7 @@ def least_noise(
     axes = axes_or_new(axes)
     _fill(axes, sizes, many, np.reshape(noise, rates.shape), "noise multiplier")
     budget = f"epsilon = {rounded_up(epsilon)}, delta = {rounded_up(delta)}"
-    title = f"Least noise multiplier for {budget}, {num_examples:,} examples"
+    title = f"Least noise multiplier for {budget}, {counted(num_examples, 'example')}"
     dress(axes, title, "expected batch size", "epochs", legend=False)
     return axes
 
@@ -311,7 +311,7 @@ def what_if(
     axes.axvline(1.0, color=GREY, linewidth=1)
     _plain_ticks(axes)
     budget = f"epsilon {rounded_up(epsilon)}, delta {rounded_up(delta)}"
-    title = f"What if: {budget}, sampling rate {sampling_rate:g}, {int(steps):,} steps"
+    title = f"What if: {budget}, sampling rate {sampling_rate:g}, {counted(int(steps), 'step')}"
     dress(axes, title, "one of them, multiplied by", "least noise multiplier")
     return axes
 
@@ -363,7 +363,7 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
     finite = values[np.isfinite(values)]
     if not finite.size or not finite.min() < finite.max():
         raise ValueError(
-            f"there is nothing to draw: of {values.size} entries {finite.size} are finite, and these alike."
+            f"there is nothing to draw: of {counted(values.size, 'entry', 'entries')} no two are finite and differ."
         )
     axes = axes_or_new(axes)
     label = words(part.quantity) + (", upper bound" if name == "upper" else "")
@@ -397,20 +397,48 @@ def _fill(axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, label: s
     bar.set_label(label, color=INK)
     bar.ax.tick_params(colors=INK)
     if low < high:
-        digits = (1, 2, 5) if high > 40 * low else (1, 1.5, 2, 3, 4, 6)
+        # At most about ten lines, for each is to have room for its number.
+        spans = ((30.0, (1, 1.5, 2, 3, 4, 6)), (1e3, (1, 2, 5)), (1e6, (1, 3)), (np.inf, (1,)))
+        digits = next(digits for most, digits in spans if not is_log or high <= most * low)
         found = (LogLocator(subs=digits) if is_log else MaxNLocator(7)).tick_values(low, high)
         levels = [level for level in found if low < level < high]
         # Light lines with a dark rim are visible on both ends of the colours.
         rim: list[AbstractPathEffect] = [withStroke(linewidth=2.5, foreground=INK)]
         lines = axes.contour(x, y, shown, levels=levels, colors="white", linewidths=1.0)
-        lines.set_path_effects(rim)
-        for text in axes.clabel(lines, fontsize=8, fmt="%g"):
-            text.set_path_effects(rim)
-            place = axes.transAxes.inverted().transform(axes.transData.transform(text.get_position()))
-            text.set_visible(bool(np.all(np.abs(place - 0.5) < 0.46)))  # a number at the rim would be cut
+        places = {level: _place(axes, parts) for level, parts in zip(levels, lines.allsegs, strict=True)}
+        numbered = [level for level in levels if places[level] is not None]
+        if numbered != levels:  # a line without room for its number, in a corner, tells nothing
+            lines.remove()
+        if numbered and numbered != levels:
+            lines = axes.contour(x, y, shown, levels=numbered, colors="white", linewidths=1.0)
+        if numbered:
+            lines.set_path_effects(rim)
+            manual: Any = [places[level] for level in numbered]
+            for text in axes.clabel(lines, fontsize=8, fmt="%g", manual=manual):
+                text.set_path_effects(rim)
         bar.set_ticks(levels, labels=[f"{level:g}" for level in levels])
         bar.ax.minorticks_off()
     _plain_ticks(axes)
+
+
+def _place(axes: Axes, parts: Sequence[np.ndarray]) -> tuple[float, float] | None:
+    """Returns a place for the number of a contour line, in its middle and away from the rim; None where it has none."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    best = np.zeros((0, 2))
+    for part in parts:
+        if len(part) < 2:
+            continue
+        # Points of equal distances on the picture; a number at its rim would be cut.
+        ends = to_axes.transform(part)
+        along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(ends, axis=0).T))])
+        at = np.arange(0.0, along[-1], 0.005)
+        points = np.stack([np.interp(at, along, ends[:, i]) for i in (0, 1)], -1)
+        inside = points[np.all(np.abs(points - 0.5) < 0.45, axis=1)]
+        best = inside if len(inside) > len(best) else best
+    if not len(best):
+        return None
+    x, y = to_axes.inverted().transform(best[len(best) // 2])
+    return float(x), float(y)
 
 
 def _plain_ticks(axes: Axes) -> None:
@@ -426,8 +454,25 @@ def _plain_ticks(axes: Axes) -> None:
 
 
 def _scale(values: np.ndarray) -> str:
-    """Returns the scale of an axis: logarithmic where its positive values span more than a factor of 20."""
-    return "log" if values.min() > 0 and values.max() > 20 * values.min() else "linear"
+    """Returns the scale of an axis: the one on which its values lie more evenly, logarithmic for equal factors.
+
+    Of two values, which lie evenly on both, it is logarithmic where they are more than a factor of 20 apart.
+
+    >>> [_scale(np.array(values)) for values in ([0.5, 1, 2, 4], [1, 2, 3], [1, 100], [0, 10, 100], [1, 3, 8])]
+    ['log', 'linear', 'log', 'linear', 'log']
+    """
+    ordered = np.unique(values)
+    if ordered[0] <= 0:
+        return "linear"
+    if len(ordered) < 3:
+        return "log" if ordered[-1] > 20 * ordered[0] else "linear"
+
+    def unevenness(places: np.ndarray) -> float:
+        """Returns the deviation of the distances between neighbours, over their mean."""
+        distances = np.diff(places)
+        return float(np.std(distances) / np.mean(distances))
+
+    return "log" if unevenness(np.log(ordered)) < unevenness(ordered) else "linear"
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -229,3 +229,38 @@ def test_a_batch_of_derivatives_is_lowered_in_a_program_of_float32():
 
     each = jax.vmap(jax.value_and_grad(least, argnums=(0, 1)))
     assert jax.jit(each).lower(np.array([1.0, 2.0]), np.array([100.0, 1000.0])).as_text()
+
+
+def test_a_group_keeps_its_budget_and_has_the_least_noise():
+    """What is found for groups of 8 is certified for them, and a little less noise is refuted."""
+    found = calibrate.noise_multiplier(3.0, 1e-5, 0.01, 1000, group=8)
+    assert found.status == Status.CONVERGED
+
+    def bounds(noise):
+        return ja.epsilon(ja.group(ja.PoissonSubsampledGaussian(noise, 0.01), 8), 1000, 1e-5)
+
+    assert bounds(found.value).upper <= 3.0
+    assert bounds(found.value * (1 - 2e-6)).lower > 3.0
+
+
+def test_a_group_in_every_batch_needs_as_many_times_the_noise():
+    one, four = (calibrate.noise_multiplier(1.0, 1e-5, 1.0, 10, group=size).value for size in (1, 4))
+    assert four == pytest.approx(4 * one, rel=2e-6)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_rates_and_steps_of_groups(size):
+    noise = float(calibrate.noise_multiplier(3.0, 1e-5, 0.01, 1000, group=size).value)
+    assert calibrate.steps(3.0, 1e-5, noise, 0.01, group=size).value == 1000
+    assert calibrate.sampling_rate(3.0, 1e-5, noise, 1000, group=size).value == pytest.approx(0.01, rel=2e-6)
+    # What delta covers by the sampling alone: none of the group is ever in a batch.
+    assert calibrate.steps(0.0, 1e-2, 0.0, 1e-4, group=size).value == 100 // size
+    rate = float(calibrate.sampling_rate(0.0, 1e-2, 0.0, 10, group=size).value)
+    assert 0.999e-2 < 1 - (1 - rate) ** (10 * size) <= 1e-2
+
+
+@pytest.mark.parametrize(("group", "kind"), [(0, ValueError), (513, ValueError), (1.5, TypeError), (True, TypeError)])
+def test_groups_that_are_none(group, kind):
+    with pytest.raises(kind, match=r"group = .*the number of examples that change together"):
+        calibrate.noise_multiplier(1.0, 1e-5, 0.01, 100, group=group)

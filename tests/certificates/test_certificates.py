@@ -4,6 +4,7 @@ import copy
 import functools
 import hashlib
 import html
+import io
 import json
 import math
 import pathlib
@@ -95,6 +96,29 @@ def test_it_is_what_the_accountants_say_in_the_published_format(folder, made):
     assert "4.37718" in shown
     assert "one person&#x27;s record" in shown
     assert certificates.without_picture(shown) == certificates.html(made, None)
+
+
+def test_the_page_for_paper_is_one_page_in_words(made):
+    from jaxacct import plot
+
+    made = copy.deepcopy(made)
+    said = made["assumptions"]
+    for text in ("before training.", "before training", "The office fixed all of this. " * 40):
+        said[1]["said_by"] = f"the spec: {text}"
+        content = certificates.for_print(made)
+        sections = [plot.Section(**section) for section in content.pop("sections")]
+        cells = [cell for section in sections for row in section.rows for cell in row]
+        assert not any(".." in cell.replace("...", "") or "{" in cell for cell in cells)
+        assert "Gaussian, noise multiplier 10" in cells
+        assert content["headline"] == "epsilon = 4.37718 at delta = 1e-05"
+        assert content["date"] == f"made {made['made'][:10]}"
+        chart = plot.Chart("", "a", "", "", np.array([0.0, 1.0]), [plot.Curve("b", "b", [0.0, 1.0])])
+        assert plot.write(plot.Document(chart=chart, sections=sections, **content), io.BytesIO()) == 1
+    many = copy.deepcopy(made)
+    many["releases"] = [{"mechanism": {"type": "DiscretePair", "p": [0.001] * 1000}, "count": [1, 2]}] * 90
+    rows = certificates.for_print(many)["sections"][0]["rows"]
+    assert rows[0] == ("3 times, in turn", "Discrete pair, p 0.001, 0.001, 0.001, 0.001 ... (1,000 in all)")
+    assert (len(rows), rows[-1][1]) == (12, "and 79 more mechanisms, which certificate.json lists.")
 
 
 def test_its_risks_are_above_those_of_the_best_attack(made):

@@ -95,6 +95,19 @@ def test_json_of_bands_has_the_documented_keys(jaxacct):
     assert "cyclic Poisson" in record["scope"]
 
 
+def test_no_page_rounds_a_bound_to_the_nearest():
+    """A bound that is cut is none: pages format ``Bounds`` themselves, which rounds outward."""
+    pages = [*PAGE.parent.glob("*.md"), PAGE.parents[1] / "README.md"]
+    assert len(pages) > 15
+    for page in pages:
+        assert not re.search(r"\.(upper|lower):|\.(upper|lower)\[[^]]*\]:|\| *(cut|head) -c", page.read_text()), page
+
+
+def test_json_of_a_composition_has_the_documented_keys(jaxacct):
+    run = ["--epsilon", 1, "--delta", 1e-5, "--mechanism", "gaussian"]
+    check(answer(jaxacct("calibrate", *run, "--json")), documented("calibrate"))
+
+
 def test_the_page_documents_every_command_and_a_wrong_key_is_noticed():
     assert {title.split()[0] for title in RECORDS} == set(COMMANDS)
     keys = {"a": "object", "a.b": "number", "c": "list of strings, optional"}

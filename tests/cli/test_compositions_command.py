@@ -3,6 +3,7 @@
 import itertools
 import json
 import pathlib
+import re
 
 import pytest
 from helpers.command_line import EPSILON, TRUTH, answer, runner
@@ -86,6 +87,32 @@ def test_a_log_gets_a_line_now_and_then(capsys, monkeypatch):
     first, *rest = capsys.readouterr().err.splitlines()
     assert first == "epsilon: 400 of 1,000 (40%), 25 a second, 0:00:24 left, accuracy 0.9"
     assert len(rest) == 2
+
+
+@pytest.mark.parametrize(
+    ("pieces", "least", "most"),
+    [
+        # A mesh is compiled for its first piece, once the exact accountant has done many: then 129 are left, at 20 ms.
+        ([(30.0, 123), (11.0, 1), *[(0.02, 1)] * 3], 2.0, 3.0),
+        # Steps of a training, of which the second shape of batches is compiled anew.
+        ([(20.0, 1), (1.0, 10), (9.0, 10), (1.0, 10), (1.0, 10)], 21.0, 23.0),
+        ([(20.0, 1), (1.0, 10)], None, None),  # one wait tells nothing
+        ([(20.0, 1), (45.0, 255)], None, None),
+    ],
+)
+def test_the_time_left_leaves_compilation_out(pieces, least, most, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now)
+    pace, done = processes._Pace(0), 0
+    for wait, count in pieces:
+        now, done = now + wait, done + count
+        pace.note(done)
+    left = re.search(r"(\d+):(\d+):(\d+) left", pace.left(256))
+    if least is None:
+        assert left is None
+    else:
+        hours, minutes, seconds = map(int, left.groups())
+        assert least <= 3600 * hours + 60 * minutes + seconds <= most
 
 
 def test_the_doctor_says_that_all_is_sound(jaxacct):

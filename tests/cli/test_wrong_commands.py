@@ -11,6 +11,7 @@ from helpers.command_line import CALIBRATE, EPSILON, RUN, runner
 
 NOISE, RATE, STEPS = (RUN[i : i + 2] for i in (0, 2, 4))
 DELTA = ["--delta", "1e-5"]
+BUDGET = ["--epsilon", "1", *DELTA]
 SWEEP = ["sweep", *RUN, *DELTA]
 TRAIN = ["train", "--out", "new"]
 CERTIFY = ["certify", "spec.json", "--out", "new"]
@@ -109,6 +110,23 @@ ROWS = [
      ["--epochs is of no use", "--steps"]),
     ([*CALIBRATE[:5], *STEPS, "--solve-for", "noise"], ["'noise'", "did you mean noise-multiplier?"]),
     (["calibrate", *CALIBRATE[3:], "--advantage", "0.1", "--group", "2"], ["--advantage"]),
+    # Budgets of compositions.
+    (["calibrate", "--spec", "spec.json", "--mechanism", "gaussian"], ["--epsilon is missing"]),
+    (["calibrate", "--spec", "bare.json", "--mechanism", "gaussian", "--epsilon", "1"], ["--delta is missing"]),
+    (["calibrate", *BUDGET, "--mechanism", "gaussian:noise_multiplier=3"], ["without its noise = none", "laplace:"]),
+    (["calibrate", *BUDGET, "--spec", "spec.json"], ["without its noise = none"]),
+    (["calibrate", *BUDGET, "--mechanism", "gaussian", "--mechanism", "laplace"], ["gaussian and laplace", "give one"]),
+    (["calibrate", *BUDGET, "--mechanism", "gaussian", "--steps", "3"], ["--steps is of a run", "count=1000"]),
+    (["calibrate", *BUDGET, "--mechanism", "gaussian:count=2", "--count", "3"], ["--count", "leave one out"]),
+    (["calibrate", *BUDGET, "--mechanism", "gaussian", "--solve-for", "steps"], ["--solve-for steps"]),
+    ([*CALIBRATE, "--count", "3"], ["--count", "--mechanism"]),
+    (["calibrate", *CALIBRATE[5:], "--tpr", "0.1", "--fpr", "0.01", "--group", "2"], ["--tpr", "--group"]),
+    # Messages are short, however long the input is.
+    (["epsilon", *NOISE, *DELTA, "--steps", "9" * 3000], ["steps"]),
+    (["epsilon", *DELTA, "--mechanism", "laplace:scale=" + "x" * 5000], ["scale", "64/1000"]),
+    (["epsilon", *DELTA, "--" + "x" * 5000], ["--xxx", "--help)"]),
+    (["epsilon", *DELTA, "--spec", "n" * 2000 + ".json"], ["error: nnn", "shorter"]),
+    (["epsilon", *DELTA, "year.toml"], ["give --spec year.toml"]),
     # Training.
     ([*TRAIN, "--sampling-rate", "0.1"], ["--sampling-rate", "--batch-size"]),
     ([*TRAIN, "--steps", "10"], ["--steps", "--epochs"]),
@@ -121,6 +139,9 @@ ROWS = [
     (["certify", "nowhere.json"], ["nowhere.json", "not there"]),
     (["certify", "spec.json", "--check", "folder"], ["leave out SPEC"]),
     (["certify", "--check", "folder", "--delta", "1e-6"], ["all settings"]),
+    (["certify", "--check"], ["one FOLDER"]),
+    (["certify", "number.json", "--check"], ["no certificate", "ask for the folder again"]),
+    (["certify", "spec.json", "--out", "new", "other.json"], ["delta", "one for all"]),
     (["certify", "--check", "nowhere"], ["nowhere", "not there"]),
     (["certify", "--check", "folder"], ["certificate.json", "not there"]),
     (["certify", "--check", "number.json"], ["no certificate", "ask for the folder again"]),
@@ -165,6 +186,7 @@ def test_a_wrong_use_is_answered_with_what_to_do(arguments, words, place, capsys
     done = runner(capsys, monkeypatch)(*arguments)
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.splitlines()) == 1
+    assert len(done.stderr.rstrip("\n")) <= 600
     assert "Errno" not in done.stderr
     assert all(word in done.stderr for word in words), done.stderr
     assert done.stdout == ""

@@ -32,6 +32,20 @@ def test_a_run_has_one_style_in_both_scales():
     assert sum(line.get_gid() is None for line in axes.get_lines()) == 1  # guessing, once
 
 
+@pytest.mark.parametrize("values", [lambda x, y: 1e5 ** (x * y), lambda x, y: 1 + x + y, lambda x, y: 1 + 0.02 * x * y])
+def test_every_contour_has_its_number(values):
+    """A line without a number tells nothing: each level that is drawn has one, within the picture."""
+    figure = ja.plot.chart.own_figure()
+    axes = figure.subplots()
+    x, y = np.geomspace(1e-3, 0.1, 7), np.linspace(1.0, 8.0, 5)
+    grid = values(np.linspace(0, 1, 7)[None], np.linspace(0, 1, 5)[:, None])
+    ja.plot.curves._fill(axes, x, y, grid, "epsilon")
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "linear")
+    (lines,) = [drawn for drawn in axes.collections if hasattr(drawn, "levels")]
+    assert sorted(float(text.get_text()) for text in axes.texts) == pytest.approx(sorted(lines.levels))
+    assert len(lines.levels) >= 3
+
+
 @pytest.mark.exhaustive
 def test_an_accountant_without_an_answer_draws_nothing():
     """The pairs of an epoch are of two kinds, and their moments are not known: the estimate is infinite, no error."""
