@@ -59,6 +59,16 @@ class PlannedLedger:
         granted = (more >= 0) & (more <= self.remaining())
         return granted, dataclasses.replace(self, made=jnp.where(granted, self.made + more, self.made))
 
+    def continued(self, spent: PlannedLedger) -> PlannedLedger:
+        """Returns this ledger after the runs that another one of a plan of as many has granted.
+
+        Raises ValueError where ``spent`` is of another plan, or no such ledger.
+        """
+        if not isinstance(spent, PlannedLedger) or spent.runs != self.runs:
+            found = f"{spent.runs} runs" if isinstance(spent, PlannedLedger) else f"kind {type(spent).__name__}"
+            raise ValueError(f"the ledger of {found} is not that of a plan of {self.runs} runs: give this plan's.")
+        return dataclasses.replace(self, made=spent.made)
+
     def remaining(self) -> Int32[Array, ""]:
         """Returns how many runs the plan has left; 0 where a restored count is out of range."""
         return jnp.where((self.made >= 0) & (self.made <= self.runs), self.runs - self.made, 0)

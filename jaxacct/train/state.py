@@ -14,13 +14,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float32, Int32, PyTree
+from jaxtyping import Array, Float32, Int32, PyTree, UInt32
 
 from jaxacct.ledger import Ledger
 from jaxacct.numerics.pytrees import register_dataclass
@@ -72,6 +72,7 @@ class PrivateState:
         rule: the clipping rule; an adaptive one carries its norm.
         step (): noisy gradients so far, which the key is folded with.
         key (): typed key of the run. Secret, as the noise can be redone from it.
+        owner (8,): digest of the settings of the :class:`.PrivateGradients` that began it, and that alone take it.
         noise: the memory of correlated noise, float64; secret like the key. None: noise is independent.
     """
 
@@ -79,6 +80,7 @@ class PrivateState:
     rule: ClippingRule
     step: Int32[Array, ""]
     key: jax.Array
+    owner: UInt32[Array, 8]
     noise: NoiseState | None = None
 
     def __repr__(self) -> str:
@@ -127,6 +129,7 @@ class Progress(NamedTuple):
         return f"{where}: nothing is lost" + (f"; {again} steps gave the same bits again." if again else ".")
 
 
+@runtime_checkable
 class Keeper(Protocol):
     """The writer that :meth:`.DPTrainer.fit` calls, so that nothing is released before it is written down."""
 

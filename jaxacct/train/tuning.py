@@ -102,6 +102,9 @@ def tune(
         found = tune(make, [0.1, 1.0, 10.0], score, trials=Geometric(10.0), epsilon=3.0, delta=1e-5)
         write_report(found.certificate, "certificate.json")
     """
+    for name, function in (("make", make), ("score", score)):
+        if not callable(function):
+            raise TypeError(f"{name} = {function!r} is a {type(function).__name__}: give a function.")
     if not isinstance(trials, Trials):
         raise TypeError(f"trials = {trials!r} is no law: give one of jaxacct.selection, such as Geometric(10.0).")
     validation.check_positive(epsilon, "epsilon")
