@@ -76,7 +76,7 @@ class Ledger(abc.ABC):
         >>> from jaxacct.filters import ZCDPFilter
         >>> _, generous = ZCDPFilter(100.0, 1e-5).spend(Gaussian(5.0))
         >>> ZCDPFilter(1.0, 1e-5).continued(generous)
-        ZCDPFilter(conversion='optimal', budget=0.0293463, total=0.0200001, delta_budget=0, ...
+        ZCDPFilter(conversion='optimal', budget=0.030511, total=0.0200001, delta_budget=0, ...
         """
         if _kind(spent) != _kind(self):
             raise ValueError(
