@@ -207,6 +207,19 @@ class Plan:
         relation = self.sampler.relation
         return float(rdp.epsilon(*self.composition(steps), self.delta_after_overflow, relation=relation))
 
+    def epsilon_so_far(self, steps: int) -> float | None:
+        """Returns what the first ``steps`` steps cost, had the run been planned to end with them.
+
+        It is to be shown beside the plan's epsilon, which holds even if results decide on the end. None with correlated
+        noise, whose single steps have no cost of their own. Rounded up to six digits: the same run always shows the
+        same number.
+        """
+        if isinstance(self.sampler, Correlated):
+            return None
+        mechanisms, counts = self.composition(steps)
+        made = jaxacct.epsilon(mechanisms, counts, self.delta_after_overflow, relation=self.sampler.relation).upper
+        return float(rounded_up(min(float(made), float(self.certified.upper))))
+
     def __str__(self) -> str:
         rate = self.sampler.expected_batch_size / self.sampler.num_examples
         budget = f"{rounded_up(self.epsilon)} at delta {rounded_up(self.delta)}"

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ from jaxacct.strategies import NoiseState
 from jaxacct.train.clipping import ClippingRule
 from jaxacct.train.clipping.rows import WHOLE, axes_of, filled_places, names_in
 from jaxacct.train.copies import path_of
-from jaxacct.train.planned import PlannedLedger
+from jaxacct.train.planned import Plan, PlannedLedger
 
 
 @register_dataclass
@@ -87,8 +88,17 @@ class PrivateState:
         return f"<PrivateState: step {self.step}>"
 
 
-class Evaluation(NamedTuple):
-    """One look at a run.
+class _Look(NamedTuple):
+    """The values of an :class:`Evaluation`."""
+
+    step: int
+    accuracy: float | None
+    epsilon: float
+    metrics: Mapping[str, float] = MappingProxyType({})
+
+
+class Evaluation(_Look):
+    """One look at a run, a named tuple.
 
     Attributes:
         step: noisy updates so far.
@@ -98,10 +108,25 @@ class Evaluation(NamedTuple):
             :class:`~jaxacct.train.metrics.Metrics`.
     """
 
-    step: int
-    accuracy: float | None
-    epsilon: float
-    metrics: Mapping[str, float] = MappingProxyType({})
+    _plan: Plan | None = None
+    _paid: int = 0
+
+    @functools.cached_property
+    def epsilon_so_far(self) -> float:
+        """Upper bound on the epsilon of the updates until this look, as if the run had been planned to end here.
+
+        It grows with the steps where the plan's :attr:`epsilon` is one number, and is a curve to look at: if results
+        decide on the run's end, :attr:`epsilon` is what holds. Lost updates count. The ledger's :attr:`epsilon` where
+        there is no plan, and with correlated noise, whose steps are one release. Computed when it is first asked for:
+        milliseconds for Poisson samples, and up to a minute where an accountant does not converge.
+        """
+        so_far = None if self._plan is None else self._plan.epsilon_so_far(self._paid)
+        return self.epsilon if so_far is None else so_far
+
+    def _of_plan(self, plan: Plan | None, paid: int) -> Evaluation:
+        """Returns the same look, at a run of that plan, of which ``paid`` updates are paid for."""
+        self._plan, self._paid = plan, paid
+        return self
 
 
 class Progress(NamedTuple):

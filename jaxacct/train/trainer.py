@@ -417,7 +417,8 @@ class DPTrainer(Sealed):
                 accuracy = None if evaluate is None else _number(evaluate(self.model))
                 means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
                 sums = self._state.metrics
-                history.append(Evaluation(self.steps, accuracy, self.spent_epsilon, means))
+                record = Evaluation(self.steps, accuracy, self.spent_epsilon, means)
+                history.append(record._of_plan(self.plan, self.steps + self._progress.lost_steps))
                 if on_evaluation is not None:
                     on_evaluation(history[-1])
             # After the record, so that what has been paid for is shown before the run ends with an error.
