@@ -28,7 +28,7 @@ from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise
 
 FIXED = {"fixed": True}
 """Metadata of the fields of a ledger's state that no spending changes: budgets, and the delta that they hold at. A
-field without it comes from whatever state is continued: of a budget that would be whatever budget somebody brings."""
+field without it comes from whatever state is resumed: of a budget that would be whatever budget somebody brings."""
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -64,7 +64,7 @@ class Ledger(abc.ABC):
         """Returns whether :meth:`spend` would grant, spending nothing."""
         return self.spend(mechanism, steps, relation=relation)[0]
 
-    def continued(self, spent: Ledger) -> Self:
+    def resume(self, spent: Ledger) -> Self:
         """Returns this ledger, with its own budget, after what another one of the same settings has spent.
 
         It is for a state that was saved, or handed around: a budget that comes with it does not count. Works under
@@ -75,7 +75,7 @@ class Ledger(abc.ABC):
         >>> from jaxacct import Gaussian
         >>> from jaxacct.filters import ZCDPFilter
         >>> _, generous = ZCDPFilter(100.0, 1e-5).spend(Gaussian(5.0))
-        >>> ZCDPFilter(1.0, 1e-5).continued(generous)
+        >>> ZCDPFilter(1.0, 1e-5).resume(generous)
         ZCDPFilter(conversion='optimal', budget=0.030511, total=0.0200001, delta_budget=0, ...
         """
         if _kind(spent) != _kind(self):

@@ -405,7 +405,7 @@ class PrivateGradients:
         # is this object's, whatever ledger the state brings.
         self._check(state)
         multiplier, runs = self._gradient_noise(noise), runs_begun(self.sampler, state.step)
-        before = self.ledger.continued(state.ledger)  # type: ignore[arg-type]
+        before = self.ledger.resume(state.ledger)  # type: ignore[arg-type]
         state = dataclasses.replace(state, ledger=before)
         ledger: PlannedLedger | Ledger
         if isinstance(before, PlannedLedger):
@@ -463,11 +463,14 @@ class PrivateGradients:
         """
         entries: dict[str, Any] = {
             "sampler": drawn_by(self.sampler),
-            "noise": correlation(self.sampler) if isinstance(self.sampler, Correlated) else None,
+            "noise": None,
             "rule": jax.tree.structure(self.rule),
             "norms": [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(self.rule) if is_concrete(leaf)],
             "ledger": self.ledger,
         }
+        if isinstance(self.sampler, Correlated):
+            with jax.core.eval_context():  # the first use may be in a trace
+                entries["noise"] = correlation(self.sampler)
         if self.plan is not None:
             plan = self.plan
             entries["plan"] = (plan.noise_multiplier, plan.steps, plan.epsilon, plan.delta, plan.queries)

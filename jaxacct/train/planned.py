@@ -59,7 +59,7 @@ class PlannedLedger:
         granted = (more >= 0) & (more <= self.remaining())
         return granted, dataclasses.replace(self, made=jnp.where(granted, self.made + more, self.made))
 
-    def continued(self, spent: PlannedLedger) -> PlannedLedger:
+    def resume(self, spent: PlannedLedger) -> PlannedLedger:
         """Returns this ledger after the runs that another one of a plan of as many has granted.
 
         Raises ValueError where ``spent`` is of another plan, or no such ledger.

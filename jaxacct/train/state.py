@@ -106,10 +106,12 @@ class Evaluation(_Look):
         epsilon: the ledger's so far, an upper bound.
         metrics: private means over the updates since the record before, by name; none without
             :class:`~jaxacct.train.metrics.Metrics`.
+        plan: the run's plan, None without one; beside the tuple's entries, as is
+        paid: the number of updates that were paid for until then, lost ones as well.
     """
 
-    _plan: Plan | None = None
-    _paid: int = 0
+    plan: Plan | None = None
+    paid: int = 0
 
     @functools.cached_property
     def epsilon_so_far(self) -> float:
@@ -120,13 +122,8 @@ class Evaluation(_Look):
         there is no plan, and with correlated noise, whose steps are one release. Computed when it is first asked for:
         milliseconds for Poisson samples, and up to a minute where an accountant does not converge.
         """
-        so_far = None if self._plan is None else self._plan.epsilon_so_far(self._paid)
+        so_far = None if self.plan is None else self.plan.epsilon_so_far(self.paid)
         return self.epsilon if so_far is None else so_far
-
-    def _of_plan(self, plan: Plan | None, paid: int) -> Evaluation:
-        """Returns the same look, at a run of that plan, of which ``paid`` updates are paid for."""
-        self._plan, self._paid = plan, paid
-        return self
 
 
 class Progress(NamedTuple):

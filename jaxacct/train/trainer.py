@@ -418,7 +418,8 @@ class DPTrainer(Sealed):
                 means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
                 sums = self._state.metrics
                 record = Evaluation(self.steps, accuracy, self.spent_epsilon, means)
-                history.append(record._of_plan(self.plan, self.steps + self._progress.lost_steps))
+                record.plan, record.paid = self.plan, self.steps + self._progress.lost_steps
+                history.append(record)
                 if on_evaluation is not None:
                     on_evaluation(history[-1])
             # After the record, so that what has been paid for is shown before the run ends with an error.
@@ -539,7 +540,7 @@ class DPTrainer(Sealed):
         """
         if not isinstance(state, TrainState):
             raise TypeError(f"state is a {type(state).__name__}: give a state of a DPTrainer.")
-        ledger = self._state.ledger.continued(state.ledger)
+        ledger = self._state.ledger.resume(state.ledger)
         if jax.tree.structure(dataclasses.replace(state, ledger=ledger)) != jax.tree.structure(self._state):
             raise ValueError(
                 "state is of a trainer with another model, optimizer, rule or policy: give one that this trainer made."

@@ -191,6 +191,9 @@ def test_the_memory_of_correlated_noise_is_of_the_same_parameters():
     batches = CyclicPoissonSampler(len(X), 2, 0.5, 12)
     private = planned(sampler=Correlated(batches, ja.strategies.square_root(2), 10))
     state = private.start(1, jnp.zeros(4))
+    same = dataclasses.replace(private)  # as after a restart: its first use is in a trace, of a state that was restored
+    step = jax.eval_shape(same.noise, jnp.zeros(4), state, ClippedSum(jnp.zeros(4), jnp.zeros(())))
+    assert step[0].shape == (4,)
     for wrong in (state, dataclasses.replace(state, noise=None)):
         with pytest.raises(ValueError, match="start it with the parameters"):
             private.noise(jnp.zeros(3), wrong, TOTAL)
@@ -219,8 +222,8 @@ def test_a_trainer_spends_its_own_budget_from_whatever_state():
     spent = few.state.ledger
     while bool((granted := spent.spend(few.mechanism))[0]):
         _, spent = granted
-    state = dataclasses.replace(few.state, ledger=many.state.ledger.continued(spent))
-    assert many.state.ledger.continued(spent).would_grant(few.mechanism)
+    state = dataclasses.replace(few.state, ledger=many.state.ledger.resume(spent))
+    assert many.state.ledger.resume(spent).would_grant(few.mechanism)
     granted, after = few.step(state)
     assert not granted
     assert after.step == 0

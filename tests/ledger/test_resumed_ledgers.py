@@ -24,7 +24,7 @@ def test_budgets_are_its_own_and_the_sums_are_the_others(name):
     cheap, dear = (ja.PureDP(0.1), ja.PureDP(5.0)) if name == "approximate" else (ja.Gaussian(9.0), ja.Gaussian(0.5))
     granted, other = other.spend(cheap)
     assert granted
-    found = jax.jit(lambda ours, other: ours.continued(other))(ours, other)
+    found = jax.jit(lambda ours, other: ours.resume(other))(ours, other)
     for field in dataclasses.fields(found.state):
         source = ours if "budget" in field.name or field.name.removeprefix("log_inverse_") == "delta" else other
         for leaf, expected in zip(
@@ -41,4 +41,4 @@ def test_budgets_are_its_own_and_the_sums_are_the_others(name):
 )
 def test_a_ledger_of_another_kind_or_of_other_orders_is_refused(spent):
     with pytest.raises(ValueError, match="of other settings than this RenyiFilter"):
-        RenyiFilter(1.0, 1e-5, orders=(2.0, 9.0)).continued(spent)
+        RenyiFilter(1.0, 1e-5, orders=(2.0, 9.0)).resume(spent)
