@@ -447,7 +447,8 @@ class PrivateGradients:
         """Raises where ``state`` is none, or is known to be that of an object of other settings."""
         if not isinstance(state, PrivateState):
             raise TypeError(f"state is a {type(state).__name__}: give what start or the last gradient returned.")
-        same = jax.tree.structure(state.rule) == jax.tree.structure(self.rule) and np.shape(state.owner) == (8,)
+        structures: list[Any] = [jax.tree.structure(state.rule), jax.tree.structure(self.rule)]
+        same = structures[0] == structures[1] and np.shape(state.owner) == (8,)
         if not same or (is_concrete(state.owner) and not np.array_equal(state.owner, self._digest)):
             raise ValueError(
                 "state was begun by PrivateGradients of other settings, whose key and count it has: give what start or "
@@ -510,10 +511,9 @@ def _check_sum(clipped: Any, like: PyTree, name: str) -> None:
     """Raises where ``clipped`` is no clipped sum of the structure and shapes of ``like``."""
     if not isinstance(clipped, ClippedSum):
         raise TypeError(f"{name} a {type(clipped).__name__}: give what clip or sum returned.")
-    (found, shapes), (structure, wanted) = (
-        (jax.tree.structure(tree), [np.shape(leaf) for leaf in jax.tree.leaves(tree)]) for tree in (clipped.total, like)
-    )
-    if found != structure or shapes != wanted or np.shape(clipped.unclipped):
+    structures: list[Any] = [jax.tree.structure(clipped.total), jax.tree.structure(like)]
+    shapes, wanted = ([np.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (clipped.total, like))
+    if structures[0] != structures[1] or shapes != wanted or np.shape(clipped.unclipped):
         unlike = f"shapes {shapes}, and not {wanted}" if shapes != wanted else "another structure"
         raise ValueError(f"{name} a sum of {unlike[:300]}: give the sum of gradients by the same parameters.")
 

@@ -541,11 +541,12 @@ class DPTrainer(Sealed):
         if not isinstance(state, TrainState):
             raise TypeError(f"state is a {type(state).__name__}: give a state of a DPTrainer.")
         ledger = self._state.ledger.resume(state.ledger)
-        if jax.tree.structure(dataclasses.replace(state, ledger=ledger)) != jax.tree.structure(self._state):
+        state = dataclasses.replace(state, ledger=ledger)
+        structures: list[Any] = [jax.tree.structure(state), jax.tree.structure(self._state)]
+        if structures[0] != structures[1]:
             raise ValueError(
                 "state is of a trainer with another model, optimizer, rule or policy: give one that this trainer made."
             )
-        state = dataclasses.replace(state, ledger=ledger)
         return self.program.step(state, self._present_curve(), self._constants, self.data)
 
     def foreseen(self, steps: int) -> tuple[Any, int]:
