@@ -157,7 +157,7 @@ class DPTrainer(Sealed):
         microbatch_size: examples whose gradients are held in memory at a time, on each device; the default is for a
             CPU's caches. Lower it where memory runs out, raise it for an accelerator. Blocks of padding alone are left
             out, so that a step's time tells how many examples were drawn, in blocks; the guarantee does not speak of
-            time. None: the whole batch, padding included.
+            time. Metrics are measured for as many at a time. None: the whole batch, padding included.
         ghost: whether to leave out the gradients of single examples where norms follow without them: the same sums up
             to rounding, in less time and memory. False where a layer's rule is doubted, to compare.
         devices: over which a batch's rows are dealt. None: one. Noise is added once, to the sum over all of them.
