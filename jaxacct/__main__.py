@@ -10,7 +10,7 @@ def console() -> None:
     try:
         from jaxacct.cli import main
 
-        code = main(alone=True)
+        code = main()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left to do is to end
     except KeyboardInterrupt:
         os.write(2, b"jaxacct: interrupted.\n")

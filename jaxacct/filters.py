@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import jax
@@ -31,7 +31,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 from jaxacct import convert, rdp, validation
 from jaxacct.convert import METHODS
 from jaxacct.convert.renyi import Orders, ToEpsilon, float64_leaf
-from jaxacct.ledger import Ledger, RenyiLedger, RenyiState, checked_orders, open_sums, read_sum
+from jaxacct.ledger import FIXED, Ledger, RenyiLedger, RenyiState, checked_orders, open_sums, read_sum
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, parts_of
 from jaxacct.menus.filter import MenuFilter
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
@@ -81,11 +81,11 @@ class AdditiveState:
         log_inverse_delta (): log(1/delta) of the conversion to epsilon.
     """
 
-    budget: RoundedSum
+    budget: RoundedSum = field(metadata=FIXED)
     total: RoundedSum
-    delta_budget: RoundedSum
+    delta_budget: RoundedSum = field(metadata=FIXED)
     delta_total: RoundedSum
-    log_inverse_delta: RoundedSum
+    log_inverse_delta: RoundedSum = field(metadata=FIXED)
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)

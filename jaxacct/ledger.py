@@ -9,8 +9,8 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,10 @@ from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.outward import rounded_up
 from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise
+
+FIXED = {"fixed": True}
+"""Metadata of the fields of a ledger's state that no spending changes: budgets, and the delta that they hold at. A
+field without it comes from whatever state is resumed: of a budget that would be whatever budget somebody brings."""
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -60,6 +64,31 @@ class Ledger(abc.ABC):
         """Returns whether :meth:`spend` would grant, spending nothing."""
         return self.spend(mechanism, steps, relation=relation)[0]
 
+    def resume(self, spent: Ledger) -> Self:
+        """Returns this ledger, with its own budget, after what another one of the same settings has spent.
+
+        It is for a state that was saved, or handed around: a budget that comes with it does not count. Works under
+        ``jit``.
+
+        Raises ValueError where ``spent`` is of another kind, or has other settings or shapes.
+
+        >>> from jaxacct import Gaussian
+        >>> from jaxacct.filters import ZCDPFilter
+        >>> _, generous = ZCDPFilter(100.0, 1e-5).spend(Gaussian(5.0))
+        >>> ZCDPFilter(1.0, 1e-5).resume(generous)
+        ZCDPFilter(conversion='optimal', budget=0.030511, total=0.0200001, delta_budget=0, ...
+        """
+        if _kind(spent) != _kind(self):
+            raise ValueError(
+                f"spent is a {type(spent).__name__} of other settings than this {type(self).__name__}: what it counts "
+                "is not what this one's budget is of. Give one that was made with the same settings."
+            )
+        state = self.state
+        if not is_dataclass(state):
+            return self._with(spent.state)
+        own = {entry.name: getattr(state, entry.name) for entry in fields(state) if entry.metadata.get("fixed", False)}
+        return self._with(replace(spent.state, **own))
+
     def __repr__(self) -> str:
         parts = [(entry.name, getattr(self, entry.name)) for entry in fields(self)[1:]]
         state = self.state
@@ -87,6 +116,11 @@ class Ledger(abc.ABC):
     def tree_unflatten(cls, settings: tuple[Hashable, ...], children: tuple[PyTree, ...]) -> Self:
         """Returns the ledger with these settings and this state: for JAX."""
         return object.__new__(cls)._fill(*children, *settings)
+
+
+def _kind(ledger: object) -> tuple[Any, list[tuple[int, ...]]]:
+    """Returns the structure of a ledger, with its settings, and the shapes of what it counts."""
+    return jax.tree.structure(ledger), [np.shape(leaf) for leaf in jax.tree.leaves(ledger)]
 
 
 def _short(value: object) -> str:
@@ -117,9 +151,9 @@ class RenyiState:
         log_inverse_delta (): log(1/delta), rounded up.
     """
 
-    budget: RoundedSum | None
+    budget: RoundedSum | None = field(metadata=FIXED)
     total: RoundedSum
-    log_inverse_delta: RoundedSum
+    log_inverse_delta: RoundedSum = field(metadata=FIXED)
 
 
 @compiled(static=("orders",))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import jax
@@ -25,7 +25,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int, Int32
 from jaxacct import convert, validation
 from jaxacct.convert.renyi import float64_leaf
 from jaxacct.filters import Cost, check_mechanism_delta, square, total_cost
-from jaxacct.ledger import Ledger, RenyiLedger, RenyiState, checked_orders, open_sums, read_sum
+from jaxacct.ledger import FIXED, Ledger, RenyiLedger, RenyiState, checked_orders, open_sums, read_sum
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, parts_of
 from jaxacct.menus.filter import MenuOdometer
 from jaxacct.numerics.arithmetic import roundoff
@@ -351,8 +351,8 @@ class TimeUniformState:
     variance: RoundedSum
     drift: RoundedSum
     delta_total: RoundedSum
-    delta_budget: RoundedSum
-    log_inverse_delta: RoundedSum
+    delta_budget: RoundedSum = field(metadata=FIXED)
+    log_inverse_delta: RoundedSum = field(metadata=FIXED)
     start: Float32[Array, ""]
 
 

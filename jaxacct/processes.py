@@ -6,8 +6,10 @@ In reading order: :func:`progress`, a bar on a terminal and, in a log, a line no
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import datetime
+import inspect
 import math
 import os
 import signal
@@ -157,11 +159,12 @@ class Interrupts:
     whose errors nobody can catch, such as JAX's in the garbage collector, the exception is printed and forgotten, and
     the program goes on as if nobody had pressed Ctrl-C. A flag is not forgotten.
 
+    An import that the block began is not torn in two, as the state that C code sets up there does not survive an
+    exception: the first Ctrl-C is raised once it is done, a second one at once.
+
     Args:
         deferred: whether the block looks at :attr:`asked` itself, where nothing is half done, and only a second Ctrl-C
             raises at once. Otherwise the first one does.
-        ends: whether a Ctrl-C during an import ends the process with code 130, as the state that C code sets up there
-            does not survive an exception.
 
     It has an effect only where the main thread enters it, as signals go to that thread, and only in place of Python's
     own handler or that of a block around it: a caller's own handler stays.
@@ -171,9 +174,11 @@ class Interrupts:
     False
     """
 
-    def __init__(self, *, deferred: bool = False, ends: bool = False) -> None:
-        self.asked, self.deferred, self.ends = False, deferred, ends
+    def __init__(self, *, deferred: bool = False) -> None:
+        self.asked, self.deferred = False, deferred
         self._before: Any = None
+        self._within: FrameType | None = None
+        self._is_sent_again = False
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -182,28 +187,48 @@ class Interrupts:
             if isinstance(around, Interrupts) and around.asked:  # the exception was lost
                 raise KeyboardInterrupt
             if before is signal.default_int_handler or isinstance(around, Interrupts):
+                here = inspect.currentframe()
+                self._within = None if here is None else here.f_back
                 self._before = signal.signal(signal.SIGINT, self._note)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
+        self._within = None
         if self.asked and kind is None:
             raise KeyboardInterrupt
 
     def again(self) -> None:
         """Sends Ctrl-C's signal once more, from any thread, unless the block is over or one inside it handles it."""
         main = threading.main_thread().ident
-        if signal.getsignal(signal.SIGINT) == self._note and main is not None and hasattr(signal, "pthread_kill"):
-            signal.pthread_kill(main, signal.SIGINT)  # this ends a wait of the main thread, too
+        if signal.getsignal(signal.SIGINT) == self._note and main is not None:
+            self._is_sent_again = True
+            if hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(main, signal.SIGINT)  # this ends a wait of the main thread, too
+            else:
+                _thread.interrupt_main()
+
+    def soon(self) -> None:
+        """Sends it once more in a moment, from a thread that nothing waits for."""
+        timer = threading.Timer(0.05, self.again)
+        timer.daemon = True
+        timer.start()
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
-        # Up the stack of the main thread, frame by frame: is it inside an import?
-        while self.ends and frame is not None:
-            if frame.f_code.co_filename.startswith("<frozen importlib"):
-                os.write(2, b"jaxacct: interrupted.\n")
-                os._exit(130)
-            frame = frame.f_back
+        is_first = not self.asked or self._is_sent_again
+        self._is_sent_again = False
         at_once, self.asked = self.asked or not self.deferred, True
-        if at_once:
+        if at_once and is_first and self._is_importing(frame):
+            self.soon()
+        elif at_once:
             raise KeyboardInterrupt
+
+    def _is_importing(self, frame: FrameType | None) -> bool:
+        """Returns whether the main thread is inside an import that began within the block."""
+        # Up the stack, frame by frame, to that which entered the block: it may itself be a module being imported.
+        while frame is not None and frame is not self._within:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                return True
+            frame = frame.f_back
+        return False

@@ -13,7 +13,6 @@ import errno
 import os
 import platform
 import sys
-import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -26,9 +25,9 @@ from jaxacct.cli.doctor import keep_compilations
 from jaxacct.processes import Interrupts
 
 
-def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
-    """Runs the command line and returns the exit code; ``alone`` in its process, the command may end it on Ctrl-C."""
-    interrupts, name = Interrupts(ends=alone), "jaxacct"
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit code."""
+    interrupts, name = Interrupts(), "jaxacct"
     try:
         with _as_a_command(interrupts), interrupts:
             parsed = build_parser().parse_args(arguments)
@@ -68,7 +67,7 @@ def _as_a_command(interrupts: Interrupts) -> Iterator[None]:
         if not (interrupts.asked and issubclass(what.exc_type, KeyboardInterrupt)):
             unraisable(what)
         else:
-            threading.Timer(0.05, interrupts.again).start()
+            interrupts.soon()
 
     def note_printing(kind: type[BaseException], *rest: Any) -> None:
         """Called where C prints an error on its way to another one, as NumPy's import does."""

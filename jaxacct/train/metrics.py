@@ -86,6 +86,8 @@ class Metrics:
         validation.check_number(self.share, "share")
         if not 0 < self.share < 1:
             raise ValueError(f"share = {self.share} is no part of a step: give a number between 0 and 1.")
+        if not isinstance(self.measures, Mapping):
+            raise TypeError(f"measures = {self.measures!r}: give a dictionary of names and pairs, (function, bound).")
         if not self.measures and not self.clipped:
             raise ValueError("measures = {} and clipped = False: nothing is asked; leave metrics out.")
         if CLIPPED in self.measures:
@@ -96,7 +98,9 @@ class Metrics:
         for name, measure in self.measures.items():
             if not (isinstance(measure, tuple) and len(measure) == 2):
                 raise TypeError(f"measures has {measure!r} for {name!r}: give a pair, (function, bound).")
-            _, bound = measure
+            function, bound = measure
+            if not callable(function):
+                raise TypeError(f"measures has {function!r} for {name!r}, which is no function of a model and example.")
             validation.check_positive(bound, f"bound of {name!r}")
         object.__setattr__(self, "measures", dict(self.measures))
 
@@ -139,6 +143,7 @@ class Metrics:
         *,
         noise_multiplier: float,
         expected_batch_size: float,
+        microbatch_size: int | None = None,
     ) -> dict[str, Float32[Array, ""]]:
         """Returns ``sums`` with the noisy means of a batch added.
 
@@ -151,8 +156,9 @@ class Metrics:
             unclipped: the centred count of :func:`~jaxacct.train.clip_and_sum` on the same batch.
             noise_multiplier: what the step is accounted at.
             expected_batch_size: a public number.
+            microbatch_size: examples that are measured at a time: memory and time only. None: all.
         """
-        found = map_rows(functools.partial(self.fractions, model), examples, None) if self.measures else []
+        found = map_rows(functools.partial(self.fractions, model), examples, microbatch_size) if self.measures else []
         noise = standard_normal(key, (len(self.names),))
         means = self._means(found, mask, unclipped, noise, noise_multiplier, expected_batch_size)
         return {name: sums[name] + mean.astype(jnp.float32) for name, mean in zip(self.names, means, strict=True)}

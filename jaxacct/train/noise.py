@@ -109,10 +109,17 @@ def privatize_step(
     z is the noise that ``privatize`` adds with this key, in units of the clipping norm: the norm may change on the way.
     Without a strategy there is no state.
 
-    Raises TypeError where numbers of the state are not float64 as :func:`start` makes them.
+    Raises TypeError where numbers of the state are not float64 as :func:`start` makes them; ValueError where it is of
+    other parameters, or of another strategy.
     """
     if strategy is not None:
         made = jax.tree.leaves(jax.eval_shape(lambda: start(strategy, total)))
+        shapes, wanted = [np.shape(leaf) for leaf in jax.tree.leaves(state)], [like.shape for like in made]
+        if shapes != wanted:
+            raise ValueError(
+                f"the state of correlated noise has shapes {str(shapes)[:200]}, where this sum and strategy need "
+                f"{str(wanted)[:200]}: start it with the parameters that are trained."
+            )
         # A state may have been saved and restored: rounded numbers would no longer cancel earlier noise.
         for leaf, like in zip(jax.tree.leaves(state), made, strict=True):
             if jnp.issubdtype(like.dtype, jnp.floating) and leaf.dtype != like.dtype:

@@ -18,9 +18,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
@@ -29,8 +30,9 @@ import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import NamedSharding
-from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree, UInt32
 
+from jaxacct.filters import MenuFilter
 from jaxacct.ledger import Ledger
 from jaxacct.numerics.precision import is_concrete
 from jaxacct.strategies import NoiseState, Strategy
@@ -38,21 +40,22 @@ from jaxacct.train import noise as noises
 from jaxacct.train.clipping import ClippedSum, ClippingRule, query
 from jaxacct.train.clipping.query import added_up, check_loss
 from jaxacct.train.clipping.rows import Shards
-from jaxacct.train.copies import owned_settings
+from jaxacct.train.copies import as_words, owned_settings
 from jaxacct.train.keys import run_key
 from jaxacct.train.models import takes_key
 from jaxacct.train.noise import check_release, deviation_of_mean, privatize_step, start
 from jaxacct.train.planned import Plan, PlannedLedger
 from jaxacct.train.sampling import Correlated, Sampler
+from jaxacct.train.sampling.correlated import drawn_by
 from jaxacct.train.sampling.sampler import Batch, check_num_examples
-from jaxacct.train.settings import plan_spending, public_size, rule_of
+from jaxacct.train.settings import check_placement, plan_spending, public_size, rule_of
 from jaxacct.train.sources import source_of
 from jaxacct.train.state import PrivateState
 from jaxacct.train.step import SAMPLE, loss_of_row, runs_begun, strongly_typed, with_noise
-from jaxacct.train.trainer import DPTrainer
+from jaxacct.train.trainer import DPTrainer, correlation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one is equal to itself alone: a loss, or a rule with arrays, may have no hash
 class PrivateGradients:
     """Private gradients of any loss of a pytree of parameters; made by :meth:`planned` or :meth:`paid_by`.
 
@@ -81,8 +84,14 @@ class PrivateGradients:
     examples tell before the first gradient whether the loss mixes examples (:mod:`jaxacct.train.clipping.rows`); of
     gradients that the loop forms itself nobody can tell.
 
+    A state belongs to the settings that began it: plan, ledger, sampler and rule. An object of the same settings takes
+    it, in another process as well, and one of other settings refuses it. Of a ledger that a state brings only what was
+    spent counts: the budget is the object's. A state that was used before, or is older than the last gradient (which a
+    restored one may be), nobody can tell from one that was not: save the next state before its gradient is used.
+
     Raises ValueError where there is neither a plan nor a sampler and a ledger, or the sampler's steps are not paid for
-    one by one; TypeError where the ledger does not pay for noise that is chosen.
+    one by one; TypeError where the ledger does not pay for noise that is chosen; either where a setting is out of
+    range.
 
     >>> private = PrivateGradients.planned(lambda w, x: jnp.sum((w - x) ** 2), 1000, epsilon=2.0, delta=1e-5,
     ...                                    epochs=4, expected_batch_size=100, clip_norm=1.0)
@@ -100,17 +109,27 @@ class PrivateGradients:
     microbatch_size: int | None = None
     ghost: bool = True
     sharding: NamedSharding | None = None
-    specs: PyTree | None = field(default=None, compare=False)
-    sampler: Sampler = field(default=None)  # type: ignore[assignment]
-    ledger: PlannedLedger | Ledger = field(default=None, compare=False)  # type: ignore[assignment]
+    specs: PyTree | None = None
+    sampler: Sampler = None  # type: ignore[assignment]
+    ledger: PlannedLedger | Ledger = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        if not (self.loss is None or callable(self.loss)):
+            raise TypeError(f"loss = {self.loss!r} is a {type(self.loss).__name__}: give a function, or None.")
+        if not (self.plan is None or isinstance(self.plan, Plan)):
+            raise TypeError(f"plan is a {type(self.plan).__name__}: use PrivateGradients.planned, which makes one.")
+        rule_of(self.rule)
+        check_placement(self.microbatch_size, self.ghost, None, None)
+        if not (self.sharding is None or isinstance(self.sharding, NamedSharding)):
+            raise TypeError(f"sharding is a {type(self.sharding).__name__}: give a NamedSharding, or None.")
         if self.plan is not None:
             ledger = PlannedLedger.of(self.plan.runs, certified=float(self.plan.certified.upper))
             object.__setattr__(self, "sampler", self.plan.sampler)
             object.__setattr__(self, "ledger", ledger)
         elif self.sampler is None or self.ledger is None:
             raise ValueError("plan is None: give a sampler and a ledger that pays, or PrivateGradients.planned(...).")
+        elif not hasattr(self.sampler, "steps_per_run"):
+            raise TypeError(f"sampler is a {type(self.sampler).__name__}: give one of jaxacct.train.sampling.")
         elif isinstance(self.sampler, Correlated):
             raise ValueError("sampler is of correlated noise, whose steps are one mechanism: give a plan of all of it.")
         elif self.sampler.steps_per_run > 1:
@@ -252,11 +271,16 @@ class PrivateGradients:
             noise = start(self.sampler.strategy, params)
         rule = jax.tree.map(strongly_typed, self.rule)
         return PrivateState(
-            ledger=self.ledger, rule=rule, step=jnp.zeros((), jnp.int32), key=run_key(seed), noise=noise
-        )
+            ledger=self.ledger, rule=rule, step=jnp.zeros((), jnp.int32), key=run_key(seed),
+            owner=jnp.asarray(self._digest), noise=noise,
+        )  # fmt: skip
 
     def batch(self, state: PrivateState) -> Batch:
-        """Returns the indices of the step's examples, in a fixed number of rows, and which rows are real."""
+        """Returns the indices of the step's examples, in a fixed number of rows, and which rows are real.
+
+        Raises ValueError where an object of other settings began the state; TypeError where it is none.
+        """
+        self._check(state)
         return self.sampler.sample(jax.random.fold_in(state.key, SAMPLE), state.step)
 
     def noise_deviation(self, state: PrivateState) -> Float32[Array, ""]:
@@ -264,6 +288,7 @@ class PrivateGradients:
 
         Raises ValueError where there is no plan, or its noise is correlated: each step has another deviation.
         """
+        self._check(state)
         if isinstance(self.sampler, Correlated):
             raise ValueError("plan is of correlated noise, whose deviation differs from step to step.")
         return deviation_of_mean(self.gradient_noise, state.rule.sensitivity, self.sampler.expected_batch_size)
@@ -289,8 +314,10 @@ class PrivateGradients:
             indices (rows,): of the examples, for a loss with a key on a part of the batch; None: those of the batch.
 
         Raises ValueError where mask and examples differ in their rows or have more than a batch, the loss mixes
-        examples, or ``indices`` are missing.
+        examples, ``indices`` are missing, or an object of other settings began the state; TypeError where an argument
+        is of a wrong kind.
         """
+        self._check(state)
         rows = self.sampler.capacity
         if np.size(mask) > rows:
             raise ValueError(f"mask has {np.size(mask)} rows, and a batch {rows}: its rows would outweigh their noise.")
@@ -312,16 +339,26 @@ class PrivateGradients:
         )  # fmt: skip
 
     def sum(self, parts: Iterable[ClippedSum]) -> ClippedSum:
-        """Returns the clipped sums of parts of one batch, of microbatches or processes, added up; each row in one."""
-        return added_up(tuple(parts))
+        """Returns the clipped sums of parts of one batch, of microbatches or processes, added up; each row in one.
+
+        Raises TypeError where a part is no such sum; ValueError where there is none, or they are of other parameters.
+        """
+        summed = tuple(parts)
+        if not summed:
+            raise ValueError("parts is empty: give what clip returned for each part of the batch.")
+        for part in summed:
+            _check_sum(part, summed[0].total, "parts has")
+        return added_up(summed)
 
     def noise(
         self, params: PyTree, state: PrivateState, clipped: ClippedSum, *, noise_multiplier: ArrayLike | None = None
     ) -> tuple[PyTree, PrivateState]:
         """Returns the noisy mean of a batch's clipped gradients, and the state after it; the ledger pays first.
 
-        Arguments and results are those of :meth:`gradient`, which is this of :meth:`clip`.
+        Arguments and results are those of :meth:`gradient`, which is this of :meth:`clip`. Also raises ValueError or
+        TypeError where ``clipped`` is no sum by these parameters.
         """
+        _check_sum(clipped, params, "clipped is")
         return self._pay(params, state, noise_multiplier, lambda: clipped)
 
     def gradient(
@@ -343,9 +380,9 @@ class PrivateGradients:
             noise_multiplier: of this step, all that it releases counted, under :meth:`paid_by` alone.
 
         Returns:
-            A pytree like ``params``, in their dtypes. When the plan's steps are made, or the ledger refuses: zeros,
-            without a look at the data, and the state as it was; ValueError where that is known before (outside
-            ``jit``).
+            A pytree like ``params``, in their dtypes. When the plan's steps are made, the ledger refuses, or an object
+            of other settings began the state: zeros, without a look at the data, and the state as it was; ValueError
+            where that is known before (outside ``jit``).
         """
 
         def clip_examples() -> ClippedSum:
@@ -364,14 +401,29 @@ class PrivateGradients:
         self, params: PyTree, state: PrivateState, noise: ArrayLike | None, clipped: Callable[[], ClippedSum]
     ) -> tuple[PyTree, PrivateState]:
         """Returns the noisy mean of ``clipped()`` and the state after it where the ledger grants the step."""
-        # The ledger pays before ``clipped`` looks at the data; a traced refusal takes the branch of zeros.
+        # The ledger pays before ``clipped`` looks at the data; a traced refusal takes the branch of zeros. The budget
+        # is this object's, whatever ledger the state brings.
+        self._check(state)
         multiplier, runs = self._gradient_noise(noise), runs_begun(self.sampler, state.step)
+        before = self.ledger.resume(state.ledger)  # type: ignore[arg-type]
+        state = dataclasses.replace(state, ledger=before)
         ledger: PlannedLedger | Ledger
-        if isinstance(state.ledger, PlannedLedger):
-            granted, ledger = state.ledger.spend(runs)
+        if isinstance(before, PlannedLedger):
+            granted, ledger = before.spend(runs)
+            # A state whose parts were saved at different times may be within a run that was never paid for.
+            begun = state.step // self.sampler.steps_per_run
+            known = (state.step >= 0) & (~granted | (begun < ledger.made))
+            if is_concrete(known) and not known:
+                raise ValueError(
+                    f"state is at step {state.step}, and its ledger has paid for {before.made} runs: they are of "
+                    "different states. Restore both from one."
+                )
+            granted &= known
         else:
             mechanism = self.sampler.mechanism(noise)  # type: ignore[arg-type]
-            granted, ledger = state.ledger.spend(mechanism, runs, relation=self.sampler.relation)
+            granted, ledger = before.spend(mechanism, runs, relation=self.sampler.relation)
+        if not is_concrete(state.owner):
+            granted &= jnp.all(state.owner == self._digest)
         if is_concrete(granted) and not granted:
             if self.plan is not None:
                 raise ValueError(f"state has made all {self.steps} steps of its plan: plan more epochs to begin with.")
@@ -390,6 +442,44 @@ class PrivateGradients:
         if is_concrete(granted):
             return release(state)
         return jax.lax.cond(granted, release, lambda state: (jax.tree.map(jnp.zeros_like, params), state), state)
+
+    def _check(self, state: PrivateState) -> None:
+        """Raises where ``state`` is none, or is known to be that of an object of other settings."""
+        if not isinstance(state, PrivateState):
+            raise TypeError(f"state is a {type(state).__name__}: give what start or the last gradient returned.")
+        structures: list[Any] = [jax.tree.structure(state.rule), jax.tree.structure(self.rule)]
+        same = structures[0] == structures[1] and np.shape(state.owner) == (8,)
+        if not same or (is_concrete(state.owner) and not np.array_equal(state.owner, self._digest)):
+            raise ValueError(
+                "state was begun by PrivateGradients of other settings, whose key and count it has: give what start or "
+                "the last gradient of this object returned, or of one that was made with the same settings."
+            )
+
+    @functools.cached_property
+    def _digest(self) -> UInt32[np.ndarray, 8]:
+        """Digest of all settings that what a state has spent depends on.
+
+        As :func:`.fingerprint` of a trainer it has nothing of the loss, which may change from step to step, and tells
+        numbers by the digits that are shown, which another machine finds as well.
+        """
+        entries: dict[str, Any] = {
+            "sampler": drawn_by(self.sampler),
+            "noise": None,
+            "rule": jax.tree.structure(self.rule),
+            "norms": [np.asarray(leaf).tolist() for leaf in jax.tree.leaves(self.rule) if is_concrete(leaf)],
+            "ledger": self.ledger,
+        }
+        if isinstance(self.sampler, Correlated):
+            with jax.core.eval_context():  # the first use may be in a trace
+                entries["noise"] = correlation(self.sampler)
+        if self.plan is not None:
+            plan = self.plan
+            entries["plan"] = (plan.noise_multiplier, plan.steps, plan.epsilon, plan.delta, plan.queries)
+            del entries["ledger"]
+        elif isinstance(self.ledger, MenuFilter):
+            entries["menu"] = self.ledger.menu.fingerprint()
+        text = "\n".join(f"{name}: {as_words(value)}" for name, value in entries.items())
+        return np.frombuffer(hashlib.sha256(text.encode()).digest(), "<u4").astype(np.uint32)
 
     def _gradient_noise(self, noise: ArrayLike | None) -> ArrayLike:
         """Returns the noise multiplier of the gradients in a step of noise multiplier ``noise``, None under a plan."""
@@ -417,6 +507,17 @@ class PrivateGradients:
         return lambda params, example, _: loss(params, *example), False
 
 
+def _check_sum(clipped: Any, like: PyTree, name: str) -> None:
+    """Raises where ``clipped`` is no clipped sum of the structure and shapes of ``like``."""
+    if not isinstance(clipped, ClippedSum):
+        raise TypeError(f"{name} a {type(clipped).__name__}: give what clip or sum returned.")
+    structures: list[Any] = [jax.tree.structure(clipped.total), jax.tree.structure(like)]
+    shapes, wanted = ([np.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (clipped.total, like))
+    if structures[0] != structures[1] or shapes != wanted or np.shape(clipped.unclipped):
+        unlike = f"shapes {shapes}, and not {wanted}" if shapes != wanted else "another structure"
+        raise ValueError(f"{name} a sum of {unlike[:300]}: give the sum of gradients by the same parameters.")
+
+
 def _products(params: PyTree, gradient: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf, slope: jnp.sum(leaf * slope.astype(leaf.dtype)), params, gradient)
 
@@ -438,7 +539,10 @@ def _check_once(private: PrivateGradients, random: bool, rows: int, structure: A
     row = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), given)
     with jax.core.eval_context():
         loss, _ = private._loss(len(given[0]))
-        state = PrivateState(ledger=private.ledger, rule=private.rule, step=jnp.zeros((), jnp.int32), key=run_key(0))
+        state = PrivateState(
+            ledger=private.ledger, rule=private.rule, step=jnp.zeros((), jnp.int32), key=run_key(0),
+            owner=private._digest,  # type: ignore[arg-type]
+        )  # fmt: skip
         with contextlib.suppress(jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError):
             check_loss(
                 loss_of_row(loss, state, random=random), params, row, rows, microbatch_size=private.microbatch_size,

@@ -59,6 +59,16 @@ class PlannedLedger:
         granted = (more >= 0) & (more <= self.remaining())
         return granted, dataclasses.replace(self, made=jnp.where(granted, self.made + more, self.made))
 
+    def resume(self, spent: PlannedLedger) -> PlannedLedger:
+        """Returns this ledger after the runs that another one of a plan of as many has granted.
+
+        Raises ValueError where ``spent`` is of another plan, or no such ledger.
+        """
+        if not isinstance(spent, PlannedLedger) or spent.runs != self.runs:
+            found = f"{spent.runs} runs" if isinstance(spent, PlannedLedger) else f"kind {type(spent).__name__}"
+            raise ValueError(f"the ledger of {found} is not that of a plan of {self.runs} runs: give this plan's.")
+        return dataclasses.replace(self, made=spent.made)
+
     def remaining(self) -> Int32[Array, ""]:
         """Returns how many runs the plan has left; 0 where a restored count is out of range."""
         return jnp.where((self.made >= 0) & (self.made <= self.runs), self.runs - self.made, 0)
@@ -196,6 +206,19 @@ class Plan:
         """Returns the Rényi accountant's epsilon, an upper bound, of the first steps."""
         relation = self.sampler.relation
         return float(rdp.epsilon(*self.composition(steps), self.delta_after_overflow, relation=relation))
+
+    def epsilon_so_far(self, steps: int) -> float | None:
+        """Returns what the first ``steps`` steps cost, had the run been planned to end with them.
+
+        It is to be shown beside the plan's epsilon, which holds even if results decide on the end. None with correlated
+        noise, whose single steps have no cost of their own. Rounded up to six digits: the same run always shows the
+        same number.
+        """
+        if isinstance(self.sampler, Correlated):
+            return None
+        mechanisms, counts = self.composition(steps)
+        made = jaxacct.epsilon(mechanisms, counts, self.delta_after_overflow, relation=self.sampler.relation).upper
+        return float(rounded_up(min(float(made), float(self.certified.upper))))
 
     def __str__(self) -> str:
         rate = self.sampler.expected_batch_size / self.sampler.num_examples

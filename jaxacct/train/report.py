@@ -106,17 +106,11 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
 
 
 def epsilon_so_far(trainer: DPTrainer, steps: int) -> float | None:
-    """Returns what the first ``steps`` steps of a planned run cost, had it been planned to end with them.
+    """Returns :meth:`.Plan.epsilon_so_far` of the first ``steps`` steps and of those that an interruption lost.
 
-    It is to be shown beside the plan's epsilon, which holds even if results decide on the end. None without a plan, for
-    the ledger then tells what is spent; and with correlated noise, whose single steps have no cost of their own. Six
-    digits, rounded up: the same run always shows the same number.
+    None without a plan, for the ledger then tells what is spent; and with correlated noise.
     """
-    if trainer.plan is None or isinstance(trainer.sampler, Correlated):
-        return None
-    mechanism, counts = _composition(trainer, steps)
-    made = jaxacct.epsilon(mechanism, counts, trainer.delta_after_overflow, relation=trainer.sampler.relation).upper
-    return float(rounded_up(min(float(made), float(trainer.plan.certified.upper))))
+    return None if trainer.plan is None else trainer.plan.epsilon_so_far(steps + trainer.progress.lost_steps)
 
 
 def renyi_epsilon(trainer: DPTrainer) -> float:
@@ -281,7 +275,7 @@ def build_report(
         "epsilon_certified": {"lower", "estimate", "upper"}, "epsilon_renyi", "delta", "guarantee"}, "versions":
         {...}}``. ``history`` has the ledger's epsilon: that of a filter or an odometer, which decided on the stop, or
         that of the whole plan. A plan's entries also have ``epsilon_so_far``, the cost of the steps up to there
-        (:func:`~jaxacct.train.report.epsilon_so_far`). ``epsilon_certified`` is null where nothing certifies it: the
+        (:attr:`.Evaluation.epsilon_so_far`). ``epsilon_certified`` is null where nothing certifies it: the
         run was not planned, and its stopping time not fixed in advance. Of a seed the report tells only whether one was
         given, unless ``with_seed`` is True.
 

@@ -155,6 +155,8 @@ def rule_of(clip_norm: float | ClippingRule | None, clipping: ClippingRule | Non
         raise ValueError("give exactly one of clip_norm and clipping.")
     given: Any = clip_norm if clipping is None else clipping
     if isinstance(given, ClippingRule):
+        # The noise of an infinite norm is infinite: all that a step would buy.
+        check_finite_clip_norm(given.sensitivity, f"clip_norm = {type(given).__name__}(...), whose sensitivity")
         return given
     if clipping is not None:
         raise TypeError(f"clipping is a {type(given).__name__}: give a rule of jaxacct.train.clipping.")
@@ -273,7 +275,7 @@ def plan_spending(
     """
     if epsilon is not None:
         check_one(epsilon, "epsilon")
-        validation.check_epsilon(epsilon)
+        validation.check_positive(epsilon, "epsilon")
         epsilon = float(epsilon)
     if delta is None:
         raise TypeError("delta missing: give the probability that the guarantee leaves open, such as delta=1e-6.")

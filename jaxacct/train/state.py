@@ -9,18 +9,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float32, Int32, PyTree
+from jaxtyping import Array, Float32, Int32, PyTree, UInt32
 
 from jaxacct.ledger import Ledger
 from jaxacct.numerics.pytrees import register_dataclass
@@ -28,7 +29,7 @@ from jaxacct.strategies import NoiseState
 from jaxacct.train.clipping import ClippingRule
 from jaxacct.train.clipping.rows import WHOLE, axes_of, filled_places, names_in
 from jaxacct.train.copies import path_of
-from jaxacct.train.planned import PlannedLedger
+from jaxacct.train.planned import Plan, PlannedLedger
 
 
 @register_dataclass
@@ -72,6 +73,7 @@ class PrivateState:
         rule: the clipping rule; an adaptive one carries its norm.
         step (): noisy gradients so far, which the key is folded with.
         key (): typed key of the run. Secret, as the noise can be redone from it.
+        owner (8,): digest of the settings of the :class:`.PrivateGradients` that began it, and that alone take it.
         noise: the memory of correlated noise, float64; secret like the key. None: noise is independent.
     """
 
@@ -79,14 +81,24 @@ class PrivateState:
     rule: ClippingRule
     step: Int32[Array, ""]
     key: jax.Array
+    owner: UInt32[Array, 8]
     noise: NoiseState | None = None
 
     def __repr__(self) -> str:
         return f"<PrivateState: step {self.step}>"
 
 
-class Evaluation(NamedTuple):
-    """One look at a run.
+class _Look(NamedTuple):
+    """The values of an :class:`Evaluation`."""
+
+    step: int
+    accuracy: float | None
+    epsilon: float
+    metrics: Mapping[str, float] = MappingProxyType({})
+
+
+class Evaluation(_Look):
+    """One look at a run, a named tuple.
 
     Attributes:
         step: noisy updates so far.
@@ -94,12 +106,24 @@ class Evaluation(NamedTuple):
         epsilon: the ledger's so far, an upper bound.
         metrics: private means over the updates since the record before, by name; none without
             :class:`~jaxacct.train.metrics.Metrics`.
+        plan: the run's plan, None without one; beside the tuple's entries, as is
+        paid: the number of updates that were paid for until then, lost ones as well.
     """
 
-    step: int
-    accuracy: float | None
-    epsilon: float
-    metrics: Mapping[str, float] = MappingProxyType({})
+    plan: Plan | None = None
+    paid: int = 0
+
+    @functools.cached_property
+    def epsilon_so_far(self) -> float:
+        """Upper bound on the epsilon of the updates until this look, as if the run had been planned to end here.
+
+        It grows with the steps where the plan's :attr:`epsilon` is one number, and is a curve to look at: if results
+        decide on the run's end, :attr:`epsilon` is what holds. Lost updates count. The ledger's :attr:`epsilon` where
+        there is no plan, and with correlated noise, whose steps are one release. Computed when it is first asked for:
+        milliseconds for Poisson samples, and up to a minute where an accountant does not converge.
+        """
+        so_far = None if self.plan is None else self.plan.epsilon_so_far(self.paid)
+        return self.epsilon if so_far is None else so_far
 
 
 class Progress(NamedTuple):
@@ -127,6 +151,7 @@ class Progress(NamedTuple):
         return f"{where}: nothing is lost" + (f"; {again} steps gave the same bits again." if again else ".")
 
 
+@runtime_checkable
 class Keeper(Protocol):
     """The writer that :meth:`.DPTrainer.fit` calls, so that nothing is released before it is written down."""
 

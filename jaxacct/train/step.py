@@ -299,6 +299,7 @@ class StepProgram:
                 clipped.unclipped,
                 noise_multiplier=float(self.policy.noise_multiplier),
                 expected_batch_size=self.sampler.expected_batch_size,
+                microbatch_size=self._rows_at_once,
             )
         noise, size = self._noise_and_size(state)
         # The sum leaves here with its noise, and all that follows is post-processing.
@@ -323,6 +324,12 @@ class StepProgram:
         """Returns in which form the gradients by each parameter are held, and why."""
         row = (example, jax.ShapeDtypeStruct((), jnp.int32))
         return routes(self.loss_of_row(state, constants), state.params, row, ghost=self.ghost)
+
+    @property
+    def _rows_at_once(self) -> int | None:
+        """Examples that all devices together work on at a time; None: all of them."""
+        parts = 1 if self.layout is None else self.layout.row_parts
+        return None if self.microbatch_size is None else self.microbatch_size * parts
 
     def _noise_and_size(self, state: TrainState) -> tuple[Any, Any]:
         """Returns the noise multiplier of the step's gradients, and the expected size of its batch."""
@@ -377,7 +384,7 @@ class StepProgram:
 
         def ask(state: TrainState) -> TrainState:
             one = lambda example: self.count(state, constants, example)  # noqa: E731
-            parts = map_rows(one, data, 512)  # examples at a time: time and memory only
+            parts = map_rows(one, data, min(self._rows_at_once or 512, 512))  # time and memory only
             answer = noisy_count(key_of(state, ANSWER), parts, query.noise_multiplier)
             return dataclasses.replace(state, policy=self.policy.adapt(state.policy, ledger, state.step, answer))
 

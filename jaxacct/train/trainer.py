@@ -9,8 +9,8 @@ the compiled program; and :meth:`.StepProgram.run`. :func:`fingerprint` has the 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-import re
 import sys
 import time
 import warnings
@@ -38,6 +38,7 @@ from jaxacct.train.clipping import ClippingRule, Routes
 from jaxacct.train.copies import (
     Sealed,
     arrays_of,
+    as_words,
     copy_tree,
     describe,
     digest,
@@ -156,7 +157,7 @@ class DPTrainer(Sealed):
         microbatch_size: examples whose gradients are held in memory at a time, on each device; the default is for a
             CPU's caches. Lower it where memory runs out, raise it for an accelerator. Blocks of padding alone are left
             out, so that a step's time tells how many examples were drawn, in blocks; the guarantee does not speak of
-            time. None: the whole batch, padding included.
+            time. Metrics are measured for as many at a time. None: the whole batch, padding included.
         ghost: whether to leave out the gradients of single examples where norms follow without them: the same sums up
             to rounding, in less time and memory. False where a layer's rule is doubted, to compare.
         devices: over which a batch's rows are dealt. None: one. Noise is added once, to the sum over all of them.
@@ -351,13 +352,14 @@ class DPTrainer(Sealed):
         Warns (:class:`ShortRunWarning`) where fewer than ``steps`` steps are paid for.
 
         Raises RuntimeError where it is called while it runs, or in a process that was forked from one where JAX ran;
-        TypeError where ``evaluate`` returns no number;
+        TypeError where an argument is of a wrong kind, before anything is paid for, or ``evaluate`` returns no number;
         FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.metrics`).
         """
         validation.check_steps(0 if steps is None else steps)
         one_pass = round(self.sampler.num_examples / self.sampler.expected_batch_size)
         every = max(1, one_pass) if every is None else every
         validation.check_count(every, "every", "the updates between evaluations")
+        _check_callbacks(evaluate, on_evaluation, keeper, progress)
         check_not_forked()
         if self._fitting:
             raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")
@@ -415,7 +417,9 @@ class DPTrainer(Sealed):
                 accuracy = None if evaluate is None else _number(evaluate(self.model))
                 means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
                 sums = self._state.metrics
-                history.append(Evaluation(self.steps, accuracy, self.spent_epsilon, means))
+                record = Evaluation(self.steps, accuracy, self.spent_epsilon, means)
+                record.plan, record.paid = self.plan, self.steps + self._progress.lost_steps
+                history.append(record)
                 if on_evaluation is not None:
                     on_evaluation(history[-1])
             # After the record, so that what has been paid for is shown before the run ends with an error.
@@ -529,8 +533,20 @@ class DPTrainer(Sealed):
 
         A pure function of the state: works under ``jit`` and in ``lax.scan``. Does not adapt a policy, needs data in
         memory, and does not change :attr:`state`: what it returns is paid for in the ledger of the state that it
-        returns, and not in this trainer's.
+        returns, and not in this trainer's. Of the ledger that ``state`` brings only what was spent counts: the budget
+        is this trainer's.
+
+        Raises ValueError where ``state`` is of a trainer with another model, optimizer, rule, policy or ledger.
         """
+        if not isinstance(state, TrainState):
+            raise TypeError(f"state is a {type(state).__name__}: give a state of a DPTrainer.")
+        ledger = self._state.ledger.resume(state.ledger)
+        state = dataclasses.replace(state, ledger=ledger)
+        structures: list[Any] = [jax.tree.structure(state), jax.tree.structure(self._state)]
+        if structures[0] != structures[1]:
+            raise ValueError(
+                "state is of a trainer with another model, optimizer, rule or policy: give one that this trainer made."
+            )
         return self.program.step(state, self._present_curve(), self._constants, self.data)
 
     def foreseen(self, steps: int) -> tuple[Any, int]:
@@ -703,6 +719,19 @@ class DPTrainer(Sealed):
         return f"<DPTrainer: {spent}; {self.policy}, {self.sampler}, {self.clipping}>"
 
 
+def _check_callbacks(evaluate: Any, on_evaluation: Any, keeper: Any, progress: Any) -> None:
+    """Raises TypeError where something else is given than :meth:`DPTrainer.fit` will call: before anything is paid."""
+    for name, given, what in (
+        ("evaluate", evaluate, "a function of the model"), ("on_evaluation", on_evaluation, "a function of a record"),
+    ):  # fmt: skip
+        if given is not None and not callable(given):
+            raise TypeError(f"{name} = {given!r} is a {type(given).__name__}: give {what}, or None.")
+    if not (keeper is None or isinstance(keeper, Keeper)):
+        raise TypeError(f"keeper is a {type(keeper).__name__}: give a jaxacct.train.Checkpoints, or None.")
+    if not (progress is None or isinstance(progress, (bool, np.bool_)) or callable(progress)):
+        raise TypeError(f"progress = {progress!r}: give True, False, None, or a function of a step and words.")
+
+
 def _number(value: Any) -> float:
     """Returns what ``evaluate`` returned."""
     try:
@@ -748,12 +777,7 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         "seed": _seed(trainer),
     }
     if isinstance(trainer.sampler, Correlated):
-        numbers = [leaf for leaf in jax.tree.leaves(trainer.noise) if isinstance(leaf, np.ndarray)]
-        if not numbers and trainer.noise is not None:
-            # No arrays to see: C^-1 of the first 32 steps tells it apart. More would tell more, for a little time.
-            first = np.eye(min(trainer.sampler.steps, 32))
-            numbers = [np.asarray(jax.jit(trainer.noise.solve)(first), np.float32).round(4) + 0.0]
-        entries["noise"] = f"{trainer.sampler.noise}, {digest(arrays_of(numbers))[:16]}"
+        entries["noise"] = correlation(trainer.sampler)
     if trainer.menu is not None:
         entries["menu"] = trainer.menu.fingerprint()
     if trainer.plan is not None:
@@ -765,8 +789,18 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
     for name, tree in parts.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             entries[f"{name} {name_of(path)}"] = describe(leaf)
-    # A function's printed form tells its address in memory, which differs between processes.
-    return {name: re.sub(r" at 0x[0-9a-f]+", "", str(value)) for name, value in entries.items()}
+    return {name: as_words(value) for name, value in entries.items()}
+
+
+def correlation(sampler: Correlated) -> str:
+    """Returns what tells the noise that a sampler correlates from others, in words and by a digest."""
+    strategy = sampler.strategy
+    numbers = [leaf for leaf in jax.tree.leaves(strategy) if isinstance(leaf, np.ndarray)]
+    if not numbers:
+        # No arrays to see: C^-1 of the first 32 steps tells it apart. More would tell more, for a little time.
+        first = np.eye(min(sampler.steps, 32))
+        numbers = [np.asarray(jax.jit(strategy.solve)(first), np.float32).round(4) + 0.0]
+    return f"{sampler.noise}, {digest(arrays_of(numbers))[:16]}"
 
 
 def _seed(trainer: DPTrainer) -> str:

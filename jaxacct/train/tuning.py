@@ -90,18 +90,16 @@ def tune(
     not how long it took, nor what ``make`` and ``score`` print. An interruption may tell that.
 
     Raises ValueError where an argument is out of range, settings differ in what a run costs, a trainer is not planned
-    or has a seed, or no noise suffices; TypeError where ``trials`` is no law; RuntimeError in a group of processes.
+    or has a seed, or no noise suffices; TypeError where ``trials`` is no law, or ``score`` gives no number, which the
+    model of a trainer that has not trained shows; RuntimeError in a group of processes.
 
     Source: Papernot and Steinke (2022), "Hyperparameter tuning with Rényi differential privacy".
 
-    A search for a learning rate::
-
-        def make(rate, **run):
-            return DPTrainer(model(), loss, optax.sgd(rate), data, steps=1000, sampling_rate=0.01, clip_norm=1.0, **run)
-
-        found = tune(make, [0.1, 1.0, 10.0], score, trials=Geometric(10.0), epsilon=3.0, delta=1e-5)
-        write_report(found.certificate, "certificate.json")
+    ``docs/sweeps.md`` has a whole program, a search for a learning rate.
     """
+    for name, function in (("make", make), ("score", score)):
+        if not callable(function):
+            raise TypeError(f"{name} = {function!r} is a {type(function).__name__}: give a function.")
     if not isinstance(trials, Trials):
         raise TypeError(f"trials = {trials!r} is no law: give one of jaxacct.selection, such as Geometric(10.0).")
     validation.check_positive(epsilon, "epsilon")
@@ -125,6 +123,7 @@ def tune(
     left = delta * (1 - share) - drawing
     one = make(space[0], noise_multiplier=1.0, delta=run_delta)
     first, unit = _plan(one), unit_of(one)
+    _number(score(one.model))  # of a model that has seen no data: a wrong score is found before anything is paid for
     del one
 
     def run(noise: float) -> tuple[Mechanisms, Steps]:
@@ -141,7 +140,7 @@ def tune(
         _check_same(trainer, costs, drawn, epsilon, share * delta, mean)
         try:
             trainer.fit()
-            reached = float(score(trainer.model))
+            reached = _number(score(trainer.model))
         except FloatingPointError:
             reached = -math.inf
         reached = -math.inf if math.isnan(reached) else reached
@@ -161,6 +160,14 @@ def tune(
     }
     value, setting, model = (None, None, None) if best is None else best
     return Tuned(setting, model, value, noise, found.reached, delta, certificate)
+
+
+def _number(value: Any) -> float:
+    """Returns a score as a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"score returned {str(value)[:200]}: return one number, such as an accuracy.") from None
 
 
 def _plan(trainer: DPTrainer) -> Plan:

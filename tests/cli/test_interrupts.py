@@ -23,22 +23,29 @@ def press(event, arguments):
 
 sys.addaudithook(press)
 sys.argv = ["jaxacct", "certify", {spec!r}, "--out", "certificate"]
-from jaxacct.__main__ import console
-console()
+{run}
 """
+CONSOLE = "from jaxacct.__main__ import console; console()"
+MAIN = "from jaxacct.cli import main; code = main(); print('jaxacct.composition' in sys.modules); sys.exit(code)"
+"""The latter shows that the process goes on: the import was not torn in two, and nothing ended the process."""
 
-MOMENTS = ("argparse", "jax", "jaxacct.composition")
-"""Modules at whose import the signal comes."""
+MOMENTS = {
+    "argparse": (CONSOLE, "jaxacct", ""), "jax": (CONSOLE, "jaxacct", ""),
+    "jaxacct.composition": (MAIN, "jaxacct certify", "True\n"),
+}  # fmt: skip
+"""Modules at whose import the signal comes; what runs then, who says that it was interrupted, and what is printed."""
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_ctrl_c_at_an_import(moment, tmp_path):
+    run, name, printed = MOMENTS[moment]
     spec = str(pathlib.Path(__file__).parents[1] / "data" / "spec.json")
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(moment=moment, spec=spec)], capture_output=True, text=True, cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
+        [sys.executable, "-c", SCRIPT.format(moment=moment, spec=spec, run=run)], capture_output=True, text=True,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr.splitlines()) == (130, ["jaxacct: interrupted."])
+    assert (done.returncode, done.stderr.splitlines()) == (130, [f"{name}: interrupted."])
+    assert done.stdout == printed
     assert not list(tmp_path.iterdir())
 
 

@@ -1,12 +1,14 @@
 """Tests of a run's messages while it goes: what is compiled, how far it is, and what its steps cost so far."""
 
+import pickle
+
 import numpy as np
 import optax
 import pytest
 from flax import nnx
 
 from jaxacct.processes import progress
-from jaxacct.train import DPTrainer, build_report
+from jaxacct.train import DPTrainer, Evaluation, build_report
 from jaxacct.train.report import epsilon_so_far
 
 X = np.ones((60, 3), np.float32)
@@ -46,6 +48,10 @@ def test_a_plan_shows_what_its_steps_cost_so_far(told):
     assert 0 < found[0] < found[-1] <= 3.0
     assert found[-1] == pytest.approx(float(trainer.plan.certified.upper), rel=1e-5)
     assert epsilon_so_far(trainer, 4) == found[1]
+    # A record has the same number, beside the plan's; computed when it is asked for, and after it was pickled.
+    assert [pickle.loads(pickle.dumps(entry)).epsilon_so_far for entry in history] == found
+    assert {entry.epsilon for entry in history} == {trainer.spent_epsilon}
+    assert Evaluation(2, None, 0.5).epsilon_so_far == 0.5  # a filter's or an odometer's own
 
 
 def test_a_second_display_is_none(monkeypatch):

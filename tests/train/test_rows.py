@@ -285,6 +285,21 @@ def test_last_digits_of_float64_are_looked_at():
             rows.check_rows(look, jnp.ones(3), shape, 16)
 
 
+@pytest.mark.parametrize("ghost", [True, False])
+def test_narrow_indices_are_found_where_functions_are_in_a_named_tuple(ghost):
+    """``custom_linear_solve`` keeps its functions so, and a tuple with names is not made from an iterator."""
+
+    def loss(w, x):
+        scale = lambda b: b * (1 + jax.lax.dynamic_slice(w, (x,), (1,)) ** 2)  # noqa: E731
+        inverse = lambda _, b: b / (1 + jax.lax.dynamic_slice(w, (x,), (1,)) ** 2)  # noqa: E731
+        return jnp.sum(jax.lax.custom_linear_solve(scale, 2 * w, inverse, inverse))
+
+    w, x = jnp.arange(1.0, 4.0), jnp.array([0, 2], jnp.int8)
+    total = clipped_sum(loss, w, x, jnp.ones(2, bool), clip_norm=1e3, ghost=ghost)
+    expected = sum(2 / (1 + w[k] ** 2) - jnp.zeros(3).at[k].set(4 * w[k] * w.sum() / (1 + w[k] ** 2) ** 2) for k in x)
+    np.testing.assert_allclose(total, expected, rtol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [jnp.complex64, jnp.uint4, jnp.int4, jnp.bfloat16, jnp.float8_e4m3fn, jnp.bool_])
 @pytest.mark.parametrize("ghost", [True, False])
 def test_examples_of_any_dtype_are_made_up(dtype, ghost):

@@ -2,15 +2,17 @@
 
 import json
 import math
+import pathlib
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import nnx
+from helpers.pages import run, snippets
 
 import jaxacct as ja
-from jaxacct.selection import DRAWING, Binomial, Fixed
+from jaxacct.selection import DRAWING, Binomial, Fixed, Geometric
 from jaxacct.train import DPTrainer, tune
 
 DATA = (np.ones((200, 2), np.float32), np.ones(200, np.float32))
@@ -100,3 +102,24 @@ def test_what_would_not_be_paid_for_is_refused(search, monkeypatch, wrong, messa
     monkeypatch.setattr("jaxacct.train.tuning.least_noise", lambda *_: ja.calibrate.Calibrated(3.0, BOUNDS, 2))
     with pytest.raises(ValueError, match=message):
         search([0.0, 1.0], Fixed(2), wrong)
+
+
+def test_a_score_that_is_no_number_is_found_before_anything_is_paid_for(monkeypatch):
+    monkeypatch.setattr(DPTrainer, "fit", lambda self: pytest.fail("a run was paid for"))
+    with pytest.raises(TypeError, match=r"score returned \(1, 2\): return one number"):
+        tune(make, [1.0], lambda model: (1, 2), trials=Fixed(2), **BUDGET)
+
+
+PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
+
+
+@pytest.mark.parametrize("solved", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_the_pages_search_runs(solved, tmp_path, monkeypatch):
+    (program,) = [code for code in snippets(PAGE) if "train.tune(" in code]
+    if not solved:
+        least = ja.calibrate.Calibrated(3.0, ja.Bounds(2.9, 2.95, 2.99), 2)
+        monkeypatch.setattr("jaxacct.train.tuning.least_noise", lambda *_: least)
+    monkeypatch.setattr(Geometric, "draw", lambda self: 1)  # trainings take the time
+    monkeypatch.chdir(tmp_path)
+    assert run(program, {}) == 1
+    assert json.loads((tmp_path / "certificate.json").read_text())["search"]["settings"] == 4

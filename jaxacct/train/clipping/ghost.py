@@ -526,6 +526,9 @@ class Uses:
         if len(places) == 1:
             (place,) = places
             layer = find_layer(name, step.params, [np.shape(value) for value in plain], place)
+            # Factors are real: of complex numbers only a part would be left.
+            if layer is not None and any(map(jnp.iscomplexobj, (plain[1 - place], results[0]))):
+                layer, name = None, f"{name} of complex numbers"
             if layer is not None and results[0].size * math.prod(steps):  # a map that never runs has no positions
                 weight, activation, output = given[place], plain[1 - place], results[0]
                 inside, outside = (jax.ShapeDtypeStruct(value.shape, value.dtype) for value in (activation, output))

@@ -342,7 +342,8 @@ def _by_itself(function: Callable[[Array, Array], Array]) -> Callable[[Array, Ar
 def _rewrite(value: Any) -> Any:
     """Returns an operation's parameter with the traced functions in it evaluated as :func:`_evaluate` does."""
     if isinstance(value, (tuple, list)) and any(isinstance(part, (core.ClosedJaxpr, core.Jaxpr)) for part in value):
-        return type(value)(map(_rewrite, value))
+        parts = list(map(_rewrite, value))
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)  # a NamedTuple takes each
     is_open = isinstance(value, core.Jaxpr)
     if not is_open and not isinstance(value, core.ClosedJaxpr):
         return value
