@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import jax.numpy as jnp
 import numpy as np
+from jax import numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 
 from jaxacct import validation

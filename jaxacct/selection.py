@@ -22,6 +22,7 @@ from decimal import MIN_EMIN, Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
+import jax  # noqa: F401  (whole, before jaxtyping asks for a part of it)
 import numpy as np
 from jaxtyping import ArrayLike
 

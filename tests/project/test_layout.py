@@ -320,3 +320,21 @@ def test_every_cited_paper_is_listed_with_the_files_that_use_it():
         cited |= set(citation.findall(re.sub(r"\s+(?:# )?", " ", path.read_text())))
     assert len(cited) > 40
     assert not {(author, year) for author, year in cited if not any(author in row and year in row for row in rows)}
+
+
+def asks_jax(node: ast.ImportFrom) -> bool:
+    """Whether jaxtyping fetches what is imported of it from JAX, when it is asked for."""
+    return any(alias.name in ("Array", "ArrayLike", "DTypeLike", "PyTree", "PyTreeDef") for alias in node.names)
+
+
+def test_a_part_of_jax_is_asked_for_after_jax():
+    """Of two threads one would else come into JAX's circles of imports by a side door, and get half of a module."""
+    for path in (*PACKAGE.rglob("*.py"), *(ROOT / "jaxacct_recipes").rglob("*.py")):
+        names = [
+            (node.lineno, node.names[0].name if isinstance(node, ast.Import) else node.module or "")
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import)
+            or (isinstance(node, ast.ImportFrom) and (node.module != "jaxtyping" or asks_jax(node)))
+        ]
+        of_jax = [name for _, name in sorted(names) if name.split(".")[0] in ("jax", "jaxtyping")]
+        assert not of_jax or of_jax[0] == "jax", path
