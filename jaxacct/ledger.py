@@ -10,7 +10,7 @@ import abc
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.outward import rounded_up
 from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise
+from jaxacct.validation import shortened
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -60,12 +61,33 @@ class Ledger(abc.ABC):
         """Returns whether :meth:`spend` would grant, spending nothing."""
         return self.spend(mechanism, steps, relation=relation)[0]
 
+    def _promise(self) -> tuple[ArrayLike, ArrayLike] | None:
+        """Returns the (epsilon, delta) that a filter keeps; None for what has no budget, and for stacked filters."""
+        return None
+
     def __repr__(self) -> str:
-        parts = [(entry.name, getattr(self, entry.name)) for entry in fields(self)[1:]]
+        """Returns what the ledger keeps and what of it is spent, and then its settings and its state."""
         state = self.state
+        parts = self._account() if is_concrete(state) else []
+        parts += [(entry.name, getattr(self, entry.name)) for entry in fields(self)[1:]]
         kept = [(entry.name, getattr(state, entry.name)) for entry in fields(state)] if is_dataclass(state) else []
-        parts += [(name, value) for name, value in kept if value is not None]
+        shown = {name for name, _ in parts}
+        parts += [(name, value) for name, value in kept if value is not None and name not in shown]
         return f"{type(self).__name__}({', '.join(f'{name}={_short(value)}' for name, value in parts)})"
+
+    def _account(self) -> list[tuple[str, Any]]:
+        """Returns the (epsilon, delta) that is kept, and the epsilon that is spent of it."""
+        promise = self._promise()
+        if promise is None:
+            return []
+        epsilon, delta = (float(value) for value in promise)
+        # The nearest number of six digits: the budget is a few roundings below what was given, delta above.
+        kept = [(name, float(f"{value:.6g}")) for name, value in (("epsilon", epsilon), ("delta", delta))]
+        return [*kept, ("spent", float(self.epsilon()))]
+
+    @abc.abstractmethod
+    def epsilon(self) -> Float[Array, ""]:
+        """Returns the epsilon of what has been granted so far, or an odometer's reading; float64."""
 
     def _fill(self, state: PyTree, *settings: Hashable) -> Self:
         for entry, value in zip(fields(self), (state, *settings), strict=True):
@@ -204,12 +226,21 @@ def _grant(state: RenyiState, curve: ArrayLike, steps: ArrayLike | None) -> tupl
     return granted, state.total.replace_where(new, granted & changed)
 
 
-def checked_orders(orders: Sequence[float]) -> tuple[float, ...]:
-    """Returns orders as a tuple of floats; raises ValueError where one is not above 1 and finite, or there is none."""
-    orders = tuple(float(order) for order in orders)
-    if not orders or not all(1 < order < math.inf for order in orders):
-        raise ValueError(f"orders = {orders} are not Rényi orders: give at least one, each finite and above 1.")
-    return orders
+def checked_orders(orders: Sequence[float], *, infinity: bool = False) -> tuple[float, ...]:
+    """Returns orders as a tuple of floats; raises ValueError where one is not above 1, or there is none.
+
+    They are finite, unless ``infinity`` is allowed.
+    """
+    try:
+        tried = () if isinstance(orders, (str, bytes)) else tuple(float(order) for order in orders)
+    except (TypeError, ValueError, jax.errors.ConcretizationTypeError):
+        tried = ()
+    if not tried or not all(1 < order < math.inf or (infinity and order == math.inf) for order in tried):
+        finite = "" if infinity else "finite and "
+        raise ValueError(
+            f"orders = {shortened(orders)} are not Rényi orders: give at least one number, each {finite}above 1."
+        )
+    return tried
 
 
 _as_jax = in_float64(by_programs=True)(as_float64)

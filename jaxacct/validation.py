@@ -29,6 +29,32 @@ MOST_STEPS = 2**53
 """Largest number of runs: up to here float64 holds every whole number, so raising it could break a bound."""
 
 
+MOST_SHOWN = 120
+"""Most characters of a value that a message shows."""
+
+
+def shortened(value: object) -> str:
+    """Returns a value as a message shows it: its ``repr``, of a long one its beginning, and its type.
+
+    >>> shortened((1.0, 2.0)), len(shortened(list(range(10_000)))) < 200
+    ('(1.0, 2.0)', True)
+    """
+    try:
+        text = (
+            repr(value)
+            if not isinstance(value, int) or abs(value) < 10**MOST_SHOWN
+            else f"{value.bit_length()}-bit int"
+        )
+    except Exception:  # a repr of somebody else's, of which an error message must not depend
+        text = f"<{type(value).__name__}>"
+    text = " ".join(text.split())
+    if len(text) <= MOST_SHOWN:
+        return text
+    size = f" of {len(value)}" if isinstance(value, (list, tuple, dict, set, str, bytes)) else ""
+    shape = f" of shape {value.shape}" if isinstance(value, (np.ndarray, jax.Array)) else size
+    return f"{text[: MOST_SHOWN - 40]}... ({type(value).__name__}{shape})"
+
+
 def concrete_value(value: object) -> np.ndarray | None:
     """Returns ``value`` as a NumPy array, or None where Python cannot see it (a tracer, or a pytree placeholder)."""
     if isinstance(value, (bool, np.bool_, str, bytes)):
