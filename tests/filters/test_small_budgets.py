@@ -91,9 +91,10 @@ def test_a_budget_spent_to_the_end_never_reads_above_itself(kind):
     with jax.enable_x64(True):
         readings = np.asarray(jax.jit(jax.vmap(read))(epsilon, delta))
     assert np.all(readings <= epsilon)
-    known = readings > 0  # a single order may have no budget
-    assert known.sum() > (20 if "Rényi" in kind else 199)
-    assert np.all(readings[known] >= 0.5 * epsilon[known])
+    known = readings > 0  # a single order may have no budget, and a large delta needs no epsilon
+    assert known.sum() > (20 if "Rényi" in kind else 190)
+    assert np.all(readings[known] >= 0.2 * epsilon[known])
+    assert np.mean(readings[known] / epsilon[known]) > 0.8
 
 
 def test_a_filter_reads_at_most_its_epsilon_after_its_last_grant():
