@@ -159,6 +159,7 @@ class AdditiveFilter(Ledger):
 def check_mechanism_delta(own: ArrayLike, delta: ArrayLike) -> None:
     """Raises ValueError where delta is out of range, or the mechanisms' own part of it leaves nothing of it."""
     validation.check_delta(delta)
+    validation.check_scalar(own, "mechanism_delta")
     validation.check_probability(own, "mechanism_delta")
     part, whole = validation.concrete_value(own), validation.concrete_value(delta)
     if part is not None and whole is not None and not part < whole:
@@ -424,12 +425,12 @@ def _check_budget(epsilon: ArrayLike, delta: ArrayLike, *, pure: bool = False) -
     """Raises where a filter's epsilon or delta is out of range, or no number alone."""
     validation.check_scalar(epsilon, "epsilon")
     validation.check_epsilon(epsilon)
+    validation.check_scalar(delta, "delta")
     if not pure and _is_zero(delta):
         raise ValueError(
             "delta = 0 is not in (0, 1): give the failure probability, well below one over the number of examples "
             "(1e-5, say); or take ApproximateDPFilter or RenyiFilter, which keep a pure epsilon for what has one."
         )
-    validation.check_scalar(delta, "delta")
     validation.check_delta(delta, pure=pure)
 
 
@@ -662,11 +663,13 @@ class RenyiFilter(RenyiLedger):
         """
         validation.check_delta(delta)
         validation.check_scalar(delta, "delta")
-        budgets = np.asarray(budgets, np.float64) if isinstance(budgets, (list, tuple)) else budgets
+        orders = checked_orders(orders, infinity=True)
+        validation.check_numbers(budgets=budgets)
+        budgets = validation.as_array(budgets, "budgets")
         seen = validation.concrete_value(budgets)
         if np.shape(budgets) != (len(orders),) or (seen is not None and not np.all(seen >= 0)):
-            raise ValueError(f"budgets = {budgets} do not fit: give one number of at least 0 for each order.")
-        return object.__new__(cls)._fill(_open_divergences(budgets, delta), checked_orders(orders), "mironov")
+            raise ValueError(f"budgets = {shortened(budgets)} do not fit orders: give one of at least 0 for each.")
+        return object.__new__(cls)._fill(_open_divergences(budgets, delta), orders, "mironov")
 
     def _promise(self) -> tuple[ArrayLike, ArrayLike] | None:
         if np.ndim(self.state.log_inverse_delta.high):

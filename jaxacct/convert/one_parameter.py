@@ -93,6 +93,7 @@ def pure_to_rdp(epsilon: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Ar
     >>> pure_to_rdp(1.0, [2.0, 100.0]).round(6).tolist()
     [0.735326, 0.996836]
     """
+    validation.check_numbers(epsilon=epsilon)
     validation.check_epsilon(epsilon)
     return _pure_to_rdp(epsilon, checked_orders(orders))
 
@@ -114,6 +115,7 @@ def pure_to_zcdp(epsilon: Float[ArrayLike, "*batch"]) -> Float[Array, "*batch"]:
     >>> round(float(pure_to_zcdp(1.0)), 6)
     0.462117
     """
+    validation.check_numbers(epsilon=epsilon)
     validation.check_epsilon(epsilon)
     return _pure_to_zcdp(epsilon)
 
@@ -278,6 +280,7 @@ def tcdp_to_delta(
     >>> float(tcdp_to_delta(0.02, 1e9, 1.0)) == float(zcdp_to_delta(0.02, 1.0))
     True
     """
+    validation.check_numbers(epsilon=epsilon)
     validation.check_one_of(method, "method", METHODS)
     validation.check_epsilon(epsilon)
     _check_rho_and_omega(rho, omega)
@@ -285,8 +288,9 @@ def tcdp_to_delta(
 
 
 def _check_rho_and_omega(rho: ArrayLike, omega: ArrayLike) -> None:
+    validation.check_numbers(rho=rho, omega=omega)
     for name, value, bound in (("rho", rho, "of at least 0"), ("omega", omega, "above 1")):
-        seen = validation.concrete_value(value)
+        seen = validation.seen_value(value, name)
         if seen is not None and not np.all(seen >= 0 if name == "rho" else seen > 1):
             raise ValueError(f"{name} = {value} is out of range: give a number {bound}.")
 
@@ -421,6 +425,7 @@ def bounded_range_to_delta(span: float, steps: int, epsilon: float) -> Bounds:
     >>> print(bounded_range_to_delta(0.1, 100, epsilon=1.0))
     [0.006885, 0.006982] not converged
     """
+    validation.check_numbers(span=span, epsilon=epsilon)
     validation.check_epsilon(epsilon)
     return _at(*_worst(span, steps), span, steps, float(epsilon))
 
@@ -433,6 +438,7 @@ def bounded_range_to_epsilon(span: float, steps: int, delta: float) -> Bounds:
     >>> print(bounded_range_to_epsilon(0.1, 100, delta=1e-6))
     [2.2457, 2.2514] not converged
     """
+    validation.check_numbers(span=span, delta=delta)
     validation.check_delta(delta)
     x, worst = _worst(span, steps)
     upper = _inverse(x, worst, delta)
@@ -554,6 +560,7 @@ def gaussian_delta(mu: ArrayLike, epsilon: ArrayLike) -> Float[Array, ...]:
     >>> print(f"{gaussian_delta(1.0, 1.0):.8f} {gaussian_delta(0.1, 3.0):.4e}")
     0.12693674 7.3048e-200
     """
+    validation.check_numbers(mu=mu, epsilon=epsilon)
     check_mu(mu)
     return _exact("delta", mu, epsilon)
 
@@ -579,6 +586,7 @@ def gaussian_epsilon(mu: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     >>> print(f"{gaussian_epsilon(1.0, 1e-5):.8f}")
     4.37717810
     """
+    validation.check_numbers(mu=mu, delta=delta)
     check_mu(mu)
     validation.check_delta(delta)
     return _exact("epsilon", mu, delta)
@@ -601,6 +609,7 @@ def gaussian_mu(epsilon: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     >>> print(f"{gaussian_mu(4.0, 1e-5):.8f}")
     0.92493090
     """
+    validation.check_numbers(epsilon=epsilon, delta=delta)
     validation.check_epsilon(epsilon)
     validation.check_delta(delta)
     return _exact_below("mu", epsilon, delta)
@@ -616,13 +625,14 @@ def gdp_to_rdp(mu: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Array, "
     >>> gdp_to_rdp(0.5, [2.0, 8.0]).round(9).tolist()
     [0.25, 1.0]
     """
+    validation.check_numbers(mu=mu)
     check_mu(mu)
     return _gdp_to_rdp(mu, checked_orders(orders))
 
 
 def check_mu(mu: ArrayLike, name: str = "mu") -> None:
     """Raises where a concrete mu is negative or NaN."""
-    seen = validation.concrete_value(mu)
+    seen = validation.seen_value(mu, name)
     if seen is not None and not np.all(seen >= 0):
         raise ValueError(f"{name} = {mu} is not a GDP parameter: give a number of at least 0 (a distance of means).")
 
