@@ -71,9 +71,8 @@ def concrete_value(value: object) -> np.ndarray | None:
             raise TypeError(f"expected a number, got one of dtype {value.dtype}: give real numbers.")
         return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise OverflowError(
-            f"expected a number, got {shortened(value)}, which 64 bits do not hold: give a float, or less."
-        )
+        shown = shortened(value)
+        raise OverflowError(f"expected a number, got {shown}, which 64 bits do not hold: give a float, or less.")
     return np.asarray(value) if isinstance(value, (int, float)) else None
 
 

@@ -282,6 +282,7 @@ class DPTrainer(Sealed):
         if layout:  # before the optimizer allocates as much again for them
             layout.check_rules(params, self._constants)
             params = jax.tree.map(place, params, layout.of_variables(params))
+        settings.check_optimizer(optimizer, params)
         self._state = TrainState(
             params=params,
             opt_state=jax.tree.map(strongly_typed, copy_tree(optimizer.init(copy_tree(params)))),
