@@ -19,6 +19,7 @@ In reading order, each with its proof before it:
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -616,8 +617,8 @@ class RenyiFilter(RenyiLedger):
     default orders, for a single order, and for "improved" and "optimal"; many orders with "mironov" cost a factor (see
     the proof before the class). If nothing is chosen from results, it is ``delta`` for any orders.
 
-    Raises ValueError where a concrete epsilon, delta or order is out of range, or the budget of "mironov" is 0 at every
-    order given, so that nothing would ever be granted.
+    Raises ValueError where a concrete epsilon, delta or order is out of range. Warns where "mironov" has no budget at
+    any order given, so that nothing would ever be granted.
 
     Source: Lécuyer (2021), "Practical privacy filters and odometers with Rényi differential privacy", Theorem 1,
     Corollary 1 and section 3.4; Mironov (2017), Proposition 3; Asoodeh et al. (2021), Theorem 1.
@@ -767,25 +768,23 @@ def _epsilon_of_budget(state: RenyiState, orders: tuple[float, ...], conversion:
 
 
 def _check_some_budget(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float, ...], conversion: str) -> None:
-    """Raises where "mironov" leaves no budget at any order to a concrete epsilon above 0, or delta = 0 at a finite
-    one.
+    """Warns where "mironov" leaves no budget at any order to a concrete epsilon above 0; nothing would be granted.
+
+    Raises ValueError where a concrete delta is 0, and an order is finite.
     """
     asked, failing = validation.concrete_value(epsilon), validation.concrete_value(delta)
     if failing is not None and failing == 0 and set(orders) != {math.inf}:
         raise ValueError(f"orders = {shortened(orders)} say nothing at delta = 0: leave orders out, or give infinity.")
-    if (
-        asked is None
-        or failing is None
-        or not 0 < asked < math.inf
-        or conversion != "mironov"
-        or max(orders) == math.inf
-    ):
+    if conversion != "mironov" or max(orders) == math.inf:
+        return
+    if asked is None or failing is None or not 0 < asked < math.inf:
         return
     least = 1 - math.log(float(failing)) / float(asked)
     if max(orders) <= least:
-        raise ValueError(
-            f"orders = {shortened(orders)} have no budget at epsilon = {epsilon}, delta = {delta}: give some above 1 + "
-            f"log(1/delta)/epsilon = {least:.6g}, best near {2 * least:.6g}, or leave orders out."
+        warnings.warn(
+            f"orders = {shortened(orders)} have no budget at epsilon = {epsilon}, delta = {delta}, and grant nothing: "
+            f"give some above 1 + log(1/delta)/epsilon = {least:.6g}, best near {2 * least:.6g}, or leave orders out.",
+            stacklevel=3,
         )
 
 

@@ -238,7 +238,7 @@ def checked_orders(orders: Sequence[float], *, infinity: bool = False) -> tuple[
     if not tried or not all(1 < order < math.inf or (infinity and order == math.inf) for order in tried):
         finite = "" if infinity else "finite and "
         raise ValueError(
-            f"orders = {shortened(orders)} are not Rényi orders: give at least one number, each {finite}above 1."
+            f"orders = {shortened(tried or orders)} are not Rényi orders: give at least one number, each {finite}above 1."
         )
     return tried
 

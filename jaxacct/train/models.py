@@ -131,7 +131,7 @@ def check_module(model: nnx.Module) -> None:
     for path, module in nnx.iter_modules(model):
         if isinstance(module, nnx.SpectralNorm):
             raise ValueError(
-                f"model has nnx.SpectralNorm at {'/'.join(map(str, path)) or 'the top'}: each call moves the vectors of "
+                f"model has nnx.SpectralNorm at {'/'.join(map(str, path)) or 'the top'}: a call moves the vectors of "
                 "its power iteration, and a private step moves parameters alone, so that the norm would be that of the "
                 "first weights. Nothing in them is private: divide by a norm that is computed of the weights in the "
                 "call itself."
