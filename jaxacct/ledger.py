@@ -80,7 +80,7 @@ class Ledger(abc.ABC):
         promise = self._promise()
         if promise is None:
             return []
-        epsilon, delta = (float(value) for value in promise)
+        epsilon, delta = (float(np.asarray(value)) for value in promise)
         # The nearest number of six digits: the budget is a few roundings below what was given, delta above.
         kept = [(name, float(f"{value:.6g}")) for name, value in (("epsilon", epsilon), ("delta", delta))]
         return [*kept, ("spent", float(self.epsilon()))]
@@ -231,15 +231,15 @@ def checked_orders(orders: Sequence[float], *, infinity: bool = False) -> tuple[
 
     They are finite, unless ``infinity`` is allowed.
     """
+    shown: object = orders
     try:
         tried = () if isinstance(orders, (str, bytes)) else tuple(float(order) for order in orders)
-    except (TypeError, ValueError, jax.errors.ConcretizationTypeError):
+        shown = tried if not isinstance(orders, (str, bytes)) else orders
+    except (TypeError, ValueError, OverflowError, jax.errors.ConcretizationTypeError):
         tried = ()
     if not tried or not all(1 < order < math.inf or (infinity and order == math.inf) for order in tried):
-        finite = "" if infinity else "finite and "
-        raise ValueError(
-            f"orders = {shortened(tried or orders)} are not Rényi orders: give at least one number, each {finite}above 1."
-        )
+        what = "above 1" if infinity else "finite and above 1"
+        raise ValueError(f"orders = {shortened(shown)} are not Rényi orders: give at least one, each {what}.")
     return tried
 
 

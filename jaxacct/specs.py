@@ -346,7 +346,7 @@ def _yaml(text: str) -> Any:
         raise ModuleNotFoundError("YAML needs PyYAML, which is missing: pip install pyyaml, or give JSON or TOML.")
     yaml = importlib.import_module("yaml")
 
-    class Strict(yaml.SafeLoader):  # type: ignore[misc, name-defined]
+    class Strict(yaml.SafeLoader):  # type: ignore[name-defined]
         """The safe loader, which would take the last of two values, and 0 for a number that underflows."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:

@@ -128,7 +128,7 @@ def check_number(value: object, name: str) -> None:
     """
     if _named_value(name, value) is None and not isinstance(value, jax.core.Tracer):
         raise TypeError(f"{name} = {_typed(value)}: give a number, or an array of them.")
-    if not np.size(value):
+    if isinstance(value, (np.ndarray, jax.Array)) and not value.size:
         raise ValueError(f"{name} is an empty array: give a number, or an array of them.")
 
 
@@ -140,6 +140,8 @@ def check_numbers(**values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, (list, tuple)):
             check_number(value, name)
+        elif not value:
+            raise ValueError(f"{name} is empty: give a number, or an array or list of them.")
         elif not any(isinstance(each, jax.core.Tracer) for each in value):
             try:
                 check_number(np.asarray(value), name)

@@ -748,7 +748,7 @@ def mechanism_to_dp(
     }
     _check_run(mechanism, relation)
     if type(mechanism) in stated:
-        delta = 0.0
+        delta: Any = 0.0
         if isinstance(mechanism, ApproximateDP):
             delta = mechanism.delta
         elif isinstance(mechanism, (PoissonSubsampledDP, DPWithoutReplacement)):

@@ -332,7 +332,7 @@ def certify(
     except TypeError as error:
         raise TypeError(f"items: {error}") from None
     if not pairs:
-        raise ValueError("items, the menu, is empty: give at least one mechanism.")
+        raise ValueError("items: menu is empty: give at least one mechanism.")
     if costs is not None:
         if not isinstance(costs, (tuple, list)):
             raise TypeError(f"costs = {validation.shortened(costs)}: give a list of one whole number for each item.")
