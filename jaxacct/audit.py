@@ -297,7 +297,7 @@ def combined(p_values: Sequence[float]) -> float:
     (0.0175, 0.3)
     """
     if not isinstance(p_values, (list, tuple, np.ndarray)):
-        raise TypeError(f"p_values = {validation.shortened(p_values)}: give a list of one for each run.")
+        raise TypeError(f"p_values = {validation.shorten(p_values)}: give a list of one for each run.")
     for value in p_values:
         validation.check_probability(value, "p_values")
     if not len(p_values):
@@ -342,7 +342,7 @@ def mu_lower_bound(correct: Sequence[int], guesses: int, canaries: int, confiden
     (0.0, 1.5)
     """
     if not isinstance(correct, (list, tuple, np.ndarray)):
-        raise TypeError(f"correct = {validation.shortened(correct)}: give a list, of one number for each run.")
+        raise TypeError(f"correct = {validation.shorten(correct)}: give a list, of one number for each run.")
     check_confidence(confidence)
     for right in correct:
         check_counts(right, guesses, canaries)

@@ -50,7 +50,7 @@ def check(mechanism: Any, steps: Any) -> None:
                 check_mechanism(part)
         if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
             raise ValueError(
-                f"steps = {validation.shortened(steps)} do not match {len(mechanism)} mechanisms: give a tuple with "
+                f"steps = {validation.shorten(steps)} do not match {len(mechanism)} mechanisms: give a tuple with "
                 "one number for each."
             )
         for part, count in zip(mechanism, steps, strict=True):

@@ -306,7 +306,7 @@ def _pattern_of(participation: Participation, iterations: int = ITERATIONS) -> P
     """Returns the steps that an example may take part in; raises TypeError where an argument is of another kind."""
     if not isinstance(participation, (Unsampled, CyclicPoisson)):
         raise TypeError(
-            f"participation = {validation.shortened(participation)} is none: give SinglePass, MinSeparation, "
+            f"participation = {validation.shorten(participation)} is none: give SinglePass, MinSeparation, "
             "FixedEpochs or CyclicPoisson of jaxacct.strategies."
         )
     validation.check_whole(iterations, "iterations", 0, validation.MOST_COUNT, "the steps of the search")

@@ -40,7 +40,7 @@ from jaxacct.numerics.precision import as_float64, exact_float64, in_float64, is
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, precise, rounding, runs_within
-from jaxacct.validation import shortened
+from jaxacct.validation import shorten
 
 __all__ = [
     "FILTER_ORDERS",
@@ -669,7 +669,7 @@ class RenyiFilter(RenyiLedger):
         budgets = validation.as_array(budgets, "budgets")
         seen = validation.concrete_value(budgets)
         if np.shape(budgets) != (len(orders),) or (seen is not None and not np.all(seen >= 0)):
-            raise ValueError(f"budgets = {shortened(budgets)} do not fit orders: give one of at least 0 for each.")
+            raise ValueError(f"budgets = {shorten(budgets)} do not fit orders: give one of at least 0 for each.")
         return object.__new__(cls)._fill(_open_divergences(budgets, delta), orders, "mironov")
 
     def _promise(self) -> tuple[ArrayLike, ArrayLike] | None:
@@ -774,7 +774,7 @@ def _check_some_budget(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float
     """
     asked, failing = validation.concrete_value(epsilon), validation.concrete_value(delta)
     if failing is not None and failing == 0 and set(orders) != {math.inf}:
-        raise ValueError(f"orders = {shortened(orders)} say nothing at delta = 0: leave orders out, or give infinity.")
+        raise ValueError(f"orders = {shorten(orders)} say nothing at delta = 0: leave orders out, or give infinity.")
     if conversion != "mironov" or max(orders) == math.inf:
         return
     if asked is None or failing is None or not 0 < asked < math.inf:
@@ -782,7 +782,7 @@ def _check_some_budget(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float
     least = 1 - math.log(float(failing)) / float(asked)
     if max(orders) <= least:
         warnings.warn(
-            f"orders = {shortened(orders)} have no budget at epsilon = {epsilon}, delta = {delta}, and grant nothing: "
+            f"orders = {shorten(orders)} have no budget at epsilon = {epsilon}, delta = {delta}, and grant nothing: "
             f"give some above 1 + log(1/delta)/epsilon = {least:.6g}, best near {2 * least:.6g}, or leave orders out.",
             stacklevel=3,
         )

@@ -25,7 +25,7 @@ from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.outward import rounded_up
 from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise
-from jaxacct.validation import shortened
+from jaxacct.validation import shorten
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -239,7 +239,7 @@ def checked_orders(orders: Sequence[float], *, infinity: bool = False) -> tuple[
         tried = ()
     if not tried or not all(1 < order < math.inf or (infinity and order == math.inf) for order in tried):
         what = "above 1" if infinity else "finite and above 1"
-        raise ValueError(f"orders = {shortened(shown)} are not Rényi orders: give at least one, each {what}.")
+        raise ValueError(f"orders = {shorten(shown)} are not Rényi orders: give at least one, each {what}.")
     return tried
 
 

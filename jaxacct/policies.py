@@ -188,7 +188,7 @@ class Schedule(_Plain):
 
     def __post_init__(self) -> None:
         if not callable(self.noise_multiplier):
-            shown = validation.shortened(self.noise_multiplier)
+            shown = validation.shorten(self.noise_multiplier)
             raise TypeError(f"noise_multiplier = {shown}: give a function of the step; Constant has a number.")
         validation.check_number(self.sampling_rate, "sampling_rate")
         validation.check_sampling_rate(self.sampling_rate)
@@ -522,7 +522,7 @@ class EarlyStopping:
         if self.patience is not None:
             validation.check_count(self.patience, "patience", "the answers without a rise that end a run")
         if not isinstance(self.policy, Policy):
-            raise TypeError(f"policy = {validation.shortened(self.policy)} is none: give one of jaxacct.policies.")
+            raise TypeError(f"policy = {validation.shorten(self.policy)} is none: give one of jaxacct.policies.")
         if self.policy.period not in (0, self.period):
             raise ValueError(
                 f"period = {self.period} is not that of the policy inside, {self.policy.period}: give the same one."

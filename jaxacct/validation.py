@@ -33,10 +33,10 @@ MOST_SHOWN = 120
 """Most characters of a value that a message shows."""
 
 
-def shortened(value: object) -> str:
+def shorten(value: object) -> str:
     """Returns a value as a message shows it: its ``repr``, of a long one its beginning, and its type.
 
-    >>> shortened((1.0, 2.0)), len(shortened(list(range(10_000)))) < 200
+    >>> shorten((1.0, 2.0)), len(shorten(list(range(10_000)))) < 200
     ('(1.0, 2.0)', True)
     """
     try:
@@ -55,23 +55,23 @@ def shortened(value: object) -> str:
     return f"{text[: MOST_SHOWN - 40]}... ({type(value).__name__}{shape})"
 
 
-def _typed(value: object) -> str:
-    return f"{shortened(value)} of type {type(value).__name__}"
+def _with_type(value: object) -> str:
+    return f"{shorten(value)} of type {type(value).__name__}"
 
 
 def concrete_value(value: object) -> np.ndarray | None:
     """Returns ``value`` as a NumPy array, or None where Python cannot see it (a tracer, or a pytree placeholder)."""
     if isinstance(value, (bool, np.bool_, str, bytes)):
-        raise TypeError(f"expected a number, got {shortened(value)} of type {type(value).__name__}.")
+        raise TypeError(f"expected a number, got {shorten(value)} of type {type(value).__name__}.")
     if isinstance(value, (list, tuple)):
-        raise TypeError(f"expected a number or an array, got {shortened(value)}: give numpy.array(...) for a sequence.")
+        raise TypeError(f"expected a number or an array, got {shorten(value)}: give numpy.array(...) for a sequence.")
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
         real = any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.integer, jnp.floating, jnp.bool_))
         if not real:
             raise TypeError(f"expected a number, got one of dtype {value.dtype}: give real numbers.")
         return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        shown = shortened(value)
+        shown = shorten(value)
         raise OverflowError(f"expected a number, got {shown}, which 64 bits do not hold: give a float, or less.")
     return np.asarray(value) if isinstance(value, (int, float)) else None
 
@@ -81,7 +81,7 @@ def as_array(value: Any, name: str = "value") -> Any:
     try:
         return np.asarray(value, np.float64) if isinstance(value, (list, tuple)) else value
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{name} = {shortened(value)}: give an array, or a list of numbers.") from None
+        raise TypeError(f"{name} = {shorten(value)}: give an array, or a list of numbers.") from None
 
 
 COUNTS = ("steps", "count", "batches", "queries", "depth")
@@ -96,7 +96,7 @@ def seen_value(value: object, name: str) -> np.ndarray | None:
 def _named_value(name: str, value: object) -> np.ndarray | None:
     if isinstance(value, numbers.Number) and not isinstance(value, (int, float, np.generic)):
         kind = type(value).__name__
-        shown = shortened(value)
+        shown = shorten(value)
         raise TypeError(f"{name} = {shown} of type {kind}: give a number, that is an int, a float or an array.")
     try:
         return concrete_value(value)
@@ -117,7 +117,7 @@ def _require(name: str, value: object, holds: Callable[[np.ndarray], Any], reaso
 
 def _shown(value: object) -> str:
     """Returns a number as it is printed, and a long one shortened."""
-    return str(value) if isinstance(value, (float, np.generic, np.ndarray)) else shortened(value)
+    return str(value) if isinstance(value, (float, np.generic, np.ndarray)) else shorten(value)
 
 
 def check_number(value: object, name: str) -> None:
@@ -127,7 +127,7 @@ def check_number(value: object, name: str) -> None:
     this, and classes do not check their fields.
     """
     if _named_value(name, value) is None and not isinstance(value, jax.core.Tracer):
-        raise TypeError(f"{name} = {_typed(value)}: give a number, or an array of them.")
+        raise TypeError(f"{name} = {_with_type(value)}: give a number, or an array of them.")
     if isinstance(value, (np.ndarray, jax.Array)) and not value.size:
         raise ValueError(f"{name} is an empty array: give a number, or an array of them.")
 
@@ -146,13 +146,13 @@ def check_numbers(**values: object) -> None:
             try:
                 check_number(np.asarray(value), name)
             except (TypeError, ValueError, OverflowError):
-                raise TypeError(f"{name} = {shortened(value)}: give a number, or an array or list of them.") from None
+                raise TypeError(f"{name} = {shorten(value)}: give a number, or an array or list of them.") from None
 
 
 def check_type(value: object, name: str, kind: type) -> None:
     """Raises where an argument is of another class."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} = {_typed(value)}: give a {kind.__name__}.")
+        raise TypeError(f"{name} = {_with_type(value)}: give a {kind.__name__}.")
 
 
 def check_scalar(value: ArrayLike, name: str) -> None:
@@ -189,7 +189,7 @@ def check_steps(value: object, name: str = "steps") -> None:
         "(epochs times the number of batches an epoch)."
     )
     if isinstance(value, int) and abs(value) > MOST_STEPS:
-        raise ValueError(f"{name} = {shortened(value)} {reason}")
+        raise ValueError(f"{name} = {shorten(value)} {reason}")
 
     def countable(steps: np.ndarray) -> Any:
         # In float64 2**53 + 1 would become 2**53, so integers are compared as they are; a float16 does not reach 2**53.
@@ -270,7 +270,7 @@ def check_discrete_scale(value: object, name: str = "scale") -> None:
 def check_one_of(value: object, name: str, choices: tuple[str, ...], why: str = "") -> None:
     """Raises where ``value`` is not one of ``choices``."""
     if not isinstance(value, str) or value not in choices:
-        shown = shortened(value)
+        shown = shorten(value)
         raise ValueError(f"{name} = {shown} is not supported{why}: give one of {', '.join(map(repr, choices))}.")
 
 
@@ -288,9 +288,9 @@ def check_whole(value: object, name: str, least: int, most: int, meaning: str) -
     """Raises where a static value is not a Python integer in [least, most]; ``meaning`` says what it is to be."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         kind = type(value).__name__
-        raise TypeError(f"{name} = {shortened(value)} of type {kind}: give {meaning} as a Python integer.")
+        raise TypeError(f"{name} = {shorten(value)} of type {kind}: give {meaning} as a Python integer.")
     if not least <= int(value) <= most:
-        raise ValueError(f"{name} = {shortened(value)} is out of range: give {meaning}, from {least} to {most}.")
+        raise ValueError(f"{name} = {shorten(value)} is out of range: give {meaning}, from {least} to {most}.")
 
 
 def check_count(value: object, name: str, meaning: str) -> None:
@@ -304,7 +304,7 @@ def check_probabilities(value: object, name: str, tolerance: float) -> None:
     if seen is None:
         return
     if seen.ndim == 0 or seen.shape[-1] == 0:
-        raise ValueError(f"{name} = {shortened(value)} has no axis of outcomes: give probabilities (..., m).")
+        raise ValueError(f"{name} = {shorten(value)} has no axis of outcomes: give probabilities (..., m).")
     seen = seen.astype(np.float64)
     _require(
         name, seen, lambda v: (v == 0) | ((v >= 2.0**-1022) & (v <= 1)),
@@ -335,5 +335,5 @@ def check_sensitivities(value: object, name: str = "sensitivities") -> None:
     seen = concrete_value(value)
     if seen is not None and (seen.ndim == 0 or not np.all(np.any(seen > 0, axis=-1))):
         raise ValueError(
-            f"{name} = {shortened(value)} are no sensitivities: give (..., m), with one above 0 in each row."
+            f"{name} = {shorten(value)} are no sensitivities: give (..., m), with one above 0 in each row."
         )

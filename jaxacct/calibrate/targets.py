@@ -181,7 +181,7 @@ def scale(
     validation.check_delta(delta)
     validation.check_positive(tolerance, "tolerance")
     if not callable(make):
-        raise TypeError(f"make = {validation.shortened(make)}: give a function from a scale to a mechanism.")
+        raise TypeError(f"make = {validation.shorten(make)}: give a function from a scale to a mechanism.")
     validation.check_positive(least, "least")
     validation.check_positive(most, "most")
     if not least < most:

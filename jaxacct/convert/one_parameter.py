@@ -743,8 +743,8 @@ def mechanism_to_dp(
         Laplace: lambda mechanism, shift: _noise_ratio(shift, mechanism.scale),
         DiscreteLaplace: lambda mechanism, shift: _noise_ratio(float(mechanism.sensitivity), mechanism.scale),
         PoissonSubsampledLaplace: _subsampled_laplace,
-        PoissonSubsampledDP: _sampled,
-        DPWithoutReplacement: _sampled,
+        PoissonSubsampledDP: _epsilon_of_sample,
+        DPWithoutReplacement: _epsilon_of_sample,
     }
     _check_run(mechanism, relation)
     if type(mechanism) in stated:
@@ -948,7 +948,7 @@ def _subsampled_laplace(mechanism: PoissonSubsampledLaplace, shift: float) -> An
     return _amplify(_noise_ratio(1.0, mechanism.scale), mechanism.sampling_rate)
 
 
-def _sampled(mechanism: PoissonSubsampledDP | DPWithoutReplacement, shift: float) -> Any:
+def _epsilon_of_sample(mechanism: PoissonSubsampledDP | DPWithoutReplacement, shift: float) -> Any:
     return _amplify(mechanism.epsilon, mechanism.sampling_rate)
 
 

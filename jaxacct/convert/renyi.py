@@ -45,7 +45,7 @@ from jaxacct.numerics.precision import (
 )
 from jaxacct.numerics.programs import Program, lower_bound, outward
 from jaxacct.numerics.root_search import least_near_root
-from jaxacct.validation import shortened
+from jaxacct.validation import shorten
 
 Orders: TypeAlias = Float[ArrayLike, " orders"] | Sequence[float]
 """Rényi orders: an array, or a list of numbers."""
@@ -67,11 +67,11 @@ def checked_orders(orders: Orders, *, one: bool = False, infinity: bool = False)
     try:
         values = np.asarray(orders, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"orders = {shortened(orders)}: give a vector of numbers.") from None
+        raise TypeError(f"orders = {shorten(orders)}: give a vector of numbers.") from None
     known = (values > 1) & np.isfinite(values) | (values == 1) & one | (values == np.inf) & infinity
     if values.ndim != 1 or not values.size or not np.all(known):
         wanted = ("finite " if not infinity else "") + "numbers " + ("of at least 1" if one else "above 1")
-        raise ValueError(f"orders = {shortened(orders)} are not Rényi orders: give a vector of {wanted}.")
+        raise ValueError(f"orders = {shorten(orders)} are not Rényi orders: give a vector of {wanted}.")
     return values
 
 
@@ -87,7 +87,7 @@ def checked_divergences(rdp: Any, orders: Any) -> Any:
         try:
             rdp = np.asarray(rdp, dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
-            raise TypeError(f"rdp = {shortened(rdp)}: give one divergence for each order.") from None
+            raise TypeError(f"rdp = {shorten(rdp)}: give one divergence for each order.") from None
         shape = rdp.shape
         if not np.all(rdp >= 0):
             raise ValueError(f"rdp = {rdp[~(rdp >= 0)].ravel()[0]} is not a divergence: give numbers of at least 0.")

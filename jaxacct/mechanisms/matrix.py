@@ -89,12 +89,12 @@ class MatrixMechanism(Mechanism):
     def __init__(self, strategy: Strategy, noise_multiplier: ArrayLike, participation: Participation) -> None:
         if not isinstance(strategy, Strategy):
             raise TypeError(
-                f"strategy = {validation.shortened(strategy)} is none: give one of jaxacct.strategies, such as "
+                f"strategy = {validation.shorten(strategy)} is none: give one of jaxacct.strategies, such as "
                 "square_root(8); a stream of another library's goes into Streamed."
             )
         if not isinstance(participation, (Unsampled, CyclicPoisson)):
             raise TypeError(
-                f"participation = {validation.shortened(participation)} has no certified account with correlated "
+                f"participation = {validation.shorten(participation)} has no certified account with correlated "
                 "noise: give SinglePass, MinSeparation, FixedEpochs or CyclicPoisson of jaxacct.strategies. For "
                 "b-min-sep sampling and balls-in-bins only Monte Carlo estimates are known (of the latter, "
                 "jaxacct.monte_carlo.BallsInBins); "

@@ -277,7 +277,7 @@ def check_mechanism(mechanism: object) -> None:
     """Raises where an accountant is given no mechanism, or one whose fields are no numbers or out of range."""
     if not isinstance(mechanism, Mechanism):
         raise TypeError(
-            f"mechanism = {validation.shortened(mechanism)} is no mechanism: give one of jaxacct.mechanisms, such as "
+            f"mechanism = {validation.shorten(mechanism)} is no mechanism: give one of jaxacct.mechanisms, such as "
             "Gaussian(2.0), or a tuple of them; one of your own derives from jaxacct.Mechanism."
         )
     mechanism.validate()
@@ -298,7 +298,7 @@ def parts_of(mechanism: Mechanisms, steps: Steps) -> list[tuple[Mechanism, Array
             check_mechanism(part)
     if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
         raise ValueError(
-            f"steps = {validation.shortened(steps)} do not match {len(mechanism)} mechanisms: give one number for each."
+            f"steps = {validation.shorten(steps)} do not match {len(mechanism)} mechanisms: give one number for each."
         )
     return [run for part, count in zip(mechanism, steps, strict=True) for run in parts_of(part, count)]
 

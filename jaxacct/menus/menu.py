@@ -326,7 +326,7 @@ def certify(
     validation.check_delta(delta)
     validation.check_type(relation, "relation", str)
     if not isinstance(items, (tuple, list)):
-        raise TypeError(f"items = {validation.shortened(items)}: give a list of mechanisms, or of pairs (one, runs).")
+        raise TypeError(f"items = {validation.shorten(items)}: give a list of mechanisms, or of pairs (one, runs).")
     try:
         pairs = tuple(_check_item(item) for item in items)
     except TypeError as error:
@@ -335,7 +335,7 @@ def certify(
         raise ValueError("items: menu is empty: give at least one mechanism.")
     if costs is not None:
         if not isinstance(costs, (tuple, list)):
-            raise TypeError(f"costs = {validation.shortened(costs)}: give a list of one whole number for each item.")
+            raise TypeError(f"costs = {validation.shorten(costs)}: give a list of one whole number for each item.")
         if len(costs) != len(pairs):
             raise ValueError(f"costs = {tuple(costs)} do not fit {len(pairs)} items: give one for each.")
         for cost in costs:

@@ -156,5 +156,5 @@ def test_values_are_shortened():
         Loud(),
         {i: i for i in range(999)},
     ):
-        assert len(validation.shortened(value)) < 200
-    assert validation.shortened((1.0, "a")) == "(1.0, 'a')"
+        assert len(validation.shorten(value)) < 200
+    assert validation.shorten((1.0, "a")) == "(1.0, 'a')"
