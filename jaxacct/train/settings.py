@@ -202,7 +202,8 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Any) -> Non
     whole = optax.with_extra_args_support(optimizer)
     state = jax.eval_shape(optimizer.init, params)
     try:
-        jax.eval_shape(whole.update, params, state, params)
+        # A step tells its noise, which is public.
+        jax.eval_shape(lambda *given: whole.update(*given, noise_deviation=1.0), params, state, params)
     except TypeError as error:
         if "required keyword-only argument" not in str(error):
             raise
