@@ -143,6 +143,7 @@ def epsilon_lower_bound(correct: int, guesses: int, canaries: int, delta: float,
     >>> round(epsilon_lower_bound(250, 250, 500, 1e-5), 2), epsilon_lower_bound(130, 250, 500, 1e-5)
     (4.42, 0.0)
     """
+    validation.check_numbers(delta=delta, confidence=confidence)
     check_confidence(confidence)
     level = 1 - confidence
 
@@ -173,6 +174,7 @@ def check_counts(correct: int, guesses: int, canaries: int) -> None:
 
 def check_confidence(confidence: float) -> None:
     """Raises where a confidence is no probability of being right."""
+    validation.check_scalar(confidence, "confidence")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence = {confidence} is not in (0, 1): give 0.95 for one wrong bound in twenty.")
 
@@ -294,9 +296,11 @@ def combined(p_values: Sequence[float]) -> float:
     >>> round(combined([0.05, 0.05]), 4), combined([0.3])
     (0.0175, 0.3)
     """
+    if not isinstance(p_values, (list, tuple, np.ndarray)):
+        raise TypeError(f"p_values = {validation.shorten(p_values)}: give a list of one for each run.")
     for value in p_values:
         validation.check_probability(value, "p_values")
-    if not p_values:
+    if not len(p_values):
         raise ValueError("p_values is empty: give one for each run.")
     if min(p_values) == 0:
         return 0.0
@@ -337,7 +341,11 @@ def mu_lower_bound(correct: Sequence[int], guesses: int, canaries: int, confiden
     >>> mu_lower_bound([50], 100, 100), round(mu_lower_bound([99, 98], 100, 100), 1)
     (0.0, 1.5)
     """
+    if not isinstance(correct, (list, tuple, np.ndarray)):
+        raise TypeError(f"correct = {validation.shorten(correct)}: give a list, of one number for each run.")
     check_confidence(confidence)
+    for right in correct:
+        check_counts(right, guesses, canaries)
 
     def is_refuted(mu: float) -> bool:
         deltas = np.asarray(gdp_to_delta(mu, EPSILONS))
@@ -575,6 +583,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         validation.check_positive(self.noise_multiplier, "noise_multiplier")
+        validation.check_numbers(noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate)
         validation.check_sampling_rate(self.sampling_rate)
         validation.check_whole(self.steps, "steps", 1, 10**6, "a number of steps")
         check_counts(0, self.guesses, self.canaries)

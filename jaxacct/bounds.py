@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
+from jax import numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct.numerics.precision import (

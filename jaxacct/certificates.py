@@ -54,7 +54,7 @@ from jaxacct.json_files import synchronize, write_whole
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.records import record_of
-from jaxacct.outward import counted, rounded_down, rounded_up, up
+from jaxacct.outward import rounded_down, rounded_up, spell_count, up
 from jaxacct.specs import ANY, Spec, all_of, parsed, sampling_of, unit_of
 
 __all__ = ["CERTIFICATE", "Checked", "certify", "check", "write"]
@@ -550,7 +550,7 @@ def for_print(made: dict[str, Any]) -> dict[str, Any]:
 
 def _times(count: Any) -> str:
     """Returns a number of runs in words; of a sequence, that of all."""
-    return counted(sum(count), "time") + ", in turn" if isinstance(count, list) else counted(count, "time")
+    return spell_count(sum(count), "time") + ", in turn" if isinstance(count, list) else spell_count(count, "time")
 
 
 def in_words(record: Any) -> str:

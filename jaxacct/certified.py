@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from jaxacct import prv, saddlepoint
+from jaxacct import prv, saddlepoint, validation
 from jaxacct.bounds import Bounds
 from jaxacct.composition import ForDelta, ForEpsilon, Question, check, check_asked
 from jaxacct.convert import one_parameter
@@ -177,6 +177,7 @@ def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question
     if (epsilons is None) == (deltas is None):
         raise ValueError(f"epsilons = {epsilons} and deltas = {deltas}: give the one at which the other is wanted.")
     asked: Question = ForDelta(epsilons) if deltas is None else ForEpsilon(deltas)
+    validation.check_numbers(**{"deltas" if epsilons is None else "epsilons": asked.value})
     values = asked.value if isinstance(asked.value, jax.core.Tracer) else np.asarray(asked.value, np.float64)
     if values.ndim != 1 or not values.size:
         raise ValueError(f"{asked.given}s of shape {values.shape}: give a list, one axis with at least one entry.")

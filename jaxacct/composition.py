@@ -53,9 +53,13 @@ def check(mechanism: Any, steps: Any) -> None:
     if isinstance(mechanism, (tuple, list)):
         if not mechanism:
             raise ValueError("mechanism = () holds nothing to compose: give at least one mechanism.")
+        for part in mechanism:
+            if not isinstance(part, (tuple, list)):
+                check_mechanism(part)
         if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
             raise ValueError(
-                f"steps = {steps} do not match {len(mechanism)} mechanisms: give a tuple with one number for each."
+                f"steps = {validation.shorten(steps)} do not match {len(mechanism)} mechanisms: give a tuple with "
+                "one number for each."
             )
         for part, count in zip(mechanism, steps, strict=True):
             check(part, count)

@@ -32,6 +32,7 @@ from jaxacct.strategies import (
     Pattern,
     Strategy,
     Toeplitz,
+    Unsampled,
     Workload,
     square_root,
     squared_errors,
@@ -122,6 +123,8 @@ def best_bands(
     >>> [entry.strategy.bands(64) for entry in found]
     [4, 1]
     """
+    validation.check_numbers(sampling_rate=sampling_rate, epsilon=epsilon, delta=delta)
+    validation.check_count(steps, "steps", "the number of steps")
     validation.check_sampling_rate(sampling_rate)
     found = []
     # Numbers of bands that the rate or the number of steps cannot have are left out.
@@ -180,7 +183,7 @@ def banded_toeplitz(
     >>> bool(best < np.mean(squared_errors(root, 16)) * root.sensitivity(SinglePass(16).pattern) ** 2)
     True
     """
-    pattern = participation.pattern
+    pattern = _pattern_of(participation, iterations)
     validation.check_whole(bands, "bands", 1, pattern.steps, "the number of diagonals, at most one for each step")
     start: Any = square_root(
         bands, float(np.asarray(workload.momentum)), float(np.asarray(workload.decay))
@@ -217,7 +220,7 @@ def buffered_toeplitz(
     >>> bool(np.all(np.diff(strategy.coefficients(64)) <= 0))
     True
     """
-    pattern = participation.pattern
+    pattern = _pattern_of(participation, iterations)
     validation.check_whole(buffers, "buffers", 1, 64, "the number of copies of the noise")
     found = []
     # Each start, a relative distance between the buffers' lifetimes at first, is searched, and the strategy of less
@@ -299,6 +302,17 @@ def _least(
     return jax.lax.while_loop(goes_on, step, (start, search.init(start), 0, jnp.inf))[0]
 
 
+def _pattern_of(participation: Participation, iterations: int = ITERATIONS) -> Pattern:
+    """Returns the steps that an example may take part in; raises TypeError where an argument is of another kind."""
+    if not isinstance(participation, (Unsampled, CyclicPoisson)):
+        raise TypeError(
+            f"participation = {validation.shorten(participation)} is none: give SinglePass, MinSeparation, "
+            "FixedEpochs or CyclicPoisson of jaxacct.strategies."
+        )
+    validation.check_whole(iterations, "iterations", 0, validation.MOST_COUNT, "the steps of the search")
+    return participation.pattern
+
+
 def error(strategy: Strategy, participation: Participation, workload: Workload = PREFIX_SUMS) -> tuple[float, float]:
     """Returns the mean and the largest squared error of a workload at sensitivity 1: comparable at equal budgets.
 
@@ -308,6 +322,7 @@ def error(strategy: Strategy, participation: Participation, workload: Workload =
     >>> error(identity(), SinglePass(steps=3))[1] < 3 * (1 + 1e-12)
     True
     """
-    pattern = participation.pattern
+    validation.check_type(strategy, "strategy", Strategy)
+    pattern = _pattern_of(participation)
     squares = squared_errors(strategy, pattern.steps, workload) * strategy.sensitivity(pattern) ** 2
     return float(np.mean(squares)), float(np.max(squares))

@@ -35,7 +35,7 @@ from jaxacct.convert.one_parameter import gaussian_delta, gaussian_epsilon, gaus
 from jaxacct.mechanisms import Gaussian, GaussianWithoutReplacement, PoissonSubsampledGaussian
 from jaxacct.mechanisms.finite import DiscreteGaussianPair, FinitePair
 from jaxacct.mechanisms.fixed_batches import SHIFT
-from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, parts_of
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Mechanisms, Relation, Steps, parts_of
 from jaxacct.mechanisms.normal import delta_bounds, quantile, solve_mu
 from jaxacct.mechanisms.pair import LARGEST_EXPONENT, DominatingPair, exp_remainder
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
@@ -541,6 +541,7 @@ def mu(
     0.5736
     """
     check(mechanism, steps)
+    validation.check_one_of(relation, "relation", tuple(DIRECTIONS))
     if method is not None:
         validation.check_one_of(method, "method", ("small_rate", "functionals"))
     return _estimates(mechanism, steps, relation, method)[0]
@@ -590,6 +591,7 @@ def delta(
     >>> print(f"{delta(Gaussian(noise_multiplier=10.0), steps=100, epsilon=1.0):.8f}")
     0.12693674
     """
+    validation.check_numbers(epsilon=epsilon)
     validation.check_epsilon(epsilon)
     return gaussian_delta(mu(mechanism, steps, relation=relation, method=method), epsilon)
 
@@ -617,6 +619,7 @@ def clt_error(mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_
     >>> bool(many < few / 9 < 0.01)
     True
     """
+    validation.check_one_of(relation, "relation", tuple(DIRECTIONS))
     check(mechanism, steps)
     return _estimates(mechanism, steps, relation, "functionals")[1]
 

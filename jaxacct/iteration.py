@@ -103,6 +103,7 @@ def theta(epsilon: ArrayLike, ratio: ArrayLike | Sequence[float], *, log: bool =
     >>> theta(50.0, [0.1, 0.2], log=True).round(2).tolist()
     [-124990.65, -31238.58]
     """
+    validation.check_numbers(epsilon=epsilon, ratio=ratio)
     epsilon, ratio = as_array(epsilon), as_array(ratio)
     validation.check_epsilon(epsilon)
     validation.check_not_negative(ratio, "ratio", "the distance of the means over the noise's standard deviation")
@@ -148,6 +149,7 @@ def contracted_delta(
     >>> bool(contracted_delta(1.0, delta=0.01, ratio=2.0, steps=3) < 1e-22)
     True
     """
+    validation.check_numbers(epsilon=epsilon, delta=delta, ratio=ratio, steps=steps)
     validation.check_one_of(method, "method", ("recursive", "linear"))
     epsilon, delta, ratio, steps = map(as_array, (epsilon, delta, ratio, steps))
     validation.check_epsilon(epsilon)
@@ -291,6 +293,7 @@ def amplified_mu(shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: Ar
     >>> amplified_mu([1.0, 0.0, 0.0, 0.0], noise=2.0).round(6).tolist()  # 1 / (2 sqrt(4))
     0.25
     """
+    validation.check_numbers(shifts=shifts, noise=noise)
     shifts, noise = as_array(shifts), as_array(noise)
     validation.check_not_negative(shifts, "shifts", "bounds on how far the two updates can be apart")
     validation.check_positive(noise, "noise")
@@ -314,6 +317,7 @@ def amplified_rdp(
     >>> amplified_rdp([2.0, 8.0], shifts=[1.0, 0.0], noise=1.0).round(6).tolist()
     [0.5, 2.0]
     """
+    validation.check_numbers(shifts=shifts, noise=noise)
     orders = checked_orders(orders)
     mu = amplified_mu(shifts, noise)
     return _rdp_of_mu(orders, mu)
@@ -465,9 +469,12 @@ def last_iterate_delta(
     >>> bool(last_iterate_delta(sgd, 0.1, position=90, method="contraction") < 0.09)
     True
     """
+    validation.check_type(sgd, "sgd", ProjectedNoisySGD)
+    validation.check_numbers(epsilon=epsilon)
     check_delta_call(sgd, epsilon, method, tuple(name for name in METHODS if name != "feldman"))
     if position is None:
         position = sgd.steps
+    validation.check_numbers(position=position)
     position = as_array(position)
     seen, steps = validation.concrete_value(position), validation.concrete_value(sgd.steps)
     if seen is not None and steps is not None and not np.all((seen >= 1) & (seen <= steps) & (seen == np.floor(seen))):
@@ -499,6 +506,9 @@ def last_iterate_rdp(
     >>> last_iterate_rdp(sgd, [2.0, 4.0], position=91).round(6).tolist()
     [0.016, 0.032]
     """
+    validation.check_type(sgd, "sgd", ProjectedNoisySGD)
+    if position is not None:
+        validation.check_numbers(position=position)
     sgd.check_contractive("renyi")
     return _last_iterate_rdp(sgd, checked_orders(orders), sgd.steps if position is None else position)
 
@@ -675,6 +685,8 @@ def stopped_delta(
     >>> bool(stopped_delta(sgd, 0.5) < 0.0006)
     True
     """
+    validation.check_type(sgd, "sgd", ProjectedNoisySGD)
+    validation.check_numbers(epsilon=epsilon)
     check_delta_call(sgd, epsilon, method, METHODS)
     return _stopped_delta(sgd, as_array(epsilon), method, log)
 
@@ -690,6 +702,8 @@ def stopped_epsilon(sgd: ProjectedNoisySGD, delta: ArrayLike, *, method: str = "
     >>> float(stopped_delta(sgd, stopped_epsilon(sgd, 1e-5, method="contraction"), method="contraction")) <= 1e-5
     True
     """
+    validation.check_type(sgd, "sgd", ProjectedNoisySGD)
+    validation.check_numbers(delta=delta)
     check_delta_call(sgd, 0.0, method, METHODS)
     validation.check_delta(as_array(delta))
     return _stopped_epsilon(sgd, as_array(delta), method)
@@ -718,6 +732,7 @@ def stopped_rdp(sgd: ProjectedNoisySGD, orders: Orders, *, method: str = "renyi"
     >>> stopped_rdp(sgd, [2.0, 4.0]).round(6).tolist()
     [0.008482, 0.019288]
     """
+    validation.check_type(sgd, "sgd", ProjectedNoisySGD)
     validation.check_one_of(method, "method", ("renyi", "feldman"))
     sgd.validate()
     sgd.check_contractive(method)
@@ -743,6 +758,7 @@ def highest_order(lipschitz: ArrayLike, noise: ArrayLike) -> Float[Array, ...]:
     >>> highest_order(1.0, 5.0).round(4).tolist()
     4.0707
     """
+    validation.check_numbers(lipschitz=lipschitz, noise=noise)
     validation.check_positive(as_array(lipschitz), "lipschitz")
     validation.check_positive(as_array(noise), "noise")
     return _highest_order(as_array(lipschitz), as_array(noise))

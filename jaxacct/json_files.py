@@ -15,6 +15,8 @@ import secrets
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from jaxacct.outward import float_of
+
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """Returns ``value`` as strict JSON text.
@@ -41,7 +43,9 @@ def _strict(value: Any) -> Any:
 def loads(text: str | bytes) -> Any:
     """Returns the value of strict JSON text.
 
-    Raises ValueError for any other text: not JSON, numbers outside of float64's range, nesting too deep to be read.
+    Raises ValueError for any other text: not JSON, a key that stands twice in one object (which of its values holds?),
+    numbers outside of float64's range (too large, or so small that they would be read as 0), nesting too deep to be
+    read.
 
     >>> loads('{"steps": 3}')
     {'steps': 3}
@@ -51,7 +55,9 @@ def loads(text: str | bytes) -> Any:
     ValueError: NaN is no JSON.
     """
     try:
-        return json.loads(text, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
+        return json.loads(
+            text, parse_constant=_no_number, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once
+        )
     except RecursionError:
         raise ValueError("the text is nested too deeply.") from None
 
@@ -61,8 +67,18 @@ def _no_number(text: str) -> Any:
 
 
 def _finite(text: str) -> float:
-    value = float(text)
+    value = float_of(text)
     return value if math.isfinite(value) else _no_number(text[:20])
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns an object's entries; raises ValueError where a key stands twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice[:40]!r} stands twice: leave one of the two.")
+    return found
 
 
 def _whole(text: str) -> int:

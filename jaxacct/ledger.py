@@ -25,6 +25,7 @@ from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.outward import rounded_up
 from jaxacct.rounded_sum import RoundedSum, log_inverse_above, precise
+from jaxacct.validation import shorten
 
 FIXED = {"fixed": True}
 """Metadata of the fields of a ledger's state that no spending changes: budgets, and the delta that they hold at. A
@@ -76,7 +77,7 @@ class Ledger(abc.ABC):
         >>> from jaxacct.filters import ZCDPFilter
         >>> _, generous = ZCDPFilter(100.0, 1e-5).spend(Gaussian(5.0))
         >>> ZCDPFilter(1.0, 1e-5).resume(generous)
-        ZCDPFilter(conversion='optimal', budget=0.030511, total=0.0200001, delta_budget=0, ...
+        ZCDPFilter(epsilon=1, delta=1e-05, spent=0.794308, conversion='optimal', budget=0.030511, ...
         """
         if _kind(spent) != _kind(self):
             raise ValueError(
@@ -89,12 +90,33 @@ class Ledger(abc.ABC):
         own = {entry.name: getattr(state, entry.name) for entry in fields(state) if entry.metadata.get("fixed", False)}
         return self._with(replace(spent.state, **own))
 
+    def _promise(self) -> tuple[ArrayLike, ArrayLike] | None:
+        """Returns the (epsilon, delta) that a filter keeps; None for what has no budget, and for stacked filters."""
+        return None
+
     def __repr__(self) -> str:
-        parts = [(entry.name, getattr(self, entry.name)) for entry in fields(self)[1:]]
+        """Returns what the ledger keeps and what of it is spent, and then its settings and its state."""
         state = self.state
+        parts = self._account() if is_concrete(state) else []
+        parts += [(entry.name, getattr(self, entry.name)) for entry in fields(self)[1:]]
         kept = [(entry.name, getattr(state, entry.name)) for entry in fields(state)] if is_dataclass(state) else []
-        parts += [(name, value) for name, value in kept if value is not None]
+        shown = {name for name, _ in parts}
+        parts += [(name, value) for name, value in kept if value is not None and name not in shown]
         return f"{type(self).__name__}({', '.join(f'{name}={_short(value)}' for name, value in parts)})"
+
+    def _account(self) -> list[tuple[str, Any]]:
+        """Returns the (epsilon, delta) that is kept, and the epsilon that is spent of it."""
+        promise = self._promise()
+        if promise is None:
+            return []
+        epsilon, delta = (float(np.asarray(value)) for value in promise)
+        # The nearest number of six digits: the budget is a few roundings below what was given, delta above.
+        kept = [(name, float(f"{value:.6g}")) for name, value in (("epsilon", epsilon), ("delta", delta))]
+        return [*kept, ("spent", float(self.epsilon()))]
+
+    @abc.abstractmethod
+    def epsilon(self) -> Float[Array, ""]:
+        """Returns the epsilon of what has been granted so far, or an odometer's reading; float64."""
 
     def _fill(self, state: PyTree, *settings: Hashable) -> Self:
         for entry, value in zip(fields(self), (state, *settings), strict=True):
@@ -238,12 +260,21 @@ def _grant(state: RenyiState, curve: ArrayLike, steps: ArrayLike | None) -> tupl
     return granted, state.total.replace_where(new, granted & changed)
 
 
-def checked_orders(orders: Sequence[float]) -> tuple[float, ...]:
-    """Returns orders as a tuple of floats; raises ValueError where one is not above 1 and finite, or there is none."""
-    orders = tuple(float(order) for order in orders)
-    if not orders or not all(1 < order < math.inf for order in orders):
-        raise ValueError(f"orders = {orders} are not Rényi orders: give at least one, each finite and above 1.")
-    return orders
+def checked_orders(orders: Sequence[float], *, infinity: bool = False) -> tuple[float, ...]:
+    """Returns orders as a tuple of floats; raises ValueError where one is not above 1, or there is none.
+
+    They are finite, unless ``infinity`` is allowed.
+    """
+    shown: object = orders
+    try:
+        tried = () if isinstance(orders, (str, bytes)) else tuple(float(order) for order in orders)
+        shown = tried if not isinstance(orders, (str, bytes)) else orders
+    except (TypeError, ValueError, OverflowError, jax.errors.ConcretizationTypeError):
+        tried = ()
+    if not tried or not all(1 < order < math.inf or (infinity and order == math.inf) for order in tried):
+        what = "above 1" if infinity else "finite and above 1"
+        raise ValueError(f"orders = {shorten(shown)} are not Rényi orders: give at least one, each {what}.")
+    return tried
 
 
 _as_jax = in_float64(by_programs=True)(as_float64)

@@ -155,6 +155,7 @@ def delta(
     >>> 0.02 < found.lower < found.estimate < found.upper < 0.08
     True
     """
+    validation.check_numbers(epsilon=epsilon)
     _check(mechanism, steps, epsilon, draws, failure_probability)
     validation.check_one_of(relation, "relation", RandomAllocation.relations, f" by {type(mechanism).__name__}")
     if key is None:

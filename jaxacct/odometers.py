@@ -190,7 +190,9 @@ class RenyiOdometer(_RenyiOdometer):
             if seen is None:
                 raise ValueError("base = None is made of delta, which is traced here: give base, a number.")
             base = math.log(2 * len(tried) / float(seen))
+        validation.check_scalar(base, "base")
         validation.check_positive(base, "base")
+        validation.check_scalar(growth, "growth")
         if not 1 < growth < math.inf:
             raise ValueError(f"growth = {growth} is no ratio of budgets: give a finite number above 1.")
         self._fill(_open(delta, len(tried)), tried, float(base), float(growth))
@@ -438,6 +440,7 @@ class FilterOdometer(_TimeUniformOdometer):
     tightest_at: float
 
     def __init__(self, delta: ArrayLike, epsilon: float = 1.0, mechanism_delta: ArrayLike = 0.0) -> None:
+        validation.check_scalar(epsilon, "epsilon")
         validation.check_positive(epsilon, "epsilon")
         self._fill(_open_time_uniform(delta, mechanism_delta), float(epsilon))
 
@@ -469,6 +472,7 @@ class MixtureOdometer(_TimeUniformOdometer):
     rho: float
 
     def __init__(self, delta: ArrayLike, rho: float = 0.04, mechanism_delta: ArrayLike = 0.0) -> None:
+        validation.check_scalar(rho, "rho")
         validation.check_positive(rho, "rho")
         self._fill(_open_time_uniform(delta, mechanism_delta), float(rho))
 
@@ -502,6 +506,7 @@ class StitchedOdometer(_TimeUniformOdometer):
 
     def __init__(self, delta: ArrayLike, start: float | None = None, mechanism_delta: ArrayLike = 0.0) -> None:
         if start is not None:
+            validation.check_scalar(start, "start")
             validation.check_positive(start, "start")
         self._fill(_open_time_uniform(delta, mechanism_delta), None if start is None else float(start))
 

@@ -65,10 +65,10 @@ def _number(text: str) -> Decimal:
     return Decimal(digits) / (100 if "%" in text else 1)
 
 
-def counted(count: float | Decimal, one: str, many: str = "") -> str:
+def spell_count(count: float | Decimal, one: str, many: str = "") -> str:
     """Returns a number of things with the word for them: ``one``, or ``many``, by default with an s.
 
-    >>> counted(1, "step"), counted(10_000, "step"), counted(0, "entry", "entries")
+    >>> spell_count(1, "step"), spell_count(10_000, "step"), spell_count(0, "entry", "entries")
     ('1 step', '10,000 steps', '0 entries')
     """
     return f"{count:,.12g} {one if count == 1 else many or f'{one}s'}"
@@ -89,6 +89,26 @@ def up(value: Fraction) -> float:
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
+def float_of(text: str) -> float:
+    """Returns the float that a decimal stands for; raises ValueError where it is none, or is read as 0 and is not.
+
+    Every reader of text takes its floats from here: a delta of 1e-400 must not become the delta 0, which asks for the
+    pure epsilon. A subnormal number is read: it is not 0.
+
+    >>> float_of("0e5"), float_of("-inf")
+    (0.0, -inf)
+    >>> float_of("1e-400")
+    Traceback (most recent call last):
+        ...
+    ValueError: 1e-400 is below what float64 holds, and would be read as 0.
+    """
+    value = float(text)
+    # A decimal is 0 where all digits before its exponent are.
+    if value == 0 and any(digit in "123456789" for digit in text.lower().partition("e")[0]):
+        raise ValueError(f"{text.strip()[:20]} is below what float64 holds, and would be read as 0.")
+    return value
+
+
 def number(text: str) -> float:
     """Returns the number that a text gives, a fraction rounded up; raises ValueError where it is no number.
 
@@ -98,7 +118,7 @@ def number(text: str) -> float:
     over, slash, under = (word.strip() for word in text.partition("/"))
     if slash and Fraction(under) == 0:
         raise ValueError(f"{text!r} divides by 0")
-    return up(Fraction(over) / Fraction(under)) if slash else float(text)
+    return up(Fraction(over) / Fraction(under)) if slash else float_of(text)
 
 
 def rate_of(batch_size: float, examples: float, name: str = "batch_size") -> float:

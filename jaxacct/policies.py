@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import jax.numpy as jnp
 import numpy as np
+from jax import numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 
 from jaxacct import validation
@@ -155,6 +155,7 @@ class Constant(_Plain):
     period = 0
 
     def __post_init__(self) -> None:
+        validation.check_numbers(noise_multiplier=self.noise_multiplier, sampling_rate=self.sampling_rate)
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate)
 
@@ -186,6 +187,10 @@ class Schedule(_Plain):
     every_step = True
 
     def __post_init__(self) -> None:
+        if not callable(self.noise_multiplier):
+            shown = validation.shorten(self.noise_multiplier)
+            raise TypeError(f"noise_multiplier = {shown}: give a function of the step; Constant has a number.")
+        validation.check_number(self.sampling_rate, "sampling_rate")
         validation.check_sampling_rate(self.sampling_rate)
 
     def setting(self, state: PyTree, step: ArrayLike) -> Setting:
@@ -230,9 +235,12 @@ class SpendRemaining(_Plain):
     adaptive = True
 
     def __post_init__(self) -> None:
+        validation.check_scalar(self.sampling_rate, "sampling_rate")
         validation.check_sampling_rate(self.sampling_rate)
         validation.check_count(self.steps, "steps", "the steps of the whole run")
         validation.check_count(self.period, "period", "the steps between calibrations")
+        for value, name in ((self.least, "least"), (self.most, "most")):
+            validation.check_scalar(value, name)
         if not 0 < self.least < self.most:
             raise ValueError(f"least = {self.least} and most = {self.most} are no range of noise multipliers.")
 
@@ -304,6 +312,7 @@ class _Levelled(_Plain):
         """Raises where a field is out of range that both policies have."""
         sizes = {"increment": self.increment, "query_noise": self.query_noise, "least": least, "initial": initial}
         for name, value in sizes.items():
+            validation.check_scalar(value, name)
             validation.check_positive(value, name)
         validation.check_count(self.period, "period", "the steps between adaptations")
         if not least <= initial <= most:
@@ -377,6 +386,7 @@ class AdaptiveNoise(_Levelled):
     most: float = float("inf")
 
     def __post_init__(self) -> None:
+        validation.check_scalar(self.sampling_rate, "sampling_rate")
         validation.check_sampling_rate(self.sampling_rate)
         self._check(self.least, self.initial, self.most)
 
@@ -420,6 +430,7 @@ class AdaptiveBatchSize(_Levelled):
     most: float = 512.0
 
     def __post_init__(self) -> None:
+        validation.check_scalar(self.noise_multiplier, "noise_multiplier")
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_count(self.num_examples, "num_examples", "the size of the data set")
         self._check(self.least, self.initial, self.most)
@@ -504,7 +515,14 @@ class EarlyStopping:
 
     def __post_init__(self) -> None:
         validation.check_count(self.period, "period", "the steps between answers")
+        validation.check_scalar(self.query_noise, "query_noise")
         validation.check_positive(self.query_noise, "query_noise")
+        if self.target is not None:
+            validation.check_scalar(self.target, "target")
+        if self.patience is not None:
+            validation.check_count(self.patience, "patience", "the answers without a rise that end a run")
+        if not isinstance(self.policy, Policy):
+            raise TypeError(f"policy = {validation.shorten(self.policy)} is none: give one of jaxacct.policies.")
         if self.policy.period not in (0, self.period):
             raise ValueError(
                 f"period = {self.period} is not that of the policy inside, {self.policy.period}: give the same one."

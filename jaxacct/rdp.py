@@ -506,6 +506,7 @@ def delta(
     >>> bool(0 < bound < 1e-6)
     True
     """
+    validation.check_numbers(epsilon=epsilon)
     validation.check_epsilon(epsilon)
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)

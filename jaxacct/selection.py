@@ -22,6 +22,7 @@ from decimal import MIN_EMIN, Context, Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
+import jax  # noqa: F401  (whole, before jaxtyping asks for a part of it)
 import numpy as np
 from jaxtyping import ArrayLike
 
@@ -62,7 +63,7 @@ class Trials(abc.ABC):
 
     def validate(self) -> None:
         """Raises ValueError where a concrete field is out of range; a traced field cannot raise."""
-        mean = validation.concrete_value(self.mean)
+        mean = validation.seen_value(self.mean, "mean")
         if mean is not None and not np.all((mean >= 1) & (mean <= validation.MOST_STEPS)):
             raise ValueError(f"mean = {self.mean} is not an expected number of trials: give one from 1 to 2**53.")
 
@@ -238,7 +239,7 @@ class Binomial(Trials):
         return _number(self.count) * _number(self.probability)
 
     def validate(self) -> None:
-        count = validation.concrete_value(self.count)
+        count = validation.seen_value(self.count, "count")
         if count is not None and not np.all(
             (count >= 1) & (count <= validation.MOST_STEPS) & (count == np.floor(count))
         ):

@@ -258,8 +258,8 @@ def number_of(value: Any, key: str) -> float | None:
     try:
         if not isinstance(value, bool) and isinstance(value, (str, int, float)):
             return outward.number(value) if isinstance(value, str) else float(value)
-    except ValueError:
-        pass
+    except ValueError as error:
+        raise ValueError(f"{key} = {value!r} is no number ({error}): give one such as 0.01 or '64/1000'.") from None
     raise ValueError(f"{key} = {value!r} is no number: give one such as 0.01 or '64/1000'.")
 
 
@@ -326,7 +326,7 @@ def _load(path: pathlib.Path) -> Any:
     """Returns a file's content, a checkpoint's as its history; raises ValueError with its name if it is unreadable."""
     if zipfile.is_zipfile(path):
         return [list(run) for run in checkpoint_history(path)]
-    loaders: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".yaml": _yaml, ".yml": _yaml}
+    loaders: dict[str, Callable[[str], Any]] = {".toml": _toml, ".yaml": _yaml, ".yml": _yaml}
     load = loaders.get(path.suffix.lower(), json_files.loads)
     try:
         return json_files.loads(json_files.dumps(load(path.read_text(encoding="utf-8"))))
@@ -335,13 +335,35 @@ def _load(path: pathlib.Path) -> Any:
         raise ValueError(f"{path} is not read as {kind} ({error}): mend that; dates in quotes.") from None
 
 
+def _toml(text: str) -> Any:
+    """Returns the value of a TOML text, whose own rules refuse a key that stands twice."""
+    return tomllib.loads(text, parse_float=outward.float_of)
+
+
 def _yaml(text: str) -> Any:
     """Returns the value of a YAML text; PyYAML is imported when first asked for."""
     if importlib.util.find_spec("yaml") is None:
         raise ModuleNotFoundError("YAML needs PyYAML, which is missing: pip install pyyaml, or give JSON or TOML.")
     yaml = importlib.import_module("yaml")
+
+    class Strict(yaml.SafeLoader):  # type: ignore[name-defined]
+        """The safe loader, which would take the last of two values, and 0 for a number that underflows."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            found: set[Any] = set()
+            for key, _ in node.value:
+                if key.value in found and key.tag != "tag:yaml.org,2002:merge":
+                    raise ValueError(f"key {str(key.value)[:40]!r} stands twice: leave one of the two.")
+                found.add(key.value if isinstance(key.value, str) else id(key))
+            return super().construct_mapping(node, deep)
+
+        def construct_yaml_float(self, node: Any) -> float:
+            value: float = super().construct_yaml_float(node)
+            return value if value != 0 else outward.float_of(node.value)
+
+    Strict.add_constructor("tag:yaml.org,2002:float", Strict.construct_yaml_float)
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Strict)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
 

@@ -462,6 +462,7 @@ def as_float32(strategy: Any, *names: str) -> None:
         value = getattr(strategy, name)
         # Other values, of whatever type, were put there by JAX.
         if is_concrete(value) and isinstance(value, (list, tuple, np.ndarray, jax.Array)):
+            value = validation.as_array(value, name)
             object.__setattr__(strategy, name, np.asarray(value, np.float32))
 
 
@@ -583,6 +584,7 @@ def square_root(bands: int, momentum: float = 0.0, decay: float = 1.0) -> Banded
     >>> square_root(3).first_column.tolist()
     [1.0, 0.5, 0.375]
     """
+    validation.check_numbers(momentum=momentum, decay=decay)
     validation.check_count(bands, "bands", "the number of diagonals that are kept")
     validation.check_decay(momentum, "momentum")
     if not momentum < decay <= 1:
@@ -942,6 +944,7 @@ def squared_errors(strategy: Strategy, steps: int, workload: Workload = PREFIX_S
     >>> squared_errors(identity(), steps=4).tolist()
     [1.0, 2.0, 3.0, 4.0]
     """
+    validation.check_type(strategy, "strategy", Strategy)
     validation.check_count(steps, "steps", "the number of steps")
     rates = workload.rates
     if rates is not None and np.shape(rates) != (steps,):

@@ -163,6 +163,7 @@ def approximate_dp(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Floa
     >>> approximate_dp(1.0, 0.1, [0.0, 0.2, 1.0]).round(4).tolist()
     [0.9, 0.3563, 0.0]
     """
+    validation.check_numbers(epsilon=epsilon, delta=delta, fpr=fpr)
     validation.check_epsilon(epsilon)
     validation.check_probability(delta, "delta")
     return _elementwise(_approximate_dp, epsilon, delta, checked_rates(fpr))
@@ -188,6 +189,7 @@ def gaussian(mu: ArrayLike, fpr: ArrayLike) -> Float[Array, ...]:
     >>> gaussian(1.0, [0.0, 0.5, 1.0]).round(6).tolist()
     [1.0, 0.158655, 0.0]
     """
+    validation.check_numbers(mu=mu, fpr=fpr)
     check_mu(mu)
     return _elementwise(_gaussian, mu, checked_rates(fpr))
 
@@ -205,6 +207,7 @@ def perfect(fpr: ArrayLike) -> Float[Array, ...]:
     >>> perfect([0.25]).tolist()
     [0.75]
     """
+    validation.check_numbers(fpr=fpr)
     return _elementwise(_perfect, checked_rates(fpr))
 
 
@@ -456,6 +459,8 @@ def curve(
     >>> [f"{low:.4f} {high:.3f}" for low, high in zip(rates.lower, rates.upper)]
     ['0.6109 0.611', '0.1587 0.159']
     """
+    validation.check_numbers(fpr=fpr)
+    validation.check_type(relation, "relation", str)
     check(mechanism, steps)
     rates = checked_rates(fpr)
     if np.ndim(rates) > 1 or not np.size(rates):
@@ -536,6 +541,8 @@ def true_positive_rate(
     >>> bool(bounds.lower[0] <= 0.38913739 <= bounds.upper[0])
     True
     """
+    validation.check_numbers(fpr=fpr)
+    validation.check_type(relation, "relation", str)
     found = curve(mechanism, steps, fpr, relation=relation, accountant=accountant)
     rounding = 2 * roundoff()
     lower = jnp.maximum(1 - as_float64(found.upper) - rounding, 0.0)
@@ -571,6 +578,8 @@ def bayes_risk(
     >>> f"{bounds.lower:.8f} {bounds.upper:.8f}"
     '0.30853754 0.30853754'
     """
+    validation.check_numbers(prior=prior)
+    validation.check_type(relation, "relation", str)
     check(mechanism, steps)
     if relation in REVERSE:
         raise ValueError(f'relation = {relation!r} has no Bayes risk of its own: give "add_or_remove".')
@@ -716,6 +725,7 @@ def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Ar
     >>> from_delta([0.0, 1.0], [0.3, 0.1], [0.0, 0.2, 0.5]).round(4).tolist()
     [0.9, 0.5, 0.2]
     """
+    validation.check_numbers(epsilon=epsilon, delta=delta, fpr=fpr)
     e, d, rates = (
         as_float64(_check(value, name)) for value, name in ((epsilon, "epsilon"), (delta, "delta"), (fpr, "fpr"))
     )
@@ -741,6 +751,7 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
     >>> to_delta([0.0, 0.2, 1.0], [1.0, 0.2, 0.0], [0.0]).round(4).tolist()
     [0.6]
     """
+    validation.check_numbers(fpr=fpr, fnr=fnr, epsilon=epsilon)
     a, b = _curve(fpr, fnr)
     return leave_scope(_deltas(a, b, as_float64(_check(epsilon, "epsilon"))))
 
@@ -768,6 +779,7 @@ def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Floa
     >>> subsampled([0.0, 0.5, 1.0], [1.0, 0.1, 0.0], 0.5).round(4).tolist()
     [1.0, 0.3, 0.0]
     """
+    validation.check_numbers(fpr=fpr, fnr=fnr, sampling_rate=sampling_rate)
     validation.check_sampling_rate(sampling_rate)
     a, b, p = (as_float64(value) for value in (validation.as_array(fpr), validation.as_array(fnr), sampling_rate))
     return leave_scope(jnp.where(_is_rate(p) & _is_rate(a) & _is_rate(b), p * b + (1 - p) * (1 - a), 0.0))
@@ -786,6 +798,7 @@ def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     >>> rates.tolist(), misses.tolist()
     ([0.0, 0.2, 1.0], [1.0, 0.2, 0.0])
     """
+    validation.check_numbers(fpr=fpr, fnr=fnr)
     a, b = _curve(fpr, fnr)
     return leave_scope((b[::-1], a[::-1]))
 
@@ -805,6 +818,7 @@ def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
     >>> convex_minorant([0.0, 0.25, 0.5, 1.0], [1.0, 0.7, 0.2, 0.0]).round(4).tolist()
     [1.0, 0.6, 0.2, 0.0]
     """
+    validation.check_numbers(fpr=fpr, fnr=fnr)
     a, b = _curve(fpr, fnr)
     return leave_scope(_lower_hull(a, b))
 
@@ -828,6 +842,7 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     >>> rates.tolist(), misses.round(4).tolist()
     ([0.0, 0.0, 0.1, 0.5, 1.0, 1.0], [1.0, 1.0, 0.5, 0.1, 0.0, 0.0])
     """
+    validation.check_numbers(fpr=fpr, fnr=fnr)
     a, b = _curve(fpr, fnr)
     return leave_scope(_symmetrize(a, b))
 
@@ -844,6 +859,7 @@ def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
     >>> at([0.0, 0.5, 1.0], [1.0, 0.2, 0.0], [0.25]).round(4).tolist()
     [0.6]
     """
+    validation.check_numbers(fpr=fpr, fnr=fnr, rates=rates)
     a, b = _curve(fpr, fnr)
     return leave_scope(jnp.interp(as_float64(_check(rates, "rates")), a, b))
 
@@ -866,6 +882,7 @@ def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
     >>> mechanism.p.tolist(), mechanism.q.tolist()
     ([0.0, 0.8, 0.2, 0.0], [0.0, 0.5, 0.5, 0.0])
     """
+    validation.check_numbers(fpr=fpr, fnr=fnr)
     a, b = (np.asarray(_check(value, name), np.float64) for value, name in ((fpr, "fpr"), (fnr, "fnr")))
     _check_polygon(a, b)
     p = np.concatenate([[1 - b[0]], -np.diff(b), [b[-1]]])

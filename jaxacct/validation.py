@@ -29,44 +29,95 @@ MOST_STEPS = 2**53
 """Largest number of runs: up to here float64 holds every whole number, so raising it could break a bound."""
 
 
+MOST_SHOWN = 120
+"""Most characters of a value that a message shows."""
+
+
+def shorten(value: object) -> str:
+    """Returns a value as a message shows it: its ``repr``, of a long one its beginning, and its type.
+
+    >>> shorten((1.0, 2.0)), len(shorten(list(range(10_000)))) < 200
+    ('(1.0, 2.0)', True)
+    """
+    try:
+        text = (
+            repr(value)
+            if not isinstance(value, int) or abs(value) < 10**MOST_SHOWN
+            else f"{value.bit_length()}-bit int"
+        )
+    except Exception:  # a repr of somebody else's, of which an error message must not depend
+        text = f"<{type(value).__name__}>"
+    text = " ".join(text.split())
+    if len(text) <= MOST_SHOWN:
+        return text
+    size = f" of {len(value)}" if isinstance(value, (list, tuple, dict, set, str, bytes)) else ""
+    shape = f" of shape {value.shape}" if isinstance(value, (np.ndarray, jax.Array)) else size
+    return f"{text[: MOST_SHOWN - 40]}... ({type(value).__name__}{shape})"
+
+
+def _with_type(value: object) -> str:
+    return f"{shorten(value)} of type {type(value).__name__}"
+
+
 def concrete_value(value: object) -> np.ndarray | None:
     """Returns ``value`` as a NumPy array, or None where Python cannot see it (a tracer, or a pytree placeholder)."""
     if isinstance(value, (bool, np.bool_, str, bytes)):
-        raise TypeError(f"expected a number, got {value!r} of type {type(value).__name__}.")
+        raise TypeError(f"expected a number, got {shorten(value)} of type {type(value).__name__}.")
     if isinstance(value, (list, tuple)):
-        raise TypeError(f"expected a number or an array, got {value!r}: give numpy.array(...) for a sequence.")
+        raise TypeError(f"expected a number or an array, got {shorten(value)}: give numpy.array(...) for a sequence.")
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
         real = any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.integer, jnp.floating, jnp.bool_))
         if not real:
             raise TypeError(f"expected a number, got one of dtype {value.dtype}: give real numbers.")
         return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise OverflowError(f"expected a number, got {value}, which 64 bits do not hold: give a float, or less.")
+        shown = shorten(value)
+        raise OverflowError(f"expected a number, got {shown}, which 64 bits do not hold: give a float, or less.")
     return np.asarray(value) if isinstance(value, (int, float)) else None
 
 
-def as_array(value: Any) -> Any:
+def as_array(value: Any, name: str = "value") -> Any:
     """Returns a list or tuple of numbers as a float64 array; everything else as it is."""
-    return np.asarray(value, np.float64) if isinstance(value, (list, tuple)) else value
+    try:
+        return np.asarray(value, np.float64) if isinstance(value, (list, tuple)) else value
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name} = {shorten(value)}: give an array, or a list of numbers.") from None
+
+
+COUNTS = ("steps", "count", "batches", "queries", "depth")
+"""Arguments that are whole numbers of something, far below 2^63. For messages alone."""
+
+
+def seen_value(value: object, name: str) -> np.ndarray | None:
+    """Returns :func:`concrete_value`, whose errors name the argument."""
+    return _named_value(name, value)
 
 
 def _named_value(name: str, value: object) -> np.ndarray | None:
     if isinstance(value, numbers.Number) and not isinstance(value, (int, float, np.generic)):
         kind = type(value).__name__
-        raise TypeError(f"{name} = {value!r} of type {kind}: give a number, that is an int, a float or an array.")
+        shown = shorten(value)
+        raise TypeError(f"{name} = {shown} of type {kind}: give a number, that is an int, a float or an array.")
     try:
         return concrete_value(value)
     except TypeError as error:
         raise TypeError(f"{name}: {error}") from None
     except OverflowError as error:
-        raise ValueError(f"{name}: {error}") from None
+        # What is counted has no such number as a float either.
+        text = str(error).replace("a float, or less", "less") if name in COUNTS else error
+        raise ValueError(f"{name}: {text}") from None
 
 
 def _require(name: str, value: object, holds: Callable[[np.ndarray], Any], reason: str) -> None:
     seen = _named_value(name, value)
     if seen is not None and not np.all(holds(seen)):
         shown = value if seen.ndim == 0 else seen[~np.broadcast_to(holds(seen), seen.shape)].ravel()[0]
-        raise ValueError(f"{name} = {shown} {reason}")
+        raise ValueError(f"{name} = {_shown(shown)} {reason}")
+
+
+def _shown(value: object) -> str:
+    """Returns a number as it is printed, and a long one shortened."""
+    return str(value) if isinstance(value, (float, np.generic, np.ndarray)) else shorten(value)
 
 
 def check_number(value: object, name: str) -> None:
@@ -76,7 +127,32 @@ def check_number(value: object, name: str) -> None:
     this, and classes do not check their fields.
     """
     if _named_value(name, value) is None and not isinstance(value, jax.core.Tracer):
-        raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give a number, or an array of them.")
+        raise TypeError(f"{name} = {_with_type(value)}: give a number, or an array of them.")
+    if isinstance(value, (np.ndarray, jax.Array)) and not value.size:
+        raise ValueError(f"{name} is an empty array: give a number, or an array of them.")
+
+
+def check_numbers(**values: object) -> None:
+    """Raises where one of a function's arguments, by its name, is neither a number, nor an array or a list of numbers.
+
+    Traced ones pass, and lists that hold some.
+    """
+    for name, value in values.items():
+        if not isinstance(value, (list, tuple)):
+            check_number(value, name)
+        elif not value:
+            raise ValueError(f"{name} is empty: give a number, or an array or list of them.")
+        elif not any(isinstance(each, jax.core.Tracer) for each in value):
+            try:
+                check_number(np.asarray(value), name)
+            except (TypeError, ValueError, OverflowError):
+                raise TypeError(f"{name} = {shorten(value)}: give a number, or an array or list of them.") from None
+
+
+def check_type(value: object, name: str, kind: type) -> None:
+    """Raises where an argument is of another class."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} = {_with_type(value)}: give a {kind.__name__}.")
 
 
 def check_scalar(value: ArrayLike, name: str) -> None:
@@ -113,7 +189,7 @@ def check_steps(value: object, name: str = "steps") -> None:
         "(epochs times the number of batches an epoch)."
     )
     if isinstance(value, int) and abs(value) > MOST_STEPS:
-        raise ValueError(f"{name} = {value} {reason}")
+        raise ValueError(f"{name} = {shorten(value)} {reason}")
 
     def countable(steps: np.ndarray) -> Any:
         # In float64 2**53 + 1 would become 2**53, so integers are compared as they are; a float16 does not reach 2**53.
@@ -193,8 +269,9 @@ def check_discrete_scale(value: object, name: str = "scale") -> None:
 
 def check_one_of(value: object, name: str, choices: tuple[str, ...], why: str = "") -> None:
     """Raises where ``value`` is not one of ``choices``."""
-    if value not in choices:
-        raise ValueError(f"{name} = {value!r} is not supported{why}: give one of {', '.join(map(repr, choices))}.")
+    if not isinstance(value, str) or value not in choices:
+        shown = shorten(value)
+        raise ValueError(f"{name} = {shown} is not supported{why}: give one of {', '.join(map(repr, choices))}.")
 
 
 def check_probability(value: object, name: str) -> None:
@@ -210,9 +287,10 @@ def check_decay(value: object, name: str) -> None:
 def check_whole(value: object, name: str, least: int, most: int, meaning: str) -> None:
     """Raises where a static value is not a Python integer in [least, most]; ``meaning`` says what it is to be."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give {meaning} as a Python integer.")
+        kind = type(value).__name__
+        raise TypeError(f"{name} = {shorten(value)} of type {kind}: give {meaning} as a Python integer.")
     if not least <= int(value) <= most:
-        raise ValueError(f"{name} = {value} is out of range: give {meaning}, from {least} to {most}.")
+        raise ValueError(f"{name} = {shorten(value)} is out of range: give {meaning}, from {least} to {most}.")
 
 
 def check_count(value: object, name: str, meaning: str) -> None:
@@ -222,11 +300,11 @@ def check_count(value: object, name: str, meaning: str) -> None:
 
 def check_probabilities(value: object, name: str, tolerance: float) -> None:
     """Raises where concrete probabilities (..., m) are negative, subnormal, NaN, or do not sum to one."""
-    seen = concrete_value(value)
+    seen = _named_value(name, value)
     if seen is None:
         return
     if seen.ndim == 0 or seen.shape[-1] == 0:
-        raise ValueError(f"{name} = {value} has no axis of outcomes: give an array (..., m) of probabilities.")
+        raise ValueError(f"{name} = {shorten(value)} has no axis of outcomes: give probabilities (..., m).")
     seen = seen.astype(np.float64)
     _require(
         name, seen, lambda v: (v == 0) | ((v >= 2.0**-1022) & (v <= 1)),
@@ -256,4 +334,6 @@ def check_sensitivities(value: object, name: str = "sensitivities") -> None:
     _require(name, value, lambda v: (v >= 0) & np.isfinite(v), "is not a sensitivity: give finite numbers, at least 0.")
     seen = concrete_value(value)
     if seen is not None and (seen.ndim == 0 or not np.all(np.any(seen > 0, axis=-1))):
-        raise ValueError(f"{name} = {value} are no sensitivities: give an array (..., m) with one above 0 in each row.")
+        raise ValueError(
+            f"{name} = {shorten(value)} are no sensitivities: give (..., m), with one above 0 in each row."
+        )

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import jax.numpy as jnp
 from flax import nnx
+from jax import numpy as jnp
 from jaxtyping import Array, Float
 
 

@@ -648,6 +648,8 @@ def compute_dp_sgd_privacy(n: int, batch_size: int, noise_multiplier: float, epo
     """
     validation.check_whole(n, "n", 1, MOST_STEPS, "the number of examples")
     validation.check_whole(batch_size, "batch_size", 1, n, "the size of a batch")
+    validation.check_scalar(epochs, "epochs")
+    validation.check_numbers(noise_multiplier=noise_multiplier)
     validation.check_positive(epochs, "epochs")
     steps = -(-Fraction(float(epochs)) * n // batch_size)
     return certified.epsilon(
@@ -676,6 +678,8 @@ def flower_privacy(
     >>> print(flower_privacy(4.0, num_sampled_clients=50, num_clients=10_000, rounds=1000, delta=1e-5))
     [0.3380154, 0.3380155]
     """
+    validation.check_whole(rounds, "rounds", 0, MOST_STEPS, "the number of rounds")
+    validation.check_numbers(noise_multiplier=noise_multiplier)
     validation.check_whole(num_clients, "num_clients", 1, MOST_STEPS, "the number of clients")
     validation.check_whole(num_sampled_clients, "num_sampled_clients", 1, num_clients, "the clients of a round")
     rate = up(Fraction(num_sampled_clients, num_clients))

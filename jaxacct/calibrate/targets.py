@@ -49,7 +49,7 @@ from jaxacct.composition import ForDelta, ForEpsilon, Kind, check
 from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect, group
 from jaxacct.mechanisms.groups import MOST_EXAMPLES
-from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_parts
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Mechanisms, Relation, Steps, check_parts
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import compiled, lower_bound
@@ -188,9 +188,14 @@ def scale(
     >>> f"{found.value:.3f}"
     '3.788'
     """
+    validation.check_one_of(relation, "relation", tuple(DIRECTIONS))
+    validation.check_numbers(epsilon=epsilon, tolerance=tolerance)
     validation.check_epsilon(epsilon)
+    validation.check_finite(epsilon, "epsilon")
     validation.check_delta(delta)
     validation.check_positive(tolerance, "tolerance")
+    if not callable(make):
+        raise TypeError(f"make = {validation.shorten(make)}: give a function from a scale to a mechanism.")
     validation.check_positive(least, "least")
     validation.check_positive(most, "most")
     if not least < most:
@@ -230,6 +235,7 @@ def noise_multiplier_for_advantage(
     >>> f"{found.value:.3f}", bool(found.reached.upper <= 0.1)
     ('4.039', True)
     """
+    validation.check_numbers(advantage=advantage, sampling_rate=sampling_rate, steps=steps, tolerance=tolerance)
     _check_rate(advantage, "advantage")
     given = Given(0.0, advantage, 1.0, sampling_rate, steps)
     return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta, group=group)
@@ -265,6 +271,8 @@ def noise_multiplier_for_tpr(
     >>> bool(found.satisfied)
     True
     """
+    validation.check_one_of(relation, "relation", tuple(DIRECTIONS))
+    validation.check_numbers(tpr=tpr, fpr=fpr, sampling_rate=sampling_rate, steps=steps, tolerance=tolerance)
     _check_rate(tpr, "tpr")
     _check_rate(fpr, "fpr")
     if is_concrete(tpr, fpr) and not np.all(np.asarray(tpr) > np.asarray(fpr)):
@@ -297,6 +305,7 @@ def _calibrate(
     unknown: str, given: Given, relation: Relation, tolerance: float, budget: Kind = ForEpsilon, *, group: int = 1
 ) -> Calibrated:
     validation.check_epsilon(given.epsilon)
+    validation.check_finite(given.epsilon, "epsilon")
     validation.check_delta(given.delta)
     _check_run(given.noise_multiplier, given.sampling_rate, given.steps)
     validation.check_positive(tolerance, "tolerance")
@@ -470,6 +479,7 @@ def most_runs(mechanism: Mechanism, epsilon: float, delta: float, *, relation: R
     >>> most_runs(PoissonSubsampledGaussian(3.8128189, 0.01), 1.0, 1e-5)
     10000
     """
+    validation.check_numbers(epsilon=epsilon)
     check(mechanism, 1)
     validation.check_epsilon(epsilon)
     validation.check_delta(delta)
@@ -608,6 +618,7 @@ def user_level(
     >>> f"{found.by_example.noise_multiplier:.3f} {found.by_user.noise_multiplier:.3f} {found.crossover:.3f}"
     '4.444 1.504 0.738'
     """
+    validation.check_numbers(epsilon=epsilon, delta=delta, batch_size=batch_size)
     validation.check_positive(epsilon, "epsilon")
     validation.check_delta(delta)
     validation.check_count(users, "users", "the number of users")
@@ -677,6 +688,7 @@ def noise_multiplier_for_search(
     >>> f"{found.value:.2f} {found.reached.upper:.2f}"
     '2.93 2.00'
     """
+    validation.check_numbers(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
     validation.check_positive(epsilon, "epsilon")
     validation.check_delta(delta)
     validation.check_sampling_rate(sampling_rate)
@@ -768,6 +780,8 @@ def most_trials(
     >>> print(f"eta {law.shape}, {law.mean:.0f} trials on average, misses in {law.missed(0.1):.2%}")
     eta 2.0, 414 trials on average, misses in 0.21%
     """
+    validation.check_numbers(epsilon=epsilon)
+    validation.check_one_of(relation, "relation", tuple(DIRECTIONS))
     check_parts(mechanism, steps)
     validation.check_delta(delta)
     validation.check_positive(epsilon, "epsilon")

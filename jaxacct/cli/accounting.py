@@ -35,7 +35,7 @@ from jaxacct.cli.arguments import (
     show,
     why,
 )
-from jaxacct.outward import counted
+from jaxacct.outward import spell_count
 
 RUN = "--noise-multiplier 1 --sampling-rate 0.01 --steps 10000"
 """The run of DP-SGD in the help's examples."""
@@ -143,7 +143,7 @@ def facts_of_run(record: dict[str, Any]) -> list[tuple[str, str]]:
 
 def times_of(count: Any) -> str:
     """Returns a number of runs, or a list of numbers, in words."""
-    return counted(count, "time") if isinstance(count, int) else f"{count} times"
+    return spell_count(count, "time") if isinstance(count, int) else f"{count} times"
 
 
 def _print(record: dict[str, Any], run: Run, given: str) -> None:
@@ -331,8 +331,8 @@ def _title(record: dict[str, Any]) -> str:
     """Returns the run in words, for the legend."""
     steps = record["steps"]
     if isinstance(steps, list):
-        return counted(len(steps), "mechanism")
-    return ", ".join([counted(steps, "step"), *(f"{name} {fact}" for name, fact in facts_of_run(record))])
+        return spell_count(len(steps), "mechanism")
+    return ", ".join([spell_count(steps, "step"), *(f"{name} {fact}" for name, fact in facts_of_run(record))])
 
 
 def _print_curve(record: dict[str, Any], run: Run, columns: Columns) -> None:

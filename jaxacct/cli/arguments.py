@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 import jaxacct as ja
 from jaxacct import json_files, outward
 from jaxacct.choices import Relation
-from jaxacct.outward import counted, rounded_down, rounded_up
+from jaxacct.outward import rounded_down, rounded_up, spell_count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -361,8 +361,8 @@ class Run(NamedTuple):
     def title(self) -> str:
         """The run in a few words, for a table's title."""
         if isinstance(self.steps, tuple):
-            return counted(len(self.steps), "mechanism")
-        return counted(self.steps, "step")
+            return spell_count(len(self.steps), "mechanism")
+        return spell_count(self.steps, "step")
 
 
 def add_rate(

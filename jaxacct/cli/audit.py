@@ -21,7 +21,7 @@ from jaxacct.cli.arguments import (
     show,
     steps_given,
 )
-from jaxacct.outward import counted
+from jaxacct.outward import spell_count
 
 DEFAULTS = {
     "noise_multiplier": (2.0, "S", "standard deviation of the noise over the clipping norm"),
@@ -135,12 +135,13 @@ def _print(record: dict[str, Any]) -> None:
     facts = [
         (
             "trainer",
-            f"{counted(record['steps'], 'step')}, sampling rate {record['sampling_rate']:g}, noise multiplier "
+            f"{spell_count(record['steps'], 'step')}, sampling rate {record['sampling_rate']:g}, noise multiplier "
             f"{record['noise_multiplier']:g}{broken}",
         ),
         (
             "canaries",
-            f"{record['canaries']} beside {counted(record['examples'], 'example')}, {counted(record['runs'], 'run')}",
+            f"{record['canaries']} beside {spell_count(record['examples'], 'example')}, "
+            f"{spell_count(record['runs'], 'run')}",
         ),
         ("right guesses", f"{right} of {record['guesses']}"),
         ("epsilon, claimed", f"{round_to('upper', record['claim'])} at delta {round_to('upper', record['delta'])}"),

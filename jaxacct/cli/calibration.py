@@ -338,7 +338,7 @@ def _print(record: dict[str, Any]) -> None:
     reached = record["reached"]
     facts = [
         (name.replace("_", " "), f"{value} ({record['status'].replace('_', ' ')})"),
-        *(_composed(record) if "looked_for" in record else []),
+        *(_list_composition(record) if "looked_for" in record else []),
         *((key.replace("_", " "), f"{record[key]:.12g}") for key in known if key != name),
         *((key.replace("_", " "), f"{record[key]:.6g}") for key in correlated if key in record),
         *((f"{target}, target", f"{number:.12g}") for target, number in record["target"].items()),
@@ -356,7 +356,7 @@ def _print(record: dict[str, Any]) -> None:
     print_facts(f"{name.replace('_', ' ')} for a budget", facts)
 
 
-def _composed(record: dict[str, Any]) -> list[tuple[str, str]]:
+def _list_composition(record: dict[str, Any]) -> list[tuple[str, str]]:
     """Returns what was looked for, and what is composed beside it, as names and texts."""
     *beside, new = facts_of_run(record)
     return [

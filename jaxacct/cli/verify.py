@@ -27,7 +27,7 @@ from jaxacct.cli.arguments import (
     round_to,
     show,
 )
-from jaxacct.outward import counted
+from jaxacct.outward import spell_count
 
 CODES = {"PROVED": 0, "REFUTED": 3, "UNDECIDED": 4}
 """Exit codes, by verdict."""
@@ -113,7 +113,7 @@ def _print(status: str, found: list[Claim], verdicts: list[dict[str, Any]]) -> N
         ("truth", f"{verdict['truth'][0]!r} to {verdict['truth'][1]!r}"),
         ("verdict", f"{status}: {verdict['reason']}"),
     ]
-    of = counted(claim.steps, "step") if isinstance(claim.steps, (int, float)) else f"steps {claim.steps}"
+    of = spell_count(claim.steps, "step") if isinstance(claim.steps, (int, float)) else f"steps {claim.steps}"
     print_facts(f"{claim.quantity} of {of}", facts)
 
 
@@ -314,20 +314,20 @@ def _print_certificate(made: dict[str, Any], seal: str, status: str, facts: list
             ("relation, unit", f"{made['relation'].replace('_', ' ')}, {made['unit']}"),
             ("referee", status if status == "PROVED" else f"{status}: {made['verdict']['reason']}"),
             ("by", made["route"]),
-            *_assumed(made["assumptions"]),
+            *_list_assumptions(made["assumptions"]),
             ("seal", seal),
             *facts,
         ],
     )
 
 
-def _assumed(assumptions: list[dict[str, str]]) -> list[tuple[str, str]]:
+def _list_assumptions(assumptions: list[dict[str, str]]) -> list[tuple[str, str]]:
     """Returns how many assumptions there are, and those for which nobody vouches, as names and texts."""
     unsaid = [one["text"] for one in assumptions if one["said_by"].startswith("nobody")]
     rest = (
         f"nobody vouches for {'this one' if len(unsaid) == 1 else f'these {len(unsaid)}'}:" if unsaid else "each said"
     )
     return [
-        ("assumes", f"{counted(len(assumptions), 'thing')}; {rest}"),
+        ("assumes", f"{spell_count(len(assumptions), 'thing')}; {rest}"),
         *(("", f"{i}. {text}") for i, text in enumerate(unsaid, 1)),
     ]

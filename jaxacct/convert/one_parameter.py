@@ -41,25 +41,37 @@ from jaxacct.convert.renyi import (
     softplus,
 )
 from jaxacct.mechanisms import (
+    AboveThreshold,
     ApproximateDP,
     DiscreteGaussian,
     DiscreteLaplace,
+    DiscretePair,
+    DPWithoutReplacement,
+    ExponentialMechanism,
     Gaussian,
     Laplace,
+    LaplaceWithoutReplacement,
+    MatrixMechanism,
     Mechanism,
+    PoissonSubsampledDP,
+    PoissonSubsampledGaussian,
     PoissonSubsampledLaplace,
+    PrivacyLoss,
     PureDP,
     RandomizedResponse,
+    RenyiOnly,
+    TreeAggregation,
     ZeroConcentratedDP,
 )
 from jaxacct.mechanisms.approximate_dp import log_of_sampled
 from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
 from jaxacct.mechanisms.normal import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds, quantile
+from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, as_float64, in_float64, is_zero, kept_positive, leave_scope, scope
 from jaxacct.numerics.programs import compiled, lower_bound, raise_bound
 from jaxacct.numerics.root_search import bisect
-from jaxacct.rounded_sum import LEAST_COST
+from jaxacct.rounded_sum import LEAST_COST, log_inverse_above
 
 
 def margin_of_pure() -> float:
@@ -81,6 +93,7 @@ def pure_to_rdp(epsilon: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Ar
     >>> pure_to_rdp(1.0, [2.0, 100.0]).round(6).tolist()
     [0.735326, 0.996836]
     """
+    validation.check_numbers(epsilon=epsilon)
     validation.check_epsilon(epsilon)
     return _pure_to_rdp(epsilon, checked_orders(orders))
 
@@ -102,6 +115,7 @@ def pure_to_zcdp(epsilon: Float[ArrayLike, "*batch"]) -> Float[Array, "*batch"]:
     >>> round(float(pure_to_zcdp(1.0)), 6)
     0.462117
     """
+    validation.check_numbers(epsilon=epsilon)
     validation.check_epsilon(epsilon)
     return _pure_to_zcdp(epsilon)
 
@@ -266,6 +280,7 @@ def tcdp_to_delta(
     >>> float(tcdp_to_delta(0.02, 1e9, 1.0)) == float(zcdp_to_delta(0.02, 1.0))
     True
     """
+    validation.check_numbers(epsilon=epsilon)
     validation.check_one_of(method, "method", METHODS)
     validation.check_epsilon(epsilon)
     _check_rho_and_omega(rho, omega)
@@ -273,8 +288,9 @@ def tcdp_to_delta(
 
 
 def _check_rho_and_omega(rho: ArrayLike, omega: ArrayLike) -> None:
+    validation.check_numbers(rho=rho, omega=omega)
     for name, value, bound in (("rho", rho, "of at least 0"), ("omega", omega, "above 1")):
-        seen = validation.concrete_value(value)
+        seen = validation.seen_value(value, name)
         if seen is not None and not np.all(seen >= 0 if name == "rho" else seen > 1):
             raise ValueError(f"{name} = {value} is out of range: give a number {bound}.")
 
@@ -313,7 +329,7 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
 def _tcdp_implies(rho: Array, omega: Array, number: Array, to: Conversion) -> Array:
     """Returns the least implied at ``number``, over orders around 1 + sqrt(size/rho), the best for Mironov's rule."""
     if isinstance(to, ToEpsilon):
-        size, valid, unknown = -jnp.log(number), (number > 0) & (number < 1), jnp.inf
+        size, valid, unknown = log_inverse_above(number), (number > 0) & (number < 1), jnp.inf
     else:
         # Mironov's delta = e^(b (rho (b + 1) - epsilon)) is least at b = (epsilon/rho - 1)/2.
         size = jnp.where(number < jnp.inf, jnp.maximum(number / rho - 1, 0.1) ** 2 / 4 * rho, 1.0)
@@ -330,6 +346,11 @@ def _tcdp_implies(rho: Array, omega: Array, number: Array, to: Conversion) -> Ar
     # The best factor for "optimal" was between 0.07 and 1.0 in 3,000 settings (rho in [1e-8, 1e3], delta in [1e-300,
     # 0.5]). Tightness only.
     least = least_between(bound, 1 + power / 32, 1 + power * 2.0)
+    if isinstance(to, ToEpsilon) and to.method == "mironov":
+        # rho a + l/(a - 1) is least at a = 1 + sqrt(l/rho), where it is rho + 2 sqrt(rho l); below that order it falls.
+        tried = jnp.minimum(power, omega - 1)
+        closed = jnp.where(tried < power, rho * (tried + 1) + size / tried, rho + 2 * jnp.sqrt(rho * size))
+        least = jnp.fmin(least, closed * (1 + margin_of_products()))
     return jnp.where(known, jnp.where(rho == 0, 0.0, jnp.fmin(least, unknown)), unknown)
 
 
@@ -404,6 +425,7 @@ def bounded_range_to_delta(span: float, steps: int, epsilon: float) -> Bounds:
     >>> print(bounded_range_to_delta(0.1, 100, epsilon=1.0))
     [0.006885, 0.006982] not converged
     """
+    validation.check_numbers(span=span, epsilon=epsilon)
     validation.check_epsilon(epsilon)
     return _at(*_worst(span, steps), span, steps, float(epsilon))
 
@@ -416,6 +438,7 @@ def bounded_range_to_epsilon(span: float, steps: int, delta: float) -> Bounds:
     >>> print(bounded_range_to_epsilon(0.1, 100, delta=1e-6))
     [2.2457, 2.2514] not converged
     """
+    validation.check_numbers(span=span, delta=delta)
     validation.check_delta(delta)
     x, worst = _worst(span, steps)
     upper = _inverse(x, worst, delta)
@@ -537,6 +560,7 @@ def gaussian_delta(mu: ArrayLike, epsilon: ArrayLike) -> Float[Array, ...]:
     >>> print(f"{gaussian_delta(1.0, 1.0):.8f} {gaussian_delta(0.1, 3.0):.4e}")
     0.12693674 7.3048e-200
     """
+    validation.check_numbers(mu=mu, epsilon=epsilon)
     check_mu(mu)
     return _exact("delta", mu, epsilon)
 
@@ -562,6 +586,7 @@ def gaussian_epsilon(mu: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     >>> print(f"{gaussian_epsilon(1.0, 1e-5):.8f}")
     4.37717810
     """
+    validation.check_numbers(mu=mu, delta=delta)
     check_mu(mu)
     validation.check_delta(delta)
     return _exact("epsilon", mu, delta)
@@ -584,6 +609,7 @@ def gaussian_mu(epsilon: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     >>> print(f"{gaussian_mu(4.0, 1e-5):.8f}")
     0.92493090
     """
+    validation.check_numbers(epsilon=epsilon, delta=delta)
     validation.check_epsilon(epsilon)
     validation.check_delta(delta)
     return _exact_below("mu", epsilon, delta)
@@ -599,13 +625,14 @@ def gdp_to_rdp(mu: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Array, "
     >>> gdp_to_rdp(0.5, [2.0, 8.0]).round(9).tolist()
     [0.25, 1.0]
     """
+    validation.check_numbers(mu=mu)
     check_mu(mu)
     return _gdp_to_rdp(mu, checked_orders(orders))
 
 
 def check_mu(mu: ArrayLike, name: str = "mu") -> None:
     """Raises where a concrete mu is negative or NaN."""
-    seen = validation.concrete_value(mu)
+    seen = validation.seen_value(mu, name)
     if seen is not None and not np.all(seen >= 0):
         raise ValueError(f"{name} = {mu} is not a GDP parameter: give a number of at least 0 (a distance of means).")
 
@@ -691,8 +718,10 @@ def mechanism_to_dp(
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
     """Returns an (epsilon, delta) of one run, for mechanisms that have a natural one: float64, of its batch shape.
 
-    Pure ones (:class:`.PureDP`, :class:`.RandomizedResponse`, Laplace noise, sampled or discrete) have delta 0;
-    :class:`.ApproximateDP` its own.
+    The pure ones have delta 0: :class:`.PureDP`, :class:`.RandomizedResponse`, :class:`.ExponentialMechanism`, Laplace
+    noise (sampled or discrete), and :class:`.AboveThreshold`. :class:`.ApproximateDP` has its own, and sampled ones
+    that of their theorem (:class:`.PoissonSubsampledDP`, :class:`.DPWithoutReplacement`). :class:`.DiscretePair` and
+    :class:`.PrivacyLoss` have the largest finite loss, and the probability of an infinite one.
 
     Formal guarantee: upper bounds, rounding included, for ``relation``; each run is (epsilon, delta)-DP. For delta = 0
     the privacy loss is at most epsilon surely. ``inf`` for invalid traced parameters.
@@ -704,24 +733,48 @@ def mechanism_to_dp(
     >>> tuple(float(value) for value in mechanism_to_dp(Laplace(scale=4.0), relation="replace"))
     (0.5000000000000036, 0.0)
     """
-    # The pure epsilon of each class, a function of the mechanism and the shift. RandomizedResponse's is the log ratio
-    # of its probabilities, for any number of outcomes.
-    pure = {
+    # The epsilon of each class, a function of the mechanism and the shift. RandomizedResponse's is the log ratio of its
+    # probabilities, for any number of outcomes.
+    stated = {
         PureDP: lambda mechanism, shift: mechanism.epsilon,
         ApproximateDP: lambda mechanism, shift: mechanism.epsilon,
+        ExponentialMechanism: lambda mechanism, shift: mechanism.epsilon,
         RandomizedResponse: lambda mechanism, shift: mechanism.epsilon,
         Laplace: lambda mechanism, shift: _noise_ratio(shift, mechanism.scale),
         DiscreteLaplace: lambda mechanism, shift: _noise_ratio(float(mechanism.sensitivity), mechanism.scale),
         PoissonSubsampledLaplace: _subsampled_laplace,
+        PoissonSubsampledDP: _epsilon_of_sample,
+        DPWithoutReplacement: _epsilon_of_sample,
     }
     _check_run(mechanism, relation)
-    if type(mechanism) not in pure:
-        raise ValueError(
-            f"{type(mechanism).__name__} has no epsilon of its own: give ja.ApproximateDP(epsilon, delta) with a pair "
-            "that it satisfies (ja.epsilon finds one), or use a Rényi filter or odometer."
-        )
-    delta = mechanism.delta if isinstance(mechanism, ApproximateDP) else 0.0
-    return _dp(pure[type(mechanism)](mechanism, _shift(relation)), delta)
+    if type(mechanism) in stated:
+        delta: Any = 0.0
+        if isinstance(mechanism, ApproximateDP):
+            delta = mechanism.delta
+        elif isinstance(mechanism, (PoissonSubsampledDP, DPWithoutReplacement)):
+            delta = _amplify_delta(mechanism.delta, mechanism.sampling_rate)
+        return _dp(stated[type(mechanism)](mechanism, _shift(relation)), delta)
+    # Those whose losses end, by the pairs that say where.
+    if type(mechanism) in (AboveThreshold, DiscretePair, LaplaceWithoutReplacement, PrivacyLoss):
+        return _end_of_losses(mechanism, relation)
+    raise ValueError(_no_epsilon(mechanism))
+
+
+def _no_epsilon(mechanism: Mechanism) -> str:
+    """Returns why no epsilon bounds the losses of a mechanism, and what to do."""
+    name = type(mechanism).__name__
+    if isinstance(mechanism, (ZeroConcentratedDP, RenyiOnly)):
+        what = f"{name} is known by its Rényi divergences, of which no epsilon at delta = 0 follows"
+    elif isinstance(mechanism, (Gaussian, DiscreteGaussian, TreeAggregation, MatrixMechanism)):
+        what = f"{name} has Gaussian noise, whose losses have no upper end: no epsilon bounds them surely"
+    elif isinstance(mechanism, PoissonSubsampledGaussian):
+        what = f"{name} has a curve of (epsilon, delta), and no one number that counts its sampling"
+    else:
+        what = f"no (epsilon, delta) of one run of {name} is stated here"
+    return (
+        f"{what}. Give ja.ApproximateDP(epsilon, delta) with a pair that it satisfies (ja.epsilon finds one), or use a "
+        "Rényi filter or odometer."
+    )
 
 
 @in_float64
@@ -730,7 +783,8 @@ def mechanism_to_zcdp(
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
     """Returns (rho, delta): one run is delta-approximately rho-zCDP; float64, of the mechanism's batch shape.
 
-    It is 1/(2 s^2) for Gaussian noise, continuous or discrete, and epsilon tanh(epsilon/2) for an epsilon of
+    It is 1/(2 s^2) for Gaussian noise, continuous or discrete, or correlated without sampling, epsilon^2/8 for the
+    exponential mechanism (Hoeffding's lemma on a range of epsilon), and epsilon tanh(epsilon/2) for an epsilon of
     :func:`mechanism_to_dp`, which is less than epsilon^2/2 (:func:`.pure_to_zcdp`). For :class:`.ZeroConcentratedDP` it
     is rho + xi: at orders a above 1, xi + rho a is at most (xi + rho) a.
 
@@ -751,6 +805,8 @@ def mechanism_to_zcdp(
         return rho, delta
     if isinstance(mechanism, ZeroConcentratedDP):
         return _convert_concentrated(mechanism.rho, mechanism.xi)
+    if isinstance(mechanism, ExponentialMechanism):
+        return _zcdp_of_range(mechanism.epsilon), jnp.zeros(np.shape(mechanism.epsilon))
     epsilon, delta = mechanism_to_dp(mechanism, relation=relation)
     return pure_to_zcdp(epsilon), delta
 
@@ -774,12 +830,21 @@ def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remov
     >>> [round(float(mechanism_to_gdp(each)), 6) for each in (Gaussian(2.0), PureDP(1.0))]
     [0.5, 1.232035]
     """
+    # Noise on integers is no Gaussian noise: of scale 1/2 its two laws are .79 apart, and those of mu = 2 are .68.
+    if isinstance(mechanism, (ApproximateDP, DiscreteGaussian)):
+        _check_run(mechanism, relation)
+        raise ValueError(f"{type(mechanism).__name__} is not known to be GDP: use a zCDP or a Rényi filter.")
     gaussian = _of_gaussian(mechanism, relation)
     if gaussian is not None:
         return gaussian[2]
-    if isinstance(mechanism, (ApproximateDP, DiscreteGaussian)):
-        raise ValueError(f"{type(mechanism).__name__} is not known to be GDP: use a zCDP or a Rényi filter.")
-    return _gdp_of_pure(mechanism_to_dp(mechanism, relation=relation)[0])
+    epsilon, delta = mechanism_to_dp(mechanism, relation=relation)
+    seen = validation.concrete_value(delta)
+    if seen is not None and np.any(seen > 0):
+        raise ValueError(
+            f"{type(mechanism).__name__} may tell everything with probability delta = {np.max(seen):.3g}, so it is "
+            "not GDP: use an (epsilon, delta) or zCDP filter, with mechanism_delta."
+        )
+    return _surely(_gdp_of_pure(epsilon), delta)
 
 
 def _check_run(mechanism: Mechanism, relation: Relation) -> None:
@@ -799,6 +864,8 @@ def _of_gaussian(mechanism: Mechanism, relation: Relation) -> tuple[Array, Array
         return _gaussian_cost(_shift(relation), mechanism.noise_multiplier)
     if isinstance(mechanism, DiscreteGaussian):
         return _gaussian_cost(float(mechanism.sensitivity), mechanism.scale)
+    if isinstance(mechanism, TreeAggregation) or (isinstance(mechanism, MatrixMechanism) and not mechanism.is_sampled):
+        return _gaussian_cost(_shift(relation), mechanism.as_gaussian().noise_multiplier)
     return None
 
 
@@ -834,6 +901,28 @@ def _amplify(epsilon: Array, rate: Array) -> Array:
 
 
 @kernel
+def _amplify_delta(delta: Array, rate: Array) -> Array:
+    """Returns rate delta, rounded up, and at most delta; 0 only where one of the two is."""
+    delta, rate = jnp.broadcast_arrays(as_float64(delta), as_float64(rate))
+    raised = jnp.minimum(jnp.maximum(delta * rate * (1 + margin_of_costs()), TINY), delta)
+    return jnp.where(is_zero(delta) | is_zero(rate), 0.0, raised)
+
+
+@kernel
+def _zcdp_of_range(epsilon: Array) -> Array:
+    """Returns the least known rho of losses that lie in a range of ``epsilon``, rounded up."""
+    hoeffding = jnp.maximum(epsilon * epsilon / 8 * (1 + margin_of_products()), LEAST_COST)
+    known = jnp.minimum(hoeffding, epsilon * jnp.tanh(epsilon / 2) * (1 + margin_of_pure()) + LEAST_COST)
+    return jnp.where(epsilon >= 0, jnp.where(is_zero(epsilon), 0.0, known), jnp.inf)
+
+
+@kernel
+def _surely(mu: Array, delta: Array) -> Array:
+    """Returns mu where nothing fails, and ``inf`` elsewhere."""
+    return jnp.where(delta == 0, mu, jnp.inf)
+
+
+@kernel
 def _dp(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     epsilon, delta = jnp.broadcast_arrays(as_float64(epsilon), as_float64(delta))
     valid = (epsilon >= 0) & (delta >= 0) & (delta <= 1)
@@ -857,3 +946,35 @@ def _subsampled_laplace(mechanism: PoissonSubsampledLaplace, shift: float) -> An
     if shift != 1.0:
         raise ValueError('relation = "replace" has no pure epsilon here for a sampled Laplace: use "add_or_remove".')
     return _amplify(_noise_ratio(1.0, mechanism.scale), mechanism.sampling_rate)
+
+
+def _epsilon_of_sample(mechanism: PoissonSubsampledDP | DPWithoutReplacement, shift: float) -> Any:
+    return _amplify(mechanism.epsilon, mechanism.sampling_rate)
+
+
+def _end_of_losses(mechanism: Mechanism, relation: Relation) -> tuple[Any, Any]:
+    """Returns the largest finite loss of a mechanism's pairs and the largest probability of infinite ones, rounded up.
+
+    At the largest finite loss y a pair's delta is P(Y = inf) + E[(1 - e^(y - Y))+; Y < inf], whose second part is 0.
+    """
+    if mechanism.batch_shape:
+        raise ValueError(
+            f"mechanism of shape {mechanism.batch_shape}: give one {type(mechanism).__name__}, or use jax.vmap."
+        )
+    ends = [_end_of_pair(pair) for pair in mechanism.dominating_pairs(relation)]
+    return _worst_end(tuple(ends))
+
+
+@kernel
+def _end_of_pair(pair: DominatingPair) -> tuple[Array, Array]:
+    highest = jnp.maximum(pair.supremum()[1], 0.0)
+    infinite = pair.infinite_mass() * (1 + pair.infinite_mass_error()) * (1 + margin_of_costs())
+    # Masses may sum to one within a tolerance alone: what the pair cannot vouch for is left to the other checks of it.
+    known = pair.is_valid() & (infinite >= 0)
+    return jnp.where(known, highest, jnp.inf), jnp.where(known, jnp.minimum(infinite, 1.0), 1.0)
+
+
+@kernel
+def _worst_end(ends: tuple[tuple[Array, Array], ...]) -> tuple[Array, Array]:
+    epsilons, deltas = (jnp.stack([as_float64(each) for each in part]) for part in zip(*ends, strict=True))
+    return jnp.max(epsilons), kept_positive(jnp.max(deltas))

@@ -45,6 +45,7 @@ from jaxacct.numerics.precision import (
 )
 from jaxacct.numerics.programs import Program, lower_bound, outward
 from jaxacct.numerics.root_search import least_near_root
+from jaxacct.validation import shorten
 
 Orders: TypeAlias = Float[ArrayLike, " orders"] | Sequence[float]
 """Rényi orders: an array, or a list of numbers."""
@@ -63,11 +64,14 @@ def checked_orders(orders: Orders, *, one: bool = False, infinity: bool = False)
         return tuple(orders)
     if isinstance(orders, jax.core.Tracer):
         return orders
-    values = np.asarray(orders, dtype=np.float64)
+    try:
+        values = np.asarray(orders, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"orders = {shorten(orders)}: give a vector of numbers.") from None
     known = (values > 1) & np.isfinite(values) | (values == 1) & one | (values == np.inf) & infinity
     if values.ndim != 1 or not values.size or not np.all(known):
         wanted = ("finite " if not infinity else "") + "numbers " + ("of at least 1" if one else "above 1")
-        raise ValueError(f"orders = {orders} are not Rényi orders: give a vector of {wanted}.")
+        raise ValueError(f"orders = {shorten(orders)} are not Rényi orders: give a vector of {wanted}.")
     return values
 
 
@@ -80,7 +84,10 @@ def checked_divergences(rdp: Any, orders: Any) -> Any:
     elif isinstance(rdp, jax.core.Tracer):
         shape = rdp.shape
     else:
-        rdp = np.asarray(rdp, dtype=np.float64)
+        try:
+            rdp = np.asarray(rdp, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            raise TypeError(f"rdp = {shorten(rdp)}: give one divergence for each order.") from None
         shape = rdp.shape
         if not np.all(rdp >= 0):
             raise ValueError(f"rdp = {rdp[~(rdp >= 0)].ravel()[0]} is not a divergence: give numbers of at least 0.")
@@ -653,6 +660,7 @@ def rdp_to_delta(
     >>> [round(float(rdp_to_delta([0.01, 0.02, 0.04], [2.0, 4.0, 8.0], 0.5, method)), 5) for method in METHODS]
     [0.0005, 0.00126, 0.00196, 0.03996]
     """
+    validation.check_numbers(epsilon=epsilon)
     validation.check_one_of(method, "method", METHODS)
     validation.check_epsilon(epsilon)
     orders = checked_orders(orders, infinity=True)
@@ -684,6 +692,7 @@ def least_rdp(
     >>> least_rdp(1.0, 1e-5, [2.0, 8.0]).round(6).tolist()
     [6.9e-05, 0.028752]
     """
+    validation.check_numbers(epsilon=epsilon, delta=delta)
     validation.check_one_of(method, "method", ("optimal", "g", "f"))
     validation.check_epsilon(epsilon)
     validation.check_probability(delta, "delta")

@@ -707,7 +707,7 @@ class RandomAllocation(Mechanism):
         validation.check_batches(self.batches, MOST_BATCHES)
         validation.check_whole(self.points, "points", 64, 4096, "the number of points of the law")
         batches = validation.concrete_value(self.batches)
-        least = MOST_BATCHES if batches is None else int(np.min(batches))
+        least = MOST_BATCHES if batches is None else int(np.min(batches, initial=MOST_BATCHES))
         validation.check_whole(
             self.participations, "participations", 1, least, "how many of the batches hold an example"
         )

@@ -476,6 +476,7 @@ class GaussianWithReplacement(Mechanism):
         >>> bool(GaussianWithReplacement.for_batches(2.0, num_examples=2, batch_size=1).q.sum() <= 1)
         True
         """
+        validation.check_scalar(noise_multiplier, "noise_multiplier")
         s = float(noise_multiplier)
         if not LEAST_NOISE <= s < math.inf:
             raise ValueError(f"noise_multiplier = {noise_multiplier} is out of range: give a number of at least 0.1.")

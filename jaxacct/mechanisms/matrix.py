@@ -89,14 +89,15 @@ class MatrixMechanism(Mechanism):
     def __init__(self, strategy: Strategy, noise_multiplier: ArrayLike, participation: Participation) -> None:
         if not isinstance(strategy, Strategy):
             raise TypeError(
-                f"strategy = {strategy!r} is none: give one of jaxacct.strategies, such as square_root(8); a stream of "
-                "another library's goes into Streamed."
+                f"strategy = {validation.shorten(strategy)} is none: give one of jaxacct.strategies, such as "
+                "square_root(8); a stream of another library's goes into Streamed."
             )
         if not isinstance(participation, (Unsampled, CyclicPoisson)):
             raise TypeError(
-                f"participation = {participation!r} has no certified account with correlated noise: give SinglePass, "
-                "MinSeparation, FixedEpochs or CyclicPoisson of jaxacct.strategies. For b-min-sep sampling and "
-                "balls-in-bins only Monte Carlo estimates are known (of the latter, jaxacct.monte_carlo.BallsInBins); "
+                f"participation = {validation.shorten(participation)} has no certified account with correlated "
+                "noise: give SinglePass, MinSeparation, FixedEpochs or CyclicPoisson of jaxacct.strategies. For "
+                "b-min-sep sampling and balls-in-bins only Monte Carlo estimates are known (of the latter, "
+                "jaxacct.monte_carlo.BallsInBins); "
                 "MinSeparation bounds both, without amplification."
             )
         sampled = participation if isinstance(participation, CyclicPoisson) else None
@@ -151,10 +152,15 @@ class MatrixMechanism(Mechanism):
             return is_endless(self.noise_multiplier)
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
+    def as_gaussian(self) -> Gaussian:
+        """Returns the Gaussian mechanism that a training without sampling is; its noise is rounded down."""
+        assert not self.is_sampled
+        return Gaussian(self._noise())
+
     def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns the Gaussian mechanism that the training is, or the cycles that it is composed of."""
         if not self.is_sampled:
-            return [(Gaussian(self._noise()), steps)]
+            return [(self.as_gaussian(), steps)]
         validation.check_scalar(steps, "steps")
         if is_concrete(steps, self.cycles):
             return [(self.cycle, np.asarray(steps, np.float64) * np.asarray(self.cycles, np.float64))]
@@ -163,7 +169,7 @@ class MatrixMechanism(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs of the whole training; raises ValueError where it is a composition of cycles."""
         if not self.is_sampled:
-            return Gaussian(self._noise()).dominating_pairs(relation)
+            return self.as_gaussian().dominating_pairs(relation)
         raise ValueError(
             "a training under cyclic Poisson sampling is a composition of cycles, not one pair: give this to what "
             "composes (jaxacct.epsilon), or mechanism.cycle, of which it is mechanism.cycles runs."
@@ -266,8 +272,13 @@ class TreeAggregation(Mechanism):
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
         """Returns the pairs of the Gaussian mechanism that it is."""
         directions(self, relation)
+        return leave_scope(self.as_gaussian().dominating_pairs(relation))
+
+    @within_scope
+    def as_gaussian(self) -> Gaussian:
+        """Returns the Gaussian mechanism that the tree is; its noise is rounded down."""
         xp: Any = np if is_concrete(self.noise_multiplier, self.depth) else jnp
         noise, depth = as_float64(self.noise_multiplier), as_float64(self.depth)
         # Rounded down, for less noise costs more; a depth of 1 needs no division.
         lowered = xp.where(depth >= 1, noise / xp.sqrt(depth), 0.0) * (1 - 4 * roundoff())
-        return leave_scope(Gaussian(xp.where(depth == 1, noise, lowered)).dominating_pairs(relation))
+        return leave_scope(Gaussian(xp.where(depth == 1, noise, lowered)))

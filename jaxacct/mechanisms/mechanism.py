@@ -61,7 +61,7 @@ class Fields:
         for name in self.vectors:
             value = getattr(self, name)
             if isinstance(value, (list, tuple)):  # which as a pytree would have a leaf for each number
-                object.__setattr__(self, name, np.asarray(value, np.float64))
+                object.__setattr__(self, name, validation.as_array(value, name))
         self.validate()
 
     @abc.abstractmethod
@@ -280,8 +280,8 @@ def check_mechanism(mechanism: object) -> None:
     """Raises where an accountant is given no mechanism, or one whose fields are no numbers or out of range."""
     if not isinstance(mechanism, Mechanism):
         raise TypeError(
-            f"mechanism = {mechanism!r} is no mechanism: give one of jaxacct.mechanisms, such as Gaussian(2.0), "
-            "or a tuple of them; one of your own derives from jaxacct.Mechanism."
+            f"mechanism = {validation.shorten(mechanism)} is no mechanism: give one of jaxacct.mechanisms, such as "
+            "Gaussian(2.0), or a tuple of them; one of your own derives from jaxacct.Mechanism."
         )
     mechanism.validate()
     mechanism.check_numbers()
@@ -296,8 +296,13 @@ def parts_of(mechanism: Mechanisms, steps: Steps) -> list[tuple[Mechanism, Array
         return mechanism.apart(cast(ArrayLike, steps))
     if not isinstance(mechanism, (tuple, list)):
         return [(cast(Mechanism, mechanism), cast(ArrayLike, steps))]
+    for part in mechanism:
+        if not isinstance(part, (Mechanism, tuple, list)):
+            check_mechanism(part)
     if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
-        raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
+        raise ValueError(
+            f"steps = {validation.shorten(steps)} do not match {len(mechanism)} mechanisms: give one number for each."
+        )
     return [run for part, count in zip(mechanism, steps, strict=True) for run in parts_of(part, count)]
 
 

@@ -176,6 +176,9 @@ class MenuFilter(Ledger):
         """Returns the budget, which holds wherever it ends; 0 before anything is granted."""
         return leave_scope(_reading(self.state, self.menu.budget, self.menu.epsilon))
 
+    def _promise(self) -> tuple[ArrayLike, ArrayLike] | None:
+        return None if np.ndim(self.state.left) else (self.menu.epsilon, self.menu.delta)
+
     def _check_single(self) -> None:
         if np.shape(self.state.left):  # an item's place would be taken for a filter's
             raise ValueError(f"{np.shape(self.state.left)} filters are stacked: spend of each, by jax.vmap.")

@@ -320,13 +320,22 @@ def certify(
     >>> [round(menu.share(index), 2) for index in range(2)]
     [0.99, 0.99]
     """
+    validation.check_numbers(epsilon=epsilon, delta=delta)
     validation.check_epsilon(epsilon)
     validation.check_finite(epsilon, "epsilon")
     validation.check_delta(delta)
-    pairs = tuple(_check_item(item) for item in items)
+    validation.check_type(relation, "relation", str)
+    if not isinstance(items, (tuple, list)):
+        raise TypeError(f"items = {validation.shorten(items)}: give a list of mechanisms, or of pairs (one, runs).")
+    try:
+        pairs = tuple(_check_item(item) for item in items)
+    except TypeError as error:
+        raise TypeError(f"items: {error}") from None
     if not pairs:
-        raise ValueError("menu is empty: give at least one mechanism.")
+        raise ValueError("items: menu is empty: give at least one mechanism.")
     if costs is not None:
+        if not isinstance(costs, (tuple, list)):
+            raise TypeError(f"costs = {validation.shorten(costs)}: give a list of one whole number for each item.")
         if len(costs) != len(pairs):
             raise ValueError(f"costs = {tuple(costs)} do not fit {len(pairs)} items: give one for each.")
         for cost in costs:

@@ -19,11 +19,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import jax  # noqa: F401  (whole, before jaxtyping asks for a part of it)
 import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Steps
-from jaxacct.outward import counted
+from jaxacct.outward import spell_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,14 +132,14 @@ def describe(mechanism: Mechanisms, steps: Steps | None = None) -> str:
     'noise multiplier 1, sampling rate 0.01, 10,000 steps'
     """
     if not isinstance(mechanism, Mechanism):
-        return f"{counted(len(mechanism), 'mechanism')} composed"
+        return f"{spell_count(len(mechanism), 'mechanism')} composed"
     told = [
         f"{words(name)} {float(np.asarray(value)):g}"
         for name, value in vars(mechanism).items()
         if isinstance(value, (int, float, np.generic)) or (hasattr(value, "ndim") and value.ndim == 0)
     ]
     if isinstance(steps, (int, float, np.number)):
-        told.append(counted(int(steps), "step"))
+        told.append(spell_count(int(steps), "step"))
     return ", ".join(told) or type(mechanism).__name__
 
 

@@ -15,6 +15,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import jax  # noqa: F401  (whole, before jaxtyping asks for a part of it)
 import numpy as np
 from jaxtyping import ArrayLike
 
@@ -22,7 +23,7 @@ from jaxacct import calibrate, certified, gdp, rdp, validation
 from jaxacct import tradeoff as trade_offs
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
-from jaxacct.outward import counted, rounded_down, rounded_up, steps_of
+from jaxacct.outward import rounded_down, rounded_up, spell_count, steps_of
 from jaxacct.plot.chart import (
     BLUE,
     GREY,
@@ -264,7 +265,7 @@ def least_noise(
     axes = axes_or_new(axes)
     _fill(axes, sizes, many, np.reshape(noise, rates.shape), "noise multiplier")
     budget = f"epsilon = {rounded_up(epsilon)}, delta = {rounded_up(delta)}"
-    title = f"Least noise multiplier for {budget}, {counted(num_examples, 'example')}"
+    title = f"Least noise multiplier for {budget}, {spell_count(num_examples, 'example')}"
     dress(axes, title, "expected batch size", "epochs", legend=False)
     return axes
 
@@ -311,7 +312,7 @@ def what_if(
     axes.axvline(1.0, color=GREY, linewidth=1)
     _plain_ticks(axes)
     budget = f"epsilon {rounded_up(epsilon)}, delta {rounded_up(delta)}"
-    title = f"What if: {budget}, sampling rate {sampling_rate:g}, {counted(int(steps), 'step')}"
+    title = f"What if: {budget}, sampling rate {sampling_rate:g}, {spell_count(int(steps), 'step')}"
     dress(axes, title, "one of them, multiplied by", "least noise multiplier")
     return axes
 
@@ -363,7 +364,7 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
     finite = values[np.isfinite(values)]
     if not finite.size or not finite.min() < finite.max():
         raise ValueError(
-            f"there is nothing to draw: of {counted(values.size, 'entry', 'entries')} no two are finite and differ."
+            f"there is nothing to draw: of {spell_count(values.size, 'entry', 'entries')} no two are finite and differ."
         )
     axes = axes_or_new(axes)
     label = words(part.quantity) + (", upper bound" if name == "upper" else "")

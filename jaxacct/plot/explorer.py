@@ -19,6 +19,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import jax  # noqa: F401  (whole, before jaxtyping asks for a part of it)
 import numpy as np
 from jaxtyping import ArrayLike
 

@@ -702,6 +702,8 @@ def check_error(error: tuple[float, float], question: Question, *, concrete: boo
 
 def check_options(tolerance: float | None, points: int | None, *, concrete: bool) -> None:
     """Raises where tolerance and points do not go together, or are out of range, or need concrete arguments."""
+    if tolerance is not None:
+        validation.check_scalar(tolerance, "tolerance")
     if points is not None:
         if tolerance is not None:
             raise ValueError("tolerance and points are both given: give the gap wanted, or the size of the mesh.")

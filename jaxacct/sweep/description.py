@@ -33,6 +33,7 @@ from jaxacct.composition import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
+from jaxacct.outward import float_of
 
 
 def parsed(text: str, name: str, *, whole: bool = False) -> Any:
@@ -50,10 +51,10 @@ def parsed(text: str, name: str, *, whole: bool = False) -> Any:
     forms = "a number, numbers with commas (100,1000), LOW:HIGH:COUNT[:log] (0.5:8:64:log), or @FILE"
     try:
         if ":" not in text:
-            numbers = [float(part) for part in text.split(",")]
+            numbers = [float_of(part) for part in text.split(",")]
             return numbers[0] if "," not in text else np.array(numbers)
         low, high, count, *scale = text.split(":")
-        first, last, points = float(low), float(high), int(count)
+        first, last, points = float_of(low), float_of(high), int(count)
     except ValueError:
         raise ValueError(f"{name} = {text!r} is not understood: give {forms}.") from None
     is_log = scale == ["log"]
@@ -91,7 +92,11 @@ def read_values(path: str | os.PathLike[str]) -> np.ndarray:
     try:
         is_array = pathlib.Path(path).suffix == ".npy"
         # Older versions of NumPy warn of an empty file; it is refused here.
-        values = np.load(path, mmap_mode="r") if is_array else np.array(pathlib.Path(path).read_text().split(), float)
+        values = (
+            np.load(path, mmap_mode="r")
+            if is_array
+            else np.array([float_of(word) for word in pathlib.Path(path).read_text().split()])
+        )
     except (ValueError, EOFError) as error:
         raise ValueError(f"path = {path} cannot be read ({error}): give a file with a number on each line.") from None
     if values.ndim != 1 or not len(values) or values.dtype.kind not in "fiu":
@@ -113,7 +118,7 @@ def read_columns(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     with pathlib.Path(path).open(encoding="utf-8") as file:
         names = [name.strip() for name in file.readline().split(",")]
         try:
-            table = np.loadtxt(file, delimiter=",", ndmin=2)
+            table = np.loadtxt(file, delimiter=",", ndmin=2, converters=float_of)
         except ValueError as error:
             raise ValueError(f"path = {path} cannot be read ({error}): give numbers, below a line of names.") from None
     if not len(table) or table.shape[1] != len(names) or len(set(names)) < len(names):

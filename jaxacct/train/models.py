@@ -102,7 +102,7 @@ def check_module(model: nnx.Module) -> None:
 
     Raises:
         TypeError: not a Flax ``nnx`` module.
-        ValueError: it holds BatchNorm or other running statistics that are not frozen.
+        ValueError: it holds BatchNorm or other running statistics that are not frozen, or SpectralNorm.
 
     >>> check_module(nnx.BatchNorm(2, use_running_average=True, rngs=nnx.Rngs(0)))
     >>> check_module(nnx.BatchNorm(2, rngs=nnx.Rngs(0)))
@@ -128,6 +128,14 @@ def check_module(model: nnx.Module) -> None:
             )
         frozen.update((id(module.mean), id(module.var)))
     # Statistics outside of the layers that were looked at above belong to layers of the user's own.
+    for path, module in nnx.iter_modules(model):
+        if isinstance(module, nnx.SpectralNorm):
+            raise ValueError(
+                f"model has nnx.SpectralNorm at {'/'.join(map(str, path)) or 'the top'}: a call moves the vectors of "
+                "its power iteration, and a private step moves parameters alone, so that the norm would be that of the "
+                "first weights. Nothing in them is private: divide by a norm that is computed of the weights in the "
+                "call itself."
+            )
     for path, variable in nnx.iter_graph(model):
         if isinstance(variable, nnx.BatchStat) and id(variable) not in frozen:
             raise ValueError(

@@ -193,6 +193,8 @@ def adam_bc(
     >>> [round(float(update), 4) for update in updates]  # 5 / sqrt(25 - 9), 1 / sqrt(floor)
     [-0.125, -3.1623]
     """
+    if not callable(learning_rate):
+        validation.check_number(learning_rate, "learning_rate")
     validation.check_decay(b1, "b1")
     validation.check_decay(b2, "b2")
     if floor is not None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
+from jax import numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 
 import jaxacct

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple, ParamSpec, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jaxacct import validation
 from jaxacct.filters import RenyiFilter
@@ -196,6 +197,24 @@ def poisson_sampler(size: int, policy: Policy, epsilon: float, delta: float, *, 
     if isinstance(policy, Constant) and known_length:
         steps = affordable_steps(size, rate, policy.noise_multiplier, epsilon=epsilon, delta=delta)
     return PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=delta, steps=max(steps, 1))
+
+
+def check_optimizer(optimizer: optax.GradientTransformation, params: Any) -> None:
+    """Raises ValueError where an optimizer asks for more than gradients and parameters: a loss, or a line search."""
+    whole = optax.with_extra_args_support(optimizer)
+    state = jax.eval_shape(optimizer.init, params)
+    try:
+        # A step tells its noise, which is public.
+        jax.eval_shape(lambda *given: whole.update(*given, noise_deviation=1.0), params, state, params)
+    except TypeError as error:
+        if "required keyword-only argument" not in str(error):
+            raise
+        asked = str(error).partition("argument")[2].strip(" s:")
+        raise ValueError(
+            f"optimizer asks for {asked} beside the gradients, as optax.lbfgs and reduce_on_plateau do: the loss of a "
+            "batch is made of private data, and no noise protects it. Give an optimizer of gradients alone, and change "
+            "its rate by a schedule of the step, or after fit by a number that is public."
+        ) from None
 
 
 def check_params(params: Any) -> None:

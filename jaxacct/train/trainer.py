@@ -25,7 +25,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, PyTree
 
 from jaxacct import validation
-from jaxacct.filters import MenuFilter, RenyiFilter
+from jaxacct.filters import FILTER_ORDERS, MenuFilter, RenyiFilter
 from jaxacct.menus import Menu, certify
 from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.outward import rounded_up
@@ -283,6 +283,7 @@ class DPTrainer(Sealed):
         if layout:  # before the optimizer allocates as much again for them
             layout.check_rules(params, self._constants)
             params = jax.tree.map(place, params, layout.of_variables(params))
+        settings.check_optimizer(optimizer, params)
         self._state = TrainState(
             params=params,
             opt_state=jax.tree.map(strongly_typed, copy_tree(optimizer.init(copy_tree(params)))),
@@ -780,6 +781,9 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         entries["noise"] = correlation(trainer.sampler)
     if trainer.menu is not None:
         entries["menu"] = trainer.menu.fingerprint()
+    ledger = trainer.state.ledger
+    if isinstance(ledger, (RenyiFilter, VilleOdometer)) and ledger.orders != FILTER_ORDERS:
+        entries["orders"] = ledger.orders  # what is spent at some orders would be read at others
     if trainer.plan is not None:
         entries["planned steps"] = trainer.plan.steps
         entries["beside the steps"] = trainer.plan.queries

@@ -482,6 +482,8 @@ def whole(steps: Any) -> int:
     count = exact(steps, "steps")
     if isinstance(count, float) or count < 0 or count.denominator != 1:
         raise ValueError(f"steps = {steps} is not a number of steps: give a whole number, at least 0.")
+    if count >= 2**1000:  # floats that choose how to compute do not hold it
+        raise ValueError(f"steps, of {int(count).bit_length()} bits, are too many: give a number below 2**1000.")
     return int(count)
 
 

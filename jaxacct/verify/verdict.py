@@ -390,7 +390,10 @@ def delta(
 def number(value: object, name: str) -> float:
     """Returns a number as a float64; raises TypeError or ValueError for no number, NaN, or one that is no float64."""
     given = exact(value, name)
-    found = float(given)
+    try:
+        found = float(given)
+    except OverflowError:
+        raise ValueError(f"{name} is beyond float64: give a float.") from None
     if math.isnan(found):
         raise ValueError(f"{name} is nan: give a number.")
     if not isinstance(given, float) and Fraction(found) != given:
@@ -400,8 +403,13 @@ def number(value: object, name: str) -> float:
 
 def ends_of_claim(bracket: Claim) -> tuple[float, float]:
     """Returns the two ends of a claim."""
+    if isinstance(bracket, (tuple, list)) and len(bracket) != 2:
+        raise TypeError(f"bracket = {repr(bracket)[:80]}: give (lower, upper), or an object with these attributes.")
+    ends = hasattr(bracket, "lower") and hasattr(bracket, "upper") and not isinstance(bracket, (str, bytes))
+    if not isinstance(bracket, (tuple, list)) and not ends:
+        raise TypeError(f"bracket = {repr(bracket)[:80]}: give (lower, upper), or an object with these attributes.")
     lower, upper = bracket if isinstance(bracket, (tuple, list)) else (bracket.lower, bracket.upper)
-    return number(0.0 if lower is None else lower, "lower"), number(upper, "upper")
+    return number(0.0 if lower is None else lower, "bracket: lower"), number(upper, "bracket: upper")
 
 
 def _judge(

@@ -306,6 +306,26 @@ def test_what_others_write_is_a_spec(name, tmp_path):
     assert ja.epsilon(spec.mechanisms, spec.steps, spec.delta).upper == pytest.approx(epsilon, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("a.json", '{"delta": 1e-5, "parts": [], "delta": 1e-6}', "'delta' stands twice"),
+        ("a.json", '{"delta": 1e-400, "parts": []}', "1e-400 is below"),
+        ("a.toml", "delta = 1e-5\nparts = []\ndelta = 1e-6", "Cannot overwrite"),
+        ("a.toml", "delta = 1e-4_00\nparts = []", "1e-4_00 is below"),
+        ("a.yaml", "delta: 1.0e-5\nparts: [{steps: 1, steps: 2}]", "'steps' stands twice"),
+        ("a.yml", "delta: 1.0e-400\nparts: []", "1.0e-400 is below"),
+        ("a.json", '{"delta": "1e-400", "parts": [{"type": "gaussian", "noise_multiplier": 1}]}', "1e-400 is below"),
+    ],
+)
+def test_a_key_that_stands_twice_and_a_number_that_is_read_as_zero_are_refused(name, text, what, tmp_path):
+    if name.startswith("a.y"):
+        pytest.importorskip("yaml")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=what):
+        specs.parsed(specs.read(str(tmp_path / name)))
+
+
 def test_toml_yaml_and_json_say_the_same(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps({"delta": 1e-5, "parts": [GAUSSIAN, {"opacus": "h.json"}]}))
     (tmp_path / "h.json").write_text("[[1.0, 0.01, 600]]")

@@ -12,7 +12,8 @@ from jaxacct.odometers import FilterOdometer, RenyiOdometer, VilleOdometer
 
 KINDS = {
     "zcdp": lambda epsilon, delta: ZCDPFilter(epsilon, delta, mechanism_delta=delta / 9), "gdp": GDPFilter,
-    "approximate": ApproximateDPFilter, "renyi": lambda epsilon, delta: RenyiFilter(epsilon, delta, orders=(2.0, 9.0)),
+    "approximate": ApproximateDPFilter,
+    "renyi": lambda epsilon, delta: RenyiFilter(epsilon, delta, orders=(20.0, 90.0)),
     "ville": lambda _, delta: VilleOdometer(delta), "paper's": lambda _, delta: RenyiOdometer(delta, base=20.0),
     "variance": lambda _, delta: FilterOdometer(delta),
 }  # fmt: skip
@@ -26,7 +27,8 @@ def test_budgets_are_its_own_and_the_sums_are_the_others(name):
     assert granted
     found = jax.jit(lambda ours, other: ours.resume(other))(ours, other)
     for field in dataclasses.fields(found.state):
-        source = ours if "budget" in field.name or field.name.removeprefix("log_inverse_") == "delta" else other
+        given = "budget" in field.name or field.name.removeprefix("log_inverse_") in ("delta", "epsilon")
+        source = ours if given else other
         for leaf, expected in zip(
             *(jax.tree.leaves(getattr(x.state, field.name)) for x in (found, source)), strict=True
         ):
@@ -37,8 +39,8 @@ def test_budgets_are_its_own_and_the_sums_are_the_others(name):
 
 
 @pytest.mark.parametrize(
-    "spent", [ZCDPFilter(1.0, 1e-5), RenyiFilter(1.0, 1e-5, orders=(2.0, 8.0)), VilleOdometer(1e-5), 3, None]
+    "spent", [ZCDPFilter(1.0, 1e-5), RenyiFilter(1.0, 1e-5, orders=(20.0, 80.0)), VilleOdometer(1e-5), 3, None]
 )
 def test_a_ledger_of_another_kind_or_of_other_orders_is_refused(spent):
     with pytest.raises(ValueError, match="of other settings than this RenyiFilter"):
-        RenyiFilter(1.0, 1e-5, orders=(2.0, 9.0)).resume(spent)
+        RenyiFilter(1.0, 1e-5, orders=(20.0, 90.0)).resume(spent)

@@ -344,3 +344,21 @@ def test_a_file_that_is_listed_with_a_paper_cites_it():
             pairs += 1
     assert pairs > 100
     assert wrong == UNDATED
+
+
+def asks_jax(node: ast.ImportFrom) -> bool:
+    """Whether jaxtyping fetches what is imported of it from JAX, when it is asked for."""
+    return any(alias.name in ("Array", "ArrayLike", "DTypeLike", "PyTree", "PyTreeDef") for alias in node.names)
+
+
+def test_a_part_of_jax_is_asked_for_after_jax():
+    """Of two threads one would else come into JAX's circles of imports by a side door, and get half of a module."""
+    for path in (*PACKAGE.rglob("*.py"), *(ROOT / "jaxacct_recipes").rglob("*.py")):
+        names = [
+            (node.lineno, node.names[0].name if isinstance(node, ast.Import) else node.module or "")
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import)
+            or (isinstance(node, ast.ImportFrom) and (node.module != "jaxtyping" or asks_jax(node)))
+        ]
+        of_jax = [name for _, name in sorted(names) if name.split(".")[0] in ("jax", "jaxtyping")]
+        assert not of_jax or of_jax[0] == "jax", path

@@ -78,3 +78,50 @@ def test_the_base_depends_on_four_packages_and_says_that_it_is_typed():
     assert names == {"jax", "jaxlib", "numpy", "jaxtyping", "rich"}
     assert {"train", "plot", "verify", "completion"} <= set(PROJECT["optional-dependencies"])
     assert (pathlib.Path(jaxacct.__file__).parent / "py.typed").exists()
+
+
+THREADS = """
+import importlib, random, sys, threading
+import jaxacct as ja
+
+names = ("epsilon Gaussian adapters audit calibrate certificates convert factorize filters gdp iteration menus "
+         "monte_carlo odometers plot policies prv rdp saddlepoint selection strategies sweep tradeoff train "
+         "verify").split()
+random.Random(int(sys.argv[1])).shuffle(names)
+together, errors = threading.Barrier(len(names)), []
+
+def first_use(name):
+    together.wait()
+    try:
+        importlib.import_module(f"jaxacct.{name}") if sys.argv[2] == "import" and name.islower() and name != "epsilon" \
+            else getattr(ja, name)
+    except Exception as error:
+        errors.append(f"{name}: {error!r}")
+
+threads = [threading.Thread(target=first_use, args=(name,)) for name in names]
+sys.setswitchinterval(1e-5)
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(errors[:3])
+sys.exit(len(errors))
+"""
+
+
+def use_first_in_threads(seed, spelling):
+    command = [sys.executable, "-c", THREADS, str(seed), spelling]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_first_use_may_be_that_of_many_threads_at_once():
+    """A circle of imports that two threads enter from two sides gives one of them a half-made module."""
+    use_first_in_threads(1, "import")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("spelling", ["import", "attribute"])
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_the_first_use_may_be_that_of_many_threads_in_any_order(seed, spelling):
+    use_first_in_threads(seed, spelling)

@@ -31,10 +31,10 @@ ONCE = {
     "a compiled Rényi curve": (r"def kernel\(", {"jaxacct/convert/renyi.py"}),
     "a list that becomes an array": (
         r"np\.asarray\(\w+, np\.float64\) if isinstance\(\w+, \(list, tuple\)\)",
-        {"jaxacct/validation.py", "jaxacct/filters.py"},
+        {"jaxacct/validation.py"},
     ),
     "fields that become arrays": (
-        r"object\.__setattr__\(self, name, np\.asarray",
+        r"object\.__setattr__\(self, name, (np\.asarray|validation\.as_array)",
         {"jaxacct/mechanisms/mechanism.py"},
     ),
     "the noise of a private step": (r"def privatize_step\(", {"jaxacct/train/noise.py"}),

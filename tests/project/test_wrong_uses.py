@@ -31,7 +31,7 @@ def tuned(space, trials):
 WRONG = {
     # Which number goes where, and in which unit.
     "delta and epsilon swapped": (lambda: ja.epsilon(SAMPLED, 1000, 3.0), ValueError, "often an epsilon in delta's"),
-    "no delta": (lambda: ja.filters.RenyiFilter(3.0, 0), ValueError, r"delta = 0 is not in \(0, 1\).*1e-5, say"),
+    "no delta": (lambda: ja.filters.GDPFilter(3.0, 0), ValueError, r"delta = 0 is not in \(0, 1\).*1e-5, say"),
     "negative delta": (lambda: ja.epsilon(SAMPLED, 1000, -1e-5), ValueError, r"delta = -1e-05 is not in \(0, 1\)"),
     "NaN delta": (lambda: ja.rdp.epsilon(SAMPLED, 1000, np.nan), ValueError, r"delta = nan is not in \(0, 1\)"),
     "negative epsilon": (lambda: ja.delta(SAMPLED, 1000, -1.0), ValueError, "epsilon = -1.0 .* at least 0"),

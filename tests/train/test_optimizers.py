@@ -7,7 +7,8 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxacct.train import AdaptiveQuantile, DPTrainer, adam_bc, averaged, averaged_model, averaging
+from jaxacct.train import AdaptiveQuantile, DPTrainer, adam_bc, averaged, averaged_model, averaging, settings
+from jaxacct.train.models import check_module
 
 ENTRIES = 4
 
@@ -142,3 +143,24 @@ def test_all_of_it_in_a_planned_run_of_a_trainer():
     np.testing.assert_allclose(averaged_model(trainer).kernel[...], expected, rtol=1e-5)
     with pytest.raises(ValueError, match=r"0 averages.*averaging\(optimizer\)"):
         averaged(optax.sgd(0.1).init(jnp.zeros(1)))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [optax.lbfgs(), optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau())],
+    ids=["lbfgs", "reduce_on_plateau"],
+)
+def test_an_optimizer_that_asks_for_a_loss_is_refused_for_that(optimizer):
+    params = {"kernel": jnp.zeros((3, 2))}
+    with pytest.raises(ValueError, match=r"optimizer asks for 'value'.* private data, and no noise") as caught:
+        settings.check_optimizer(optimizer, params)
+    assert len(str(caught.value)) <= 600
+    for fine in (optax.adam(1e-3), optax.chain(optax.clip(1.0), optax.sgd(0.1, momentum=0.9))):
+        settings.check_optimizer(fine, params)
+
+
+def test_spectral_norm_is_refused_for_its_power_iteration():
+    norm = nnx.SpectralNorm(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"nnx.SpectralNorm at the top: .* power iteration") as caught:
+        check_module(norm)
+    assert "private data" not in str(caught.value)

@@ -132,7 +132,8 @@ def with_checksum(**changes):
         b"\0" * (checkpoints.MOST_BYTES + 5), LINE.replace(b"0.5", b"NaN"), LINE.replace(b"0.5", b"1e999"),
         with_checksum(paid=-1), with_checksum(paid="many"), with_checksum(paid=2.5), with_checksum(number=True),
         with_checksum(ledger=3), with_checksum(ledger=[["float32", 3]]), with_checksum(more=1), with_checksum(after=[]),
-        with_checksum(digests=[["a", "b"]]), with_checksum(digests=7),
+        with_checksum(digests=[["a", "b"]]), with_checksum(digests=7), LINE.replace(b"0.5", b"1e-400"),
+        LINE.replace(b'"paid"', b'"paid": 1, "paid"'),
     ],
 )  # fmt: skip
 def test_a_damaged_record_is_one_clear_error_and_its_copy_is_enough(content, tmp_path):
@@ -152,10 +153,21 @@ def test_records_of_infinite_epsilon_are_read_back():
     assert Record.of_content(record.content()) == record
 
 
-@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e999", "[" * 100_000, "1" * 5000, "{", b"\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NaN", "-Infinity", "1e999", "[" * 100_000, "1" * 5000, "{", b"\xff", '{"a": 1, "a": 1}',
+        '[{"b": {"delta": 1e-5, "steps": 3, "delta": 1e-6}}]', "1e-400", "[-0.001E-330]", '{"delta": 2.4703e-324}',
+    ],
+)  # fmt: skip
 def test_what_is_no_strict_json_is_a_value_error(text):
     with pytest.raises(ValueError):
         json_files.loads(text)
+
+
+@pytest.mark.parametrize("text", ["0.0", "-0e0", "0.000e-999", "0E9", "5e-324", "2.2250738585072014e-308"])
+def test_a_zero_and_a_subnormal_number_are_read_as_they_are(text):
+    assert json_files.loads(text) == float(text)
 
 
 def test_a_run_that_began_between_the_look_and_the_lock_is_not_overwritten(tmp_path, monkeypatch):

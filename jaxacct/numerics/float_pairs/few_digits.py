@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
+from jax import numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxacct.numerics.arithmetic import arithmetic, roundoff

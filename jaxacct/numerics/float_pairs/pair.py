@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, TypeVar
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax import numpy as jnp
 from jaxtyping import Array, Float32, Int32
 
 U = 2.0**-24

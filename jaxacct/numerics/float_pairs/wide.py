@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax import numpy as jnp
 from jaxtyping import Array, Bool, DTypeLike, Int32
 
 from jaxacct.numerics.float_pairs import pair

@@ -339,7 +339,7 @@ def check_clip_norm(value: Any) -> None:
 
     Below 2^-60 products of float32 vanish: nothing of any gradient would be left, and the budget would buy noise.
     """
-    seen = validation.concrete_value(value)
+    seen = validation.seen_value(value, "clip_norm")
     if seen is None or not np.all(seen == np.inf):
         check_finite_clip_norm(value)
 

@@ -99,14 +99,17 @@ def runs_of(sampler: Sampler, steps: int) -> int:
 
 def check_num_examples(num_examples: int) -> None:
     """Raises ValueError where a number of examples is not a whole number from 1 to ``MOST_COUNT``."""
-    if not isinstance(num_examples, int) or not 1 <= num_examples <= validation.MOST_COUNT:
+    whole = isinstance(num_examples, int) and not isinstance(num_examples, bool)
+    if not whole or not 1 <= num_examples <= validation.MOST_COUNT:
+        shown = validation.shorten(num_examples)
         raise ValueError(
-            f"num_examples = {num_examples} is not a size: give a whole number from 1 to {validation.MOST_COUNT}."
+            f"num_examples = {shown} is not a size: give a whole number from 1 to {validation.MOST_COUNT}."
         )
 
 
 def check_capacity(sampler: Sampler, trials: int, rate: float) -> None:
     """Raises ValueError where samples of ``trials`` examples, each at a rate, would be cut more often than not."""
+    validation.check_whole(sampler.capacity, "capacity", 1, validation.MOST_COUNT, "the rows of a batch")
     if sampler.capacity < min((trials + 1) * rate + 1, trials + 1):
         raise ValueError(
             f"capacity = {sampler.capacity} is not above the expected batch size, {sampler.expected_batch_size:.1f}: "
@@ -116,6 +119,7 @@ def check_capacity(sampler: Sampler, trials: int, rate: float) -> None:
 
 def drawn_rate(sampling_rate: float) -> float:
     """Returns the rate that 32 random bits can meet exactly, next to the one given."""
+    validation.check_scalar(sampling_rate, "sampling_rate")
     validation.check_sampling_rate(sampling_rate)
     threshold = round(float(sampling_rate) * RATE_UNIT)
     if threshold == 0:
