@@ -53,7 +53,7 @@ from jaxacct.mechanisms import (
     ZeroConcentratedDP,
 )
 from jaxacct.mechanisms.approximate_dp import log_of_sampled
-from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
+from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions, holds_one_way
 from jaxacct.mechanisms.normal import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds, quantile
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, as_float64, in_float64, is_zero, kept_positive, leave_scope, scope
@@ -695,7 +695,9 @@ def mechanism_to_dp(
     :class:`.ApproximateDP` its own.
 
     Formal guarantee: upper bounds, rounding included, for ``relation``; each run is (epsilon, delta)-DP. For delta = 0
-    the privacy loss is at most epsilon surely. ``inf`` for invalid traced parameters.
+    the privacy loss is at most epsilon surely. ``inf`` for invalid traced parameters. Of :class:`.PureDP` and
+    :class:`.ApproximateDP` under "remove" or "add" it is a guarantee of that direction alone; that of every other
+    mechanism holds in both.
 
     Raises ValueError for a mechanism without such a pair (Gaussian noise has a curve of them: give the one to be used
     as :class:`.ApproximateDP`), and where a concrete field or the relation is not valid.
@@ -732,7 +734,9 @@ def mechanism_to_zcdp(
 
     It is 1/(2 s^2) for Gaussian noise, continuous or discrete, and epsilon tanh(epsilon/2) for an epsilon of
     :func:`mechanism_to_dp`, which is less than epsilon^2/2 (:func:`.pure_to_zcdp`). For :class:`.ZeroConcentratedDP` it
-    is rho + xi: at orders a above 1, xi + rho a is at most (xi + rho) a.
+    is rho + xi: at orders a above 1, xi + rho a is at most (xi + rho) a. For :class:`.PureDP` and
+    :class:`.ApproximateDP` under "remove" or "add" it is epsilon itself: beside its failures the worst pair of one
+    direction has a loss of epsilon surely, and so a divergence of epsilon at every order.
 
     Formal guarantee: upper bounds, rounding included, for ``relation``. ``inf`` for invalid traced parameters.
 
@@ -752,7 +756,7 @@ def mechanism_to_zcdp(
     if isinstance(mechanism, ZeroConcentratedDP):
         return _convert_concentrated(mechanism.rho, mechanism.xi)
     epsilon, delta = mechanism_to_dp(mechanism, relation=relation)
-    return pure_to_zcdp(epsilon), delta
+    return epsilon if holds_one_way(mechanism, relation) else pure_to_zcdp(epsilon), delta
 
 
 @in_float64
@@ -766,7 +770,8 @@ def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remov
     Formal guarantee: an upper bound, rounding included, for ``relation``. ``inf`` for invalid traced parameters.
 
     Raises ValueError for a mechanism that is not GDP or whose mu is not known, among them an (epsilon, delta) with
-    delta above 0, and where a concrete field or the relation is not valid.
+    delta above 0 and :class:`.PureDP` under "remove" or "add" (an event may then have a probability of 1 here and below
+    1 there, which no mu allows), and where a concrete field or the relation is not valid.
 
     Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Theorem 1; the vertex as above.
 
@@ -779,6 +784,11 @@ def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remov
         return gaussian[2]
     if isinstance(mechanism, (ApproximateDP, DiscreteGaussian)):
         raise ValueError(f"{type(mechanism).__name__} is not known to be GDP: use a zCDP or a Rényi filter.")
+    if holds_one_way(mechanism, relation):
+        raise ValueError(
+            f"{type(mechanism).__name__} under relation = {relation!r} is a guarantee of one direction, which is not "
+            'GDP: use a zCDP or a Rényi filter, or "add_or_remove" where it holds both ways.'
+        )
     return _gdp_of_pure(mechanism_to_dp(mechanism, relation=relation)[0])
 
 

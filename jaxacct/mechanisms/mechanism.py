@@ -50,6 +50,10 @@ DIRECTIONS: dict[Relation, tuple[Direction, ...]] = {
 }
 """Directed pairs that each neighbouring relation asks for; the largest privacy loss of them counts."""
 
+REVERSE: dict[Relation, Relation] = {"remove": "add", "add": "remove"}
+"""Relations that hold in one order of two neighbours alone, with the one of the other order. A guarantee that is stated
+for one of them says nothing of the other. Every other relation, "replace" among them, holds in both orders."""
+
 
 class Fields:
     """The base of dataclasses whose fields are numbers, or arrays that broadcast; they are checked when one is made."""
@@ -113,6 +117,9 @@ class Mechanism(Fields, abc.ABC):
         tight: whether two data sets attain the pairs, under every relation of these: then a ``lower`` of accountants is
             below the mechanism's own epsilon. Otherwise, and by default, it is below that of the pairs alone, which may
             be larger than the mechanism's. An ``upper`` holds either way.
+        one_way: whether what is known is a guarantee stated for the relation asked for, so that under "remove" or "add"
+            it is one of that direction alone (:class:`.PureDP`). By default the pairs under "remove" and "add", where
+            both are supported, are those of one mechanism in its two directions.
 
     A noisy count in which one person may count several times:
 
@@ -137,6 +144,8 @@ class Mechanism(Fields, abc.ABC):
     may_fail: ClassVar[bool] = False
 
     tight: ClassVar[bool] = False
+
+    one_way: ClassVar[bool] = False
 
     @abc.abstractmethod
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
@@ -271,6 +280,17 @@ def directions(mechanism: Mechanism, relation: Relation) -> tuple[Direction, ...
     """Returns the directions of ``relation``; raises ValueError, naming those supported, where it is not one."""
     validation.check_one_of(relation, "relation", mechanism.relations, f" by {type(mechanism).__name__}")
     return DIRECTIONS[relation]
+
+
+def holds_one_way(mechanism: Mechanism, relation: Relation) -> bool:
+    """Returns whether what is known of a mechanism under ``relation`` is a guarantee of one direction alone."""
+    return mechanism.one_way and relation in REVERSE
+
+
+def knows_both_ways(mechanism: Mechanisms, steps: Steps) -> bool:
+    """Returns whether the pairs of a composition under "remove" and "add" are those of its two directions."""
+    parts = [part for part, _ in parts_of(mechanism, steps)]
+    return all(set(REVERSE) <= set(part.relations) and not part.one_way for part in parts)
 
 
 def check_mechanism(mechanism: object) -> None:
