@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import tree_leaves_with_path
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
@@ -135,6 +136,11 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
     else:
         mechanism, steps = without_noops(mechanism, counts_of(steps))
         nested = [_direct(part, count, relation) for part, count in mechanism.apart(steps)]
+    return _joined(nested)
+
+
+def _joined(nested: list[list[Parts]]) -> list[Parts]:
+    """Returns, for each direction, the parts of several compositions together."""
     if len(nested) == 1:
         return nested[0]
     count = max(len(directions) for directions in nested)
@@ -144,6 +150,8 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
 
 def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:
     """Returns, for each direction, the pairs of one mechanism, or of a sequence, with their counts."""
+    if np.any(mechanism.lacks_noise()):
+        return _without_noise(mechanism, steps, relation)
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         elementary.check()
@@ -154,6 +162,32 @@ def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]
     pairs = mechanism.dominating_pairs(relation)
     for pair in pairs:
         check_told_apart(pair)
+    return _as_rows(pairs, counts)
+
+
+def _without_noise(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:
+    """Returns :func:`_direct` of a mechanism that is seen to have no noise, in all or some rows of a sequence."""
+    if not mechanism.batch_shape:
+        return _as_rows(mechanism.noiseless_pairs(relation), _real(steps)[None])
+    length = mechanism.batch_shape[0]
+    counts = np.broadcast_to(steps, (length,)) if is_concrete(steps) else jnp.broadcast_to(steps, (length,))
+    bare = np.broadcast_to(np.asarray(mechanism.lacks_noise()), (length,))
+    # Fields without the leading axis stay as they are; those that have it, with an axis of their own or not, are cut.
+    leaves, structure = tree_leaves_with_path(mechanism), jax.tree.structure(mechanism)
+    own = [np.ndim(leaf) > any(key.name in mechanism.vectors for key in path) for path, leaf in leaves]
+
+    def cut(rows: Any) -> Mechanism:
+        cuts = [np.asarray(leaf)[rows] if has else leaf for (_, leaf), has in zip(leaves, own, strict=True)]
+        return jax.tree.unflatten(structure, cuts)
+
+    nested = [_direct(cut(i), counts[i], relation) for i in np.flatnonzero(bare)]
+    if not np.all(bare):
+        nested.append(_direct(cut(~bare), counts[~bare], relation))
+    return _joined(nested)
+
+
+def _as_rows(pairs: Sequence[DominatingPair], counts: Any) -> list[Parts]:
+    """Returns, for each direction, the one row of its pair, with the count."""
     return [((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),) for pair in pairs]
 
 
@@ -235,6 +269,8 @@ class Known(NamedTuple):
     """P(Y = inf), and a bound on its relative error; None where the class has no infinite losses."""
     supremum: tuple[Array, Array]
     """Bounds (lower, upper) on the supremum of the finite losses."""
+    infimum: Array | None
+    """A lower bound on the infimum of the finite losses; None where the class gives none."""
 
 
 class Facts(NamedTuple):
@@ -251,6 +287,8 @@ class Facts(NamedTuple):
     """Bounds on the probability of an infinite loss; None is 0."""
     suprema: tuple[Array, Array] | None
     """Bounds, at least 0, on the supremum of the finite losses' sum; None is infinity."""
+    infimum: Array | None = None
+    """A lower bound on the infimum of the finite losses' sum; None is minus infinity."""
 
     @property
     def infinite(self) -> tuple[Array, Array]:
@@ -262,7 +300,7 @@ def known_of(pair: DominatingPair) -> Known:
     """Returns the facts of one pair."""
     never = type(pair).infinite_mass is DominatingPair.infinite_mass
     mass = None if never else (pair.infinite_mass(), pair.infinite_mass_error())
-    return Known(pair.is_valid(), mass, pair.supremum())
+    return Known(pair.is_valid(), mass, pair.supremum(), pair.infimum())
 
 
 @compiled
@@ -298,6 +336,7 @@ def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
         jnp.all(steps == 0),
         _infinite_mass(known, counts),
         _supremum(_row([jnp.stack(of_pairs.supremum) for of_pairs in known]), steps),
+        _infimum(known, counts),
     )
 
 
@@ -335,6 +374,16 @@ def _supremum(each: Array, steps: Array) -> tuple[Array, Array]:
     return moved[0], moved[1]
 
 
+def _infimum(known: Sequence[Known], counts: Sequence[Array]) -> Array | None:
+    """Returns a lower bound on the sum of the infima; None where a pair gives none."""
+    rows = [of_pairs.infimum for of_pairs in known if of_pairs.infimum is not None]
+    if len(rows) < len(known):
+        return None
+    each, steps = _row(rows), _row(counts)
+    terms = jnp.where(steps > 0, each * steps, 0.0)
+    return jnp.sum(terms) - 2 * steps.size * roundoff() * jnp.sum(jnp.abs(terms))
+
+
 # ----------------------------------------------------------------------------------------------------
 # The questions to a composition: epsilon at a delta, or delta at an epsilon.
 #
@@ -346,6 +395,10 @@ def _supremum(each: Array, steps: Array) -> tuple[Array, Array]:
 # The loss of a composition is at most the sum S of its losses' suprema, if it is finite. So for a mass m of infinite
 # losses delta(eps) = m from eps = S on, delta(inf) = m, and epsilon(delta) <= S for every delta >= m. At delta = 0, if
 # m = 0, epsilon is S itself: the pure guarantee. Below S delta is above 0, however little float64 can hold of it.
+#
+# Beside the infinite losses, delta(eps) is the mean of (1 - e^(eps - Y))+ over finite losses Y, of mass 1 - m at most.
+# So it is at most m + (1 - m) (1 - e^(eps - S)), and with I the sum of the losses' infima at least the same with I in
+# the place of S. Where all finite losses are one, as under a guarantee of one direction, the two are equal.
 # ----------------------------------------------------------------------------------------------------
 
 NEGLIGIBLE = 1e-9
@@ -385,9 +438,8 @@ class ForEpsilon:
     def close(self, bounds: Bounds, facts: Facts, is_inside: bool = False) -> Bounds:
         """Returns a bracket of epsilon closed by the supremum, and exact where nothing is run.
 
-        ``is_inside`` says that delta is known to be in (0, 1). With the supremum s of finite losses, delta(eps) is at
-        most 1 - e^(eps - s) plus the mass of infinite losses: so, with delta less that mass, eps is at most
-        s + log(1 - delta).
+        ``is_inside`` says that delta is known to be in (0, 1). With the supremum s of finite losses, and the mass m of
+        infinite ones, eps is at most s + log((1 - delta)/(1 - m)); with their infimum it is at least that.
         """
         delta = self.delta
         lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
@@ -398,11 +450,15 @@ class ForEpsilon:
         if facts.suprema is not None:
             low, high = facts.suprema
             pure = jnp.maximum(lower, low)
-            room = jnp.clip(delta - most, 0.0, 1.0)
-            below = high + log_complement(room * (1 - 4 * roundoff()))
+            room = _room(delta, most) if facts.masses else jnp.clip(delta, 0.0, 1.0)
+            below = high + log_complement(room * (1 - 8 * roundoff()))
             below = jnp.maximum(below + 16 * roundoff() * (high + jnp.abs(below)), 0.0)
             below = jnp.where(room > 0, jnp.minimum(below, high), high)
             upper = jnp.where(delta >= most, jnp.minimum(upper, below), upper)
+        if facts.infimum is not None:
+            taken = log_complement(jnp.minimum(_room(delta, least) * (1 + 8 * roundoff()), 1.0))
+            above = facts.infimum + taken - 16 * roundoff() * (jnp.abs(facts.infimum) + jnp.abs(taken))
+            lower = jnp.maximum(lower, jnp.where(above > 0, above, 0.0))
         lower = lower if is_inside else jnp.where(delta == 0, pure, lower)
         if facts.masses is not None:
             lower = jnp.where(delta < least, jnp.inf, lower)
@@ -438,9 +494,10 @@ class ForDelta:
     def close(self, bounds: Bounds, facts: Facts, is_inside: bool = False) -> Bounds:
         """Returns a bracket of delta closed by the mass of infinite losses, and exact where nothing is run.
 
-        ``is_inside`` says that epsilon is known to be in (0, inf). With the supremum s of finite losses, delta is at
-        most 1 - e^(eps - s) plus the mass of infinite losses. The upper end is not below the smallest normal float64
-        unless delta is 0: a positive delta below that would be flushed to 0.
+        ``is_inside`` says that epsilon is known to be in (0, inf). With the supremum s of finite losses, and the mass m
+        of infinite ones, delta is at most m + (1 - m) (1 - e^(eps - s)); with their infimum at least that. The upper
+        end is not below the smallest normal float64 unless delta is 0: a positive delta below that would be flushed to
+        0.
         """
         epsilon = self.epsilon
         lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
@@ -452,10 +509,19 @@ class ForDelta:
             past = epsilon - facts.suprema[1]
             beyond = (past >= 0) | beyond
             # The difference errs by a unit of itself, and one less its exponential by eight units.
-            below = most - jnp.expm1(jnp.minimum(past, 0.0)) * (1 + 16 * roundoff())
+            below = most - (1 - most) * jnp.expm1(jnp.minimum(past, 0.0)) * (1 + 16 * roundoff())
             upper = jnp.minimum(upper, below * (1 + 4 * roundoff()))
+        if facts.infimum is not None:
+            past = jnp.minimum(epsilon - facts.infimum, 0.0)
+            above = least - (1 - least) * jnp.expm1(past) * (1 - 16 * roundoff())
+            lower = jnp.maximum(lower, jnp.where(past < 0, above * (1 - 4 * roundoff()), 0.0))
         upper = jnp.where(beyond, jnp.minimum(most, 1.0), jnp.maximum(upper, TINY))
         return _settle(bounds, jnp.minimum(lower, upper), upper, valid, facts.is_idle, self.worst)
+
+
+def _room(delta: Any, mass: Any) -> Any:
+    """Returns the delta that is left of one beside a mass of infinite losses, of the finite ones: in [0, 1]."""
+    return jnp.clip((delta - mass) / jnp.where(mass < 1, 1 - mass, 1.0), 0.0, 1.0)
 
 
 Question: TypeAlias = ForEpsilon | ForDelta

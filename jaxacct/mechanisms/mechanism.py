@@ -164,6 +164,18 @@ class Mechanism(Fields, abc.ABC):
         scalars = len(self.batch_shape)
         return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) > scalars else choose(nothing, 1.0, leaf), self)
 
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
+        """Returns where numbers that Python sees leave no noise at all, so that :meth:`noiseless_pairs` has the pairs.
+
+        By default, and of traced numbers, nowhere: there :meth:`dominating_pairs` gives pairs that are out of range,
+        and cost inf.
+        """
+        return False
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns what :meth:`dominating_pairs` does, of one run without noise."""
+        raise NotImplementedError
+
     def of_group(self, size: int) -> Mechanism:
         """Returns the mechanism that dominates this one where ``size`` examples change at once: see
         :func:`jaxacct.group`.
@@ -236,6 +248,11 @@ def is_none(value: Any) -> Any:
 def is_endless(value: Any) -> Any:
     """Returns where a number is infinite, as that of noise under which nothing can be seen."""
     return np.asarray(value, np.float64) == np.inf if is_concrete(value) else as_float64(value) == jnp.inf
+
+
+def is_absent(noise: Any, *others: Any) -> Any:
+    """Returns where noise is seen to be 0; nowhere if it or one of the other fields is traced."""
+    return np.asarray(noise, np.float64) == 0 if is_concrete(noise, *others) else False
 
 
 def nothing_sampled(noise: Any, sampling_rate: Any) -> Any:

@@ -282,9 +282,9 @@ def plain(rows: list[tuple[Array, Array]], is_counted: bool = False) -> PlainGau
 
 
 def is_plain(mechanism: Any) -> bool:
-    """Returns whether all runs are plain Gaussian ones by their class alone."""
+    """Returns whether all runs are plain Gaussian ones by their class, and none is seen to be without noise."""
     parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
-    return all(type(part) is Gaussian for part in parts)
+    return all(type(part) is Gaussian and not np.any(part.lacks_noise()) for part in parts)
 
 
 class Sure(NamedTuple):
