@@ -409,6 +409,13 @@ any value.
 """
 
 
+RAISED = 2.0**56 * TINY
+"""Amount, of epsilon in nats or of delta, by which lower bounds are lowered in the end.
+
+XLA takes numbers below TINY for 0, so mechanisms raise them to it: 2^53 runs of each of eight mechanisms may cost less
+than they are counted for by so much. A smaller amount would break lower bounds below 1e-275."""
+
+
 @register_dataclass
 @dataclass(frozen=True)
 class ForEpsilon:
@@ -551,6 +558,7 @@ def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Arra
     lower = jnp.abs(jnp.where(valid & ~idle, lower, 0.0))
     upper = jnp.where(valid, jnp.abs(jnp.where(idle, 0.0, upper)), worst)
     closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= TINY))
+    lower = jnp.maximum(lower - RAISED, 0.0)
     estimate = jnp.where(closed & jnp.isnan(bounds.estimate), 0.5 * (lower + upper), bounds.estimate)
     estimate = jnp.clip(estimate, lower, upper)
     return replace(bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged | closed))

@@ -116,7 +116,9 @@ def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
     far = power * x + softplus(-(2 * power + 1) * x) - softplus(-x)
     divergence = jnp.where(power * x < 1, jnp.log1p(excess), far) / power
     known = (x >= 0) & (power > 0) & (power < jnp.inf)
-    bound = jnp.where(x == 0, 0.0, jnp.minimum(divergence * (1 + margin_of_pure()), x))
+    # A product of two small numbers underflows; a divergence is above 0 unless epsilon is.
+    x = kept_positive(x)
+    bound = jnp.where(is_zero(x), 0.0, jnp.minimum(jnp.maximum(divergence * (1 + margin_of_pure()), TINY), x))
     return jnp.where(known, jnp.where(x == jnp.inf, jnp.inf, bound), jnp.inf)
 
 
@@ -283,7 +285,7 @@ def _check_rho_and_omega(rho: ArrayLike, omega: ArrayLike) -> None:
 def _tcdp_to_rdp(rho: Array, omega: Array, orders: Array) -> Array:
     rho, omega, orders = as_float64(rho), as_float64(omega), as_float64(orders)
     known = (rho >= 0) & (orders > 1) & (orders <= omega) & (omega > 1)
-    return jnp.where(known, rho * orders * (1 + margin_of_products()), jnp.inf)
+    return jnp.where(known, kept_positive(rho) * orders * (1 + margin_of_products()), jnp.inf)
 
 
 @kernel(safe=lambda found: (raise_bound(found[0]), lower_bound(found[1])))
@@ -312,6 +314,7 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
 @kernel(static=1)
 def _tcdp_implies(rho: Array, omega: Array, number: Array, to: Conversion) -> Array:
     """Returns the least implied at ``number``, over orders around 1 + sqrt(size/rho), the best for Mironov's rule."""
+    rho = kept_positive(rho)
     if isinstance(to, ToEpsilon):
         size, valid, unknown = -jnp.log(number), (number > 0) & (number < 1), jnp.inf
     else:
@@ -614,8 +617,9 @@ def check_mu(mu: ArrayLike, name: str = "mu") -> None:
 def _gdp_to_rdp(mu: Array, orders: Array) -> Array:
     mu, orders = by_order(mu, orders)
     known = (mu >= 0) & (orders > 1) & (orders < jnp.inf)
-    # A product of three numbers, rounded up.
-    return jnp.where(known, orders * mu**2 / 2 * (1 + 8 * roundoff()), jnp.inf)
+    # A product of three numbers, rounded up, and above 0 where it underflows.
+    bound = jnp.where(is_zero(mu), 0.0, jnp.maximum(orders * mu**2 / 2 * (1 + 8 * roundoff()), TINY))
+    return jnp.where(known, bound, jnp.inf)
 
 
 def _epsilon_above(mu: Array, delta: Array) -> Array:
@@ -633,8 +637,10 @@ def _mu_below(epsilon: Array, delta: Array) -> Array:
 
 @in_float64
 def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
-    # The scope is entered before the derivative's rule, which would take NumPy's float64 for float32.
-    return leave_scope(_answer(quantity, as_float64(first), as_float64(second)))
+    # The scope is entered before the derivative's rule, which would take NumPy's float64 for float32. A mu that XLA
+    # would flush to 0 is not 0.
+    first = as_float64(first) if quantity == "mu" else kept_positive(as_float64(first))
+    return leave_scope(_answer(quantity, first, as_float64(second)))
 
 
 @in_float64(safe=lower_bound)
