@@ -404,8 +404,7 @@ def _infimum(known: Sequence[Known], counts: Sequence[Array]) -> Array | None:
 NEGLIGIBLE = 1e-9
 """Relative width below which a bracket has converged by any standard, and its middle is an estimate.
 
-A bracket below the smallest normal float64 has converged, too, as XLA tells no numbers apart there. Brackets hold for
-any value.
+A bracket below :data:`RAISED` has converged, too, as numbers are not told apart there. Brackets hold for any value.
 """
 
 
@@ -557,7 +556,7 @@ def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Arra
     # The absolute value turns -0 into 0.
     lower = jnp.abs(jnp.where(valid & ~idle, lower, 0.0))
     upper = jnp.where(valid, jnp.abs(jnp.where(idle, 0.0, upper)), worst)
-    closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= TINY))
+    closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= RAISED))
     lower = jnp.maximum(lower - RAISED, 0.0)
     estimate = jnp.where(closed & jnp.isnan(bounds.estimate), 0.5 * (lower + upper), bounds.estimate)
     estimate = jnp.clip(estimate, lower, upper)

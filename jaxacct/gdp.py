@@ -189,10 +189,10 @@ def _exact_summary(rows: list[tuple[Array, Array]]) -> GaussianSummary:
     share = jnp.where(noise < jnp.inf, least / noise, 0.0)
     mu = jnp.where(least < jnp.inf, jnp.sqrt(jnp.sum(counts * share**2)) / least, 0.0)
     known = (least > 0) & (mu < jnp.inf)
-    error = jnp.where(known, (len(noise) + 8) * roundoff() * mu, jnp.inf)
-    # A mu below the smallest normal number is flushed to 0: it is above 0 unless nothing is released.
-    upper = jnp.where(least < jnp.inf, jnp.maximum(mu + error, TINY), 0.0)
-    lower = jnp.where(known & (mu > 2 * TINY), mu - error, 0.0)
+    # What is below the smallest normal number is flushed to 0, the error of a small mu or mu itself.
+    error = jnp.where(known, (len(noise) + 8) * roundoff() * mu + TINY, jnp.inf)
+    upper = jnp.where(least < jnp.inf, mu + error, 0.0)
+    lower = jnp.where(known, jnp.maximum(mu - error, 0.0), 0.0)
     bounds = Bounds(lower=lower, estimate=mu, upper=jnp.where(known, upper, jnp.inf), converged=known)
     error = jnp.where(known, upper - lower, jnp.inf)
     # delta_mu rises by less than 0.4 for each unit of mu, so an error of mu is more than the regret it makes.

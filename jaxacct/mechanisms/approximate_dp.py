@@ -188,31 +188,29 @@ class ApproximateDP(Mechanism):
         """Returns the one pair: infinite losses of mass delta, beside which it is that of :class:`PureDP`."""
         directions(self, relation)
         # Were delta flushed to zero, the infinite losses would be lost with it.
-        epsilon, given = jnp.broadcast_arrays(*(exact_float64(value) for value in (self.epsilon, self.delta)))
-        epsilon, delta = kept_positive(epsilon), kept_positive(given)
-        # The mass delta is exact, as it is given, unless it was raised.
-        raised = jnp.where(is_zero(given) | (given >= TINY), 0.0, 1.0)
+        epsilon, delta = jnp.broadcast_arrays(
+            *(kept_positive(exact_float64(value)) for value in (self.epsilon, self.delta))
+        )
         if relation in REVERSE:
-            return (leave_scope(_one_way_pair(epsilon, delta, raised)),)
+            return (leave_scope(_one_way_pair(epsilon, delta)),)
         high, low = binary_probabilities(epsilon)
         p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
         infinite = jnp.full_like(epsilon, jnp.inf)
         losses = jnp.stack([infinite, epsilon, -epsilon, -infinite], axis=-1)
-        moved = jnp.full_like(delta, ROUNDING_UNITS * roundoff())
-        rounding = jnp.stack([raised, moved, moved, raised], axis=-1)
+        # The mass delta is exact, as it is given.
+        units = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS, 0.0])
+        rounding = jnp.broadcast_to(units * roundoff(), p.shape)
         return (leave_scope(FinitePair(p, p[..., ::-1], losses, rounding)),)
 
 
-def _one_way_pair(epsilon: Array, delta: Array, raised: Array) -> FinitePair:
-    """Returns the worst pair of (epsilon, delta)-DP in one direction: losses inf, epsilon and -inf.
-
-    ``raised`` is the relative error of delta.
-    """
+def _one_way_pair(epsilon: Array, delta: Array) -> FinitePair:
+    """Returns the worst pair of (epsilon, delta)-DP in one direction: losses inf, epsilon and -inf."""
     p, q = _one_way_masses(epsilon, delta)
     infinite = jnp.full_like(epsilon, jnp.inf)
-    moved = jnp.full_like(delta, ROUNDING_UNITS * roundoff())
+    # The mass delta is exact, as it is given.
+    rounding = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS]) * roundoff()
     losses = jnp.stack([infinite, epsilon, -infinite], axis=-1)
-    return FinitePair(p, q, losses, jnp.stack([raised, moved, moved], axis=-1))
+    return FinitePair(p, q, losses, jnp.broadcast_to(rounding, p.shape))
 
 
 @functools.partial(jax.jit, inline=True)
