@@ -136,7 +136,7 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
     else:
         mechanism, steps = without_noops(mechanism, counts_of(steps))
         nested = [_direct(part, count, relation) for part, count in mechanism.apart(steps)]
-    return _joined(nested)
+    return nested[0] if len(nested) == 1 else _joined(nested)
 
 
 def _joined(nested: list[list[Parts]]) -> list[Parts]:
@@ -162,13 +162,14 @@ def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]
     pairs = mechanism.dominating_pairs(relation)
     for pair in pairs:
         check_told_apart(pair)
-    return _as_rows(pairs, counts)
+    return [((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),) for pair in pairs]
 
 
 def _without_noise(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:
     """Returns :func:`_direct` of a mechanism that is seen to have no noise, in all or some rows of a sequence."""
     if not mechanism.batch_shape:
-        return _as_rows(mechanism.noiseless_pairs(relation), _real(steps)[None])
+        pairs, row = mechanism.noiseless_pairs(relation), _real(steps)[None]
+        return [((jax.tree.map(lambda leaf: _real(leaf)[None], pair), row),) for pair in pairs]
     length = mechanism.batch_shape[0]
     counts = np.broadcast_to(steps, (length,)) if is_concrete(steps) else jnp.broadcast_to(steps, (length,))
     bare = np.broadcast_to(np.asarray(mechanism.lacks_noise()), (length,))
@@ -184,11 +185,6 @@ def _without_noise(mechanism: Mechanism, steps: Any, relation: Relation) -> list
     if not np.all(bare):
         nested.append(_direct(cut(~bare), counts[~bare], relation))
     return _joined(nested)
-
-
-def _as_rows(pairs: Sequence[DominatingPair], counts: Any) -> list[Parts]:
-    """Returns, for each direction, the one row of its pair, with the count."""
-    return [((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),) for pair in pairs]
 
 
 def runs_nothing(directions: list[Parts]) -> bool:
