@@ -26,11 +26,11 @@ from jaxtyping import ArrayLike
 
 from jaxacct import prv, saddlepoint, validation
 from jaxacct.bounds import Bounds
-from jaxacct.composition import ForDelta, ForEpsilon, Question, check, check_asked
+from jaxacct.composition import ForDelta, ForEpsilon, Question, check, check_asked, directed_parts
 from jaxacct.convert import one_parameter
 from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
-from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, parts_of
+from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, knows_both_ways, parts_of
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
 from jaxacct.numerics.precision import in_float64, is_concrete, leave_scope, scope, within_scope
 from jaxacct.numerics.programs import by_pairs, compiled, needs_pairs
@@ -597,8 +597,12 @@ def profile_of_one_run(
 ) -> list[OneWay]:
     """Returns the profile of one run, mechanism and steps, for questions on a search of ``mean`` runs.
 
-    There is one profile for each direction, or the worse of both; none where no profile helps.
+    There is one profile for each direction, or the worse of both; none where no profile helps. The bound on a search in
+    either direction takes the profiles of both, so ``relation`` is one that holds in both.
+
+    Raises ValueError for "remove" and "add".
     """
+    check_one_of(relation, "relation", RepeatAndSelect.relations, " by searches, whose bounds take both directions")
     # Number of epsilons at which the profile of one run is taken. Tightness and speed only. Twice as many lower the
     # epsilon of a search by a thousandth.
     ratios = 48
@@ -606,14 +610,20 @@ def profile_of_one_run(
     span = _span(run, questions, mean, relation, accountants)
     if not 0 <= span < np.inf:
         return []
-    apart = relation == "add_or_remove" and all({"remove", "add"} <= set(part.relations) for part, _ in parts_of(*run))
+    apart = relation == "add_or_remove" and knows_both_ways(*run)
     ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
     epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), ratios)
     found = [_profile(*run, ForDelta(epsilons), way, accountants) for way in ways]
-    # The largest of several profiles bounds from above alone: its chords are not those of any one of them.
-    if not apart:
+    # The largest of several profiles bounds from above alone: its chords are not those of any one of them. A single
+    # pair for both directions has one profile.
+    if not apart and not _is_its_own_mirror(run, relation):
         found = [replace(found[0], lower=np.zeros(ratios))]
     return [OneWay.of(epsilons, forth, back) for forth, back in zip(found, found[::-1], strict=True)]
+
+
+def _is_its_own_mirror(run: tuple[Any, Any], relation: Relation) -> bool:
+    """Returns whether one pair stands for both directions of a composition under "add_or_remove"."""
+    return relation == "add_or_remove" and not has_renyi_only(run[0]) and len(directed_parts(*run, relation)) == 1
 
 
 def _span(

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import tree_leaves_with_path
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
@@ -147,6 +148,11 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
     else:
         mechanism, steps = without_noops(mechanism, counts_of(steps))
         nested = [_direct(part, count, relation) for part, count in mechanism.apart(steps)]
+    return nested[0] if len(nested) == 1 else _joined(nested)
+
+
+def _joined(nested: list[list[Parts]]) -> list[Parts]:
+    """Returns, for each direction, the parts of several compositions together."""
     if len(nested) == 1:
         return nested[0]
     count = max(len(directions) for directions in nested)
@@ -157,6 +163,8 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
 def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:
     """Returns, for each direction, the pairs of one mechanism, or of a sequence, with their counts."""
     directions(mechanism, relation)  # a class may make its pairs of another's, which knows more relations than it does
+    if np.any(mechanism.lacks_noise()):
+        return _without_noise(mechanism, steps, relation)
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
         elementary.check()
@@ -168,6 +176,28 @@ def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]
     for pair in pairs:
         check_told_apart(pair)
     return [((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),) for pair in pairs]
+
+
+def _without_noise(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:
+    """Returns :func:`_direct` of a mechanism that is seen to have no noise, in all or some rows of a sequence."""
+    if not mechanism.batch_shape:
+        pairs, row = mechanism.noiseless_pairs(relation), _real(steps)[None]
+        return [((jax.tree.map(lambda leaf: _real(leaf)[None], pair), row),) for pair in pairs]
+    length = mechanism.batch_shape[0]
+    counts = np.broadcast_to(steps, (length,)) if is_concrete(steps) else jnp.broadcast_to(steps, (length,))
+    bare = np.broadcast_to(np.asarray(mechanism.lacks_noise()), (length,))
+    # Fields without the leading axis stay as they are; those that have it, with an axis of their own or not, are cut.
+    leaves, structure = tree_leaves_with_path(mechanism), jax.tree.structure(mechanism)
+    own = [np.ndim(leaf) > any(key.name in mechanism.vectors for key in path) for path, leaf in leaves]
+
+    def cut(rows: Any) -> Mechanism:
+        cuts = [np.asarray(leaf)[rows] if has else leaf for (_, leaf), has in zip(leaves, own, strict=True)]
+        return jax.tree.unflatten(structure, cuts)
+
+    nested = [_direct(cut(i), counts[i], relation) for i in np.flatnonzero(bare)]
+    if not np.all(bare):
+        nested.append(_direct(cut(~bare), counts[~bare], relation))
+    return _joined(nested)
 
 
 def runs_nothing(directions: list[Parts]) -> bool:
@@ -248,6 +278,8 @@ class Known(NamedTuple):
     """P(Y = inf), and a bound on its relative error; None where the class has no infinite losses."""
     supremum: tuple[Array, Array]
     """Bounds (lower, upper) on the supremum of the finite losses."""
+    infimum: Array | None
+    """A lower bound on the infimum of the finite losses; None where the class gives none."""
 
 
 class Facts(NamedTuple):
@@ -264,6 +296,8 @@ class Facts(NamedTuple):
     """Bounds on the probability of an infinite loss; None is 0."""
     suprema: tuple[Array, Array] | None
     """Bounds, at least 0, on the supremum of the finite losses' sum; None is infinity."""
+    infimum: Array | None = None
+    """A lower bound on the infimum of the finite losses' sum; None is minus infinity."""
 
     @property
     def infinite(self) -> tuple[Array, Array]:
@@ -275,7 +309,7 @@ def known_of(pair: DominatingPair) -> Known:
     """Returns the facts of one pair."""
     never = type(pair).infinite_mass is DominatingPair.infinite_mass
     mass = None if never else (pair.infinite_mass(), pair.infinite_mass_error())
-    return Known(pair.is_valid(), mass, pair.supremum())
+    return Known(pair.is_valid(), mass, pair.supremum(), pair.infimum())
 
 
 @compiled
@@ -311,6 +345,7 @@ def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
         jnp.all(steps == 0),
         _infinite_mass(known, counts),
         _supremum(_row([jnp.stack(of_pairs.supremum) for of_pairs in known]), steps),
+        _infimum(known, counts),
     )
 
 
@@ -348,6 +383,16 @@ def _supremum(each: Array, steps: Array) -> tuple[Array, Array]:
     return moved[0], moved[1]
 
 
+def _infimum(known: Sequence[Known], counts: Sequence[Array]) -> Array | None:
+    """Returns a lower bound on the sum of the infima; None where a pair gives none."""
+    rows = [of_pairs.infimum for of_pairs in known if of_pairs.infimum is not None]
+    if len(rows) < len(known):
+        return None
+    each, steps = _row(rows), _row(counts)
+    terms = jnp.where(steps > 0, each * steps, 0.0)
+    return jnp.sum(terms) - 2 * steps.size * roundoff() * jnp.sum(jnp.abs(terms))
+
+
 # ----------------------------------------------------------------------------------------------------
 # The questions to a composition: epsilon at a delta, or delta at an epsilon.
 #
@@ -359,14 +404,24 @@ def _supremum(each: Array, steps: Array) -> tuple[Array, Array]:
 # The loss of a composition is at most the sum S of its losses' suprema, if it is finite. So for a mass m of infinite
 # losses delta(eps) = m from eps = S on, delta(inf) = m, and epsilon(delta) <= S for every delta >= m. At delta = 0, if
 # m = 0, epsilon is S itself: the pure guarantee. Below S delta is above 0, however little float64 can hold of it.
+#
+# Beside the infinite losses, delta(eps) is the mean of (1 - e^(eps - Y))+ over finite losses Y, of mass 1 - m at most.
+# So it is at most m + (1 - m) (1 - e^(eps - S)), and with I the sum of the losses' infima at least the same with I in
+# the place of S. Where all finite losses are one, as under a guarantee of one direction, the two are equal.
 # ----------------------------------------------------------------------------------------------------
 
 NEGLIGIBLE = 1e-9
 """Relative width below which a bracket has converged by any standard, and its middle is an estimate.
 
-A bracket below the smallest normal float64 has converged, too, as XLA tells no numbers apart there. Brackets hold for
-any value.
+A bracket below :data:`RAISED` has converged, too, as numbers are not told apart there. Brackets hold for any value.
 """
+
+
+RAISED = 2.0**56 * TINY
+"""Amount, of epsilon in nats or of delta, by which lower bounds are lowered in the end.
+
+XLA takes numbers below TINY for 0, so mechanisms raise them to it: 2^53 runs of each of eight mechanisms may cost less
+than they are counted for by so much. A smaller amount would break lower bounds below 1e-275."""
 
 
 @register_dataclass
@@ -398,9 +453,8 @@ class ForEpsilon:
     def close(self, bounds: Bounds, facts: Facts, is_inside: bool = False) -> Bounds:
         """Returns a bracket of epsilon closed by the supremum, and exact where nothing is run.
 
-        ``is_inside`` says that delta is known to be in (0, 1). With the supremum s of finite losses, delta(eps) is at
-        most 1 - e^(eps - s) plus the mass of infinite losses: so, with delta less that mass, eps is at most
-        s + log(1 - delta).
+        ``is_inside`` says that delta is known to be in (0, 1). With the supremum s of finite losses, and the mass m of
+        infinite ones, eps is at most s + log((1 - delta)/(1 - m)); with their infimum it is at least that.
         """
         delta = self.delta
         lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
@@ -411,11 +465,15 @@ class ForEpsilon:
         if facts.suprema is not None:
             low, high = facts.suprema
             pure = jnp.maximum(lower, low)
-            room = jnp.clip(delta - most, 0.0, 1.0)
-            below = high + log_complement(room * (1 - 4 * roundoff()))
+            room = _room(delta, most) if facts.masses else jnp.clip(delta, 0.0, 1.0)
+            below = high + log_complement(room * (1 - 8 * roundoff()))
             below = jnp.maximum(below + 16 * roundoff() * (high + jnp.abs(below)), 0.0)
             below = jnp.where(room > 0, jnp.minimum(below, high), high)
             upper = jnp.where(delta >= most, jnp.minimum(upper, below), upper)
+        if facts.infimum is not None:
+            taken = log_complement(jnp.minimum(_room(delta, least) * (1 + 8 * roundoff()), 1.0))
+            above = facts.infimum + taken - 16 * roundoff() * (jnp.abs(facts.infimum) + jnp.abs(taken))
+            lower = jnp.maximum(lower, jnp.where(above > 0, above, 0.0))
         lower = lower if is_inside else jnp.where(delta == 0, pure, lower)
         if facts.masses is not None:
             lower = jnp.where(delta < least, jnp.inf, lower)
@@ -451,9 +509,10 @@ class ForDelta:
     def close(self, bounds: Bounds, facts: Facts, is_inside: bool = False) -> Bounds:
         """Returns a bracket of delta closed by the mass of infinite losses, and exact where nothing is run.
 
-        ``is_inside`` says that epsilon is known to be in (0, inf). With the supremum s of finite losses, delta is at
-        most 1 - e^(eps - s) plus the mass of infinite losses. The upper end is not below the smallest normal float64
-        unless delta is 0: a positive delta below that would be flushed to 0.
+        ``is_inside`` says that epsilon is known to be in (0, inf). With the supremum s of finite losses, and the mass m
+        of infinite ones, delta is at most m + (1 - m) (1 - e^(eps - s)); with their infimum at least that. The upper
+        end is not below the smallest normal float64 unless delta is 0: a positive delta below that would be flushed to
+        0.
         """
         epsilon = self.epsilon
         lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
@@ -465,10 +524,19 @@ class ForDelta:
             past = epsilon - facts.suprema[1]
             beyond = (past >= 0) | beyond
             # The difference errs by a unit of itself, and one less its exponential by eight units.
-            below = most - jnp.expm1(jnp.minimum(past, 0.0)) * (1 + 16 * roundoff())
+            below = most - (1 - most) * jnp.expm1(jnp.minimum(past, 0.0)) * (1 + 16 * roundoff())
             upper = jnp.minimum(upper, below * (1 + 4 * roundoff()))
+        if facts.infimum is not None:
+            past = jnp.minimum(epsilon - facts.infimum, 0.0)
+            above = least - (1 - least) * jnp.expm1(past) * (1 - 16 * roundoff())
+            lower = jnp.maximum(lower, jnp.where(past < 0, above * (1 - 4 * roundoff()), 0.0))
         upper = jnp.where(beyond, jnp.minimum(most, 1.0), jnp.maximum(upper, TINY))
         return _settle(bounds, jnp.minimum(lower, upper), upper, valid, facts.is_idle, self.worst)
+
+
+def _room(delta: Any, mass: Any) -> Any:
+    """Returns the delta that is left of one beside a mass of infinite losses, of the finite ones: in [0, 1]."""
+    return jnp.clip((delta - mass) / jnp.where(mass < 1, 1 - mass, 1.0), 0.0, 1.0)
 
 
 Question: TypeAlias = ForEpsilon | ForDelta
@@ -497,7 +565,8 @@ def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Arra
     # The absolute value turns -0 into 0.
     lower = jnp.abs(jnp.where(valid & ~idle, lower, 0.0))
     upper = jnp.where(valid, jnp.abs(jnp.where(idle, 0.0, upper)), worst)
-    closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= TINY))
+    closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= RAISED))
+    lower = jnp.maximum(lower - RAISED, 0.0)
     estimate = jnp.where(closed & jnp.isnan(bounds.estimate), 0.5 * (lower + upper), bounds.estimate)
     estimate = jnp.clip(estimate, lower, upper)
     return replace(bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged | closed))

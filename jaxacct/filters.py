@@ -33,7 +33,15 @@ from jaxacct import convert, rdp, validation
 from jaxacct.convert import METHODS
 from jaxacct.convert.renyi import Orders, ToEpsilon, float64_leaf
 from jaxacct.ledger import FIXED, Ledger, RenyiLedger, RenyiState, checked_orders, open_sums, read_sum
-from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_count, parts_of
+from jaxacct.mechanisms.mechanism import (
+    Mechanism,
+    Mechanisms,
+    Relation,
+    Steps,
+    check_count,
+    holds_one_way,
+    parts_of,
+)
 from jaxacct.menus.filter import MenuFilter
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, exact_float64, in_float64, is_zero, kept_positive, leave_scope
@@ -293,7 +301,8 @@ def _remaining(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> Array
 # An (epsilon, delta)-DP mechanism is delta-approximately epsilon^2/2-zCDP: for two fixed neighbours it is a
 # post-processing of randomized response that says everything with probability delta (Kairouz, Oh and Viswanath 2015).
 # With rho = sum of epsilon_i^2/2 and Mironov's rule, epsilon = rho + 2 sqrt(rho log(1/delta')), this is the filter of
-# Whitehouse et al. (2023): sqrt(2 log(1/delta') sum epsilon_i^2) + sum epsilon_i^2 / 2.
+# Whitehouse et al. (2023): sqrt(2 log(1/delta') sum epsilon_i^2) + sum epsilon_i^2 / 2. All this is of guarantees in
+# both directions. One of a single direction has a loss of epsilon surely at worst, and is epsilon-zCDP, no better.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -367,7 +376,9 @@ class ApproximateDPFilter(_ConcentratedFilter):
 
     It takes the mechanisms of :func:`.convert.mechanism_to_dp`. :attr:`budget` and :attr:`spent` are in units of
     ``sum epsilon_n^2 / 2``, and of epsilon for delta = 0. :class:`ZCDPFilter` takes them too and grants a little more,
-    as it charges epsilon_n tanh(epsilon_n / 2).
+    as it charges epsilon_n tanh(epsilon_n / 2). The theorem is about guarantees of both directions. One of a single
+    direction (:class:`.PureDP` or :class:`.ApproximateDP` under "remove" or "add") is charged epsilon_n in the place of
+    epsilon_n^2 / 2: it is epsilon_n-zCDP.
 
     Formal guarantee: everything granted together is (epsilon, delta)-DP for the relation asked for, rounding included.
 
@@ -402,6 +413,8 @@ class ApproximateDPFilter(_ConcentratedFilter):
         return self.conversion == BASIC
 
     def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
+        if holds_one_way(mechanism, relation):
+            return convert.mechanism_to_zcdp(mechanism, relation=relation)
         epsilon, delta = convert.mechanism_to_dp(mechanism, relation=relation)
         return (epsilon if self._is_pure() else _half_square(epsilon)), delta
 

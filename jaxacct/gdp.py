@@ -137,9 +137,9 @@ def certified_mu(
     if seen is not None and not (seen.ndim == 0 and 1e-300 <= seen <= LARGEST_RATE):
         raise ValueError(f"fpr = {fpr} is not an error rate in [1e-300, {LARGEST_RATE}]: give the least to be covered.")
     rate = as_float64(fpr)
-    squares = _squares(mechanism, steps, relation)
-    if squares is not None:
-        return leave_scope(_exact_summary(squares))
+    rows = _plain_rows(mechanism, steps, relation)
+    if rows is not None:
+        return leave_scope(_exact_summary(rows))
     last = largest_epsilon(mechanism, steps, fpr, relation)
     end = _end(last, rate)
     ask = functools.partial(certify_profile, mechanism, steps, relation=relation, accountant=accountant)
@@ -161,32 +161,40 @@ def certified_mu(
     return leave_scope(summary)
 
 
-def _squares(mechanism: Mechanisms, steps: Steps, relation: Relation) -> list[Array] | None:
-    """Returns steps over squared noise multipliers of Gaussian mechanisms; None if another one is among them.
+def _plain_rows(mechanism: Mechanisms, steps: Steps, relation: Relation) -> list[tuple[Array, Array]] | None:
+    """Returns the noise multipliers (n,) and numbers of runs of Gaussian mechanisms; None if another one is among them.
 
-    A mechanism that is seen to release nothing is a Gaussian one of infinite noise.
+    A mechanism that is seen to release nothing, or is not run, is a Gaussian one of infinite noise; invalid numbers are
+    one of no noise.
     """
-    squares = []
-    # A Gaussian part adds its number of runs over the square of its noise, one that releases nothing adds 0.
+    rows = []
     for part, count in parts_of(mechanism, steps):
         if isinstance(part, Gaussian):
             pair: Any = part.dominating_pairs(relation)[0]
             noise, counts = as_float64(pair.noise_multiplier), as_float64(count)
-            valid = (noise > 0) & (counts > 0) & (counts == jnp.floor(counts))
-            square = jnp.where(valid, counts / noise**2, jnp.where(counts == 0, 0.0, jnp.inf))
-            squares.append(jnp.atleast_1d(square))
+            valid = (noise > 0) & (counts > 0) & (counts == jnp.floor(counts)) & (counts < jnp.inf)
+            noise = jnp.where(valid, noise, jnp.where(counts == 0, jnp.inf, 0.0))
+            rows.append((jnp.atleast_1d(noise), jnp.atleast_1d(jnp.where(valid, counts, 1.0))))
         elif not is_concrete(part, count) or not bool(jnp.all(part.releases_nothing())):
             return None
-    return squares or [jnp.zeros(1)]
+    return rows or [(jnp.full(1, jnp.inf), jnp.ones(1))]
 
 
-def _exact_summary(squares: list[Array]) -> GaussianSummary:
+def _exact_summary(rows: list[tuple[Array, Array]]) -> GaussianSummary:
     """Returns the summary of Gaussian mechanisms: their composition has mu^2 = sum of steps over squared noise."""
-    terms = jnp.concatenate(squares)
-    mu = jnp.sqrt(jnp.sum(terms))
-    known = mu < jnp.inf
-    error = jnp.where(known, (len(terms) + 8) * roundoff() * mu, jnp.inf)
-    bounds = Bounds(lower=jnp.where(known, mu - error, 0.0), estimate=mu, upper=mu + error, converged=known)
+    each = [jnp.broadcast_arrays(*row) for row in rows]
+    noise, counts = (jnp.concatenate(column) for column in zip(*each, strict=True))
+    # Noise is taken relative to the least, so that neither squares nor their inverses leave the range of float64.
+    least = jnp.min(noise)
+    share = jnp.where(noise < jnp.inf, least / noise, 0.0)
+    mu = jnp.where(least < jnp.inf, jnp.sqrt(jnp.sum(counts * share**2)) / least, 0.0)
+    known = (least > 0) & (mu < jnp.inf)
+    # What is below the smallest normal number is flushed to 0, the error of a small mu or mu itself.
+    error = jnp.where(known, (len(noise) + 8) * roundoff() * mu + TINY, jnp.inf)
+    upper = jnp.where(least < jnp.inf, mu + error, 0.0)
+    lower = jnp.where(known, jnp.maximum(mu - error, 0.0), 0.0)
+    bounds = Bounds(lower=lower, estimate=mu, upper=jnp.where(known, upper, jnp.inf), converged=known)
+    error = jnp.where(known, upper - lower, jnp.inf)
     # delta_mu rises by less than 0.4 for each unit of mu, so an error of mu is more than the regret it makes.
     above = jnp.minimum(error, 1.0)
     regret = Bounds(lower=jnp.zeros_like(mu), estimate=above, upper=above, converged=known)

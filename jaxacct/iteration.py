@@ -31,7 +31,7 @@ from jaxacct.mechanisms.mechanism import Fields
 from jaxacct.mechanisms.normal import log_delta_at
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.elementary import By
-from jaxacct.numerics.precision import TINY, in_float64
+from jaxacct.numerics.precision import TINY, in_float64, kept_positive
 from jaxacct.numerics.programs import lower_bound
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect_traced
@@ -332,20 +332,26 @@ def _amplified_mu(shifts: Array, noise: Array) -> Array:
         # Summed from each start anew: in differences of partial sums a small term behind large ones would vanish.
         return jnp.cumsum(jnp.where(ordered, terms[None, :], 0.0), axis=1)
 
+    # Shifts and noise are taken relative to the largest, so that no square that counts leaves the range of float64.
+    shifts = kept_positive(shifts)
+    furthest, widest = jnp.max(shifts), jnp.max(noise)
+    shifts, noise = shifts / jnp.where(furthest > 0, furthest, 1.0), noise / widest
     variance = noise**2
     # The isotonic regression by its closed form: the largest over starts of the least average over ends.
     averages = jnp.where(ordered, sums_from_each_to_each(shifts) / sums_from_each_to_each(variance), jnp.inf)
     least_after = jax.lax.cummin(averages, axis=1, reverse=True)
     slopes = jnp.max(jnp.where(ordered, least_after, 0.0), axis=0)
     # A sum of T positive terms errs by a relative T u; three of them count, and a few single operations.
-    mu = jnp.sqrt(jnp.sum(slopes**2 * variance)) * (1 + roundoff() * (4 * count + 64))
-    valid = jnp.all((shifts >= 0) & (noise > 0) & (noise < jnp.inf))
-    return jnp.where(valid & (mu >= 0), mu, jnp.inf)
+    ratio = jnp.sqrt(jnp.sum((slopes * noise) ** 2)) * (1 + roundoff() * (4 * count + 64))
+    mu = jnp.maximum(jnp.maximum(furthest / widest, TINY) * ratio, TINY)
+    valid = jnp.all((shifts >= 0) & (noise > 0)) & (widest < jnp.inf)
+    return jnp.where(valid & (mu >= 0), jnp.where(furthest > 0, mu, 0.0), jnp.inf)
 
 
 @elementwise
 def _rdp_of_mu(orders: Array, mu: Array) -> Array:
-    return jnp.where(orders > 1, orders * mu**2 / 2 * (1 + 8 * roundoff()), jnp.inf)
+    divergence = jnp.where(mu > 0, jnp.maximum(orders * mu**2 / 2 * (1 + 8 * roundoff()), TINY), 0.0)
+    return jnp.where(orders > 1, divergence, jnp.inf)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -540,7 +546,12 @@ def is_contractive(sgd: Any) -> Array:
 
 def first_ratio(sgd: Any) -> Array:
     """Returns 2 L / noise, rounded up: how far the record moves the iterate at its own position, over the noise."""
-    return 2 * sgd.lipschitz / sgd.noise * rounded_up()
+    return at_least_tiny(2 * sgd.lipschitz / sgd.noise * rounded_up())
+
+
+def at_least_tiny(bound: Array) -> Array:
+    """Returns an upper bound on a number above 0 that may have underflowed; NaN as it is."""
+    return jnp.where(bound < TINY, TINY, bound)
 
 
 def image_ratio(sgd: Any, *, use_convexity: bool) -> Array:
@@ -551,12 +562,14 @@ def image_ratio(sgd: Any, *, use_convexity: bool) -> Array:
     apart = sgd.diameter + 2 * sgd.learning_rate * sgd.lipschitz
     if use_convexity:
         apart = jnp.where(is_contractive(sgd), sgd.diameter, apart)
-    return apart / (sgd.learning_rate * sgd.noise) * rounded_up()
+    # One of the two is right where a product overflows or a quotient underflows, and neither is less.
+    found = jnp.maximum(apart / (sgd.learning_rate * sgd.noise), apart / sgd.learning_rate / sgd.noise)
+    return at_least_tiny(found * rounded_up())
 
 
 def next_log_delta(sgd: Any, epsilon: Array, before: Array, count: Array, method: str) -> Array:
     """Returns log delta after ``count`` iterations from the record's own on, given log delta after one fewer."""
-    own = epsilon, first_ratio(sgd) / jnp.sqrt(count) * rounded_up()
+    own = epsilon, at_least_tiny(first_ratio(sgd) / jnp.sqrt(count) * rounded_up())
     if method == "shifted":
         return log_theta(*own)
     further = raised_epsilon(epsilon, before), image_ratio(sgd, use_convexity=method == "best")
@@ -614,7 +627,7 @@ def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, method: str, 
 
 def _divergence(sgd: Any, orders: Array, count: Array) -> Array:
     """Returns 2 order L^2 / (noise^2 count), rounded up."""
-    return orders * 2 * (sgd.lipschitz / sgd.noise) ** 2 / count * rounded_up()
+    return at_least_tiny(orders * 2 * (sgd.lipschitz / sgd.noise) ** 2 / count * rounded_up())
 
 
 @elementwise
@@ -793,7 +806,8 @@ def _order_limit(lipschitz: Array, noise: Array) -> Array:
 
 def _feldman(sgd: Any, orders: Array) -> Array:
     """Returns Feldman et al.'s divergence, rounded up, inf where it is not proved; fields of the orders' rank."""
-    value = 4 * orders * (sgd.lipschitz / sgd.noise) ** 2 * jnp.log(sgd.steps) / sgd.steps * (1 + 32 * roundoff())
+    square = at_least_tiny((sgd.lipschitz / sgd.noise) ** 2)
+    value = 4 * orders * square * jnp.log(sgd.steps) / sgd.steps * (1 + 32 * roundoff())
     limit = _order_limit(sgd.lipschitz, sgd.noise)
     # From T = 3 on the display is proved, in the comment above; below, it is not proved, or wrong.
     return jnp.where((sgd.steps >= 3) & is_contractive(sgd) & (orders <= limit), value, jnp.inf)

@@ -26,7 +26,7 @@ from jaxacct import convert, validation
 from jaxacct.convert.renyi import float64_leaf
 from jaxacct.filters import Cost, check_mechanism_delta, square, total_cost
 from jaxacct.ledger import FIXED, Ledger, RenyiLedger, RenyiState, checked_orders, open_sums, read_sum
-from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, parts_of
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, holds_one_way, parts_of
 from jaxacct.menus.filter import MenuOdometer
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_zero, kept_positive, leave_scope
@@ -305,7 +305,8 @@ def _remaining(odometer: _RenyiOdometer, curve: ArrayLike, epsilon: ArrayLike) -
 # L_i) <= exp(b (b + 1) rho_i)``: around its drift V/2 the loss is sub-Gaussian with variance V. That drift is in every
 # reading here, and must be: for randomized response the loss is a random walk of mean near epsilon^2/2 a step, and
 # bounds without the drift are crossed almost surely in the end. Two special cases: epsilon-DP has rho = epsilon
-# tanh(epsilon/2), v <= epsilon^2; the Gaussian mechanism v = 1/s^2. In what follows M = L - V/2.
+# tanh(epsilon/2), v <= epsilon^2; the Gaussian mechanism v = 1/s^2. (A guarantee of one direction alone has rho =
+# epsilon, as its loss may be epsilon surely.) In what follows M = L - V/2.
 #
 # Failure probabilities. For fixed neighbours a delta_i-approximate mechanism can be simulated by one that says
 # everything with probability delta_i and is concentrated otherwise. While the delta_i sum to at most delta'', the
@@ -529,7 +530,9 @@ class RogersOdometer(_TimeUniformOdometer):
         mechanism_delta (): likewise; half of delta in the paper.
 
     It takes the mechanisms of :func:`.convert.mechanism_to_dp`; V is the sum of the epsilon_i^2 and the drift that of
-    epsilon_i (e^epsilon_i - 1)/2. Guarantee and errors are those of :class:`FilterOdometer`.
+    epsilon_i (e^epsilon_i - 1)/2. The paper is about guarantees of both directions; one of a single direction
+    (:class:`.PureDP` or :class:`.ApproximateDP` under "remove" or "add") adds 2 epsilon_i to V and epsilon_i to the
+    drift. Guarantee and errors are those of :class:`FilterOdometer`.
 
     Source: Rogers, Roth, Ullman and Vadhan (2016), "Privacy odometers and filters: pay-as-you-go composition", Theorem
     6.5; proof of the constants before :class:`FilterOdometer`.
@@ -547,6 +550,8 @@ class RogersOdometer(_TimeUniformOdometer):
         self._fill(_open_time_uniform(delta, mechanism_delta), int(examples))
 
     def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
+        if holds_one_way(mechanism, relation):
+            return super()._cost(mechanism, relation)
         epsilon, delta = convert.mechanism_to_dp(mechanism, relation=relation)
         return *_rogers_cost(epsilon), delta
 

@@ -35,7 +35,7 @@ from jaxacct.certified import with_mesh
 from jaxacct.composition import ForDelta, Parts, check, directed_parts, facts_of
 from jaxacct.convert.one_parameter import check_mu
 from jaxacct.mechanisms import DiscretePair
-from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
+from jaxacct.mechanisms.mechanism import REVERSE, Mechanisms, Relation, Steps, knows_both_ways
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, log_complement
@@ -127,7 +127,8 @@ class TradeOff:
         """
         if self.relation == "add":
             raise ValueError('relation = "add" has the example under the null hypothesis: give "remove".')
-        relation: Relation = "remove" if self.relation == "add_or_remove" else self.relation
+        apart = self.relation == "add_or_remove" and knows_both_ways(self.mechanism, self.steps)
+        relation: Relation = "remove" if apart else self.relation
         return self._at_each(true_positive_rate, baseline, relation)
 
     def _at_each(self, bounds_of: Callable[..., Bounds], fpr: ArrayLike, relation: Relation) -> Bounds:
@@ -153,8 +154,10 @@ def approximate_dp(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Floa
     Returns float64, max(0, 1 - delta - e^epsilon fpr, e^-epsilon (1 - delta - fpr)).
 
     Formal guarantee: the exact value, up to a few roundings of 1, of what (epsilon, delta)-DP is equivalent to: a lower
-    bound on the false-negative rate of every attack, whatever the relation it holds for. Traced arguments out of range
-    give 0, no protection.
+    bound on the false-negative rate of every attack, under each relation that holds in both orders of two data sets:
+    "add_or_remove", "replace" and "zero_out". A guarantee that is stated for "remove" or "add" alone allows
+    max(0, 1 - delta - e^epsilon fpr), which is less: :func:`curve` of :class:`.ApproximateDP` under it. Traced
+    arguments out of range give 0, no protection.
 
     Raises ValueError where a concrete argument is out of range.
 
@@ -419,9 +422,6 @@ def lines_below(profile: Profile) -> Lines:
 # Trade-off curves of compositions, certified, and the success of attacks.
 # ----------------------------------------------------------------------------------------------------
 
-REVERSE: dict[Relation, Relation] = {"remove": "add", "add": "remove"}
-"""Relation whose pair is the other way round; all others are their own."""
-
 
 @in_float64
 def curve(
@@ -439,7 +439,8 @@ def curve(
         steps: likewise. May be traced.
         fpr (n,): false-positive rates in [0, 1]; or one, (). May be traced.
         relation: neighbouring relation, one that the mechanisms support. "remove" and "add" alone give curves that are
-            not their own inverses; the null hypothesis is the data set that is left with "remove".
+            not their own inverses; the null hypothesis is the data set that is left with "remove", and the one before
+            it with "add".
         accountant: "best" (the exact accountant where it converges, else meshes), "saddlepoint" or "prv".
 
     Returns :class:`~jaxacct.bounds.Bounds` of the shape of ``fpr``. Here ``lower`` is what protects: no attack has
@@ -450,7 +451,10 @@ def curve(
     Proposition 2.12), so any certified delta gives a bound from below. Between two epsilons of a grid delta is at least
     the larger of two lines (:func:`~jaxacct.tradeoff.lines_below`), and on each piece what is to be maximized
     is linear: that bounds f from above. The grid has 64 epsilons and, outside a trace, those of the tangents at the
-    rates asked for: ``lower`` is within 1e-4 of f there.
+    rates asked for: ``lower`` is within 1e-4 of f there. Under "remove" and "add" the deltas at negative epsilons are
+    those of the other one's pair. Where the composition holds a guarantee of one direction alone (:class:`.PureDP` or
+    :class:`.ApproximateDP` under these two) that is another claim and not the pair's reverse: then they are taken for
+    unknown, and ``lower`` is less where f falls less steeply than 1 - fpr.
 
     Raises ValueError where a concrete argument is out of range.
 
@@ -473,7 +477,8 @@ def curve(
     positive = np.asarray(rates)[np.asarray(rates) > 0] if concrete else np.ones(0)
     # The grid of epsilons goes to this delta, by the least rate above 0. Sound for any value.
     delta = 1e-9 * float(np.clip(np.min(positive, initial=1.0), 1e-200, 1.0))
-    sides = [relation, REVERSE.get(relation, relation)]
+    is_one_way = relation in REVERSE and not knows_both_ways(mechanism, steps)
+    sides = [relation, relation if is_one_way else REVERSE.get(relation, relation)]
     every = [relation] if sides[0] == sides[1] else sides
     last = functools.reduce(jnp.maximum, [largest_epsilon(mechanism, steps, delta, r) for r in every])
     known = jnp.isfinite(last)
@@ -484,11 +489,11 @@ def curve(
     profiles = {r: ask[r](np.asarray(grid) if concrete else grid) for r in every}
     if concrete:
         # Places of the tangents at the rates that are asked for: there the bound from below is nearly attained.
-        middle = _both_sides(profiles[sides[0]], profiles[sides[1]])
+        middle = _both_sides(profiles[sides[0]], profiles[sides[1]], is_one_way)
         for r, sign in zip(sides, (1.0, -1.0), strict=True):
             profiles[r] = extend(profiles[r], tangents(middle, rates) * sign, ask[r])
     share = infinite_share(mechanism, steps, relation)
-    lower, upper = _curve_of(_both_sides(profiles[sides[0]], profiles[sides[1]]), share, a)
+    lower, upper = _curve_of(_both_sides(profiles[sides[0]], profiles[sides[1]], is_one_way), share, a)
     valid = known & (a >= 0) & (a <= 1)
     lower, upper = jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 1.0)
     converged = valid & (upper - lower <= 1e-2)
@@ -607,13 +612,19 @@ def _unknown(a: Array) -> Bounds:
     return Bounds(lower=nothing, estimate=nothing, upper=1 - a, converged=nothing > 0)
 
 
-@compiled
-def _both_sides(ahead: Profile, behind: Profile) -> Profile:
+def _both_sides(ahead: Profile, behind: Profile, is_one_way: bool) -> Profile:
     """Returns the profile over negative epsilons too, from the profile of the pair the other way round.
 
-    delta(-e) = 1 - e^-e (1 - delta'(e)), delta' that of the reverse pair.
+    delta(-e) = 1 - e^-e (1 - delta'(e)), delta' that of the reverse pair; between 0 and 1 if ``is_one_way``, where
+    nothing is known of that.
     """
+    if is_one_way:
+        behind = Profile(behind.epsilon, jnp.zeros_like(behind.lower), jnp.ones_like(behind.upper))
+    return _join_sides(ahead, behind)
 
+
+@compiled
+def _join_sides(ahead: Profile, behind: Profile) -> Profile:
     def reflect(delta: Array, side: float) -> Array:
         values = -jnp.expm1(-behind.epsilon) + jnp.exp(-behind.epsilon) * delta
         return jnp.clip(values * (1 + side * 2 * arithmetic().function), 0.0, 1.0)[:0:-1]

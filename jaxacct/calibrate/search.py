@@ -602,8 +602,9 @@ def _with_covered(config: Config, given: Given, result: Calibrated) -> Calibrate
         count = jnp.floor(jnp.minimum(count, float(MOST_STEPS)))
         value = count - (sampled_at_most(q, count) > given.delta)
         valid, at_best = in_range & (s >= 0) & (value >= 1), Status.CONVERGED
-        # Without noise a single step in which the example is sampled reveals it: it costs q, which exceeds delta.
-        refused = (s == 0) & (value < 1) & (q * (1 - off) > given.delta)
+        # Without noise a single step in which the example is sampled reveals it: it costs q, which exceeds delta. That
+        # is so of the data with the example; told from those without, under "add", the loss is -log(1 - q) at most.
+        refused = (s == 0) & (value < 1) & (q * (1 - off) > given.delta) & (config.relation != "add")
         k = value
     sampled = sampled_at_most(q, k)
     covered, status = valid & (sampled <= given.delta), jnp.asarray(at_best)

@@ -49,10 +49,10 @@ from jaxacct.composition import ForDelta, ForEpsilon, Kind, check
 from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect, group
 from jaxacct.mechanisms.groups import MOST_EXAMPLES
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Mechanisms, Relation, Steps, check_parts
+from jaxacct.mechanisms.mechanism import DIRECTIONS, REVERSE, Mechanism, Mechanisms, Relation, Steps, check_parts
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, scope
-from jaxacct.numerics.programs import compiled, lower_bound
+from jaxacct.numerics.programs import as_it_is, compiled, lower_bound
 from jaxacct.numerics.root_search import bisect, least_by_secants
 from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_COUNT
@@ -257,7 +257,8 @@ def noise_multiplier_for_tpr(
         fpr (): false-positive rate, in (0, 1).
         sampling_rate (): as of :func:`noise_multiplier`.
         steps (): likewise.
-        relation: likewise.
+        relation: likewise. With "remove" the test is for the example's presence, as of :func:`jaxacct.tradeoff.curve`:
+            the null hypothesis of ``fpr`` is the data set without it; with "add" it is the one with it.
         tolerance: likewise; at the epsilon that was chosen, whose choice costs less than 1e-4 beside it, or up to 4e-3
             where the delta that belongs to it is above a half.
 
@@ -281,11 +282,44 @@ def noise_multiplier_for_tpr(
             "give a true-positive rate above the false-positive rate."
         )
     _check_run(1.0, sampling_rate, steps)
-    with scope():
-        numbers = [as_float64(number) for number in (tpr, fpr, sampling_rate, steps)]
-        at, allowed = leave_scope(tangent(relation, *numbers))
-    given = Given(at, allowed, 1.0, sampling_rate, steps)
-    return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta)
+    validation.check_one_of(relation, "relation", PoissonSubsampledGaussian.relations)
+
+    def least(relation: Relation) -> tuple[Calibrated, Array]:
+        with scope():
+            rate, false_rate, is_second = as_form(as_float64(tpr), as_float64(fpr))
+            found = tangent(relation, rate, false_rate, as_float64(sampling_rate), as_float64(steps))
+            at, allowed, is_second = leave_scope((*found, is_second))
+        given = Given(at, allowed, 1.0, sampling_rate, steps)
+        return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta), is_second
+
+    # The second form asks the delta of the data sets in the other order.
+    other = REVERSE.get(relation, relation)
+    if other == relation:
+        return least(relation)[0]
+    if is_concrete(tpr, fpr):
+        with scope():
+            is_second = bool(as_form(as_float64(tpr), as_float64(fpr))[2])
+        return least(other if is_second else relation)[0]
+    (first, is_second), (second, _) = least(relation), least(other)
+    return jax.tree.map(lambda one, other: jnp.where(is_second, other, one), first, second)
+
+
+@in_float64(safe=as_it_is)
+@compiled
+def as_form(rate: Array, false_rate: Array) -> tuple[Array, Array, Array]:
+    """Returns the rates of the form of a target that needs less noise, and whether that is the second form."""
+    is_second = _log_slope(rate, false_rate) < 0
+    return jnp.where(is_second, 1 - false_rate, rate), jnp.where(is_second, 1 - rate, false_rate), is_second
+
+
+def _log_slope(rate: Array, false_rate: Array) -> Array:
+    """Returns the logarithm of the steepness, at a target, of the Gaussian trade-off curve through it.
+
+    It is e^(c mu - mu^2/2), c the test's threshold. Below 0 the second form needs less noise; for that form's rates it
+    has the other sign.
+    """
+    mu = ndtri(rate) - ndtri(false_rate)
+    return -ndtri(false_rate) * mu - mu**2 / 2
 
 
 def _check_rate(value: Any, name: str) -> None:
@@ -399,8 +433,11 @@ def _prove_optimal(
 #
 #     delta(eps) <= b - e^eps a    or    delta(eps) <= 1 - a - e^eps (1 - b).
 #
-# The second is the first for the target (1 - b, 1 - a). It remains to choose the eps that needs least noise: the slope
-# of the trade-off curve at the target. A poor choice costs noise, of second order, and never the guarantee.
+# The second is the first for the target (1 - b, 1 - a), and for the neighbours in the other order: with P the law that
+# the test is to find and Q that of the null hypothesis, the first asks delta of (P, Q) and the second that of (Q, P).
+# Under "remove" P has the example, so that its second form asks the delta of "add", and the other way round; all other
+# relations have both orders. It remains to choose the eps that needs least noise: the slope of the trade-off curve at
+# the target. A poor choice costs noise, of second order, and never the guarantee.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -422,16 +459,13 @@ def _each_enough(found: tuple[Array, Array]) -> tuple[Array, Array]:
 def tangent(
     relation: Relation, rate: Array, false_rate: Array, sampling_rate: Array, steps: Array
 ) -> tuple[Array, Array]:
-    """Returns the epsilon and the delta that rule a target out with about the least noise; any such pair suffices.
+    """Returns the epsilon and the delta of ``relation`` by which the first form rules a target out.
 
-    The search starts at the tangent of the Gaussian's trade-off curve through the target. ``rate`` () and
-    ``false_rate`` () are the true- and false-positive rates. NaN where they are no rates.
+    It is with about the least noise; any such pair suffices. The search starts at the tangent of the Gaussian's
+    trade-off curve through the target. ``rate`` () and ``false_rate`` () are the true- and false-positive rates, as
+    :func:`as_form` gives them. NaN where they are no rates.
     """
-    # A Gaussian's slope at the target is e^(c mu - mu^2/2), c the test's threshold; ``slope`` is its logarithm. Below 0
-    # the other of the two forms needs less noise.
-    mu = ndtri(rate) - ndtri(false_rate)
-    slope = -ndtri(false_rate) * mu - mu**2 / 2
-    rate, false_rate = jnp.where(slope < 0, 1 - false_rate, rate), jnp.where(slope < 0, 1 - rate, false_rate)
+    slope = _log_slope(rate, false_rate)
     widest = jnp.log(rate / false_rate)
     config = Config("noise_multiplier", ForDelta, relation, tolerance=1e-6)
 
@@ -764,7 +798,8 @@ def most_trials(
         delta: budget, in (0, 1).
         share: of the settings, those that would do: the search succeeds if it tries one, each being drawn with equal
             probabilities. Less means more trials of a law that varies more.
-        relation: one that what is within supports.
+        relation: one of those of :class:`jaxacct.RepeatAndSelect` that what is within supports. "remove" and "add" are
+            none: the bound on a search in one direction takes both directions of a run.
 
     Returns:
         The law of the least :meth:`~jaxacct.selection.Trials.missed` among Poisson's and the truncated negative
@@ -783,6 +818,7 @@ def most_trials(
     validation.check_numbers(epsilon=epsilon)
     validation.check_one_of(relation, "relation", tuple(DIRECTIONS))
     check_parts(mechanism, steps)
+    validation.check_one_of(relation, "relation", RepeatAndSelect.relations, " by searches, which take both directions")
     validation.check_delta(delta)
     validation.check_positive(epsilon, "epsilon")
     validation.check_positive(share, "share")

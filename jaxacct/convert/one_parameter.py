@@ -64,7 +64,7 @@ from jaxacct.mechanisms import (
     ZeroConcentratedDP,
 )
 from jaxacct.mechanisms.approximate_dp import log_of_sampled
-from jaxacct.mechanisms.mechanism import Relation, check_mechanism, directions
+from jaxacct.mechanisms.mechanism import REVERSE, Relation, check_mechanism, directions, holds_one_way
 from jaxacct.mechanisms.normal import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds, quantile
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
@@ -130,7 +130,9 @@ def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
     far = power * x + softplus(-(2 * power + 1) * x) - softplus(-x)
     divergence = jnp.where(power * x < 1, jnp.log1p(excess), far) / power
     known = (x >= 0) & (power > 0) & (power < jnp.inf)
-    bound = jnp.where(x == 0, 0.0, jnp.minimum(divergence * (1 + margin_of_pure()), x))
+    # A product of two small numbers underflows; a divergence is above 0 unless epsilon is.
+    x = kept_positive(x)
+    bound = jnp.where(is_zero(x), 0.0, jnp.minimum(jnp.maximum(divergence * (1 + margin_of_pure()), TINY), x))
     return jnp.where(known, jnp.where(x == jnp.inf, jnp.inf, bound), jnp.inf)
 
 
@@ -299,7 +301,7 @@ def _check_rho_and_omega(rho: ArrayLike, omega: ArrayLike) -> None:
 def _tcdp_to_rdp(rho: Array, omega: Array, orders: Array) -> Array:
     rho, omega, orders = as_float64(rho), as_float64(omega), as_float64(orders)
     known = (rho >= 0) & (orders > 1) & (orders <= omega) & (omega > 1)
-    return jnp.where(known, rho * orders * (1 + margin_of_products()), jnp.inf)
+    return jnp.where(known, kept_positive(rho) * orders * (1 + margin_of_products()), jnp.inf)
 
 
 @kernel(safe=lambda found: (raise_bound(found[0]), lower_bound(found[1])))
@@ -328,6 +330,7 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
 @kernel(static=1)
 def _tcdp_implies(rho: Array, omega: Array, number: Array, to: Conversion) -> Array:
     """Returns the least implied at ``number``, over orders around 1 + sqrt(size/rho), the best for Mironov's rule."""
+    rho = kept_positive(rho)
     if isinstance(to, ToEpsilon):
         size, valid, unknown = log_inverse_above(number), (number > 0) & (number < 1), jnp.inf
     else:
@@ -641,8 +644,9 @@ def check_mu(mu: ArrayLike, name: str = "mu") -> None:
 def _gdp_to_rdp(mu: Array, orders: Array) -> Array:
     mu, orders = by_order(mu, orders)
     known = (mu >= 0) & (orders > 1) & (orders < jnp.inf)
-    # A product of three numbers, rounded up.
-    return jnp.where(known, orders * mu**2 / 2 * (1 + 8 * roundoff()), jnp.inf)
+    # A product of three numbers, rounded up, and above 0 where it underflows.
+    bound = jnp.where(is_zero(mu), 0.0, jnp.maximum(orders * mu**2 / 2 * (1 + 8 * roundoff()), TINY))
+    return jnp.where(known, bound, jnp.inf)
 
 
 def _epsilon_above(mu: Array, delta: Array) -> Array:
@@ -660,8 +664,10 @@ def _mu_below(epsilon: Array, delta: Array) -> Array:
 
 @in_float64
 def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
-    # The scope is entered before the derivative's rule, which would take NumPy's float64 for float32.
-    return leave_scope(_answer(quantity, as_float64(first), as_float64(second)))
+    # The scope is entered before the derivative's rule, which would take NumPy's float64 for float32. A mu that XLA
+    # would flush to 0 is not 0.
+    first = as_float64(first) if quantity == "mu" else kept_positive(as_float64(first))
+    return leave_scope(_answer(quantity, first, as_float64(second)))
 
 
 @in_float64(safe=lower_bound)
@@ -724,7 +730,9 @@ def mechanism_to_dp(
     :class:`.PrivacyLoss` have the largest finite loss, and the probability of an infinite one.
 
     Formal guarantee: upper bounds, rounding included, for ``relation``; each run is (epsilon, delta)-DP. For delta = 0
-    the privacy loss is at most epsilon surely. ``inf`` for invalid traced parameters.
+    the privacy loss is at most epsilon surely. ``inf`` for invalid traced parameters. Of :class:`.PureDP` and
+    :class:`.ApproximateDP` under "remove" or "add" it is a guarantee of that direction alone; that of every other
+    mechanism holds in both.
 
     Raises ValueError for a mechanism without such a pair (Gaussian noise has a curve of them: give the one to be used
     as :class:`.ApproximateDP`), and where a concrete field or the relation is not valid.
@@ -756,7 +764,8 @@ def mechanism_to_dp(
         return _dp(stated[type(mechanism)](mechanism, _shift(relation)), delta)
     # Those whose losses end, by the pairs that say where.
     if type(mechanism) in (AboveThreshold, DiscretePair, LaplaceWithoutReplacement, PrivacyLoss):
-        return _end_of_losses(mechanism, relation)
+        # The two directions of a pair may differ: what is said of "remove" or "add" holds for the reverse, too.
+        return _end_of_losses(mechanism, "add_or_remove" if relation in REVERSE else relation)
     raise ValueError(_no_epsilon(mechanism))
 
 
@@ -786,7 +795,9 @@ def mechanism_to_zcdp(
     It is 1/(2 s^2) for Gaussian noise, continuous or discrete, or correlated without sampling, epsilon^2/8 for the
     exponential mechanism (Hoeffding's lemma on a range of epsilon), and epsilon tanh(epsilon/2) for an epsilon of
     :func:`mechanism_to_dp`, which is less than epsilon^2/2 (:func:`.pure_to_zcdp`). For :class:`.ZeroConcentratedDP` it
-    is rho + xi: at orders a above 1, xi + rho a is at most (xi + rho) a.
+    is rho + xi: at orders a above 1, xi + rho a is at most (xi + rho) a. For :class:`.PureDP` and
+    :class:`.ApproximateDP` under "remove" or "add" it is epsilon itself: beside its failures the worst pair of one
+    direction has a loss of epsilon surely, and so a divergence of epsilon at every order.
 
     Formal guarantee: upper bounds, rounding included, for ``relation``. ``inf`` for invalid traced parameters.
 
@@ -808,7 +819,7 @@ def mechanism_to_zcdp(
     if isinstance(mechanism, ExponentialMechanism):
         return _zcdp_of_range(mechanism.epsilon), jnp.zeros(np.shape(mechanism.epsilon))
     epsilon, delta = mechanism_to_dp(mechanism, relation=relation)
-    return pure_to_zcdp(epsilon), delta
+    return epsilon if holds_one_way(mechanism, relation) else pure_to_zcdp(epsilon), delta
 
 
 @in_float64
@@ -822,7 +833,8 @@ def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remov
     Formal guarantee: an upper bound, rounding included, for ``relation``. ``inf`` for invalid traced parameters.
 
     Raises ValueError for a mechanism that is not GDP or whose mu is not known, among them an (epsilon, delta) with
-    delta above 0, and where a concrete field or the relation is not valid.
+    delta above 0 and :class:`.PureDP` under "remove" or "add" (an event may then have a probability of 1 here and below
+    1 there, which no mu allows), and where a concrete field or the relation is not valid.
 
     Source: Dong, Roth and Su (2022), "Gaussian differential privacy", Theorem 1; the vertex as above.
 
@@ -837,6 +849,11 @@ def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remov
     gaussian = _of_gaussian(mechanism, relation)
     if gaussian is not None:
         return gaussian[2]
+    if holds_one_way(mechanism, relation):
+        raise ValueError(
+            f"{type(mechanism).__name__} under relation = {relation!r} is a guarantee of one direction, which is not "
+            'GDP: use a zCDP or a Rényi filter, or "add_or_remove" where it holds both ways.'
+        )
     epsilon, delta = mechanism_to_dp(mechanism, relation=relation)
     seen = validation.concrete_value(delta)
     if seen is not None and np.any(seen > 0):

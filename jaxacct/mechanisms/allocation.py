@@ -59,9 +59,9 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import DiscretePair, FinitePair
+from jaxacct.mechanisms.finite import DiscretePair, FinitePair, noiseless_pairs
 from jaxacct.mechanisms.gaussian import Gaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_absent, is_endless
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff, scale_error
 from jaxacct.numerics.precision import as_float64, is_concrete, leave_scope, within_scope
@@ -714,6 +714,14 @@ class RandomAllocation(Mechanism):
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
+
+    def lacks_noise(self) -> Any:
+        return is_absent(self.noise_multiplier, self.batches)
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the pair of an infinite loss, surely: the example is seen in some batch."""
+        directions(self, relation)
+        return noiseless_pairs(("replace",), -np.inf)
 
     def ordinary(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
         noise, batches = choose(nothing, 1.0, self.noise_multiplier), choose(nothing, self.participations, self.batches)

@@ -2,7 +2,7 @@
 
 The dominating pair of each is that of its worst case, a law on few losses. In reading order:
 
-- pure and approximate guarantees,
+- guarantees of one direction, and pure and approximate guarantees,
 - randomized response,
 - the exponential mechanism, and the pair of every mechanism whose losses span no more than a range,
 - a guarantee amplified by sampling.
@@ -22,7 +22,15 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.mechanisms.finite import FinitePair, LossDistributionPair
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_none, more_of_a_group
+from jaxacct.mechanisms.mechanism import (
+    DIRECTIONS,
+    REVERSE,
+    Mechanism,
+    Relation,
+    directions,
+    is_none,
+    more_of_a_group,
+)
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import (
@@ -39,6 +47,30 @@ from jaxacct.numerics.pytrees import register_dataclass
 ROUNDING_UNITS = 16
 """Bound on the relative error of a binary probability, in units of roundoff: exp twice, two products, a sum and a
 quotient. The accountants' bounds rest on it: it must not be lowered."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Pure and approximate guarantees: of both directions, or of one.
+#
+# "Add_or_remove", "replace" and "zero_out" hold in both orders of two neighbours, so a guarantee that is stated for one
+# of them bounds P(S) <= e^eps Q(S) + delta and Q(S) <= e^eps P(S) + delta for all events S: randomized response is the
+# worst such pair (Kairouz, Oh and Viswanath 2015). "Remove" and "add" hold in one order, and a guarantee that is stated
+# for one of these is P(S) <= e^eps Q(S) + delta alone.
+#
+# *The worst pair of one direction.* With p = P(S), for any real y,
+#
+#     P(S) - e^y Q(S) <= p - e^(y - eps) (p - delta)_+,
+#
+# which for y >= eps is at most delta, and for y < eps is largest at p = 1, where it is 1 - (1 - delta) e^(y - eps).
+# Both are attained, at every y, by the pair in which P tells everything with probability delta and else gives an
+# outcome that Q gives with probability (1 - delta) e^-eps: the loss is infinite, or eps surely. That pair has the
+# guarantee itself, so it dominates all that have it, and no smaller one does. Randomized response does not dominate it:
+# its loss is -eps at times, and k runs cost about sqrt(k) eps in place of k eps.
+#
+# *Its reverse* has an infinite loss of mass 1 - (1 - delta) e^-eps: a guarantee of one direction says nothing more of
+# the other than what follows from P's masses summing to one. (At eps = 0 both are the total variation, which has no
+# direction.) So no trade-off function of both directions, no Gaussian one and no sub-Gaussian loss follows from it.
+# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -64,8 +96,15 @@ class PureDP(ByEpsilon):
     Attributes:
         epsilon (...): the guarantee, at least 0. 0 means that nothing is released; inf, that nothing is guaranteed.
 
-    Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". The guarantee is stated for the
-    relation asked for: an epsilon for adding and removing is *not* one for replacing. The pair is its own mirror image.
+    Relations: "add_or_remove" (default), "replace", "zero_out", "remove", "add". The guarantee is stated for the
+    relation asked for: an epsilon for adding and removing is *not* one for replacing. Under the first three it holds in
+    both orders of two neighbours, and the pair, randomized response, is its own mirror image. Under "remove" or "add"
+    it is a guarantee of that direction alone, whose worst loss is epsilon surely: k runs cost k epsilon. For one
+    direction of a mechanism that is epsilon-DP in both give :class:`RandomizedResponse`, whose pairs are those of the
+    mechanism in either.
+
+    Formal guarantee: the pair dominates, at every real epsilon, and is attained; the proof for one direction is in the
+    comment above :class:`ByEpsilon`.
 
     Source: Kairouz, Oh and Viswanath (2015), "The composition theorem for differential privacy", where this is the
     dominating mechanism in the proof of the composition theorem; delta = 0.
@@ -73,18 +112,26 @@ class PureDP(ByEpsilon):
     >>> pair, = PureDP(epsilon=0.5).dominating_pairs()
     >>> [float(loss) for loss in pair.losses]
     [0.5, -0.5]
+    >>> pair, = PureDP(epsilon=0.5).dominating_pairs("remove")
+    >>> [float(loss) for loss in pair.losses], [float(mass) for mass in pair.p]
+    ([0.5, -inf], [1.0, 0.0])
     """
 
     tight: ClassVar[bool] = True
+    one_way: ClassVar[bool] = True
 
     def of_group(self, size: int) -> PureDP:
         return PureDP(more_of_a_group(self.epsilon, 0.0, size)[0])
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the one pair of binary randomized response."""
+        """Returns the one pair: of binary randomized response, or of a loss of epsilon surely for one direction."""
         directions(self, relation)
         epsilon = kept_positive(exact_float64(self.epsilon))
+        if relation in REVERSE:
+            p, q = (masses[..., 1:] for masses in _one_way_masses(epsilon, jnp.zeros_like(epsilon)))
+            losses = jnp.stack([epsilon, jnp.full_like(epsilon, -jnp.inf)], axis=-1)
+            return (leave_scope(FinitePair(p, q, losses, jnp.full_like(p, ROUNDING_UNITS * roundoff()))),)
         return (leave_scope(mirrored_pair(binary_probabilities(epsilon), (epsilon, -epsilon))),)
 
 
@@ -99,8 +146,12 @@ class ApproximateDP(Mechanism):
         epsilon (...): at least 0.
         delta (...): in [0, 1]; shapes broadcast.
 
-    Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". The guarantee is stated for the
-    relation asked for, as that of :class:`PureDP` is.
+    Relations: "add_or_remove" (default), "replace", "zero_out", "remove", "add". The guarantee is stated for the
+    relation asked for, as that of :class:`PureDP` is: under "remove" or "add" it is one of that direction alone, and
+    the loss is infinite with probability delta, else epsilon.
+
+    Formal guarantee: the pair dominates, at every real epsilon, and is attained; the proof for one direction is in the
+    comment above :class:`ByEpsilon`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead. The Rényi
     accountant counts delta apart from the divergences, since any delta above 0 makes all of them infinite.
@@ -120,6 +171,7 @@ class ApproximateDP(Mechanism):
     relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
     may_fail: ClassVar[bool] = True
     tight: ClassVar[bool] = True
+    one_way: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_epsilon(self.epsilon)
@@ -133,12 +185,14 @@ class ApproximateDP(Mechanism):
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
-        """Returns the one pair: infinite losses of mass delta, and binary randomized response."""
+        """Returns the one pair: infinite losses of mass delta, beside which it is that of :class:`PureDP`."""
         directions(self, relation)
         # Were delta flushed to zero, the infinite losses would be lost with it.
         epsilon, delta = jnp.broadcast_arrays(
             *(kept_positive(exact_float64(value)) for value in (self.epsilon, self.delta))
         )
+        if relation in REVERSE:
+            return (leave_scope(_one_way_pair(epsilon, delta)),)
         high, low = binary_probabilities(epsilon)
         p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
         infinite = jnp.full_like(epsilon, jnp.inf)
@@ -147,6 +201,25 @@ class ApproximateDP(Mechanism):
         units = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS, 0.0])
         rounding = jnp.broadcast_to(units * roundoff(), p.shape)
         return (leave_scope(FinitePair(p, p[..., ::-1], losses, rounding)),)
+
+
+def _one_way_pair(epsilon: Array, delta: Array) -> FinitePair:
+    """Returns the worst pair of (epsilon, delta)-DP in one direction: losses inf, epsilon and -inf."""
+    p, q = _one_way_masses(epsilon, delta)
+    infinite = jnp.full_like(epsilon, jnp.inf)
+    # The mass delta is exact, as it is given.
+    rounding = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS]) * roundoff()
+    losses = jnp.stack([infinite, epsilon, -infinite], axis=-1)
+    return FinitePair(p, q, losses, jnp.broadcast_to(rounding, p.shape))
+
+
+@functools.partial(jax.jit, inline=True)
+def _one_way_masses(epsilon: Array, delta: Array) -> tuple[Array, Array]:
+    """Returns P's and Q's masses of a loss of inf, epsilon and -inf; below an epsilon of 0 NaN, which is no pair."""
+    epsilon = jnp.where(epsilon >= 0, epsilon, jnp.nan)
+    nothing, rest = jnp.zeros_like(delta), 1 - delta
+    p = jnp.stack([delta, rest, nothing], axis=-1)
+    return p, jnp.stack([nothing, rest * jnp.exp(-epsilon), delta - rest * jnp.expm1(-epsilon)], axis=-1)
 
 
 def mirrored_pair(masses: Sequence[Array], losses: Sequence[Array]) -> FinitePair:
@@ -333,7 +406,7 @@ class ExponentialMechanism(ByEpsilon):
             epsilon.
 
     Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". The range is taken to be that of the
-    relation asked for.
+    relation asked for. It has no direction: losses in [t - epsilon, t] are, the other way round, in [-t, epsilon - t].
 
     Formal guarantee: the pair dominates one run, tightly, and so dominates adaptive compositions. Of many runs it is
     not tight (:class:`.BoundedRangePair`), by a factor of up to (4/3)^(1/2) in epsilon. For many runs of one such

@@ -142,6 +142,7 @@ class ZeroConcentratedDP(RenyiOnly):
     xi: ArrayLike = 0.0
 
     relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
+    one_way: ClassVar[bool] = True
 
     def validate(self) -> None:
         validation.check_epsilon(self.rho, "rho")

@@ -159,6 +159,10 @@ class FinitePair(DominatingPair):
         summed = 2 * u * p.shape[-1]
         return lower * (1 - summed), jnp.minimum(upper * (1 + summed), 1.0)
 
+    def infimum(self) -> Array:
+        lowest, _ = self.loss_range()
+        return lowest - self.boundary_error(jnp.abs(lowest))
+
     def infinite_mass(self) -> Array:
         return jnp.minimum(jnp.sum(jnp.where(self._losses() == jnp.inf, as_real(self.p), 0.0)), 1.0)
 
@@ -306,6 +310,53 @@ class DiscretePair(Mechanism):
         p, q = cast(ArrayLike, self.p), cast(ArrayLike, self.q)
         pairs = {"remove": (FinitePair(p, q),), "add": (FinitePair(q, p),)}
         return pairs.get(relation, pairs["remove"] + pairs["add"])
+
+
+# ----------------------------------------------------------------------------------------------------
+# Mechanisms on a sample whose noise is 0.
+#
+# Without noise an example is seen where it takes part, and P and Q agree where it does not. Let it take part with
+# probability c. Under "remove" P gives what Q never does with probability c, and else what Q always gives: losses inf
+# and log(1 - c). Under "add" the two are exchanged. Under "replace" P and Q give different things with probability c
+# each, and else the same with loss 0. Each is the limit of the mechanism's pair as the noise falls to 0, and attained.
+# A coin that is given away, which decides c, is an outcome more of each kind.
+# ----------------------------------------------------------------------------------------------------
+
+
+def log_absence(present: ArrayLike, absent: ArrayLike) -> np.ndarray:
+    """Returns log(1 - c) from concrete c and 1 - c, by whichever keeps its digits: NumPy's, -inf where c is 1."""
+    present, absent = np.float64(present), np.float64(absent)
+    with np.errstate(divide="ignore"):
+        return np.where(present < 0.5, np.log1p(-np.minimum(present, 0.5)), np.log(absent))
+
+
+def noiseless_pairs(asked: Sequence[str], log_absent: ArrayLike, weights: ArrayLike = 1.0) -> tuple[FinitePair, ...]:
+    """Returns the pair of each direction for a mechanism without noise, by NumPy.
+
+    Args:
+        asked: the directions.
+        log_absent (n,): log(1 - c), the logarithm of the probability that the example does not take part, for each
+            outcome of a coin that is given away; right to two roundings of itself. Or one, ().
+        weights (n,): probabilities of the coin's outcomes, right to two roundings.
+    """
+    kept, coin = np.broadcast_arrays(np.atleast_1d(np.float64(log_absent)), np.float64(weights))
+    absent, none = coin * np.exp(kept), np.zeros(1)
+    present = -np.sum(coin * np.expm1(kept), keepdims=True)
+    infinite = np.full(1, np.inf)
+    # An exponential moves by what its exponent errs by; the sum of the coin's outcomes rounds as often as there are.
+    exponents = np.where(kept > -745.0, -kept, 0.0)
+    rounding = np.full(2 + coin.size, (16 + 4 * coin.size + 4 * np.max(exponents)) * FLOAT64.roundoff)
+    pairs = {
+        "remove": ((present, absent, none), (none, coin, none), kept),
+        "add": ((none, coin, none), (none, absent, present), -kept),
+        "replace": ((present, absent, none), (none, absent, present), 0.0 * np.maximum(kept, -1.0)),
+    }
+    found = []
+    for direction in asked:
+        p, q, losses = pairs[direction]
+        every = np.concatenate([infinite, losses, -infinite])
+        found.append(FinitePair(np.concatenate(p), np.concatenate(q), every, rounding))
+    return tuple(found)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -363,6 +363,11 @@ class GaussianWithoutReplacement(SampledGaussian):
         directions(self, relation)
         return (WithoutReplacementPair(self.noise_multiplier, self.sampling_rate, noise="gaussian"),)
 
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the one pair of an example that is seen where it is sampled."""
+        directions(self, relation)
+        return super().noiseless_pairs("replace")
+
 
 @register_dataclass
 @dataclass(frozen=True)
@@ -388,6 +393,11 @@ class LaplaceWithoutReplacement(SampledLaplace):
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
         return (WithoutReplacementPair(self.scale, self.sampling_rate, noise="laplace"),)
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the one pair of an example that is seen where it is sampled."""
+        directions(self, relation)
+        return super().noiseless_pairs("replace")
 
 
 # ----------------------------------------------------------------------------------------------------

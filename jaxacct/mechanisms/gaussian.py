@@ -39,9 +39,17 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import PublicCoinPair
+from jaxacct.mechanisms.finite import PublicCoinPair, log_absence, noiseless_pairs
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, less_noise, nothing_sampled
+from jaxacct.mechanisms.mechanism import (
+    Mechanism,
+    Relation,
+    directions,
+    is_absent,
+    is_endless,
+    less_noise,
+    nothing_sampled,
+)
 from jaxacct.mechanisms.normal import normal_cells, sampled_delta
 from jaxacct.mechanisms.pair import (
     ANGLES,
@@ -776,6 +784,14 @@ class Gaussian(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
 
+    def lacks_noise(self) -> Any:
+        return is_absent(self.noise_multiplier)
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the pair of an infinite loss, surely."""
+        directions(self, relation)
+        return noiseless_pairs(("replace",), -np.inf)
+
     def of_group(self, size: int) -> Gaussian:
         return Gaussian(less_noise(self.noise_multiplier, size))
 
@@ -801,6 +817,15 @@ class SampledGaussian(Mechanism):
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
+
+    def lacks_noise(self) -> Any:
+        return is_absent(*jax.tree.leaves(self))
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the pairs of an example that is seen where it is sampled (:func:`.finite.noiseless_pairs`)."""
+        return noiseless_pairs(
+            directions(self, relation), log_absence(self.sampling_rate, 1 - np.float64(self.sampling_rate))
+        )
 
 
 @register_dataclass
@@ -965,6 +990,14 @@ class TruncatedPoissonGaussian(SampledGaussian):
                 f"least_overflow_probability = {self.least_overflow_probability} is above overflow_probability = "
                 f"{self.overflow_probability}: give a lower and an upper bound on one probability."
             )
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the mixed pairs of an example that is seen where it is sampled."""
+        _, q, most, least, r, slack = (np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(self))
+        slack = np.minimum(slack, most - least)
+        weights = np.stack([np.maximum(1 - least - slack, 0.0), least, slack])
+        rates = np.stack([q, r, q])
+        return noiseless_pairs(directions(self, relation), log_absence(rates, 1 - rates), weights)
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

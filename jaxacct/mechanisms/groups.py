@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import LossDistributionPair
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, nothing_sampled
+from jaxacct.mechanisms.finite import LossDistributionPair, log_absence, noiseless_pairs
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_absent, is_endless, nothing_sampled
 from jaxacct.mechanisms.pair import (
     ANGLES,
     COARSEST,
@@ -352,6 +352,14 @@ class PoissonSubsampledGroup(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.scale, self.sampling_rate)
 
+    def lacks_noise(self) -> Any:
+        return is_absent(self.scale, self.sampling_rate)
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the pairs of a group of which every sampled member is seen (:func:`.finite.noiseless_pairs`)."""
+        rate = np.float64(self.sampling_rate)
+        return noiseless_pairs(directions(self, relation), self.size * log_absence(rate, 1 - rate))
+
     def of_group(self, size: int) -> Mechanism:
         return PoissonSubsampledGroup(self.scale, self.sampling_rate, self.size * size, self.noise)
 
@@ -462,6 +470,15 @@ class WithoutReplacementGroup(Mechanism):
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
+
+    def lacks_noise(self) -> Any:
+        return is_absent(self.noise_multiplier)
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the one pair of a group of which every member in the batch is seen."""
+        directions(self, relation)
+        absent, *present = self.masses()
+        return noiseless_pairs(("replace",), log_absence(math.fsum(present), absent))
 
     def of_group(self, size: int) -> Mechanism:
         return WithoutReplacementGroup(self.noise_multiplier, self.num_examples, self.batch_size, self.size * size)

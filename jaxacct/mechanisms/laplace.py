@@ -16,8 +16,17 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
+from jaxacct.mechanisms.finite import log_absence, noiseless_pairs
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, less_noise, nothing_sampled
+from jaxacct.mechanisms.mechanism import (
+    Mechanism,
+    Relation,
+    directions,
+    is_absent,
+    is_endless,
+    less_noise,
+    nothing_sampled,
+)
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair, subsampled_pair
 from jaxacct.numerics.precision import as_float64, is_concrete, scope
@@ -69,6 +78,14 @@ class Laplace(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.scale)
 
+    def lacks_noise(self) -> Any:
+        return is_absent(self.scale)
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the pair of an infinite loss, surely."""
+        directions(self, relation)
+        return noiseless_pairs(("replace",), -np.inf)
+
     def of_group(self, size: int) -> Laplace:
         return Laplace(less_noise(self.scale, size))
 
@@ -91,6 +108,14 @@ class SampledLaplace(Mechanism):
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.scale, self.sampling_rate)
+
+    def lacks_noise(self) -> Any:
+        return is_absent(self.scale, self.sampling_rate)
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the pairs of an example that is seen where it is sampled (:func:`.finite.noiseless_pairs`)."""
+        rate = np.float64(self.sampling_rate)
+        return noiseless_pairs(directions(self, relation), log_absence(rate, 1 - rate))
 
 
 @register_dataclass

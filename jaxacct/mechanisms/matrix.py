@@ -16,7 +16,7 @@ from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_endless, nothing_sampled
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_absent, is_endless, nothing_sampled
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, as_real, exact_real, is_concrete, leave_scope, within_scope
@@ -267,6 +267,13 @@ class TreeAggregation(Mechanism):
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
+
+    def lacks_noise(self) -> Any:
+        return is_absent(self.noise_multiplier, self.depth)
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the pair of the Gaussian mechanism that it is."""
+        return Gaussian(0.0).noiseless_pairs(relation)
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:

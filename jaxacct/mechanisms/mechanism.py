@@ -50,6 +50,10 @@ DIRECTIONS: dict[Relation, tuple[Direction, ...]] = {
 }
 """Directed pairs that each neighbouring relation asks for; the largest privacy loss of them counts."""
 
+REVERSE: dict[Relation, Relation] = {"remove": "add", "add": "remove"}
+"""Relations that hold in one order of two neighbours alone, with the one of the other order. A guarantee that is stated
+for one of them says nothing of the other. Every other relation, "replace" among them, holds in both orders."""
+
 
 class Fields:
     """The base of dataclasses whose fields are numbers, or arrays that broadcast; they are checked when one is made."""
@@ -116,6 +120,9 @@ class Mechanism(Fields, abc.ABC):
         tight: whether two data sets attain the pairs, under every relation of these: then a ``lower`` of accountants is
             below the mechanism's own epsilon. Otherwise, and by default, it is below that of the pairs alone, which may
             be larger than the mechanism's. An ``upper`` holds either way.
+        one_way: whether what is known is a guarantee stated for the relation asked for, so that under "remove" or "add"
+            it is one of that direction alone (:class:`.PureDP`). By default the pairs under "remove" and "add", where
+            both are supported, are those of one mechanism in its two directions.
 
     A noisy count in which one person may count several times:
 
@@ -141,6 +148,8 @@ class Mechanism(Fields, abc.ABC):
 
     tight: ClassVar[bool] = False
 
+    one_way: ClassVar[bool] = False
+
     @abc.abstractmethod
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns one pair for each direction of ``relation``, or one for all; raises ValueError for no such relation.
@@ -157,6 +166,18 @@ class Mechanism(Fields, abc.ABC):
         """Returns this with valid parameters where ``nothing`` is released: numbers of 1, and vectors as they are."""
         scalars = len(self.batch_shape)
         return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) > scalars else choose(nothing, 1.0, leaf), self)
+
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
+        """Returns where numbers that Python sees leave no noise at all, so that :meth:`noiseless_pairs` has the pairs.
+
+        By default, and of traced numbers, nowhere: there :meth:`dominating_pairs` gives pairs that are out of range,
+        and cost inf.
+        """
+        return False
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns what :meth:`dominating_pairs` does, of one run without noise."""
+        raise NotImplementedError
 
     def of_group(self, size: int) -> Mechanism:
         """Returns the mechanism that dominates this one where ``size`` examples change at once: see
@@ -232,6 +253,11 @@ def is_endless(value: Any) -> Any:
     return np.asarray(value, np.float64) == np.inf if is_concrete(value) else as_float64(value) == jnp.inf
 
 
+def is_absent(noise: Any, *others: Any) -> Any:
+    """Returns where noise is seen to be 0; nowhere if it or one of the other fields is traced."""
+    return np.asarray(noise, np.float64) == 0 if is_concrete(noise, *others) else False
+
+
 def nothing_sampled(noise: Any, sampling_rate: Any) -> Any:
     """Returns where infinite noise, or a sampling rate of 0, leaves nothing of an example, the other being valid."""
     # With proper rates that are concrete the noise alone decides, and the answer stays concrete where the noise is.
@@ -274,6 +300,17 @@ def directions(mechanism: Mechanism, relation: Relation) -> tuple[Direction, ...
     """Returns the directions of ``relation``; raises ValueError, naming those supported, where it is not one."""
     validation.check_one_of(relation, "relation", mechanism.relations, f" by {type(mechanism).__name__}")
     return DIRECTIONS[relation]
+
+
+def holds_one_way(mechanism: Mechanism, relation: Relation) -> bool:
+    """Returns whether what is known of a mechanism under ``relation`` is a guarantee of one direction alone."""
+    return mechanism.one_way and relation in REVERSE
+
+
+def knows_both_ways(mechanism: Mechanisms, steps: Steps) -> bool:
+    """Returns whether the pairs of a composition under "remove" and "add" are those of its two directions."""
+    parts = [part for part, _ in parts_of(mechanism, steps)]
+    return all(set(REVERSE) <= set(part.relations) and not part.one_way for part in parts)
 
 
 def check_mechanism(mechanism: object) -> None:

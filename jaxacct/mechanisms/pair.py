@@ -915,6 +915,13 @@ class DominatingPair(ABC):
         error = jnp.where(jnp.isfinite(highest), self.boundary_error(jnp.abs(highest)), 0.0)
         return highest - error, highest + error
 
+    def infimum(self) -> Array | None:
+        """Returns a lower bound on the infimum of the finite losses; None, the default, where none is to be used.
+
+        Where it meets the supremum all finite losses are one, and compositions are known without composing.
+        """
+        return None
+
     def infinite_mass(self) -> Array:
         """Returns P(Y = inf), P's mass where Q has none, which belongs to no cell; 0 by default."""
         return jnp.zeros(())

@@ -20,6 +20,7 @@ divergences of plain shifts.
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless
+from jaxacct.mechanisms.finite import log_absence, noiseless_pairs
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_absent, is_endless
 from jaxacct.mechanisms.normal import normal_cells
 from jaxacct.mechanisms.pair import (
     CELLS,
@@ -956,6 +958,15 @@ class GaussianMixture(Mechanism):
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
+
+    def lacks_noise(self) -> Any:
+        return is_absent(*jax.tree.leaves(self))
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the pairs of an example that is seen unless its sensitivity is 0 (:mod:`.finite`)."""
+        shifts, weights = (np.asarray(each, np.float64) for each in (self.sensitivities, self.probabilities))
+        present, absent = (math.fsum(weights[rows]) / math.fsum(weights) for rows in (shifts > 0, shifts == 0))
+        return noiseless_pairs(directions(self, relation), log_absence(present, absent))
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"."""

@@ -273,7 +273,12 @@ def is_zero(value: jax.Array) -> jax.Array:
     """
     if value.dtype == jnp.float64 and arithmetic() == PAIR:
         return value == 0
-    return jnp.left_shift(_bits(value), 1) == 0
+    # LLVM makes of "all bits but the sign are 0" a comparison of floats, in which a subnormal is 0 again. So the digits
+    # of a number below the smallest normal one are read as those of a number from 1 to 2, which is normal.
+    limits = jnp.finfo(value.dtype)
+    digits = _bits(value) & ((1 << limits.nmant) - 1)
+    from_one = jax.lax.bitcast_convert_type(digits | _bits(jnp.ones((), value.dtype)), value.dtype)
+    return (jnp.abs(value) < limits.tiny) & (from_one == 1)
 
 
 def kept_positive(value: jax.Array, least: float = TINY) -> jax.Array:

@@ -263,7 +263,7 @@ def plain(rows: list[tuple[Array, Array]], is_counted: bool = False) -> PlainGau
     noise, counts = rows[0] if len(rows) == 1 else (jnp.concatenate([jnp.ravel(x) for x in each]) for each in columns)
     if noise.size == counts.size == 1:  # without an axis the program is shorter
         noise, counts = (x.reshape(()) if x.ndim else x for x in (noise, counts))
-        mu = jnp.sqrt(counts) / noise
+        mu = _kept_above(jnp.sqrt(counts) / noise, noise)
         if not is_counted:
             mu = jnp.where(counts == 0, 0.0, jnp.where(is_count(counts), mu, jnp.nan))
     else:
@@ -272,7 +272,7 @@ def plain(rows: list[tuple[Array, Array]], is_counted: bool = False) -> PlainGau
         # Noise is taken relative to the least, so that neither squares nor their inverses leave the range of float64.
         least = jnp.min(noise)
         share = jnp.where(noise < jnp.inf, least / noise, 0.0)
-        mu = jnp.sqrt(jnp.sum(counts * share**2)) / least
+        mu = _kept_above(jnp.sqrt(jnp.sum(counts * share**2)) / least, least)
         mu = jnp.where(jnp.all(is_count(counts)), mu, jnp.nan)
     ordinary = (mu > 0) & (mu < jnp.inf)
     # Roundings: a quotient, its square, its product with a count, a sum of so many terms, then the root, which halves
@@ -281,10 +281,18 @@ def plain(rows: list[tuple[Array, Array]], is_counted: bool = False) -> PlainGau
     return PlainGaussian(jnp.where(ordinary, mu, 1.0), error, Facts(ordinary | (mu == 0), mu == 0, None, None))
 
 
+def _kept_above(mu: Array, noise: Array) -> Array:
+    """Returns mu, which may be flushed to 0 below the smallest normal number, as above 0 where noise is finite.
+
+    Its bounds on delta do not tell: deltas of so small a mu are below that number themselves.
+    """
+    return jnp.where(noise < jnp.inf, jnp.maximum(mu, TINY), mu)
+
+
 def is_plain(mechanism: Any) -> bool:
-    """Returns whether all runs are plain Gaussian ones by their class alone."""
+    """Returns whether all runs are plain Gaussian ones by their class, and none is seen to be without noise."""
     parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
-    return all(type(part) is Gaussian for part in parts)
+    return all(type(part) is Gaussian and not np.any(part.lacks_noise()) for part in parts)
 
 
 class Sure(NamedTuple):

@@ -453,7 +453,8 @@ def state(record: Record, relation: str) -> list[Loss]:
     own = kind == "DiscretePair" and relation == "replace"
     directions = ("remove", "add") if own or relation in ("add_or_remove", "zero_out") else (relation,)
     fields = {name: value for name, value in record.items() if name != "type"}
-    laws = [STATEMENTS[kind](direction, **fields) for direction in directions]
+    statement = (STATED_ONE_WAY if relation in ("remove", "add") else {}).get(kind, STATEMENTS[kind])
+    laws = [statement(direction, **fields) for direction in directions]
     return list({law.key: law for law in laws}.values())
 
 
@@ -706,6 +707,19 @@ def approximate(direction: str, epsilon: Any, delta: Any) -> Loss:
     return Loss(("binary", e, float(d)), infinite=d, atoms=tuple(atoms), lattice=(-e, 2 * e))
 
 
+def one_way(direction: str, epsilon: Any, delta: Any = 0.0) -> Loss:
+    """Approximate DP in one direction: P(S) <= e^eps Q(S) + delta for all S, and nothing of the reverse.
+
+    At worst the loss is infinite with probability delta and epsilon otherwise: Q has (1 - delta) e^-eps of the one
+    outcome that P shares with it.
+    """
+    d = real(delta)
+    if float(np.asarray(epsilon)) in (0.0, np.inf) or d == 1:
+        return approximate(direction, epsilon, delta)
+    e = rational(epsilon)
+    return Loss(("one way", e, float(d)), infinite=d, atoms=((1 - d, ball(e)),), lattice=(e, Fraction(0)))
+
+
 def randomized_response(direction: str, epsilon: Any, outcomes: int) -> Loss:
     """Randomized response over k outcomes (Kairouz, Bonawitz and Ramage 2016, equation (2)), for two true values."""
     if outcomes == 2 or float(np.asarray(epsilon)) in (0.0, np.inf):
@@ -781,3 +795,6 @@ STATEMENTS: dict[str, Callable[..., Loss]] = {
     "PrivacyLoss": unknown_functions,
 }
 """The statement of each type of mechanism: a function of a direction and the record's fields."""
+
+STATED_ONE_WAY: dict[str, Callable[..., Loss]] = {"PureDP": one_way, "ApproximateDP": one_way}
+"""The statements under "remove" and "add" of what is then a guarantee of one direction alone."""

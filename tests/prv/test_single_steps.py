@@ -78,6 +78,12 @@ def truncated(scale, rate, weight):
     return delta
 
 
+def one_way_masses(epsilon, delta):
+    """Q of the worst guarantee in one direction: what is left of P's sure outcome, and the rest."""
+    kept = (1 - mpmath.mpf(delta)) * mpmath.exp(-mpmath.mpf(epsilon))
+    return [mpmath.mpf(0), kept, 1 - kept]
+
+
 MIXTURE = ja.GaussianMixture(0.9, [1.0, 2.5], [0.75, 0.25])
 MATRIX = ja.MatrixMechanism(BandedToeplitz([4.0, 3.0]), 3.5, CyclicPoisson(2, 2, 0.01))
 THREE, OTHER_THREE = [0.5, 0.25, 0.25, 0.0], [0.125, 0.25, 0.5, 0.125]
@@ -106,7 +112,8 @@ CASES = [
     (ja.RandomizedResponse(1.5), "replace", finite(randomized_response(1.5, 2))),
     (ja.RandomizedResponse(3.0, outcomes=7), "add_or_remove", finite(randomized_response(3.0, 7))),
     (ja.PureDP(0.7), "add_or_remove", finite(randomized_response(0.7, 2))),
-    (ja.ApproximateDP(1.2, 1e-4), "remove", finite(approximate_dp(1.2, 1e-4))),
+    (ja.ApproximateDP(1.2, 1e-4), "replace", finite(approximate_dp(1.2, 1e-4))),
+    (ja.ApproximateDP(1.2, 1e-4), "remove", finite(([1e-4, 1 - 1e-4, 0.0], one_way_masses(1.2, 1e-4)))),
     (ja.DiscretePair(THREE, OTHER_THREE), "remove", finite((THREE, OTHER_THREE))),
     (ja.DiscretePair(THREE, OTHER_THREE), "add", finite((OTHER_THREE, THREE))),
     (ja.DiscreteLaplace(0.5, sensitivity=2), "add", finite(discrete_laplace(0.5, 2))),
