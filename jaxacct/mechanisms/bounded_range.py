@@ -41,7 +41,7 @@ from jaxacct.mechanisms.approximate_dp import ExponentialMechanism
 from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, without_noops
 from jaxacct.mechanisms.pair import DominatingPair
-from jaxacct.numerics.arithmetic import roundoff, scale_error
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import as_float64, exact_float64, is_concrete, kept_positive, leave_scope, within_scope
 from jaxacct.numerics.pytrees import register_dataclass
 
@@ -184,6 +184,11 @@ def is_range(mechanism: Any) -> bool:
     return type(mechanism) is ExponentialMechanism
 
 
+def has_blocks() -> bool:
+    """Returns whether runs are taken together: not in pairs of float32, where that would take minutes."""
+    return arithmetic().name != "pair"
+
+
 def together(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Mechanism, Any]]:
     """Returns what dominates all runs of exponential mechanisms: a run by itself, and blocks of runs of one range.
 
@@ -191,6 +196,8 @@ def together(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Mechanism, Any]]:
     runs of equal ranges count as runs of one mechanism. Concrete ones that are not run are left out.
     """
     ranges = [without_noops(*run) for run in ranges]
+    if not has_blocks():
+        return list(ranges)
     spans, counts = zip(*(_rows(mechanism.epsilon, count) for mechanism, count in ranges), strict=True)
     if not is_concrete(spans, counts):
         span, count = (jnp.concatenate([as_float64(row) for row in rows]) for rows in (spans, counts))
