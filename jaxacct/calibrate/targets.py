@@ -317,11 +317,13 @@ def _settle(
     with warnings.catch_warnings():
         # Brackets of settings that are only tried are the search's own concern.
         warnings.simplefilter("ignore", ToleranceWarning)
-        if result.status in (Status.LOOSE, Status.UNKNOWN):
+        is_rough = result.status in (Status.LOOSE, Status.UNKNOWN)
+        if is_rough:
             result = improve(config, compose, result, float(start), given, ends)
         if result.status in (Status.UNKNOWN, Status.INFEASIBLE) and unknown == "noise_multiplier":
             result = _of_everyone(config, compose, result, given)
-        if result.status == Status.LOOSE:
+        # The mesh has tried to refute the next one already; numbers of steps alone have neighbours.
+        if result.status == Status.LOOSE and (unknown == "steps" or not is_rough):
             result = _prove_optimal(config, compose, result, given)
     if result.status == Status.INFEASIBLE:
         end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-ends[1]):.3g}"}.get(
