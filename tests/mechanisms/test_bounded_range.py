@@ -161,12 +161,12 @@ def test_one_number_traced_too(span):
         assert max(high for _, high in ends) <= min(high for _, high in ends) * (1 + 2e-3), (k, ends)
 
 
-@pytest.mark.parametrize(("span", "steps"), [(0.5, 2), (0.8, 40), (3.0, 7), (0.05, 500)])
+@pytest.mark.parametrize(("span", "steps"), [(0.5, 2), (0.8, 40), (3.0, 7), (0.05, 128)])
 def test_what_is_attained_is_below(span, steps):
     """All runs with one t attain their delta; wherever it is asked for, the block's is no less, and not much more."""
     epsilons = np.linspace(0.1, 0.9, 3) * ja.epsilon(E(span), steps, 1e-6).upper
     upper = ja.curve(E(span), steps, epsilons=epsilons).upper
-    t = span * np.arange(1, 32)[:, None] / 32
+    t = span * np.arange(1, 256)[:, None] / 256
     high = -np.expm1(t - span) / -math.expm1(-span)
     k = np.arange(steps + 1)
     logs = np.array([math.lgamma(i + 1) for i in range(steps + 1)])
