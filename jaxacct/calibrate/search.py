@@ -438,8 +438,8 @@ def improve(
     if result.status in (Status.LOOSE, Status.UNKNOWN) and not is_near:
         gap = float(np.clip(-0.2 * config.tolerance * rough.slope / max(steepness, 1e-3), 1e-9, 2e-4))
         is_found = bool(np.isfinite(rough.found.setting))
-        start = rough.found.setting if is_found else start
-        finer = run_search(functools.partial(certified.answer, tolerance=gap), start, rough.slope, is_found).found
+        begin = rough.found.setting if is_found else start
+        finer = run_search(functools.partial(certified.answer, tolerance=gap), begin, rough.slope, is_found).found
         result = better_than(result, finer) if np.isfinite(finer.setting) else result
     return result
 

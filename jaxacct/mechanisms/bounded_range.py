@@ -186,7 +186,7 @@ def is_range(mechanism: Any) -> bool:
 
 def has_blocks() -> bool:
     """Returns whether runs are taken together: not in pairs of float32, where that would take minutes."""
-    return arithmetic().name != "pair"
+    return arithmetic().has_quick_loops
 
 
 def together(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Mechanism, Any]]:
@@ -198,6 +198,8 @@ def together(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Mechanism, Any]]:
     ranges = [without_noops(*run) for run in ranges]
     if not has_blocks():
         return list(ranges)
+    span: Any
+    count: Any
     spans, counts = zip(*(_rows(mechanism.epsilon, count) for mechanism, count in ranges), strict=True)
     if not is_concrete(spans, counts):
         span, count = (jnp.concatenate([as_float64(row) for row in rows]) for rows in (spans, counts))
