@@ -25,6 +25,7 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
+from jaxacct.mechanisms import bounded_range
 from jaxacct.mechanisms.mechanism import (
     Mechanism,
     Relation,
@@ -80,7 +81,7 @@ class Once(enum.Enum):
     """The way in which a composition is known to be one run of one pair, before numbers are traced.
 
     ``ITSELF``: it is one run of the mechanism's own pair. ``APART``: it is one run of the mechanism that
-    :meth:`.Mechanism.apart` gives, and gives by the mechanism's class alone.
+    :meth:`.Mechanism.apart` gives, and gives by the mechanism's class alone, or of one block of ranges.
     """
 
     ITSELF = enum.auto()
@@ -93,9 +94,11 @@ def once(mechanism: Any, steps: Any) -> Once | None:
     The mechanisms that are actually composed decide: a mechanism that is run once may amount to several runs, of itself
     or of others.
     """
-    if isinstance(mechanism, (tuple, list)) or mechanism.batch_shape or mechanism.composed:
+    if isinstance(mechanism, (tuple, list)) or mechanism.batch_shape or mechanism.composed or not is_concrete(steps):
         return None
-    if not is_concrete(steps) or steps != 1:
+    if bounded_range.is_block(mechanism, steps):
+        return Once.APART
+    if steps != 1:
         return None
     leaves, structure = jax.tree.flatten(mechanism)
     seen: list[Once | None] = []
@@ -143,12 +146,18 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
     """
     if known is Once.ITSELF:
         return _direct(*without_noops(mechanism, counts_of(steps)), relation)
-    if isinstance(mechanism, (tuple, list)):
-        nested = [directed_parts(m, k, relation) for m, k in zip(mechanism, steps, strict=True)]
-    else:
-        mechanism, steps = without_noops(mechanism, counts_of(steps))
-        nested = [_direct(part, count, relation) for part, count in mechanism.apart(steps)]
-    return nested[0] if len(nested) == 1 else _joined(nested)
+    runs = _flat(mechanism, steps)
+    nested: list[list[Parts]] = []
+    for part, count in runs:
+        if not bounded_range.is_range(part):
+            part, count = without_noops(part, counts_of(count))
+            nested += [_direct(one, each, relation) for one, each in part.apart(count)]
+    # Runs of exponential mechanisms cost less together than each by its own pair, wherever they stand.
+    ranges = [(part, counts_of(count)) for part, count in runs if bounded_range.is_range(part)]
+    if ranges:
+        together = bounded_range.together(ranges) if known is None else [bounded_range.block(*ranges[0])]
+        nested += [_direct(one, each, relation) for one, each in together]
+    return _joined(nested)
 
 
 def _joined(nested: list[list[Parts]]) -> list[Parts]:
@@ -158,6 +167,13 @@ def _joined(nested: list[list[Parts]]) -> list[Parts]:
     count = max(len(directions) for directions in nested)
     # A symmetric mechanism has a single direction, which stands for all of them.
     return [_gather(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
+
+
+def _flat(mechanism: Any, steps: Any) -> list[tuple[Mechanism, Any]]:
+    """Returns the mechanisms of tuples within tuples, with their counts."""
+    if not isinstance(mechanism, (tuple, list)):
+        return [(mechanism, steps)]
+    return [run for part, count in zip(mechanism, steps, strict=True) for run in _flat(part, count)]
 
 
 def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -414,29 +413,35 @@ def improve(
     """
     aim = goal_of(config, Given(*map(np.float64, given)), ends)
 
-    def run_search(tolerance: float, start: Any, slope: Any, is_slope: bool, gap: float) -> State:
+    def run_search(bracket: Callable[..., Bounds], start: Any, slope: Any, is_slope: bool) -> State:
         def bounds_at(value: Any) -> Bounds:
-            return certified.answer(*compose(value), given.question_of(config.budget), config.relation, gap)
+            return bracket(*compose(value), given.question_of(config.budget), config.relation)
 
-        finer = replace(aim, tolerance=tolerance)
-        return search_by_calls(bounds_at, finer, np.float64(start), np.float64(slope), np.bool_(is_slope))
+        return search_by_calls(bounds_at, aim, np.float64(start), np.float64(slope), np.bool_(is_slope))
 
-    # Before two settings tell, log delta has a slope of about -20 in u. First to within 5e-5 in u, by bounds
-    # on delta of a relative gap of 2e-4; then by bounds that blur the setting by a fifth of the tolerance, as they need
-    # room to refute within it, but of a gap of no less than 1e-9. Sound for any numbers.
-    steepness = float(aim.steepness())
-    slope = -20.0 * steepness if aim.scale is None else -0.5
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", prv.ToleranceWarning)
-        rough = run_search(max(5e-5, config.tolerance), start, slope, False, 2e-4)
-        found = rough.found
-        if np.isfinite(found.setting):
-            gap = float(np.clip(-0.2 * config.tolerance * rough.slope / max(steepness, 1e-3), 1e-9, 2e-4))
-            finer = run_search(aim.tolerance, found.setting, rough.slope, True, gap).found
-            found = finer if np.isfinite(finer.setting) else found
+    def better_than(before: Calibrated, found: Found) -> Calibrated:
         result = leave_scope(_grade(aim, found))
         worse = not result.satisfied or (result.value > before.value if aim.rises else result.value < before.value)
         return before if result.status == Status.UNKNOWN or (before.satisfied and worse) else result
+
+    # Before two settings tell, log delta has a slope of about -20 in u. One mesh, of which one program is compiled, is
+    # mostly all that is needed. If not, bounds blur the setting by a fifth of the tolerance, as they need room to
+    # refute within it, but have a gap of no less than 1e-9. Sound for any numbers.
+    mesh = 2**13
+    steepness = float(aim.steepness())
+    slope = -20.0 * steepness if aim.scale is None else -0.5
+    rough = run_search(functools.partial(prv.accountant.answer, points=mesh), start, slope, False)
+    result = better_than(before, rough.found)
+    # Distance from the best, in u, at which finer meshes, each of them a program to compile, are not worth their while.
+    near = max(10 * config.tolerance, 1e-5)
+    is_near = rough.found.setting < np.inf and not aim.whole and rough.found.distance <= near
+    if result.status in (Status.LOOSE, Status.UNKNOWN) and not is_near:
+        gap = float(np.clip(-0.2 * config.tolerance * rough.slope / max(steepness, 1e-3), 1e-9, 2e-4))
+        is_found = bool(np.isfinite(rough.found.setting))
+        begin = rough.found.setting if is_found else start
+        finer = run_search(functools.partial(certified.answer, tolerance=gap), begin, rough.slope, is_found).found
+        result = better_than(result, finer) if np.isfinite(finer.setting) else result
+    return result
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -481,8 +486,8 @@ class Given(NamedTuple):
 
 
 ENDS: dict[str, tuple[float, float]] = {
-    # The least noise costs an epsilon of 5,000 a full step, the largest suits delta = 1e-15.
-    "noise_multiplier": (float(np.log(1e-2)), float(np.log(1e15))),
+    # The least noise costs an epsilon of 5e11 a full step, the largest suits delta = 1e-15.
+    "noise_multiplier": (float(np.log(1e-6)), float(np.log(1e15))),
     "sampling_rate": (0.0, float(-np.log(1e-12))),
     "steps": (float(-np.log(MOST_STEPS)), 0.0),
 }

@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -54,6 +55,7 @@ from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import as_it_is, compiled, lower_bound
 from jaxacct.numerics.root_search import bisect, least_by_secants
+from jaxacct.prv.accountant import ToleranceWarning
 from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_COUNT
 
@@ -372,12 +374,17 @@ def _settle(
     """Returns a concrete result: by the mesh where the exact accountant fell short. Raises where nothing satisfies."""
     result = leave_scope(result)
     unknown, budgeted = config.unknown, config.budget.name
-    if result.status in (Status.LOOSE, Status.UNKNOWN):
-        result = improve(config, compose, result, float(start), given, ends)
-    if result.status in (Status.UNKNOWN, Status.INFEASIBLE) and unknown == "noise_multiplier":
-        result = _of_everyone(config, compose, result, given)
-    if result.status == Status.LOOSE:
-        result = _prove_optimal(config, compose, result, given)
+    with warnings.catch_warnings():
+        # Brackets of settings that are only tried are the search's own concern.
+        warnings.simplefilter("ignore", ToleranceWarning)
+        is_rough = result.status in (Status.LOOSE, Status.UNKNOWN)
+        if is_rough:
+            result = improve(config, compose, result, float(start), given, ends)
+        if result.status in (Status.UNKNOWN, Status.INFEASIBLE) and unknown == "noise_multiplier":
+            result = _of_everyone(config, compose, result, given)
+        # The mesh has tried to refute the next one already; numbers of steps alone have neighbours.
+        if result.status == Status.LOOSE and (unknown == "steps" or not is_rough):
+            result = _prove_optimal(config, compose, result, given)
     if result.status == Status.INFEASIBLE:
         end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-ends[1]):.3g}"}.get(
             unknown, f"a {unknown.replace('_', ' ')} of {math.exp(ends[1]):.3g}"
@@ -556,7 +563,9 @@ def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float
     first = real(-math.log(min(max(guess, 1.0), MOST_COUNT)))
     # Log delta typically falls by 8 for each unit of u, which is minus the logarithm of the runs. Sound for any number.
     slope = real(-8.0 * float(aim.steepness()))
-    state = search_by_calls(lambda value: delta_at(int(value)), aim, first, slope, np.bool_(False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ToleranceWarning)
+        state = search_by_calls(lambda value: delta_at(int(value)), aim, first, slope, np.bool_(False))
     return int(state.found.value) if math.isfinite(float(state.found.setting)) else 0
 
 
@@ -773,7 +782,9 @@ def _noise_by_secants(
     tried: dict[float, Bounds] = {}
 
     def cost(log_noise: float) -> float:
-        tried[log_noise] = certified.epsilon(*run(math.exp(log_noise)), delta, relation=relation)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ToleranceWarning)
+            tried[log_noise] = certified.epsilon(*run(math.exp(log_noise)), delta, relation=relation)
         return float(tried[log_noise].upper) / epsilon
 
     found = least_by_secants(cost, math.log(start), close=close, rounds=rounds)

@@ -409,10 +409,12 @@ class ExponentialMechanism(ByEpsilon):
     relation asked for. It has no direction: losses in [t - epsilon, t] are, the other way round, in [-t, epsilon - t].
 
     Formal guarantee: the pair dominates one run, tightly, and so dominates adaptive compositions. Of many runs it is
-    not tight (:class:`.BoundedRangePair`), by a factor of up to (4/3)^(1/2) in epsilon. For many runs of one such
-    mechanism, alone, :func:`jaxacct.epsilon` answers by their optimal composition
-    (:func:`jaxacct.convert.bounded_range_to_epsilon`), within less than a per cent. :mod:`jaxacct.rdp` uses the
-    mechanism's own divergences, and is asked as well where one is composed with others.
+    not tight (:class:`.BoundedRangePair`), by a factor of up to (4/3)^(1/2) in epsilon. So every accountant of pairs
+    takes runs of equal epsilon together, wherever they stand, in blocks of up to 128
+    (:mod:`jaxacct.mechanisms.bounded_range`): the pair of a block is that of its worst adaptive composition, within
+    less than a per cent of epsilon (:func:`jaxacct.convert.bounded_range_to_epsilon`). Runs of different epsilons, and
+    of epsilons above 16, have their own pairs. :mod:`jaxacct.rdp` uses the mechanism's own divergences;
+    :func:`jaxacct.epsilon` and :func:`jaxacct.delta` take its bound where it is less, and then know nothing from below.
 
     Source: Dong, Durfee and Rogers (2020), "Optimal differential privacy composition for exponential mechanisms",
     Definition 4.1 and Lemma 4.2; Rényi divergences, Cesar and Rogers (2021), "Bounding, concentrating, and truncating".

@@ -63,6 +63,7 @@ class Arithmetic:
             of magnitudes (:func:`jaxacct.prv.compose.transform_error`). Too few would break a bound.
         is_certified: whether the errors of functions are known to be as stated, so that there are bounds and not
             estimates.
+        has_quick_loops: whether a loop of 10^8 operations takes less than a second. No bound depends on it.
         leaves_out_rare: whether an integral leaves out rare losses, which makes programs twice as long. No bound
             depends on it.
     """
@@ -75,6 +76,7 @@ class Arithmetic:
     of_close: float = 0.0
     of_level: float = 12.0
     is_certified: bool = True
+    has_quick_loops: bool = True
     leaves_out_rare: bool = False
 
     @property
@@ -97,7 +99,7 @@ FLOAT64 = Arithmetic("float64", 2.0**-53, 36.0, 10.0, 600.0, leaves_out_rare=Tru
 """IEEE 754's double, with the functions' errors that :mod:`jaxacct.numerics.elementary` asks for: four units in the
 last place. Bounds rest on its numbers."""
 
-PAIR = Arithmetic("pair", 2.0**-44, 36.0, 10.0, 600.0, of_close=1.0, of_level=2.5)
+PAIR = Arithmetic("pair", 2.0**-44, 36.0, 10.0, 600.0, of_close=1.0, of_level=2.5, has_quick_loops=False)
 """Pairs of float32: sums of two float32 numbers with an exponent of their own beside them, so with a wider range than
 float64's. Bounds rest on its numbers."""
 

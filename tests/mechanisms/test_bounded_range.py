@@ -67,7 +67,7 @@ def test_rényi_curves_are_those_of_the_worst_two_losses(epsilon):
 def test_two_runs_are_those_of_the_best_adversary(span, x):
     bounds, worst = bounded_range_to_delta(span, 2, x), two_runs(x, span)
     assert bounds.lower <= worst <= bounds.upper <= worst * (1 + 2e-3)
-    assert bounds.upper <= ja.prv.delta(ja.ExponentialMechanism(span), 2, x).upper
+    assert worst <= ja.prv.delta(ja.ExponentialMechanism(span), 2, x).upper <= bounds.upper * (1 + 1e-4)
 
 
 @pytest.mark.exhaustive
@@ -94,21 +94,88 @@ def test_epsilon_and_delta_invert_each_other_below_rényi(span, steps, delta):
     assert bounds.gap < 1e-2
     assert bounded_range_to_delta(span, steps, bounds.upper).upper <= delta * (1 + 1e-9)
     assert bounded_range_to_delta(span, steps, bounds.lower * (1 - 1e-9)).lower >= delta * (1 - 1e-6)
-    assert ja.epsilon(ja.ExponentialMechanism(span), steps, delta).upper == bounds.upper
+    assert bounds.lower <= ja.epsilon(ja.ExponentialMechanism(span), steps, delta).upper <= bounds.upper * (1 + 1e-3)
+
+
+def test_beside_others_blocks_cost_less_than_curves():
+    run = (ja.ExponentialMechanism(0.1), ja.Gaussian(20.0)), (100, 10)
+    found, mesh = ja.epsilon(*run, 1e-6), ja.prv.epsilon(*run, 1e-6)
+    assert mesh.lower <= found.upper < 0.95 * ja.rdp.epsilon(*run, 1e-6)
+    assert found.lower <= mesh.upper
+
+
+def test_many_different_ranges_cost_no_more_than_curves_say():
+    """Of these each has its own pair alone; where curves prove less it is the estimate, and nothing from below."""
+    run = ja.ExponentialMechanism(np.linspace(0.5, 0.8, 40)), np.ones(40)
+    found = ja.epsilon(*run, 1e-6)
+    assert found.estimate == found.upper == ja.rdp.epsilon(*run, 1e-6)
+    assert found.lower == 0
+    assert not found.converged
+
+
+E, DELTA = ja.ExponentialMechanism, 1e-6
+
+SPELLINGS = {
+    "its own tolerance": lambda e, k: ja.epsilon(E(e), k, DELTA, tolerance=1e-3),
+    "points": lambda e, k: ja.epsilon(E(e), k, DELTA, points=1024),
+    "float64": lambda e, k: ja.epsilon(E(e), k, DELTA, arithmetic="float64"),
+    "relation": lambda e, k: ja.epsilon(E(e), k, DELTA, relation="replace"),
+    "an array of one": lambda e, k: ja.epsilon(E(np.array([e])), np.array([k]), DELTA),
+    "an array of equals": lambda e, k: ja.epsilon(E(np.full(k, e)), np.ones(k), DELTA),
+    "a tuple of one": lambda e, k: ja.epsilon((E(e),), (k,), DELTA),
+    "a tuple of equals": lambda e, k: ja.epsilon((E(e), E(e)), (k - 3, 3), DELTA),
+    "a tuple of arrays": lambda e, k: ja.epsilon((E(e), E(np.array([e, e]))), (k - 3, np.array([1, 2])), DELTA),
+    "beside nothing": lambda e, k: ja.epsilon((E(0.0), E(e), ja.Gaussian(np.inf)), (9, k, 4), DELTA),
+    "saddlepoint": lambda e, k: ja.saddlepoint.epsilon(E(e), k, DELTA),
+    "curve": lambda e, k: jax.tree.map(lambda leaf: leaf[0], ja.curve(E(e), k, deltas=[DELTA])),
+    "a traced delta": lambda e, k: jax.jit(lambda at: ja.epsilon(E(e), k, at))(DELTA),
+}
+
+
+@pytest.mark.parametrize(("span", "steps"), [(0.8, 40)])
+def test_one_number_by_every_spelling(span, steps):
+    """No option, and no way to write the composition, decides which theorem bounds it."""
+    told, best = ja.epsilon(E(span), steps, DELTA), bounded_range_to_epsilon(span, steps, DELTA)
+    assert best.lower <= told.upper <= best.upper * (1 + 1e-3)
+    assert told.converged
+    for name, asked in SPELLINGS.items():
+        found = asked(span, steps)
+        assert found.converged, name
+        assert found.estimate == pytest.approx(told.estimate, rel=1e-7), name
+        assert told.lower <= found.upper * (1 + 1e-7), name
+        assert found.lower <= told.upper * (1 + 1e-7), name
 
 
 @pytest.mark.exhaustive
-def test_beside_others_the_less_of_pairs_and_curves_counts():
-    run = (ja.ExponentialMechanism(0.1), ja.ZeroConcentratedDP(0.0), ja.Gaussian(20.0)), (100, 1, 10)
-    pairs = (run[0][0], run[0][2]), (100, 10)
-    found = ja.epsilon(*pairs, 1e-6)
-    assert found.lower <= found.upper == ja.rdp.epsilon(*pairs, 1e-6) < ja.prv.epsilon(*pairs, 1e-6).lower
-    assert ja.epsilon(*run, 1e-6).upper == pytest.approx(float(found.upper), rel=1e-9)
+@pytest.mark.parametrize("span", [0.02, 0.8, 4.0])
+def test_one_number_traced_too(span):
+    traced = jax.jit(jax.vmap(lambda e, k: ja.epsilon(E(e), k, DELTA), in_axes=(None, 0)))
+    rows = jax.jit(lambda e, k: ja.epsilon(E(e), k, DELTA))
+    steps = np.array([1, 2, 40, 300])
+    with jax.enable_x64(True):
+        found = traced(np.float64(span), steps)
+        halves = [rows(np.full(2, span), np.array([k - k // 2, k // 2])) for k in steps.tolist()]
+    for i, k in enumerate(steps.tolist()):
+        told, mesh = ja.epsilon(E(span), k, DELTA), ja.prv.epsilon(E(span), k, DELTA)
+        ends = [(told.lower, told.upper), (mesh.lower, mesh.upper), (found.lower[i], found.upper[i])]
+        ends.append((halves[i].lower, halves[i].upper))
+        assert max(low for low, _ in ends) <= min(high for _, high in ends) * (1 + 1e-7), (k, ends)
+        assert max(high for _, high in ends) <= min(high for _, high in ends) * (1 + 2e-3), (k, ends)
 
 
-def test_alone_is_alone_in_a_tuple_too():
-    run = ja.ExponentialMechanism(0.5), 10
-    assert ja.epsilon(run[:1], run[1:], 1e-6).upper == ja.epsilon(*run, 1e-6).upper
+@pytest.mark.parametrize(("span", "steps"), [(0.5, 2), (0.8, 40), (3.0, 7), (0.05, 128)])
+def test_what_is_attained_is_below(span, steps):
+    """All runs with one t attain their delta; wherever it is asked for, the block's is no less, and not much more."""
+    epsilons = np.linspace(0.1, 0.9, 3) * ja.epsilon(E(span), steps, 1e-6).upper
+    upper = ja.curve(E(span), steps, epsilons=epsilons).upper
+    t = span * np.arange(1, 256)[:, None] / 256
+    high = -np.expm1(t - span) / -math.expm1(-span)
+    k = np.arange(steps + 1)
+    logs = np.array([math.lgamma(i + 1) for i in range(steps + 1)])
+    mass = np.exp(logs[-1] - logs - logs[::-1] + (steps - k) * np.log(high) + k * np.log1p(-high))
+    for at, bound in zip(epsilons, upper, strict=True):
+        attained = np.max(np.sum(mass * -np.expm1(np.minimum(at - (steps * t - k * span), 0.0)), axis=1))
+        assert attained * (1 - 1e-9) <= bound <= 1.25 * attained
 
 
 def test_ends():
@@ -116,7 +183,7 @@ def test_ends():
     assert ja.epsilon(ja.ExponentialMechanism(0.5), 3, 0.0).upper == pytest.approx(1.5, rel=1e-9)
     assert ja.epsilon(ja.ExponentialMechanism(0.0), 3, 1e-6).upper == 0.0
     assert ja.epsilon(ja.ExponentialMechanism(0.01), 5000, 1e-6).upper < 5
-    assert ja.delta(ja.ExponentialMechanism(0.5), 2, 0.0).upper == bounded_range_to_delta(0.5, 2, 0.0).upper
+    assert ja.delta(ja.ExponentialMechanism(0.5), 2, 0.0).upper <= bounded_range_to_delta(0.5, 2, 0.0).upper
     assert ja.delta(ja.ExponentialMechanism(0.5), 2, math.inf).upper == 0.0
     for wrong in (lambda: bounded_range_to_delta(-1.0, 3, 1.0), lambda: bounded_range_to_delta(1.0, 3000, 1.0)):
         with pytest.raises(ValueError, match="give"):
