@@ -378,7 +378,12 @@ CONVERSIONS = convert.METHODS
 """Names of the methods that convert a Rényi curve to epsilon or delta."""
 
 
-@in_float64(by_programs=True)
+def _is_below_one(delta: Array) -> Array:
+    """Returns whether a delta says anything."""
+    return delta < 1
+
+
+@in_float64(by_programs=True, known=jnp.isfinite)
 def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
     """Returns the Rényi divergence of one run of a mechanism at each order, rounded up.
 
@@ -412,7 +417,7 @@ def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_
     return compose(mechanism, 1, orders, relation)
 
 
-@in_float64(by_programs=True)
+@in_float64(by_programs=True, known=jnp.isfinite)
 def composed_curve(
     mechanism: Mechanisms, steps: Steps, orders: Orders, *, relation: Relation = "add_or_remove"
 ) -> Float[Array, " orders"]:
@@ -438,7 +443,7 @@ def composed_curve(
     return compose(mechanism, steps, orders, relation)
 
 
-@in_float64(by_programs=True)
+@in_float64(by_programs=True, known=jnp.isfinite)
 def epsilon(
     mechanism: Mechanisms,
     steps: Steps,
@@ -486,7 +491,7 @@ def epsilon(
     return _least(mechanism, steps, delta, tried, relation, ToEpsilon(conversion), between)
 
 
-@in_float64(by_programs=True)
+@in_float64(by_programs=True, known=_is_below_one)
 def delta(
     mechanism: Mechanisms,
     steps: Steps,
