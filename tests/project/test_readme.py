@@ -15,7 +15,7 @@ PAGES = {
     "docs/your-own-loop.md": 3,
     "docs/what-can-go-wrong.md": 4,
     "docs/units.md": 3,
-    "docs/accountants.md": 2,
+    "docs/accountants.md": 4,
     "docs/correlated-noise.md": 1,
     "docs/stop-and-resume.md": 2,
     "docs/statistics.md": 2,
