@@ -70,8 +70,8 @@ def epsilon(
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace. ``estimate`` is that
         of :mod:`jaxacct.saddlepoint` where it has converged, exact to about ten digits; so are derivatives, elsewhere
-        differences of :mod:`jaxacct.prv`, right to about four digits. In a batch on a CPU each setting takes its own route; other devices take both for all: call
-        :mod:`jaxacct.saddlepoint` there.
+        differences of :mod:`jaxacct.prv`, right to about four digits. In a batch on a CPU each setting takes its own
+        route; other devices take both for all: call :mod:`jaxacct.saddlepoint` there.
 
     Formal guarantee: ``lower <= epsilon <= upper`` for the tight epsilon of the product of the dominating pairs, hence
     ``upper`` holds for the mechanisms composed adaptively with parameters fixed beforehand, under the given relation

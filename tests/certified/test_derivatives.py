@@ -1,4 +1,4 @@
-"""Derivatives of every verb, however they are asked for: those of differences of eager answers, or an error in words."""
+"""Derivatives of every verb, however they are asked for: those of differences of answers, or an error in words."""
 
 import itertools
 from typing import Any, NamedTuple
