@@ -156,7 +156,13 @@ def _tangent_of(leaf: Any, move: Any, slopes: Iterator[Any]) -> Any:
     """Returns the tangent of a leaf of a result, in the type that JAX wants; whole numbers have none."""
     if not is_real(leaf):
         return np.zeros(np.shape(leaf), jax.dtypes.float0)
-    return jnp.tensordot(move, next(slopes), 1)
+    return _move(move, next(slopes))
+
+
+@jax.jit
+def _move(moves: Array, slopes: Array) -> Array:
+    """Returns the sum over the numbers of moves (n,) times slopes (n, ...): one program, as its transpose is."""
+    return jnp.sum(moves.reshape(moves.shape + (1,) * (slopes.ndim - 1)) * slopes, axis=0)
 
 
 def of_first_order(leaves: Any, name: str) -> Any:

@@ -132,7 +132,7 @@ def in_float64(
     if function is None:
         return functools.partial(in_float64, by_programs=by_programs, safe=safe, known=known)
     as_it_is = within_scope(by_programs=by_programs)(function)
-    names = tuple(inspect.signature(function).parameters)
+    names = tuple(inspect.signature(function).parameters) if known is not None else ()
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:

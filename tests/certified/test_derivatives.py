@@ -12,6 +12,9 @@ from helpers.mechanisms import P, Q
 import jaxacct as ja
 from jaxacct import prv, rdp, saddlepoint
 
+pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
+"""With float64 off JAX says so of each sum of float64 numbers that it transposes."""
+
 DELTA, EPSILON = 1e-5, 0.7
 
 WAYS = {
@@ -120,7 +123,7 @@ def test_batches_of_numpy_numbers_have_derivatives(name, x64):
 
 
 def test_where_the_exact_accountant_has_none_derivatives_are_the_meshs():
-    laplace = CASES["ja.epsilon, Laplace"]
+    laplace = Case(lambda b: ja.epsilon(ja.Laplace(b), 7, DELTA, points=512).upper, (4.0, 6.0))
     agree(WAYS["grad"](laplace.verb, laplace.at), laplace, "grad")
 
 
