@@ -52,6 +52,7 @@ from jaxacct.mechanisms.mechanism import (
     sequence,
 )
 from jaxacct.numerics.arithmetic import roundoff, scale_error
+from jaxacct.numerics.derivatives import is_below_one
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement
 from jaxacct.numerics.vmapped_loops import stack
 
@@ -378,11 +379,6 @@ CONVERSIONS = convert.METHODS
 """Names of the methods that convert a Rényi curve to epsilon or delta."""
 
 
-def _is_below_one(delta: Array) -> Array:
-    """Returns whether a delta says anything."""
-    return delta < 1
-
-
 @in_float64(by_programs=True, known=jnp.isfinite)
 def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
     """Returns the Rényi divergence of one run of a mechanism at each order, rounded up.
@@ -491,7 +487,7 @@ def epsilon(
     return _least(mechanism, steps, delta, tried, relation, ToEpsilon(conversion), between)
 
 
-@in_float64(by_programs=True, known=_is_below_one)
+@in_float64(by_programs=True, known=is_below_one)
 def delta(
     mechanism: Mechanisms,
     steps: Steps,

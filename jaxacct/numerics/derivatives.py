@@ -35,6 +35,11 @@ def step_of_differences() -> float:
     return min(step * math.cbrt(scale_error(1.0)), widest)
 
 
+def is_below_one(delta: Any) -> Any:
+    """Returns whether a delta says anything: a :data:`Known`."""
+    return delta < 1
+
+
 def is_real(leaf: Any) -> bool:
     """Returns whether a number or an array has derivatives at all: whole numbers and booleans have none."""
     return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
