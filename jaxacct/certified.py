@@ -469,22 +469,11 @@ def _traced_jvp(asked: Asked, points: int | None, primals: Any, tangents: Any) -
             found = _narrow(asked, None, exact, leaves)
         elif is_concrete(exact, at, leaves):
             found, at = jax.device_put(_with_differences(asked, points, tuple(moving), (exact, at), leaves))
-            _check_slopes(found, at)
         else:
             static = asked, points, tuple(moving)
             narrowed = one_by_one(_with_differences, *static, settled=_is_known, result=(exact, at))
             found, at = narrowed((exact, at), leaves)
     return found, saddlepoint.accountant.move_by(found, at, [moves[i] for i in moving])
-
-
-def _check_slopes(found: Bounds, slopes: list[Any]) -> None:
-    """Raises ValueError where an answer is known, and a derivative of it is not."""
-    if np.isfinite(found.upper) and any(np.any(np.isnan(slope)) for slope in slopes):
-        raise ValueError(
-            "the derivative in one of the numbers is not known, though the answer is: one that has to be whole "
-            "(batches, participations, queries), or masses that have to sum to 1, do not move alone. Take differences "
-            "of answers instead."
-        )
 
 
 def _is_known(given: tuple[Bounds, list[Any]], leaves: Any) -> Any:

@@ -55,7 +55,8 @@ def differences(
     """Returns a function's value and, for each real leaf of it, its slopes (n, ...) in the n numbers that move.
 
     Numbers move by a small share of themselves, counts by one. The slope is one-sided where the function says nothing
-    on one side, as at the end of a range, and NaN where it says nothing on both. It is called in the float64 scope.
+    on one side, as at the end of a range. Where it says nothing on either, but here, it raises ValueError for concrete
+    numbers, and is NaN for traced ones. It is called in the float64 scope.
 
     Args:
         function: function of the list of leaves, to a pytree of arrays.
@@ -102,6 +103,12 @@ def differences(
         is_any = (is_down | is_up) & wide(says[:1])
         return library.where(is_any, rise / library.where(is_any, run, 1.0), library.nan)
 
+    if concrete and np.any(says[:1] & ~(says[1 : 1 + count] | says[1 + count :])):
+        raise ValueError(
+            "the derivative in one of the numbers is not known, though the answer is: one that has to be whole "
+            "(batches, participations, queries), or masses that have to sum to 1, do not move alone. Take differences "
+            "of answers instead."
+        )
     with np.errstate(invalid="ignore"):
         slopes = [slope(leaf) for leaf in jax.tree.leaves(found) if is_real(leaf)]
     return jax.tree.map(lambda leaf: leaf[0], found), slopes

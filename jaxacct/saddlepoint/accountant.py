@@ -431,7 +431,7 @@ def _move(slopes: list[Array], moves: list[Array]) -> Array:
     One program, as otherwise every operation and its transpose would be compiled by itself.
     """
     each = [jnp.sum(slope * jnp.asarray(move, slope.dtype)) for slope, move in zip(slopes, moves, strict=True)]
-    return jnp.sum(jnp.stack(each))
+    return jnp.sum(jnp.stack(each)) if each else jnp.zeros(())
 
 
 def _slopes(question: Question, answer: Any, by_leaves: list[Any], by_epsilon: Any) -> list[Any]:
