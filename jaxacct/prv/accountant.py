@@ -48,7 +48,7 @@ from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
-from jaxacct.numerics.derivatives import by_slopes, differences, is_real
+from jaxacct.numerics.derivatives import Known, by_slopes, differences, is_real
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
@@ -728,9 +728,9 @@ def _in_trace(mechanism: Any, steps: Any, question: Question, relation: Relation
     def value_of(leaves: list[Any]) -> Answer:
         if not is_concrete(leaves):
             return _answer_leaves(static, leaves)
-        *run, question = jax.tree.unflatten(structure, leaves)
-        check_asked(*run, question)
-        return leave_scope(at_points(directed_parts(*run, relation), question, points))
+        mechanism, steps, question = jax.tree.unflatten(structure, leaves)
+        check_asked(mechanism, steps, question)
+        return leave_scope(at_points(directed_parts(mechanism, steps, relation), question, points))
 
     def slopes_of(leaves: list[Any], moving: tuple[int, ...]) -> Any:
         if is_concrete(leaves):
@@ -745,15 +745,16 @@ Static = tuple[Any, Relation, int]
 """What a program of traced numbers is made for: the structure of the arguments, the relation, the lattice's size."""
 
 
-def _says(worst: float) -> Callable[[Answer], Any]:
-    """Returns whether an answer says more than the worst one."""
+def _says(worst: float) -> Known:
+    """Returns a function that tells whether an answer says more than the worst one."""
     return lambda answer: answer[0].upper < worst
 
 
 def _of_leaves(static: Static, leaves: list[Any]) -> Answer:
     structure, relation, points = static
-    *run, question = jax.tree.unflatten(structure, leaves)
-    return answer_in_trace(directed_parts(*run, relation), question.at(as_float64(question.value)), points)
+    mechanism, steps, question = jax.tree.unflatten(structure, leaves)
+    question = question.at(as_float64(question.value))
+    return answer_in_trace(directed_parts(mechanism, steps, relation), question, points)
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
