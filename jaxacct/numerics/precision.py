@@ -141,7 +141,7 @@ def in_float64(
             return as_it_is(*args, **kwargs)
         if concrete:
             return _on_host(scoped, args, kwargs) if platform() == "tpu" else as_it_is(*args, **kwargs)
-        leaves, structure = jax.tree.flatten(settled((args, kwargs)))
+        leaves, structure = jax.tree.flatten(settle((args, kwargs)))
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         fixed = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)
         moving = [leaf for leaf, move in zip(leaves, moves, strict=True) if move]
@@ -150,15 +150,15 @@ def in_float64(
         with context:
             if known is None:
                 return _call(function, safe, structure, moves, fixed, moving)
-            placed = [_marked(arg, name) for name, arg in zip(names, args, strict=False)]
-            marks = jax.tree.leaves((placed, {name: _marked(arg, name) for name, arg in kwargs.items()}))
+            placed = [_mark(arg, name) for name, arg in zip(names, args, strict=False)]
+            marks = jax.tree.leaves((placed, {name: _mark(arg, name) for name, arg in kwargs.items()}))
             counts = tuple(mark for mark, move in zip(marks, moves, strict=True) if move)
             call = functools.partial(_call, function, safe, structure, moves, fixed)
             slopes = functools.partial(_slopes, function, safe, structure, moves, fixed, counts, known)
 
             def value_of(moving: list[Any]) -> Any:
                 # Concrete within a derivative, they take the programs of eager calls.
-                return _applied(scoped, structure, moves, fixed, moving) if is_concrete(moving) else call(moving)
+                return _apply(scoped, structure, moves, fixed, moving) if is_concrete(moving) else call(moving)
 
             def slopes_of(moving: list[Any], which: tuple[int, ...]) -> Any:
                 concrete = is_concrete(moving)
@@ -170,18 +170,20 @@ def in_float64(
     return scoped
 
 
-def _marked(argument: Any, name: str) -> list[bool]:
+def _mark(argument: Any, name: str) -> list[bool]:
     """Returns, for each leaf of an argument of this name, whether it counts runs."""
     return [name == "steps"] * len(jax.tree.leaves(argument))
 
 
-def settled(tree: Tree) -> Tree:
+def settle(tree: Tree) -> Tree:
     """Returns ``tree`` ready to enter the scope: its tracers' numbers have the types that the tracers say.
 
     Where float64 is off JAX maps and differentiates float64 numbers of NumPy as float32, but converts them with the
     first operation only. Within the scope that would see float64, beside tangents of float32.
     """
-    if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64 or is_concrete(tree):
+    if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
+        return tree
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
         return tree
     return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if isinstance(leaf, jax.core.Tracer) else leaf, tree)
 
@@ -210,7 +212,7 @@ class _Known:
         return isinstance(other, _Known) and self.key == other.key
 
 
-def _applied(
+def _apply(
     function: Callable[..., Any], structure: Any, moves: tuple[bool, ...], fixed: tuple[_Known, ...], moving: list[Any]
 ) -> Any:
     """Returns a function's result; of its arguments' leaves some are known, and the others move."""
@@ -230,7 +232,7 @@ def _call(
     moving: list[Any],
 ) -> Any:
     """Returns the result of a function for its platform."""
-    return by_platform(functools.partial(_applied, function, structure, moves, fixed), moving, safe=safe)
+    return by_platform(functools.partial(_apply, function, structure, moves, fixed), moving, safe=safe)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6, 7), inline=True)
@@ -246,7 +248,7 @@ def _slopes(
     moving: list[Any],
 ) -> Any:
     """Returns the result of a function for its platform, and its slopes."""
-    run = functools.partial(_applied, function, structure, moves, fixed)
+    run = functools.partial(_apply, function, structure, moves, fixed)
     return by_platform(
         lambda moving: differences(run, moving, which, counts, known),
         moving,
@@ -290,7 +292,7 @@ def within_scope(function: Any = None, *, by_programs: bool = False) -> Any:
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = settled((args, kwargs))
+        args, kwargs = settle((args, kwargs))
         with scope(by_programs=by_programs):
             return function(*args, **kwargs)
 

@@ -742,7 +742,7 @@ def _in_trace(mechanism: Any, steps: Any, question: Question, relation: Relation
 
 
 Static = tuple[Any, Relation, int]
-"""What a program of traced numbers is made for: the structure of the arguments, the relation, the lattice's size."""
+"""The static part of a program of traced numbers: the structure of the arguments, the relation, the lattice's size."""
 
 
 def _says(worst: float) -> Known:
