@@ -136,10 +136,10 @@ def in_float64(
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
-        concrete = is_concrete(args, kwargs)
-        if is_decided() and (concrete or known is None):
+        decided = is_decided()
+        if decided and (known is None or is_concrete(args, kwargs)):
             return as_it_is(*args, **kwargs)
-        if concrete:
+        if not decided and is_concrete(args, kwargs):
             return _on_host(scoped, args, kwargs) if platform() == "tpu" else as_it_is(*args, **kwargs)
         leaves, structure = jax.tree.flatten(settle((args, kwargs)))
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
@@ -182,8 +182,6 @@ def settle(tree: Tree) -> Tree:
     first operation only. Within the scope that would see float64, beside tangents of float32.
     """
     if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
-        return tree
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
         return tree
     return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if isinstance(leaf, jax.core.Tracer) else leaf, tree)
 
@@ -292,7 +290,8 @@ def within_scope(function: Any = None, *, by_programs: bool = False) -> Any:
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = settle((args, kwargs))
+        if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64 and not is_concrete(args, kwargs):
+            args, kwargs = settle((args, kwargs))
         with scope(by_programs=by_programs):
             return function(*args, **kwargs)
 

@@ -183,7 +183,8 @@ def ask(
 
 def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the answer; where arguments are out of range the bracket says nothing."""
-    leaves = settle(leaves)
+    if not is_concrete(leaves):
+        leaves = settle(leaves)
     # The scope begins outside of the primitive, which would round NumPy's float64 numbers to float32 on the way in.
     with scope(x64=asked.precision == "float64", by_programs=True):
         return leave_scope(_decide(asked, leaves)[0] if is_concrete(leaves) else _answer(asked, leaves))
