@@ -141,10 +141,11 @@ def in_float64(
             return as_it_is(*args, **kwargs)
         if not decided and is_concrete(args, kwargs):
             return _on_host(scoped, args, kwargs) if platform() == "tpu" else as_it_is(*args, **kwargs)
-        leaves, structure = jax.tree.flatten(settle((args, kwargs)))
+        leaves, structure = jax.tree.flatten((args, kwargs))
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         fixed = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)
-        moving = [leaf for leaf, move in zip(leaves, moves, strict=True) if move]
+        # As :func:`settle` does, outside the scope.
+        moving = [jnp.array(leaf, copy=True) for leaf, move in zip(leaves, moves, strict=True) if move]
         with float64_elsewhere():
             context = scope(by_programs=by_programs)
         with context:
