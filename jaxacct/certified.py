@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import ArrayLike
 
 from jaxacct import prv, saddlepoint, validation
@@ -32,6 +33,7 @@ from jaxacct.mechanisms.bounded_range import has_blocks, is_range
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, knows_both_ways, parts_of
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
+from jaxacct.numerics.derivatives import differences, is_real, of_first_order
 from jaxacct.numerics.precision import in_float64, is_concrete, leave_scope, scope, within_scope
 from jaxacct.numerics.programs import by_pairs, compiled, needs_pairs
 from jaxacct.numerics.vmapped_loops import one_by_one, stack, where_needed
@@ -69,9 +71,9 @@ def epsilon(
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace. ``estimate`` is that
-        of :mod:`jaxacct.saddlepoint` where it has converged, exact to about ten digits; so are derivatives, NaN
-        elsewhere. In a batch on a CPU each setting takes its own route; other devices take both for all: call
-        :mod:`jaxacct.saddlepoint` there.
+        of :mod:`jaxacct.saddlepoint` where it has converged, exact to about ten digits; so are derivatives, elsewhere
+        differences of :mod:`jaxacct.prv`, right to about four digits. In a batch on a CPU each setting takes its own
+        route; other devices take both for all: call :mod:`jaxacct.saddlepoint` there.
 
     Formal guarantee: ``lower <= epsilon <= upper`` for the tight epsilon of the product of the dominating pairs, hence
     ``upper`` holds for the mechanisms composed adaptively with parameters fixed beforehand, under the given relation
@@ -414,6 +416,10 @@ def _by_mesh(asked: Composition, found: Bounds | None) -> Bounds:
     return mesh if found is None else leave_scope(_judge(found.intersection(mesh), asked.gap))
 
 
+MESHES = 64
+"""Number of meshes of a batch that are composed side by side. Speed and memory only."""
+
+
 def is_settled(bounds: Bounds, tolerance: Any) -> Any:
     """Returns whether a bracket has converged, or is as narrow as is wanted."""
     return bounds.converged | (bounds.gap <= tolerance)
@@ -427,8 +433,6 @@ def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: floa
     asked, ``mesh(*run)``: once, if any bracket is not settled; never if ``mesh`` is None. In a traced batch it is asked
     for the lanes that are not settled alone: there the mesh may depend on ``run`` only.
     """
-    # Number of meshes of a batch that are composed side by side. Speed and memory only.
-    meshes = 64
     # A mesh costs far more than the exact accountant, so it is asked last and as seldom as possible.
     enough = leave_scope(_judge(exact, tolerance))
     if mesh is None or (is_concrete(enough) and np.all(enough.converged)):
@@ -439,7 +443,7 @@ def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: floa
 
     if is_concrete(enough):
         return both(enough, run)
-    return where_needed(jnp.logical_not(enough.converged), both, enough, enough, run, width=meshes)
+    return where_needed(jnp.logical_not(enough.converged), both, enough, enough, run, width=MESHES)
 
 
 @compiled
@@ -456,11 +460,59 @@ def _answer_traced(asked: Asked, points: int | None, leaves: tuple[Any, ...]) ->
     return _narrow(asked, points, unchecked(asked, leaves), leaves)
 
 
-@_answer_traced.defjvp
+@functools.partial(_answer_traced.defjvp, symbolic_zeros=True)
 def _traced_jvp(asked: Asked, points: int | None, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
-    # Derivatives are the exact accountant's: a mesh has none.
-    exact, tangent = jax.jvp(functools.partial(unchecked, asked), primals, tangents)
-    return _narrow(asked, points, exact, *primals), tangent
+    """Takes the exact accountant's derivatives, and where it has not converged the differences of the mesh."""
+    (leaves,), (moves,) = primals, tangents
+    moving = [i for i, move in enumerate(moves) if not isinstance(move, SymbolicZero) and is_real(leaves[i])]
+    exact, slopes = saddlepoint.accountant.with_slopes(asked, leaves)
+    at = [slopes[i] for i in moving]
+    with scope(by_programs=True):
+        if points is None:
+            found = _narrow(asked, None, exact, leaves)
+        elif is_concrete(exact, at, leaves):
+            found, at = jax.device_put(_with_differences(asked, points, tuple(moving), (exact, at), leaves))
+        else:
+            static = asked, points, tuple(moving)
+            narrowed = one_by_one(_with_differences, *static, settled=_is_known, result=(exact, at))
+            found, at = narrowed((exact, at), leaves)
+    return found, saddlepoint.accountant.move_by(found, at, [moves[i] for i in moving])
+
+
+def _is_known(given: tuple[Bounds, list[Any]], leaves: Any) -> Any:
+    """Returns whether the exact accountant has converged, and knows its derivatives, for all of a batch."""
+    exact, slopes = given
+    xp: Any = np if is_concrete(given) else jnp
+    return functools.reduce(lambda known, s: known & ~xp.any(xp.isnan(s)), slopes, xp.all(exact.converged))
+
+
+def _with_differences(
+    asked: Asked, points: int, moving: tuple[int, ...], given: tuple[Bounds, list[Any]], leaves: Sequence[Any]
+) -> tuple[Bounds, list[Any]]:
+    """Returns bracket and slopes, by a mesh and its differences where the exact accountant does not know them."""
+    mechanism, _, question = asked.arguments(leaves)
+    # The numbers of runs stand behind the mechanism's leaves, before the question's one.
+    first = len(jax.tree.leaves(mechanism))
+    counts = [first <= i < len(leaves) - 1 for i in range(len(leaves))]
+
+    def mesh(leaves: Any) -> Bounds:
+        return prv.accountant.answer(*asked.arguments(leaves), asked.relation, points=points)
+
+    def both(given: tuple[Bounds, list[Any]], leaves: Any) -> tuple[Bounds, list[Any]]:
+        exact, slopes = given
+        leaves = of_first_order(leaves, "jaxacct.epsilon")
+        found, rises = differences(mesh, leaves, moving, counts, lambda bounds: bounds.upper < question.worst)
+        ends = np.cumsum([np.size(leaves[i]) for i in moving])[:-1]
+        # Of the slopes of all three ends those of the estimate.
+        parts = [part.reshape(np.shape(leaves[i])) for part, i in zip(jnp.split(rises[1], ends), moving, strict=True)]
+        slopes = [jnp.where(exact.converged & ~jnp.isnan(s), s, new) for s, new in zip(slopes, parts, strict=True)]
+        return leave_scope((_judge(exact.intersection(found), question.tolerance), slopes))
+
+    known = _is_known(given, leaves)
+    if is_concrete(known):
+        return given if known else both(given, leaves)
+    start = leave_scope((_judge(given[0], question.tolerance), given[1]))
+    return where_needed(jnp.logical_not(known), both, start, given, tuple(leaves), width=MESHES)
 
 
 def _narrow(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:

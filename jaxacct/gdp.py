@@ -39,6 +39,7 @@ from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Mechanisms, Rela
 from jaxacct.mechanisms.normal import delta_bounds, quantile, solve_mu
 from jaxacct.mechanisms.pair import LARGEST_EXPONENT, DominatingPair, exp_remainder
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
+from jaxacct.numerics.derivatives import is_below_one
 from jaxacct.numerics.precision import TINY, as_float64, first_index, in_float64, is_concrete, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
@@ -510,7 +511,7 @@ def _edges(pair: DominatingPair) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 
-@in_float64
+@in_float64(known=jnp.isfinite)
 def mu(
     mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_or_remove", method: str | None = None
 ) -> Float[Array, ""]:
@@ -555,7 +556,7 @@ def mu(
     return _estimates(mechanism, steps, relation, method)[0]
 
 
-@in_float64
+@in_float64(known=jnp.isfinite)
 def epsilon(
     mechanism: Mechanisms,
     steps: Steps,
@@ -579,7 +580,7 @@ def epsilon(
     return gaussian_epsilon(mu(mechanism, steps, relation=relation, method=method), delta)
 
 
-@in_float64
+@in_float64(known=is_below_one)
 def delta(
     mechanism: Mechanisms,
     steps: Steps,
@@ -604,7 +605,7 @@ def delta(
     return gaussian_delta(mu(mechanism, steps, relation=relation, method=method), epsilon)
 
 
-@in_float64
+@in_float64(known=jnp.isfinite)
 def clt_error(mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_or_remove") -> Float[Array, ""]:
     """Returns about how far the composed trade-off function f may be from G_mu, mu by the functionals; float64 ().
 

@@ -52,6 +52,7 @@ from jaxacct.mechanisms.mechanism import (
     sequence,
 )
 from jaxacct.numerics.arithmetic import roundoff, scale_error
+from jaxacct.numerics.derivatives import is_below_one
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement
 from jaxacct.numerics.vmapped_loops import stack
 
@@ -378,7 +379,7 @@ CONVERSIONS = convert.METHODS
 """Names of the methods that convert a Rényi curve to epsilon or delta."""
 
 
-@in_float64(by_programs=True)
+@in_float64(by_programs=True, known=jnp.isfinite)
 def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
     """Returns the Rényi divergence of one run of a mechanism at each order, rounded up.
 
@@ -412,7 +413,7 @@ def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_
     return compose(mechanism, 1, orders, relation)
 
 
-@in_float64(by_programs=True)
+@in_float64(by_programs=True, known=jnp.isfinite)
 def composed_curve(
     mechanism: Mechanisms, steps: Steps, orders: Orders, *, relation: Relation = "add_or_remove"
 ) -> Float[Array, " orders"]:
@@ -438,7 +439,7 @@ def composed_curve(
     return compose(mechanism, steps, orders, relation)
 
 
-@in_float64(by_programs=True)
+@in_float64(by_programs=True, known=jnp.isfinite)
 def epsilon(
     mechanism: Mechanisms,
     steps: Steps,
@@ -486,7 +487,7 @@ def epsilon(
     return _least(mechanism, steps, delta, tried, relation, ToEpsilon(conversion), between)
 
 
-@in_float64(by_programs=True)
+@in_float64(by_programs=True, known=is_below_one)
 def delta(
     mechanism: Mechanisms,
     steps: Steps,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -20,6 +21,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import FLOAT64, PAIR, arithmetic, float64_elsewhere, is_decided, platform
+from jaxacct.numerics.derivatives import Known, by_slopes, differences, is_real
 from jaxacct.numerics.programs import by_platform, outward
 from jaxacct.numerics.pytrees import is_concrete as is_concrete
 from jaxacct.processes import note_computing
@@ -100,11 +102,21 @@ def in_float64(function: Callable[Params, Result]) -> Callable[Params, Result]: 
 
 @overload
 def in_float64(
-    function: None = None, *, by_programs: bool = False, safe: Callable[[Any], Any] = outward
+    function: None = None,
+    *,
+    by_programs: bool = False,
+    safe: Callable[[Any], Any] = outward,
+    known: Known | None = None,
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]: ...
 
 
-def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callable[[Any], Any] = outward) -> Any:
+def in_float64(
+    function: Any = None,
+    *,
+    by_programs: bool = False,
+    safe: Callable[[Any], Any] = outward,
+    known: Known | None = None,
+) -> Any:
     """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent.
 
     A traced call is made for the platform that it is lowered for (:func:`.programs.by_platform`), once for all that is
@@ -114,29 +126,65 @@ def in_float64(function: Any = None, *, by_programs: bool = False, safe: Callabl
         function: function of pytrees and of static arguments, to a pytree of arrays.
         by_programs: as in :func:`scope`.
         safe: as in :func:`.programs.by_platform`.
+        known: tells of a result whether it says anything. If it is given, derivatives are those of
+            :func:`.derivatives.differences`, where an argument ``steps`` moves by whole runs; else they are JAX's.
     """
     if function is None:
-        return functools.partial(in_float64, by_programs=by_programs, safe=safe)
+        return functools.partial(in_float64, by_programs=by_programs, safe=safe, known=known)
     as_it_is = within_scope(by_programs=by_programs)(function)
+    names = tuple(inspect.signature(function).parameters) if known is not None else ()
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
-        if is_decided():
+        decided = is_decided()
+        if decided and (known is None or is_concrete(args, kwargs)):
             return as_it_is(*args, **kwargs)
-        if is_concrete(args, kwargs):
+        if not decided and is_concrete(args, kwargs):
             return _on_host(scoped, args, kwargs) if platform() == "tpu" else as_it_is(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-        known = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)
-        # Converted outside the scope, where numbers of Python and NumPy that JAX maps or differentiates take the type
-        # of their tracers.
+        fixed = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)
+        # As :func:`settle` does, outside the scope.
         moving = [jnp.array(leaf, copy=True) for leaf, move in zip(leaves, moves, strict=True) if move]
         with float64_elsewhere():
             context = scope(by_programs=by_programs)
         with context:
-            return _call(function, safe, structure, moves, known, moving)
+            if known is None:
+                return _call(function, safe, structure, moves, fixed, moving)
+            placed = [_mark(arg, name) for name, arg in zip(names, args, strict=False)]
+            marks = jax.tree.leaves((placed, {name: _mark(arg, name) for name, arg in kwargs.items()}))
+            counts = tuple(mark for mark, move in zip(marks, moves, strict=True) if move)
+            call = functools.partial(_call, function, safe, structure, moves, fixed)
+            slopes = functools.partial(_slopes, function, safe, structure, moves, fixed, counts, known)
+
+            def value_of(moving: list[Any]) -> Any:
+                # Concrete within a derivative, they take the programs of eager calls.
+                return _apply(scoped, structure, moves, fixed, moving) if is_concrete(moving) else call(moving)
+
+            def slopes_of(moving: list[Any], which: tuple[int, ...]) -> Any:
+                concrete = is_concrete(moving)
+                return differences(value_of, moving, which, counts, known) if concrete else slopes(which, moving)
+
+            wide = [exact_float64(leaf) if is_real(leaf) else leaf for leaf in moving]
+            return by_slopes(value_of, slopes_of, f"{function.__module__}.{function.__name__}")(wide)
 
     return scoped
+
+
+def _mark(argument: Any, name: str) -> list[bool]:
+    """Returns, for each leaf of an argument of this name, whether it counts runs."""
+    return [name == "steps"] * len(jax.tree.leaves(argument))
+
+
+def settle(tree: Tree) -> Tree:
+    """Returns ``tree`` ready to enter the scope: its tracers' numbers have the types that the tracers say.
+
+    Where float64 is off JAX maps and differentiates float64 numbers of NumPy as float32, but converts them with the
+    first operation only. Within the scope that would see float64, beside tangents of float32.
+    """
+    if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
+        return tree
+    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if isinstance(leaf, jax.core.Tracer) else leaf, tree)
 
 
 class _Known:
@@ -163,24 +211,48 @@ class _Known:
         return isinstance(other, _Known) and self.key == other.key
 
 
+def _apply(
+    function: Callable[..., Any], structure: Any, moves: tuple[bool, ...], fixed: tuple[_Known, ...], moving: list[Any]
+) -> Any:
+    """Returns a function's result; of its arguments' leaves some are known, and the others move."""
+    traced, known = iter(moving), iter(fixed)
+    leaves = [next(traced) if move else next(known).value for move in moves]
+    args, kwargs = jax.tree.unflatten(structure, leaves)
+    return function(*args, **kwargs)
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), inline=True)
 def _call(
     function: Callable[..., Any],
     safe: Callable[[Any], Any],
     structure: Any,
     moves: tuple[bool, ...],
-    known: tuple[_Known, ...],
+    fixed: tuple[_Known, ...],
     moving: list[Any],
 ) -> Any:
-    """Returns the result of a function for its platform; of its leaves some are known, and the others traced."""
+    """Returns the result of a function for its platform."""
+    return by_platform(functools.partial(_apply, function, structure, moves, fixed), moving, safe=safe)
 
-    def run(moving: list[Any]) -> Any:
-        traced, fixed = iter(moving), iter(known)
-        leaves = [next(traced) if move else next(fixed).value for move in moves]
-        args, kwargs = jax.tree.unflatten(structure, leaves)
-        return function(*args, **kwargs)
 
-    return by_platform(run, moving, safe=safe)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6, 7), inline=True)
+def _slopes(
+    function: Callable[..., Any],
+    safe: Callable[[Any], Any],
+    structure: Any,
+    moves: tuple[bool, ...],
+    fixed: tuple[_Known, ...],
+    counts: tuple[bool, ...],
+    known: Known,
+    which: tuple[int, ...],
+    moving: list[Any],
+) -> Any:
+    """Returns the result of a function for its platform, and its slopes."""
+    run = functools.partial(_apply, function, structure, moves, fixed)
+    return by_platform(
+        lambda moving: differences(run, moving, which, counts, known),
+        moving,
+        safe=lambda found: (safe(found[0]), found[1]),
+    )
 
 
 def _on_host(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -219,6 +291,8 @@ def within_scope(function: Any = None, *, by_programs: bool = False) -> Any:
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
+        if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64 and not is_concrete(args, kwargs):
+            args, kwargs = settle((args, kwargs))
         with scope(by_programs=by_programs):
             return function(*args, **kwargs)
 

@@ -48,9 +48,11 @@ from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
+from jaxacct.numerics.derivatives import Known, by_slopes, differences, is_real
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
+    exact_float64,
     in_float64,
     is_concrete,
     leave_scope,
@@ -717,6 +719,64 @@ def check_options(tolerance: float | None, points: int | None, *, concrete: bool
         validation.check_positive(tolerance, "tolerance")
 
 
+def _in_trace(mechanism: Any, steps: Any, question: Question, relation: Relation, points: int) -> Answer:
+    """Returns the answer inside a trace, whose derivatives are differences on lattices of as many points."""
+    leaves, structure = jax.tree.flatten((mechanism, steps, question))
+    # The numbers of runs stand behind the mechanism's leaves, before the question's one.
+    first = len(jax.tree.leaves(mechanism))
+    counts = tuple(first <= i < len(leaves) - 1 for i in range(len(leaves)))
+    static = structure, relation, points
+
+    def value_of(leaves: list[Any]) -> Answer:
+        if not is_concrete(leaves):
+            return _answer_leaves(static, leaves)
+        mechanism, steps, question = jax.tree.unflatten(structure, leaves)
+        check_asked(mechanism, steps, question)
+        return leave_scope(at_points(directed_parts(mechanism, steps, relation), question, points))
+
+    def slopes_of(leaves: list[Any], moving: tuple[int, ...]) -> Any:
+        if is_concrete(leaves):
+            return differences(value_of, leaves, moving, counts, _says(question.worst))
+        return _slopes_of_leaves(static, moving, counts, leaves)
+
+    wide = [exact_float64(leaf) if is_real(leaf) else leaf for leaf in leaves]
+    return by_slopes(value_of, slopes_of, "jaxacct.prv")(wide)
+
+
+Static = tuple[Any, Relation, int]
+"""The static part of a program of traced numbers: the structure of the arguments, the relation, the lattice's size."""
+
+
+def _says(worst: float) -> Known:
+    """Returns a function that tells whether an answer says more than the worst one."""
+    return lambda answer: answer[0].upper < worst
+
+
+def _of_leaves(static: Static, leaves: list[Any]) -> Answer:
+    structure, relation, points = static
+    mechanism, steps, question = jax.tree.unflatten(structure, leaves)
+    question = question.at(as_float64(question.value))
+    return answer_in_trace(directed_parts(mechanism, steps, relation), question, points)
+
+
+@functools.partial(jax.jit, static_argnums=0, inline=True)
+def _answer_leaves(static: Static, leaves: list[Any]) -> Answer:
+    return by_platform(functools.partial(_of_leaves, static), leaves)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def _slopes_of_leaves(static: Static, moving: tuple[int, ...], counts: tuple[bool, ...], leaves: list[Any]) -> Any:
+    """Returns the answer, and its slopes in the numbers that move."""
+    *_, question = jax.tree.unflatten(static[0], leaves)
+    return by_platform(
+        lambda leaves: differences(
+            functools.partial(_of_leaves, static), leaves, moving, counts, _says(question.worst)
+        ),
+        leaves,
+        safe=lambda found: (outward(found[0]), found[1]),
+    )
+
+
 @within_scope(by_programs=True)
 def answer(
     mechanism: Mechanisms,
@@ -745,13 +805,7 @@ def answer(
             raise ValueError("error is given beside tolerance or points: give one of the three.")
         check_error(error, question, concrete=concrete)
     if not concrete:
-
-        def in_trace(mechanism: Mechanisms, steps: Steps, question: Question) -> Any:
-            directions = directed_parts(mechanism, steps, relation)
-            question = question.at(as_float64(question.value))
-            return answer_in_trace(directions, question, points=points or DEFAULT_POINTS)
-
-        found = by_platform(in_trace, mechanism, steps, question)
+        found = _in_trace(mechanism, steps, question, relation, points or DEFAULT_POINTS)
     else:
         directions = directed_parts(mechanism, steps, relation)
         if runs_nothing(directions) and not return_diagnostics:
@@ -782,7 +836,12 @@ class Curve:
 OUTWARD[Curve] = lambda found: replace(found, delta=outward(found.delta))
 
 
-@in_float64
+def _says_of_each(found: Curve) -> Any:
+    """Returns where a profile says anything."""
+    return found.delta.upper < 1
+
+
+@in_float64(known=_says_of_each)
 def curve(
     mechanism: Mechanisms,
     steps: Steps,

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
@@ -41,6 +42,7 @@ from jaxacct.composition import (
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.mechanisms.normal import slopes_of_log_delta
 from jaxacct.numerics.arithmetic import CHOICES, Chosen, scale_error
+from jaxacct.numerics.derivatives import is_real, of_first_order
 from jaxacct.numerics.precision import (
     as_float64,
     as_real,
@@ -48,6 +50,7 @@ from jaxacct.numerics.precision import (
     is_concrete,
     leave_scope,
     scope,
+    settle,
     within_scope,
 )
 from jaxacct.numerics.programs import Program, by_pairs, by_platform, compiled, needs_pairs, outward
@@ -180,6 +183,8 @@ def ask(
 
 def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the answer; where arguments are out of range the bracket says nothing."""
+    if not is_concrete(leaves):
+        leaves = settle(leaves)
     # The scope begins outside of the primitive, which would round NumPy's float64 numbers to float32 on the way in.
     with scope(x64=asked.precision == "float64", by_programs=True):
         return leave_scope(_decide(asked, leaves)[0] if is_concrete(leaves) else _answer(asked, leaves))
@@ -327,22 +332,55 @@ def _of_runs(runs: Sequence[Closed], question: Question) -> tuple[Bounds, Any]:
     return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
 
 
-@_answer.defjvp
+@functools.partial(_answer.defjvp, symbolic_zeros=True)
 def _answer_jvp(asked: Asked, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
     (leaves,), (moves,) = primals, tangents
+    bounds, slopes = with_slopes(asked, leaves)
+    moving = [i for i, move in enumerate(moves) if not isinstance(move, SymbolicZero) and is_real(leaves[i])]
+    _check_known(asked, leaves, bounds, [slopes[i] for i in moving])
+    return bounds, move_by(bounds, [slopes[i] for i in moving], [moves[i] for i in moving], asked.precision)
+
+
+def with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[Any]]:
+    """Returns the answer and its derivative in each leaf of the arguments, NaN where it is not known."""
     concrete = is_concrete(leaves)
     with scope(x64=asked.precision == "float64", by_programs=concrete):
         if concrete:
-            bounds, slopes = _with_slopes(asked, leaves)
-        else:
-            find = functools.partial(_with_slopes, asked)
-            bounds, slopes = by_platform(find, leaves, safe=lambda found: (outward(found[0]), found[1]))
-        # A tangent may be a Python number; that of a whole number has the type float0, and is left out.
-        known = [i for i, move in enumerate(moves) if getattr(move, "dtype", None) != jax.dtypes.float0]
-        # All three numbers of a bracket move by the derivative of the exact answer: a bound has none of its own.
-        tangent = _move([slopes[i] for i in known], [moves[i] for i in known])
+            return _with_slopes(asked, leaves)
+        leaves = of_first_order(leaves, "jaxacct.saddlepoint")
+        find = functools.partial(_with_slopes, asked)
+        found: tuple[Bounds, list[Any]] = by_platform(find, leaves, safe=lambda found: (outward(found[0]), found[1]))
+        return found
+
+
+def move_by(bounds: Bounds, slopes: list[Any], moves: list[Any], precision: str = "float64") -> Bounds:
+    """Returns the tangent of a bracket: all three numbers move alike, for a bound has no derivative of its own."""
+    with scope(x64=precision == "float64", by_programs=is_concrete(slopes)):
+        tangent = _move(slopes, moves)
         flat = np.zeros(np.shape(bounds.converged), jax.dtypes.float0)
-    return bounds, Bounds(lower=tangent, estimate=tangent, upper=tangent, converged=flat)
+    return Bounds(lower=tangent, estimate=tangent, upper=tangent, converged=flat)
+
+
+def _check_known(asked: Asked, leaves: tuple[Any, ...], bounds: Bounds, slopes: list[Any]) -> None:
+    """Raises ValueError where it can be seen that the integral does not converge, and so has no derivatives."""
+    if is_concrete(leaves):
+        is_known = bool(bounds.converged) or not any(np.any(np.isnan(slope)) for slope in slopes)
+    else:
+        seen: list[bool] = []
+
+        def look(leaves: Any) -> None:
+            mechanism, steps, _ = asked.arguments(leaves)
+            directions = directed_parts(mechanism, steps, asked.relation, asked.known)
+            seen.append(bool(find_closed_forms(directions, asked.known)) or _has_laws(directions))
+
+        if not asked.plain:
+            without_computing(look, leaves)
+        is_known = all(seen)
+    if not is_known:
+        raise ValueError(
+            "the exact accountant has not converged for this composition, so its epsilon and delta have no derivatives "
+            "there: differentiate jaxacct.epsilon or jaxacct.delta, which take a mesh's differences then."
+        )
 
 
 def _with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[Any]]:
@@ -399,8 +437,8 @@ def _move(slopes: list[Array], moves: list[Array]) -> Array:
 
     One program, as otherwise every operation and its transpose would be compiled by itself.
     """
-    each = [jnp.sum(slope * move.astype(slope.dtype)) for slope, move in zip(slopes, moves, strict=True)]
-    return jnp.sum(jnp.stack(each))
+    each = [jnp.sum(slope * jnp.asarray(move, slope.dtype)) for slope, move in zip(slopes, moves, strict=True)]
+    return jnp.sum(jnp.stack(each)) if each else jnp.zeros(())
 
 
 def _slopes(question: Question, answer: Any, by_leaves: list[Any], by_epsilon: Any) -> list[Any]:

@@ -28,7 +28,7 @@ def test_the_mesh_answers_where_it_has_not():
 
 
 @pytest.mark.exhaustive
-def test_a_traced_batch_takes_either_route_and_says_where_it_has_derivatives():
+def test_a_traced_batch_takes_either_route_and_has_derivatives_by_both():
     def upper(noise_multiplier, sampling_rate, steps):
         mechanism = ja.PoissonSubsampledGaussian(noise_multiplier, sampling_rate)
         return ja.epsilon(mechanism, steps, 1e-5, relation="remove", points=256).upper
@@ -45,7 +45,10 @@ def test_a_traced_batch_takes_either_route_and_says_where_it_has_derivatives():
         one = ja.epsilon(mechanism, batch[2][i], 1e-5, relation="remove", points=256)
         assert float(value) == pytest.approx(one.upper, rel=1e-6)
     assert float(slopes[0]) == pytest.approx(-11.906753, rel=1e-5)
-    assert np.isnan(slopes[1])
+    near = [ja.epsilon(ja.PoissonSubsampledGaussian(s, 0.001), 10, 1e-5, relation="remove", points=256).upper
+            for s in (0.649, 0.651)]  # fmt: skip
+    # A mesh of 256 points errs by percents in the slope of so small an epsilon.
+    assert float(slopes[1]) == pytest.approx((near[1] - near[0]) / 0.002, rel=0.1)
 
 
 @pytest.mark.parametrize("options", [{"tolerance": 1e-3, "points": 512}, {"points": 100}, {"tolerance": -1.0}])

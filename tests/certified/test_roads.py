@@ -6,9 +6,11 @@ arguments, an eager call the one that fits its own: both must come to the same n
 
 import functools
 import inspect
+import itertools
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.mechanisms import EXAMPLES
@@ -144,6 +146,127 @@ def test_no_road_contradicts_another(name, mechanism):
     relations = mechanism.relations if THOROUGH else mechanism.relations[:1]
     for relation in relations:
         assert compared(mechanism, relation) >= 2 * len(COUNTS)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Everything: each mechanism and relation, counts and types of numbers, called, compiled, mapped and scanned, by all
+# accountants and ledgers. Two programs serve all counts of a mechanism and relation: a batch, and a scan.
+# ----------------------------------------------------------------------------------------------------
+
+MANY = (0, 1, 2, 7, 60)
+TYPES = (np.float32, np.float16, jnp.bfloat16, np.int8, np.uint8, np.int64)
+POINTS = 512
+
+
+def brackets(mechanism, relation, steps):
+    """The verbs' brackets of epsilon and of delta, as JAX and NumPy arrays: four numbers."""
+    epsilon = ja.epsilon(mechanism, steps, DELTA, relation=relation, points=POINTS)
+    delta = ja.delta(mechanism, steps, EPSILON, relation=relation, points=POINTS)
+    return epsilon.lower, epsilon.upper, delta.lower, delta.upper
+
+
+def compiled_roads(mechanism, relation):
+    """Yields the names of compiled roads, with the four numbers of each count, (counts,) each."""
+    leaves, structure = jax.tree.flatten(mechanism)
+    given = [np.asarray(leaf, np.float64) for leaf in leaves], np.array(MANY, np.float64)
+
+    def asked(leaves, steps):
+        return brackets(jax.tree.unflatten(structure, leaves), relation, steps)
+
+    yield "mapped", program(lambda leaves, counts: jax.vmap(asked, (None, 0))(leaves, counts))(*given)
+    one_after_the_other = program(
+        lambda leaves, counts: jax.lax.scan(lambda _, k: (0.0, asked(leaves, k)), 0.0, counts)
+    )
+    yield "scanned", one_after_the_other(*given)[1]
+
+
+def of_other_types(mechanism, count):
+    """Yields names, mechanisms and counts that are the same numbers in other types, where these hold them."""
+    leaves, structure = jax.tree.flatten(mechanism)
+    for kind in TYPES:
+        with np.errstate(invalid="ignore"):
+            other = [np.asarray(leaf).astype(kind) for leaf in leaves]
+            runs = np.asarray(count).astype(kind)
+        same = all(np.array_equal(np.asarray(x, np.float64), y) for x, y in zip(other, leaves, strict=True))
+        if float(runs) == count:
+            yield np.dtype(kind).name, jax.tree.unflatten(structure, other) if same else mechanism, runs[()]
+
+
+def accountants(mechanism, relation, count):
+    """Yields roads by name with their four numbers; what bounds from above alone has 0 below."""
+    rooms = {} if isinstance(mechanism, RenyiOnly) else {"mesh": ja.prv, "contour": ja.saddlepoint}
+    for name, room in rooms.items():
+        options = {"points": POINTS} if name == "mesh" else {}
+        epsilon = room.epsilon(mechanism, count, DELTA, relation=relation, **options)
+        delta = room.delta(mechanism, count, EPSILON, relation=relation, **options)
+        yield name, (epsilon.lower, epsilon.upper, delta.lower, delta.upper)
+    if count:
+        upper = rdp.epsilon(mechanism, count, DELTA, relation=relation)
+        yield "Rényi", (0.0, upper, 0.0, rdp.delta(mechanism, count, EPSILON, relation=relation))
+    curve = ja.curve(mechanism, count, epsilons=[EPSILON], relation=relation)
+    yield "profile", (0.0, np.inf, curve.lower[0], curve.upper[0])
+
+
+LEDGERS = {
+    "Rényi filter": lambda: ja.filters.RenyiFilter(1e4, DELTA),
+    "Gaussian filter": lambda: ja.filters.GDPFilter(1e4, DELTA),
+    "zCDP filter": lambda: ja.filters.ZCDPFilter(1e4, DELTA),
+    "approximate filter": lambda: ja.filters.ApproximateDPFilter(1e4, DELTA),
+    "Rényi odometer": lambda: ja.odometers.RenyiOdometer(DELTA),
+    "Ville odometer": lambda: ja.odometers.VilleOdometer(DELTA),
+    "filter odometer": lambda: ja.odometers.FilterOdometer(DELTA),
+    "mixture odometer": lambda: ja.odometers.MixtureOdometer(1.0, DELTA),
+}
+
+
+def ledgers(mechanism, relation, count):
+    """Yields what ledgers read after so many runs: upper bounds, of those that take the mechanism and relation."""
+    for name, make in LEDGERS.items():
+        try:
+            granted, ledger = make().spend(mechanism, count, relation=relation)
+        except (TypeError, ValueError):  # it takes mechanisms of one parameter, or relations that it has a proof for
+            continue
+        if granted:
+            yield name, (0.0, ledger.epsilon(), 0.0, 1.0)
+
+
+def pairs_of_roads(mechanism, relation):
+    """The number of pairs of roads that were compared, and those that contradict each other."""
+    several = dict(compiled_roads(mechanism, relation))
+    compared, wrong = 0, []
+    for row, count in enumerate(MANY):
+        roads = {name: tuple(numbers[row] for numbers in found) for name, found in several.items()}
+        roads["called"] = brackets(mechanism, relation, count)
+        for name, same, runs in of_other_types(mechanism, count):
+            roads[f"called with {name}"] = brackets(same, relation, runs)
+        roads |= dict(accountants(mechanism, relation, count)) | dict(ledgers(mechanism, relation, count))
+        for (one, first), (other, second) in itertools.combinations(roads.items(), 2):
+            for question, low in (("epsilon", 0), ("delta", 2)):
+                compared += 1
+                lower, upper = max(first[low], second[low]), min(first[low + 1], second[low + 1])
+                if not lower <= upper * (1 + SLACK) + 1e-300:
+                    wrong.append((question, count, one, other, *map(float, (*first, *second))))
+    return compared, wrong
+
+
+@pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("mechanism", "relation"),
+    [
+        pytest.param(mechanism, relation, id=f"{name}{i}-{relation}")
+        for name, some in MECHANISMS.items()
+        for i, mechanism in enumerate(some)
+        for relation in mechanism.relations
+    ],
+)
+def test_all_roads_of_all_mechanisms(mechanism, relation, record_property):
+    compared, wrong = pairs_of_roads(mechanism, relation)
+    record_property("pairs compared", compared)
+    record_property("contradictions", len(wrong))
+    print(f"{type(mechanism).__name__}, {relation}: {compared} pairs compared, {len(wrong)} contradictions")
+    assert not wrong
+    assert compared >= 2 * 10 * len(MANY)
 
 
 SHAPES = [

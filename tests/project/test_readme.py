@@ -17,7 +17,7 @@ PAGES = {
     "docs/what-can-go-wrong.md": 4,
     "docs/units.md": 4,
     "docs/federated.md": 4,
-    "docs/accountants.md": 4,
+    "docs/accountants.md": 6,
     "docs/correlated-noise.md": 1,
     "docs/stop-and-resume.md": 2,
     "docs/statistics.md": 2,

@@ -1,0 +1,195 @@
+"""Derivatives of first order: differences, where JAX's own rules fail or are wrong, and refusals in words.
+
+Bounds come out of searches, of the best of many orders, and of sums on a lattice: loops that JAX cannot differentiate
+backwards, and rounding that has no derivative. Their values are smooth to nearly all of their digits, so differences
+are right to about four of them. In reading order: :func:`differences`, the values and slopes of a function;
+:func:`by_slopes`, a function that has slopes for
+derivatives; :func:`of_first_order`, which refuses a second one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array
+
+from jaxacct.numerics.arithmetic import scale_error
+from jaxacct.numerics.pytrees import is_concrete
+
+Known = Callable[[Any], Any]
+"""A function of a result that tells whether it says anything: a boolean for all of it, or for each of its entries."""
+
+
+def step_of_differences() -> float:
+    """Returns the step of differences, relative to the number that moves, for the arithmetic in use."""
+    # In float64: the differences of a mesh's bracket err by about 1e-5 from 1e-4 to 1e-3. Derivatives alone depend on
+    # it, as on the widest step in any arithmetic.
+    step, widest = 3e-4, 1e-2
+    return min(step * math.cbrt(scale_error(1.0)), widest)
+
+
+def is_below_one(delta: Any) -> Any:
+    """Returns whether a delta says anything: a :data:`Known`."""
+    return delta < 1
+
+
+def is_real(leaf: Any) -> bool:
+    """Returns whether a number or an array has derivatives at all: whole numbers and booleans have none."""
+    return bool(jnp.issubdtype(jnp.result_type(leaf), jnp.floating))
+
+
+def differences(
+    function: Callable[[list[Any]], Any],
+    leaves: Sequence[Any],
+    moving: Sequence[int],
+    counts: Sequence[bool],
+    known: Known,
+) -> tuple[Any, list[Array]]:
+    """Returns a function's value and, for each real leaf of it, its slopes (n, ...) in the n numbers that move.
+
+    Numbers move by a small share of themselves, counts by one. The slope is one-sided where the function says nothing
+    on one side, as at the end of a range. Where it says nothing on either, but here, it raises ValueError for concrete
+    numbers, and is NaN for traced ones. It is called in the float64 scope.
+
+    Args:
+        function: function of the list of leaves, to a pytree of arrays.
+        leaves: numbers and arrays.
+        moving: which of them move, by their places.
+        counts: for each leaf whether it holds whole numbers of runs.
+        known: whether a result says anything.
+    """
+    concrete = is_concrete(leaves)
+    library: Any = np if concrete else jnp
+    reals = [library.asarray(leaves[i], library.float64) for i in moving]
+    step = step_of_differences()
+    ends: list[tuple[Any, Any]] = []
+    for i, real in zip(moving, reals, strict=True):
+        # A number that is 0 has no share: it moves as if it were 1.
+        size = library.ones_like(real) if counts[i] else step * library.where(real == 0, 1.0, library.abs(real))
+        ends.append((library.maximum(real - size, 0.0) if counts[i] else real - size, real + size))
+    below, above = (library.concatenate([library.ravel(end[side]) for end in ends]) for side in (0, 1))
+    flat = library.concatenate([library.ravel(real) for real in reals])
+    sizes = [np.size(real) for real in reals]
+    places = np.arange(len(flat))
+
+    def at(row: tuple[Any, Any]) -> Any:
+        place, value = row
+        moved = list(leaves)
+        found = library.where(places == place, value, flat)
+        for i, real, part in zip(moving, reals, library.split(found, np.cumsum(sizes)[:-1]), strict=True):
+            moved[i] = part.reshape(np.shape(real))
+        result = function(moved)
+        return result, known(result)
+
+    rows = np.concatenate([[-1], places, places]), library.concatenate([np.zeros(1), below, above])
+    found, says = _each(at, rows) if concrete else jax.lax.map(at, rows)
+    count = len(places)
+
+    def slope(leaf: Any) -> Any:
+        def wide(part: Any) -> Any:
+            return part.reshape(part.shape + (1,) * (leaf.ndim - part.ndim))
+
+        here, down, up = leaf[:1], leaf[1 : 1 + count], leaf[1 + count :]
+        is_down, is_up = wide(says[1 : 1 + count]), wide(says[1 + count :])
+        rise = library.where(is_up, up, here) - library.where(is_down, down, here)
+        run = library.where(is_up, wide(above), wide(flat)) - library.where(is_down, wide(below), wide(flat))
+        is_any = (is_down | is_up) & wide(says[:1])
+        return library.where(is_any, rise / library.where(is_any, run, 1.0), library.nan)
+
+    if concrete and np.any(says[:1] & ~(says[1 : 1 + count] | says[1 + count :])):
+        raise ValueError(
+            "the derivative in one of the numbers is not known, though the answer is: one that has to be whole "
+            "(batches, participations, queries), or masses that have to sum to 1, do not move alone. Take differences "
+            "of answers instead."
+        )
+    with np.errstate(invalid="ignore"):
+        slopes = [slope(leaf) for leaf in jax.tree.leaves(found) if is_real(leaf)]
+    return jax.tree.map(lambda leaf: leaf[0], found), slopes
+
+
+def _each(at: Callable[[tuple[Any, Any]], Any], rows: tuple[Any, Any]) -> Any:
+    """Returns the results at concrete rows, stacked; a side that is refused, as out of range, says nothing."""
+    first, *others = zip(*rows, strict=True)
+    found, says = at(first)
+    results = [(found, says)]
+    for row in others:
+        try:
+            results.append(at(row))
+        except ValueError:
+            results.append((found, np.zeros_like(says)))
+    return jax.tree.map(lambda *row: np.stack(row), *results)
+
+
+def by_slopes(
+    function: Callable[[list[Any]], Any],
+    slopes_of: Callable[[list[Any], tuple[int, ...]], tuple[Any, list[Array]]],
+    name: str,
+) -> Callable[[list[Any]], Any]:
+    """Returns a function of leaves with derivatives of first order, within the float64 scope.
+
+    Args:
+        function: function of float64 leaves, and of whole numbers.
+        slopes_of: function of the leaves and the places of those that move, to the result and its slopes, as
+            :func:`differences` returns them.
+        name: what is told of where a second derivative is asked for.
+    """
+
+    @jax.custom_jvp
+    def value_of(leaves: list[Any]) -> Any:
+        return function(leaves)
+
+    @functools.partial(value_of.defjvp, symbolic_zeros=True)
+    def derive(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        (leaves,), (moves,) = primals, tangents
+        moving = tuple(i for i, move in enumerate(moves) if not isinstance(move, SymbolicZero) and is_real(leaves[i]))
+        # JAX may take the derivative after the scope was left.
+        with jax.enable_x64(True):
+            if moving:
+                found, slopes = slopes_of(of_first_order(leaves, name), moving)
+                move = jnp.concatenate([jnp.ravel(moves[i]).astype(jnp.float64) for i in moving])
+            else:
+                found = function(leaves)
+                reals = filter(is_real, jax.tree.leaves(found))
+                move, slopes = jnp.zeros(1), [jnp.zeros((1, *np.shape(leaf))) for leaf in reals]
+            rest = iter(slopes)
+            return jax.device_put(found), jax.tree.map(lambda leaf: _tangent_of(leaf, move, rest), found)
+
+    return value_of
+
+
+def _tangent_of(leaf: Any, move: Any, slopes: Iterator[Any]) -> Any:
+    """Returns the tangent of a leaf of a result, in the type that JAX wants; whole numbers have none."""
+    if not is_real(leaf):
+        return np.zeros(np.shape(leaf), jax.dtypes.float0)
+    return _move(move, next(slopes))
+
+
+@jax.jit
+def _move(moves: Array, slopes: Array) -> Array:
+    """Returns the sum over the numbers of moves (n,) times slopes (n, ...): one program, as its transpose is."""
+    return jnp.sum(moves.reshape(moves.shape + (1,) * (slopes.ndim - 1)) * slopes, axis=0)
+
+
+def of_first_order(leaves: Any, name: str) -> Any:
+    """Returns numbers that a derivative is computed from; where it is differentiated again it raises TypeError."""
+    return leaves if is_concrete(leaves) else _held(name, leaves)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _held(name: str, leaves: Any) -> Any:
+    return leaves
+
+
+@_held.defjvp
+def _refuse(name: str, primals: Any, tangents: Any) -> Any:
+    raise TypeError(
+        f"{name} has derivatives of first order only, which its second derivatives would be differences of: take "
+        "differences of jax.grad yourself, with a step of a few percent."
+    )
