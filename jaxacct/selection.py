@@ -27,6 +27,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
+from jaxacct.numerics.python_values import widen_fields
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect, bracket
 
@@ -58,6 +59,7 @@ class Trials(abc.ABC):
     mean: Any
 
     def __post_init__(self) -> None:
+        widen_fields(self)
         self.validate()
 
     def validate(self) -> None:

@@ -35,6 +35,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from jaxacct import validation
 from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, leave_scope, scope
+from jaxacct.numerics.python_values import takes_python_values
 from jaxacct.numerics.pytrees import register_dataclass
 
 __all__ = [
@@ -365,6 +366,9 @@ class Strategy(abc.ABC):
     privacy for SGD via optimal private linear operators on adaptive streams", and :class:`.MatrixMechanism`.
     """
 
+    def validate(self) -> None:  # noqa: B027 (a strategy of the caller's need not have any checks)
+        """Raises where a concrete number is out of range, for JAX may have rebuilt the strategy."""
+
     @property
     @abc.abstractmethod
     def buffers(self) -> int:
@@ -460,8 +464,7 @@ def as_float32(strategy: Any, *names: str) -> None:
     # Values given are rounded once, when the strategy is made.
     for name in names:
         value = getattr(strategy, name)
-        # Other values, of whatever type, were put there by JAX.
-        if is_concrete(value) and isinstance(value, (list, tuple, np.ndarray, jax.Array)):
+        if is_concrete(value):
             object.__setattr__(strategy, name, np.asarray(value, np.float32))
 
 
@@ -523,6 +526,9 @@ class BandedToeplitz(Toeplitz):
 
     def __post_init__(self) -> None:
         as_float32(self, "first_column")
+        self.validate()
+
+    def validate(self) -> None:
         validation.check_finite(self.first_column, "first_column")
         seen = validation.concrete_value(self.first_column)
         if seen is not None and (seen.ndim != 1 or not seen.size or not seen[0] > 0):
@@ -564,6 +570,7 @@ def identity() -> BandedToeplitz:
     return BandedToeplitz(np.ones(1))
 
 
+@takes_python_values
 def square_root(bands: int, momentum: float = 0.0, decay: float = 1.0) -> BandedToeplitz:
     """Returns the first ``bands`` diagonals of the square root of the workload, by its closed form.
 
@@ -583,7 +590,7 @@ def square_root(bands: int, momentum: float = 0.0, decay: float = 1.0) -> Banded
     >>> square_root(3).first_column.tolist()
     [1.0, 0.5, 0.375]
     """
-    validation.check_count(bands, "bands", "the number of diagonals that are kept")
+    bands = validation.check_count(bands, "bands", "the number of diagonals that are kept")
     validation.check_decay(momentum, "momentum")
     if not momentum < decay <= 1:
         raise ValueError(f"decay = {decay} is not in (momentum, 1]: give what a step leaves of the model, 1 for all.")
@@ -620,6 +627,9 @@ class BufferedToeplitz(Toeplitz):
 
     def __post_init__(self) -> None:
         as_float32(self, "weights", "rates")
+        self.validate()
+
+    def validate(self) -> None:
         validation.check_finite(self.weights, "weights")
         validation.check_probability(self.rates, "rates")
         seen = validation.concrete_value(self.weights)
@@ -676,6 +686,9 @@ class Dense(Strategy):
 
     def __post_init__(self) -> None:
         as_float32(self, "matrix")
+        self.validate()
+
+    def validate(self) -> None:
         validation.check_finite(self.matrix, "matrix")
         seen = validation.concrete_value(self.matrix)
         if seen is None:
@@ -942,7 +955,7 @@ def squared_errors(strategy: Strategy, steps: int, workload: Workload = PREFIX_S
     >>> squared_errors(identity(), steps=4).tolist()
     [1.0, 2.0, 3.0, 4.0]
     """
-    validation.check_count(steps, "steps", "the number of steps")
+    steps = validation.check_count(steps, "steps", "the number of steps")
     rates = workload.rates
     if rates is not None and np.shape(rates) != (steps,):
         raise ValueError(f"rates of shape {np.shape(rates)} do not match {steps} steps: give one for each.")

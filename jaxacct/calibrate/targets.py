@@ -52,6 +52,7 @@ from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps,
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import compiled, lower_bound
+from jaxacct.numerics.python_values import takes_python_values
 from jaxacct.numerics.root_search import bisect, least_by_secants
 from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_COUNT
@@ -61,6 +62,7 @@ TOLERANCE = 1e-6
 Sound for any value."""
 
 
+@takes_python_values
 def noise_multiplier(
     epsilon: ArrayLike,
     delta: ArrayLike,
@@ -101,6 +103,7 @@ def noise_multiplier(
     return _calibrate("noise_multiplier", Given(epsilon, delta, 1.0, sampling_rate, steps), relation, tolerance)
 
 
+@takes_python_values
 def sampling_rate(
     epsilon: ArrayLike,
     delta: ArrayLike,
@@ -122,6 +125,7 @@ def sampling_rate(
     return _calibrate("sampling_rate", Given(epsilon, delta, noise_multiplier, 1.0, steps), relation, tolerance)
 
 
+@takes_python_values
 def steps(
     epsilon: ArrayLike,
     delta: ArrayLike,
@@ -142,6 +146,7 @@ def steps(
     return _calibrate("steps", Given(epsilon, delta, noise_multiplier, sampling_rate, 1.0), relation, tolerance)
 
 
+@takes_python_values
 def scale(
     make: Callable[[Any], Any],
     epsilon: ArrayLike,
@@ -193,6 +198,7 @@ def scale(
     return _settle(config, lambda value: (make(value), steps), result, start, given, ends)
 
 
+@takes_python_values
 def noise_multiplier_for_advantage(
     advantage: ArrayLike,
     sampling_rate: ArrayLike,
@@ -220,6 +226,7 @@ def noise_multiplier_for_advantage(
     return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta)
 
 
+@takes_python_values
 def noise_multiplier_for_tpr(
     tpr: ArrayLike,
     fpr: ArrayLike,
@@ -435,6 +442,7 @@ def tangent(
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 def most_runs(mechanism: Mechanism, epsilon: float, delta: float, *, relation: Relation = "add_or_remove") -> int:
     """Returns how many runs of ``mechanism`` cost at most (epsilon, delta), fixed in advance; at most 2^31 - 1.
 
@@ -549,6 +557,7 @@ class UserLevel(NamedTuple):
         return self.crossover > 1
 
 
+@takes_python_values
 def user_level(
     epsilon: float,
     delta: float,
@@ -593,11 +602,13 @@ def user_level(
     """
     validation.check_positive(epsilon, "epsilon")
     validation.check_delta(delta)
-    validation.check_count(users, "users", "the number of users")
-    validation.check_count(examples_per_user, "examples_per_user", "the most examples of a user")
+    users = validation.check_count(users, "users", "the number of users")
+    examples_per_user = validation.check_count(examples_per_user, "examples_per_user", "the most examples of a user")
     per_user = examples_per_user if sampled_per_user is None else sampled_per_user
-    validation.check_whole(per_user, "sampled_per_user", 1, examples_per_user, "the examples of a sampled user's mean")
-    validation.check_count(steps, "steps", "the number of steps")
+    per_user = validation.check_whole(
+        per_user, "sampled_per_user", 1, examples_per_user, "the examples of a sampled user's mean"
+    )
+    steps = validation.check_count(steps, "steps", "the number of steps")
     validation.check_positive(batch_size, "batch_size")
     if batch_size > users * per_user:
         raise ValueError(
@@ -628,6 +639,7 @@ def user_level(
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 def noise_multiplier_for_search(
     trials: Trials,
     epsilon: float,
@@ -663,7 +675,7 @@ def noise_multiplier_for_search(
     validation.check_positive(epsilon, "epsilon")
     validation.check_delta(delta)
     validation.check_sampling_rate(sampling_rate)
-    validation.check_count(steps, "steps", "the steps of a run")
+    steps = validation.check_count(steps, "steps", "the steps of a run")
     # The start is about the noise of a Gaussian whose sensitivity is the average one.
     start = max(sampling_rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3)
 
@@ -717,6 +729,7 @@ def _noise_by_secants(
     return math.exp(found), tried.get(found)
 
 
+@takes_python_values
 def most_trials(
     mechanism: Mechanisms,
     steps: Steps,

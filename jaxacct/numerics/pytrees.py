@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import GetAttrKey
 
+from jaxacct.numerics.python_values import converting
+
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     """Returns the numbers of constants and of carried values that a traced ``lax.scan`` takes, before its rows.
@@ -46,7 +48,12 @@ def register_dataclass(cls: Class) -> Class:
     """Registers a dataclass as a pytree, and returns it: a decorator, to stand above ``@dataclass``.
 
     Fields are children, in their order; those declared as ``field(metadata={"static": True})`` are part of the
-    structure and must be hashable. It differs from ``jax.tree_util.register_dataclass`` as stated above.
+    structure and must be hashable. It differs from ``jax.tree_util.register_dataclass`` as stated above, and in two
+    more ways. Numbers of NumPy and JAX that are given for static fields become those of Python
+    (:mod:`.python_values`): what equals has one program. And JAX rebuilds an instance without its constructor, so that
+    anything may stand in its fields, as pytrees of masks, gradients, names or shapes want: checks are the
+    constructor's. A field that ``__post_init__`` fills in (``field(init=False)``) is a child like the others, or
+    static, unless it has a default, which is the class's.
 
     >>> @register_dataclass
     ... @dataclasses.dataclass(frozen=True)
@@ -56,9 +63,7 @@ def register_dataclass(cls: Class) -> Class:
     >>> jax.tree.leaves(Pair(1.0, 2.0))
     [1.0, 2.0]
     """
-    static = {field.name: bool(field.metadata.get("static", False)) for field in dataclasses.fields(cls) if field.init}
-    children = tuple(name for name, is_static in static.items() if not is_static)
-    settings = tuple(name for name, is_static in static.items() if is_static)
+    children, settings = _parts(cls)
     keys = tuple(map(GetAttrKey, children))
 
     def flatten(tree: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -69,10 +74,21 @@ def register_dataclass(cls: Class) -> Class:
         return tuple(zip(keys, leaves, strict=True)), fixed
 
     def unflatten(fixed: tuple[Any, ...], leaves: Any) -> Any:
-        return cls(**dict(zip(children, leaves, strict=True)), **dict(zip(settings, fixed, strict=True)))
+        made: Any = object.__new__(cls)
+        for names, values in ((children, leaves), (settings, fixed)):
+            for name, value in zip(names, values, strict=True):
+                object.__setattr__(made, name, value)
+        return made
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    return cls
+    return converting(cls, settings, is_strict=True)
+
+
+def _parts(cls: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the names of the fields of a dataclass that are children, and of those that are static."""
+    fields = [field for field in dataclasses.fields(cls) if field.init or field.default is dataclasses.MISSING]
+    static = [field.name for field in fields if field.metadata.get("static", False)]
+    return tuple(field.name for field in fields if field.name not in static), tuple(static)
 
 
 def check_told_apart(value: Any) -> None:
@@ -89,10 +105,10 @@ def check_told_apart(value: Any) -> None:
 @functools.cache
 def _is_told_apart(cls: type) -> bool:
     """Returns whether the class's structures differ from those of another with the same fields."""
-    names = [field.name for field in dataclasses.fields(cls) if field.init]
-    static = [field.name for field in dataclasses.fields(cls) if field.init and field.metadata.get("static", False)]
+    children, static = _parts(cls)
+    names = children + static
     other = dataclasses.make_dataclass("Other", names)
-    jax.tree_util.register_dataclass(other, [name for name in names if name not in static], static)
+    jax.tree_util.register_dataclass(other, list(children), list(static))
     blank: Any = object.__new__(cls)
     another: Any = object.__new__(other)
     for name in names:

@@ -58,6 +58,7 @@ from jaxacct.numerics.precision import (
     within_scope,
 )
 from jaxacct.numerics.programs import OUTWARD, by_pairs, by_platform, compiled, needs_pairs, outward
+from jaxacct.numerics.python_values import takes_python_values
 from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.numerics.vmapped_loops import stack
 from jaxacct.prv.compose import (
@@ -568,6 +569,7 @@ DEFAULT_POINTS = 2**12
 """Number of points of each loss inside a trace, where no gap can be looked at. Tightness and speed only."""
 
 
+@takes_python_values
 def epsilon(
     mechanism: Mechanisms,
     steps: Steps,
@@ -624,6 +626,7 @@ def epsilon(
     )
 
 
+@takes_python_values
 def delta(
     mechanism: Mechanisms,
     steps: Steps,
@@ -669,7 +672,8 @@ def check_method(method: str | None) -> None:
 
 def check_points(points: int) -> None:
     """Raises where ``points`` is no mesh size: a power of two, or three times one, and a multiple of 128."""
-    validation.check_whole(points, "points", 1, 2**40, "the number of mesh points, a power of two or three times one,")
+    meaning = "the number of mesh points, a power of two or three times one,"
+    points = validation.check_whole(points, "points", 1, 2**40, meaning)
     whole = points > 0 and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
     if points % 2**7 or not whole:
         raise ValueError(
@@ -780,6 +784,7 @@ class Curve:
 OUTWARD[Curve] = lambda found: replace(found, delta=outward(found.delta))
 
 
+@takes_python_values
 @in_float64
 def curve(
     mechanism: Mechanisms,

@@ -33,6 +33,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 
 from jaxacct.ledger import Ledger
 from jaxacct.numerics.precision import is_concrete
+from jaxacct.numerics.python_values import takes_python_values
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import noise as noises
 from jaxacct.train.clipping import ClippedSum, ClippingRule, query
@@ -52,6 +53,7 @@ from jaxacct.train.step import SAMPLE, loss_of_row, runs_begun, strongly_typed, 
 from jaxacct.train.trainer import DPTrainer
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class PrivateGradients:
     """Private gradients of any loss of a pytree of parameters; made by :meth:`planned` or :meth:`paid_by`.
@@ -128,6 +130,7 @@ class PrivateGradients:
             )
 
     @classmethod
+    @takes_python_values
     def planned(
         cls,
         loss: Callable[..., Array] | None,
@@ -480,6 +483,7 @@ clipped_sum = _former("PrivateGradients.clip, whose batches, noise and cost belo
 privatize = _former("PrivateGradients.noise, which pays for it")(noises.privatize)
 
 
+@takes_python_values
 @_former("DPTrainer(..., epsilon=, delta=, epochs=, clip_norm=, expected_batch_size=)")
 def make_private(
     model: nnx.Module,
@@ -525,6 +529,7 @@ class AddNoiseState(NamedTuple):
         return "<AddNoiseState>"  # not its key
 
 
+@takes_python_values
 @_former("PrivateGradients.gradient, and any optimizer on what it returns")
 def add_noise(
     noise_multiplier: float,

@@ -21,6 +21,7 @@ from jaxacct import calibrate, rdp
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsampledGaussian, Steps
 from jaxacct.numerics.precision import in_float64, leave_scope
+from jaxacct.numerics.python_values import takes_python_values
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import least_by_secants
 from jaxacct.outward import rounded_up
@@ -215,6 +216,7 @@ class Plan:
         return "\n".join(f"{name:<20}{value}" for name, value in rows)
 
 
+@takes_python_values
 def plan(
     draw: Drawn,
     delta: float,

@@ -27,6 +27,7 @@ from jaxtyping import Array, Bool, PyTree
 from jaxacct import validation
 from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.menus import Menu, certify
+from jaxacct.numerics.python_values import takes_python_values
 from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant, Policy
@@ -195,6 +196,7 @@ class DPTrainer(Sealed):
     ([5, 10], 10, True)
     """
 
+    @takes_python_values
     @settings.takes_earlier_names
     def __init__(
         self,
@@ -318,6 +320,7 @@ class DPTrainer(Sealed):
 
     # Training: from a call of fit to the compiled step, in the order in which they call each other.
 
+    @takes_python_values
     def fit(
         self,
         steps: int | None = None,
@@ -357,7 +360,7 @@ class DPTrainer(Sealed):
         validation.check_steps(0 if steps is None else steps)
         one_pass = round(self.sampler.num_examples / self.sampler.expected_batch_size)
         every = max(1, one_pass) if every is None else every
-        validation.check_count(every, "every", "the updates between evaluations")
+        every = validation.check_count(every, "every", "the updates between evaluations")
         check_not_forked()
         if self._fitting:
             raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")

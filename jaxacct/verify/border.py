@@ -26,6 +26,7 @@ def runs_of(mechanism: Any, steps: Any, relation: Relation) -> list[tuple[Record
         if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
             raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
         return [run for part, count in zip(mechanism, steps, strict=True) for run in runs_of(part, count, relation)]
+    mechanism.check_numbers()
     mechanism.validate()
     # A mechanism that is a composition by definition is judged by its parts.
     if mechanism.composed:

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float64, PyTree
 
 from jaxacct.numerics.precision import is_concrete, scope, within_scope
+from jaxacct.numerics.python_values import takes_python_values
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored, Together
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
 from jaxacct.train.clipping.rows import WHOLE, Shards, apart, check_rows, deal, fill_up, refuse, rows_at_once
@@ -39,6 +40,7 @@ class ClippedSum(NamedTuple):
     unclipped: Float64[Array, ""]
 
 
+@takes_python_values
 def clipped_sum(
     loss: Loss,
     params: PyTree,
@@ -66,6 +68,7 @@ def clipped_sum(
     )[0]
 
 
+@takes_python_values
 def clip_and_sum(
     loss: Loss,
     params: PyTree,
