@@ -86,12 +86,13 @@ def drawn_rate(sampling_rate: float | None, expected_batch_size: float | None, s
         return float(sampling_rate)
     assert expected_batch_size is not None
     check_one(expected_batch_size, "expected_batch_size")
-    if not 0 < expected_batch_size <= size:
+    batch = float(expected_batch_size)
+    if not 0 < batch <= size:
         raise ValueError(
             f"expected_batch_size = {expected_batch_size} does not fit {size} examples: give a number above 0, at most "
             f"{size}."
         )
-    return expected_batch_size / size
+    return batch / size
 
 
 def public_size(present: int, most_examples: int | None) -> int:
