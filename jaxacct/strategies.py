@@ -35,7 +35,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from jaxacct import validation
 from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, leave_scope, scope
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.python_values import flag, takes_python_values
 from jaxacct.numerics.pytrees import register_dataclass
 
 __all__ = [
@@ -188,7 +188,14 @@ Participation: TypeAlias = Unsampled | CyclicPoisson
 # ----------------------------------------------------------------------------------------------------
 
 
-class Pattern(NamedTuple):
+class _Sets(NamedTuple):
+    steps: int
+    separation: int
+    most: int
+    is_fixed: bool = False
+
+
+class Pattern(_Sets):
     """Sets of steps, at most ``most`` of them, each two at least ``separation`` apart; subsets belong to it as well.
 
     Attributes:
@@ -196,12 +203,20 @@ class Pattern(NamedTuple):
         separation: b, at least 1.
         most: k, the most participations of one example; at most ceil(n / b).
         is_fixed: whether neighbouring ones are exactly ``separation`` apart.
+
+    Raises TypeError or ValueError where a number is none from 1 to 2^31 - 1.
     """
 
-    steps: int
-    separation: int
-    most: int
-    is_fixed: bool = False
+    __slots__ = ()
+
+    def __new__(cls, steps: int, separation: int, most: int, is_fixed: bool = False) -> Self:
+        return super().__new__(
+            cls,
+            validation.check_count(steps, "steps", "the number of steps"),
+            validation.check_count(separation, "separation", "the least distance of participations"),
+            validation.check_count(most, "most", "the most participations of an example"),
+            flag(is_fixed, "is_fixed"),
+        )
 
 
 # ----------------------------------------------------------------------------------------------------

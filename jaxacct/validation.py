@@ -149,6 +149,16 @@ def _traced_steps(value: Array) -> Array:
     return jnp.where(whole | is_zero(steps), steps, jnp.nan)
 
 
+@within_scope
+def whole_steps(value: object, name: str = "steps") -> Array:
+    """Returns a number of steps in int32, into which no larger one wraps: -1 where it is none or above MOST_COUNT.
+
+    Concrete numbers that are none raise, as in :func:`exact_steps`.
+    """
+    steps = jnp.asarray(exact_steps(value, name))
+    return jnp.where((steps >= 0) & (steps <= MOST_COUNT), steps, -1.0).astype(jnp.int32)
+
+
 def check_whole_numbers(value: object, name: str, most: int, what: str, meaning: str) -> None:
     """Raises where a concrete value, or one of an array, is no whole number from 1 to ``most``."""
     reason = f"is not a number of {what}: give {meaning} from 1 to {most}."

@@ -161,7 +161,7 @@ class MenuFilter(Ledger):
         if np.shape(steps):
             raise ValueError(f"steps = {steps} are several numbers of runs: spend them one by one.")
         self._check_single()
-        runs = _whole(validation.exact_steps(steps))
+        runs = validation.whole_steps(steps)
         granted, state = _spend(self.state, index, runs, *self._blocks())
         return granted, self._with(state)
 
@@ -189,12 +189,6 @@ class MenuFilter(Ledger):
 def open_menu(menu: Menu) -> MenuState:
     """Returns the state before the first release."""
     return MenuState(jnp.asarray(menu.budget, jnp.int32), jnp.zeros(len(menu.items), jnp.int32))
-
-
-def _whole(runs: Any) -> Int32[Array, ""]:
-    """Returns a number of runs as int32, -1 where it is no number of runs or exceeds the largest. In the scope."""
-    runs = jnp.asarray(runs)
-    return jnp.where((runs >= 0) & (runs <= validation.MOST_COUNT), runs, -1.0).astype(jnp.int32)
 
 
 @compiled

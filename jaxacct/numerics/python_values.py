@@ -198,7 +198,7 @@ def _converted(
     seen = python_value(value)
     if convert is None or (value is None and has_none):
         return seen
-    is_other = not isinstance(seen, (bool, int, float)) or (convert is whole and isinstance(seen, float))
-    if not is_strict and (is_other or convert is flag):
+    # A number of Python is taken as it is: it neither wraps nor has a dtype. So what is left is a bool in its place.
+    if not is_strict and (convert is flag or not isinstance(seen, bool)):
         return seen
-    return convert(seen, name)
+    return convert(value, name)

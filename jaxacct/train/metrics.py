@@ -107,10 +107,12 @@ class Metrics:
         """Names of all means, in the order in which they get their noise."""
         return (CLIPPED,) * self.clipped + tuple(self.measures)
 
+    @takes_python_values
     def gradient_noise_multiplier(self, noise_multiplier: float) -> float:
         """Returns ``z_g``, rounded up: what is left for the gradients of a step that costs ``noise_multiplier``."""
         return noise_multiplier / math.sqrt(1 - self.share) * ROUNDED_UP
 
+    @takes_python_values
     def deviation(self, noise_multiplier: float) -> float:
         """Returns ``s``, rounded up: the standard deviation of the noise on each centred sum, in examples."""
         return noise_multiplier * 0.5 * math.sqrt(len(self.names) / self.share) * ROUNDED_UP

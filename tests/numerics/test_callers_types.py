@@ -234,6 +234,26 @@ def test_a_filter_multiplies_runs_as_numbers():
     assert float(spent.spent) == 0
 
 
+def test_a_plan_does_not_take_many_runs_for_one():
+    """In 32 bits 2^32 + 1 is 1."""
+    ledger = PlannedLedger.of(np.int8(2), certified=np.float32(0.5))
+    for runs in (2**32 + 1, np.int64(2**32 + 1), np.uint64(2**32 + 1), 2.0**32 + 1, np.uint32(2**32 - 1)):
+        assert not bool(ledger.spend(runs)[0])
+    with jax.enable_x64(True):
+        assert not bool(jax.jit(ledger.spend)(np.int64(2**32 + 1))[0])
+    for runs in forms(2, (*WHOLE, *FLOATS)):
+        granted, after = ledger.spend(runs)
+        assert (bool(granted), int(after.made), after.made.dtype) == (True, 2, np.int32)
+
+
+def test_a_pattern_of_narrow_numbers_is_the_same_pattern():
+    """The third participation is at step 200, and not at 200 - 256."""
+    strategy = strategies.square_root(4)
+    expected = strategy.sensitivity(strategies.Pattern(250, 100, 3))
+    for dtype in ("uint8", "int16", "uint64"):
+        assert strategy.sensitivity(strategies.Pattern(*np.array([250, 100, 3], dtype))) == expected
+
+
 def test_a_wrapped_number_leaves_no_program_behind():
     """np.int32(65536) equals 65536, and once made JAX's caches run its wrapped program for it."""
     first = ja.DiscreteGaussian(3000.0, sensitivity=np.int32(65536), reach=2**17)

@@ -22,7 +22,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 from jaxacct import validation
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete
 from jaxacct.numerics.programs import as_it_is
-from jaxacct.numerics.python_values import widen_fields
+from jaxacct.numerics.python_values import takes_python_values, widen_fields
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
 from jaxacct.train.copies import path_of
@@ -183,6 +183,7 @@ class PerLayer(ClippingRule):
         return cls(tuple(norm for _, norm in found), tuple(group for group, _ in found))
 
     @classmethod
+    @takes_python_values
     def equally(cls, params: PyTree, clip_norm: float) -> Self:
         """Returns the rule with the sensitivity ``clip_norm`` that gives each top-level group of ``params`` the same.
 

@@ -242,6 +242,7 @@ def log_binomial_tail(trials: int, probability: float, least: int) -> float:
     return min(bound + 1e-15 * abs(bound), 0.0)
 
 
+@takes_python_values
 def cut_cost(log_probability: float, steps: int, epsilon: float) -> float:
     """Returns ``(1 + e^epsilon) steps p``, at most 1: what events of probability p in each step add to delta."""
     if steps <= 0:
