@@ -37,8 +37,7 @@ import jaxacct
 from jaxacct import saddlepoint, validation
 from jaxacct.composition import ForDelta
 from jaxacct.convert import gdp_to_delta
-from jaxacct.numerics.python_values import takes_python_values
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import bisect, geometric_mean
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.keys import run_key

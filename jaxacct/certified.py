@@ -34,7 +34,6 @@ from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
 from jaxacct.numerics.precision import in_float64, is_concrete, leave_scope, scope, within_scope
 from jaxacct.numerics.programs import by_pairs, compiled, needs_pairs
-from jaxacct.numerics.python_values import takes_python_values
 from jaxacct.numerics.vmapped_loops import one_by_one, stack, where_needed
 from jaxacct.saddlepoint import closed_forms
 from jaxacct.saddlepoint.accountant import Asked, unchecked
@@ -42,7 +41,6 @@ from jaxacct.selection import LARGEST, Binomial, OneWay, Selection, pair_of
 from jaxacct.validation import check_one_of
 
 
-@takes_python_values
 def epsilon(
     mechanism: Mechanisms,
     steps: Steps,
@@ -95,7 +93,6 @@ def epsilon(
     return answer(mechanism, steps, ForEpsilon(delta), relation, tolerance, points, arithmetic)
 
 
-@takes_python_values
 def delta(
     mechanism: Mechanisms,
     steps: Steps,

@@ -23,7 +23,7 @@ from jaxacct import calibrate, validation
 from jaxacct.calibrate import Calibrated
 from jaxacct.mechanisms import MatrixMechanism, Relation
 from jaxacct.numerics.precision import in_float64
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import (
     PREFIX_SUMS,
     BandedToeplitz,

@@ -36,7 +36,7 @@ from jaxacct import validation
 from jaxacct.mechanisms import RandomAllocation
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Relation, check_mechanism
 from jaxacct.numerics.precision import as_float64, scope
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect
 from jaxacct.strategies import Strategy
 

@@ -27,8 +27,7 @@ from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.numerics.precision import as_float64, in_float64
-from jaxacct.numerics.python_values import takes_python_values
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import bisect_traced, geometric_mean
 
 __all__ = [

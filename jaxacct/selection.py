@@ -27,8 +27,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
-from jaxacct.numerics.python_values import widen_fields
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, widen_fields
 from jaxacct.numerics.root_search import bisect, bracket
 
 __all__ = ["Binomial", "Fixed", "Geometric", "Logarithmic", "Poisson", "Trials", "TruncatedNegativeBinomial"]

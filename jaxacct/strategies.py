@@ -35,8 +35,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from jaxacct import validation
 from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, leave_scope, scope
-from jaxacct.numerics.python_values import flag, takes_python_values
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import flag, register_dataclass, takes_python_values
 
 __all__ = [
     "BandedToeplitz",
@@ -479,7 +478,8 @@ def as_float32(strategy: Any, *names: str) -> None:
     # Values given are rounded once, when the strategy is made.
     for name in names:
         value = getattr(strategy, name)
-        if is_concrete(value):
+        # What is no number stays: axes of jax.vmap may be given for a strategy.
+        if is_concrete(value) and isinstance(value, (list, tuple, np.ndarray, jax.Array)):
             object.__setattr__(strategy, name, np.asarray(value, np.float32))
 
 

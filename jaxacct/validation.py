@@ -5,6 +5,7 @@ Traced values cannot raise; what is computed of them lands on the safe side.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct.numerics.precision import exact_float64, is_zero, within_scope
-from jaxacct.numerics.python_values import whole
+from jaxacct.numerics.pytrees import whole
 
 # ----------------------------------------------------------------------------------------------------
 # Checks of arguments: a concrete value out of range raises, with the argument's name, value, the reason and the remedy.
@@ -30,7 +31,11 @@ MOST_STEPS = 2**53
 
 
 def concrete_value(value: object) -> np.ndarray | None:
-    """Returns a number as a NumPy array, of floats in float64; None where it is traced; else raises TypeError."""
+    """Returns ``value`` as a NumPy array, of floats in float64; None where Python cannot see it, or it is no number.
+
+    A mechanism may be made of what is none, for the axes of ``jax.vmap``: None, say. So classes let it pass, and
+    functions check their arguments by :func:`check_number`.
+    """
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise TypeError(f"expected a number, got {value!r} of type {type(value).__name__}.")
     if isinstance(value, (list, tuple)):
@@ -45,9 +50,7 @@ def concrete_value(value: object) -> np.ndarray | None:
         return np.asarray(value, np.float64) if is_float and value.dtype.itemsize < 8 else np.asarray(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise OverflowError(f"expected a number, got {value}, which 64 bits do not hold: give a float, or less.")
-    if not isinstance(value, (int, float)):
-        raise TypeError(f"expected a number, got {value!r} of type {type(value).__name__}: give one, or an array.")
-    return np.asarray(value)
+    return np.asarray(value) if isinstance(value, (int, float)) else None
 
 
 def as_array(value: Any) -> Any:
@@ -56,8 +59,7 @@ def as_array(value: Any) -> Any:
 
 
 def _named_value(name: str, value: object) -> np.ndarray | None:
-    known = (int, float, str, bytes, list, tuple, np.generic, np.ndarray, jax.Array)
-    if not isinstance(value, known):
+    if isinstance(value, numbers.Number) and not isinstance(value, (int, float, np.generic)):
         kind = type(value).__name__
         raise TypeError(f"{name} = {value!r} of type {kind}: give a number, that is an int, a float or an array.")
     try:
@@ -77,7 +79,8 @@ def _require(name: str, value: object, holds: Callable[[np.ndarray], Any], reaso
 
 def check_number(value: object, name: str) -> None:
     """Raises TypeError where an argument is neither a number, nor an array, nor traced."""
-    _named_value(name, value)
+    if _named_value(name, value) is None and not isinstance(value, jax.core.Tracer):
+        raise TypeError(f"{name} = {value!r} of type {type(value).__name__}: give a number, or an array of them.")
 
 
 def check_scalar(value: ArrayLike, name: str) -> None:

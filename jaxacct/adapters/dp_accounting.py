@@ -13,7 +13,7 @@ from typing import Any
 from jaxacct import certified, rdp
 from jaxacct.adapters.events import NO_PRIVACY, Parts, UnknownEvent, join_parts, lacking, parts_of, stand_in, upper_end
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
 
 try:

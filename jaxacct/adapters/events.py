@@ -63,7 +63,7 @@ from jaxacct.mechanisms import (
 from jaxacct.mechanisms.finite import LARGEST_SENSITIVITY
 from jaxacct.mechanisms.fixed_batches import LEAST_NOISE
 from jaxacct.numerics.precision import UNIT_ROUNDOFF
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.outward import up
 from jaxacct.rounded_sum import binomial_tail
 from jaxacct.selection import Poisson, TruncatedNegativeBinomial

@@ -52,7 +52,7 @@ from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps,
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import compiled, lower_bound
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect, least_by_secants
 from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_COUNT

@@ -58,7 +58,7 @@ from jaxacct.mechanisms.normal import LOG_NORMAL, delta_above, epsilon_bounds, m
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, as_float64, in_float64, is_zero, kept_positive, leave_scope, scope
 from jaxacct.numerics.programs import compiled, lower_bound, raise_bound
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect
 from jaxacct.rounded_sum import LEAST_COST
 

@@ -73,8 +73,7 @@ from jaxacct.numerics.precision import (
     as_float64,
     log_complement,
 )
-from jaxacct.numerics.python_values import takes_python_values
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import bisect
 
 SHIFT = 2.0

@@ -77,8 +77,7 @@ from jaxacct.numerics.precision import (
     scope,
     within_scope,
 )
-from jaxacct.numerics.python_values import takes_python_values
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.vmapped_loops import one_by_one
 from jaxacct.rounded_sum import binomial_tail
 

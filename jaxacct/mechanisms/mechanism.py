@@ -36,8 +36,7 @@ from jaxacct.numerics.precision import (
     leave_scope,
 )
 from jaxacct.numerics.programs import lower_bound
-from jaxacct.numerics.python_values import widen_fields
-from jaxacct.numerics.pytrees import check_told_apart
+from jaxacct.numerics.pytrees import check_told_apart, widen_fields
 
 Direction: TypeAlias = Literal["remove", "add", "replace"]
 """A direction of a relation: from the data set with the example to the one without, back, or by a replacement."""
@@ -55,7 +54,7 @@ DIRECTIONS: dict[Relation, tuple[Direction, ...]] = {
 class Fields:
     """The base of dataclasses whose fields are numbers, or arrays that broadcast.
 
-    The constructor converts them (:func:`.python_values.wide`), and checks them. JAX rebuilds instances without it.
+    The constructor converts them (:func:`.pytrees.wide`), and checks them. JAX rebuilds instances without it.
     """
 
     vectors: ClassVar[tuple[str, ...]] = ()
@@ -67,8 +66,10 @@ class Fields:
 
     def convert(self) -> None:
         """Widens the numbers of a new instance, once: what Python computes of them neither wraps nor loses digits."""
-        for name in self.vectors:  # a list would, as a pytree, have a leaf for each number
-            object.__setattr__(self, name, validation.as_array(getattr(self, name)))
+        for name in self.vectors:
+            value = getattr(self, name)
+            if isinstance(value, (list, tuple)):  # which as a pytree would have a leaf for each number
+                object.__setattr__(self, name, np.asarray(value, np.float64))
         widen_fields(self)
 
     @abc.abstractmethod

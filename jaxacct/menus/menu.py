@@ -38,7 +38,7 @@ from jaxacct.menus.game import (
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import Program
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect, bracket
 from jaxacct.outward import rounded_up
 from jaxacct.prv.accountant import LossLattice

@@ -58,7 +58,6 @@ from jaxacct.numerics.precision import (
     within_scope,
 )
 from jaxacct.numerics.programs import OUTWARD, by_pairs, by_platform, compiled, needs_pairs, outward
-from jaxacct.numerics.python_values import takes_python_values
 from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.numerics.vmapped_loops import stack
 from jaxacct.prv.compose import (
@@ -569,7 +568,6 @@ DEFAULT_POINTS = 2**12
 """Number of points of each loss inside a trace, where no gap can be looked at. Tightness and speed only."""
 
 
-@takes_python_values
 def epsilon(
     mechanism: Mechanisms,
     steps: Steps,
@@ -626,7 +624,6 @@ def epsilon(
     )
 
 
-@takes_python_values
 def delta(
     mechanism: Mechanisms,
     steps: Steps,
@@ -670,8 +667,8 @@ def check_method(method: str | None) -> None:
         warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
-def check_points(points: int) -> None:
-    """Raises where ``points`` is no mesh size: a power of two, or three times one, and a multiple of 128."""
+def check_points(points: int) -> int:
+    """Returns a mesh size as a Python integer; raises unless it is 2^n or 3 2^n, and a multiple of 128."""
     meaning = "the number of mesh points, a power of two or three times one,"
     points = validation.check_whole(points, "points", 1, 2**40, meaning)
     whole = points > 0 and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
@@ -680,6 +677,7 @@ def check_points(points: int) -> None:
             f"points = {points} is not a number of mesh points: give a power of two, or three times one, at least 128 "
             "and a multiple of it."
         )
+    return points
 
 
 def check_error(error: tuple[float, float], question: Question, *, concrete: bool) -> None:
@@ -704,12 +702,12 @@ def check_error(error: tuple[float, float], question: Question, *, concrete: boo
         )
 
 
-def check_options(tolerance: float | None, points: int | None, *, concrete: bool) -> None:
-    """Raises where tolerance and points do not go together, or are out of range, or need concrete arguments."""
+def check_options(tolerance: float | None, points: int | None, *, concrete: bool) -> tuple[float | None, int | None]:
+    """Returns tolerance and points as numbers of Python; raises where they do not go together, or are out of range."""
     if points is not None:
         if tolerance is not None:
             raise ValueError("tolerance and points are both given: give the gap wanted, or the size of the mesh.")
-        check_points(points)
+        points = check_points(points)
     if tolerance is not None:
         if not concrete or isinstance(tolerance, jax.core.Tracer):
             raise ValueError(
@@ -717,6 +715,8 @@ def check_options(tolerance: float | None, points: int | None, *, concrete: bool
                 "the gap is known: give points, the number of mesh points, instead."
             )
         validation.check_positive(tolerance, "tolerance")
+        tolerance = float(tolerance)
+    return tolerance, points
 
 
 @within_scope(by_programs=True)
@@ -735,13 +735,13 @@ def answer(
     check_asked(mechanism, steps, question)
     validation.check_one_of(arithmetic, "arithmetic", CERTIFIED)
     if needs_pairs(arithmetic, mechanism, steps, question):
-        check_options(tolerance, points, concrete=False)
+        _, points = check_options(tolerance, points, concrete=False)
         if error is not None:
             check_error(error, question, concrete=False)
         run = functools.partial(answer, relation=relation, points=points, return_diagnostics=return_diagnostics)
         return leave_scope(by_pairs(run, mechanism, steps, question))
     concrete = is_concrete(mechanism, steps, question)
-    check_options(tolerance, points, concrete=concrete)
+    tolerance, points = check_options(tolerance, points, concrete=concrete)
     if error is not None:
         if tolerance is not None or points is not None:
             raise ValueError("error is given beside tolerance or points: give one of the three.")
@@ -784,7 +784,6 @@ class Curve:
 OUTWARD[Curve] = lambda found: replace(found, delta=outward(found.delta))
 
 
-@takes_python_values
 @in_float64
 def curve(
     mechanism: Mechanisms,
@@ -818,7 +817,7 @@ def curve(
     """
     check(mechanism, steps)
     check_method(method)
-    check_points(points)
+    points = check_points(points)
     if epsilon is None:
         last = answer(mechanism, steps, ForEpsilon(1e-12), relation, points=LEAST).upper
         if isinstance(last, jax.core.Tracer) or not np.isfinite(last):

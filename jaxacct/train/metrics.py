@@ -35,7 +35,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 from jaxacct import validation
 from jaxacct.numerics.precision import in_float64
 from jaxacct.numerics.programs import as_it_is
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.train.clipping.rows import make_up, map_rows
 from jaxacct.train.copies import on_host
 from jaxacct.train.keys import standard_normal

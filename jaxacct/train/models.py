@@ -33,7 +33,7 @@ from flax import errors, nnx
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from jaxacct import validation
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.train.copies import copy_tree, fresh
 from jaxacct.train.keys import run_key
 

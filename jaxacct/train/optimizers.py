@@ -19,7 +19,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float32, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.train.trainer import DPTrainer
 
 T = TypeVar("T")

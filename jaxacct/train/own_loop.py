@@ -33,7 +33,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 
 from jaxacct.ledger import Ledger
 from jaxacct.numerics.precision import is_concrete
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import noise as noises
 from jaxacct.train.clipping import ClippedSum, ClippingRule, query

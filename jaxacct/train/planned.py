@@ -21,8 +21,7 @@ from jaxacct import calibrate, rdp
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsampledGaussian, Steps
 from jaxacct.numerics.precision import in_float64, leave_scope
-from jaxacct.numerics.python_values import takes_python_values
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
 from jaxacct.outward import rounded_up
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of

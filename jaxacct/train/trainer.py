@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, PyTree
 from jaxacct import validation
 from jaxacct.filters import MenuFilter, RenyiFilter
 from jaxacct.menus import Menu, certify
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant, Policy
@@ -320,7 +320,6 @@ class DPTrainer(Sealed):
 
     # Training: from a call of fit to the compiled step, in the order in which they call each other.
 
-    @takes_python_values
     def fit(
         self,
         steps: int | None = None,
@@ -358,6 +357,7 @@ class DPTrainer(Sealed):
         FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.metrics`).
         """
         validation.check_steps(0 if steps is None else steps)
+        steps = None if steps is None else int(steps)
         one_pass = round(self.sampler.num_examples / self.sampler.expected_batch_size)
         every = max(1, one_pass) if every is None else every
         every = validation.check_count(every, "every", "the updates between evaluations")

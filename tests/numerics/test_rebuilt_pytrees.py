@@ -77,7 +77,7 @@ def test_accountants_refuse_a_mechanism_of_anything_but_its_numbers(name):
 
 
 def test_a_constructor_refuses_what_jax_may_put_there():
-    for value in (None, object(), "2.0", True, np.True_, np.array(True), jax.ShapeDtypeStruct((), np.float32), 2j):
+    for value in ("2.0", True, np.True_, np.array(True), jnp.array(True), (1.0, 2.0), 2j):
         with pytest.raises(TypeError, match="noise_multiplier"):
             ja.Gaussian(value)
     with pytest.raises(ValueError, match="noise_multiplier"):

@@ -22,8 +22,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 from jaxacct import validation
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete
 from jaxacct.numerics.programs import as_it_is
-from jaxacct.numerics.python_values import takes_python_values, widen_fields
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values, widen_fields
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
 from jaxacct.train.copies import path_of
 from jaxacct.train.keys import standard_normal

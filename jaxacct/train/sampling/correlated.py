@@ -18,7 +18,7 @@ from jaxtyping import Array, ArrayLike, Int32
 
 from jaxacct import validation
 from jaxacct.mechanisms import MatrixMechanism, Mechanism, RandomAllocation, Relation
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import CyclicPoisson, FixedEpochs, MinSeparation, Participation, Strategy, identity
 from jaxacct.train.sampling.sampler import (
     ALLOWANCE,

@@ -27,7 +27,7 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.numerics.precision import in_float64, scope
 from jaxacct.numerics.programs import as_it_is
-from jaxacct.numerics.python_values import takes_python_values
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect
 from jaxacct.rounded_sum import binomial_tail
 from jaxacct.strategies import Participation
