@@ -176,7 +176,7 @@ class PrivateGradients:
         check_num_examples(num_examples)
         if clipping is not None:
             message = "clipping is deprecated: give the rule as clip_norm."
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            warnings.warn(message, DeprecationWarning, stacklevel=3)
         rule = rule_of(clip_norm, clipping)
         made = plan_spending(
             num_examples, epsilon=epsilon, delta=delta, epochs=epochs, expected_batch_size=expected_batch_size,
@@ -483,8 +483,8 @@ clipped_sum = _former("PrivateGradients.clip, whose batches, noise and cost belo
 privatize = _former("PrivateGradients.noise, which pays for it")(noises.privatize)
 
 
-@takes_python_values
 @_former("DPTrainer(..., epsilon=, delta=, epochs=, clip_norm=, expected_batch_size=)")
+@takes_python_values
 def make_private(
     model: nnx.Module,
     loss: Callable[..., Array],
@@ -529,8 +529,8 @@ class AddNoiseState(NamedTuple):
         return "<AddNoiseState>"  # not its key
 
 
-@takes_python_values
 @_former("PrivateGradients.gradient, and any optimizer on what it returns")
+@takes_python_values
 def add_noise(
     noise_multiplier: float,
     clip_norm: ArrayLike | None = None,

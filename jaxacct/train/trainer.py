@@ -196,8 +196,8 @@ class DPTrainer(Sealed):
     ([5, 10], 10, True)
     """
 
-    @takes_python_values
     @settings.takes_earlier_names
+    @takes_python_values
     def __init__(
         self,
         model: nnx.Module,

@@ -210,7 +210,7 @@ def test_floats_give_one_result_in_every_type():
 
 def test_public_functions_take_the_types_of_python_they_name():
     """Functions that name an int or a float among their arguments convert it, but for those that compute in float64."""
-    for function in (ja.epsilon, ja.prv.delta, calibrate.user_level, monte_carlo.delta, ja.train.DPTrainer.__init__):
+    for function in (calibrate.user_level, monte_carlo.delta, ja.train.DPTrainer.__init__, ja.train.tune):
         named = [p.annotation for p in inspect.signature(function).parameters.values()]
         assert any(str(kind).split(" |")[0] in ("int", "float") for kind in named)
         assert inspect.unwrap(function) is not function
