@@ -179,8 +179,7 @@ def converting(cls: Any, names: Iterable[str], *, is_strict: bool) -> Any:
 def _taking(function: Any, positional: Sequence[str], annotations: Mapping[str, Any], *, is_strict: bool) -> Any:
     """Returns a function that converts its arguments by their annotations; ``positional`` are named in their order."""
     conversions = {
-        name: functools.partial(_convert, name, *_kind(annotation), is_strict)
-        for name, annotation in annotations.items()
+        name: functools.partial(_convert, name, *_kind(annotation)) for name, annotation in annotations.items()
     }
     # Most are right already, and constructors are called often.
     right = {name: {"int": int, "float": float, "bool": bool}.get(str(kind)) for name, kind in annotations.items()}
@@ -191,11 +190,16 @@ def _taking(function: Any, positional: Sequence[str], annotations: Mapping[str, 
         given = list(args)
         for place, name in places:
             if place < len(given) and type(given[place]) is not right[name]:
-                given[place] = conversions[name](given[place])
+                given[place] = conversions[name](False, given[place])
         for name, value in kwargs.items():
             if name in conversions and type(value) is not right[name]:
-                kwargs[name] = conversions[name](value)
-        return function(*given, **kwargs)
+                kwargs[name] = conversions[name](False, value)
+        result = function(*given, **kwargs)
+        if is_strict:  # what the class's own checks, whose words say more, let pass
+            for name, convert in conversions.items():
+                if type(value := getattr(given[0], name)) is not right[name]:
+                    object.__setattr__(given[0], name, convert(True, value))
+        return result
 
     return taking
 
