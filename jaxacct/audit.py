@@ -37,7 +37,7 @@ import jaxacct
 from jaxacct import saddlepoint, validation
 from jaxacct.composition import ForDelta
 from jaxacct.convert import gdp_to_delta
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import bisect, geometric_mean
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.keys import run_key
@@ -98,6 +98,7 @@ __all__ = [
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 def p_value_of_pair(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
     """Returns an upper bound on the probability of so many right guesses about an (epsilon, delta)-DP mechanism.
 
@@ -117,7 +118,7 @@ def p_value_of_pair(correct: int, guesses: int, canaries: int, epsilon: float, d
     >>> round(p_value_of_pair(50, 50, 100, 2.0, 1e-5), 5)
     0.00179
     """
-    check_counts(correct, guesses, canaries)
+    correct, guesses, canaries = check_counts(correct, guesses, canaries)
     validation.check_epsilon(epsilon)
     validation.check_probability(delta, "delta")
     chance = min(math.nextafter(1 / (1 + math.exp(-epsilon)), 2.0), 1.0)
@@ -127,6 +128,7 @@ def p_value_of_pair(correct: int, guesses: int, canaries: int, epsilon: float, d
     return min((tail + extra) * (1 + 1e-9), 1.0)
 
 
+@takes_python_values
 def epsilon_lower_bound(correct: int, guesses: int, canaries: int, delta: float, confidence: float = 0.95) -> float:
     """Returns a lower bound on epsilon at ``delta``, of any mechanism: 0 where nothing is shown.
 
@@ -165,11 +167,14 @@ def _modes(trials: int, chance: float) -> np.ndarray:
     return np.exp(logs + np.where(failures > 0, failures * math.log(max(1 - chance, 1e-300)), 0.0))
 
 
-def check_counts(correct: int, guesses: int, canaries: int) -> None:
-    """Raises where the numbers of right guesses, guesses and canaries do not fit each other."""
-    validation.check_whole(canaries, "canaries", 1, 10**7, "a number of canaries")
-    validation.check_whole(guesses, "guesses", 1, canaries, "a number of guesses, at most one for each canary")
-    validation.check_whole(correct, "correct", 0, guesses, "how many of the guesses were right")
+def check_counts(correct: int, guesses: int, canaries: int) -> tuple[int, int, int]:
+    """Returns the numbers of right guesses, guesses and canaries; raises where they do not fit each other."""
+    canaries = validation.check_whole(canaries, "canaries", 1, 10**7, "a number of canaries")
+    guesses = validation.check_whole(
+        guesses, "guesses", 1, canaries, "a number of guesses, at most one for each canary"
+    )
+    correct = validation.check_whole(correct, "correct", 0, guesses, "how many of the guesses were right")
+    return correct, guesses, canaries
 
 
 def check_confidence(confidence: float) -> None:
@@ -223,6 +228,7 @@ EPSILONS = np.concatenate([[0.0], np.geomspace(0.02, 50.0, 40)])
 They are always the same, so that p-values fall with the profile."""
 
 
+@takes_python_values
 def p_value(
     correct: int,
     guesses: int,
@@ -248,7 +254,7 @@ def p_value(
     >>> p_value(95, 100, 100, [1.0], [0.0]) < 1e-6, p_value(70, 100, 100, [1.0], [0.0])
     (True, 1.0)
     """
-    check_counts(correct, guesses, canaries)
+    correct, guesses, canaries = check_counts(correct, guesses, canaries)
     e, d = np.asarray(epsilons, np.float64), np.asarray(deltas, np.float64)
     validation.check_epsilon(e)
     validation.check_probability(d, "deltas")
@@ -318,6 +324,7 @@ def combined(p_values: Sequence[float]) -> float:
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 def mu_lower_bound(correct: Sequence[int], guesses: int, canaries: int, confidence: float = 0.95) -> float:
     """Returns a lower bound on the mu of a mechanism that is mu-GDP for some mu: 0 where nothing is shown.
 
@@ -403,13 +410,16 @@ def _log_mean(logs: np.ndarray, axis: int) -> np.ndarray:
     return np.logaddexp.reduce(logs, axis=axis) - math.log(logs.shape[axis])
 
 
+@takes_python_values
 def guess(values: Float[np.ndarray, " canaries"], guesses: int) -> Int[np.ndarray, " canaries"]:
     """Returns 1 ("in") for the highest scores, -1 ("out") for the lowest, half of the guesses each, 0 between.
 
     >>> guess(np.array([0.3, -2.0, 5.0, 0.1]), 2).tolist()
     [0, -1, 1, 0]
     """
-    validation.check_whole(guesses, "guesses", 1, len(values), "a number of guesses, at most one for each canary")
+    guesses = validation.check_whole(
+        guesses, "guesses", 1, len(values), "a number of guesses, at most one for each canary"
+    )
     order = np.argsort(values, kind="stable")
     said = np.zeros(len(values), int)
     said[order[: guesses // 2]] = -1
@@ -436,11 +446,12 @@ class WithCanaries(nnx.Module):
     """
 
     def __init__(self, inner: nnx.Module, canaries: int) -> None:
-        validation.check_whole(canaries, "canaries", 1, 10**6, "a number of canaries")
+        canaries = validation.check_whole(canaries, "canaries", 1, 10**6, "a number of canaries")
         self.inner = inner
         self.canaries = nnx.Param(jnp.zeros(canaries))
 
 
+@takes_python_values
 def with_canaries(loss: Callable[..., Array], size: float) -> Callable[..., Array]:
     """Returns the loss on rows of :func:`rows`: ``loss`` of the model inside, or a canary's, of gradient norm ``size``.
 
@@ -553,6 +564,7 @@ Watch = Callable[[jax.Array, tuple[Any, ...]], Float[np.ndarray, "moments canari
 """Type of a function from a run's key and rows to the canaries' parameters at the start and after each step."""
 
 
+@takes_python_values
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """Settings of an audit: the training, and the guesses made about it.

@@ -115,9 +115,9 @@ class Bounds:
         try:
             lower, upper = np.asarray(self.lower, np.float64), np.asarray(self.upper, np.float64)
             missed = np.size(self.converged) - int(np.sum(self.converged))
-        except TypeError:  # traced, or a pytree of something else
+            shown = _bracket(float(np.min(lower, initial=np.inf)), float(np.max(upper, initial=-np.inf)))
+        except (TypeError, ValueError, ArithmeticError):  # traced, or a pytree of something else
             return f"[{self.lower}, {self.upper}]"
-        shown = _bracket(float(np.min(lower, initial=np.inf)), float(np.max(upper, initial=-np.inf)))
         if upper.ndim:
             return f"{upper.shape} within {shown}" + (f", {missed} not converged" if missed else "")
         return shown + (" not converged" if missed else "")

@@ -30,6 +30,7 @@ from jaxacct.mechanisms.mechanism import (
     Mechanism,
     Relation,
     check_mechanism,
+    counts_of,
     directions,
     is_count,
     sequence,
@@ -38,10 +39,9 @@ from jaxacct.mechanisms.mechanism import (
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import roundoff
-from jaxacct.numerics.precision import TINY, exact_real, is_concrete, is_zero, log_complement
+from jaxacct.numerics.precision import TINY, is_concrete, log_complement
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import check_told_apart, of_each, register_dataclass
-from jaxacct.validation import MOST_STEPS
 
 Part: TypeAlias = tuple[DominatingPair, Any]
 """Pairs of one class, every leaf with the leading axis (m,), and the number of runs of each, (m,)."""
@@ -257,20 +257,6 @@ def length_class(length: int) -> int:
     """Returns the least of 1, 2, 4, 8, 12, 16, 24, 32, ... that is not below a length."""
     whole = 1 << (length - 1).bit_length()
     return 3 * whole // 4 if length > 8 and length <= 3 * whole // 4 else whole
-
-
-def counts_of(steps: Any) -> Any:
-    """Returns numbers of runs in the scope's precision; traced ones that rounding would make valid are NaN.
-
-    Numbers between whole ones stay, because derivatives ask for them; brackets refuse them (:func:`facts_of`).
-    """
-    if is_concrete(steps):
-        return steps
-    counts = exact_real(steps)
-    if jnp.issubdtype(steps.dtype, jnp.integer):
-        return jnp.where(steps > MOST_STEPS, jnp.nan, counts) if steps.dtype.itemsize == 8 else counts
-    # XLA may take a subnormal number for 0, which would be a valid number of runs.
-    return jnp.where((counts == 0) & ~is_zero(counts), jnp.nan, counts)
 
 
 def _real(leaf: ArrayLike) -> Any:

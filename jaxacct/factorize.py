@@ -23,6 +23,7 @@ from jaxacct import calibrate, validation
 from jaxacct.calibrate import Calibrated
 from jaxacct.mechanisms import MatrixMechanism, Relation
 from jaxacct.numerics.precision import in_float64
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import (
     PREFIX_SUMS,
     BandedToeplitz,
@@ -41,6 +42,7 @@ from jaxacct.strategies import (
 __all__ = ["Bands", "banded_toeplitz", "best_bands", "buffered_toeplitz", "error", "noise_multiplier"]
 
 
+@takes_python_values
 def noise_multiplier(
     strategy: Strategy,
     participation: Participation,
@@ -93,6 +95,7 @@ class Bands(NamedTuple):
     error: float
 
 
+@takes_python_values
 def best_bands(
     steps: int,
     sampling_rate: float,
@@ -149,6 +152,7 @@ ITERATIONS = 200
 """Most iterations of L-BFGS. Sound for any value: any strategy is private at its own sensitivity."""
 
 
+@takes_python_values
 def banded_toeplitz(
     bands: int,
     participation: Participation,
@@ -184,7 +188,9 @@ def banded_toeplitz(
     True
     """
     pattern = _pattern_of(participation, iterations)
-    validation.check_whole(bands, "bands", 1, pattern.steps, "the number of diagonals, at most one for each step")
+    bands = validation.check_whole(
+        bands, "bands", 1, pattern.steps, "the number of diagonals, at most one for each step"
+    )
     start: Any = square_root(
         bands, float(np.asarray(workload.momentum)), float(np.asarray(workload.decay))
     ).first_column
@@ -193,6 +199,7 @@ def banded_toeplitz(
     return BandedToeplitz(column / BandedToeplitz(column).sensitivity(pattern))
 
 
+@takes_python_values
 def buffered_toeplitz(
     buffers: int,
     participation: Participation,
@@ -221,7 +228,7 @@ def buffered_toeplitz(
     True
     """
     pattern = _pattern_of(participation, iterations)
-    validation.check_whole(buffers, "buffers", 1, 64, "the number of copies of the noise")
+    buffers = validation.check_whole(buffers, "buffers", 1, 64, "the number of copies of the noise")
     found = []
     # Each start, a relative distance between the buffers' lifetimes at first, is searched, and the strategy of less
     # error is kept: from a single start two of the lifetimes may come to be the same. Sound for any values.

@@ -869,7 +869,7 @@ class IndividualRenyiFilter:
 
         Arguments and errors are those of :class:`.RenyiFilter`; memory is 16 bytes for each order and example.
         """
-        validation.check_count(examples, "examples", "the number of examples")
+        examples = validation.check_count(examples, "examples", "the number of examples")
         one = RenyiFilter(epsilon, delta, orders, conversion)
         return cls(jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (examples, *jnp.shape(leaf))), one))
 

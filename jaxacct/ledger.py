@@ -147,8 +147,9 @@ def _kind(ledger: object) -> tuple[Any, list[tuple[int, ...]]]:
 
 def _short(value: object) -> str:
     """Returns a setting or a number of the state in few characters; for many numbers, their count and extremes."""
-    if isinstance(value, RoundedSum) and is_concrete(value.high, value.low):
-        sums = np.asarray(value.high, np.float64) + np.where(np.isinf(value.high), 0.0, value.low)
+    parts = (value.high, value.low) if isinstance(value, RoundedSum) else ()
+    if parts and is_concrete(parts) and all(isinstance(part, (np.ndarray, np.generic, jax.Array)) for part in parts):
+        sums = np.asarray(parts[0], np.float64) + np.where(np.isinf(parts[0]), 0.0, parts[1])
         return _short(tuple(sums.ravel().tolist()) if sums.ndim else float(sums))
     if isinstance(value, tuple) and len(value) > 3:
         return f"<{len(value)} from {_short(min(value))} to {_short(max(value))}>"

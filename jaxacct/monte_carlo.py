@@ -34,8 +34,9 @@ from jaxtyping import Array
 
 from jaxacct import validation
 from jaxacct.mechanisms import RandomAllocation
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Relation
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Relation, check_mechanism
 from jaxacct.numerics.precision import as_float64, scope
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect
 from jaxacct.strategies import Strategy
 
@@ -66,6 +67,7 @@ class Interval:
     failure_probability: float
     draws: int
 
+    @takes_python_values
     def verifies(self, delta: float) -> bool:
         """Returns whether a mechanism may go ahead as (epsilon, max(delta, failure_probability))-DP.
 
@@ -76,6 +78,7 @@ class Interval:
         return self.upper <= delta
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class BallsInBins:
     """Training with correlated noise, and each example in one of so many batches, the same in all epochs.
@@ -123,6 +126,7 @@ class BallsInBins:
         return matrix.reshape(steps, self.epochs, self.batches).sum(axis=1).T
 
 
+@takes_python_values
 def delta(
     mechanism: RandomAllocation | BallsInBins,
     steps: int,
@@ -190,10 +194,12 @@ def _check(mechanism: object, steps: int, epsilon: float, draws: int, failure_pr
             f"mechanism = {mechanism!r} is not drawn here: give RandomAllocation or monte_carlo.BallsInBins; of others "
             "jaxacct.delta has certified bounds."
         )
-    validation.check_count(steps, "steps", "how many are composed")
+    steps = validation.check_count(steps, "steps", "how many are composed")
     validation.check_epsilon(epsilon)
-    validation.check_count(draws, "draws", "the number of draws")
+    draws = validation.check_count(draws, "draws", "the number of draws")
     validation.check_delta(failure_probability, "failure_probability")
+    if isinstance(mechanism, RandomAllocation):
+        check_mechanism(mechanism)
     noise = np.asarray(mechanism.noise_multiplier)
     if noise.ndim or not 0.05 <= noise < math.inf or np.ndim(mechanism.batches):
         raise ValueError(f"noise_multiplier = {noise} is out of range: give one mechanism, with noise from 0.05 on.")

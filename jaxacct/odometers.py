@@ -546,7 +546,7 @@ class RogersOdometer(_TimeUniformOdometer):
     examples: int
 
     def __init__(self, delta: ArrayLike, examples: int = 1000, mechanism_delta: ArrayLike = 0.0) -> None:
-        validation.check_whole(examples, "examples", 4, 2**53, "the number of examples in the data set")
+        examples = validation.check_whole(examples, "examples", 4, 2**53, "the number of examples in the data set")
         self._fill(_open_time_uniform(delta, mechanism_delta), int(examples))
 
     def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:

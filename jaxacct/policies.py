@@ -27,7 +27,7 @@ from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.numerics.precision import as_float64, in_float64
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import bisect_traced, geometric_mean
 
 __all__ = [
@@ -141,6 +141,7 @@ class _Plain:
         return jnp.zeros((), bool)
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class Constant(_Plain):
     """Constant policy: the same noise and rate at every step.
@@ -168,6 +169,7 @@ class Constant(_Plain):
         return Setting(jnp.float32(self.noise_multiplier), jnp.float32(self.sampling_rate))
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class Schedule(_Plain):
     """Noise that is a function of the step, fixed in advance: an Optax schedule, or any traceable one.
@@ -203,6 +205,7 @@ class Schedule(_Plain):
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class SpendRemaining(_Plain):
     """Policy that spends what is left of the budget evenly over the steps left: it asks for the least noise that does.
@@ -355,6 +358,7 @@ class _Levelled(_Plain):
         return Levels(level, jnp.where(rise, jnp.asarray(answer, jnp.float32), state.best))
 
 
+@takes_python_values
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveNoise(_Levelled):
     """Lécuyer's adaptive noise: more of it while accuracy rises, less when it stalls.
@@ -403,6 +407,7 @@ class AdaptiveNoise(_Levelled):
         return jnp.clip(self.initial + self.increment * as_float64(level), self.least, self.most).astype(jnp.float32)
 
 
+@takes_python_values
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveBatchSize(_Levelled):
     """Lécuyer's adaptive batch size: smaller batches while accuracy rises, larger ones when it stalls.
@@ -478,6 +483,7 @@ class Watched:
     enough: Bool[Array, ""]
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class EarlyStopping:
     """Policy that ends training when a noisy count is good enough, or has stopped rising; to be used with an odometer.

@@ -47,6 +47,7 @@ from jaxacct.mechanisms.mechanism import (
     Steps,
     check_count,
     check_mechanism,
+    counts_of,
     directions,
     parts_of,
     sequence,
@@ -187,7 +188,9 @@ def composed_by(one: Callable[[Mechanism], Array], mechanism: Any, steps: Any, n
             (composed_by(one, part, count, nothing) for part, count in zip(mechanism, steps, strict=True)), nothing
         )
     if mechanism.composed:
-        return sum((composed_by(one, part, count, nothing) for part, count in mechanism.apart(steps)), nothing)
+        return sum(
+            (composed_by(one, part, count, nothing) for part, count in mechanism.apart(counts_of(steps))), nothing
+        )
     if np.ndim(steps):
         # A batch of fields is one program for a row of it, and a sum over the rows.
         parts, steps = sequence(mechanism, len(steps)), as_float64(steps)

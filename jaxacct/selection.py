@@ -28,7 +28,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, widen_fields
 from jaxacct.numerics.root_search import bisect, bracket
 
 __all__ = ["Binomial", "Fixed", "Geometric", "Logarithmic", "Poisson", "Trials", "TruncatedNegativeBinomial"]
@@ -59,6 +59,7 @@ class Trials(abc.ABC):
     mean: Any
 
     def __post_init__(self) -> None:
+        widen_fields(self)
         self.validate()
 
     def validate(self) -> None:

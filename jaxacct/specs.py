@@ -451,7 +451,7 @@ def _parse(given: dict[str, Any]) -> Spec:
     relation: Relation = cast(Any, min(relations, default="add_or_remove"))
     validation.check_one_of(relation, "relation", tuple(DIRECTIONS))
     size = given.get("group", 1)
-    validation.check_whole(size, "group", 1, 2**31 - 1, "the number of records of one unit")
+    size = validation.check_whole(size, "group", 1, 2**31 - 1, "the number of records of one unit")
     if size > 1 and any(isinstance(one, dict) and "report" in one for one in parts):
         raise ValueError(
             f"group = {size}: no certificate of a trainer's report: its bound on cut batches is for neighbours that "

@@ -35,7 +35,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from jaxacct import validation
 from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, leave_scope, scope
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import flag, register_dataclass, takes_python_values
 
 __all__ = [
     "BandedToeplitz",
@@ -187,7 +187,14 @@ Participation: TypeAlias = Unsampled | CyclicPoisson
 # ----------------------------------------------------------------------------------------------------
 
 
-class Pattern(NamedTuple):
+class _Sets(NamedTuple):
+    steps: int
+    separation: int
+    most: int
+    is_fixed: bool = False
+
+
+class Pattern(_Sets):
     """Sets of steps, at most ``most`` of them, each two at least ``separation`` apart; subsets belong to it as well.
 
     Attributes:
@@ -195,12 +202,20 @@ class Pattern(NamedTuple):
         separation: b, at least 1.
         most: k, the most participations of one example; at most ceil(n / b).
         is_fixed: whether neighbouring ones are exactly ``separation`` apart.
+
+    Raises TypeError or ValueError where a number is none from 1 to 2^31 - 1.
     """
 
-    steps: int
-    separation: int
-    most: int
-    is_fixed: bool = False
+    __slots__ = ()
+
+    def __new__(cls, steps: int, separation: int, most: int, is_fixed: bool = False) -> Self:
+        return super().__new__(
+            cls,
+            validation.check_count(steps, "steps", "the number of steps"),
+            validation.check_count(separation, "separation", "the least distance of participations"),
+            validation.check_count(most, "most", "the most participations of an example"),
+            flag(is_fixed, "is_fixed"),
+        )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -365,6 +380,9 @@ class Strategy(abc.ABC):
     privacy for SGD via optimal private linear operators on adaptive streams", and :class:`.MatrixMechanism`.
     """
 
+    def validate(self) -> None:  # noqa: B027 (a strategy of the caller's need not have any checks)
+        """Raises where a concrete number is out of range, for JAX may have rebuilt the strategy."""
+
     @property
     @abc.abstractmethod
     def buffers(self) -> int:
@@ -460,7 +478,7 @@ def as_float32(strategy: Any, *names: str) -> None:
     # Values given are rounded once, when the strategy is made.
     for name in names:
         value = getattr(strategy, name)
-        # Other values, of whatever type, were put there by JAX.
+        # What is no number stays: axes of jax.vmap may be given for a strategy.
         if is_concrete(value) and isinstance(value, (list, tuple, np.ndarray, jax.Array)):
             value = validation.as_array(value, name)
             object.__setattr__(strategy, name, np.asarray(value, np.float32))
@@ -524,6 +542,9 @@ class BandedToeplitz(Toeplitz):
 
     def __post_init__(self) -> None:
         as_float32(self, "first_column")
+        self.validate()
+
+    def validate(self) -> None:
         validation.check_finite(self.first_column, "first_column")
         seen = validation.concrete_value(self.first_column)
         if seen is not None and (seen.ndim != 1 or not seen.size or not seen[0] > 0):
@@ -565,6 +586,7 @@ def identity() -> BandedToeplitz:
     return BandedToeplitz(np.ones(1))
 
 
+@takes_python_values
 def square_root(bands: int, momentum: float = 0.0, decay: float = 1.0) -> BandedToeplitz:
     """Returns the first ``bands`` diagonals of the square root of the workload, by its closed form.
 
@@ -585,7 +607,7 @@ def square_root(bands: int, momentum: float = 0.0, decay: float = 1.0) -> Banded
     [1.0, 0.5, 0.375]
     """
     validation.check_numbers(momentum=momentum, decay=decay)
-    validation.check_count(bands, "bands", "the number of diagonals that are kept")
+    bands = validation.check_count(bands, "bands", "the number of diagonals that are kept")
     validation.check_decay(momentum, "momentum")
     if not momentum < decay <= 1:
         raise ValueError(f"decay = {decay} is not in (momentum, 1]: give what a step leaves of the model, 1 for all.")
@@ -622,6 +644,9 @@ class BufferedToeplitz(Toeplitz):
 
     def __post_init__(self) -> None:
         as_float32(self, "weights", "rates")
+        self.validate()
+
+    def validate(self) -> None:
         validation.check_finite(self.weights, "weights")
         validation.check_probability(self.rates, "rates")
         seen = validation.concrete_value(self.weights)
@@ -678,6 +703,9 @@ class Dense(Strategy):
 
     def __post_init__(self) -> None:
         as_float32(self, "matrix")
+        self.validate()
+
+    def validate(self) -> None:
         validation.check_finite(self.matrix, "matrix")
         seen = validation.concrete_value(self.matrix)
         if seen is None:
@@ -945,7 +973,7 @@ def squared_errors(strategy: Strategy, steps: int, workload: Workload = PREFIX_S
     [1.0, 2.0, 3.0, 4.0]
     """
     validation.check_type(strategy, "strategy", Strategy)
-    validation.check_count(steps, "steps", "the number of steps")
+    steps = validation.check_count(steps, "steps", "the number of steps")
     rates = workload.rates
     if rates is not None and np.shape(rates) != (steps,):
         raise ValueError(f"rates of shape {np.shape(rates)} do not match {steps} steps: give one for each.")

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct.numerics.precision import exact_float64, is_zero, within_scope
+from jaxacct.numerics.pytrees import whole
 
 # ----------------------------------------------------------------------------------------------------
 # Checks of arguments: a concrete value out of range raises, with the argument's name, value, the reason and the remedy.
@@ -60,16 +61,23 @@ def _with_type(value: object) -> str:
 
 
 def concrete_value(value: object) -> np.ndarray | None:
-    """Returns ``value`` as a NumPy array, or None where Python cannot see it (a tracer, or a pytree placeholder)."""
+    """Returns ``value`` as a NumPy array, of floats in float64; None where Python cannot see it, or it is no number.
+
+    A mechanism may be made of what is none, for the axes of ``jax.vmap``: None, say. So classes let it pass, and
+    functions check their arguments by :func:`check_number`.
+    """
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise TypeError(f"expected a number, got {shorten(value)} of type {type(value).__name__}.")
     if isinstance(value, (list, tuple)):
         raise TypeError(f"expected a number or an array, got {shorten(value)}: give numpy.array(...) for a sequence.")
     if isinstance(value, (np.ndarray, np.generic, jax.Array)):
-        real = any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.integer, jnp.floating, jnp.bool_))
-        if not real:
+        is_float = jnp.issubdtype(value.dtype, jnp.floating)
+        if not (is_float or jnp.issubdtype(value.dtype, jnp.integer)):
             raise TypeError(f"expected a number, got one of dtype {value.dtype}: give real numbers.")
-        return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
+        if isinstance(value, jax.core.Tracer):
+            return None
+        # A narrow float would be compared in its own type, where 2**-1022 is 0 and 2**53 infinite.
+        return np.asarray(value, np.float64) if is_float and value.dtype.itemsize < 8 else np.asarray(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         shown = shorten(value)
         raise OverflowError(f"expected a number, got {shown}, which 64 bits do not hold: give a float, or less.")
@@ -121,11 +129,7 @@ def _shown(value: object) -> str:
 
 
 def check_number(value: object, name: str) -> None:
-    """Raises TypeError where an argument is neither a number, nor an array, nor traced.
-
-    A field of a pytree may be something else, as JAX puts placeholders there. So functions check their arguments by
-    this, and classes do not check their fields.
-    """
+    """Raises TypeError where an argument is neither a number, nor an array, nor traced."""
     if _named_value(name, value) is None and not isinstance(value, jax.core.Tracer):
         raise TypeError(f"{name} = {_with_type(value)}: give a number, or an array of them.")
     if isinstance(value, (np.ndarray, jax.Array)) and not value.size:
@@ -192,10 +196,8 @@ def check_steps(value: object, name: str = "steps") -> None:
         raise ValueError(f"{name} = {shorten(value)} {reason}")
 
     def countable(steps: np.ndarray) -> Any:
-        # In float64 2**53 + 1 would become 2**53, so integers are compared as they are; a float16 does not reach 2**53.
-        whole = steps.dtype.kind in "iu"
-        wide = steps if whole or steps.dtype.itemsize > 8 else steps.astype(np.float64)
-        return (wide >= 0) & (wide == np.floor(wide)) & (wide <= MOST_STEPS)
+        # In float64 2**53 + 1 would become 2**53, so integers are compared as they are.
+        return (steps >= 0) & (steps == np.floor(steps)) & (steps <= MOST_STEPS)
 
     _require(name, value, countable, reason)
 
@@ -224,6 +226,16 @@ def _traced_steps(value: Array) -> Array:
     fits = value <= MOST_STEPS if wide else steps <= MOST_STEPS  # 64-bit integers are compared before they are rounded
     whole = (steps >= 1) & (jnp.floor(steps) == steps) & fits
     return jnp.where(whole | is_zero(steps), steps, jnp.nan)
+
+
+@within_scope
+def whole_steps(value: object, name: str = "steps") -> Array:
+    """Returns a number of steps in int32, into which no larger one wraps: -1 where it is none or above MOST_COUNT.
+
+    Concrete numbers that are none raise, as in :func:`exact_steps`.
+    """
+    steps = jnp.asarray(exact_steps(value, name))
+    return jnp.where((steps >= 0) & (steps <= MOST_COUNT), steps, -1.0).astype(jnp.int32)
 
 
 def check_whole_numbers(value: object, name: str, most: int, what: str, meaning: str) -> None:
@@ -284,18 +296,25 @@ def check_decay(value: object, name: str) -> None:
     _require(name, value, lambda v: (v >= 0) & (v < 1), "is no decay of an average: give a number in [0, 1).")
 
 
-def check_whole(value: object, name: str, least: int, most: int, meaning: str) -> None:
-    """Raises where a static value is not a Python integer in [least, most]; ``meaning`` says what it is to be."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        kind = type(value).__name__
-        raise TypeError(f"{name} = {shorten(value)} of type {kind}: give {meaning} as a Python integer.")
-    if not least <= int(value) <= most:
-        raise ValueError(f"{name} = {shorten(value)} is out of range: give {meaning}, from {least} to {most}.")
+def check_whole(value: object, name: str, least: int, most: int, meaning: str) -> int:
+    """Returns a static value as a Python integer; raises unless it is a whole number, of whatever type, in range.
+
+    Args:
+        value: the number.
+        name: the argument's.
+        least: smallest number allowed.
+        most: largest number allowed.
+        meaning: what it is to be, in words.
+    """
+    number = whole(value, name, meaning)
+    if not least <= number <= most:
+        raise ValueError(f"{name} = {shorten(number)} is out of range: give {meaning}, from {least} to {most}.")
+    return number
 
 
-def check_count(value: object, name: str, meaning: str) -> None:
-    """Raises where a static value is not a Python integer in [1, :data:`MOST_COUNT`]; ``meaning`` says what it is."""
-    check_whole(value, name, 1, MOST_COUNT, meaning)
+def check_count(value: object, name: str, meaning: str) -> int:
+    """Returns :func:`check_whole` of a number from 1 to :data:`MOST_COUNT`."""
+    return check_whole(value, name, 1, MOST_COUNT, meaning)
 
 
 def check_probabilities(value: object, name: str, tolerance: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from jaxacct import certified, rdp
 from jaxacct.adapters.events import NO_PRIVACY, Parts, UnknownEvent, join_parts, lacking, parts_of, stand_in, upper_end
 from jaxacct.mechanisms.mechanism import Relation
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
 
 try:
@@ -107,6 +108,7 @@ class RenyiAccountant(_Accountant):
     _epsilon, _delta = staticmethod(rdp.epsilon), staticmethod(rdp.delta)
 
 
+@takes_python_values
 def calibrate(
     make_event: Callable[[float], object],
     epsilon: float,

@@ -63,6 +63,7 @@ from jaxacct.mechanisms import (
 from jaxacct.mechanisms.finite import LARGEST_SENSITIVITY
 from jaxacct.mechanisms.fixed_batches import LEAST_NOISE
 from jaxacct.numerics.precision import UNIT_ROUNDOFF
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.outward import up
 from jaxacct.rounded_sum import binomial_tail
 from jaxacct.selection import Poisson, TruncatedNegativeBinomial
@@ -269,8 +270,7 @@ def _number(event: object, name: str, least: float = 0.0, most: float = math.inf
 def _whole(event: object, name: str, least: int = 0, most: int = MOST_STEPS) -> int:
     """Returns a field that is a whole number from ``least`` to ``most``."""
     value = _field(event, name)
-    validation.check_whole(value, f"{name_of(event)}.{name}", least, most, "a whole number")
-    return int(value)
+    return validation.check_whole(value, f"{name_of(event)}.{name}", least, most, "a whole number")
 
 
 def _numbers(event: object, name: str) -> tuple[float, ...]:
@@ -488,9 +488,7 @@ def _tree(event: object) -> Parts:
     counts = list(given) if isinstance(given, Sequence) or np.ndim(given) else [given]
     if not counts:
         raise ValueError(f"{name_of(event)}.step_counts = {given!r} holds no tree: give a number of steps for each.")
-    for count in counts:
-        validation.check_whole(count, "step_counts", 0, MOST_STEPS, "the numbers of steps")
-    most = max(map(int, counts))
+    most = max(validation.check_whole(count, "step_counts", 0, MOST_STEPS, "the numbers of steps") for count in counts)
     return one(TreeAggregation, noise, most.bit_length()) if most else {}
 
 
@@ -563,10 +561,10 @@ def from_history(history: Iterable[tuple[float, float, int]]) -> tuple[tuple[Mec
     parts: Parts = {}
     # Entries of equal settings become one, with the sum of their counts.
     for noise_multiplier, rate, count in history:
-        validation.check_whole(count, "steps", 0, MOST_STEPS, "the number of steps")
+        count = validation.check_whole(count, "steps", 0, MOST_STEPS, "the number of steps")
         PoissonSubsampledGaussian(noise_multiplier, rate)  # raises where a field is out of range
         part = Part(PoissonSubsampledGaussian, (float(noise_multiplier), float(rate)))
-        parts[part] = parts.get(part, 0) + int(count)
+        parts[part] = parts.get(part, 0) + count
     return join_parts(parts)
 
 
@@ -627,6 +625,7 @@ class _Plain(pickle.Unpickler):
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 def compute_dp_sgd_privacy(n: int, batch_size: int, noise_multiplier: float, epochs: float, delta: float) -> Bounds:
     """Returns bounds on epsilon of DP-SGD, by the arguments of TensorFlow Privacy's function of this name.
 
@@ -646,8 +645,8 @@ def compute_dp_sgd_privacy(n: int, batch_size: int, noise_multiplier: float, epo
     >>> print(compute_dp_sgd_privacy(60_000, 256, 1.1, 15, 1e-5))
     [1.133874, 1.133875]
     """
-    validation.check_whole(n, "n", 1, MOST_STEPS, "the number of examples")
-    validation.check_whole(batch_size, "batch_size", 1, n, "the size of a batch")
+    n = validation.check_whole(n, "n", 1, MOST_STEPS, "the number of examples")
+    batch_size = validation.check_whole(batch_size, "batch_size", 1, n, "the size of a batch")
     validation.check_scalar(epochs, "epochs")
     validation.check_numbers(noise_multiplier=noise_multiplier)
     validation.check_positive(epochs, "epochs")
@@ -657,6 +656,7 @@ def compute_dp_sgd_privacy(n: int, batch_size: int, noise_multiplier: float, epo
     )
 
 
+@takes_python_values
 def flower_privacy(
     noise_multiplier: float, num_sampled_clients: int, num_clients: int, rounds: int, delta: float
 ) -> Bounds:
@@ -678,9 +678,11 @@ def flower_privacy(
     >>> print(flower_privacy(4.0, num_sampled_clients=50, num_clients=10_000, rounds=1000, delta=1e-5))
     [0.3380154, 0.3380155]
     """
-    validation.check_whole(rounds, "rounds", 0, MOST_STEPS, "the number of rounds")
+    rounds = validation.check_whole(rounds, "rounds", 0, MOST_STEPS, "the number of rounds")
     validation.check_numbers(noise_multiplier=noise_multiplier)
-    validation.check_whole(num_clients, "num_clients", 1, MOST_STEPS, "the number of clients")
-    validation.check_whole(num_sampled_clients, "num_sampled_clients", 1, num_clients, "the clients of a round")
+    num_clients = validation.check_whole(num_clients, "num_clients", 1, MOST_STEPS, "the number of clients")
+    num_sampled_clients = validation.check_whole(
+        num_sampled_clients, "num_sampled_clients", 1, num_clients, "the clients of a round"
+    )
     rate = up(Fraction(num_sampled_clients, num_clients))
     return certified.epsilon(GaussianWithoutReplacement(noise_multiplier, rate), rounds, delta, relation="replace")

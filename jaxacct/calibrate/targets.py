@@ -54,6 +54,7 @@ from jaxacct.mechanisms.mechanism import DIRECTIONS, REVERSE, Mechanism, Mechani
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import as_it_is, compiled, lower_bound
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect, least_by_secants
 from jaxacct.prv.accountant import ToleranceWarning
 from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
@@ -64,6 +65,7 @@ TOLERANCE = 1e-6
 Sound for any value."""
 
 
+@takes_python_values
 def noise_multiplier(
     epsilon: ArrayLike,
     delta: ArrayLike,
@@ -111,6 +113,7 @@ def noise_multiplier(
     )
 
 
+@takes_python_values
 def sampling_rate(
     epsilon: ArrayLike,
     delta: ArrayLike,
@@ -135,6 +138,7 @@ def sampling_rate(
     )
 
 
+@takes_python_values
 def steps(
     epsilon: ArrayLike,
     delta: ArrayLike,
@@ -158,6 +162,7 @@ def steps(
     )
 
 
+@takes_python_values
 def scale(
     make: Callable[[Any], Any],
     epsilon: ArrayLike,
@@ -214,6 +219,7 @@ def scale(
     return _settle(config, lambda value: (make(value), steps), result, start, given, ends)
 
 
+@takes_python_values
 def noise_multiplier_for_advantage(
     advantage: ArrayLike,
     sampling_rate: ArrayLike,
@@ -243,6 +249,7 @@ def noise_multiplier_for_advantage(
     return _calibrate("noise_multiplier", given, relation, tolerance, ForDelta, group=group)
 
 
+@takes_python_values
 def noise_multiplier_for_tpr(
     tpr: ArrayLike,
     fpr: ArrayLike,
@@ -502,6 +509,7 @@ def tangent(
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 def most_runs(mechanism: Mechanism, epsilon: float, delta: float, *, relation: Relation = "add_or_remove") -> int:
     """Returns how many runs of ``mechanism`` cost at most (epsilon, delta), fixed in advance; at most 2^31 - 1.
 
@@ -619,6 +627,7 @@ class UserLevel(NamedTuple):
         return self.crossover > 1
 
 
+@takes_python_values
 def user_level(
     epsilon: float,
     delta: float,
@@ -664,11 +673,13 @@ def user_level(
     validation.check_numbers(epsilon=epsilon, delta=delta, batch_size=batch_size)
     validation.check_positive(epsilon, "epsilon")
     validation.check_delta(delta)
-    validation.check_count(users, "users", "the number of users")
-    validation.check_count(examples_per_user, "examples_per_user", "the most examples of a user")
+    users = validation.check_count(users, "users", "the number of users")
+    examples_per_user = validation.check_count(examples_per_user, "examples_per_user", "the most examples of a user")
     per_user = examples_per_user if sampled_per_user is None else sampled_per_user
-    validation.check_whole(per_user, "sampled_per_user", 1, examples_per_user, "the examples of a sampled user's mean")
-    validation.check_count(steps, "steps", "the number of steps")
+    per_user = validation.check_whole(
+        per_user, "sampled_per_user", 1, examples_per_user, "the examples of a sampled user's mean"
+    )
+    steps = validation.check_count(steps, "steps", "the number of steps")
     validation.check_positive(batch_size, "batch_size")
     if batch_size > users * per_user:
         raise ValueError(
@@ -699,6 +710,7 @@ def user_level(
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 def noise_multiplier_for_search(
     trials: Trials,
     epsilon: float,
@@ -735,7 +747,7 @@ def noise_multiplier_for_search(
     validation.check_positive(epsilon, "epsilon")
     validation.check_delta(delta)
     validation.check_sampling_rate(sampling_rate)
-    validation.check_count(steps, "steps", "the steps of a run")
+    steps = validation.check_count(steps, "steps", "the steps of a run")
     # The start is about the noise of a Gaussian whose sensitivity is the average one.
     start = max(sampling_rate * math.sqrt(steps * math.log(1 / delta)) / epsilon, 0.3)
 
@@ -791,6 +803,7 @@ def _noise_by_secants(
     return math.exp(found), tried.get(found)
 
 
+@takes_python_values
 def most_trials(
     mechanism: Mechanisms,
     steps: Steps,

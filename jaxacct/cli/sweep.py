@@ -214,7 +214,7 @@ def _use_all_cores(devices: int | None) -> None:
         if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
             return
         devices = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    validation.check_whole(devices, "devices", 1, 4096, "a number of devices")
+    devices = validation.check_whole(devices, "devices", 1, 4096, "a number of devices")
     with contextlib.suppress(RuntimeError):  # a process that has computed already keeps its devices
         jax.config.update("jax_num_cpu_devices", devices)
 

@@ -70,6 +70,7 @@ from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, as_float64, in_float64, is_zero, kept_positive, leave_scope, scope
 from jaxacct.numerics.programs import compiled, lower_bound, raise_bound
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect
 from jaxacct.rounded_sum import LEAST_COST, log_inverse_above
 
@@ -409,6 +410,7 @@ def is_affordable(span: float, steps: float) -> bool:
     return 2.0 * points * count * steps <= 1e9
 
 
+@takes_python_values
 def bounded_range_to_delta(span: float, steps: int, epsilon: float) -> Bounds:
     """Returns bounds on the worst delta, at ``epsilon``, of adaptively composed mechanisms of bounded range.
 
@@ -433,6 +435,7 @@ def bounded_range_to_delta(span: float, steps: int, epsilon: float) -> Bounds:
     return _at(*_worst(span, steps), span, steps, float(epsilon))
 
 
+@takes_python_values
 def bounded_range_to_epsilon(span: float, steps: int, delta: float) -> Bounds:
     """Returns bounds on the worst epsilon of the same compositions, at ``delta`` in (0, 1).
 
@@ -479,7 +482,7 @@ def _inverse(x: np.ndarray, worst: np.ndarray, delta: float) -> float:
 
 def _worst(span: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns a mesh of epsilons, negative ones too, and upper bounds on D_k there."""
-    validation.check_whole(steps, "steps", 1, MOST_RUNS, "the number of runs")
+    steps = validation.check_whole(steps, "steps", 1, MOST_RUNS, "the number of runs")
     if not 0 < span <= LONGEST_SPAN:
         raise ValueError(f"span = {span} is out of range: give the length of the losses' interval, in (0, 100].")
     if not is_affordable(span, steps):

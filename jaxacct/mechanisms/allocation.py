@@ -61,7 +61,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxacct import validation
 from jaxacct.mechanisms.finite import DiscretePair, FinitePair, noiseless_pairs
 from jaxacct.mechanisms.gaussian import Gaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_absent, is_endless
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, counts_of, directions, is_absent, is_endless
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff, scale_error
 from jaxacct.numerics.precision import as_float64, is_concrete, leave_scope, within_scope
@@ -731,6 +731,7 @@ class RandomAllocation(Mechanism):
     def composed(self) -> bool:
         return self.participations > 2
 
+    @within_scope
     def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns mechanisms and numbers of runs that together are ``steps`` runs of this one, or dominate them.
 
@@ -738,15 +739,16 @@ class RandomAllocation(Mechanism):
         tight; for more than two participations they are blocks with two, or one. Traced numbers, and several with a
         leading axis, may be of either kind: then all mechanisms are listed, with 0 runs of those that do not apply.
         """
-        k = self.participations
-        full = self.batches == k
+        # Numbers of batches and of runs are multiplied and divided here, which narrow types would not survive.
+        k, steps, batches = self.participations, counts_of(steps), counts_of(self.batches)
+        full = batches == k
         runs: list[tuple[Mechanism, ArrayLike]] = [
             (Gaussian(choose(full, self.noise_multiplier, 1.0)), choose(full, k * steps, 0))
         ]
         if k <= 2:
-            runs.append((replace(self, batches=choose(full, k + 1, self.batches)), choose(full, 0, steps)))
+            runs.append((replace(self, batches=choose(full, k + 1, batches)), choose(full, 0, steps)))
         else:
-            pairs, t = k // 2, choose(full, k + 1, self.batches)
+            pairs, t = k // 2, choose(full, k + 1, batches)
             if not is_concrete(t) and jnp.issubdtype(t.dtype, jnp.inexact):
                 t = jnp.where(t == jnp.floor(t), t, jnp.nan)  # the parts of a fraction could be whole
             alone = t // k if k % 2 else 0
@@ -782,7 +784,9 @@ class RandomAllocation(Mechanism):
             raise ValueError(f"{self} is traced or a sequence: give numbers, for what is summed is found on the host.")
         s, t = (np.asarray(value).item() for value in (self.noise_multiplier, self.batches))
         s, t, k = float(s), int(t), self.participations
-        validation.check_whole(levels, "levels", 1, max(2**15 // t, 1), "the levels of a loss, of all steps 2^15")
+        levels = validation.check_whole(
+            levels, "levels", 1, max(2**15 // t, 1), "the levels of a loss, of all steps 2^15"
+        )
         if not LEAST_NOISE <= s < np.inf:
             raise ValueError(
                 f"noise_multiplier = {s}: a lower bound is made from {LEAST_NOISE} on, and of finite noise."

@@ -97,10 +97,6 @@ class OfOthers(RenyiOnly):
     steps: Steps
 
     def validate(self) -> None:
-        check_parts(self.mechanism, self.steps, made=True)
-
-    def check_numbers(self) -> None:
-        super().check_numbers()
         check_parts(self.mechanism, self.steps)
 
     @property
@@ -347,14 +343,15 @@ class RepeatAndSelect(OfOthers):
 
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "replace", "zero_out")
 
-    def check_numbers(self) -> None:
-        super().check_numbers()
+    def validate(self) -> None:
+        super().validate()
         if not isinstance(self.trials, Trials):
             raise TypeError(
                 f"trials = {self.trials!r} is no law: give one of jaxacct.selection, such as Geometric(10.0)."
             )
         if any(np.ndim(leaf) for leaf in jax.tree.leaves(self.trials)):
             raise ValueError(f"trials = {self.trials} has arrays, and is one law: give numbers, or jax.vmap over laws.")
+        self.trials.validate()
 
     def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:
         # Orders from which the theorem's second order b, and an order above the one asked for, are chosen. The bound

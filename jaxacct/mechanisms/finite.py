@@ -627,7 +627,13 @@ class PrivacyLoss(Mechanism):
         return np.broadcast_shapes(np.shape(self.lowest), np.shape(self.highest))
 
     def check_numbers(self) -> None:
-        """Checks nothing: the parameters are the callables' own, and the fields after them are optional."""
+        """Raises TypeError where a field is no number; the parameters are the callables' own."""
+        for name in ("lowest", "highest", "infinite_mass", "value_error"):
+            validation.check_number(getattr(self, name), f"{type(self).__name__}.{name}")
+        for atom in self.atoms:
+            validation.check_number(atom, f"{type(self).__name__}.atoms")
+        if self.reverse is not None:
+            self.reverse.check_numbers()
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pair for "remove", its reverse for "add", and both, if they differ, for the other relations."""

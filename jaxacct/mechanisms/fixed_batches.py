@@ -73,7 +73,7 @@ from jaxacct.numerics.precision import (
     as_float64,
     log_complement,
 )
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import bisect
 
 SHIFT = 2.0
@@ -472,6 +472,7 @@ class GaussianWithReplacement(Mechanism):
     vectors: ClassVar[tuple[str, ...]] = ("losses", "p", "q")
 
     @classmethod
+    @takes_python_values
     def for_batches(cls, noise_multiplier: float, num_examples: int, batch_size: int) -> GaussianWithReplacement:
         """Returns the mechanism of B = ``batch_size`` draws from n = ``num_examples``.
 
@@ -518,8 +519,8 @@ def _copies(n: int, draws: int) -> tuple[float, np.ndarray, float]:
     # Decimal digits of the copies' law, and most copies that are counted. Fewer digits would make the law inexact; the
     # second is a limit of work alone.
     digits, most_copies = 60, 512
-    validation.check_whole(n, "num_examples", 2, 2**53, "the number of examples, of which one is replaced")
-    validation.check_whole(draws, "batch_size", 1, 2**53, "the number of draws")
+    n = validation.check_whole(n, "num_examples", 2, 2**53, "the number of examples, of which one is replaced")
+    draws = validation.check_whole(draws, "batch_size", 1, 2**53, "the number of draws")
     with decimal.localcontext(prec=digits):
         size, chance = decimal.Decimal(draws), 1 / decimal.Decimal(n)
         law = [(size * (1 - chance).ln()).exp()]

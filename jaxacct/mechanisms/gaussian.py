@@ -85,7 +85,7 @@ from jaxacct.numerics.precision import (
     scope,
     within_scope,
 )
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.vmapped_loops import one_by_one
 from jaxacct.rounded_sum import binomial_tail
 
@@ -935,6 +935,7 @@ class TruncatedPoissonGaussian(SampledGaussian):
     relations: ClassVar[tuple[Relation, ...]] = ("add_or_remove", "remove", "add")
 
     @classmethod
+    @takes_python_values
     def for_batches(
         cls, noise_multiplier: ArrayLike, sampling_rate: float, num_examples: int | Sequence[int], capacity: int
     ) -> TruncatedPoissonGaussian:
@@ -962,10 +963,9 @@ class TruncatedPoissonGaussian(SampledGaussian):
         """
         validation.check_scalar(sampling_rate, "sampling_rate")
         validation.check_sampling_rate(sampling_rate)
-        sizes = tuple(num_examples) if isinstance(num_examples, Sequence) else (num_examples,)
-        for size in sizes:
-            validation.check_whole(size, "num_examples", 1, 2**53, "the number of examples")
-        validation.check_whole(capacity, "capacity", 1, 2**53, "the largest batch")
+        given = tuple(num_examples) if isinstance(num_examples, Sequence) else (num_examples,)
+        sizes = [validation.check_whole(size, "num_examples", 1, 2**53, "the number of examples") for size in given]
+        capacity = validation.check_whole(capacity, "capacity", 1, 2**53, "the largest batch")
         rate, up = float(sampling_rate), 1 + 4 * UNIT_ROUNDOFF
         tails = [binomial_tail(size - 1, rate, capacity) for size in sorted(sizes)]
         entered = [max(rate * capacity * tail.inverse * up, TINY) for tail in tails]

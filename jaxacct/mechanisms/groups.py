@@ -291,7 +291,7 @@ def group(mechanism: Mechanism, size: int) -> Mechanism:
         raise TypeError(
             f"mechanism = {mechanism!r} is no mechanism: give one, and make a tuple of the groups of several."
         )
-    validation.check_whole(size, "size", 1, 2**31 - 1, "the number of examples of a group")
+    size = validation.check_whole(size, "size", 1, 2**31 - 1, "the number of examples of a group")
     return mechanism if size == 1 else mechanism.of_group(size)
 
 

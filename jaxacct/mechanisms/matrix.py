@@ -100,6 +100,7 @@ class MatrixMechanism(Mechanism):
                 "jaxacct.monte_carlo.BallsInBins); "
                 "MinSeparation bounds both, without amplification."
             )
+        strategy.validate()
         sampled = participation if isinstance(participation, CyclicPoisson) else None
         if sampled and (bands := strategy.bands(sampled.steps)) > sampled.groups:
             raise ValueError(
@@ -114,6 +115,7 @@ class MatrixMechanism(Mechanism):
             sampled is not None,
             sampled is not None and sampled.equal_groups,
         )
+        self.convert()
         self.validate()
 
     @property
@@ -137,12 +139,15 @@ class MatrixMechanism(Mechanism):
         """Returns the same training at another noise multiplier, without bounding the sensitivity again."""
         numbers = noise_multiplier, self.sensitivity, self.sampling_rate, self.cycles
         made = self.tree_unflatten((self.is_sampled, self.equal_groups), numbers)
+        made.convert()
         made.validate()
         return made
 
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
+        validation.check_positive(self.sensitivity, "sensitivity")
+        validation.check_steps(self.cycles, "cycles")
         for value, name in ((self.noise_multiplier, "noise_multiplier"), (self.sampling_rate, "sampling_rate")):
             if np.ndim(value):
                 raise ValueError(f"{name} of shape {np.shape(value)}: give a number, and use jax.vmap for batches.")
@@ -185,7 +190,8 @@ class MatrixMechanism(Mechanism):
                 over = np.minimum(noise / self.sensitivity * (1 - 2.0**-51), largest)
         else:
             noise = as_real(self.noise_multiplier)
-            over = noise / as_real(self.sensitivity) * (1 - 4 * roundoff())
+            sensitivity = as_real(self.sensitivity)
+            over = noise / jnp.where(sensitivity > 0, sensitivity, jnp.nan) * (1 - 4 * roundoff())
             over = jnp.minimum(over, jnp.finfo(over.dtype).max)
         return choose(is_endless(noise), np.inf, over)
 

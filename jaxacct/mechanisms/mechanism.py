@@ -36,7 +36,7 @@ from jaxacct.numerics.precision import (
     leave_scope,
 )
 from jaxacct.numerics.programs import lower_bound
-from jaxacct.numerics.pytrees import check_told_apart
+from jaxacct.numerics.pytrees import check_told_apart, widen_fields
 
 Direction: TypeAlias = Literal["remove", "add", "replace"]
 """A direction of a relation: from the data set with the example to the one without, back, or by a replacement."""
@@ -56,17 +56,25 @@ for one of them says nothing of the other. Every other relation, "replace" among
 
 
 class Fields:
-    """The base of dataclasses whose fields are numbers, or arrays that broadcast; they are checked when one is made."""
+    """The base of dataclasses whose fields are numbers, or arrays that broadcast.
+
+    The constructor converts them (:func:`.pytrees.wide`), and checks them. JAX rebuilds instances without it.
+    """
 
     vectors: ClassVar[tuple[str, ...]] = ()
     """Names of fields that have one axis more than the rest, their last; a list given for one becomes an array."""
 
     def __post_init__(self) -> None:
+        self.convert()
+        self.validate()
+
+    def convert(self) -> None:
+        """Widens the numbers of a new instance, once: what Python computes of them neither wraps nor loses digits."""
         for name in self.vectors:
             value = getattr(self, name)
             if isinstance(value, (list, tuple)):  # which as a pytree would have a leaf for each number
                 object.__setattr__(self, name, validation.as_array(value, name))
-        self.validate()
+        widen_fields(self)
 
     @abc.abstractmethod
     def validate(self) -> None:
@@ -87,10 +95,7 @@ class Fields:
             ) from None
 
     def check_numbers(self) -> None:
-        """Raises TypeError where a field is no number.
-
-        Only accountants ask this: when JAX rebuilds a pytree it puts whatever it likes into the fields.
-        """
+        """Raises TypeError where a field is no number: accountants ask this, for JAX may have rebuilt the pytree."""
         if jax.tree_util.all_leaves([self]):
             name = type(self).__name__
             raise TypeError(f"{name} is no pytree: put @jaxacct.register_dataclass above its @dataclass.")
@@ -228,6 +233,22 @@ def without_noops(mechanism: Any, steps: Any) -> tuple[Any, Any]:
     return mechanism.ordinary(nothing), choose(nothing & is_count(steps), 0.0, steps)
 
 
+def counts_of(steps: Any) -> Any:
+    """Returns numbers of runs in float64, or the scope's precision if traced: Python and programs may multiply them.
+
+    Traced ones that rounding would make valid are NaN. Numbers between whole ones stay, because derivatives ask for
+    them; brackets refuse them (:func:`.composition.facts_of`).
+    """
+    if is_concrete(steps):
+        return np.asarray(steps, np.float64)[()]
+    counts = exact_real(steps)
+    if jnp.issubdtype(steps.dtype, jnp.integer):
+        most = validation.MOST_STEPS
+        return jnp.where(steps > most, jnp.nan, counts) if steps.dtype.itemsize == 8 else counts
+    # XLA may take a subnormal number for 0, which would be a valid number of runs.
+    return jnp.where((counts == 0) & ~is_zero(counts), jnp.nan, counts)
+
+
 def is_count(steps: Any) -> Any:
     """Returns where a number can count runs: whole, at least 0, and so small that float64 holds all whole numbers up to
     it.
@@ -320,8 +341,8 @@ def check_mechanism(mechanism: object) -> None:
             f"mechanism = {validation.shorten(mechanism)} is no mechanism: give one of jaxacct.mechanisms, such as "
             "Gaussian(2.0), or a tuple of them; one of your own derives from jaxacct.Mechanism."
         )
-    mechanism.validate()
     mechanism.check_numbers()
+    mechanism.validate()
 
 
 def parts_of(mechanism: Mechanisms, steps: Steps) -> list[tuple[Mechanism, ArrayLike]]:
@@ -330,7 +351,9 @@ def parts_of(mechanism: Mechanisms, steps: Steps) -> list[tuple[Mechanism, Array
     A mechanism that is composed of others is listed as those.
     """
     if isinstance(mechanism, Mechanism) and mechanism.composed:
-        return mechanism.apart(cast(ArrayLike, steps))
+        validation.check_number(steps, "steps")
+        validation.check_steps(steps)
+        return mechanism.apart(counts_of(steps))
     if not isinstance(mechanism, (tuple, list)):
         return [(cast(Mechanism, mechanism), cast(ArrayLike, steps))]
     for part in mechanism:
@@ -355,15 +378,8 @@ def check_count(mechanism: Mechanism, steps: ArrayLike) -> None:
         )
 
 
-def check_parts(mechanism: Mechanisms, steps: Steps, *, made: bool = False) -> None:
-    """Raises where the parts of a mechanism that is made of others are no composition.
-
-    ``made`` says that this is the check on making it. JAX also makes mechanisms, with whatever it likes for numbers:
-    those are left alone.
-    """
-    numbers = (bool, int, float, np.ndarray, np.generic, jax.Array)
-    if made and not all(isinstance(leaf, numbers) for leaf in jax.tree.leaves((mechanism, steps))):
-        return
+def check_parts(mechanism: Mechanisms, steps: Steps) -> None:
+    """Raises where the parts of a mechanism that is made of others are no composition."""
     # Parts are mechanisms that stay whole: what is composed is listed as what it is composed of.
     for part, count in parts_of(mechanism, steps):
         check_mechanism(part)

@@ -21,7 +21,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, Int32
 from jaxacct import validation
 from jaxacct.convert.one_parameter import gaussian_epsilon, gaussian_mu
 from jaxacct.ledger import Ledger
-from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
+from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_mechanism
 from jaxacct.menus.game import dominates
 from jaxacct.menus.menu import MOST_LEVELS, NEVER, Items, Menu, certify
 from jaxacct.numerics.precision import in_float64, is_concrete, leave_scope, scope
@@ -141,9 +141,9 @@ class MenuFilter(Ledger):
                     )
                 return jnp.where((item >= 0) & (item < number), item.astype(jnp.int32), -1)  # before it could wrap
             place: Any = item.item() if isinstance(item, (np.ndarray, jax.Array)) and item.size == 1 else item
-            validation.check_whole(place, "item", 0, number - 1, "the place of an item on the menu")
+            place = validation.check_whole(place, "item", 0, number - 1, "the place of an item on the menu")
             return jnp.asarray(place, jnp.int32)
-        item.check_numbers()
+        check_mechanism(item)
         if item.batch_shape:
             raise ValueError(f"item = {item} are several mechanisms: spend them one by one.")
         # An item that dominates a mechanism costs at least as much loss after any history, so it may be paid in place.
@@ -161,7 +161,7 @@ class MenuFilter(Ledger):
         if np.shape(steps):
             raise ValueError(f"steps = {steps} are several numbers of runs: spend them one by one.")
         self._check_single()
-        runs = _whole(validation.exact_steps(steps))
+        runs = validation.whole_steps(steps)
         granted, state = _spend(self.state, index, runs, *self._blocks())
         return granted, self._with(state)
 
@@ -192,12 +192,6 @@ class MenuFilter(Ledger):
 def open_menu(menu: Menu) -> MenuState:
     """Returns the state before the first release."""
     return MenuState(jnp.asarray(menu.budget, jnp.int32), jnp.zeros(len(menu.items), jnp.int32))
-
-
-def _whole(runs: Any) -> Int32[Array, ""]:
-    """Returns a number of runs as int32, -1 where it is no number of runs or exceeds the largest. In the scope."""
-    runs = jnp.asarray(runs)
-    return jnp.where((runs >= 0) & (runs <= validation.MOST_COUNT), runs, -1.0).astype(jnp.int32)
 
 
 @compiled

@@ -38,6 +38,7 @@ from jaxacct.menus.game import (
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import is_concrete, leave_scope, scope
 from jaxacct.numerics.programs import Program
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect, bracket
 from jaxacct.outward import rounded_up
 from jaxacct.prv.accountant import LossLattice
@@ -287,6 +288,7 @@ class Menu:
         return "\n".join(lines)
 
 
+@takes_python_values
 def certify(
     epsilon: float,
     delta: float,
@@ -338,9 +340,8 @@ def certify(
             raise TypeError(f"costs = {validation.shorten(costs)}: give a list of one whole number for each item.")
         if len(costs) != len(pairs):
             raise ValueError(f"costs = {tuple(costs)} do not fit {len(pairs)} items: give one for each.")
-        for cost in costs:
-            validation.check_whole(cost, "costs", 1, 2**20, "the units of a block")
-    given = [None] * len(pairs) if costs is None else [int(cost) for cost in costs]
+        costs = [validation.check_whole(cost, "costs", 1, 2**20, "the units of a block") for cost in costs]
+    given = [None] * len(pairs) if costs is None else costs
     offers = tuple(Offer(mechanism, count, cost) for (mechanism, count), cost in zip(pairs, given, strict=True))
     return _certify(Guarantee(float(epsilon), float(delta), relation), offers)
 
@@ -486,6 +487,6 @@ def _check_item(item: Mechanism | tuple[Mechanism, int]) -> tuple[Mechanism, int
             "Give one that dominates it, such as ApproximateDP."
         )
     if count is not None:
-        validation.check_count(count, "count", "the runs of a block")
+        count = validation.check_count(count, "count", "the runs of a block")
     plain = jax.tree.map(lambda leaf: np.asarray(leaf).item(), mechanism)
-    return plain, None if count is None else int(count)
+    return plain, count

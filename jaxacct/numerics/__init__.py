@@ -7,5 +7,6 @@
   :mod:`.float_pairs` is the arithmetic of devices without float64.
 * :mod:`.vmapped_loops` has loops whose batches cost the sum of the lanes' work, and calls of one lane at a time.
 * :mod:`.root_search` has the certified root searches: concrete, traced and superlinear.
-* :mod:`.pytrees` registers dataclasses, and maps over the rows of stacked trees.
+* :mod:`.pytrees` converts what callers give to numbers of Python, registers dataclasses, and maps over the rows of
+  stacked trees.
 """

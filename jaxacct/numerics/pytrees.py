@@ -1,10 +1,11 @@
-"""Pytrees: registered dataclasses that JAX tells apart, rows of stacked trees, and the counts of a traced scan."""
+"""Pytrees: numbers of callers as Python's, registered dataclasses that JAX tells apart, and rows of stacked trees."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -28,6 +29,201 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 
 
 # ----------------------------------------------------------------------------------------------------
+# Numbers of Python for what callers give
+#
+# NumPy's and JAX's narrow numbers wrap and round where Python's do not: ``np.uint8(4) * np.uint8(64)`` is 0. And
+# ``np.int32(65536)`` equals 65536 and has its hash, so that what JAX compiled with the one would be run for the other.
+# So numbers are converted once, where they come in: counts and settings to Python's (:func:`whole`,
+# :func:`takes_python_values`), parameters of mechanisms to float64 (:func:`wide`).
+# ----------------------------------------------------------------------------------------------------
+
+Taker = TypeVar("Taker", bound=Callable[..., Any])
+
+
+def python_value(value: Any) -> Any:
+    """Returns concrete numbers of NumPy and JAX as those of Python, and strings as plain ones; all else as it is.
+
+    >>> import ml_dtypes
+    >>> python_value(np.uint8(200)), python_value(ml_dtypes.bfloat16(0.1)), python_value(np.bool_(True))
+    (200, 0.10009765625, True)
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    if not isinstance(value, (np.generic, np.ndarray, jax.Array)) or isinstance(value, jax.core.Tracer):
+        return value
+    if np.ndim(value):
+        return value
+    if jnp.issubdtype(value.dtype, jnp.integer):
+        return int(value)
+    if jnp.issubdtype(value.dtype, jnp.floating):
+        return float(value)
+    return bool(value) if value.dtype == np.bool_ else value
+
+
+def whole(value: Any, name: str, meaning: str = "a whole number") -> int:
+    """Returns a whole number as a Python integer; raises TypeError, with its name, where it is none, or traced.
+
+    >>> whole(np.uint8(200), "size")
+    200
+    """
+    number = python_value(value)
+    if isinstance(number, bool) or not isinstance(number, int):
+        shown = "a traced number" if isinstance(value, jax.core.Tracer) else f"{value!r} of type {type(value).__name__}"
+        raise TypeError(f"{name} = {shown}: give {meaning} as a Python integer.")
+    return int(number)
+
+
+def real(value: Any, name: str) -> float:
+    """Returns a number as a Python float; raises TypeError, with its name, where it is none, or traced."""
+    number = python_value(value)
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        shown = "a traced number" if isinstance(value, jax.core.Tracer) else f"{value!r} of type {type(value).__name__}"
+        raise TypeError(f"{name} = {shown}: give a number.")
+    try:
+        return float(number)
+    except OverflowError:
+        raise ValueError(
+            f"{name} is a whole number of {len(str(abs(number)))} digits: give a float, or less."
+        ) from None
+
+
+def flag(value: Any, name: str) -> bool:
+    """Returns a flag as a Python bool; raises TypeError, with its name, where it is none, or traced."""
+    seen = python_value(value)
+    if not isinstance(seen, bool):
+        shown = "a traced flag" if isinstance(value, jax.core.Tracer) else f"{value!r} of type {type(value).__name__}"
+        raise TypeError(f"{name} = {shown}: give True or False.")
+    return seen
+
+
+def wide(value: Any) -> Any:
+    """Returns concrete numbers of narrow types so that Python may compute with them: float64, or integers of Python.
+
+    Arrays become NumPy's of float64; lists and tuples stay such. Booleans, numbers of Python and whatever is no number
+    stay as they are. So do traced numbers, but that whole ones have 32 bits at least.
+
+    >>> wide(np.uint8(200)), wide(np.float32(0.5)), wide(jnp.array([1, 2]))
+    (200, np.float64(0.5), array([1., 2.]))
+    """
+    if isinstance(value, jax.core.Tracer):
+        narrow = jnp.issubdtype(value.dtype, jnp.integer) and value.dtype.itemsize < 4
+        return value.astype(jnp.int32) if narrow else value
+    if isinstance(value, (np.generic, np.ndarray, jax.Array)):
+        if np.ndim(value) == 0 and jnp.issubdtype(value.dtype, jnp.integer):
+            return int(value)
+        if jnp.issubdtype(value.dtype, jnp.integer) or jnp.issubdtype(value.dtype, jnp.floating):
+            is_wide = isinstance(value, (np.generic, np.ndarray)) and value.dtype == np.float64 and np.ndim(value)
+            return value if is_wide else np.asarray(value, np.float64)[()]
+    if type(value) in (list, tuple):
+        return type(value)(map(wide, value))
+    return value
+
+
+def widen_fields(made: Any) -> None:
+    """Widens the numbers in the fields of a new dataclass that are not static: a constructor's work, once."""
+    for entry in dataclasses.fields(made):
+        if entry.init and not entry.metadata.get("static", False):
+            object.__setattr__(made, entry.name, wide(getattr(made, entry.name)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Functions and constructors of dataclasses that convert what they are given, by annotations
+# ----------------------------------------------------------------------------------------------------
+
+KINDS: dict[str, Callable[[Any, str], Any]] = {"int": whole, "float": real, "bool": flag}
+"""Conversion for each annotation that has one."""
+
+
+def takes_python_values(target: Taker) -> Taker:
+    """Returns a function, or a dataclass, that converts numbers of NumPy and JAX: a decorator, above all others.
+
+    What is annotated ``int``, ``float`` or ``bool``, or as one of these or None, becomes a number of Python; a bool is
+    refused by name where a number is asked for. What is of another kind is left to the function's own checks.
+
+    >>> @takes_python_values
+    ... @dataclasses.dataclass(frozen=True)
+    ... class Split:
+    ...     size: int
+    >>> Split(np.int16(100))
+    Split(size=100)
+    >>> @takes_python_values
+    ... def rate(batch: float, size: int) -> float:
+    ...     return batch / size
+    >>> rate(np.float16(100), np.int32(70_000)) == 1 / 700
+    True
+    """
+    if isinstance(target, type):
+        return converting(target, [field.name for field in dataclasses.fields(target)], is_strict=False)
+    positional, annotations = [], {}
+    for name, parameter in inspect.signature(target).parameters.items():
+        if parameter.kind is not parameter.KEYWORD_ONLY:
+            positional.append(name)
+        if _kind(parameter.annotation)[0]:
+            annotations[name] = parameter.annotation
+    return _taking(target, positional, annotations, is_strict=False)
+
+
+def converting(cls: Any, names: Iterable[str], *, is_strict: bool) -> Any:
+    """Returns a dataclass whose constructor converts the fields of these names.
+
+    If ``is_strict``, what is not of the annotated kind raises; otherwise only a bool in a number's place does.
+    """
+    fields = [field for field in dataclasses.fields(cls) if field.init]
+    annotations = {field.name: field.type for field in fields if field.name in names}
+    if annotations and "__init__" in vars(cls):
+        positional = ["self", *(field.name for field in fields if not field.kw_only)]
+        cls.__init__ = _taking(cls.__init__, positional, annotations, is_strict=is_strict)
+    return cls
+
+
+def _taking(function: Any, positional: Sequence[str], annotations: Mapping[str, Any], *, is_strict: bool) -> Any:
+    """Returns a function that converts its arguments by their annotations; ``positional`` are named in their order."""
+    conversions = {
+        name: functools.partial(_convert, name, *_kind(annotation)) for name, annotation in annotations.items()
+    }
+    # Most are right already, and constructors are called often.
+    right = {name: {"int": int, "float": float, "bool": bool}.get(str(kind)) for name, kind in annotations.items()}
+    places = [(place, name) for place, name in enumerate(positional) if name in conversions]
+
+    @functools.wraps(function)
+    def taking(*args: Any, **kwargs: Any) -> Any:
+        given = list(args)
+        for place, name in places:
+            if place < len(given) and type(given[place]) is not right[name]:
+                given[place] = conversions[name](False, given[place])
+        for name, value in kwargs.items():
+            if name in conversions and type(value) is not right[name]:
+                kwargs[name] = conversions[name](False, value)
+        result = function(*given, **kwargs)
+        if is_strict:  # what the class's own checks, whose words say more, let pass
+            for name, convert in conversions.items():
+                if type(value := getattr(given[0], name)) is not right[name]:
+                    object.__setattr__(given[0], name, convert(True, value))
+        return result
+
+    return taking
+
+
+def _kind(annotation: Any) -> tuple[Callable[[Any, str], Any] | None, bool]:
+    """Returns the conversion that an annotation asks for, None for none, and whether None is a value as well."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    parts = [part.strip() for part in text.split("|")]
+    kinds = [part for part in parts if part != "None"]
+    return (KINDS.get(kinds[0]) if len(kinds) == 1 else None), len(kinds) < len(parts)
+
+
+def _convert(name: str, convert: Callable[[Any, str], Any] | None, has_none: bool, is_strict: bool, value: Any) -> Any:
+    """Returns an argument as the number of Python that it stands for."""
+    seen = python_value(value)
+    if convert is None or (value is None and has_none):
+        return seen
+    # A number of Python is taken as it is: it neither wraps nor has a dtype. So what is left is a bool in its place.
+    if not is_strict and (convert is flag or not isinstance(seen, bool)):
+        return seen
+    return convert(value, name)
+
+
+# ----------------------------------------------------------------------------------------------------
 # Dataclasses as pytrees that JAX tells apart
 #
 # ``jax.tree_util.register_dataclass`` makes a node whose structure JAX (0.10.2) compares *without its class*: two
@@ -46,7 +242,12 @@ def register_dataclass(cls: Class) -> Class:
     """Registers a dataclass as a pytree, and returns it: a decorator, to stand above ``@dataclass``.
 
     Fields are children, in their order; those declared as ``field(metadata={"static": True})`` are part of the
-    structure and must be hashable. It differs from ``jax.tree_util.register_dataclass`` as stated above.
+    structure and must be hashable. It differs from ``jax.tree_util.register_dataclass`` as stated above, and in two
+    more ways. Numbers of NumPy and JAX that are given for static fields become those of Python
+    (:func:`python_value`): what equals has one program. And JAX rebuilds an instance without its constructor, so that
+    anything may stand in its fields, as pytrees of masks, gradients, names or shapes want: checks are the
+    constructor's. A field that ``__post_init__`` fills in (``field(init=False)``) is a child like the others, or
+    static, unless it has a default, which is the class's.
 
     >>> @register_dataclass
     ... @dataclasses.dataclass(frozen=True)
@@ -56,9 +257,7 @@ def register_dataclass(cls: Class) -> Class:
     >>> jax.tree.leaves(Pair(1.0, 2.0))
     [1.0, 2.0]
     """
-    static = {field.name: bool(field.metadata.get("static", False)) for field in dataclasses.fields(cls) if field.init}
-    children = tuple(name for name, is_static in static.items() if not is_static)
-    settings = tuple(name for name, is_static in static.items() if is_static)
+    children, settings = _parts(cls)
     keys = tuple(map(GetAttrKey, children))
 
     def flatten(tree: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -69,10 +268,21 @@ def register_dataclass(cls: Class) -> Class:
         return tuple(zip(keys, leaves, strict=True)), fixed
 
     def unflatten(fixed: tuple[Any, ...], leaves: Any) -> Any:
-        return cls(**dict(zip(children, leaves, strict=True)), **dict(zip(settings, fixed, strict=True)))
+        made: Any = object.__new__(cls)
+        for names, values in ((children, leaves), (settings, fixed)):
+            for name, value in zip(names, values, strict=True):
+                object.__setattr__(made, name, value)
+        return made
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    return cls
+    return converting(cls, settings, is_strict=True)
+
+
+def _parts(cls: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the names of the fields of a dataclass that are children, and of those that are static."""
+    fields = [field for field in dataclasses.fields(cls) if field.init or field.default is dataclasses.MISSING]
+    static = [field.name for field in fields if field.metadata.get("static", False)]
+    return tuple(field.name for field in fields if field.name not in static), tuple(static)
 
 
 def check_told_apart(value: Any) -> None:
@@ -89,10 +299,10 @@ def check_told_apart(value: Any) -> None:
 @functools.cache
 def _is_told_apart(cls: type) -> bool:
     """Returns whether the class's structures differ from those of another with the same fields."""
-    names = [field.name for field in dataclasses.fields(cls) if field.init]
-    static = [field.name for field in dataclasses.fields(cls) if field.init and field.metadata.get("static", False)]
+    children, static = _parts(cls)
+    names = children + static
     other = dataclasses.make_dataclass("Other", names)
-    jax.tree_util.register_dataclass(other, [name for name in names if name not in static], static)
+    jax.tree_util.register_dataclass(other, list(children), list(static))
     blank: Any = object.__new__(cls)
     another: Any = object.__new__(other)
     for name in names:

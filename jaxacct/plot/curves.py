@@ -255,7 +255,7 @@ def least_noise(
     'Least noise multiplier for epsilon = 3, delta = 1e-05, 50,000 examples'
     """
     many, sizes = (np.sort(np.atleast_1d(np.asarray(each, np.float64))) for each in (epochs, batch_sizes))
-    validation.check_count(num_examples, "num_examples", "how many examples there are")
+    num_examples = validation.check_count(num_examples, "num_examples", "how many examples there are")
     validation.check_positive(many, "epochs")
     rates = np.broadcast_to(sizes / num_examples, (len(many), len(sizes)))
     validation.check_sampling_rate(rates, "batch_sizes / num_examples")

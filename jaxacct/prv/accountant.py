@@ -669,15 +669,17 @@ def check_method(method: str | None) -> None:
         warnings.warn(text, DeprecationWarning, stacklevel=3)
 
 
-def check_points(points: int) -> None:
-    """Raises where ``points`` is no mesh size: a power of two, or three times one, and a multiple of 128."""
-    validation.check_whole(points, "points", 1, 2**40, "the number of mesh points, a power of two or three times one,")
+def check_points(points: int) -> int:
+    """Returns a mesh size as a Python integer; raises unless it is 2^n or 3 2^n, and a multiple of 128."""
+    meaning = "the number of mesh points, a power of two or three times one,"
+    points = validation.check_whole(points, "points", 1, 2**40, meaning)
     whole = points > 0 and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
     if points % 2**7 or not whole:
         raise ValueError(
             f"points = {points} is not a number of mesh points: give a power of two, or three times one, at least 128 "
             "and a multiple of it."
         )
+    return points
 
 
 def check_error(error: tuple[float, float], question: Question, *, concrete: bool) -> None:
@@ -702,14 +704,14 @@ def check_error(error: tuple[float, float], question: Question, *, concrete: boo
         )
 
 
-def check_options(tolerance: float | None, points: int | None, *, concrete: bool) -> None:
-    """Raises where tolerance and points do not go together, or are out of range, or need concrete arguments."""
+def check_options(tolerance: float | None, points: int | None, *, concrete: bool) -> tuple[float | None, int | None]:
+    """Returns tolerance and points as numbers of Python; raises where they do not go together, or are out of range."""
     if tolerance is not None:
         validation.check_scalar(tolerance, "tolerance")
     if points is not None:
         if tolerance is not None:
             raise ValueError("tolerance and points are both given: give the gap wanted, or the size of the mesh.")
-        check_points(points)
+        points = check_points(points)
     if tolerance is not None:
         if not concrete or isinstance(tolerance, jax.core.Tracer):
             raise ValueError(
@@ -717,6 +719,8 @@ def check_options(tolerance: float | None, points: int | None, *, concrete: bool
                 "the gap is known: give points, the number of mesh points, instead."
             )
         validation.check_positive(tolerance, "tolerance")
+        tolerance = float(tolerance)
+    return tolerance, points
 
 
 def _in_trace(mechanism: Any, steps: Any, question: Question, relation: Relation, points: int) -> Answer:
@@ -793,13 +797,13 @@ def answer(
     check_asked(mechanism, steps, question)
     validation.check_one_of(arithmetic, "arithmetic", CERTIFIED)
     if needs_pairs(arithmetic, mechanism, steps, question):
-        check_options(tolerance, points, concrete=False)
+        _, points = check_options(tolerance, points, concrete=False)
         if error is not None:
             check_error(error, question, concrete=False)
         run = functools.partial(answer, relation=relation, points=points, return_diagnostics=return_diagnostics)
         return leave_scope(by_pairs(run, mechanism, steps, question))
     concrete = is_concrete(mechanism, steps, question)
-    check_options(tolerance, points, concrete=concrete)
+    tolerance, points = check_options(tolerance, points, concrete=concrete)
     if error is not None:
         if tolerance is not None or points is not None:
             raise ValueError("error is given beside tolerance or points: give one of the three.")
@@ -874,7 +878,7 @@ def curve(
     """
     check(mechanism, steps)
     check_method(method)
-    check_points(points)
+    points = check_points(points)
     if epsilon is None:
         last = answer(mechanism, steps, ForEpsilon(1e-12), relation, points=LEAST).upper
         if isinstance(last, jax.core.Tracer) or not np.isfinite(last):

@@ -173,7 +173,7 @@ def ask(
     mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation, precision: str = "float64"
 ) -> tuple[Asked, tuple[Any, ...]]:
     """Returns the static part of a question to this accountant, and its numbers."""
-    # Leaves, not mechanisms: JAX would build mechanisms of tangents, whose checks would fail.
+    # Leaves, not mechanisms: tangents are no mechanism.
     leaves, structure = jax.tree.flatten((mechanism, steps, question))
     is_wide = precision == "float64"
     plain = closed_forms.sure(steps, question) if is_wide and closed_forms.is_plain(mechanism) else None

@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, ForEpsilon, Once, Parts, Question, counts_of, facts_of
+from jaxacct.composition import Facts, ForEpsilon, Once, Parts, Question, facts_of
 from jaxacct.mechanisms import Gaussian
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
-from jaxacct.mechanisms.mechanism import Relation, is_count, parts_of
+from jaxacct.mechanisms.mechanism import Relation, counts_of, is_count, parts_of
 from jaxacct.mechanisms.normal import (
     SIDES,
     bounds_of_log_delta,

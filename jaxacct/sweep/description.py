@@ -155,7 +155,9 @@ class Boxes:
     def of(cls, shape: tuple[int, ...], most: int | None = None, shards: int = 1) -> Boxes:
         """Returns boxes of at most ``most`` entries, at least one for each shard; by default shards are about alike."""
         size = math.prod(shape)
-        validation.check_whole(shards, "shard's count", 1, size, "a number of shards, no more than there are entries")
+        shards = validation.check_whole(
+            shards, "shard's count", 1, size, "a number of shards, no more than there are entries"
+        )
         if most is None:
             # 32,768 entries take ten seconds on two cores, and few of a program's blocks are not full; beyond 4,096
             # boxes they become larger. A shard has at least 8, so that all are of about one size, unless these had less
@@ -163,7 +165,7 @@ class Boxes:
             most = max(2**15, -(-size // 4096))
             if shards > 1:
                 most = min(most, max(1024, -(-size // (8 * shards))))
-        validation.check_whole(most, "chunk", 1, LARGEST, "a number of entries")
+        most = validation.check_whole(most, "chunk", 1, LARGEST, "a number of entries")
         room, box = min(most, -(-size // shards)), [1] * len(shape)
         # From the last axis on: an axis that fits is taken whole, and divides the room for those before; the first that
         # does not fit is cut, and all axes before it have boxes of one place.
@@ -203,10 +205,9 @@ class Boxes:
         The position within the ``count`` moves on by one each time, so that no shard has only one end of an axis.
         Neighbours, which take about the same time, are in different shards.
         """
-        validation.check_whole(
-            count, "shard's count", 1, len(self), "a number of shards, no more than there are chunks"
-        )
-        validation.check_whole(index, "shard's number", 0, count - 1, f"which of {count} shards, from 0")
+        meaning = "a number of shards, no more than there are chunks"
+        count = validation.check_whole(count, "shard's count", 1, len(self), meaning)
+        index = validation.check_whole(index, "shard's number", 0, count - 1, f"which of {count} shards, from 0")
         return range(len(self)) if count == 1 else [i for i in range(len(self)) if (i + i // count) % count == index]
 
     def holding(
@@ -647,6 +648,4 @@ def _text(value: Any) -> str:
 
 def _whole(values: Any) -> tuple[int, ...]:
     """Returns positive whole numbers as a tuple; raises for anything else."""
-    for value in values:
-        validation.check_count(value, "shape", "a number of entries")
-    return tuple(values)
+    return tuple(validation.check_count(value, "shape", "a number of entries") for value in values)

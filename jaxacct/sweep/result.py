@@ -661,7 +661,7 @@ class Sweep(Description):
         if least is not None and most is not None:
             raise ValueError(f"least = {least!r} and most = {most!r}: give one of them, by which entries are compared.")
         validation.check_number(at_most, "at_most")
-        validation.check_count(count, "count", "how many entries are wanted")
+        count = validation.check_count(count, "count", "how many entries are wanted")
         by = (
             most
             or least
@@ -717,7 +717,7 @@ class Sweep(Description):
         """
         if self.layout != "grid":
             raise ValueError("layout = 'rows': rows have no axes to take values of: sweep over a grid.")
-        validation.check_whole(most, "most", 2, 2**20, "how many values an axis may have")
+        most = validation.check_whole(most, "most", 2, 2**20, "how many values an axis may have")
         for name in at:
             validation.check_one_of(name, "axis", self.columns, " by this sweep")
         axes = self.axes

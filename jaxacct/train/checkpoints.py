@@ -231,8 +231,8 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, every: int, keep: int = 3) -> None:
-        validation.check_count(every, "every", "the updates between checkpoints")
-        validation.check_count(keep, "keep", "how many checkpoints stay")
+        every = validation.check_count(every, "every", "the updates between checkpoints")
+        keep = validation.check_count(keep, "keep", "how many checkpoints stay")
         self.folder, self.every, self.keep = pathlib.Path(folder).absolute(), int(every), int(keep)
         self.spends = WriteAhead(self.folder / SPENDS)
         self._trainer: DPTrainer | None = None

@@ -35,6 +35,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 from jaxacct import validation
 from jaxacct.numerics.precision import in_float64
 from jaxacct.numerics.programs import as_it_is
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.train.clipping.rows import make_up, map_rows
 from jaxacct.train.copies import on_host
 from jaxacct.train.keys import standard_normal
@@ -52,6 +53,7 @@ ROUNDED_UP = 1 + 2.0**-49
 four. A factor below that would break the proof above."""
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class Metrics:
     """Private means of a run's batches, and the share of each step that pays for them.
@@ -109,10 +111,12 @@ class Metrics:
         """Names of all means, in the order in which they get their noise."""
         return (CLIPPED,) * self.clipped + tuple(self.measures)
 
+    @takes_python_values
     def gradient_noise_multiplier(self, noise_multiplier: float) -> float:
         """Returns ``z_g``, rounded up: what is left for the gradients of a step that costs ``noise_multiplier``."""
         return noise_multiplier / math.sqrt(1 - self.share) * ROUNDED_UP
 
+    @takes_python_values
     def deviation(self, noise_multiplier: float) -> float:
         """Returns ``s``, rounded up: the standard deviation of the noise on each centred sum, in examples."""
         return noise_multiplier * 0.5 * math.sqrt(len(self.names) / self.share) * ROUNDED_UP

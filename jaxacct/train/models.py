@@ -33,6 +33,7 @@ from flax import errors, nnx
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from jaxacct import validation
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.train.copies import copy_tree, fresh
 from jaxacct.train.keys import run_key
 
@@ -281,6 +282,7 @@ class LowRank(nnx.Module):
         return nnx.merge(graph, state)
 
 
+@takes_python_values
 def lora(
     model: nnx.Module,
     rank: int,
@@ -324,7 +326,7 @@ def lora(
     >>> bool((adapted(jnp.ones(4)) == model(jnp.ones(4))).all())
     True
     """
-    validation.check_count(rank, "rank", "the rank of each adapter")
+    rank = validation.check_count(rank, "rank", "the rank of each adapter")
     alpha = float(rank) if alpha is None else alpha
     validation.check_positive(alpha, "alpha")
     rngs = nnx.Rngs(0) if rngs is None else rngs
@@ -706,6 +708,7 @@ class ExampleGroupNorm(nnx.GroupNorm):
         return super().__call__(x, mask=mask)
 
 
+@takes_python_values
 def to_group_norm(model: nnx.Module, groups: int = 32, *, example_axes: int = 3) -> nnx.Module:
     """Returns a copy of ``model`` with group normalization wherever it has ``nnx.BatchNorm``; all else stays as it is.
 

@@ -229,11 +229,13 @@ class SparseVector(Sealed):
     ) -> None:
         if not isinstance(mechanism, (AboveThreshold, GaussianAboveThreshold)):
             raise TypeError(f"mechanism = {mechanism!r} is no sparse vector: give a jaxacct.AboveThreshold.")
+        mechanism.check_numbers()
+        mechanism.validate()
         if mechanism.batch_shape:
             raise ValueError(f"mechanism = {mechanism} is a sequence: give one, of numbers.")
         validation.check_finite(threshold, "threshold")
         validation.check_positive(sensitivity, "sensitivity")
-        validation.check_count(runs, "runs", "the number of runs")
+        runs = validation.check_count(runs, "runs", "the number of runs")
         for name, value in (("threshold", threshold), ("sensitivity", sensitivity)):
             validation.check_scalar(value, name)
         self.mechanism, self.runs = owned_settings(mechanism, "mechanism"), int(runs)
@@ -275,7 +277,9 @@ class SparseVector(Sealed):
 
         Raises ValueError for fewer steps than runs.
         """
-        validation.check_whole(steps, "steps", self.runs, validation.MOST_COUNT, "steps of a plan, at least runs")
+        steps = validation.check_whole(
+            steps, "steps", self.runs, validation.MOST_COUNT, "steps of a plan, at least runs"
+        )
         return SideQuery(self.mechanism, steps // self.runs)
 
     @property

@@ -19,6 +19,7 @@ from flax import nnx
 from jaxtyping import Array, ArrayLike, Float32, Int32, PyTree
 
 from jaxacct import validation
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.train.trainer import DPTrainer
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class AveragingState(NamedTuple):
     updates: Int32[Array, ""]
 
 
+@takes_python_values
 def averaging(optimizer: optax.GradientTransformation, decay: float = 0.999) -> optax.GradientTransformationExtraArgs:
     """Returns ``optimizer``, which also keeps an exponential moving average of the parameters it makes.
 
@@ -153,6 +155,7 @@ class AdamBCState(NamedTuple):
     updates: Int32[Array, ""]
 
 
+@takes_python_values
 def adam_bc(
     learning_rate: optax.ScalarOrSchedule,
     *,

@@ -35,6 +35,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree, UInt32
 from jaxacct.filters import MenuFilter
 from jaxacct.ledger import Ledger
 from jaxacct.numerics.precision import is_concrete
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import noise as noises
 from jaxacct.train.clipping import ClippedSum, ClippingRule, query
@@ -55,6 +56,7 @@ from jaxacct.train.step import SAMPLE, loss_of_row, runs_begun, strongly_typed, 
 from jaxacct.train.trainer import DPTrainer, correlation
 
 
+@takes_python_values
 @dataclass(frozen=True, eq=False)  # one is equal to itself alone: a loss, or a rule with arrays, may have no hash
 class PrivateGradients:
     """Private gradients of any loss of a pytree of parameters; made by :meth:`planned` or :meth:`paid_by`.
@@ -147,6 +149,7 @@ class PrivateGradients:
             )
 
     @classmethod
+    @takes_python_values
     def planned(
         cls,
         loss: Callable[..., Array] | None,
@@ -192,7 +195,7 @@ class PrivateGradients:
         check_num_examples(num_examples)
         if clipping is not None:
             message = "clipping is deprecated: give the rule as clip_norm."
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            warnings.warn(message, DeprecationWarning, stacklevel=3)
         rule = rule_of(clip_norm, clipping)
         made = plan_spending(
             num_examples, epsilon=epsilon, delta=delta, epochs=epochs, expected_batch_size=expected_batch_size,
@@ -585,6 +588,7 @@ privatize = _former("PrivateGradients.noise, which pays for it")(noises.privatiz
 
 
 @_former("DPTrainer(..., epsilon=, delta=, epochs=, clip_norm=, expected_batch_size=)")
+@takes_python_values
 def make_private(
     model: nnx.Module,
     loss: Callable[..., Array],
@@ -630,6 +634,7 @@ class AddNoiseState(NamedTuple):
 
 
 @_former("PrivateGradients.gradient, and any optimizer on what it returns")
+@takes_python_values
 def add_noise(
     noise_multiplier: float,
     clip_norm: ArrayLike | None = None,

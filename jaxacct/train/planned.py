@@ -21,11 +21,11 @@ from jaxacct import calibrate, rdp
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsampledGaussian, Steps
 from jaxacct.numerics.precision import in_float64, leave_scope
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
 from jaxacct.outward import rounded_up
 from jaxacct.train.sampling import ALLOWANCE, Correlated, PoissonSampler, Sampler, runs_of
-from jaxacct.validation import MOST_COUNT
+from jaxacct.validation import MOST_COUNT, whole_steps
 
 
 @register_dataclass
@@ -55,7 +55,7 @@ class PlannedLedger:
 
     def spend(self, runs: ArrayLike) -> tuple[Bool[Array, ""], PlannedLedger]:
         """Returns whether the plan has so many more runs, and the ledger after them: the same one if it has not."""
-        more = jnp.asarray(runs, jnp.int32)
+        more = whole_steps(runs, "runs")
         granted = (more >= 0) & (more <= self.remaining())
         return granted, dataclasses.replace(self, made=jnp.where(granted, self.made + more, self.made))
 
@@ -238,6 +238,7 @@ class Plan:
         return "\n".join(f"{name:<20}{value}" for name, value in rows)
 
 
+@takes_python_values
 def plan(
     draw: Drawn,
     delta: float,

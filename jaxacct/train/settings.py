@@ -87,12 +87,13 @@ def drawn_rate(sampling_rate: float | None, expected_batch_size: float | None, s
         return float(sampling_rate)
     assert expected_batch_size is not None
     check_one(expected_batch_size, "expected_batch_size")
-    if not 0 < expected_batch_size <= size:
+    batch = float(expected_batch_size)
+    if not 0 < batch <= size:
         raise ValueError(
             f"expected_batch_size = {expected_batch_size} does not fit {size} examples: give a number above 0, at most "
             f"{size}."
         )
-    return expected_batch_size / size
+    return batch / size
 
 
 def public_size(present: int, most_examples: int | None) -> int:
@@ -105,7 +106,7 @@ def public_size(present: int, most_examples: int | None) -> int:
     """
     if most_examples is None:
         return present
-    validation.check_count(most_examples, "most_examples", "a public number that the data has at most")
+    most_examples = validation.check_count(most_examples, "most_examples", "a public number that the data has at most")
     if most_examples < present:
         raise ValueError(
             f"most_examples = {most_examples} is less than data has: leave examples out, at random, or give a larger "
@@ -156,6 +157,7 @@ def rule_of(clip_norm: float | ClippingRule | None, clipping: ClippingRule | Non
         raise ValueError("give exactly one of clip_norm and clipping.")
     given: Any = clip_norm if clipping is None else clipping
     if isinstance(given, ClippingRule):
+        given.validate()
         # The noise of an infinite norm is infinite: all that a step would buy.
         check_finite_clip_norm(given.sensitivity, f"clip_norm = {type(given).__name__}(...), whose sensitivity")
         return given
@@ -239,7 +241,7 @@ def check_placement(microbatch_size: Any, ghost: Any, devices: Any, mesh: Any) -
     """Raises where one of the settings is out of range by which gradients are placed and ordered."""
     if microbatch_size is not None:
         meaning = "the examples of a microbatch, or None for the whole batch"
-        validation.check_count(microbatch_size, "microbatch_size", meaning)
+        microbatch_size = validation.check_count(microbatch_size, "microbatch_size", meaning)
     if not isinstance(ghost, (bool, np.bool_)):
         raise TypeError(f"ghost = {ghost!r} is a {type(ghost).__name__}: give True or False.")
     if mesh is not None and not isinstance(mesh, jax.sharding.Mesh):
@@ -308,7 +310,7 @@ def plan_spending(
     if menu and ledger in ("planned", "filter"):
         raise ValueError(f"menu is given, and the ledger is {ledger!r}: give 'menu' or 'odometer', or none.")
     if steps is not None:
-        validation.check_count(steps, "steps", "the steps of a run")
+        steps = validation.check_count(steps, "steps", "the steps of a run")
     if epochs is not None:
         check_one(epochs, "epochs")
         validation.check_positive(epochs, "epochs")
@@ -317,7 +319,8 @@ def plan_spending(
     for query in queries:
         if not isinstance(query, SideQuery):
             raise TypeError(f"queries has a {type(query).__name__}: give a tuple of jaxacct.train.SideQuery.")
-        validation.check_count(query.every, "every", "the steps for one release")
+    meaning = "the steps for one release"
+    queries = tuple(query._replace(every=validation.check_count(query.every, "every", meaning)) for query in queries)
     if sampler is not None and not hasattr(sampler, "expected_batch_size"):
         raise TypeError(f"sampler is a {type(sampler).__name__}: give one of jaxacct.train.sampling.")
     present, size = size, public_size(size, most_examples)

@@ -27,6 +27,7 @@ from jaxtyping import Array, Bool, PyTree
 from jaxacct import validation
 from jaxacct.filters import FILTER_ORDERS, MenuFilter, RenyiFilter
 from jaxacct.menus import Menu, certify
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant, Policy
@@ -197,6 +198,7 @@ class DPTrainer(Sealed):
     """
 
     @settings.takes_earlier_names
+    @takes_python_values
     def __init__(
         self,
         model: nnx.Module,
@@ -357,9 +359,10 @@ class DPTrainer(Sealed):
         FloatingPointError, with nothing more spent, where nothing is learned any longer (:mod:`jaxacct.train.metrics`).
         """
         validation.check_steps(0 if steps is None else steps)
+        steps = None if steps is None else int(steps)
         one_pass = round(self.sampler.num_examples / self.sampler.expected_batch_size)
         every = max(1, one_pass) if every is None else every
-        validation.check_count(every, "every", "the updates between evaluations")
+        every = validation.check_count(every, "every", "the updates between evaluations")
         _check_callbacks(evaluate, on_evaluation, keeper, progress)
         check_not_forked()
         if self._fitting:

@@ -21,6 +21,7 @@ from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.calibrate.targets import least_noise
 from jaxacct.mechanisms import Mechanisms, Steps
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.outward import rounded_down, rounded_up
 from jaxacct.selection import DRAWING, Trials
 from jaxacct.train.keys import ENTROPY
@@ -57,6 +58,7 @@ class Tuned(Generic[Setting]):
     certificate: dict[str, Any] = field(repr=False)
 
 
+@takes_python_values
 def tune(
     make: Callable[..., DPTrainer],
     space: Sequence[Setting],

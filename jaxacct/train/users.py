@@ -49,7 +49,7 @@ def bounded_contributions(
     >>> bounded_contributions(["a", "b", ("a", "b"), "a", ("b", "c")], 2).tolist()
     [0, 1, 2]
     """
-    validation.check_count(most, "most", "how many examples a user may own")
+    most = validation.check_count(most, "most", "how many examples a user may own")
     looked_at = range(len(owners)) if order is None else order
     if sorted(looked_at) != list(range(len(owners))):
         raise ValueError(f"order is no permutation of the {len(owners)} examples: give each of them once.")
@@ -106,7 +106,7 @@ def users_as_examples(
     >>> records.tolist(), weights.tolist()
     ([[10, 30], [20, 20]], [[0.5, 0.5], [1.0, 0.0]])
     """
-    validation.check_count(most, "most", "how many examples of a user count")
+    most = validation.check_count(most, "most", "how many examples of a user count")
     lengths = {len(leaf) for leaf in jax.tree.leaves(data)}
     if lengths != {len(owner)} or not len(owner):
         raise ValueError(f"owner names {len(owner)} users for arrays of {sorted(lengths)} examples: give one for each.")

@@ -38,6 +38,7 @@ def runs_of(mechanism: Any, steps: Any, relation: Relation) -> list[tuple[Record
     _check(mechanism)
     if not isinstance(relation, str):
         raise ValueError(f"relation = {repr(relation)[:80]} is none: give one of {', '.join(mechanism.relations)}.")
+    mechanism.check_numbers()
     mechanism.validate()
     # A mechanism that is a composition by definition is judged by its parts.
     if mechanism.composed:

@@ -1,43 +1,16 @@
 """Are classes with as many fields told apart, wherever JAX compares what it has compiled?"""
 
 import dataclasses
-import importlib
-import pkgutil
-from inspect import isabstract
 
 import jax
 import numpy as np
 import pytest
+from helpers.registered import blank, registered
 from helpers.thorough import draws
 
-import jaxacct
 import jaxacct as ja
 from jaxacct.composition import ForDelta, ForEpsilon
 from jaxacct.menus import MenuFilter
-
-
-def registered():
-    """All dataclasses of the package that are pytrees."""
-    for entry in pkgutil.walk_packages(jaxacct.__path__, "jaxacct."):
-        if not entry.name.endswith("__main__"):
-            importlib.import_module(entry.name)
-    found, waiting = set(), [object]
-    while waiting:
-        for kind in type.__subclasses__(waiting.pop()):
-            waiting.append(kind)
-            known = (
-                str(kind.__module__).startswith("jaxacct.") and dataclasses.is_dataclass(kind) and not isabstract(kind)
-            )
-            if known and not jax.tree_util.all_leaves([blank(kind)]):
-                found.add(kind)
-    return sorted(found, key=lambda kind: kind.__qualname__)
-
-
-def blank(kind):
-    made = object.__new__(kind)
-    for field in dataclasses.fields(kind):
-        object.__setattr__(made, field.name, 0)
-    return made
 
 
 def test_no_two_classes_of_the_package_have_one_structure():
@@ -108,3 +81,22 @@ def test_a_dataclass_is_rebuilt_with_its_static_fields():
     assert jax.tree.structure(Tree("a", 1.0)) != jax.tree.structure(Tree("b", 1.0))
     (path, _), *_ = jax.tree_util.tree_leaves_with_path(Tree("a", 1.0))
     assert jax.tree_util.keystr(path) == ".leaf"
+
+
+def test_a_field_that_the_constructor_fills_in_travels_with_the_rest():
+    @ja.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Rate:
+        batch: float
+        size: int = dataclasses.field(metadata={"static": True})
+        rate: float = dataclasses.field(init=False)
+        kind: str = dataclasses.field(default="a rate", init=False)
+
+        def __post_init__(self):
+            object.__setattr__(self, "rate", self.batch / self.size)
+
+    made = Rate(10.0, np.int16(100))
+    assert jax.tree.leaves(made) == [10.0, 0.1]
+    doubled = jax.tree.map(lambda x: 2 * x, made)
+    assert (doubled.batch, doubled.size, doubled.rate, doubled.kind) == (20.0, 100, 0.2, "a rate")
+    ja.numerics.pytrees.check_told_apart(made)

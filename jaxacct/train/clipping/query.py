@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float64, PyTree
 
 from jaxacct.numerics.precision import is_concrete, scope, within_scope
+from jaxacct.numerics.pytrees import python_value
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored, Together
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
 from jaxacct.train.clipping.rows import WHOLE, Shards, apart, check_rows, deal, fill_up, refuse, rows_at_once
@@ -139,6 +140,7 @@ def clip_and_sum(
         raise ValueError(f"the rule's sensitivity has shape {np.shape(bound)}: give one clipping norm.")
     if ghost and is_concrete(bound) and not np.all(np.asarray(bound) >= LEAST_CLIP_NORM):
         raise ValueError(f"the rule's sensitivity {bound} is below 2^-60: scale the loss up, or leave ghost out.")
+    microbatch_size = python_value(microbatch_size)
     if microbatch_size is not None and microbatch_size < 1:
         raise ValueError(f"microbatch_size = {microbatch_size} is not a size: give a whole number of at least 1.")
     summed = functools.partial(_sum_rows, loss, ghost, microbatch_size, batch or len(mask))

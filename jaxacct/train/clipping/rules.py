@@ -22,7 +22,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 from jaxacct import validation
 from jaxacct.numerics.precision import as_float64, in_float64, is_concrete
 from jaxacct.numerics.programs import as_it_is
-from jaxacct.numerics.pytrees import register_dataclass
+from jaxacct.numerics.pytrees import register_dataclass, takes_python_values, widen_fields
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
 from jaxacct.train.copies import path_of
 from jaxacct.train.keys import standard_normal
@@ -58,6 +58,13 @@ class ClippingRule:
         validation.check_noise_multiplier(noise_multiplier)
         return float(noise_multiplier)
 
+    def __post_init__(self) -> None:
+        widen_fields(self)
+        self.validate()
+
+    def validate(self) -> None:
+        """Raises where a concrete number is out of range, for JAX may have rebuilt the rule; a traced one cannot."""
+
     def effective_noise_multiplier(self, gradient_noise_multiplier: float) -> float:
         """Returns the noise multiplier of a whole step whose sum has this noise: the inverse, a lower bound."""
         validation.check_noise_multiplier(gradient_noise_multiplier, "gradient_noise_multiplier")
@@ -90,7 +97,7 @@ class Flat(ClippingRule):
 
     clip_norm: ArrayLike
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         check_clip_norm(self.clip_norm)
 
     @property
@@ -122,7 +129,7 @@ class Automatic(ClippingRule):
     clip_norm: ArrayLike
     stability: ArrayLike = 0.01
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         check_finite_clip_norm(self.clip_norm)
         validation.check_positive(self.stability, "stability")
 
@@ -132,7 +139,7 @@ class Automatic(ClippingRule):
 
     def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
         norm, bound = _norm(squares), as_float64(self.clip_norm)
-        factor = bound / (norm + as_float64(self.stability))
+        factor = bound / (norm + jnp.maximum(as_float64(self.stability), 0.0))  # below 0 it would lengthen gradients
         return jax.tree.map(lambda _: factor, squares), norm <= bound
 
 
@@ -156,7 +163,7 @@ class PerLayer(ClippingRule):
     clip_norms: tuple[ArrayLike, ...]
     groups: tuple[tuple[str, ...], ...] = field(metadata={"static": True})
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         if not self.groups or len(self.groups) != len(self.clip_norms):
             raise ValueError(
                 f"{len(self.clip_norms)} clip_norms for {len(self.groups)} groups: give one for each group."
@@ -175,6 +182,7 @@ class PerLayer(ClippingRule):
         return cls(tuple(norm for _, norm in found), tuple(group for group, _ in found))
 
     @classmethod
+    @takes_python_values
     def equally(cls, params: PyTree, clip_norm: float) -> Self:
         """Returns the rule with the sensitivity ``clip_norm`` that gives each top-level group of ``params`` the same.
 
@@ -271,7 +279,7 @@ class AdaptiveQuantile(Flat):
     learning_rate: ArrayLike = 0.2
     count_noise: float = dataclasses.field(default=10.0, metadata={"static": True})
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         check_finite_clip_norm(self.clip_norm)
         validation.check_probability(self.target_quantile, "target_quantile")
         validation.check_positive(self.learning_rate, "learning_rate")

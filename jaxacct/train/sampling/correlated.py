@@ -18,6 +18,7 @@ from jaxtyping import Array, ArrayLike, Int32
 
 from jaxacct import validation
 from jaxacct.mechanisms import MatrixMechanism, Mechanism, RandomAllocation, Relation
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import CyclicPoisson, FixedEpochs, MinSeparation, Participation, Strategy, identity
 from jaxacct.train.sampling.sampler import (
     ALLOWANCE,
@@ -38,6 +39,7 @@ from jaxacct.train.sampling.sampler import (
 )
 
 
+@takes_python_values
 @dataclass(frozen=True, eq=False, repr=False)
 class Correlated:
     """A sampler's batches with a strategy's noise: a :class:`.Sampler` whose mechanism is the matrix mechanism.
@@ -144,6 +146,7 @@ def drawn_by(sampler: Sampler) -> Sampler:
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class CyclicPoissonSampler:
     """A sampler that draws step t's batch from group t mod ``groups``, by a coin of each of its examples.
@@ -186,6 +189,7 @@ class CyclicPoissonSampler:
         check_capacity(self, *self._trials)
 
     @classmethod
+    @takes_python_values
     def for_budget(
         cls,
         num_examples: int,
@@ -275,6 +279,7 @@ class CyclicPoissonSampler:
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class RandomAllocationSampler:
     """A sampler that draws for each example, anew in every epoch, ``participations`` of the ``batches`` batches.
@@ -310,6 +315,7 @@ class RandomAllocationSampler:
         check_capacity(self, self.num_examples, self._rate)
 
     @classmethod
+    @takes_python_values
     def for_budget(
         cls,
         num_examples: int,

@@ -27,6 +27,7 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.numerics.precision import in_float64, scope
 from jaxacct.numerics.programs import as_it_is
+from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect
 from jaxacct.rounded_sum import binomial_tail
 from jaxacct.strategies import Participation
@@ -245,6 +246,7 @@ def log_binomial_tail(trials: int, probability: float, least: int) -> float:
     return min(bound + 1e-15 * abs(bound), 0.0)
 
 
+@takes_python_values
 def cut_cost(log_probability: float, steps: int, epsilon: float) -> float:
     """Returns ``(1 + e^epsilon) steps p``, at most 1: what events of probability p in each step add to delta."""
     if steps <= 0:
@@ -252,6 +254,7 @@ def cut_cost(log_probability: float, steps: int, epsilon: float) -> float:
     return math.exp(min(log_probability + math.log(steps) + np.logaddexp(0.0, epsilon), 0.0))
 
 
+@takes_python_values
 def least_capacity(
     num_examples: int, sampling_rate: float, *, epsilon: float, delta: float, steps: int, allowance: float
 ) -> int:
@@ -309,6 +312,7 @@ def present_of(sampler: Sampler) -> int:
     return sampler.num_examples if present is None else present
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class PoissonSampler:
     """A sampler of batches in which each example takes part independently, with the mechanism that this makes.
@@ -355,6 +359,7 @@ class PoissonSampler:
         check_capacity(self, self.num_examples, self.sampling_rate)
 
     @classmethod
+    @takes_python_values
     def for_budget(
         cls,
         num_examples: int,
@@ -466,6 +471,7 @@ class PoissonSampler:
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class TruncatedPoissonSampler:
     """A sampler of Poisson samples, of which those above ``capacity`` are cut to that many at random.
@@ -534,6 +540,7 @@ class TruncatedPoissonSampler:
 # ----------------------------------------------------------------------------------------------------
 
 
+@takes_python_values
 @dataclass(frozen=True)
 class WithoutReplacementSampler:
     """A sampler of uniformly random subsets of a fixed size, a new one for every step.
