@@ -307,8 +307,8 @@ def noise_multiplier_for_tpr(
         return least(relation)[0]
     if is_concrete(tpr, fpr):
         with scope():
-            is_second = bool(as_form(as_float64(tpr), as_float64(fpr))[2])
-        return least(other if is_second else relation)[0]
+            takes_reverse = bool(as_form(as_float64(tpr), as_float64(fpr))[2])
+        return least(other if takes_reverse else relation)[0]
     (first, is_second), (second, _) = least(relation), least(other)
     return jax.tree.map(lambda one, other: jnp.where(is_second, other, one), first, second)
 

@@ -325,7 +325,7 @@ class DiscretePair(Mechanism):
 
 def log_absence(present: ArrayLike, absent: ArrayLike) -> np.ndarray:
     """Returns log(1 - c) from concrete c and 1 - c, by whichever keeps its digits: NumPy's, -inf where c is 1."""
-    present, absent = np.float64(present), np.float64(absent)
+    present, absent = np.asarray(present, np.float64), np.asarray(absent, np.float64)
     with np.errstate(divide="ignore"):
         return np.where(present < 0.5, np.log1p(-np.minimum(present, 0.5)), np.log(absent))
 
@@ -339,7 +339,7 @@ def noiseless_pairs(asked: Sequence[str], log_absent: ArrayLike, weights: ArrayL
             outcome of a coin that is given away; right to two roundings of itself. Or one, ().
         weights (n,): probabilities of the coin's outcomes, right to two roundings.
     """
-    kept, coin = np.broadcast_arrays(np.atleast_1d(np.float64(log_absent)), np.float64(weights))
+    kept, coin = np.broadcast_arrays(np.atleast_1d(np.asarray(log_absent, np.float64)), np.asarray(weights, np.float64))
     absent, none = coin * np.exp(kept), np.zeros(1)
     present = -np.sum(coin * np.expm1(kept), keepdims=True)
     infinite = np.full(1, np.inf)

@@ -823,9 +823,8 @@ class SampledGaussian(Mechanism):
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
         """Returns the pairs of an example that is seen where it is sampled (:func:`.finite.noiseless_pairs`)."""
-        return noiseless_pairs(
-            directions(self, relation), log_absence(self.sampling_rate, 1 - np.float64(self.sampling_rate))
-        )
+        rate = np.asarray(self.sampling_rate, np.float64)
+        return noiseless_pairs(directions(self, relation), log_absence(rate, 1 - rate))
 
 
 @register_dataclass

@@ -357,7 +357,7 @@ class PoissonSubsampledGroup(Mechanism):
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
         """Returns the pairs of a group of which every sampled member is seen (:func:`.finite.noiseless_pairs`)."""
-        rate = np.float64(self.sampling_rate)
+        rate = np.asarray(self.sampling_rate, np.float64)
         return noiseless_pairs(directions(self, relation), self.size * log_absence(rate, 1 - rate))
 
     def of_group(self, size: int) -> Mechanism:

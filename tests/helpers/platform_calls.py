@@ -14,7 +14,7 @@ from jaxacct.train.noise import deviation_of_mean, privatize
 from jaxacct.train.step import noisy_count
 
 NUMBER, THREE = jax.ShapeDtypeStruct((), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)
-ORDERS, RISING = (2.0, 8.0), (2.0, 4.0, 8.0)
+ORDERS, RISING, WITHIN = (2.0, 8.0), (2.0, 4.0, 8.0), (20.0, 80.0)
 
 
 class Call(NamedTuple):
@@ -48,13 +48,13 @@ def descent(noise):
 def _ledgers() -> dict[str, tuple[Any, Callable[[Any], Any]]]:
     filters, odometers = ja.filters, ja.odometers
     return {
-        "RenyiFilter": (filters.RenyiFilter(3.0, 1e-5, orders=ORDERS), ja.Gaussian),
+        "RenyiFilter": (filters.RenyiFilter(3.0, 1e-5, orders=WITHIN), ja.Gaussian),
         "ZCDPFilter": (filters.ZCDPFilter(3.0, 1e-5, conversion="mironov"), ja.Gaussian),
         "GDPFilter": (filters.GDPFilter(3.0, 1e-5), ja.Gaussian),
         "ApproximateDPFilter": (filters.ApproximateDPFilter(3.0, 1e-5), ja.PureDP),
-        "IndividualRenyiFilter": (filters.IndividualRenyiFilter.create(3, 1.0, 1e-5, orders=ORDERS), ja.Gaussian),
-        "RenyiOdometer": (odometers.RenyiOdometer(1e-5, orders=ORDERS), ja.Gaussian),
-        "VilleOdometer": (odometers.VilleOdometer(1e-5, orders=ORDERS), ja.Gaussian),
+        "IndividualRenyiFilter": (filters.IndividualRenyiFilter.create(3, 1.0, 1e-5, orders=WITHIN), ja.Gaussian),
+        "RenyiOdometer": (odometers.RenyiOdometer(1e-5, orders=WITHIN), ja.Gaussian),
+        "VilleOdometer": (odometers.VilleOdometer(1e-5, orders=WITHIN), ja.Gaussian),
         "FilterOdometer": (odometers.FilterOdometer(1e-5), ja.Gaussian),
         "MixtureOdometer": (odometers.MixtureOdometer(1e-5), ja.Gaussian),
         "StitchedOdometer": (odometers.StitchedOdometer(1e-5), ja.Gaussian),

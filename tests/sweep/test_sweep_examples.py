@@ -69,7 +69,7 @@ def ray():
 @pytest.mark.parametrize(
     ("script", "modules"),
     [("ray_sweep.py", {"ray": ray()}), ("dask_sweep.py", {"dask": {}, "dask.distributed": {"Client": Client}})],
-    ids=str,
+    ids=["ray", "dask"],
 )
 def test_schedulers_of_python(script, modules, computed, tmp_path, monkeypatch, capsys):
     for name, entries in modules.items():
