@@ -286,7 +286,7 @@ def _kept_above(mu: Array, noise: Array) -> Array:
 
     Its bounds on delta do not tell: deltas of so small a mu are below that number themselves.
     """
-    return jnp.where(noise < jnp.inf, jnp.maximum(mu, TINY), mu)
+    return jnp.where((noise > 0) & (noise < jnp.inf), jnp.maximum(mu, TINY), mu)
 
 
 def is_plain(mechanism: Any) -> bool:
