@@ -28,8 +28,8 @@ from jaxtyping import ArrayLike
 from jaxacct import prv, saddlepoint, validation
 from jaxacct.bounds import Bounds
 from jaxacct.composition import ForDelta, ForEpsilon, Question, check, check_asked, directed_parts
-from jaxacct.mechanisms import DiscretePair, Mechanism, RenyiOnly, RepeatAndSelect
-from jaxacct.mechanisms.bounded_range import has_blocks, is_range
+from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
+from jaxacct.mechanisms.bounded_range import has_blocks
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, knows_both_ways, parts_of
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
@@ -228,7 +228,9 @@ class Composition(NamedTuple):
         """Returns whether exponential mechanisms may be run several times."""
         parts = self.mechanism if isinstance(self.mechanism, (tuple, list)) else (self.mechanism,)
         counts = self.steps if isinstance(self.mechanism, (tuple, list)) else (self.steps,)
-        ranges = [(part, count) for part, count in zip(parts, counts, strict=True) if is_range(part)]
+        ranges = [
+            (part, count) for part, count in zip(parts, counts, strict=True) if type(part) is ExponentialMechanism
+        ]
         runs = [np.broadcast_to(count, np.shape(part.epsilon)) if is_concrete(count) else 2.0 for part, count in ranges]
         return sum(float(np.sum(count)) for count in runs) > 1
 

@@ -26,6 +26,7 @@ from jaxtyping import Array, ArrayLike, Bool
 from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import bounded_range
+from jaxacct.mechanisms.approximate_dp import ExponentialMechanism
 from jaxacct.mechanisms.mechanism import (
     Mechanism,
     Relation,
@@ -96,7 +97,7 @@ def once(mechanism: Any, steps: Any) -> Once | None:
     """
     if isinstance(mechanism, (tuple, list)) or mechanism.batch_shape or mechanism.composed or not is_concrete(steps):
         return None
-    if bounded_range.is_block(mechanism, steps):
+    if type(mechanism) is ExponentialMechanism and bounded_range.is_block(mechanism, steps):
         return Once.APART
     if steps != 1:
         return None
@@ -148,12 +149,12 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
         return _direct(*without_noops(mechanism, counts_of(steps)), relation)
     runs = _flat(mechanism, steps)
     nested: list[list[Parts]] = []
+    ranges = [(part, counts_of(count)) for part, count in runs if type(part) is ExponentialMechanism]
     for part, count in runs:
-        if not bounded_range.is_range(part):
+        if type(part) is not ExponentialMechanism:
             part, count = without_noops(part, counts_of(count))
             nested += [_direct(one, each, relation) for one, each in part.apart(count)]
     # Runs of exponential mechanisms cost less together than each by its own pair, wherever they stand.
-    ranges = [(part, counts_of(count)) for part, count in runs if bounded_range.is_range(part)]
     if ranges:
         together = bounded_range.together(ranges) if known is None else [bounded_range.block(*ranges[0])]
         nested += [_direct(one, each, relation) for one, each in together]

@@ -179,11 +179,6 @@ def _profile(e: Array, runs: Array) -> tuple[Array, Array]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def is_range(mechanism: Any) -> bool:
-    """Returns whether a mechanism is an exponential one, of which several runs are taken together."""
-    return type(mechanism) is ExponentialMechanism
-
-
 def has_blocks() -> bool:
     """Returns whether runs are taken together: not in pairs of float32, where that would take minutes."""
     return arithmetic().has_quick_loops
@@ -230,9 +225,9 @@ def most_of(span: Any) -> Any:
     return xp.clip(xp.floor(WIDEST / xp.maximum(span * span, WIDEST / (2 * MOST))), 1.0, MOST)
 
 
-def is_block(mechanism: Any, count: Any) -> bool:
-    """Returns whether concrete runs of a mechanism are seen to be one block."""
-    if not is_range(mechanism) or not is_concrete(mechanism, count) or np.ndim(mechanism.epsilon):
+def is_block(mechanism: ExponentialMechanism, count: Any) -> bool:
+    """Returns whether concrete runs of an exponential mechanism are seen to be one block."""
+    if not is_concrete(mechanism, count) or np.ndim(mechanism.epsilon):
         return False
     span = np.asarray(mechanism.epsilon, np.float64)
     return bool(span > 0 and 2 <= np.asarray(count) <= most_of(span))
