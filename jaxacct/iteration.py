@@ -333,6 +333,7 @@ def _amplified_mu(shifts: Array, noise: Array) -> Array:
         return jnp.cumsum(jnp.where(ordered, terms[None, :], 0.0), axis=1)
 
     # Shifts and noise are taken relative to the largest, so that no square that counts leaves the range of float64.
+    valid = jnp.all((shifts >= 0) & (noise > 0) & (noise < jnp.inf))  # of negative noise the ratios would be positive
     shifts = kept_positive(shifts)
     furthest, widest = jnp.max(shifts), jnp.max(noise)
     shifts, noise = shifts / jnp.where(furthest > 0, furthest, 1.0), noise / widest
@@ -344,7 +345,6 @@ def _amplified_mu(shifts: Array, noise: Array) -> Array:
     # A sum of T positive terms errs by a relative T u; three of them count, and a few single operations.
     ratio = jnp.sqrt(jnp.sum((slopes * noise) ** 2)) * (1 + roundoff() * (4 * count + 64))
     mu = jnp.maximum(jnp.maximum(furthest / widest, TINY) * ratio, TINY)
-    valid = jnp.all((shifts >= 0) & (noise > 0)) & (widest < jnp.inf)
     return jnp.where(valid & (mu >= 0), jnp.where(furthest > 0, mu, 0.0), jnp.inf)
 
 
@@ -550,8 +550,8 @@ def first_ratio(sgd: Any) -> Array:
 
 
 def at_least_tiny(bound: Array) -> Array:
-    """Returns an upper bound on a number above 0 that may have underflowed; NaN as it is."""
-    return jnp.where(bound < TINY, TINY, bound)
+    """Returns an upper bound on a number above 0 that may have underflowed; NaN and negative numbers as they are."""
+    return jnp.where((bound >= 0) & (bound < TINY), TINY, bound)
 
 
 def image_ratio(sgd: Any, *, use_convexity: bool) -> Array:

@@ -180,11 +180,23 @@ def settle(tree: Tree) -> Tree:
     """Returns ``tree`` ready to enter the scope: its tracers' numbers have the types that the tracers say.
 
     Where float64 is off JAX maps and differentiates float64 numbers of NumPy as float32, but converts them with the
-    first operation only. Within the scope that would see float64, beside tangents of float32.
+    first operation only. Within the scope that would see float64, beside tangents of float32. What is mapped and not
+    differentiated has no tangents, and keeps all of its digits.
     """
     if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
         return tree
-    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if isinstance(leaf, jax.core.Tracer) else leaf, tree)
+
+    def convert(leaf: Any) -> Any:
+        return jnp.array(leaf, copy=True) if isinstance(leaf, jax.core.Tracer) and not _is_batch(leaf) else leaf
+
+    return jax.tree.map(convert, tree)
+
+
+def _is_batch(leaf: Any) -> bool:
+    """Returns whether a tracer stands for a batch of concrete numbers, with no derivative in between."""
+    while isinstance(leaf, jax.core.Tracer) and hasattr(leaf, "batch_dim"):
+        leaf = leaf.val
+    return not isinstance(leaf, jax.core.Tracer)
 
 
 class _Known:

@@ -201,10 +201,9 @@ def poisson_sampler(size: int, policy: Policy, epsilon: float, delta: float, *, 
     return PoissonSampler.for_budget(size, rate, epsilon=epsilon, delta=delta, steps=max(steps, 1))
 
 
-def check_optimizer(optimizer: optax.GradientTransformation, params: Any) -> None:
+def check_optimizer(optimizer: optax.GradientTransformation, params: Any, state: Any) -> None:
     """Raises ValueError where an optimizer asks for more than gradients and parameters: a loss, or a line search."""
     whole = optax.with_extra_args_support(optimizer)
-    state = jax.eval_shape(optimizer.init, params)
     try:
         # A step tells its noise, which is public.
         jax.eval_shape(lambda *given: whole.update(*given, noise_deviation=1.0), params, state, params)

@@ -285,10 +285,11 @@ class DPTrainer(Sealed):
         if layout:  # before the optimizer allocates as much again for them
             layout.check_rules(params, self._constants)
             params = jax.tree.map(place, params, layout.of_variables(params))
-        settings.check_optimizer(optimizer, params)
+        opt_state = jax.tree.map(strongly_typed, copy_tree(optimizer.init(copy_tree(params))))
+        settings.check_optimizer(optimizer, params, opt_state)
         self._state = TrainState(
             params=params,
-            opt_state=jax.tree.map(strongly_typed, copy_tree(optimizer.init(copy_tree(params)))),
+            opt_state=opt_state,
             ledger=book,
             rule=jax.tree.map(strongly_typed, rule),
             policy=policy_state,
