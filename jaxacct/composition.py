@@ -158,10 +158,10 @@ def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once |
     if ranges:
         together = bounded_range.together(ranges) if known is None else [bounded_range.block(*ranges[0])]
         nested += [_direct(one, each, relation) for one, each in together]
-    return _joined(nested)
+    return _join_all(nested)
 
 
-def _joined(nested: list[list[Parts]]) -> list[Parts]:
+def _join_all(nested: list[list[Parts]]) -> list[Parts]:
     """Returns, for each direction, the parts of several compositions together."""
     if len(nested) == 1:
         return nested[0]
@@ -214,7 +214,7 @@ def _without_noise(mechanism: Mechanism, steps: Any, relation: Relation) -> list
     nested = [_direct(cut(i), counts[i], relation) for i in np.flatnonzero(bare)]
     if not np.all(bare):
         nested.append(_direct(cut(~bare), counts[~bare], relation))
-    return _joined(nested)
+    return _join_all(nested)
 
 
 def runs_nothing(directions: list[Parts]) -> bool:
@@ -295,6 +295,8 @@ class Facts(NamedTuple):
     """Whether all counts, and the pairs that are run, are in range."""
     is_idle: Bool[Array, ""]
     """Whether nothing is run at all."""
+    runs: Array
+    """The number of runs, of whatever pair."""
     masses: tuple[Array, Array] | None
     """Bounds on the probability of an infinite loss; None is 0."""
     suprema: tuple[Array, Array] | None
@@ -346,6 +348,7 @@ def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
     return Facts(
         jnp.all((valid | (steps == 0)) & is_count(steps)),
         jnp.all(steps == 0),
+        jnp.sum(steps),
         _infinite_mass(known, counts),
         _supremum(_row([jnp.stack(of_pairs.supremum) for of_pairs in known]), steps),
         _infimum(known, counts),
@@ -416,15 +419,16 @@ def _infimum(known: Sequence[Known], counts: Sequence[Array]) -> Array | None:
 NEGLIGIBLE = 1e-9
 """Relative width below which a bracket has converged by any standard, and its middle is an estimate.
 
-A bracket below :data:`RAISED` has converged, too, as numbers are not told apart there. Brackets hold for any value.
+A bracket below :data:`RAISED` times its runs has converged, too, as numbers are not told apart there. Brackets hold for
+any value.
 """
 
 
-RAISED = 2.0**56 * TINY
-"""Amount, of epsilon in nats or of delta, by which lower bounds are lowered in the end.
+RAISED = 8 * TINY
+"""Amount a run, of epsilon in nats or of delta, by which lower bounds are lowered in the end.
 
-XLA takes numbers below TINY for 0, so mechanisms raise them to it: 2^53 runs of each of eight mechanisms may cost less
-than they are counted for by so much. A smaller amount would break lower bounds below 1e-275."""
+XLA takes numbers below TINY for 0, so mechanisms raise them to it, and a run may cost less than it is counted for by as
+much for each of its numbers, of which no mechanism has eight. A smaller amount would break lower bounds near TINY."""
 
 
 @register_dataclass
@@ -480,7 +484,7 @@ class ForEpsilon:
         lower = lower if is_inside else jnp.where(delta == 0, pure, lower)
         if facts.masses is not None:
             lower = jnp.where(delta < least, jnp.inf, lower)
-        return _settle(bounds, lower, upper, valid, facts.is_idle, self.worst)
+        return _settle(bounds, lower, upper, valid, facts, self.worst)
 
 
 @register_dataclass
@@ -534,7 +538,7 @@ class ForDelta:
             above = least - (1 - least) * jnp.expm1(past) * (1 - 16 * roundoff())
             lower = jnp.maximum(lower, jnp.where(past < 0, above * (1 - 4 * roundoff()), 0.0))
         upper = jnp.where(beyond, jnp.minimum(most, 1.0), jnp.maximum(upper, TINY))
-        return _settle(bounds, jnp.minimum(lower, upper), upper, valid, facts.is_idle, self.worst)
+        return _settle(bounds, jnp.minimum(lower, upper), upper, valid, facts, self.worst)
 
 
 def _room(delta: Any, mass: Any) -> Any:
@@ -562,14 +566,15 @@ def unknown(question: Question) -> Bounds:
     return Bounds(nothing, nothing + jnp.nan, nothing + question.worst, nothing > 0)
 
 
-def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, idle: Array, worst: float) -> Bounds:
+def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, facts: Facts, worst: float) -> Bounds:
     """Returns the bracket with these ends, 0 where nothing is run, and the whole range where arguments are wrong."""
+    idle, raised = facts.is_idle, RAISED * facts.runs
     valid = valid & (idle | (lower <= upper))  # false for NaN, too
     # The absolute value turns -0 into 0.
     lower = jnp.abs(jnp.where(valid & ~idle, lower, 0.0))
     upper = jnp.where(valid, jnp.abs(jnp.where(idle, 0.0, upper)), worst)
-    closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= RAISED))
-    lower = jnp.maximum(lower - RAISED, 0.0)
+    closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= raised))
+    lower = jnp.maximum(lower - raised, 0.0)
     estimate = jnp.where(closed & jnp.isnan(bounds.estimate), 0.5 * (lower + upper), bounds.estimate)
     estimate = jnp.clip(estimate, lower, upper)
     return replace(bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged | closed))

@@ -106,8 +106,9 @@ class Ledger(abc.ABC):
 
     def _account(self) -> list[tuple[str, Any]]:
         """Returns the (epsilon, delta) that is kept, and the epsilon that is spent of it."""
-        promise = self._promise()
-        if promise is None:
+        leaves = jax.tree.leaves(self.state)
+        promise = self._promise() if all(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves) else None
+        if promise is None:  # it has no budget, or JAX has put something else into its state
             return []
         epsilon, delta = (float(np.asarray(value)) for value in promise)
         # The nearest number of six digits: the budget is a few roundings below what was given, delta above.

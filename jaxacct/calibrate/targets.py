@@ -389,8 +389,10 @@ def _settle(
             result = improve(config, compose, result, float(start), given, ends)
         if result.status in (Status.UNKNOWN, Status.INFEASIBLE) and unknown == "noise_multiplier":
             result = _of_everyone(config, compose, result, given)
-        # The mesh has tried to refute the next one already; numbers of steps alone have neighbours.
-        if result.status == Status.LOOSE and (unknown == "steps" or not is_rough):
+        # The mesh has tried to refute the next one already, and another would cost as much again; but numbers of steps
+        # have neighbours, and single runs closed forms.
+        is_cheap = unknown == "steps" or not np.any(np.asarray(given.steps) != 1)
+        if result.status == Status.LOOSE and (is_cheap or not is_rough):
             result = _prove_optimal(config, compose, result, given)
     if result.status == Status.INFEASIBLE:
         end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-ends[1]):.3g}"}.get(

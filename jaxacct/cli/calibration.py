@@ -50,7 +50,6 @@ def add_parser(commands: Any) -> None:
         "noise of any mechanism, beside what a spec and further mechanisms compose.",
         "jaxacct calibrate --epsilon 1 --delta 1e-5 --sampling-rate 0.01 --steps 10000",
         "jaxacct calibrate --tpr 0.1 --fpr 0.01 --sampling-rate 0.01 --steps 10000",
-        "jaxacct calibrate --epsilon 8 --delta 1e-6 --sampling-rate 0.005 --steps 2000 --bands 4,8,16",
         "jaxacct calibrate --spec year.toml --epsilon 3 --mechanism gaussian --count 4",
     )  # fmt: skip
     attack = "in place of epsilon and delta: greatest"

@@ -50,7 +50,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -715,7 +715,7 @@ class RandomAllocation(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
 
-    def lacks_noise(self) -> Any:
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
         return is_absent(self.noise_multiplier, self.batches)
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:

@@ -155,17 +155,17 @@ def _profile(e: Array, runs: Array) -> tuple[Array, Array]:
         ends = padded[:-1] + (padded[:-1] - padded[1:]) / jnp.expm1(h)
         ends = jnp.concatenate([jnp.ones(1), ends])
 
-        def shifted(values: Array, by: Array) -> Array:
+        def shift(values: Array, by: Array) -> Array:
             return lax.dynamic_slice(values, (FINEST + 1 + by,), (SIZE + 1,))
 
         def at(j: Array) -> Array:
-            return shifted(padded, -j) * high[j] + shifted(padded, last - j) * low[j]
+            return shift(padded, -j) * high[j] + shift(padded, last - j) * low[j]
 
         # At each t of the mesh its value of (*); between two of them the larger one and the bulge.
         def between(j: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             before, best = state
             value = at(j)
-            gap = jnp.maximum(shifted(ends, 1 - j) - shifted(ends, last + 1 - j), 0.0)
+            gap = jnp.maximum(shift(ends, 1 - j) - shift(ends, last + 1 - j), 0.0)
             return value, jnp.maximum(best, jnp.maximum(before, value) + bulge[j - 1] * gap)
 
         _, best = lax.fori_loop(1, last + 1, between, (at(jnp.asarray(0)), jnp.zeros(SIZE + 1)))

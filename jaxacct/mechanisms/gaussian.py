@@ -784,7 +784,7 @@ class Gaussian(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
 
-    def lacks_noise(self) -> Any:
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
         return is_absent(self.noise_multiplier)
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
@@ -818,7 +818,7 @@ class SampledGaussian(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
-    def lacks_noise(self) -> Any:
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
         return is_absent(*jax.tree.leaves(self))
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:

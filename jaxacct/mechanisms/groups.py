@@ -352,7 +352,7 @@ class PoissonSubsampledGroup(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.scale, self.sampling_rate)
 
-    def lacks_noise(self) -> Any:
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
         return is_absent(self.scale, self.sampling_rate)
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
@@ -471,7 +471,7 @@ class WithoutReplacementGroup(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
 
-    def lacks_noise(self) -> Any:
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
         return is_absent(self.noise_multiplier)
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:

@@ -78,7 +78,7 @@ class Laplace(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.scale)
 
-    def lacks_noise(self) -> Any:
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
         return is_absent(self.scale)
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
@@ -109,7 +109,7 @@ class SampledLaplace(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return nothing_sampled(self.scale, self.sampling_rate)
 
-    def lacks_noise(self) -> Any:
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
         return is_absent(self.scale, self.sampling_rate)
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:

@@ -274,7 +274,7 @@ class TreeAggregation(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
 
-    def lacks_noise(self) -> Any:
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
         return is_absent(self.noise_multiplier, self.depth)
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:

@@ -959,7 +959,7 @@ class GaussianMixture(Mechanism):
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         return is_endless(self.noise_multiplier)
 
-    def lacks_noise(self) -> Any:
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
         return is_absent(*jax.tree.leaves(self))
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:

@@ -278,7 +278,9 @@ def plain(rows: list[tuple[Array, Array]], is_counted: bool = False) -> PlainGau
     # Roundings: a quotient, its square, its product with a count, a sum of so many terms, then the root, which halves
     # the relative error of all these, and a quotient again.
     error = (counts.size + 8) / 2 * roundoff()
-    return PlainGaussian(jnp.where(ordinary, mu, 1.0), error, Facts(ordinary | (mu == 0), mu == 0, None, None))
+    return PlainGaussian(
+        jnp.where(ordinary, mu, 1.0), error, Facts(ordinary | (mu == 0), mu == 0, jnp.ones(()), None, None)
+    )
 
 
 def _kept_above(mu: Array, noise: Array) -> Array:

@@ -262,5 +262,5 @@ def test_rates_and_steps_of_groups(size):
 
 @pytest.mark.parametrize(("group", "kind"), [(0, ValueError), (513, ValueError), (1.5, TypeError), (True, TypeError)])
 def test_groups_that_are_none(group, kind):
-    with pytest.raises(kind, match=r"group = .*the number of examples that change together"):
+    with pytest.raises(kind, match="group = "):
         calibrate.noise_multiplier(1.0, 1e-5, 0.01, 100, group=group)

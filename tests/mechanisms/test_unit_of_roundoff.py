@@ -120,9 +120,12 @@ OF_THE_HOST = {
     "gaussian.TruncatedPoissonGaussian.for_batches": "Python's own floats, before anything is traced",
     "fixed_batches.GaussianWithReplacement.dominating_pairs": "of NumPy's numbers, before anything is traced",
     "groups.WithoutReplacementGroup.dominating_pairs": "of functions in float64; what is traced scales it",
+    "finite.noiseless_pairs": "of NumPy's numbers, before anything is traced",
 }
 
 NO_ROUNDING = {
+    "bounded_range._profile": "a slack of a logarithm that is rounded down to a whole number",
+    "bounded_range.STEP_ERROR": "scaled where it is used",
     "allocation._pair_laws": "the least width of a grid",
     "allocation._with_part": "the least bend of a grid's rows, and of a logarithm",
     "allocation.VALUE_ERROR": "scaled where it is used",

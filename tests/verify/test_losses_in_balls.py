@@ -160,7 +160,7 @@ def test_finite_pairs_are_listed_by_fractions():
 @pytest.mark.parametrize(
     ("mechanism", "steps", "epsilon"),
     [
-        (ja.PureDP(0.3), 200, 8.0),
+        (ja.RandomizedResponse(0.3), 200, 8.0),
         (ja.RandomizedResponse(0.25, 4), 60, 2.0),
         (ja.DiscreteLaplace(4.0, 3), 30, 3.0),
         (ja.DiscreteGaussian(3.0), 20, 4.0),
