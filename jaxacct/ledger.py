@@ -106,7 +106,7 @@ class Ledger(abc.ABC):
 
     def _account(self) -> list[tuple[str, Any]]:
         """Returns the (epsilon, delta) that is kept, and the epsilon that is spent of it."""
-        leaves = jax.tree.leaves(self.state)
+        leaves = jax.tree.leaves(self.state, is_leaf=lambda leaf: leaf is None)
         promise = self._promise() if all(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves) else None
         if promise is None:  # it has no budget, or JAX has put something else into its state
             return []
