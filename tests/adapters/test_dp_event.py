@@ -221,6 +221,7 @@ def test_named_tuples_read_the_same():
     assert from_dp_event(given.to_named_tuple()) == from_dp_event(given)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(real is None, reason="dp_accounting is not installed")
 @pytest.mark.parametrize(
     "given",

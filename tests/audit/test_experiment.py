@@ -78,6 +78,7 @@ def test_what_is_watched_is_what_fit_releases(honest):
     np.testing.assert_array_equal(np.stack(seen), watch(run_key(7), audit.rows(data, included))[:7])
 
 
+@pytest.mark.exhaustive
 def test_the_sums_are_noise_and_one_clipping_norm_where_a_canary_was_drawn(honest):
     trainer, watch, data = honest
     included = np.arange(400) < 200
@@ -139,6 +140,7 @@ def test_the_command_returns_its_verdict(capsys):
     assert (record["break"], record["runs"]) == ("clipping", 2)
 
 
+@pytest.mark.exhaustive
 def test_the_command_prints_what_was_found_of_the_honest_trainer(found, monkeypatch, capsys):
     monkeypatch.setattr(audit, "run", lambda *arguments, **options: found)
     assert main(["audit"]) == 0

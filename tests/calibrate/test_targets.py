@@ -85,6 +85,7 @@ def test_the_mesh_accountant_agrees(found):
     assert ja.prv.epsilon(less, k, d, points=1024).lower > e
 
 
+@pytest.mark.exhaustive
 def test_the_known_answer_of_a_peer(found):
     # dp-accounting's calibration gives 3.8132, by pessimistic rounding a little above the least.
     assert 3.8132 * (1 - 2e-4) < found.value[0] <= 3.8132
@@ -231,6 +232,7 @@ def test_a_batch_of_derivatives_is_lowered_in_a_program_of_float32():
     assert jax.jit(each).lower(np.array([1.0, 2.0]), np.array([100.0, 1000.0])).as_text()
 
 
+@pytest.mark.exhaustive
 def test_a_group_keeps_its_budget_and_has_the_least_noise():
     """What is found for groups of 8 is certified for them, and a little less noise is refuted."""
     found = calibrate.noise_multiplier(3.0, 1e-5, 0.01, 1000, group=8)

@@ -99,6 +99,7 @@ def test_it_is_what_the_accountants_say_in_the_published_format(folder, made):
     assert certificates.without_picture(shown) == certificates.html(made, None)
 
 
+@pytest.mark.exhaustive
 def test_the_page_for_paper_is_one_page_in_words(made):
     from jaxacct import plot
 

@@ -86,6 +86,7 @@ def test_just_below_the_supremum_of_a_bounded_loss(mechanism):
         assert bounds.upper <= ja.rdp.epsilon(mechanism, 100, delta, relation=relation) * (1 + 1e-12)
 
 
+@pytest.mark.exhaustive
 def test_what_stood_wide_below_a_supremum():
     assert ja.epsilon(ja.ExponentialMechanism(0.1), 100, 1e-100).upper < 8.99
     assert ja.epsilon(ja.ExponentialMechanism(0.1), 100, 0.0).lower == pytest.approx(10.0)

@@ -51,6 +51,7 @@ def test_what_releases_nothing_costs_exactly_nothing(name):
             assert (bounds.lower, bounds.estimate, bounds.upper, bounds.converged) == (0, 0, 0, True)
 
 
+@pytest.mark.exhaustive
 def test_what_releases_nothing_adds_nothing():
     some = ja.PoissonSubsampledGaussian(1.0, 0.01)
     together = ja.epsilon((some, ja.Gaussian(np.inf), ja.PureDP(0.0)), (1000, 10, 10), 1e-5)

@@ -47,6 +47,7 @@ def test_a_profile_holds_what_single_deltas_do(name):
             assert found.upper[i] <= one.upper * (1 + 1e-9)
 
 
+@pytest.mark.exhaustive
 def test_epsilons_over_deltas_are_the_inverse():
     mechanism, steps = RUNS["exact"]
     deltas = ja.curve(mechanism, steps, epsilons=[2.0, 4.0]).estimate

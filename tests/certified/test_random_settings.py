@@ -236,6 +236,7 @@ def violations(family: Family, settings: int, seed: int, eager: bool = False) ->
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["pure, one way", "pairs, removed"])
 def test_a_few_settings_against_brute_force(name):
     assert not violations(FAMILIES[name], 12, 0, eager=True)

@@ -58,6 +58,7 @@ def test_conversions_of_small_numbers(value):
     assert np.longdouble(gdp.gaussian_delta(value, 0.0)) >= exact * 0.3989
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("runs", [1, 10**6])
 def test_lower_ends_do_not_count_what_was_raised(runs):
     """XLA takes 1e-310 for 0, and so it is counted as the smallest normal number: from above alone."""

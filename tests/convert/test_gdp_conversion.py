@@ -37,6 +37,7 @@ def test_delta_is_above_the_formula_and_near_it():
     assert np.max(excess) < 1e-10
 
 
+@pytest.mark.exhaustive
 def test_epsilon_keeps_within_delta_and_wastes_nothing():
     mu = np.array([1e-3, 0.1, 1.0, 8.0])[:, None] * np.ones(5)
     delta = np.array([0.9, 0.1, 1e-5, 1e-100, 1e-300]) * np.ones((4, 1))

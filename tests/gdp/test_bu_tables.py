@@ -49,6 +49,7 @@ def test_moments_column_over_all_orders(row):
     assert f"{moments(mechanism(row), row.real_steps, row.delta, ORDERS):.2f}" == f"{least:.2f}"
 
 
+@pytest.mark.first_tier("MNIST 2", "MNIST 4", "MNIST 5")
 @rows
 def test_estimate_under_reports_where_it_is_said_to(row):
     # Where delta at the estimate is above the row's, the true epsilon is larger.

@@ -19,6 +19,7 @@ from jaxacct.tradeoff import Profile, certify_profile
 ORACLE = pathlib.Path(__file__).parents[3] / "shared/oracles/delta_truth.json"
 
 
+@pytest.mark.exhaustive
 def test_bracket_contains_the_gaussian():
     # Of rate 1, but not told so: the general route.
     found = gdp.certified_mu(ja.PoissonSubsampledGaussian(10.0, 1.0), 1000, accountant="saddlepoint")
@@ -98,6 +99,7 @@ def test_randomized_response(epsilon, value):
     assert np.all(1 - np.exp(epsilon) * rates >= stats.norm.cdf(stats.norm.isf(rates) - found.mu.upper))
 
 
+@pytest.mark.exhaustive
 def test_loose_bounds_stay_bounds():
     """A bracket of 1 % around a Gaussian profile: mu and regret are bracketed still."""
     with jax.enable_x64(True):
@@ -110,6 +112,7 @@ def test_loose_bounds_stay_bounds():
     assert np.max(attained) <= found.regret.upper
 
 
+@pytest.mark.exhaustive
 def test_nothing_known_is_infinite():
     for found in (
         gdp.certified_mu(ja.Gaussian(0.0), 1),

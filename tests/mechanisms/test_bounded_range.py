@@ -87,6 +87,7 @@ def test_adaptivity_costs():
     assert bounded_range_to_delta(0.5, 2, 0.1).lower <= np.max(total) + 1e-12
 
 
+@pytest.mark.first_tier("0.5-10-1e-06")
 @pytest.mark.parametrize(("span", "steps", "delta"), [(0.1, 100, 1e-6), (0.5, 10, 1e-6), (1.0, 30, 1e-5)])
 def test_epsilon_and_delta_invert_each_other_below_rényi(span, steps, delta):
     bounds = bounded_range_to_epsilon(span, steps, delta)
@@ -97,6 +98,7 @@ def test_epsilon_and_delta_invert_each_other_below_rényi(span, steps, delta):
     assert bounds.lower <= ja.epsilon(ja.ExponentialMechanism(span), steps, delta).upper <= bounds.upper * (1 + 1e-3)
 
 
+@pytest.mark.exhaustive
 def test_beside_others_blocks_cost_less_than_curves():
     run = (ja.ExponentialMechanism(0.1), ja.Gaussian(20.0)), (100, 10)
     found, mesh = ja.epsilon(*run, 1e-6), ja.prv.epsilon(*run, 1e-6)
@@ -104,6 +106,7 @@ def test_beside_others_blocks_cost_less_than_curves():
     assert found.lower <= mesh.upper
 
 
+@pytest.mark.exhaustive
 def test_many_different_ranges_cost_no_more_than_curves_say():
     """Of these each has its own pair alone; where curves prove less it is the estimate, and nothing from below."""
     run = ja.ExponentialMechanism(np.linspace(0.5, 0.8, 40)), np.ones(40)
@@ -132,6 +135,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("span", "steps"), [(0.8, 40)])
 def test_one_number_by_every_spelling(span, steps):
     """No option, and no way to write the composition, decides which theorem bounds it."""
@@ -163,6 +167,7 @@ def test_one_number_traced_too(span):
         assert max(high for _, high in ends) <= min(high for _, high in ends) * (1 + 2e-3), (k, ends)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("span", "steps"), [(0.5, 2), (0.8, 40), (3.0, 7), (0.05, 128)])
 def test_what_is_attained_is_below(span, steps):
     """All runs with one t attain their delta; wherever it is asked for, the block's is no less, and not much more."""
@@ -178,6 +183,7 @@ def test_what_is_attained_is_below(span, steps):
         assert attained * (1 - 1e-9) <= bound <= 1.25 * attained
 
 
+@pytest.mark.exhaustive
 def test_ends():
     assert bounded_range_to_delta(0.5, 3, 1.5).upper == 0.0
     assert ja.epsilon(ja.ExponentialMechanism(0.5), 3, 0.0).upper == pytest.approx(1.5, rel=1e-9)

@@ -147,6 +147,7 @@ def test_one_example_is_the_plain_mechanism():
     np.testing.assert_allclose(pair, [0.9, 0.1], rtol=1e-15)
 
 
+@pytest.mark.exhaustive
 def test_edges():
     group = ja.PoissonSubsampledGroup
     assert ja.epsilon(group(math.inf, 0.5, 4), 100, 1e-5).upper == 0

@@ -95,6 +95,7 @@ def test_few_steps_are_never_below_the_exact_profile_and_near_it(t, k, s, step):
         assert found <= delta_of(epochs(s, t, k)[side], EPSILONS[i]) * 1.02 + 1e-9
 
 
+@pytest.mark.first_tier("toy0")
 @pytest.mark.parametrize("toy", TOYS[:3])
 def test_the_exact_profile_is_that_of_a_finer_grid(toy):
     coarse, fine = exact(*toy), exact(*toy[:3], toy[3] * 0.7)

@@ -45,7 +45,7 @@ def laws(rng, count):
     return np.exp(logs) / np.sum(np.exp(logs), axis=1, keepdims=True)
 
 
-@pytest.mark.first_tier("1", "2")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(draws(6, 12)))
 def test_poisson_samples_cost_no_more_than_the_bound(seed):
     rng = np.random.default_rng(seed)

@@ -154,7 +154,7 @@ def delta_of(v, steps, epsilon):
         return p - mp.exp(epsilon) * q
 
 
-@pytest.mark.first_tier("0.5-30-2.0", "0.7-1-0.1")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("v", "steps", "epsilon"), SETTINGS)
 def test_both_accountants_hold_the_truth(v, steps, epsilon):
     mechanism, truth = LoweredVariance(v), delta_of(v, steps, epsilon)

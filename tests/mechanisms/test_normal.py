@@ -29,7 +29,7 @@ def test_normal_cells_are_right_to_the_error_they_state():
                     assert error <= 1e-12 * max(float(truth), 1e-3)
 
 
-@pytest.mark.first_tier("1.0")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("center", [0.0, 1.0])
 def test_cells_up_to_the_widest_narrow_one_are_right_to_the_error_they_state(center):
     """Each cell by itself, about points from the centre to far out, among them zeros of the series' terms.

@@ -71,6 +71,7 @@ def test_the_pair_is_never_below_the_exact_profile(s, t, direction):
         assert delta_of(pairs(s, t)[direction], epsilon) >= exact * (1 - 1e-9)
 
 
+@pytest.mark.first_tier("0.5-2-remove", "1.0-2-add", "2.0-2-add")
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(("s", "t"), [(0.5, 2), (1.0, 2), (2.0, 2), (0.7, 3), (1.5, 3)])
 def test_the_pair_is_near_the_exact_profile(s, t, direction):
@@ -134,6 +135,7 @@ def curves(s, t):
 ORDERS = (1.5, 2.0, 3.0, 6.5, 30.0, 300.0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("s", "t"), [(0.6, 2), (1.0, 2), (4.0, 2)])
 def test_renyi_curves_against_quadrature(s, t):
     z = np.arange(-13.0 - 30 / s, 13.0 + 31 / s, 0.1)

@@ -41,6 +41,7 @@ def moves(rng, kind, shape):
     return rng.choice([0.0, 1.0] if kind else [-1.0, 1.0], shape)
 
 
+@pytest.mark.first_tier("AboveThreshold-True")
 @pytest.mark.parametrize("monotone", [False, True])
 @pytest.mark.parametrize("kind", NOISES)
 def test_few_queries_and_blocks_of_many_are_never_above_the_profile(kind, monotone):

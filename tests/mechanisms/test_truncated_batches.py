@@ -125,6 +125,7 @@ def test_no_data_set_shows_more_than_the_pair(values):
     assert broken or 1 in values
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("relation", "epsilon"), [("remove", 0.4), ("add", 0.2), ("remove", 3.0)])
 def test_one_step_is_the_theorem(relation, epsilon):
     """The coin between the three pairs, each delta by mpmath."""

@@ -70,6 +70,7 @@ def test_delta_is_the_hockey_stick_divergence(noise, s, rate):
         assert float(np.sum(whole.q)) == pytest.approx(1, abs=1e-15)
 
 
+@pytest.mark.first_tier("gaussian-0.8-0.3")
 @pytest.mark.parametrize(("noise", "s", "rate"), SETTINGS)
 def test_is_its_own_mirror_image_with_an_atom_at_zero(noise, s, rate):
     pair = WithoutReplacementPair(s, rate, noise)

@@ -107,6 +107,7 @@ def test_no_fixed_sequence_beats_a_mixed_menu(name):
         assert menu.items[0].cost / menu.items[0].count >= 1000 * menu.items[1].cost / menu.items[1].count
 
 
+@pytest.mark.exhaustive
 def test_the_last_play_of_pure_privacy_is_granted():
     # Ten times 0.01 in float64 is just below 0.1, and so is five times 0.02.
     menu = certify(0.1, 1e-9, [ja.PureDP(0.01), ja.PureDP(0.02)])

@@ -133,6 +133,7 @@ def test_the_value_is_never_below_that_of_the_best_strategy(setting, seed):
         assert lower[r] * (1 - ROUNDING) <= truth <= upper[r] * (1 + ROUNDING)
 
 
+@pytest.mark.exhaustive
 def test_the_value_is_near_that_of_the_best_strategy():
     for setting, (likelihood, costs, budget, infinite) in enumerate(GAMES):
         pairs = random_pairs(np.random.default_rng([setting, 0]), infinite=infinite)
@@ -191,6 +192,7 @@ def test_known_mechanisms_and_approximate_ones():
         assert bounds[0][r] <= 1.02 * truth + 1e-6
 
 
+@pytest.mark.exhaustive
 def test_a_tilt_beyond_float64_gives_no_small_value(monkeypatch):
     # Twelve runs have a delta above 4e-7; under so high a tilt all of it is flushed to zero.
     epsilon, item = 0.01, ja.RandomizedResponse(0.001)

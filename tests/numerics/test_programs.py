@@ -78,6 +78,7 @@ def test_a_code_generator_that_fails_is_refused_each_time(monkeypatch):
             program(np.float64(1.0))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("asked", [lambda s: ja.filters.GDPFilter(1.0, 1e-5).spend(ja.Gaussian(s), 1)[0], ja.Gaussian])
 def test_what_a_user_compiles_is_checked_and_what_the_library_does_is_checked_once(asked, monkeypatch):
     def upper(s):

@@ -19,6 +19,7 @@ def made(rows, words="of one person"):
     )
 
 
+@pytest.mark.first_tier("rows0-of one person-1")
 @pytest.mark.parametrize(
     ("rows", "words", "pages"),
     [

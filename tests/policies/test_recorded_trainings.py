@@ -64,7 +64,7 @@ def steps_of(batch_size):
     return -(-390 // (int(batch_size) // 128))  # 390 batches of 128 an epoch; what remains is a step, too
 
 
-@pytest.mark.first_tier("adapt_noise_0")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [name for name in RUNS if name.startswith("adapt_noise")])
 def test_adaptive_noise_schedule_is_the_recorded_one(name):
     run = RUNS[name]
@@ -75,6 +75,7 @@ def test_adaptive_noise_schedule_is_the_recorded_one(name):
     assert not refused or refused[0] >= len(chosen) - 2
 
 
+@pytest.mark.first_tier("adapt_batch_1")
 @pytest.mark.parametrize("name", [name for name in RUNS if name.startswith("adapt_batch")])
 def test_adaptive_batch_sizes_are_the_recorded_ones(name):
     run = RUNS[name]

@@ -23,7 +23,7 @@ def test_reference_configurations(noise, rate, steps, delta, truth):
     assert bounds.gap <= 1e-3
 
 
-@pytest.mark.first_tier("0.01-10000-1e-09-0.048866")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("mu", "steps", "delta", "truth"),
     [

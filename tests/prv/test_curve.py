@@ -40,6 +40,7 @@ def test_profile_of_a_sampled_gaussian():
         assert_judged("delta", mechanism, 300, profile.epsilon[i], row(profile.delta, i), refutes=i == 14)
 
 
+@pytest.mark.exhaustive
 def test_profile_of_no_steps_and_of_no_noise():
     nothing = ja.prv.curve(ja.Gaussian(1.0), 0, GRID, points=POINTS).delta
     truth = [max(float(-mpmath.expm1(e)), 0.0) for e in GRID]
@@ -81,6 +82,7 @@ def test_tradeoff_of_a_gaussian(noise, steps):
     assert np.all((found.upper - found.lower)[[4, 6]] < 0.01) or (noise, steps) != SETTINGS[0]
 
 
+@pytest.mark.exhaustive
 def test_tradeoff_without_noise_protects_from_nothing():
     found = ja.tradeoff.curve(ja.Gaussian(0.0), 1, [0.0, 0.3], accountant="prv")
     assert np.all(found.lower == 0)

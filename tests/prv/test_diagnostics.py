@@ -33,6 +33,7 @@ def test_a_method_has_no_effect_but_a_warning():
     assert bounds == ja.prv.epsilon(MECHANISM, 10_000, 1e-5, points=POINTS)
 
 
+@pytest.mark.exhaustive
 def test_allowances_are_small_and_not_negative():
     bounds, seen = record()
     assert seen.order > 0

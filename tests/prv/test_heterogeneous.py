@@ -57,6 +57,7 @@ def test_equal_mechanisms_in_a_sequence_are_a_composition():
     assert apart.gap < 0.1
 
 
+@pytest.mark.exhaustive
 def test_counts_of_zero_cost_nothing():
     mechanism = ja.PoissonSubsampledGaussian(np.array([0.1, 2.0]), np.array([1.0, 1.0]))
     for steps in ([0, 16], [0, 0]):

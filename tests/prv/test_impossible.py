@@ -16,6 +16,7 @@ from jaxacct.prv import accountant
 POINTS = 2**10
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mechanism", [ja.Gaussian(0.0), ja.Laplace(0.0), ja.PoissonSubsampledGaussian(0.0, 0.1)])
 def test_no_noise(mechanism):
     for steps in (1, 5):
@@ -29,6 +30,7 @@ def test_no_noise(mechanism):
         assert delta.converged
 
 
+@pytest.mark.exhaustive
 def test_infinite_losses_above_delta_have_no_epsilon():
     bounds = ja.prv.epsilon(ja.ApproximateDP(0.5, 1e-3), 10, 1e-3, points=POINTS)
     assert bounds.upper == np.inf
@@ -36,6 +38,7 @@ def test_infinite_losses_above_delta_have_no_epsilon():
     assert ja.prv.epsilon(ja.ApproximateDP(0.5, 1e-3), 10, 2e-2, points=POINTS).upper < 5.1
 
 
+@pytest.mark.exhaustive
 def test_delta_is_never_below_infinite_losses():
     for steps in (1, 7, 10**4, 10**9):
         with mpmath.workdps(40):

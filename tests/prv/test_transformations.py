@@ -96,6 +96,7 @@ def test_invalid_traced_parameters_are_on_the_safe_side():
     assert np.all(np.isinf(np.asarray(traced(*valid, filled([0.0, 1.0, -1.0, jnp.nan])).upper)))
 
 
+@pytest.mark.exhaustive
 def test_mechanisms_are_pytrees_of_tracers():
     noise, rate, steps = (doubled(filled(values)) for values in ([1.0, 2.0], [0.1], [10]))
     upper = traced(noise, rate, steps, filled([1e-5])).upper
@@ -103,6 +104,7 @@ def test_mechanisms_are_pytrees_of_tracers():
     assert upper[0] > upper[1]
 
 
+@pytest.mark.exhaustive
 def test_global_settings_stay():
     before = {name: getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_matmul_precision")}
     ja.prv.epsilon(ja.Gaussian(1.0), 1, 1e-5, points=POINTS)

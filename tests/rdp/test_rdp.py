@@ -254,6 +254,7 @@ def test_f144_subsampled():
     assert value == pytest.approx(1.4154988495444842, abs=5e-8)
 
 
+@pytest.mark.exhaustive
 def test_conversions_undo_each_other():
     mechanism = PoissonSubsampledGaussian(0.9, 0.02)
     for conversion in rdp.CONVERSIONS:

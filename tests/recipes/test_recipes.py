@@ -121,6 +121,7 @@ def test_a_trainer_by_name_keeps_to_its_plan():
     assert trainer.spent_epsilon <= trainer.epsilon
 
 
+@pytest.mark.exhaustive
 def test_a_budget_stops_short_of_the_recipes_epochs():
     dataset = small("adult")
     _, whole = recipes.make_trainer(dataset, recipe="bu-adult", batch_size=20, seed=0)

@@ -170,7 +170,7 @@ def test_ends_of_the_range_of_plain_gaussians():
         assert np.asarray(jax.jit(lambda s, k, d: ja.epsilon(ja.Gaussian(s), k, d))(*idle).upper) == 0
 
 
-@pytest.mark.first_tier("0.0001")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("delta", [1e-2, 1e-4, 1e-6, 1e-9])
 def test_derivatives_next_to_the_largest_loss(delta):
     """Of one Laplace run epsilon is 1/b + 2 log(1 - delta); sampled ones have the slopes of their differences."""

@@ -33,7 +33,7 @@ def test_concrete_numbers_in_a_trace_are_traced():
         assert jax.eval_shape(lambda answer=answer: answer(mechanism, 10_000, 0.5).upper).shape == ()
 
 
-@pytest.mark.first_tier("2")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("argument", range(4))
 def test_derivatives_are_those_of_the_exact_value(argument):
     at = [1.0, 0.01, 10_000.0, 1e-5]

@@ -136,6 +136,7 @@ def of_halves(s, q, noise, z):
     return integral(both, [1, 2 * (1 + np.real(z)) + 10 * s], 200) + atom
 
 
+@pytest.mark.first_tier("laplace-remove", "laplace-add", "laplace-replace", "fixed-laplace-all")
 @pytest.mark.parametrize("name", PAIRS)
 def test_moments_of_complex_order(name):
     pair = PAIRS[name]
@@ -277,7 +278,7 @@ def test_where_there_is_no_law():
         law_of(pair)
 
 
-@pytest.mark.first_tier("0.7015-0.5-6.66117-100.4217")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("noise", "rate", "order", "frequency"), [(0.4056, 0.999, 2.36916, 80.6113), (0.7015, 0.5, 6.66117, 100.4217)]
 )

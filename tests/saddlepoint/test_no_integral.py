@@ -24,7 +24,7 @@ def test_nothing_is_lost_beyond_the_largest_loss(kind):
     assert not bounds.converged
 
 
-@pytest.mark.first_tier("sampled")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_top_level_has_the_mesh_s_answer(kind):
     bounds = ja.epsilon(KINDS[kind], RUNS, 1e-5)

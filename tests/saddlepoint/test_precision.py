@@ -10,6 +10,7 @@ from jaxacct import saddlepoint
 COUNT = draws(50, 150)
 
 
+@pytest.mark.exhaustive
 def test_float32_is_right_where_it_says_so():
     random = np.random.default_rng(5)
     converged, claimed, worst = 0, 0, 0.0

@@ -50,7 +50,7 @@ def test_a_rough_line_bounds_delta_from_above_at_any_order():
     assert tight >= 1.25 * COUNT
 
 
-@pytest.mark.first_tier("question0")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("question", [ForEpsilon(np.float64(1e-5)), ForDelta(np.float64(0.5))])
 def test_what_is_ruled_out_is_what_alone_would_not_have_decided(question):
     ruled_out = 0

@@ -28,7 +28,7 @@ def spoiled(function):
     return found
 
 
-@pytest.mark.first_tier("mechanism1")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mechanism", [ja.Laplace(2.0), ja.PoissonSubsampledLaplace(1.5, 0.1)])
 def test_bounds_rest_on_nothing_that_is_found_roughly(mechanism, monkeypatch):
     monkeypatch.setattr(contour, "roughly", spoiled)

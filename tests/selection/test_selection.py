@@ -213,6 +213,7 @@ def test_searches_compose_with_others_by_their_pairs():
     assert ja.delta((search, RUN), (2, 1), found.upper).upper < 1.1e-6
 
 
+@pytest.mark.exhaustive
 def test_of_a_fixed_number_all_runs_are_an_upper_bound():
     two = ja.epsilon(ja.RepeatAndSelect(RUN, 1, Fixed(2)), 1, 1e-5)
     assert two.upper <= ja.epsilon(RUN, 2, 1e-5).upper

@@ -42,7 +42,7 @@ def matrix_of(strategy) -> np.ndarray:
     return np.array([[column[i - j] if i >= j else 0.0 for j in range(STEPS)] for i in range(STEPS)])
 
 
-@pytest.mark.first_tier("identity", "scaled", "buffered")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_stream_is_the_inverse(name):
     strategy = STRATEGIES[name]

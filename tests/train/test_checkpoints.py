@@ -43,7 +43,7 @@ def uninterrupted(kind="constant", steps=12):
     return trainer, trainer.fit(steps, every=2)
 
 
-@pytest.mark.first_tier("True-constant", "True-quantile, odometer")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("in_the_middle", [False, True])
 def test_with_a_seed_a_resumed_run_is_the_uninterrupted_one(kind, in_the_middle, tmp_path):

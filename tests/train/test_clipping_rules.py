@@ -48,6 +48,7 @@ RULES = {
 }
 
 
+@pytest.mark.first_tier("False-adaptive", "True-automatic", "True-adaptive")
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("ghost", [False, True])
 def test_one_row_moves_the_computed_sum_by_at_most_the_sensitivity(name, ghost):

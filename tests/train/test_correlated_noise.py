@@ -131,7 +131,7 @@ def interrupted_at(folder, at, **options):
     return lost
 
 
-@pytest.mark.first_tier("None")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [1, None])
 def test_a_resumed_run_has_the_same_bits_also_without_a_seed(seed, tmp_path):
     lost = interrupted_at(tmp_path / "run", 6, seed=seed)
@@ -338,6 +338,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_noise_never_stands_for_other_noise_than_was_accounted():
     """Independent noise in the place of a plan's, and a state that a restart without x64 has cut to float32."""
     plan = trainer().plan

@@ -108,7 +108,7 @@ def test_without_noise_and_clipping_it_is_the_plain_gradient(way):
 PIECES = [(Flat(0.5), way) for way in WAYS] + [(Automatic(0.5), "ghost in microbatches")]
 
 
-@pytest.mark.first_tier("rule2-ghost")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("rule", "way"), cases(PIECES, [(Automatic(0.5), way) for way in [*WAYS][:-1]]))
 def test_clipped_sums_are_the_same_in_all_pieces(rule, way):
     """Each way raises norms by a margin of its own for the roundings of its sum, of at most 0.25 % (SINGLE_MARGIN)."""

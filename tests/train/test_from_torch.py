@@ -66,6 +66,7 @@ def page(tmp_path_factory):
         return names
 
 
+@pytest.mark.exhaustive
 def test_the_page_reads_what_pytorch_writes(page):
     assert page["scores"].shape == (3,)
 

@@ -118,7 +118,7 @@ def test_each_layer_is_held_in_the_form_meant_for_it(name):
     assert kinds == dict.fromkeys(names(params), Stored) | KINDS[name]
 
 
-@pytest.mark.first_tier("0.9-tokens", "1000.0-image")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("clip_norm", [0.05, 0.9, 1e3])
 def test_norms_and_sums_are_those_of_vmap(name, clip_norm):

@@ -62,7 +62,7 @@ def test_adapters_change_nothing_at_first_and_are_merged_away():
     assert np.abs(after - before).max() > 0.1
 
 
-@pytest.mark.first_tier("None")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
 def test_ghost_norms_are_exact_and_only_adapters_have_them(dtype):
     adapted = spread(lora(Attentive(), 2, targets=("again", "attention/(query|out)"), base_dtype=dtype))

@@ -71,6 +71,7 @@ def test_it_is_taken_up_with_the_same_bits(tmp_path):
         Checkpoints(tmp_path / "run", every=2).resume(other)
 
 
+@pytest.mark.exhaustive
 def test_the_report_tells_the_menu(trainer):
     report = build_report(trainer, [])
     menu = report["config"]["menu"]

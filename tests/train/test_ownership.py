@@ -109,6 +109,7 @@ def test_an_evaluation_that_trains_its_model_changes_a_copy(untouched):
     assert_untouched(trainer, untouched)
 
 
+@pytest.mark.first_tier("deleted")
 @pytest.mark.parametrize(
     "ruin",
     [

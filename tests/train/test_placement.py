@@ -225,6 +225,7 @@ def test_noise_is_the_same_to_the_bit(answer, mesh):
     assert answer["releases"][mesh]["noise"] == answer["releases"]["one"]["noise"]
 
 
+@pytest.mark.exhaustive
 def test_so_it_is_for_sums_that_lie_elsewhere_and_for_correlated_rows(answer):
     for one, many in answer["rows"]:
         assert many == one

@@ -46,6 +46,7 @@ def certified_by_hand(made):
     return float(of_runs) + cut
 
 
+@pytest.mark.first_tier("3.0")
 @pytest.mark.parametrize("epsilon", [1.0, 3.0, 8.0])
 def test_a_plan_spends_its_budget_and_no_more(epsilon):
     made = plan(poisson(60_000, 0.01), DELTA, epsilon=epsilon, steps=3000)
@@ -168,6 +169,7 @@ def test_a_run_makes_its_plan_and_may_stop_before():
     assert build_report(early, [])["final"]["epsilon_certified"]["upper"] == bounds.upper
 
 
+@pytest.mark.exhaustive
 def test_a_trainer_pays_for_what_its_user_releases_beside_the_steps():
     trainer = trainer_of(queries=(SideQuery(ja.Gaussian(20.0), every=10),))
     assert trainer.noise_multiplier > trainer_of().noise_multiplier

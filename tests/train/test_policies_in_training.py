@@ -133,12 +133,14 @@ def test_the_settings_chosen_are_the_ones_used(name):
     np.testing.assert_allclose(run.noises, wanted, rtol=5 / np.sqrt(2 * PARAMETERS))
 
 
+@pytest.mark.exhaustive
 def test_adaptive_noise_goes_up_a_level_on_a_rise_and_down_without():
     """All are right from the start: one rise above 0, and none after."""
     noises = [noise for noise, _ in run_of("adaptive noise").settings]
     assert noises == [3.0] * 4 + [3.5] * 4 + [3.0] * 4 + [2.5] * 2
 
 
+@pytest.mark.exhaustive
 def test_adaptive_batch_size_goes_down_a_level_on_a_rise_and_up_without():
     rates = [rate for _, rate in run_of("adaptive batch size").settings]
     np.testing.assert_allclose(np.array(rates) * EXAMPLES, [80] * 4 + [60] * 4 + [80] * 6, rtol=1e-6)
@@ -161,11 +163,13 @@ def test_a_compiled_step_uses_the_setting_that_was_charged_outside_bit_for_bit(p
         assert compiled(level) == policy.setting(dataclasses.replace(start, level=level), 0)
 
 
+@pytest.mark.exhaustive
 def test_spend_remaining_leaves_next_to_nothing():
     trainer = run_of("spend remaining").trainer
     assert 0.99 * EPSILON <= trainer.spent_epsilon <= EPSILON
 
 
+@pytest.mark.first_tier("adaptive noise")
 @each_policy
 def test_only_runs_without_choices_were_planned(name):
     assert run_of(name).trainer.stopping_was_planned == (name == "schedule")

@@ -256,6 +256,7 @@ BESIDE = {
 }
 
 
+@pytest.mark.first_tier("3-a mask of zeros", "4-a large number anywhere", "4-a mask of zeros", "7-a mask of zeros")
 @pytest.mark.parametrize("name", BESIDE)
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 7, 8])
 def test_small_blocks_are_seen_beside_all_kinds_of_rows(name, size):
@@ -285,6 +286,7 @@ def test_last_digits_of_float64_are_looked_at():
             rows.check_rows(look, jnp.ones(3), shape, 16)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ghost", [True, False])
 def test_narrow_indices_are_found_where_functions_are_in_a_named_tuple(ghost):
     """``custom_linear_solve`` keeps its functions so, and a tuple with names is not made from an iterator."""

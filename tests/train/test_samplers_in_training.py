@@ -104,6 +104,7 @@ def test_cut_batches_are_paid_for_in_delta(name):
     assert trainer.horizon >= trainer.steps + trainer.remaining_steps
 
 
+@pytest.mark.exhaustive
 def test_random_allocation_pays_at_the_first_step_of_an_epoch():
     _, spent = run_of("random allocation")
     assert spent[:EPOCH] == [spent[0]] * EPOCH
@@ -226,6 +227,7 @@ def test_contradictory_settings(options, words):
         trainer_with(**options)
 
 
+@pytest.mark.exhaustive
 def test_every_sampler_is_refused_where_its_first_run_costs_too_much():
     for sampler in SAMPLERS.values():
         with pytest.raises(ValueError, match=r"noise_multiplier = 0\.5.*no step"):

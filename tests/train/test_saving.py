@@ -65,6 +65,7 @@ for rows in (1, 5):
 """
 
 
+@pytest.mark.exhaustive
 def test_an_exported_function_needs_neither_jaxacct_nor_flax(tmp_path):
     model = Mixed(0)
     path = tmp_path / "inference"

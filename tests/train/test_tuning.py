@@ -48,6 +48,7 @@ def search(monkeypatch):
     return run
 
 
+@pytest.mark.exhaustive
 def test_the_winner_alone_is_kept_and_all_runs_are_paid_for(search):
     found, made = search([1.0, 4.0, math.nan, 9.0], Fixed(4))
     assert (found.setting, found.score) == (4.0, 4.0)

@@ -116,6 +116,7 @@ def test_operation_by_operation_nothing_changes():
         assert worst(function(x), x, truth, scale) <= bound
 
 
+@pytest.mark.exhaustive
 def test_sines_next_to_multiples_of_a_quarter_turn():
     """All pairs within 2^-46 of one, up to seven quarters."""
     rows = []
@@ -194,7 +195,7 @@ EDGES = {
 }
 
 
-@pytest.mark.first_tier("exp of large numbers", "tanh", "erfc far out")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", EDGES)
 def test_functions_are_within_their_bounds_where_rows_and_forms_change(name):
     function, truth, *_ = CASES[name.split(" ")[0]]

@@ -46,6 +46,7 @@ def test_sums_are_right_to_the_units_that_are_counted(added, seed):
     assert not np.any(np.stack([real, imaginary])[:, :, count:])
 
 
+@pytest.mark.exhaustive
 def test_what_is_added_to_stays(added):
     with jax.enable_x64(True):
         weights, angles, *_, real, imaginary = arguments(0)
