@@ -180,7 +180,8 @@ def test_the_noise_for_an_attack_keeps_it_from_its_rate(relation, tpr, fpr):
     sampled = ja.PoissonSubsampledGaussian(float(found.value), 0.01)
     reached = tradeoff.true_positive_rate(sampled, 100, fpr, relation=relation)
     assert reached.lower <= tpr
-    assert reached.upper <= tpr + 1e-3
+    # Under "add" sampling alone keeps an attack from a rate of 0.2: of next to no noise nothing more is known.
+    assert reached.upper <= tpr + 1e-3 or found.value < 1e-5
 
 
 @pytest.mark.exhaustive
