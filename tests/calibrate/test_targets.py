@@ -259,7 +259,7 @@ def test_rates_and_steps_of_groups(size):
     # What delta covers by the sampling alone: none of the group is ever in a batch.
     assert calibrate.steps(0.0, 1e-2, 0.0, 1e-4, group=size).value == 100 // size
     rate = float(calibrate.sampling_rate(0.0, 1e-2, 0.0, 10, group=size).value)
-    assert 0.999e-2 < 1 - (1 - rate) ** (10 * size) <= 1e-2
+    assert 0.999e-2 < -np.expm1(10 * size * np.log1p(-rate)) <= 1e-2
 
 
 @pytest.mark.parametrize(("group", "kind"), [(0, ValueError), (513, ValueError), (1.5, TypeError), (True, TypeError)])

@@ -184,7 +184,7 @@ def test_known_mechanisms_and_approximate_ones():
     ]  # fmt: skip
     epsilon, costs, budget = math.log(2.5), (3, 2, 3), 9
     with scope(by_programs=True):
-        sides, window = game(items, epsilon)
+        sides, window = game(items, epsilon, "replace")
         bounds = [values(losses, window, costs, budget, epsilon, side) for side, losses in enumerate(sides)]
     for r in range(budget + 1):
         truth = exact([*responses, approximate], costs, r, Fraction(5, 2))
