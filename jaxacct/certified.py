@@ -646,6 +646,7 @@ def _with_searches(asked: Composition, accountants: Sequence[Accountant]) -> Bou
     return replace(found, lower=np.zeros(()), estimate=np.asarray(np.nan), converged=found.upper == 0)
 
 
+@within_scope(by_programs=True)
 def profile_of_one_run(
     run: tuple[Any, Any], questions: Question, mean: float, relation: Relation, accountants: Sequence[Accountant]
 ) -> list[OneWay]:

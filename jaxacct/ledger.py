@@ -97,7 +97,10 @@ class Ledger(abc.ABC):
     def __repr__(self) -> str:
         """Returns what the ledger keeps and what of it is spent, and then its settings and its state."""
         state = self.state
-        parts = self._account() if is_concrete(state) else []
+        # JAX and its friends rebuild a ledger of shapes, names or masks as well: such a one has no account.
+        leaves = jax.tree.leaves(state)
+        are_numbers = all(isinstance(leaf, (np.ndarray, np.generic, jax.Array)) for leaf in leaves)
+        parts = self._account() if leaves and are_numbers and is_concrete(state) else []
         parts += [(entry.name, getattr(self, entry.name)) for entry in fields(self)[1:]]
         kept = [(entry.name, getattr(state, entry.name)) for entry in fields(state)] if is_dataclass(state) else []
         shown = {name for name, _ in parts}

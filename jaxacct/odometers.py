@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -116,9 +116,20 @@ randomized-response runs, and 2 was within a few per cent of the best of them fo
 """
 
 
+def _reading_of(odometer: Ledger, log_inverse_delta: RoundedSum) -> list[tuple[str, Any]]:
+    """Returns what a printed odometer begins with: what it reads; nothing of several that are stacked."""
+    if any(leaf.ndim for leaf in jax.tree.leaves(log_inverse_delta)):
+        return []
+    return [("reading", float(odometer.epsilon()))]
+
+
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class _RenyiOdometer(RenyiLedger):
     has_budget: ClassVar[bool] = False
+
+    def _account(self) -> list[tuple[str, Any]]:
+        """Returns the reading, of an odometer that is not stacked."""
+        return _reading_of(self, self.state.log_inverse_delta)
 
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
         """Returns the bound on the loss; inside the float64 scope."""
@@ -364,6 +375,10 @@ class _TimeUniformOdometer(Ledger):
     has_budget: ClassVar[bool] = False
 
     state: TimeUniformState
+
+    def _account(self) -> list[tuple[str, Any]]:
+        """Returns the reading, of an odometer that is not stacked."""
+        return _reading_of(self, self.state.log_inverse_delta)
 
     def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
         """Returns u(V); inside the float64 scope."""

@@ -240,6 +240,8 @@ class DPTrainer(Sealed):
         rule = owned_settings(settings.rule_of(clip_norm), "clip_norm")
         if not isinstance(optimizer, optax.GradientTransformation):
             raise TypeError(f"optimizer = {optimizer!r}: give an Optax transformation, such as optax.adam(1e-3).")
+        if not callable(loss):
+            raise TypeError(f"loss is a {type(loss).__name__}: give a function of the model and an example.")
         if correct is not None and not callable(correct):
             raise TypeError(f"correct is a {type(correct).__name__}: give a function of the model and an example.")
         if metrics is not None and not isinstance(metrics, Metrics):

@@ -50,7 +50,7 @@ class Tuned(Generic[Setting]):
     """
 
     setting: Setting | None
-    model: nnx.Module | None
+    model: nnx.Module | None = field(repr=False)
     score: float | None
     noise_multiplier: float
     certified: Bounds

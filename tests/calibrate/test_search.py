@@ -1,6 +1,7 @@
 """The search for the least setting: what it returns passes, what it says was refuted was, and it asks seldom."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -100,3 +101,11 @@ def test_reached_is_asked_of_what_is_returned():
     assert found.reached.lower <= bounds.upper
     assert bounds.lower <= found.reached.upper <= 0.7
     assert found.reached.upper - found.reached.lower < 1e-6
+
+
+def test_most_trials_warns_of_nothing_where_the_exact_accountant_leaves_the_question_open():
+    """Its bracket is judged inside the float64 scope: JAX would say that float64 was asked for outside of one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        law = ja.calibrate.most_trials(ja.RandomizedResponse(0.1), 3, 1.0, 1e-3)
+    assert law.mean > 1

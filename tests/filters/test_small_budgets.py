@@ -228,3 +228,6 @@ def test_a_printed_filter_says_what_it_keeps_and_what_is_spent(make, starts):
     assert repr(make()).startswith(starts)
     _, spent = make().spend(ja.PureDP(0.01))
     assert repr(spent).startswith(starts.replace("spent=0, ", "spent=0.0"))
+    masks = [jax.tree.map(lambda _, mark=mark: mark, spent) for mark in (True, "frozen", None)]
+    for rebuilt in (jax.eval_shape(lambda: spent), *masks):  # as Orbax and Optax do
+        assert repr(rebuilt).startswith(type(spent).__name__)

@@ -10,7 +10,7 @@ import pytest
 from helpers.thorough import cases, draws
 from helpers.walks import best_adversary, crossing_constant, positions, up
 
-from jaxacct import RandomizedResponse
+from jaxacct import PureDP, RandomizedResponse
 from jaxacct.odometers import (
     FilterOdometer,
     MixtureOdometer,
@@ -147,3 +147,13 @@ def test_what_remains_keeps_every_reading_on_the_way(kind):
         steps = int(remaining(limit))
         assert np.all(readings[: steps + 1] <= limit * (1 + 1e-6))
         assert np.any(readings[: steps + 2] >= limit * (1 - 1e-6))
+
+
+@pytest.mark.parametrize("make", [VilleOdometer, RenyiOdometer, FilterOdometer], ids=lambda make: make.__name__)
+def test_a_printed_odometer_says_what_it_reads(make):
+    assert repr(make(1e-5)).startswith(f"{make.__name__}(reading=0, ")
+    _, spent = make(1e-5).spend(PureDP(0.1))
+    shown = float(repr(spent).split("reading=")[1].split(",")[0])
+    assert 0 <= shown - spent.epsilon() <= 1e-5  # six digits, rounded up
+    repr(jax.tree.map(lambda *leaves: jnp.stack(leaves), spent, spent))  # several that are stacked have no one reading
+    assert "reading" not in repr(jax.eval_shape(lambda: spent))

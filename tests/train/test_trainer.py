@@ -216,6 +216,12 @@ def test_a_rate_is_no_optimizer():
         DPTrainer(nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, 0.1, data, **BUDGET, clip_norm=1.0)
 
 
+def test_a_name_is_no_loss():
+    data = (np.ones((200, 3), np.float32), np.ones((200, 1), np.float32))
+    with pytest.raises(TypeError, match="loss is a str: give a function"):
+        DPTrainer(nnx.Linear(3, 1, rngs=nnx.Rngs(0)), "squared_error", optax.sgd(0.1), data, **BUDGET, clip_norm=1.0)
+
+
 def test_what_is_printed_is_short_and_has_neither_key_nor_parameters():
     trainer = small_trainer(seed=123456789)
     trainer.fit(1)
