@@ -473,7 +473,7 @@ class _Sampled(Mechanism):
 
 
 def kept_above(value: Array, cost: Array) -> Array:
-    """Returns ``value`` raised to the smallest normal number at least, where ``cost`` is; a cost of 0 or none as it is."""
+    """Returns ``value`` raised to the smallest normal number; where ``cost`` is 0, or no cost at all, that as it is."""
     return jnp.where(cost > 0, jnp.maximum(value, TINY), cost)
 
 

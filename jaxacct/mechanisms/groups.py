@@ -380,6 +380,7 @@ class PoissonSubsampledGroup(Mechanism):
         s, q = xp.broadcast_arrays(scale, rate)
         most = least_places << max(0, math.ceil(math.log2(self.size / least_places)))
         drawn, units = binomial_masses(self.size, q)
+        drawn = xp.where(((q >= 0) & (q <= 1))[..., None], drawn, np.nan)  # masses below 0 are cut off above
         drawn = xp.concatenate([drawn, xp.zeros((*q.shape, most - self.size))], axis=-1)
         counts = xp.arange(most + 1.0)
 

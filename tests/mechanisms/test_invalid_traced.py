@@ -15,12 +15,24 @@ from jaxacct.mechanisms.bounded_range import together
 from jaxacct.mechanisms.mechanism import is_count
 from jaxacct.numerics.precision import in_float64
 
-NO_NUMBER, NO_RATE = (-1.0, -1e-30, math.nan), (-0.5, -1e-30, 1.5, math.nan)
+NO_NUMBER, NO_RATE = (-1.0, -1e-30, -1e3, math.nan), (-0.5, -1e-30, 1.5, math.nan)
 
 SAMPLED = {
     "PoissonSubsampledDP": (ja.PoissonSubsampledDP, "add_or_remove"),
     "DPWithoutReplacement": (ja.DPWithoutReplacement, "replace"),
 }
+
+HIDING = {
+    "AboveThreshold": (ja.AboveThreshold, (2.0, 4.0), (NO_NUMBER, NO_NUMBER)),
+    "GaussianAboveThreshold": (
+        lambda s, b: ja.GaussianAboveThreshold(s, b, 3.0),
+        (2.0, 4.0),
+        (NO_NUMBER, NO_NUMBER),
+    ),
+    "monotone": (lambda s, b: ja.AboveThreshold(s, b, True), (2.0, 4.0), (NO_NUMBER, NO_NUMBER)),
+    "group of samples": (lambda s, q: ja.PoissonSubsampledGroup(s, q, 3), (2.0, 0.1), (NO_NUMBER, NO_RATE)),
+}
+"""Mechanisms whose pairs are made of sums, squares or cut-off numbers, which may hide an invalid one."""
 
 OTHERS = {
     "PureDP": (ja.PureDP, (0.5,), (NO_NUMBER,)),
@@ -35,11 +47,13 @@ OTHERS = {
     "PoissonSubsampledLaplace": (ja.PoissonSubsampledLaplace, (2.0, 0.1), (NO_NUMBER, NO_RATE)),
     "GaussianWithoutReplacement": (ja.GaussianWithoutReplacement, (2.0, 0.1), (NO_NUMBER, NO_RATE)),
     "LaplaceWithoutReplacement": (ja.LaplaceWithoutReplacement, (2.0, 0.1), (NO_NUMBER, NO_RATE)),
-    "AboveThreshold": (ja.AboveThreshold, (2.0, 4.0), (NO_NUMBER, NO_NUMBER)),
     "TreeAggregation": (ja.TreeAggregation, (2.0, 4.0), (NO_NUMBER, NO_NUMBER)),
     "group of PureDP": (lambda e: ja.group(ja.PureDP(e), 3), (0.5,), (NO_NUMBER,)),
-    "group of ApproximateDP": (lambda e, d: ja.group(ja.ApproximateDP(e, d), 3), (0.5, 1e-3), (NO_NUMBER, NO_NUMBER)),
-    "group of samples": (lambda s, q: ja.PoissonSubsampledGroup(s, q, 3), (2.0, 0.1), (NO_NUMBER, NO_RATE)),
+    "group of ApproximateDP": (
+        lambda e, d: ja.group(ja.ApproximateDP(e, d), 3),
+        (0.5, 1e-3),
+        (NO_NUMBER, (-1.0, -1e-30)),
+    ),
     "group of Laplace samples": (
         lambda s, q: ja.PoissonSubsampledGroup(s, q, 3, "laplace"),
         (2.0, 0.1),
@@ -53,13 +67,14 @@ OTHERS = {
     ),
     "DiscretePair": (
         lambda p: ja.DiscretePair(jnp.stack([p, 1 - p]), jnp.stack([1 - p, p])),
-        (0.1,),
+        (0.25,),
         (NO_RATE,),
     ),
-    "GaussianAboveThreshold": (
-        lambda s, b: ja.GaussianAboveThreshold(s, b, 3.0),
-        (2.0, 4.0),
-        (NO_NUMBER, NO_NUMBER),
+    "WithoutReplacementGroup": (lambda s: ja.WithoutReplacementGroup(s, 20, 5, 3), (2.0,), (NO_NUMBER,)),
+    "TruncatedPoissonGaussian": (
+        lambda s, q, r: ja.TruncatedPoissonGaussian(s, q, r),
+        (2.0, 0.1, 0.01),
+        (NO_NUMBER, NO_RATE, NO_RATE),
     ),
 }
 
@@ -124,10 +139,19 @@ def test_ranges_that_are_summed_hide_no_invalid_one():
     assert not ask((0.0, 1.0), (-3, 10))
 
 
+@pytest.mark.parametrize("name", HIDING)
+def test_no_sum_or_square_hides_an_invalid_number(name):
+    kind, good, bad = HIDING[name]
+    valid = validity(kind, "remove")
+    assert all(valid(*good))
+    for numbers in replaced(good, bad):
+        assert not any(valid(*numbers)), numbers
+
+
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", [*HIDING, *OTHERS])
 def test_no_invalid_number_is_valid_in_a_trace(name):
-    kind, good, bad = OTHERS[name]
+    kind, good, bad = (HIDING | OTHERS)[name]
     relations = ("add_or_remove", "remove", "add", "replace")
     concrete = kind(*(np.float64(value) for value in good))
     for relation in (r for r in relations if r in concrete.relations):
