@@ -508,6 +508,7 @@ class WithoutReplacementGroup(Mechanism):
         farthest = 14.0
         directions(self, relation)
         s, masses = as_float64(self.noise_multiplier), self.masses()
+        s = jnp.where(s >= 0, s, jnp.nan)  # squares would hide a sign
         # The loss of the largest shift, 2 g, at farthest deviations. The atom at 0 is the jump of the slopes of U at c
         # = 1.
         highest = 2 * self.size * (self.size + farthest * s) / s**2

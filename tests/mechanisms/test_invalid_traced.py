@@ -29,8 +29,9 @@ HIDING = {
         (2.0, 4.0),
         (NO_NUMBER, NO_NUMBER),
     ),
-    "monotone": (lambda s, b: ja.AboveThreshold(s, b, True), (2.0, 4.0), (NO_NUMBER, NO_NUMBER)),
+    "monotone": (functools.partial(ja.AboveThreshold, monotone=True), (2.0, 4.0), (NO_NUMBER, NO_NUMBER)),
     "group of samples": (lambda s, q: ja.PoissonSubsampledGroup(s, q, 3), (2.0, 0.1), (NO_NUMBER, NO_RATE)),
+    "group without replacement": (lambda s: ja.WithoutReplacementGroup(s, 20, 5, 3), (2.0,), (NO_NUMBER,)),
 }
 """Mechanisms whose pairs are made of sums, squares or cut-off numbers, which may hide an invalid one."""
 
@@ -70,7 +71,6 @@ OTHERS = {
         (0.25,),
         (NO_RATE,),
     ),
-    "WithoutReplacementGroup": (lambda s: ja.WithoutReplacementGroup(s, 20, 5, 3), (2.0,), (NO_NUMBER,)),
     "TruncatedPoissonGaussian": (
         lambda s, q, r: ja.TruncatedPoissonGaussian(s, q, r),
         (2.0, 0.1, 0.01),
@@ -142,7 +142,7 @@ def test_ranges_that_are_summed_hide_no_invalid_one():
 @pytest.mark.parametrize("name", HIDING)
 def test_no_sum_or_square_hides_an_invalid_number(name):
     kind, good, bad = HIDING[name]
-    valid = validity(kind, "remove")
+    valid = validity(kind, "replace")
     assert all(valid(*good))
     for numbers in replaced(good, bad):
         assert not any(valid(*numbers)), numbers
