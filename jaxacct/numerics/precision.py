@@ -145,16 +145,11 @@ def in_float64(
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         fixed = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)
         # As :func:`settle` does, outside the scope.
-        moving = [
-            leaf if _is_batch(leaf) and is_real(leaf) else jnp.array(leaf, copy=True)
-            for leaf, move in zip(leaves, moves, strict=True)
-            if move
-        ]
+        moving = [jnp.array(leaf, copy=True) for leaf, move in zip(leaves, moves, strict=True) if move]
         with float64_elsewhere():
             context = scope(by_programs=by_programs)
         with context:
             if known is None:
-                moving = [exact_float64(leaf) if _is_batch(leaf) and is_real(leaf) else leaf for leaf in moving]
                 return _call(function, safe, structure, moves, fixed, moving)
             placed = [_mark(arg, name) for name, arg in zip(names, args, strict=False)]
             marks = jax.tree.leaves((placed, {name: _mark(arg, name) for name, arg in kwargs.items()}))
