@@ -762,7 +762,8 @@ def highest_order(lipschitz: ArrayLike, noise: ArrayLike) -> Float[Array, ...]:
     It is (1 + sqrt(1 + 2 noise^2 / L^2)) / 2. Arguments: lipschitz (...), noise (...), above 0. Returns float64 (...).
 
     Formal guarantee: a lower bound on that order, rounding included, so that ``method="feldman"`` of
-    :func:`stopped_rdp` holds at it and below. Traced arguments are not checked.
+    :func:`stopped_rdp` holds at it and below; 1, an order at which nothing is claimed, where a traced argument is not
+    above 0.
 
     Raises ValueError where a concrete argument is not above 0.
 
@@ -906,4 +907,5 @@ def _stopped_rdp(sgd: Any, orders: Array, method: str) -> Array:
 
 @elementwise(safe=lower_bound)
 def _highest_order(lipschitz: Array, noise: Array) -> Array:
-    return _order_limit(lipschitz, noise)
+    # Order 1, at which nothing is claimed, where a number is out of range: squares would hide a sign.
+    return jnp.where((lipschitz > 0) & (noise > 0), _order_limit(lipschitz, noise), 1.0)

@@ -922,10 +922,11 @@ def _amplify(epsilon: Array, rate: Array) -> Array:
 
 @kernel
 def _amplify_delta(delta: Array, rate: Array) -> Array:
-    """Returns rate delta, rounded up, and at most delta; 0 only where one of the two is."""
+    """Returns rate delta, rounded up, and at most delta; 0 only where one of the two is, NaN where delta is invalid."""
     delta, rate = jnp.broadcast_arrays(as_float64(delta), as_float64(rate))
     raised = jnp.minimum(jnp.maximum(delta * rate * (1 + margin_of_costs()), TINY), delta)
-    return jnp.where(is_zero(delta) | is_zero(rate), 0.0, raised)
+    valid = (delta >= 0) & (delta <= 1)  # a share of what is no probability may be one
+    return jnp.where(valid, jnp.where(is_zero(delta) | is_zero(rate), 0.0, raised), jnp.nan)
 
 
 @kernel

@@ -37,7 +37,6 @@ from jaxacct.numerics.precision import (
     TINY,
     as_float64,
     exact_float64,
-    is_zero,
     kept_positive,
     leave_scope,
     within_scope,
@@ -468,14 +467,14 @@ class _Sampled(Mechanism):
         # Both are raised for the rounding of a few functions; delta never exceeds that without sampling. Neither
         # vanishes where a product underflows.
         raised = 1 + 16 * arithmetic().function
-        delta = jnp.minimum(kept_above(q * delta * raised, delta), delta)
+        delta = jnp.minimum(kept_above(q * jnp.where(delta <= 1, delta, jnp.nan) * raised, delta), delta)
         loss = kept_above(log_of_sampled(epsilon, q) * raised, epsilon)
         return leave_scope(ApproximateDP(loss, delta).dominating_pairs(relation))
 
 
 def kept_above(value: Array, cost: Array) -> Array:
-    """Returns ``value`` raised to the smallest normal number at least, but 0 where ``cost`` is 0."""
-    return jnp.where(is_zero(cost), cost, jnp.maximum(value, TINY))
+    """Returns ``value`` raised to the smallest normal number; where ``cost`` is 0, or no cost at all, that as it is."""
+    return jnp.where(cost > 0, jnp.maximum(value, TINY), cost)
 
 
 def log_of_sampled(epsilon: Array, q: Array) -> Array:

@@ -39,7 +39,7 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct.mechanisms.approximate_dp import ExponentialMechanism
 from jaxacct.mechanisms.finite import FinitePair
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, without_noops
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_count, without_noops
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import as_float64, exact_float64, is_concrete, kept_positive, leave_scope, within_scope
@@ -199,10 +199,11 @@ def together(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Mechanism, Any]]:
     if not is_concrete(spans, counts):
         span, count = (jnp.concatenate([as_float64(row) for row in rows]) for rows in (spans, counts))
         if len(span) > 1:
-            equal = span[:, None] == span[None]
-            count = jnp.where(
-                jnp.argmax(equal, axis=1) == jnp.arange(len(span)), jnp.where(equal, count, 0) @ jnp.ones(len(span)), 0
-            )
+            # A sum would hide that one of its terms is no number of runs, and NaN is not equal to itself.
+            count = jnp.where(is_count(count), count, jnp.nan)
+            equal = (span[:, None] == span[None]) | np.eye(len(span), dtype=bool)
+            is_first = ~jnp.any(equal & np.tri(len(span), k=-1, dtype=bool), axis=1)
+            count = jnp.where(is_first, jnp.sum(jnp.where(equal, count[None], 0.0), axis=1), 0.0)
         else:
             span, count = span[0], count[0]
         return _blocks(span, count, jnp)

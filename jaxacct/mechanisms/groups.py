@@ -380,6 +380,7 @@ class PoissonSubsampledGroup(Mechanism):
         s, q = xp.broadcast_arrays(scale, rate)
         most = least_places << max(0, math.ceil(math.log2(self.size / least_places)))
         drawn, units = binomial_masses(self.size, q)
+        drawn = xp.where(((q >= 0) & (q <= 1))[..., None], drawn, np.nan)  # masses below 0 are cut off above
         drawn = xp.concatenate([drawn, xp.zeros((*q.shape, most - self.size))], axis=-1)
         counts = xp.arange(most + 1.0)
 
@@ -507,6 +508,7 @@ class WithoutReplacementGroup(Mechanism):
         farthest = 14.0
         directions(self, relation)
         s, masses = as_float64(self.noise_multiplier), self.masses()
+        s = jnp.where(s >= 0, s, jnp.nan)  # squares would hide a sign
         # The loss of the largest shift, 2 g, at farthest deviations. The atom at 0 is the jump of the slopes of U at c
         # = 1.
         highest = 2 * self.size * (self.size + farthest * s) / s**2

@@ -272,11 +272,18 @@ class AboveThreshold(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair; for monotone queries one of two losses for each direction."""
         asked = directions(self, relation)
-        s, b = (kept_positive(exact_float64(value)) for value in (self.threshold_scale, self.query_scale))
+        s, b = _noises(self.threshold_scale, self.query_scale)
         if not self.monotone or relation == "replace":
             return (leave_scope(first_above_pair((1 / s + 2 / b) * (1 + 8 * roundoff()), b)),)
         ends = {"remove": (1 / b, 1 / s + 1 / b), "add": (1 / s + 1 / b, 1 / b)}
         return tuple(leave_scope(_two_losses(*ends[direction])) for direction in asked)
+
+
+def _noises(*scales: ArrayLike) -> tuple[Array, ...]:
+    """Returns scales of noise in float64, all NaN where one is below 0: sums and squares of inverses would hide it."""
+    found = [kept_positive(exact_float64(scale)) for scale in scales]
+    known = functools.reduce(jnp.logical_and, [scale >= 0 for scale in found])
+    return tuple(jnp.where(known, scale, jnp.nan) for scale in found)
 
 
 @jax.jit
@@ -355,7 +362,7 @@ class GaussianAboveThreshold(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
-        s, b = (kept_positive(exact_float64(value)) for value in (self.threshold_noise, self.query_noise))
+        s, b = _noises(self.threshold_noise, self.query_noise)
         moved = 1.0 if self.monotone and relation != "replace" else 2.0
         reach = jnp.sqrt(1 / s**2 + (moved / b) ** 2) * (1 + 8 * roundoff())
         queries = as_float64(self.queries)
