@@ -427,7 +427,7 @@ def improve(
     # Before two settings tell, log delta has a slope of about -20 in u. One mesh, of which one program is compiled, is
     # mostly all that is needed. If not, bounds blur the setting by a fifth of the tolerance, as they need room to
     # refute within it, but have a gap of no less than 1e-9. Sound for any numbers.
-    # Losses with atoms, which a scale's mechanisms may have, take a lattice of fewer points as well. Sound for any size.
+    # Losses with atoms, which a scale's mechanisms may have, do with fewer points. Sound for any size.
     mesh = 2**15 if aim.scale is None else 2**13
     steepness = float(aim.steepness())
     slope = -20.0 * steepness if aim.scale is None else -0.5
