@@ -103,6 +103,7 @@ def test_reached_is_asked_of_what_is_returned():
     assert found.reached.upper - found.reached.lower < 1e-6
 
 
+@pytest.mark.exhaustive
 def test_most_trials_warns_of_nothing_where_the_exact_accountant_leaves_the_question_open():
     """Its bracket is judged inside the float64 scope: JAX would say that float64 was asked for outside of one."""
     with warnings.catch_warnings():

@@ -91,6 +91,7 @@ def test_the_known_answer_of_a_peer(found):
     assert 3.8132 * (1 - 2e-4) < found.value[0] <= 3.8132
 
 
+@pytest.mark.exhaustive
 def test_no_noise_where_none_is_needed_and_infinite_noise_for_no_target(found):
     zero, rare, *invalid, unreached = range(len(TARGETS), len(TARGETS) + len(OTHERS))
     for i in (zero, rare):

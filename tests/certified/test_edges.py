@@ -156,6 +156,7 @@ def test_a_delta_that_is_all_failure_leaves_the_pure_part():
     assert ja.epsilon(ja.ApproximateDP(1.0, 1e-5), 1, 0.9e-5).lower == np.inf
 
 
+@pytest.mark.exhaustive
 def test_a_bracket_that_says_nothing_has_not_converged():
     """Converged means as tight as was asked, on every route; where nothing was asked, as the default tolerance."""
     for points in cases([256], [1024, 128, None]):

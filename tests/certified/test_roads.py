@@ -140,7 +140,7 @@ EVERY = [
 ]
 
 
-@pytest.mark.first_tier("PureDP19", "Gaussian7", "RandomAllocation21")
+@pytest.mark.first_tier("Gaussian7", "TreeAggregation26")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("name", "mechanism"), EVERY, ids=[f"{name}{i}" for i, (name, _) in enumerate(EVERY)])
 def test_no_road_contradicts_another(name, mechanism):

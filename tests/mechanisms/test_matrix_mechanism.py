@@ -166,7 +166,7 @@ def plain(i: int, past: np.ndarray) -> np.ndarray:
     return 1.0 + 0 * past
 
 
-@pytest.mark.first_tier("adaptive-1.0")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("at_issue", "others_rate"), [(adaptive, RATE), (adaptive, 1.0), (plain, 1.0)])
 def test_divergences_are_those_of_the_account(at_issue, others_rate):
     """Steps 0 and 2 sample from examples 0 and 1, steps 1 and 3 from example 2; example 0 is there or not."""

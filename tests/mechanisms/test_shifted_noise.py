@@ -242,6 +242,7 @@ def test_atoms_land_whole_in_one_cell():
             assert float(np.sum(cells.q)) == pytest.approx(1, abs=1e-15)
 
 
+@pytest.mark.exhaustive
 def test_agrees_with_the_closed_form_of_the_subsampled_gaussian():
     with jax.enable_x64(True):
         for s, q in ((0.5, 0.2), (3.0, 1e-5)):

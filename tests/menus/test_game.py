@@ -148,6 +148,7 @@ def test_the_value_is_near_that_of_the_best_strategy():
         assert lower >= 0.8 * truth or infinite  # an atom between two points falls to the lower one
 
 
+@pytest.mark.exhaustive
 def test_wrong_filters_are_caught():
     caught = dict.fromkeys(("costs", "path", "window", "infinite"), 0)
     for likelihood, costs, budget, infinite in GAMES:

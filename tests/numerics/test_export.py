@@ -62,6 +62,8 @@ NARROW = {"saddlepoint in float32"}
 """Programs without any float64."""
 
 
+# The programs in float32 name the type that there is not there.
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
 @pytest.mark.first_tier("saddlepoint in float32")
 @pytest.mark.parametrize("name", KERNELS)
 def test_lowers_for_devices_that_are_not_here(name):

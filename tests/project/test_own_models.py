@@ -13,6 +13,7 @@ MOST_LINES = 30
 PROGRAMS = dict(zip(re.findall(r"^## (.*)$", PAGE.read_text(), re.M), snippets(PAGE.read_text()), strict=True))
 
 
+@pytest.mark.first_tier(*(title for title in PROGRAMS if title != "Settings chosen on the way"))
 @pytest.mark.parametrize("title", PROGRAMS)
 def test_each_program_runs_by_itself(title, tmp_path, monkeypatch):
     code = PROGRAMS[title]

@@ -85,6 +85,7 @@ def test_a_tolerance_out_of_reach_is_said_to_be(monkeypatch):
     assert bounds.upper >= 4.377177
 
 
+@pytest.mark.exhaustive
 def test_a_tolerance_that_is_not_reached_is_warned_of():
     with pytest.warns(ja.prv.ToleranceWarning, match="epsilon is known to a relative gap of"):
         bounds = ja.prv.epsilon(ja.Gaussian(1e-9), 1, 1e-5)

@@ -19,6 +19,7 @@ TRUTHS = json.loads((DATA / "delta_truth.json").read_text())
 PUBLISHED = json.loads((DATA / "prv_published.json").read_text())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("points", cases([2**10], [2**8]))
 def test_values_known_to_160_bits(points):
     for row in TRUTHS:

@@ -119,6 +119,7 @@ def test_x64_on_gives_the_same():
     assert jax.tree.leaves(on) == jax.tree.leaves(off)
 
 
+@pytest.mark.exhaustive
 def test_one_compilation_serves_all_values():
     for *row, delta in [(1.0, 0.1, 10, 1e-5), (2.0, 0.2, 10**6, 1e-9), (0.5, 1.0, 1, 0.1)]:
         traced(*(doubled(filled([value])) for value in row), filled([delta]))

@@ -153,6 +153,7 @@ def test_moments_of_complex_order(name):
         assert abs(found.transform[0] - transform) <= found.error[0] + 1e-13 * (1 + turns)
 
 
+@pytest.mark.first_tier("gaussians-rare", "laplace-remove", "poisson-add", "poisson-all")
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_envelope_bounds_all_frequencies_from_there_on(name):
     pair, random = PAIRS[name], np.random.default_rng(3)

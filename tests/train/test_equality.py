@@ -118,6 +118,7 @@ def test_clipped_sums_are_the_same_in_all_pieces(rule, way):
     assert distance(reference, updated(rule, **WAYS[way])) < (0.003 if "ghost" in WAYS[way] else ROUNDING)
 
 
+@pytest.mark.exhaustive
 def test_an_update_with_noise_is_the_one_without_plus_noise_of_the_right_size():
     quiet, noisy = updated(Flat(0.5)), updated(Flat(0.5), noise=2.0)
     added = np.concatenate(

@@ -93,6 +93,7 @@ class Mixed(nnx.Module):
         return self.norm(self.blocks[1](self.blocks[0](self.table(index))))
 
 
+@pytest.mark.exhaustive
 def test_other_layers_are_pytorchs(page):
     state = {
         "emb.weight": normal(5, 6), "blocks.0.weight": normal(6), "blocks.0.bias": normal(6),

@@ -139,6 +139,7 @@ def test_norms_and_sums_are_those_of_vmap(name, clip_norm):
     assert max(np.abs(np.asarray(leaf)).max() for leaf in sums) > 1e-3 * clip_norm * (clip_norm < 10)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", KINDS)
 def test_without_clipping_it_is_the_plain_gradient_of_the_sum(name):
     loss, params, examples = problem(name)

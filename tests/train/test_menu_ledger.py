@@ -118,6 +118,7 @@ def test_levels_without_end_are_paid_for_as_the_last_choice():
     assert choices[-1][0] > 8
 
 
+@pytest.mark.exhaustive
 def test_the_place_of_an_item_may_be_traced(trainer):
     before = MenuFilter.of(trainer.menu)
     number = len(trainer.menu.items)

@@ -53,6 +53,7 @@ def test_one_run_is_answered_once_however_many_ask():
         assert sorted(answers, key=str) == [None, None, None, True]
 
 
+@pytest.mark.first_tier("deepcopy-sparse", "dumps-sparse", "dumps-trainer")
 @pytest.mark.parametrize("make", [sparse, trainer])
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_what_spends_cannot_be_copied(make, how):

@@ -153,10 +153,10 @@ def test_all_of_it_in_a_planned_run_of_a_trainer():
 def test_an_optimizer_that_asks_for_a_loss_is_refused_for_that(optimizer):
     params = {"kernel": jnp.zeros((3, 2))}
     with pytest.raises(ValueError, match=r"optimizer asks for 'value'.* private data, and no noise") as caught:
-        settings.check_optimizer(optimizer, params)
+        settings.check_optimizer(optimizer, params, optimizer.init(params))
     assert len(str(caught.value)) <= 600
     for fine in (optax.adam(1e-3), optax.chain(optax.clip(1.0), optax.sgd(0.1, momentum=0.9))):
-        settings.check_optimizer(fine, params)
+        settings.check_optimizer(fine, params, fine.init(params))
 
 
 def test_spectral_norm_is_refused_for_its_power_iteration():

@@ -231,6 +231,7 @@ def test_so_it_is_for_sums_that_lie_elsewhere_and_for_correlated_rows(answer):
         assert many == one
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mesh", MESHES)
 def test_gradients_of_single_examples_do_not_travel(answer, mesh):
     """What is gathered is smaller than four gradients of the smallest matrix; sums leave in shards."""

@@ -29,6 +29,9 @@ from jaxacct.train import DPTrainer
 from jaxacct.train.clipping import AdaptiveQuantile
 from jaxacct.train.sources import IndexedSource
 
+# A schedule of rising costs ends before the steps asked for.
+pytestmark = pytest.mark.filterwarnings("ignore:fit made")
+
 EXAMPLES, PARAMETERS, CLIP_NORM, PERIOD, STEPS = 400, 4000, 0.5, 4, 14
 EPSILON, DELTA, QUERY_NOISE = 2.0, 1e-3, 20.0
 
@@ -105,8 +108,6 @@ each_policy = pytest.mark.parametrize("name", cases([*POLICIES][:-1], [*POLICIES
 
 @pytest.mark.exhaustive
 @each_policy
-# A schedule of rising costs ends before the steps asked for.
-@pytest.mark.filterwarnings("ignore:fit made")
 def test_the_settings_chosen_are_the_ones_accounted(name):
     """And the counts: one after every period, none elsewhere."""
     run = run_of(name)
@@ -210,6 +211,7 @@ def test_a_refused_count_leaves_the_policy_as_it_is_and_costs_nothing():
     assert trainer.spent_epsilon == pytest.approx(float(by_hand.epsilon()), rel=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_an_odometer_refuses_what_would_take_its_reading_past_epsilon():
     program, odometer = run_of("schedule").trainer.program, VilleOdometer(DELTA)
     granted, after = program.spend(odometer, odometer.curve(Gaussian(1.0)))

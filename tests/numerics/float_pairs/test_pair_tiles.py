@@ -55,6 +55,7 @@ def test_what_is_added_to_stays(added):
     np.testing.assert_array_equal(found[1], -0.25)
 
 
+@pytest.mark.first_tier("inf angle", "nan angle", "angles of millions")
 @pytest.mark.parametrize("wrong", ["nan weight", "inf angle", "nan angle", "angles of millions", "next to no angle"])
 def test_nothing_is_said_of_what_is_not_known(added, wrong):
     weights, angles, *rest = arguments(0)
