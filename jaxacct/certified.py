@@ -320,8 +320,7 @@ def _by_curves(asked: Composition, found: Bounds | None = None) -> Bounds:
     from jaxacct import rdp  # late, as few answers need it
 
     verb = rdp.epsilon if isinstance(asked.question, ForEpsilon) else rdp.delta
-    # Derivatives are the exact accountant's.
-    mechanism, steps, question = asked.run if asked.is_concrete() else jax.lax.stop_gradient(asked.run)
+    mechanism, steps, question = asked.run
     upper = verb(mechanism, steps, question.value, relation=asked.relation)
     xp: Any = np if is_concrete(upper) else jnp
     curves = Bounds(xp.zeros_like(upper), xp.where(upper > 0, jnp.nan, 0.0), upper, upper == 0)

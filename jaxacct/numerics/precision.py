@@ -345,7 +345,8 @@ def _widen(value: jax.Array) -> jax.Array:
 
 @_widen.defjvp
 def _widened_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    return _widen(*primals), tangents[0].astype(jnp.float64)
+    with scope():  # what was traced may be differentiated outside of it
+        return _widen(*primals), tangents[0].astype(jnp.float64)
 
 
 def _bits(value: jax.Array) -> jax.Array:

@@ -157,5 +157,5 @@ def test_every_derivative_however_it_is_asked_for(name, x64):
 def test_what_does_not_move_alone_has_no_derivative_and_says_so():
     with pytest.raises(ValueError, match="has to be whole"):
         jax.grad(lambda b: ja.epsilon(ja.RandomAllocation(0.7, b, points=64), 2, DELTA).upper)(2.0)
-    with pytest.raises(ValueError, match="sum to 1"):
+    with pytest.raises(ValueError, match=r"sums? to (1|one)"):
         jax.grad(lambda q: ja.delta(ja.DiscretePair(P, q), 3, 0.1, relation="remove").upper)(jnp.asarray(Q))
