@@ -21,7 +21,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import FLOAT64, PAIR, arithmetic, float64_elsewhere, is_decided, platform
-from jaxacct.numerics.derivatives import Known, by_slopes, differences, is_real
+from jaxacct.numerics.derivatives import Known, by_slopes, differences
 from jaxacct.numerics.programs import by_platform, outward
 from jaxacct.numerics.pytrees import is_concrete as is_concrete
 from jaxacct.processes import note_computing
@@ -165,8 +165,7 @@ def in_float64(
                 concrete = is_concrete(moving)
                 return differences(value_of, moving, which, counts, known) if concrete else slopes(which, moving)
 
-            wide = [exact_float64(leaf) if is_real(leaf) else leaf for leaf in moving]
-            return by_slopes(value_of, slopes_of, f"{function.__module__}.{function.__name__}")(wide)
+            return by_slopes(value_of, slopes_of, f"{function.__module__}.{function.__name__}")(moving)
 
     return scoped
 

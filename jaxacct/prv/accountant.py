@@ -48,11 +48,10 @@ from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
-from jaxacct.numerics.derivatives import Known, by_slopes, differences, is_real
+from jaxacct.numerics.derivatives import Known, by_slopes, differences
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
-    exact_float64,
     in_float64,
     is_concrete,
     leave_scope,
@@ -743,8 +742,7 @@ def _in_trace(mechanism: Any, steps: Any, question: Question, relation: Relation
             return differences(value_of, leaves, moving, counts, _says(question.worst))
         return _slopes_of_leaves(static, moving, counts, leaves)
 
-    wide = [exact_float64(leaf) if is_real(leaf) else leaf for leaf in leaves]
-    return by_slopes(value_of, slopes_of, "jaxacct.prv")(wide)
+    return by_slopes(value_of, slopes_of, "jaxacct.prv")(leaves)
 
 
 Static = tuple[Any, Relation, int]
