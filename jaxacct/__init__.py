@@ -106,6 +106,9 @@ def __getattr__(name: str) -> _typing.Any:
     if name == "__all__":  # ``from jaxacct import *`` is of what is there
         there = {name for name in _OWN if name not in _NEED or _find_spec(_NEED[name])}
         return sorted(there | set(_importlib.import_module("jaxacct.mechanisms").__all__))
+    if name in _OWN or name[:1].isupper():
+        # Python lets threads meet in the parts of a package that one of them still imports; for a whole one they wait.
+        _importlib.import_module("numpy")
     if name in _OWN and name not in _HOMES:
         return _importlib.import_module(f"jaxacct.{name}")
     # A mechanism is a class. Other names are asked for by imports of submodules as well, which must not wait for JAX.

@@ -379,7 +379,7 @@ def _settle(
     ends: tuple[float, float],
 ) -> Calibrated:
     """Returns a concrete result: by the mesh where the exact accountant fell short. Raises where nothing satisfies."""
-    result = leave_scope(result)
+    result, given = leave_scope(result), Given(*(float(number) for number in given))
     unknown, budgeted = config.unknown, config.budget.name
     with warnings.catch_warnings():
         # Brackets of settings that are only tried are the search's own concern.

@@ -289,9 +289,7 @@ def test_traced_numbers_of_every_type(dtype):
     with jax.enable_x64(True):
         given = jnp.asarray(value, dtype)
         assert jax.jit(divergence)(given, given) == pytest.approx(expected, rel=1e-6)
-        granted, spent = jax.jit(
-            lambda steps: ja.filters.ZCDPFilter(1e6, 1e-5).spend(ja.RandomAllocation(1.0, 4, participations=4), steps)
-        )(given)
+        granted, spent = jax.jit(lambda steps: ja.filters.ZCDPFilter(1e6, 1e-5).spend(ja.Gaussian(0.5), steps))(given)
     assert bool(granted)
     assert float(spent.spent) == pytest.approx(0.5 * 4 * value, rel=1e-5)
 
