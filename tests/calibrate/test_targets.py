@@ -265,5 +265,6 @@ def test_rates_and_steps_of_groups(size):
 
 @pytest.mark.parametrize(("group", "kind"), [(0, ValueError), (513, ValueError), (1.5, TypeError), (True, TypeError)])
 def test_groups_that_are_none(group, kind):
-    with pytest.raises(kind, match="group = "):
+    said = "True of type bool: give a whole" if group is True else ".*the number of examples that change together"
+    with pytest.raises(kind, match=f"group = {said}"):
         calibrate.noise_multiplier(1.0, 1e-5, 0.01, 100, group=group)
