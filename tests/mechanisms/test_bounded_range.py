@@ -161,8 +161,13 @@ def test_one_number_traced_too(span):
         halves = [rows(np.full(2, span), np.array([k - k // 2, k // 2])) for k in steps.tolist()]
     for i, k in enumerate(steps.tolist()):
         told, mesh = ja.epsilon(E(span), k, DELTA), ja.prv.epsilon(E(span), k, DELTA)
-        ends = [(told.lower, told.upper), (mesh.lower, mesh.upper), (found.lower[i], found.upper[i])]
-        ends.append((halves[i].lower, halves[i].upper))
+        ends = [(told.lower, told.upper), (found.lower[i], found.upper[i]), (halves[i].lower, halves[i].upper)]
+        if told.lower > 0:
+            ends.append((mesh.lower, mesh.upper))
+        else:  # Rényi curves prove less than blocks cost: verbs that ask both give the curves', the mesh that of blocks.
+            assert span == 4 and k == 300
+            assert told.upper == ja.rdp.epsilon(E(span), k, DELTA) < mesh.lower
+            assert mesh.upper <= told.upper * (1 + 3e-3)
         assert max(low for low, _ in ends) <= min(high for _, high in ends) * (1 + 1e-7), (k, ends)
         assert max(high for _, high in ends) <= min(high for _, high in ends) * (1 + 2e-3), (k, ends)
 
