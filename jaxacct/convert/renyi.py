@@ -230,7 +230,7 @@ def kernel(
     """Returns ``function`` compiled once for all values of one shape, and entered in float64.
 
     Numbers of every type come in as float64, for otherwise an int and a float would be compiled apart; concrete results
-    leave as NumPy arrays.
+    leave as NumPy arrays. Derivatives are differences: of searches, minima and rounding JAX's own would be NaN.
 
     Args:
         function: function of pytrees; its arguments are positional.
@@ -245,8 +245,8 @@ def kernel(
     names = function.__code__.co_varnames[count - static : count]
     program: Program[Any] = Program(function, names, by)
 
+    @in_float64(safe=safe, by_programs=True, known=_is_finite, outermost=True)
     @functools.wraps(function)
-    @in_float64(safe=safe, by_programs=True)
     def run(*args: Any) -> Any:
         arrays, rest = args[: count - static], args[count - static :]
         leaves = jax.tree.map(float64_leaf, arrays)
@@ -261,6 +261,11 @@ def kernel(
         return leave_scope(function(*leaves, *rest))
 
     return run
+
+
+def _is_finite(result: Any) -> Any:
+    """Returns whether all numbers of a result are finite: a :data:`.Known`."""
+    return functools.reduce(lambda one, other: one & other, (jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(result)))
 
 
 def float64_leaf(leaf: Any) -> Any:

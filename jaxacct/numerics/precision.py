@@ -107,6 +107,7 @@ def in_float64(
     by_programs: bool = False,
     safe: Callable[[Any], Any] = outward,
     known: Known | None = None,
+    outermost: bool = False,
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]: ...
 
 
@@ -116,6 +117,7 @@ def in_float64(
     by_programs: bool = False,
     safe: Callable[[Any], Any] = outward,
     known: Known | None = None,
+    outermost: bool = False,
 ) -> Any:
     """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent.
 
@@ -128,22 +130,23 @@ def in_float64(
         safe: as in :func:`.programs.by_platform`.
         known: tells of a result whether it says anything. If it is given, derivatives are those of
             :func:`.derivatives.differences`, where an argument ``steps`` moves by whole runs; else they are JAX's.
+        outermost: whether that is so of calls from outside alone, and not of those within others, which trace less.
     """
     if function is None:
-        return functools.partial(in_float64, by_programs=by_programs, safe=safe, known=known)
+        return functools.partial(in_float64, by_programs=by_programs, safe=safe, known=known, outermost=outermost)
     as_it_is = within_scope(by_programs=by_programs)(function)
     names = tuple(inspect.signature(function).parameters) if known is not None else ()
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
         decided = is_decided()
-        if decided and (known is None or is_concrete(args, kwargs)):
+        if decided and (known is None or outermost or is_concrete(args, kwargs)):
             return as_it_is(*args, **kwargs)
         if not decided and is_concrete(args, kwargs):
             return _on_host(scoped, args, kwargs) if platform() == "tpu" else as_it_is(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-        fixed = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)
+        fixed = tuple(_Known(settle(leaf)) for leaf, move in zip(leaves, moves, strict=True) if not move)
         # As :func:`settle` does, outside the scope.
         moving = [jnp.array(leaf, copy=True) for leaf, move in zip(leaves, moves, strict=True) if move]
         with float64_elsewhere():
@@ -181,11 +184,16 @@ def settle(tree: Tree) -> Tree:
     Where float64 is off JAX maps and differentiates float64 numbers of NumPy as float32, but converts them with the
     first operation only. Within the scope that would see float64, beside tangents of float32. What is mapped and not
     differentiated has no tangents, and keeps all of its digits.
+
+    Arrays of NumPy are copied. JAX remembers an array that was a constant of a float32 trace as one of float32, and in
+    the scope passes that to a program of float64 numbers, which refuses it.
     """
     if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
         return tree
 
     def convert(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            return leaf.copy()
         return jnp.array(leaf, copy=True) if isinstance(leaf, jax.core.Tracer) and not _is_batch(leaf) else leaf
 
     return jax.tree.map(convert, tree)
@@ -302,8 +310,7 @@ def within_scope(function: Any = None, *, by_programs: bool = False) -> Any:
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
-        if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64 and not is_concrete(args, kwargs):
-            args, kwargs = settle((args, kwargs))
+        args, kwargs = settle((args, kwargs))
         with scope(by_programs=by_programs):
             return function(*args, **kwargs)
 
