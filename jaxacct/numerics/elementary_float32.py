@@ -56,9 +56,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def of_float32(function: Function) -> Function:
     """Returns a function of float32 arrays that refuses other types and has no derivative.
 
-    It is jitted, so that a call by numbers is computed by the same program as one within a trace.
+    It is jitted: so a call by numbers is computed as one within a trace, and a program that calls it twice for one shape
+    holds it once.
     """
-    program: Any = jax.custom_jvp(jax.jit(function, inline=True))
+    program: Any = jax.custom_jvp(jax.jit(function))
 
     @program.defjvp
     def refuse(*_: Any) -> Any:
@@ -247,7 +248,8 @@ def _parts(x: Array) -> tuple[Array, Array]:
 def _log_of(f: Array, e: Array, more: Array | float = 0.0) -> Array:
     """Returns log(1 + f) + e log 2 + more, f from sqrt(1/2) - 1 to sqrt(2) - 1, \\|more\\| below 2u."""
     n, square = e.astype(jnp.float32), f * f
-    return ((square * f * _horner(f, LOG) + (n * LN2_LOW + more)) - 0.5 * square) + f + n * LN2_HIGH
+    # At most one product of each sum is inexact: else compilers could choose which one to contract.
+    return (((square * f * _horner(f, LOG) - 0.5 * square) + more) + n * LN2_LOW) + f + n * LN2_HIGH
 
 
 @of_float32
@@ -425,15 +427,20 @@ def _density(x: Array) -> Array:
     return _scaled(1 + p, n)
 
 
+def _tail(size: Array) -> tuple[Array, Array]:
+    """Returns Phi(-x), and Phi(-x) e^(x^2/2), for x >= 0; the first is 0 where it is below 2^-126."""
+    scaled = _mills(size) * (1 / math.sqrt(2 * math.pi))
+    tail = _density(jnp.minimum(size, 13.0)) * scaled
+    return jnp.where((tail < TINY) | (size > 13), 0.0, tail), scaled
+
+
 @of_float32
 def normal_tail(x: Array) -> Array:
     """Returns Phi(-x), the mass of a standard normal law above x.
 
     It is 0 for x > 12.97, where the truth is below 2^-126, 1 at -inf, NaN at NaN.
     """
-    size = jnp.minimum(jnp.abs(x), 13.0)
-    tail = _density(size) * (_mills(size) * (1 / math.sqrt(2 * math.pi)))
-    tail = jnp.where(tail < TINY, 0.0, tail)
+    tail, _ = _tail(jnp.abs(x))
     return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, 1 - tail, tail))
 
 
@@ -444,8 +451,11 @@ def log_normal_tail(x: Array) -> Array:
     It is -inf where the truth is below the largest negative float32 (x > 2.6e19), 0 for x < -13, NaN at NaN.
     """
     size = jnp.abs(x)
-    above = log(_mills(size) * (1 / math.sqrt(2 * math.pi))) - 0.5 * size * size
-    return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, log1p(-normal_tail(size)), above))
+    tail, scaled = _tail(size)
+    # One logarithm serves both signs: of 1 - Phi(x), and of Phi(-x) e^(x^2/2).
+    m, e = _parts(jnp.where(x < 0, 1 - tail, scaled))
+    found = _log_of(jnp.where((x < 0) & (e == 0), -tail, m - 1), e)
+    return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, found, found - 0.5 * size * size))
 
 
 # ----------------------------------------------------------------------------------------------------
