@@ -4,7 +4,7 @@ A device without float64 has functions of its own that no bound can rest on: a T
 place off, its expm1 1,772, its log 4,030 and its 1/x 198. The functions here use none of them, so that their errors are
 the same on every device whose ``+ - *`` of float32 round to nearest (:func:`check` asks a device for that).
 
-*Unit.* Errors are in units of roundoff, u = 2^-24: a value v is k units off if \\|v - truth\\| <= k u \\|truth\\|, or k u
+*Unit.* Errors are in units of roundoff, u = 2^-24: a value v is k units off if |v - truth| <= k u |truth|, or k u
 times the size that a docstring names. Each bound holds for every float32 argument, and adds up roundings: of one
 operation at most one unit, of a polynomial's rounded coefficients what ``python -m bench.float32_coefficients`` says.
 *Largest error seen* is over all 2^32 arguments, as XLA compiles the function on x86-64.
@@ -15,7 +15,7 @@ may be flushed to 0 or kept: a function takes a subnormal argument for 0 or retu
 below 2^-126 returns 0, unless it says otherwise. Division and sqrt are not assumed: XLA makes of ``x / 3`` a product
 by the rounded 1/3, of ``(x / y) / z`` the quotient ``x / (y z)``, and of ``1 / sqrt(x)`` an approximate ``rsqrt``.
 
-*What compilers do.* A product may be contracted with the sum that it enters (FMA): it then rounds once instead of twice,
+*What compilers do.* A product may be contracted with the sum that it enters (FMA): it then rounds once, not twice,
 and a bound that counts both holds. No step relies on a product's rounding; products that have to be exact (by a few
 digits, by a power of two) are exact either way. XLA folds constants through chains of additions: ``(1 + x) - 1`` is x,
 and ``x - ((1 + x) - 1)`` is 0. So nothing here subtracts a constant from a sum with another one; where the digits of
@@ -30,7 +30,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -56,8 +56,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def of_float32(function: Function) -> Function:
     """Returns a function of float32 arrays that refuses other types and has no derivative.
 
-    It is jitted: so a call by numbers is computed as one within a trace, and a program that calls it twice for one shape
-    holds it once.
+    It is jitted: so a call by numbers is computed as one within a trace, and a program that calls it twice for one
+    shape holds it once.
     """
     program: Any = jax.custom_jvp(jax.jit(function))
 
@@ -106,7 +106,7 @@ def power_of_two(exponent: Array) -> Array:
 
 @of_float32
 def exponent(x: Array) -> Array:
-    """Returns the largest integer n with 2^n <= \\|x\\| as int32, exactly: -127 for 0 and subnormals, 128 for inf and NaN.
+    """Returns the largest integer n with 2^n <= |x| as int32, exactly: -127 for 0 and subnormals, 128 for inf and NaN.
 
     >>> exponent(jnp.float32(-0.75)).item()
     -1
@@ -156,7 +156,7 @@ LOWEST, HIGHEST = -87.3365, 88.72283172607422
 """Arguments of exp from which on it is at least 2^-126, and up to which it is finite."""
 
 EXP = (0.5, 0.166666672, 0.0416665301, 0.00833324622, 0.00139288139, 0.000199080721)
-"""(e^r - 1 - r)/r^2 for \\|r\\| <= 0.3475, to 0.07 units."""
+"""(e^r - 1 - r)/r^2 for |r| <= 0.3475, to 0.07 units."""
 
 REMAINDER = (
     *(0.5, 0.166666672, 0.0416666679, 0.00833329558, 0.00138888566, 0.000198488866),
@@ -170,7 +170,7 @@ def _reduced(x: Array, low: Array | float = 0.0) -> tuple[Array, Array]:
 
     n is within 1/2 (and 2^-10) of x/log 2. Where it is 0, r is x. Elsewhere x - n LN2_HIGH is exact: the product has at
     most 22 bits; by Sterbenz's lemma so is the difference if the two are within a factor of two, as they are (n = 1
-    needs x >= 0.34657, half the product is 0.346573 less a rounding). r rounds once, to u/4, for \\|r\\| < 1/2.
+    needs x >= 0.34657, half the product is 0.346573 less a rounding). r rounds once, to u/4, for |r| < 1/2.
     """
     whole = jnp.floor((x + low) * LOG2_E + 0.5)
     r = (x - whole * LN2_HIGH) - (whole * LN2_LOW - low)
@@ -184,10 +184,11 @@ def _scaled(y: Array, n: Array) -> Array:
 
 @of_float32
 def exp(x: Array) -> Array:
-    """Returns e^x, to 2 units.
+    """Returns e^x, to 2 units; the largest error seen is SEEN(exp).
 
-    With p = e^r - 1 to 0.8 u at most, absolutely (r to u/4, the last sum to u/4, the term before to u/4), e^r = 1 + p
-    rounds once more: 1.8 units, for r < 0; by the range of e^r less for others.
+    p errs by at most 0.85 u for r > 0, and 0.64 u for r < 0: u/4 times e^r by r, 0.24 u by the term of second order
+    (|p - r| <= 0.068, to 3.5 units), u/4 by the last sum. 1 + p rounds by u and by u/2 then, at most. Over e^r that
+    is 1.4 units and 1.6.
 
     It is 0 for x < -87.3365, where the truth is below 1.00005 2^-126, and inf for x > 88.72283, where it is above the
     largest float32. It is 1 at 0 and at subnormals, NaN at NaN.
@@ -202,7 +203,11 @@ def exp(x: Array) -> Array:
 
 @of_float32
 def expm1(x: Array) -> Array:
-    """Returns e^x - 1.
+    """Returns e^x - 1, to 5 units; the largest error seen is SEEN(expm1).
+
+    Where n = 0 it is p, with r = x: the term of second order is at most 0.18 p, to 3.5 units, and the sum rounds: 1.7.
+    Elsewhere p 2^n is exact, 2^n - 1 is to 2^-25, and the sum rounds: the error is largest at x = 0.3466 with n = 1,
+    where p errs by 0.64 u and the result is 0.414: 2 0.64/0.414 + 1 = 4.1.
 
     It is -1 for x < -18, inf for x > 88.72283, x at 0 and at subnormals (or 0), NaN at NaN.
     """
@@ -214,9 +219,13 @@ def expm1(x: Array) -> Array:
 
 @of_float32
 def exp_remainder(x: Array) -> Array:
-    """Returns e^x - 1 - x, which is never negative.
+    """Returns e^x - 1 - x, which is never negative, to 6 units; the largest error seen is SEEN(exp_remainder).
 
-    It is inf for x > 88.72283 and at -inf, 0 where \\|x\\| < 2^-63, NaN at NaN.
+    For -1 <= x <= 1.5: x^2, its product with the polynomial, and of Horner's scheme 2.3 units at x = 1.5, where its
+    partial sums are shares 0.43, 0.15, 0.04 ... of the whole: 4.3. Elsewhere exp, 1 + x and the difference round: at
+    x = 1.5 by 1.7 4.48 + 2 over 1.98, and by 1: 5.9.
+
+    It is inf for x > 88.72283 and at -inf, 0 where |x| < 2^-63, NaN at NaN.
     """
     near = x * x * _horner(jnp.clip(x, -1.0, 1.5), REMAINDER)
     far = exp(x) - (1 + x)
@@ -246,7 +255,7 @@ def _parts(x: Array) -> tuple[Array, Array]:
 
 
 def _log_of(f: Array, e: Array, more: Array | float = 0.0) -> Array:
-    """Returns log(1 + f) + e log 2 + more, f from sqrt(1/2) - 1 to sqrt(2) - 1, \\|more\\| below 2u."""
+    """Returns log(1 + f) + e log 2 + more, f from sqrt(1/2) - 1 to sqrt(2) - 1, |more| below 2u."""
     n, square = e.astype(jnp.float32), f * f
     # At most one product of each sum is inexact: else compilers could choose which one to contract.
     return (((square * f * _horner(f, LOG) - 0.5 * square) + more) + n * LN2_LOW) + f + n * LN2_HIGH
@@ -254,7 +263,12 @@ def _log_of(f: Array, e: Array, more: Array | float = 0.0) -> Array:
 
 @of_float32
 def log(x: Array) -> Array:
-    """Returns log x.
+    """Returns log x, to 2.5 units; the largest error seen is SEEN(log).
+
+    Let D be the series without f: its cubic part is to 6 units of at most 0.018, f^2 to u; their sum rounds to u/16.
+    With f + D, to u/4 where it is below 1/2, the error is at most 0.51 u for f = 0.414 and 0.39 u for f = -0.293: 1.5
+    units where e = 0. With e = -1 and f = 0.414 the result is -0.3466, rounded to u/4 and u/16 more: 0.82/0.3466 = 2.4.
+    With e = 1 it is 1.9. Beyond, the result grows faster than what it is rounded by.
 
     It is -inf at 0 and at subnormals of either sign, NaN for x <= -2^-126 and at NaN, inf at inf.
     """
@@ -265,9 +279,11 @@ def log(x: Array) -> Array:
 
 @of_float32
 def log1p(x: Array) -> Array:
-    """Returns log(1 + x).
+    """Returns log(1 + x), to 3 units; the largest error seen is SEEN(log1p).
 
-    With y = 1 + x rounded, y = m 2^e, it is log y + (1 + x - y)/y where e is not 0, and a series in x where it is.
+    With y = 1 + x rounded, y = m 2^e, it is log y + (1 + x - y)/y where e is not 0, and the series of :func:`log` in x
+    where it is. The part that y lost, at most u m, enters times 1 - f + f^2 in place of 1/(1 + f), within 0.05 of it,
+    and with one more sum that rounds to u/16: (0.82 + 0.05 + 0.06)/0.3466 = 2.7 units.
 
     It is -inf at -1, NaN below and at NaN, x at 0 and at subnormals (or 0), inf at inf.
     """
@@ -300,12 +316,12 @@ RECIPROCAL_ROOT = (1.55617595, -0.738847136, 0.194678977, -0.0190495439)
 
 @of_float32
 def reciprocal(x: Array) -> Array:
-    """Returns 1/x, to 2 units.
+    """Returns 1/x, to 2.1 units; the largest error seen is SEEN(reciprocal).
 
-    Two steps of Newton's iteration y + y (1 - m y) take the start's error to 10^-5 u; of the last, m y rounds by u at
+    Two steps of Newton's iteration y + y (1 - m y) take the start's error to 10^-3 u; of the last, m y rounds by u at
     most, the difference is exact (Sterbenz), and the sum rounds once.
 
-    It is inf with x's sign at 0 and at subnormals, 0 where \\|x\\| > 2^126, NaN at NaN.
+    It is inf with x's sign at 0 and at subnormals, 0 where |x| > 2^126, NaN at NaN.
     """
     bits = _bits(x)
     size, sign = bits & 0x7FFFFFFF, bits & ~0x7FFFFFFF
@@ -320,7 +336,11 @@ def reciprocal(x: Array) -> Array:
 
 @of_float32
 def square_root(x: Array) -> Array:
-    """Returns the square root of x, to 1.6 units.
+    """Returns the square root of x, to 1.7 units; the largest error seen is SEEN(square_root).
+
+    A step of Newton's iteration takes the start y of 1/sqrt(m) from 7.1e-3 to 7.6e-5. So root = m y errs by as much, and
+    root + y (m - root^2)/2 by 3/2 of its square, which is 0.15 u. root^2 rounds by u, which counts half; the difference
+    is exact (Sterbenz), and the sum rounds once.
 
     It is 0 at 0 and at subnormals of either sign, NaN for x <= -2^-126 and at NaN, inf at inf.
     """
@@ -344,26 +364,40 @@ PI = (201 / 64, 127 / 2**17, float(np.float32(math.pi - 201 / 64 - 127 / 2**17))
 """pi in three parts, of 8, 7 and 24 bits."""
 
 SIN = (-0.166666672, 0.00833347347, -0.000199005241, 3.3724325e-06)
-"""(sin h - h)/h^3 in h^2 for \\|h\\| <= pi/4, to 0.5 units."""
+"""(sin h - h)/h^3 in h^2 for |h| <= pi/4, to 0.5 units."""
 
 COS = (0.0416666679, -0.00138892431, 2.49527984e-05, -4.36344521e-07)
-"""(cos h - 1 + h^2/2)/h^4 in h^2 for \\|h\\| <= pi/4, to 0.5 units."""
+"""(cos h - 1 + h^2/2)/h^4 in h^2 for |h| <= pi/4, to 0.5 units."""
 
 SIN_LESS = (
     *(-0.166666672, 0.00833341945, -0.000198658032, 3.01294494e-06),
     *(-1.4742217e-07, 2.70652816e-08, -2.22326602e-09),
 )
-"""(sin x - x)/x^3 in x^2 for \\|x\\| <= 2, to 0.5 units."""
+"""(sin x - x)/x^3 in x^2 for |x| <= 2, to 0.5 units."""
 
 ARCTAN = (-0.333333313, 0.199994504, -0.142609045, 0.107114144, -0.0634701252)
-"""(arctan t - t)/t^3 in t^2 for \\|t\\| <= tan(pi/8), to 1 unit."""
+"""(arctan t - t)/t^3 in t^2 for |t| <= tan(pi/8), to 1 unit."""
 
 
 @of_float32
 def cos_and_sin_remainders(x: Array) -> tuple[Array, Array]:
-    """Returns cos x - 1 and sin x - x.
+    """Returns cos x - 1 and sin x - x, errors of second order beside x.
+
+    - cos x - 1 errs by at most 7 units of min(x^2/2, 2) for |x| <= 2^17, and 2 units of 2|x| beyond; the largest
+      errors seen are SEEN(cos) and SEEN(cosfar).
+    - sin x - x errs by at most 6 units of itself; the largest error seen is SEEN(sin).
 
     With x = n pi + 2h, cos x - 1 is -2 sin^2 h for even n and -2 cos^2 h for odd n, and sin x is (-1)^n 2 sin h cos h.
+    Up to 2^17 n has 16 bits, so that its first two products are exact, and the differences are (they are multiples of a
+    unit in the last place of x, or of 2^-17, below 2^24 of these); the third rounds r by u, and pi's rest moves it by
+    4e-14 n < 0.03 u. Then sin h is to 2.6 units (1.6 where n = 0 and r = x) and cos h to 2.4; squares to twice that and
+    1, the product to 6. Below 2, sin x - x is a series: x, x^2 and their products round three times, Horner's scheme by
+    1.5 units, and its coefficients by 0.5. From 2 on it is at least 1.09, and the sine's error at most 6 |sin x| u.
+
+    Beyond 2^17 the products round as well, which moves the angle by 1.01 u |x|; n may be off by as much over pi; a clip
+    moves what is left to the range of the series. From 2^23 on the result is any number of the right range.
+
+    They are 0 and 0 (or, for sin x - x, nothing below 2^-126) where x^2 or x^3 are below 2^-126; NaN at inf and NaN.
     """
     n = jnp.floor(x * (1 / math.pi) + 0.5)
     r = ((x - n * PI[0]) - n * PI[1]) - n * PI[2]
@@ -381,16 +415,27 @@ def cos_and_sin_remainders(x: Array) -> tuple[Array, Array]:
 
 @of_float32
 def angle(y: Array, x: Array) -> Array:
-    """Returns the angle of the point (x, y), from -pi to pi (arctan2)."""
+    """Returns the angle of the point (x, y), from -pi to pi (arctan2), to 8 units; the largest seen is SEEN(angle).
+
+    t is the smaller coordinate over the larger one, or, where that is above tan(pi/8), the tangent of the angle less
+    pi/4: to 3.1 and 5.1 units. The series adds 1.4. By pi/4 an error of 2.5 u is added to, where the sum is at least
+    0.3927 and rounds to u/4 as pi/4 does: 7.7 units. By pi/2 and pi the angle grows, and the error by 1 unit of it.
+
+    It is 0 at (0, 0) and 0 or pi for y = 0, whatever the zeros' signs; NaN where a coordinate is inf or NaN. Points
+    with both coordinates subnormal are at 0.
+    """
     up, along = jnp.abs(y), jnp.abs(x)
-    small, large = jnp.minimum(up, along), jnp.maximum(up, along)
+    # By a power of two the larger coordinate is brought to [1, 4).
+    scale = power_of_two(-jnp.clip(exponent(jnp.maximum(up, along)), -126, 126))
+    small, large = jnp.minimum(up, along) * scale, jnp.maximum(up, along) * scale
     is_wide = small > 0.41421356 * large
-    t = jnp.where(is_wide, small - large, small) * reciprocal(jnp.where(is_wide, small + large, large))
+    below = jnp.where(is_wide, small + large, jnp.where(large < TINY, 1.0, large))
+    t = jnp.where(is_wide, small - large, small) * reciprocal(below)
     w = t * t
     value = t + t * w * _horner(w, ARCTAN)
     value = jnp.where(is_wide, value + 0.25 * math.pi, value)
     value = jnp.where(up > along, 0.5 * math.pi - value, value)
-    value = jnp.where(x < 0, math.pi - value, value)
+    value = jnp.where(x <= -TINY, math.pi - value, value)
     return jnp.where(y < 0, -value, value)
 
 
@@ -412,15 +457,21 @@ MILLS_FAR = (
 
 
 def _mills(x: Array) -> Array:
-    """Returns Mills' ratio Phi(-x)/phi(x) for x >= 0."""
+    """Returns Mills' ratio Phi(-x)/phi(x) for x >= 0, to 5 units.
+
+    Up to 2: x - 1 rounds to u/2, which counts 0.4; Horner's scheme errs by 3 units at x = 2, where its partial sums are
+    0.56, 0.26, 0.11 ... of the whole; coefficients by 0.5. Beyond: 1/x enters to 2.1 units, times 0.75 (the ratio's own
+    slope, x (1/M - x), is between that and 1), its square rounds, Horner's scheme errs by 1.7, and the product rounds.
+    """
     z = reciprocal(jnp.maximum(x, 2.0))
     return jnp.where(x < 2, _horner(jnp.minimum(x, 2.0) - 1, MILLS), z * _horner(z * z, MILLS_FAR))
 
 
 def _density(x: Array) -> Array:
-    """Returns e^(-x^2/2) for 0 <= x <= 13, where it is normal.
+    """Returns e^(-x^2/2) for 0 <= x <= 13, where it is normal, to 2 units.
 
-    x is split at 12 bits: the square of the first part is exact, and what is left of the exponent is below 0.06.
+    x is split after 12 bits: the square of the first part is exact, and what is left of the exponent is at most 0.051,
+    to 2 units of it. So r is to 0.4 u instead of u/4, and :func:`exp`'s 1.6 units become 1.8.
     """
     high = _float(_bits(x) & ~0xFFF)
     p, n = _reduced(-0.5 * (high * high), -0.5 * ((x - high) * (x + high)))
@@ -436,7 +487,10 @@ def _tail(size: Array) -> tuple[Array, Array]:
 
 @of_float32
 def normal_tail(x: Array) -> Array:
-    """Returns Phi(-x), the mass of a standard normal law above x.
+    """Returns Phi(-x), the mass of a standard normal law above x, to 10 units; the largest seen is SEEN(normal_tail).
+
+    The density is to 2 units, Mills' ratio to 5 (4 below 2), the constant to 0.5, and two products round: 9.5. Below 0
+    the difference from 1 rounds, too, and is at least as large as what it is taken from.
 
     It is 0 for x > 12.97, where the truth is below 2^-126, 1 at -inf, NaN at NaN.
     """
@@ -446,7 +500,12 @@ def normal_tail(x: Array) -> Array:
 
 @of_float32
 def log_normal_tail(x: Array) -> Array:
-    """Returns log Phi(-x).
+    """Returns log Phi(-x), to 16 units; the largest error seen is SEEN(log_normal_tail).
+
+    For x >= 0 it is log(Phi(-x) e^(x^2/2)), from a number to 6.5 units (5 near 0), less x^2/2: both negative. At 0, the
+    least favourable place, 5/0.693 + 2.5 + 1 = 10.7. Below 0 it is log(1 - t), t = Phi(x) to 8.5 units for |x| < 2: up to
+    t = 0.29 these count 1.2 times at most, and the series' 1.5; from there on 1 - t rounds to u/2:
+    (8.5 0.293 + 0.5)/0.707/0.3466 + 2.5 = 14.7.
 
     It is -inf where the truth is below the largest negative float32 (x > 2.6e19), 0 for x < -13, NaN at NaN.
     """
