@@ -1,8 +1,8 @@
 """Elementary functions of float32, made of ``+ - *``, comparisons and bits alone.
 
 A device without float64 has functions of its own that no bound can rest on: a TPU v5e's exp is 116 units in the last
-place off, its expm1 1,772, its log 4,030 and its 1/x 198. The functions here use none of them, so that their errors are
-the same on every device whose ``+ - *`` of float32 round to nearest (:func:`check` asks a device for that).
+place off, its expm1 1,772, its log 4,030 and its 1/x 198. The functions here use none of them, so that their bounds
+hold on every device whose ``+ - *`` of float32 round to nearest (:func:`check` asks a device for that).
 
 *Unit.* Errors are in units of roundoff, u = 2^-24: a value v is k units off if |v - truth| <= k u |truth|, or k u
 times the size that a docstring names. Each bound holds for every float32 argument, and adds up roundings: of one
@@ -30,12 +30,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from decimal import Context, Decimal, localcontext
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
+
+from jaxacct.numerics import elementary
+from jaxacct.numerics.arithmetic import platform, refuse
+from jaxacct.numerics.elementary import By
 
 UNIT = 2.0**-24
 """The unit of roundoff u: bound on the relative error of ``+ - *``."""
@@ -74,7 +79,7 @@ def of_float32(function: Function) -> Function:
 
     checked.__wrapped__ = function
     result: Any = checked
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 def _bits(x: Array) -> Array:
@@ -338,9 +343,9 @@ def reciprocal(x: Array) -> Array:
 def square_root(x: Array) -> Array:
     """Returns the square root of x, to 1.7 units; the largest error seen is SEEN(square_root).
 
-    A step of Newton's iteration takes the start y of 1/sqrt(m) from 7.1e-3 to 7.6e-5. So root = m y errs by as much, and
-    root + y (m - root^2)/2 by 3/2 of its square, which is 0.15 u. root^2 rounds by u, which counts half; the difference
-    is exact (Sterbenz), and the sum rounds once.
+    A step of Newton's iteration takes the start y of 1/sqrt(m) from 7.1e-3 to 7.6e-5. So root = m y errs by as much;
+    3/2 of the square of that, 0.15 u, is left in root + y (m - root^2)/2. There root^2 rounds by u, which counts half,
+    the difference is exact (Sterbenz), and the sum rounds once.
 
     It is 0 at 0 and at subnormals of either sign, NaN for x <= -2^-126 and at NaN, inf at inf.
     """
@@ -503,8 +508,8 @@ def log_normal_tail(x: Array) -> Array:
     """Returns log Phi(-x), to 16 units; the largest error seen is SEEN(log_normal_tail).
 
     For x >= 0 it is log(Phi(-x) e^(x^2/2)), from a number to 6.5 units (5 near 0), less x^2/2: both negative. At 0, the
-    least favourable place, 5/0.693 + 2.5 + 1 = 10.7. Below 0 it is log(1 - t), t = Phi(x) to 8.5 units for |x| < 2: up to
-    t = 0.29 these count 1.2 times at most, and the series' 1.5; from there on 1 - t rounds to u/2:
+    least favourable place, 5/0.693 + 2.5 + 1 = 10.7. Below 0 it is log(1 - t), t = Phi(x) to 8.5 units for |x| < 2: up
+    to t = 0.29 these count 1.2 times at most, and the series' 1.5; from there on 1 - t rounds to u/2:
     (8.5 0.293 + 0.5)/0.707/0.3466 + 2.5 = 14.7.
 
     It is -inf where the truth is below the largest negative float32 (x > 2.6e19), 0 for x < -13, NaN at NaN.
@@ -557,3 +562,172 @@ def total(x: Array) -> Array:
         if side > 1:
             x = jax.lax.optimization_barrier(x.reshape(*x.shape[:-1], side, -1).sum(-2))
     return x[..., 0]
+
+
+# ----------------------------------------------------------------------------------------------------
+# The check of a device
+# ----------------------------------------------------------------------------------------------------
+
+
+class Assumption(NamedTuple):
+    """A function of float32, with what a device's values for a table of arguments are compared with.
+
+    Attributes:
+        function: function of float32 arrays.
+        truth: the same function of a decimal.
+        arguments: the table's arguments, float32 numbers.
+        units: bound on the relative error, in units of roundoff u = 2^-24.
+    """
+
+    function: Callable[..., Array]
+    truth: Callable[[Decimal], Decimal]
+    arguments: tuple[float, ...]
+    units: float
+
+
+def _spread(*ends: tuple[float, float], signs: tuple[int, ...] = (1,)) -> tuple[float, ...]:
+    """Returns eight float32 numbers between each two ends, evenly by their logarithms, with each sign."""
+    sizes = np.concatenate([np.geomspace(*pair, 8) for pair in ends])
+    return tuple(float(v) for sign in signs for v in (sign * sizes).astype(np.float32))
+
+
+@functools.cache
+def _assumed() -> dict[str, Assumption]:
+    both, truths = (1, -1), {name: assumption.truth for name, assumption in elementary.ASSUMED.items()}
+    exp_ends, log_ends, near_one = (1e-6, 1.0), (1e-37, 3e38), (0.5, 1.9)
+    upper_tail = _spread((1e-3, 1.9), (2.1, 12.0))
+    return {
+        "exp": Assumption(exp, Decimal.exp, _spread(exp_ends, (1.0, 87.0), signs=both), 2.0),
+        "expm1": Assumption(expm1, truths["expm1"], _spread(exp_ends, (1.0, 80.0), signs=both), 5.0),
+        "exp_remainder": Assumption(
+            exp_remainder, lambda x: x.exp() - 1 - x, _spread(exp_ends, (1.0, 80.0), signs=both), 6.0
+        ),
+        "log": Assumption(log, Decimal.ln, (*_spread(log_ends, near_one), 1 - UNIT, 1 + 2 * UNIT), 2.5),
+        "log1p": Assumption(
+            log1p, truths["log1p"], _spread((1e-30, 1e-9), (1e-6, 0.9), signs=both) + _spread((1.0, 3e38)), 3.0
+        ),
+        "reciprocal": Assumption(reciprocal, lambda x: 1 / x, _spread((1e-37, 8e37), near_one, signs=both), 2.1),
+        "square_root": Assumption(square_root, Decimal.sqrt, _spread(log_ends, near_one), 1.7),
+        "cos x - 1": Assumption(
+            lambda x: cos_and_sin_remainders(x)[0],
+            lambda x: truths["cos"](x) - 1,
+            _spread((1e-6, 1.0), (1.0, 5.0)),
+            7.0,
+        ),
+        "sin x - x": Assumption(
+            lambda x: cos_and_sin_remainders(x)[1],
+            lambda x: truths["sin"](x) - x,
+            _spread((1e-6, 1.0), (1.0, 9.0)),
+            6.0,
+        ),
+        "angle": Assumption(
+            lambda x: angle(x, jnp.ones_like(x)),
+            lambda x: Decimal(math.atan(x)),
+            _spread((1e-6, 0.4), (0.41, 2.5), (3.0, 1e6), signs=both),
+            8.0,
+        ),
+        "normal_tail": Assumption(normal_tail, lambda x: truths["ndtr"](-x), upper_tail, 10.0),
+        "log_normal_tail": Assumption(log_normal_tail, lambda x: truths["ndtr"](-x).ln(), upper_tail, 16.0),
+    }
+
+
+OPERANDS = tuple(
+    (float(np.float32(a)), float(np.float32(b)))
+    for a in (1.0, 1 / 3, 0.1, 2.0**-9 / 3, 100 / 7, 1 + 2.0**-23)
+    for b in (2.0**-24 * 1.5, 3.0, 1 - 2.0**-24, -1 / 3, 2.0**-12 / 7)
+)
+"""Pairs of float32 numbers whose exact sums and products have at most 53 bits."""
+
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "x + y": lambda x, y: x + y,
+    "x - y": lambda x, y: x - y,
+    "x * y": lambda x, y: x * y,
+    # What a compiler that rewrites as in exact arithmetic gives is y, and it is 0.
+    "(x + y) - x": lambda x, y: (x + y) - x,
+    "((x + y) - x) - y": lambda x, y: ((x + y) - x) - y,
+}
+"""Operations whose results for :data:`OPERANDS` have to be those of IEEE 754, to the bit."""
+
+
+def _by_all(x: Array, y: Array, arguments: dict[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Returns what a device gives for the operations, and for the functions, of traced numbers and of constants."""
+    constants = tuple(jnp.asarray(column, jnp.float32) for column in np.array(OPERANDS, np.float32).T)
+    operations = {name: operation(x, y) for name, operation in OPERATIONS.items()}
+    # Chains of sums with one constant in them twice are folded: nothing relies on those.
+    for name in ("x + y", "x - y", "x * y"):
+        operations[f"{name}, x constant"] = OPERATIONS[name](constants[0], y)
+        operations[f"{name}, y constant"] = OPERATIONS[name](x, constants[1])
+        operations[f"{name}, constant"] = OPERATIONS[name](*constants)
+    functions = {}
+    # Each function of numbers that are not known when it is compiled, and of the same as constants.
+    for name, assumption in _assumed().items():
+        functions[name] = assumption.function(arguments[name])
+        functions[f"{name}, constant"] = assumption.function(jnp.asarray(assumption.arguments, jnp.float32))
+    return operations, functions
+
+
+def compute(by: By = By.XLA) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Returns the results of the device in use for operations and for functions, by a program compiled for this."""
+    x, y = np.array(OPERANDS, np.float32).T
+    arguments = {name: np.array(assumption.arguments, np.float32) for name, assumption in _assumed().items()}
+    with (
+        jax.transfer_guard("allow"),
+        jax.numpy_dtype_promotion("standard"),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+        jax.disable_jit(False),
+        jax.core.eval_context(),
+    ):
+        # A new function object: JAX must not reuse a program that was traced for another table.
+        found = jax.jit(functools.partial(_by_all), compiler_options=by.options)(x, y, arguments)
+        return jax.tree.map(np.asarray, found)
+
+
+def failures(operations: dict[str, np.ndarray], functions: dict[str, np.ndarray]) -> list[str]:
+    """Returns a line for each assumption that the values for operands and arguments break."""
+    found = []
+    # Operations: float64 holds sums and products exactly, so that one rounding to float32 is left.
+    x, y = np.array(OPERANDS).T
+    for name, values in operations.items():
+        kind = name.partition(",")[0]
+        first = np.float64(np.float32(x + y))
+        second = np.float64(np.float32(first - x))
+        exact = {"(x + y) - x": second, "((x + y) - x) - y": second - y}.get(kind)
+        exact = np.float32(OPERATIONS[kind](x, y) if exact is None else exact)
+        wrong = np.flatnonzero(values != exact)
+        if wrong.size:
+            i = wrong[0]
+            found.append(
+                f"{name} at x = {float(x[i])!r}, y = {float(y[i])!r} is not what IEEE 754 says, rounded to nearest"
+            )
+    # Functions: the worst argument of each is compared with the units that it is allowed.
+    with localcontext(Context(prec=elementary.DIGITS + 20, Emin=-999999, Emax=999999)):
+        for name, values in functions.items():
+            assumption, worst, at = _assumed()[name.partition(",")[0]], 0.0, 0.0
+            for argument, value in zip(assumption.arguments, values, strict=True):
+                truth = assumption.truth(Decimal(argument))
+                off = abs(float(Decimal(float(value)) / truth - 1)) / UNIT if np.isfinite(value) else math.inf
+                worst, at = max((worst, at), (off, argument))
+            if worst > assumption.units:
+                found.append(f"{name} at {at!r} is {worst:.3g} units of roundoff off, more than {assumption.units:g}")
+    return found
+
+
+_sound: set[tuple[str, By]] = set()
+"""Platforms, and the ways of compiling for them, that have passed."""
+
+
+def check(by: By = By.XLA) -> None:
+    """Asks the device in use for the table, once a process for each way of compiling, and raises where it fails.
+
+    The table has each function and operation of numbers that the compiler does not know, and of constants.
+
+    Raises:
+        UnsoundBackendError: the device breaks an assumption.
+    """
+    if (platform(), by) in _sound:
+        return
+    broken = failures(*compute(by))
+    if broken:
+        refuse(f"{platform()!r} ({by.value})", "float32 as the certificates assume", broken)
+    _sound.add((platform(), by))

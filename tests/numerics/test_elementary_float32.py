@@ -4,7 +4,6 @@ References are NumPy's and SciPy's in float64, whose errors are 10^-8 of a unit 
 """
 
 import functools
-import itertools
 import math
 import os
 import subprocess
@@ -140,3 +139,232 @@ def test_bounds_hold_for_every_float32(name):
     """One in 17 of them, and all in a thorough run."""
     worst, at = worst_of(name, draws(17, 1), draws(5, 0))
     assert worst <= BOUNDS[name].units, at
+
+
+def test_a_bound_that_is_too_small_is_seen():
+    """The comparison sees an error of more units, a NaN, an infinity, and a number in their place."""
+    bound, x = BOUNDS["exp"], np.float32([1.0, 100.0, np.nan, -3.0])
+    good = np.asarray(elementary.exp(x))
+    with np.errstate(all="ignore"):
+        assert excess(bound, x, good).max() <= bound.units
+        for i, wrong in ((0, good[0] * (1 + 2.0**-22)), (0, np.nan), (0, np.inf), (1, LARGEST), (2, 1.0), (3, 0.0)):
+            values = good.copy()
+            values[i] = wrong
+            assert excess(bound, x, values)[i] > bound.units
+
+
+NAN, INF, SMALL = math.nan, math.inf, 2.0**-140
+
+# Arguments, and what a function has to be there: 0, -0, a subnormal of either sign, inf, -inf, NaN, and others.
+ENDS = {
+    "exp": ((0, 1), (-0.0, 1), (SMALL, 1), (INF, INF), (-INF, 0), (NAN, NAN), (88.75, INF), (-87.34, 0), (-3e38, 0)),
+    "expm1": ((0, 0), (INF, INF), (-INF, -1), (NAN, NAN), (88.75, INF), (-3e38, -1), (-20, -1)),
+    "exp_remainder": ((0, 0), (1e-20, 0), (INF, INF), (-INF, INF), (NAN, NAN), (88.75, INF)),
+    "log": (
+        (0, -INF),
+        (-0.0, -INF),
+        (SMALL, -INF),
+        (-SMALL, -INF),
+        (-1, NAN),
+        (INF, INF),
+        (-INF, NAN),
+        (NAN, NAN),
+        (1, 0),
+    ),
+    "log1p": ((0, 0), (-1, -INF), (-1.5, NAN), (INF, INF), (-INF, NAN), (NAN, NAN)),
+    "reciprocal": (
+        *((0, INF), (-0.0, -INF), (SMALL, INF), (-SMALL, -INF), (INF, 0), (-INF, 0), (NAN, NAN)),
+        *((TINY, 1 / TINY), (1 / TINY, TINY), (-2 / TINY, 0), (LARGEST, 0), (1, 1), (-0.25, -4)),
+    ),
+    "square_root": (
+        (0, 0),
+        (SMALL, 0),
+        (-SMALL, 0),
+        (-1, NAN),
+        (INF, INF),
+        (-INF, NAN),
+        (NAN, NAN),
+        (4, 2),
+        (TINY, 2.0**-63),
+    ),
+    "cos": ((0, 0), (1e-20, 0), (INF, NAN), (-INF, NAN), (NAN, NAN)),
+    "sin": ((0, 0), (1e-20, 0), (INF, NAN), (-INF, NAN), (NAN, NAN)),
+    "normal_tail": ((INF, 0), (-INF, 1), (NAN, NAN), (12.98, 0), (1e20, 0), (-20, 1)),
+    "log_normal_tail": ((INF, -INF), (-INF, 0), (NAN, NAN), (3e19, -INF), (-14, 0)),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_the_ends_are_as_stated(name):
+    x, truth = np.float32(ENDS[name]).T
+    with np.errstate(all="ignore"):
+        assert np.array_equal(np.asarray(program(name)(x)), truth, equal_nan=True)
+
+
+BY_NAME = {name: getattr(elementary, name) for name in BOUNDS if hasattr(elementary, name)} | {
+    "cos_and_sin_remainders": elementary.cos_and_sin_remainders,
+    "angle": lambda x: elementary.angle(x, x[::-1]),
+    "next_up": elementary.next_up,
+}
+
+
+def some_arguments(size, seed=0):
+    """Numbers of all bits, of standard normal size, and from -90 to 90, in equal parts."""
+    rng = np.random.default_rng(seed)
+    bits = rng.integers(0, 2**32, size, dtype=np.uint32).view(np.float32)
+    parts = bits, rng.normal(size=size).astype(np.float32), rng.uniform(-90, 90, size).astype(np.float32)
+    return np.concatenate(parts)
+
+
+def bits_of(tree):
+    return np.concatenate([np.asarray(leaf).view(np.uint32).ravel() for leaf in jax.tree.leaves(tree)])
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_bits_are_the_same_however_a_function_is_called(name):
+    function, x = BY_NAME[name], some_arguments(1024)
+    rows = x.reshape(12, 256)
+    expected = bits_of(function(x))
+    assert np.array_equal(expected, bits_of(jax.jit(function)(x)))
+    # As one of the results of a program that goes on with it, by a product, a sum and a logarithm.
+    within = jax.jit(lambda x: (function(x), jax.tree.map(lambda r: elementary.log(r * x + r).sum(), function(x))))
+    assert np.array_equal(expected, bits_of(within(x)[0]))
+    if name != "angle":
+        assert np.array_equal(expected, bits_of(jax.vmap(function)(rows)))
+        scanned = jax.lax.scan(lambda carry, row: (carry, function(row)), 0, rows)[1]
+        assert np.array_equal(expected, bits_of(scanned))
+
+
+def test_other_types_and_derivatives_are_refused():
+    for wrong in (1.0, np.float64(1.0), np.ones(2), jnp.ones(2, jnp.bfloat16), jnp.arange(2)):
+        with pytest.raises(TypeError, match="exp takes arrays of float32, not of"):
+            elementary.exp(wrong)
+    with jax.enable_x64(True):
+        with pytest.raises(TypeError, match="not of float64"):
+            elementary.log(jnp.ones(2))
+        assert elementary.log(jnp.ones(2, jnp.float32)).dtype == jnp.float32
+    with pytest.raises(TypeError, match="bits, which have no derivative"):
+        jax.grad(elementary.exp)(jnp.float32(1.0))
+
+
+def test_bits_that_are_asked_for_are_exact():
+    exponents = np.arange(-130, 132, dtype=np.int32)
+    powers = np.ldexp(1.0, exponents)
+    expected = np.where(exponents < -126, 0.0, np.where(exponents > 127, np.inf, powers))
+    assert np.array_equal(np.asarray(elementary.power_of_two(exponents)), expected)
+    x = some_arguments(2**16)
+    with np.errstate(all="ignore"):
+        size = np.abs(x.astype(np.float64))
+    is_normal = np.isfinite(size) & (size >= TINY)
+    expected = np.where(is_normal, np.frexp(np.where(is_normal, size, 1.0))[1] - 1, np.where(size < TINY, -127, 128))
+    assert np.array_equal(np.asarray(elementary.exponent(x)), expected)
+
+
+def test_neighbours_are_the_next_normal_numbers():
+    x = np.concatenate([some_arguments(2**16), np.float32([0.0, -0.0, SMALL, -SMALL, TINY, -TINY, LARGEST, -LARGEST])])
+    x = np.concatenate([x, np.float32([INF, -INF, NAN, 1.0, -1.0, 2.0, -2.0])])
+    with np.errstate(all="ignore"):
+        up = np.nextafter(x, np.float32(INF))
+    small, is_below = np.abs(x) < TINY, x == -np.float32(TINY)
+    up = np.where(small, np.float32(TINY), np.where(is_below, np.float32(0), up))
+    assert np.array_equal(np.asarray(elementary.next_up(x)), up, equal_nan=True)
+    assert np.array_equal(np.asarray(elementary.next_down(-x)), -up, equal_nan=True)
+
+
+def test_angles_are_within_their_bound():
+    rng = np.random.default_rng(1)
+    y, x = rng.normal(size=(2, 2**18)) * np.exp(rng.uniform(-40, 40, (2, 2**18)) * rng.integers(0, 2, 2**18))
+    y, x = y.astype(np.float32), x.astype(np.float32)
+    # Beside pi/8, where the tangent of the difference takes over, and along the axes and diagonals.
+    x[:2000] = y[:2000] * np.float32(math.sqrt(2) + 1) * (1 + np.arange(-1000, 1000, dtype=np.float32) * 1e-6)
+    y[2000:2008], x[2000:2008] = [0, 1, 0, -1, 1, 3e38, 1e-38, 2.0**-126], [1, 0, -1, 0, 1, 3e38, -3e38, 2.0**-126]
+    found, truth = np.asarray(elementary.angle(y, x), np.float64), np.arctan2(y.astype(np.float64), x)
+    error = np.abs(found - truth)
+    units = np.where(error <= 1.0001 * TINY, 0.0, error / (np.maximum(np.abs(truth), TINY) * UNIT))
+    assert units.max() <= 8
+    assert elementary.angle(np.float32([0, -0.0]), np.float32([0, -1])).tolist() == [0, np.float32(math.pi)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 100, 1024, 4096])
+def test_totals_are_within_their_bound(count):
+    rng = np.random.default_rng(count)
+    hard = np.full(count, np.float32(UNIT))
+    hard[0] = 1.0  # in one go the first term swallows all others
+    rows = [hard, rng.normal(size=count), np.exp(rng.uniform(-20, 20, count)), np.ones(count)]
+    rows = np.float32(rows)
+    found = np.asarray(elementary.total(rows), np.float64)
+    error = np.abs(found - [math.fsum(row) for row in rows.astype(np.float64)])
+    most = elementary.units_of_total(count) * UNIT * np.abs(rows.astype(np.float64)).sum(-1)
+    assert (error <= most).all()
+
+
+def test_sums_of_a_total_stay_nested():
+    """In one go the terms of half a unit would vanish beside the first: 1,023 units."""
+    rows = np.full((8, 1024), np.float32(UNIT))
+    rows[:, 0] = 1
+    one_by_one, _ = jax.lax.scan(lambda total, x: (total + x, None), jnp.float32(0), rows[0])
+    assert one_by_one == 1
+    error = np.asarray(jax.jit(elementary.total)(rows), np.float64) - rows.astype(np.float64).sum(-1)
+    assert np.abs(error).max() <= elementary.units_of_total(1024) * UNIT
+
+
+POLYNOMIALS = {
+    "EXP": (lambda r: (mpmath.expm1(r) - r) / r**2, -0.3475, 0.3475, 0.07),
+    "REMAINDER": (lambda x: (mpmath.expm1(x) - x) / x**2, -1.0, 1.5, 0.03),
+    "LOG": (lambda f: (mpmath.log1p(f) - f + f * f / 2) / f**3, -0.29290, 0.41422, 1.1),
+    "RECIPROCAL": (lambda m: 1 / m, 1.0, 2.0, 1.8e-3 / UNIT),
+    "RECIPROCAL_ROOT": (lambda m: 1 / mpmath.sqrt(m), 1.0, 4.0, 7.1e-3 / UNIT),
+    "SIN": (lambda w: (mpmath.sin(mpmath.sqrt(w)) / mpmath.sqrt(w) - 1) / w, 0.0, (math.pi / 4) ** 2, 0.5),
+    "COS": (lambda w: (mpmath.cos(mpmath.sqrt(w)) - 1 + w / 2) / w**2, 0.0, (math.pi / 4) ** 2, 0.5),
+    "SIN_LESS": (lambda w: (mpmath.sin(mpmath.sqrt(w)) / mpmath.sqrt(w) - 1) / w, 0.0, 4.0, 0.5),
+    "ARCTAN": (lambda w: (mpmath.atan(mpmath.sqrt(w)) / mpmath.sqrt(w) - 1) / w, 0.0, math.tan(math.pi / 8) ** 2, 1.0),
+    "MILLS": (lambda t: mpmath.ncdf(-1 - t) / mpmath.npdf(1 + t), -1.0, 1.0, 0.5),
+    "MILLS_FAR": (lambda w: mpmath.ncdf(-(w**-0.5)) / mpmath.npdf(w**-0.5) / mpmath.sqrt(w), 1e-3, 0.25, 0.4),
+}
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_polynomials_are_as_good_as_stated(name):
+    function, low, high, units = POLYNOMIALS[name]
+    coefficients = getattr(elementary, name)
+    assert all(float(np.float32(c)) == pytest.approx(c, rel=1e-8) for c in coefficients)
+    with mpmath.workdps(50):
+        x = [mpmath.mpf(low + (high - low) * (1 - math.cos(math.pi * (i + 0.5) / 61)) / 2) for i in range(61)]
+        values = [mpmath.fsum(float(np.float32(c)) * v**n for n, c in enumerate(coefficients)) for v in x]
+        worst = max(abs(value / function(v) - 1) for value, v in zip(values, x, strict=True))
+    assert worst <= units * UNIT * 1.02 + 1e-12
+
+
+def test_this_backend_is_as_assumed():
+    operations, functions = elementary.compute()
+    assert elementary.failures(operations, functions) == []
+    # Constants are asked as well, and what goes wrong is named.
+    assert {"x + y, x constant", "x * y, constant"} <= operations.keys()
+    assert {"exp, constant", "log, constant"} <= functions.keys()
+    for name, values in functions.items():
+        wrong = values * np.float32(1 + 2.0**-18)
+        assert [line.split(" at ")[0] for line in elementary.failures({}, {name: wrong})] == [name]
+    for name, values in operations.items():
+        wrong = values + np.float32(2.0**-20)
+        assert [line.split(" at ")[0] for line in elementary.failures({name: wrong}, {})] == [name]
+
+
+CHECKED = """
+from jaxacct.numerics import elementary_float32 as elementary
+from jaxacct.numerics.arithmetic import UnsoundBackendError
+try:
+    elementary.check()
+    print("sound")
+except UnsoundBackendError as error:
+    print(error)
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("flags", "said"), [("--xla_cpu_max_isa=AVX", "sound"), ("--xla_cpu_enable_fast_math=true", "exp at ")]
+)
+def test_a_device_without_contraction_passes_and_one_that_reorders_fails(flags, said):
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    done = subprocess.run([sys.executable, "-c", CHECKED], env=environment, capture_output=True, text=True, check=True)
+    assert said in done.stdout
