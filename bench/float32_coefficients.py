@@ -54,7 +54,12 @@ FITS = {
     "ROOT, 1/sqrt(m)": Fit(lambda m: 1 / mpmath.sqrt(m), 1.0, 4.0, 3),
     "ARCTAN, (atan t - t)/t^3 in t^2": Fit(_of_square(lambda t: (mpmath.atan(t) - t) / t**3), 0.0, 0.1717, 4),
     "MILLS, Phi(-x)/phi(x) in x - 1": Fit(lambda t: _mills(1 + t), -1.0, 1.0, 10),
-    "MILLS_FAR, x Phi(-x)/phi(x) in 1/x^2": Fit(_of_square(lambda z: _mills(1 / z) / z), 1e-12, 0.2501, 10),
+    "MILLS_FAR, x Phi(-x)/phi(x) in 1/x^2 - 1/8": Fit(
+        lambda t: _mills(1 / mpmath.sqrt(t + mpmath.mpf("0.125"))) / mpmath.sqrt(t + mpmath.mpf("0.125")),
+        -0.125 + 1e-12,
+        0.1251,
+        10,
+    ),
 }
 
 

@@ -78,7 +78,7 @@ BOUNDS = {
     ),
     "sin": Bound(lambda x: elementary.cos_and_sin_remainders(x)[1], sin_less, 6.0),
     "normal_tail": Bound(elementary.normal_tail, lambda x: ndtr(-x), 10.0),
-    "log_normal_tail": Bound(elementary.log_normal_tail, lambda x: log_ndtr(-x), 16.0),
+    "log_normal_tail": Bound(elementary.log_normal_tail, lambda x: log_ndtr(-x), 18.0),
 }
 
 
@@ -302,6 +302,10 @@ def test_masses_of_cells_are_within_their_bound():
     assert np.array_equal(ends, [0, NAN, NAN, NAN, 0, NAN], equal_nan=True)
 
 
+def mills_far(z):
+    return mpmath.ncdf(-1 / z) / mpmath.npdf(1 / z) / z
+
+
 POLYNOMIALS = {
     "EXP": (lambda r: (mpmath.expm1(r) - r) / r**2, -0.3475, 0.3475, 0.07),
     "REMAINDER": (lambda x: (mpmath.expm1(x) - x) / x**2, -1.0, 1.5, 0.03),
@@ -313,7 +317,7 @@ POLYNOMIALS = {
     "SIN_LESS": (lambda w: (mpmath.sin(mpmath.sqrt(w)) / mpmath.sqrt(w) - 1) / w, 0.0, 4.0, 0.5),
     "ARCTAN": (lambda w: (mpmath.atan(mpmath.sqrt(w)) / mpmath.sqrt(w) - 1) / w, 0.0, math.tan(math.pi / 8) ** 2, 1.0),
     "MILLS": (lambda t: mpmath.ncdf(-1 - t) / mpmath.npdf(1 + t), -1.0, 1.0, 0.5),
-    "MILLS_FAR": (lambda w: mpmath.ncdf(-(w**-0.5)) / mpmath.npdf(w**-0.5) / mpmath.sqrt(w), 1e-3, 0.25, 0.4),
+    "MILLS_FAR": (lambda t: mills_far(mpmath.sqrt(t + 0.125)), -0.125 + 1e-3, 0.125, 0.4),
 }
 
 
