@@ -72,14 +72,14 @@ def of_float32(function: Function) -> Function:
         raise TypeError(f"{function.__name__} of float32 is made of bits, which have no derivative")
 
     @functools.wraps(function)
-    def checked(*args: Any) -> Any:
+    def call(*args: Any) -> Any:
         wrong = [getattr(arg, "dtype", type(arg).__name__) for arg in args if getattr(arg, "dtype", None) != np.float32]
         if wrong:
             raise TypeError(f"{function.__name__} takes arrays of float32, not of {wrong[0]}")
-        return program(*args)
+        return program(*(args if len({arg.shape for arg in args}) == 1 else jnp.broadcast_arrays(*args)))
 
-    checked.__wrapped__ = function
-    result: Any = checked
+    call.__wrapped__ = function
+    result: Any = call
     return result
 
 
@@ -99,6 +99,17 @@ def _horner(x: Array, coefficients: Sequence[float]) -> Array:
     return value
 
 
+def _where(condition: Array, a: Array | float, b: Array | float) -> Array:
+    """Returns a or b, one of which may be a number: of the other's type, as ``jnp.where`` would not take it."""
+    like = b if isinstance(a, float | int) else a
+    a, b = (jax.lax.full_like(like, v) if isinstance(v, float | int) else v for v in (a, b))
+    return jax.lax.select(condition, a, b)
+
+
+def _clip(x: Array, low: float, high: float) -> Array:
+    return jnp.minimum(jnp.maximum(x, low), high)
+
+
 def power_of_two(exponent: Array) -> Array:
     """Returns 2^exponent as float32, exactly, for int32 exponents from -126 to 127.
 
@@ -107,7 +118,7 @@ def power_of_two(exponent: Array) -> Array:
     >>> power_of_two(jnp.int32(-3)).item()
     0.125
     """
-    return _float(jnp.clip(exponent, -127, 128) + 127 << 23)
+    return _float(_clip(exponent, -127, 128) + 127 << 23)
 
 
 @of_float32
@@ -132,10 +143,10 @@ def next_up(x: Array) -> Array:
     bits = _bits(x)
     size = bits & 0x7FFFFFFF
     # Below zero the size falls; what it falls to below 2^-126 is 0.
-    lower = jnp.where(size - 1 < 0x00800000, 0, bits - 1)
+    lower = _where(size - 1 < 0x00800000, 0, bits - 1)
     is_below_zero = (bits < 0) & (size >= 0x00800000)
-    higher = jnp.where(is_below_zero, lower, jnp.where(size < 0x00800000, 0x00800000, bits + 1))
-    return _float(jnp.where((size > 0x7F800000) | (bits == 0x7F800000), bits, higher))
+    higher = _where(is_below_zero, lower, _where(size < 0x00800000, 0x00800000, bits + 1))
+    return _float(_where((size > 0x7F800000) | (bits == 0x7F800000), bits, higher))
 
 
 @of_float32
@@ -171,19 +182,20 @@ REMAINDER = (
 """(e^x - 1 - x)/x^2 for -1 <= x <= 1.5, to 0.03 units."""
 
 
-def _reduced(x: Array, low: Array | float = 0.0) -> tuple[Array, Array]:
+def _reduce(x: Array, low: Array | None = None) -> tuple[Array, Array]:
     """Returns p = e^r - 1 and int32 n with x + low = n log 2 + r; for x from LOWEST to HIGHEST, and 0 >= low >= -0.06.
 
     n is within 1/2 (and 2^-10) of x/log 2. Where it is 0, r is x. Elsewhere x - n LN2_HIGH is exact: the product has at
     most 22 bits; by Sterbenz's lemma so is the difference if the two are within a factor of two, as they are (n = 1
     needs x >= 0.34657, half the product is 0.346573 less a rounding). r rounds once, to u/4, for |r| < 1/2.
     """
-    whole = jnp.floor((x + low) * LOG2_E + 0.5)
-    r = (x - whole * LN2_HIGH) - (whole * LN2_LOW - low)
+    whole = jnp.floor((x if low is None else x + low) * LOG2_E + 0.5)
+    rest = whole * LN2_LOW
+    r = (x - whole * LN2_HIGH) - (rest if low is None else rest - low)
     return r + r * r * _horner(r, EXP), whole.astype(jnp.int32)
 
 
-def _scaled(y: Array, n: Array) -> Array:
+def _scale(y: Array, n: Array) -> Array:
     """Returns y 2^n for positive normal numbers whose product is normal, or 2^128 (inf)."""
     return _float(_bits(y) + (n << 23))
 
@@ -202,9 +214,9 @@ def exp(x: Array) -> Array:
     >>> exp(jnp.float32(1.0)).item()
     2.7182817459106445
     """
-    p, n = _reduced(jnp.clip(x, LOWEST, HIGHEST))
-    value = jnp.where(x < LOWEST, 0.0, jnp.where(x > HIGHEST, jnp.inf, _scaled(1 + p, n)))
-    return jnp.where(jnp.isnan(x), x, value)
+    p, n = _reduce(_clip(x, LOWEST, HIGHEST))
+    value = _where(x < LOWEST, 0.0, _where(x > HIGHEST, jnp.inf, _scale(1 + p, n)))
+    return _where(jnp.isnan(x), x, value)
 
 
 @of_float32
@@ -217,10 +229,10 @@ def expm1(x: Array) -> Array:
 
     It is -1 for x < -18, inf for x > 88.72283, x at 0 and at subnormals (or 0), NaN at NaN.
     """
-    p, n = _reduced(jnp.clip(x, LOWEST, HIGHEST))
+    p, n = _reduce(_clip(x, LOWEST, HIGHEST))
     scale = power_of_two(jnp.minimum(n, 64))
-    value = jnp.where(x > 30, jnp.where(x > HIGHEST, jnp.inf, _scaled(1 + p, n)), p * scale + (scale - 1))
-    return jnp.where(jnp.isnan(x), x, value)
+    value = _where(x > 30, _where(x > HIGHEST, jnp.inf, _scale(1 + p, n)), p * scale + (scale - 1))
+    return _where(jnp.isnan(x), x, value)
 
 
 @of_float32
@@ -233,10 +245,10 @@ def exp_remainder(x: Array) -> Array:
 
     It is inf for x > 88.72283 and at -inf, 0 where |x| < 2^-63, NaN at NaN.
     """
-    near = x * x * _horner(jnp.clip(x, -1.0, 1.5), REMAINDER)
+    near = x * x * _horner(_clip(x, -1.0, 1.5), REMAINDER)
     far = exp(x) - (1 + x)
-    value = jnp.where((x >= -1) & (x <= 1.5), near, jnp.where(x > HIGHEST, jnp.inf, far))
-    return jnp.where(jnp.isnan(x), x, value)
+    value = _where((x >= -1) & (x <= 1.5), near, _where(x > HIGHEST, jnp.inf, far))
+    return _where(jnp.isnan(x), x, value)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -260,11 +272,12 @@ def _parts(x: Array) -> tuple[Array, Array]:
     return _float(bits - (e << 23)), e
 
 
-def _log_of(f: Array, e: Array, more: Array | float = 0.0) -> Array:
+def _log_of(f: Array, e: Array, more: Array | None = None) -> Array:
     """Returns log(1 + f) + e log 2 + more, f from sqrt(1/2) - 1 to sqrt(2) - 1, |more| below 2u."""
     n, square = e.astype(jnp.float32), f * f
     # At most one product of each sum is inexact: else compilers could choose which one to contract.
-    return (((square * f * _horner(f, LOG) - 0.5 * square) + more) + n * LN2_LOW) + f + n * LN2_HIGH
+    later = square * f * _horner(f, LOG) - 0.5 * square
+    return ((later if more is None else later + more) + n * LN2_LOW) + f + n * LN2_HIGH
 
 
 @of_float32
@@ -279,8 +292,8 @@ def log(x: Array) -> Array:
     It is -inf at 0 and at subnormals of either sign, NaN for x <= -2^-126 and at NaN, inf at inf.
     """
     m, e = _parts(x)
-    value = jnp.where(x > LARGEST, x, _log_of(m - 1, e))
-    return _ended(x, x, value)
+    value = _where(x > LARGEST, x, _log_of(m - 1, e))
+    return _with_ends(x, x, value)
 
 
 @of_float32
@@ -298,15 +311,15 @@ def log1p(x: Array) -> Array:
     # What y has lost, times 2^-e: exact. From 2^24 on it is less than u log y, and below 0 there is none.
     scale = power_of_two(-jnp.minimum(e, 24))
     f = m - 1
-    lost = jnp.where((e < 24) & (e != 0), x * scale - (m - scale), 0.0)
-    value = jnp.where(x > LARGEST, x, _log_of(jnp.where(e == 0, x, f), e, lost * (1 - f * (1 - f))))
-    return _ended(x, y, value)
+    lost = _where((e < 24) & (e != 0), x * scale - (m - scale), 0.0)
+    value = _where(x > LARGEST, x, _log_of(_where(e == 0, x, f), e, lost * (1 - f * (1 - f))))
+    return _with_ends(x, y, value)
 
 
-def _ended(x: Array, y: Array, value: Array) -> Array:
+def _with_ends(x: Array, y: Array, value: Array) -> Array:
     """Returns a logarithm of y, a function of x, with its values at the ends: y at most 0, and NaN."""
-    value = jnp.where(y < TINY, jnp.where(y <= -TINY, jnp.nan, -jnp.inf), value)
-    return jnp.where(jnp.isnan(x), x, value)
+    value = _where(y <= -TINY, jnp.nan, _where(y < TINY, -jnp.inf, value))
+    return _where(jnp.isnan(x), x, value)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -336,8 +349,8 @@ def reciprocal(x: Array) -> Array:
     y = y + y * (1 - m * y)
     y = y + y * (1 - m * y)
     found = _bits(y) - ((size >> 23) - 127 << 23)
-    found = jnp.where(size < 0x00800000, 0x7F800000, jnp.where(size > 0x7E800000, 0, found))
-    return _float(jnp.where(size > 0x7F800000, size, found) | sign)
+    found = _where(size < 0x00800000, 0x7F800000, _where(size > 0x7E800000, 0, found))
+    return _float(_where(size > 0x7F800000, size, found) | sign)
 
 
 @of_float32
@@ -357,9 +370,9 @@ def square_root(x: Array) -> Array:
     y = y + 0.5 * y * (1 - m * y * y)
     root = m * y
     root = root + 0.5 * y * (m - root * root)
-    value = jnp.where(x > LARGEST, x, _float(_bits(root) + (half << 23)))
-    value = jnp.where(x < TINY, jnp.where(x <= -TINY, jnp.nan, 0.0), value)
-    return jnp.where(jnp.isnan(x), x, value)
+    value = _where(x > LARGEST, x, _float(_bits(root) + (half << 23)))
+    value = _where(x <= -TINY, jnp.nan, _where(x < TINY, 0.0, value))
+    return _where(jnp.isnan(x), x, value)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -407,15 +420,15 @@ def cos_and_sin_remainders(x: Array) -> tuple[Array, Array]:
     """
     n = jnp.floor(x * (1 / math.pi) + 0.5)
     r = ((x - n * PI[0]) - n * PI[1]) - n * PI[2]
-    h = 0.5 * jnp.clip(r, -1.6, 1.6)
+    h = 0.5 * _clip(r, -1.6, 1.6)
     w = h * h
     s, c = h + h * w * _horner(w, SIN), 1 + (w * w * _horner(w, COS) - 0.5 * w)
     # n/2 - floor(n/2) is 1/2 for odd n.
     is_odd = n * 0.5 != jnp.floor(n * 0.5)
-    far, one = 2 * s * c, jnp.where(is_odd, c, s)
+    far, one = 2 * s * c, _where(is_odd, c, s)
     square = x * x
     near = x * square * _horner(jnp.minimum(square, 4.0), SIN_LESS)
-    sine = jnp.where(jnp.abs(x) < 2, near, jnp.where(is_odd, -far, far) - x)
+    sine = _where(jnp.abs(x) < 2, near, _where(is_odd, -far, far) - x)
     return -2 * one * one, sine
 
 
@@ -432,17 +445,17 @@ def angle(y: Array, x: Array) -> Array:
     """
     up, along = jnp.abs(y), jnp.abs(x)
     # By a power of two the larger coordinate is brought to [1, 4).
-    scale = power_of_two(-jnp.clip(exponent(jnp.maximum(up, along)), -126, 126))
+    scale = power_of_two(-_clip(exponent(jnp.maximum(up, along)), -126, 126))
     small, large = jnp.minimum(up, along) * scale, jnp.maximum(up, along) * scale
     is_wide = small > 0.41421356 * large
-    below = jnp.where(is_wide, small + large, jnp.where(large < TINY, 1.0, large))
-    t = jnp.where(is_wide, small - large, small) * reciprocal(below)
+    below = _where(is_wide, small + large, _where(large < TINY, 1.0, large))
+    t = _where(is_wide, small - large, small) * reciprocal(below)
     w = t * t
     value = t + t * w * _horner(w, ARCTAN)
-    value = jnp.where(is_wide, value + 0.25 * math.pi, value)
-    value = jnp.where(up > along, 0.5 * math.pi - value, value)
-    value = jnp.where(x <= -TINY, math.pi - value, value)
-    return jnp.where(y < 0, -value, value)
+    value = _where(is_wide, value + 0.25 * math.pi, value)
+    value = _where(up > along, 0.5 * math.pi - value, value)
+    value = _where(x <= -TINY, math.pi - value, value)
+    return _where(y < 0, -value, value)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -472,7 +485,7 @@ def _mills(x: Array) -> Array:
     """
     z = reciprocal(jnp.maximum(x, 2.0))
     far = z * _horner(z * z - 0.125, MILLS_FAR)
-    return jnp.where(x < 2, _horner(jnp.minimum(x, 2.0) - 1, MILLS), far)
+    return _where(x < 2, _horner(jnp.minimum(x, 2.0) - 1, MILLS), far)
 
 
 def _density(x: Array) -> Array:
@@ -482,15 +495,15 @@ def _density(x: Array) -> Array:
     to 2 units of it. So r is to 0.4 u instead of u/4, and :func:`exp`'s 1.6 units become 1.8.
     """
     high = _float(_bits(x) & ~0xFFF)
-    p, n = _reduced(-0.5 * (high * high), -0.5 * ((x - high) * (x + high)))
-    return _scaled(1 + p, n)
+    p, n = _reduce(-0.5 * (high * high), -0.5 * ((x - high) * (x + high)))
+    return _scale(1 + p, n)
 
 
 def _tail(size: Array) -> tuple[Array, Array]:
     """Returns Phi(-x), and Phi(-x) e^(x^2/2), for x >= 0; the first is 0 where it is below 2^-126."""
     scaled = _mills(size) * (1 / math.sqrt(2 * math.pi))
     tail = _density(jnp.minimum(size, 13.0)) * scaled
-    return jnp.where((tail < TINY) | (size > 13), 0.0, tail), scaled
+    return _where((tail < TINY) | (size > 13), 0.0, tail), scaled
 
 
 @of_float32
@@ -503,7 +516,7 @@ def normal_tail(x: Array) -> Array:
     It is 0 for x > 12.97, where the truth is below 2^-126, 1 at -inf, NaN at NaN.
     """
     tail, _ = _tail(jnp.abs(x))
-    return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, 1 - tail, tail))
+    return _where(jnp.isnan(x), x, _where(x < 0, 1 - tail, tail))
 
 
 @of_float32
@@ -520,9 +533,9 @@ def log_normal_tail(x: Array) -> Array:
     size = jnp.abs(x)
     tail, scaled = _tail(size)
     # One logarithm serves both signs: of 1 - Phi(x), and of Phi(-x) e^(x^2/2).
-    m, e = _parts(jnp.where(x < 0, 1 - tail, scaled))
-    found = _log_of(jnp.where((x < 0) & (e == 0), -tail, m - 1), e)
-    return jnp.where(jnp.isnan(x), x, jnp.where(x < 0, found, found - 0.5 * size * size))
+    m, e = _parts(_where(x < 0, 1 - tail, scaled))
+    found = _log_of(_where((x < 0) & (e == 0), -tail, m - 1), e)
+    return _where(jnp.isnan(x), x, _where(x < 0, found, found - 0.5 * size * size))
 
 
 WIDEST = 0.125
@@ -556,8 +569,8 @@ def normal_mass(middle: Array, half: Array) -> Array:
     mean = inner[0] + square * (inner[1] + square * (inner[2] + square * inner[3]))
     # In this order no part is below 2^-126 where the whole is not.
     mass = (_density(size) * (2 / math.sqrt(2 * math.pi))) * (half * mean)
-    mass = jnp.where((mass < TINY) | (jnp.abs(middle) > 13), 0.0, mass)
-    return jnp.where((half >= 0) & (half <= WIDEST) & ~jnp.isnan(middle), mass, jnp.nan)
+    mass = _where((mass < TINY) | (jnp.abs(middle) > 13), 0.0, mass)
+    return _where((half >= 0) & (half <= WIDEST) & ~jnp.isnan(middle), mass, jnp.nan)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -588,7 +601,7 @@ def _spread(*ends: tuple[float, float], signs: tuple[int, ...] = (1,)) -> tuple[
 
 
 @functools.cache
-def _assumed() -> dict[str, Assumption]:
+def _assumptions() -> dict[str, Assumption]:
     both, truths = (1, -1), {name: assumption.truth for name, assumption in elementary.ASSUMED.items()}
     exp_ends, log_ends, near_one = (1e-6, 1.0), (1e-37, 3e38), (0.5, 1.9)
     upper_tail = _spread((1e-3, 1.9), (2.1, 12.0))
@@ -656,7 +669,7 @@ def _by_all(x: Array, y: Array, arguments: dict[str, Array]) -> tuple[dict[str, 
         operations[f"{name}, constant"] = OPERATIONS[name](*constants)
     functions = {}
     # Each function of numbers that are not known when it is compiled, and of the same as constants.
-    for name, assumption in _assumed().items():
+    for name, assumption in _assumptions().items():
         functions[name] = assumption.function(arguments[name])
         functions[f"{name}, constant"] = assumption.function(jnp.asarray(assumption.arguments, jnp.float32))
     return operations, functions
@@ -665,7 +678,7 @@ def _by_all(x: Array, y: Array, arguments: dict[str, Array]) -> tuple[dict[str, 
 def compute(by: By = By.XLA) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Returns the results of the device in use for operations and for functions, by a program compiled for this."""
     x, y = np.array(OPERANDS, np.float32).T
-    arguments = {name: np.array(assumption.arguments, np.float32) for name, assumption in _assumed().items()}
+    arguments = {name: np.array(assumption.arguments, np.float32) for name, assumption in _assumptions().items()}
     with (
         jax.transfer_guard("allow"),
         jax.numpy_dtype_promotion("standard"),
@@ -699,7 +712,7 @@ def failures(operations: dict[str, np.ndarray], functions: dict[str, np.ndarray]
     # Functions: the worst argument of each is compared with the units that it is allowed.
     with localcontext(Context(prec=elementary.DIGITS + 20, Emin=-999999, Emax=999999)):
         for name, values in functions.items():
-            assumption, worst, at = _assumed()[name.partition(",")[0]], 0.0, 0.0
+            assumption, worst, at = _assumptions()[name.partition(",")[0]], 0.0, 0.0
             for argument, value in zip(assumption.arguments, values, strict=True):
                 truth = assumption.truth(Decimal(argument))
                 off = abs(float(Decimal(float(value)) / truth - 1)) / UNIT if np.isfinite(value) else math.inf

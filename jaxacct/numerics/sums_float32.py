@@ -77,7 +77,7 @@ SLACK = 1 + 2.0**-12
 """A factor over the rounding of a computed bound, some 100 u: it can break a bound if it is below that."""
 
 
-def _flushed(masses: Array) -> Array:
+def _flushes(masses: Array) -> Array:
     """Returns what flushes may take from a sum: of each term, its factor of the mass, and each of the additions."""
     return TINY * (4.0 * masses.shape[-1] + 2.0 * total(masses))
 
@@ -102,7 +102,7 @@ def moment_remainder(masses: Array, places: Array, orders: Array) -> Sum:
     terms = masses[..., None, :] * exp_remainder(a)
     units = 9 + jnp.maximum(a, 0.0) + units_of_total(masses.shape[-1])
     value, error = total(jnp.stack([terms, terms * units]))
-    return Sum(value, SLACK * UNIT * error + _flushed(masses)[..., None])
+    return Sum(value, SLACK * UNIT * error + _flushes(masses)[..., None])
 
 
 def transform_remainder(masses: Array, places: Array, frequencies: Array, tile: int = 16) -> Transform:
@@ -138,5 +138,5 @@ def transform_remainder(masses: Array, places: Array, frequencies: Array, tile: 
     w = jnp.abs(frequencies)
     units = 10 + units_of_total(masses.shape[-1])
     of_terms = jnp.minimum(0.5 * w * (w * square), 2 * w * size)
-    error = SLACK * UNIT * units * of_terms + _flushed(masses)[..., None]
-    return Transform(real, imaginary, jnp.where(jnp.isnan(real + imaginary), jnp.inf, error))
+    error = SLACK * UNIT * units * of_terms + _flushes(masses)[..., None]
+    return Transform(real, imaginary, jnp.where(jnp.isnan(real + imaginary), jnp.full_like(error, jnp.inf), error))

@@ -6,6 +6,7 @@ References are NumPy's and SciPy's in float64, whose errors are 10^-8 of a unit 
 import functools
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -203,7 +204,7 @@ def test_the_ends_are_as_stated(name):
 
 BY_NAME = {name: getattr(elementary, name) for name in BOUNDS if hasattr(elementary, name)} | {
     "cos_and_sin_remainders": elementary.cos_and_sin_remainders,
-    "angle": lambda x: elementary.angle(x, x[::-1]),
+    "angle": lambda x: elementary.angle(x, 1 - x),
     "next_up": elementary.next_up,
 }
 
@@ -229,10 +230,28 @@ def test_bits_are_the_same_however_a_function_is_called(name):
     # As one of the results of a program that goes on with it, by a product, a sum and a logarithm.
     within = jax.jit(lambda x: (function(x), jax.tree.map(lambda r: elementary.log(r * x + r).sum(), function(x))))
     assert np.array_equal(expected, bits_of(within(x)[0]))
-    if name != "angle":
-        assert np.array_equal(expected, bits_of(jax.vmap(function)(rows)))
-        scanned = jax.lax.scan(lambda carry, row: (carry, function(row)), 0, rows)[1]
-        assert np.array_equal(expected, bits_of(scanned))
+    assert np.array_equal(expected, bits_of(jax.vmap(function)(rows)))
+    scanned = jax.lax.scan(lambda carry, row: (carry, function(row)), 0, rows)[1]
+    assert np.array_equal(expected, bits_of(scanned))
+
+
+PLAIN = {
+    *("add", "subtract", "multiply", "negate", "abs", "floor", "minimum", "maximum", "compare", "select", "convert"),
+    *("bitcast_convert", "and", "or", "not", "shift_left", "shift_right_arithmetic", "constant", "broadcast_in_dim"),
+}
+"""Operations that a device is taken to compute exactly, or rounded to nearest."""
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "cuda"])
+@pytest.mark.parametrize("name", [*BY_NAME, "normal_mass"])
+def test_programs_hold_plain_operations_alone(name, platform):
+    """No other is asked of a device, in whatever way JAX lowers for it, and no number of 64 bits."""
+    function, x = BY_NAME.get(name, lambda x: elementary.normal_mass(x, x)), np.ones(4, np.float32)
+    with jax.enable_x64(True):
+        text = jax.jit(function).trace(x).lower(lowering_platforms=(platform,)).as_text()
+    assert set(re.findall(r"= stablehlo\.(\w+)", text)) <= PLAIN
+    assert not re.search(r"[fi]64>", text)
+    assert text.count(" = ") <= 460
 
 
 def test_other_types_and_derivatives_are_refused():

@@ -126,10 +126,8 @@ def larger(a, b):
 
 
 JNP = types.SimpleNamespace(
-    where=choose,
     minimum=smaller,
     maximum=larger,
-    clip=lambda x, low, high: smaller(larger(x, low), high),
     floor=lambda x: Rounded.of(np.floor(x.value)),
     abs=abs,
     isnan=lambda x: np.isnan(x.value),
@@ -174,7 +172,9 @@ def traced(monkeypatch):
     """The module's functions, of numbers that carry bounds."""
     replaced = {
         "jnp": JNP,
-        "_scaled": scaled,
+        "_where": choose,
+        "_clip": lambda x, low, high: smaller(larger(x, low), high),
+        "_scale": scaled,
         "_parts": parts,
         "reciprocal": reciprocal,
         "power_of_two": lambda n: Rounded.of(np.ldexp(1.0, np.asarray(n))),

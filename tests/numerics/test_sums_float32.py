@@ -1,6 +1,7 @@
 """Sums over atoms in float32: their bounds as inequalities, and what the bounds are narrow enough to show."""
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -117,3 +118,14 @@ def test_moments_are_within_their_errors(seed):
     with_linear = np.asarray(sums.total(masses[:, None] * jnp.expm1(orders[..., None] * places[:, None])), np.float64)
     with_linear = with_linear - t * (p * x).sum(-1, keepdims=True)
     assert (np.abs(with_linear - truth) > error).any()
+
+
+def test_programs_hold_no_other_types_or_functions():
+    """In a scope of float64, too, and lowered for a device without: matrix products would be of bfloat16 there."""
+    x, w = np.ones(100, np.float32), np.ones(32, np.float32)
+    functions = sums.total, lambda x: sums.transform_remainder(x, x, w), lambda x: sums.moment_remainder(x, x, w)
+    for function in functions:
+        with jax.enable_x64(True):
+            text = jax.jit(function).trace(x).lower(lowering_platforms=("tpu",)).as_text()
+        assert "f64" not in text
+        assert not re.search(r"stablehlo\.(divide|sqrt|rsqrt|exponential|log|sine|cosine|dot|power)", text)
