@@ -20,6 +20,7 @@ import pytest
 from scipy.special import log_ndtr, ndtr
 
 from jaxacct.numerics import elementary_float32 as elementary
+from jaxacct.numerics.arithmetic import UnsoundBackendError
 from jaxacct.numerics.elementary_float32 import LARGEST, TINY, UNIT
 from tests.helpers.thorough import draws
 
@@ -364,6 +365,29 @@ def test_this_backend_is_as_assumed():
     for name, values in operations.items():
         wrong = values + np.float32(2.0**-20)
         assert [line.split(" at ")[0] for line in elementary.failures({name: wrong}, {})] == [name]
+
+
+def test_a_device_is_checked_once_and_refused_where_it_fails(monkeypatch):
+    monkeypatch.setattr(elementary, "_sound", set())
+    table = elementary._assumptions()
+    few = {"log": table["log"]}
+    monkeypatch.setattr(elementary, "_assumptions", lambda: few)
+
+    def use(x):
+        elementary.check()  # within a trace, too
+        return x + 1
+
+    with jax.enable_x64(True):
+        assert jax.jit(use)(1.0) == 2
+    assert len(elementary._sound) == 1
+    few["log"] = table["log"]._replace(function=lambda x: elementary.log(x) * np.float32(1 + 2.0**-20))
+    elementary.check()  # not asked again
+    elementary._sound.clear()
+    with pytest.raises(
+        UnsoundBackendError, match=r"float32 as the certificates assume: log at .* units of roundoff off"
+    ):
+        elementary.check()
+    assert not elementary._sound
 
 
 CHECKED = """
