@@ -52,6 +52,44 @@ TINY = 2.0**-126
 LARGEST = float(np.finfo(np.float32).max)
 """Largest finite float32."""
 
+
+class Units(NamedTuple):
+    """Bounds on the errors of the functions here, in units of roundoff. Smaller ones would break bounds.
+
+    Attributes:
+        exp: of itself, and so the next ones.
+        expm1: units of e^x - 1.
+        exp_remainder: units of e^x - 1 - x.
+        log: units of log x.
+        log1p: units of log(1 + x).
+        reciprocal: units of 1/x.
+        square_root: units of the square root.
+        cos_less_one: units of min(x^2/2, 2) up to |x| = 2^17, of min(x^2/2, 2|x|) for all x.
+        sin_less_argument: units of sin x - x.
+        angle: units of the angle.
+        normal_tail: units of Phi(-x).
+        log_normal_tail: units of log Phi(-x).
+        normal_mass: units of a cell's mass.
+    """
+
+    exp: float = 2.0
+    expm1: float = 5.0
+    exp_remainder: float = 6.0
+    log: float = 2.5
+    log1p: float = 3.0
+    reciprocal: float = 2.1
+    square_root: float = 1.7
+    cos_less_one: float = 7.0
+    sin_less_argument: float = 6.0
+    angle: float = 8.0
+    normal_tail: float = 10.0
+    log_normal_tail: float = 18.0
+    normal_mass: float = 10.0
+
+
+UNITS = Units()
+"""The bounds, derived in the functions' docstrings."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # ----------------------------------------------------------------------------------------------------
@@ -606,37 +644,47 @@ def _assumptions() -> dict[str, Assumption]:
     exp_ends, log_ends, near_one = (1e-6, 1.0), (1e-37, 3e38), (0.5, 1.9)
     upper_tail = _spread((1e-3, 1.9), (2.1, 12.0))
     return {
-        "exp": Assumption(exp, Decimal.exp, _spread(exp_ends, (1.0, 87.0), signs=both), 2.0),
-        "expm1": Assumption(expm1, truths["expm1"], _spread(exp_ends, (1.0, 80.0), signs=both), 5.0),
+        "exp": Assumption(exp, Decimal.exp, _spread(exp_ends, (1.0, 87.0), signs=both), UNITS.exp),
+        "expm1": Assumption(expm1, truths["expm1"], _spread(exp_ends, (1.0, 80.0), signs=both), UNITS.expm1),
         "exp_remainder": Assumption(
-            exp_remainder, lambda x: x.exp() - 1 - x, _spread(exp_ends, (1.0, 80.0), signs=both), 6.0
+            exp_remainder,
+            lambda x: x.exp() - 1 - x,
+            _spread(exp_ends, (1.0, 80.0), signs=both),
+            UNITS.exp_remainder,
         ),
-        "log": Assumption(log, Decimal.ln, (*_spread(log_ends, near_one), 1 - UNIT, 1 + 2 * UNIT), 2.5),
+        "log": Assumption(log, Decimal.ln, (*_spread(log_ends, near_one), 1 - UNIT, 1 + 2 * UNIT), UNITS.log),
         "log1p": Assumption(
-            log1p, truths["log1p"], _spread((1e-30, 1e-9), (1e-6, 0.9), signs=both) + _spread((1.0, 3e38)), 3.0
+            log1p,
+            truths["log1p"],
+            _spread((1e-30, 1e-9), (1e-6, 0.9), signs=both) + _spread((1.0, 3e38)),
+            UNITS.log1p,
         ),
-        "reciprocal": Assumption(reciprocal, lambda x: 1 / x, _spread((1e-37, 8e37), near_one, signs=both), 2.1),
-        "square_root": Assumption(square_root, Decimal.sqrt, _spread(log_ends, near_one), 1.7),
+        "reciprocal": Assumption(
+            reciprocal, lambda x: 1 / x, _spread((1e-37, 8e37), near_one, signs=both), UNITS.reciprocal
+        ),
+        "square_root": Assumption(square_root, Decimal.sqrt, _spread(log_ends, near_one), UNITS.square_root),
         "cos x - 1": Assumption(
             lambda x: cos_and_sin_remainders(x)[0],
             lambda x: truths["cos"](x) - 1,
             _spread((1e-6, 1.0), (1.0, 5.0)),
-            7.0,
+            UNITS.cos_less_one,
         ),
         "sin x - x": Assumption(
             lambda x: cos_and_sin_remainders(x)[1],
             lambda x: truths["sin"](x) - x,
             _spread((1e-6, 1.0), (1.0, 9.0)),
-            6.0,
+            UNITS.sin_less_argument,
         ),
         "angle": Assumption(
             lambda x: angle(x, jnp.ones_like(x)),
             lambda x: Decimal(math.atan(x)),
             _spread((1e-6, 0.4), (0.41, 2.5), (3.0, 1e6), signs=both),
-            8.0,
+            UNITS.angle,
         ),
-        "normal_tail": Assumption(normal_tail, lambda x: truths["ndtr"](-x), upper_tail, 10.0),
-        "log_normal_tail": Assumption(log_normal_tail, lambda x: truths["ndtr"](-x).ln(), upper_tail, 18.0),
+        "normal_tail": Assumption(normal_tail, lambda x: truths["ndtr"](-x), upper_tail, UNITS.normal_tail),
+        "log_normal_tail": Assumption(
+            log_normal_tail, lambda x: truths["ndtr"](-x).ln(), upper_tail, UNITS.log_normal_tail
+        ),
     }
 
 

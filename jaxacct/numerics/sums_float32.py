@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxacct.numerics.elementary_float32 import TINY, UNIT, cos_and_sin_remainders, exp_remainder, of_float32
+from jaxacct.numerics.elementary_float32 import TINY, UNIT, UNITS, cos_and_sin_remainders, exp_remainder, of_float32
 
 
 def _sides(count: int) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ def moment_remainder(masses: Array, places: Array, orders: Array) -> Sum:
     """
     a = orders[..., :, None] * places[..., None, :]
     terms = masses[..., None, :] * exp_remainder(a)
-    units = 9 + jnp.maximum(a, 0.0) + units_of_total(masses.shape[-1])
+    units = UNITS.exp_remainder + 3 + jnp.maximum(a, 0.0) + units_of_total(masses.shape[-1])
     value, error = total(jnp.stack([terms, terms * units]))
     return Sum(value, SLACK * UNIT * error + _flushes(masses)[..., None])
 
@@ -136,7 +136,7 @@ def transform_remainder(masses: Array, places: Array, frequencies: Array, tile: 
     real, imaginary = (jnp.moveaxis(part, 0, -2).reshape(frequencies.shape) for part in parts)
     square, size = total(jnp.stack([masses * places * places, masses * jnp.abs(places)]))[..., None]
     w = jnp.abs(frequencies)
-    units = 10 + units_of_total(masses.shape[-1])
+    units = UNITS.cos_less_one + 3 + units_of_total(masses.shape[-1])
     of_terms = jnp.minimum(0.5 * w * (w * square), 2 * w * size)
     error = SLACK * UNIT * units * of_terms + _flushes(masses)[..., None]
     return Transform(real, imaginary, jnp.where(jnp.isnan(real + imaginary), jnp.full_like(error, jnp.inf), error))

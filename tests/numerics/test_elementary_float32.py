@@ -21,7 +21,7 @@ from scipy.special import log_ndtr, ndtr
 
 from jaxacct.numerics import elementary_float32 as elementary
 from jaxacct.numerics.arithmetic import UnsoundBackendError
-from jaxacct.numerics.elementary_float32 import LARGEST, TINY, UNIT
+from jaxacct.numerics.elementary_float32 import LARGEST, TINY, UNIT, UNITS
 from tests.helpers.thorough import draws
 
 CHUNK = 2**20
@@ -64,23 +64,23 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "exp": Bound(elementary.exp, np.exp, 2.0),
-    "expm1": Bound(elementary.expm1, np.expm1, 5.0),
-    "exp_remainder": Bound(elementary.exp_remainder, less_than_two_terms, 6.0),
-    "log": Bound(elementary.log, np.log, 2.5),
-    "log1p": Bound(elementary.log1p, np.log1p, 3.0),
-    "reciprocal": Bound(elementary.reciprocal, np.reciprocal, 2.1),
-    "square_root": Bound(elementary.square_root, np.sqrt, 1.7),
+    "exp": Bound(elementary.exp, np.exp, UNITS.exp),
+    "expm1": Bound(elementary.expm1, np.expm1, UNITS.expm1),
+    "exp_remainder": Bound(elementary.exp_remainder, less_than_two_terms, UNITS.exp_remainder),
+    "log": Bound(elementary.log, np.log, UNITS.log),
+    "log1p": Bound(elementary.log1p, np.log1p, UNITS.log1p),
+    "reciprocal": Bound(elementary.reciprocal, np.reciprocal, UNITS.reciprocal),
+    "square_root": Bound(elementary.square_root, np.sqrt, UNITS.square_root),
     "cos": Bound(
         lambda x: elementary.cos_and_sin_remainders(x)[0],
         lambda x: -2 * np.sin(0.5 * x) ** 2,
-        7.0,
+        UNITS.cos_less_one,
         # 7 units of 4/7 |x| are 2 units of 2 |x|.
         lambda x, _: np.minimum(0.5 * x * x, np.where(np.abs(x) <= 2**17, 2.0, 4 / 7 * np.abs(x))),
     ),
-    "sin": Bound(lambda x: elementary.cos_and_sin_remainders(x)[1], sin_less, 6.0),
-    "normal_tail": Bound(elementary.normal_tail, lambda x: ndtr(-x), 10.0),
-    "log_normal_tail": Bound(elementary.log_normal_tail, lambda x: log_ndtr(-x), 18.0),
+    "sin": Bound(lambda x: elementary.cos_and_sin_remainders(x)[1], sin_less, UNITS.sin_less_argument),
+    "normal_tail": Bound(elementary.normal_tail, lambda x: ndtr(-x), UNITS.normal_tail),
+    "log_normal_tail": Bound(elementary.log_normal_tail, lambda x: log_ndtr(-x), UNITS.log_normal_tail),
 }
 
 
@@ -155,6 +155,12 @@ def test_a_bound_that_is_too_small_is_seen():
             assert excess(bound, x, values)[i] > bound.units
 
 
+def test_docstrings_state_the_bounds_that_callers_use():
+    for name, units in UNITS._asdict().items():
+        function = getattr(elementary, name, elementary.cos_and_sin_remainders)
+        assert f"{units:g} units" in " ".join(function.__doc__.split())
+
+
 NAN, INF, SMALL = math.nan, math.inf, 2.0**-140
 
 # Arguments, and what a function has to be there: 0, -0, a subnormal of either sign, inf, -inf, NaN, and others.
@@ -205,7 +211,7 @@ def test_the_ends_are_as_stated(name):
 
 BY_NAME = {name: getattr(elementary, name) for name in BOUNDS if hasattr(elementary, name)} | {
     "cos_and_sin_remainders": elementary.cos_and_sin_remainders,
-    "angle": lambda x: elementary.angle(x, 1 - x),
+    "angle": lambda x: elementary.angle(x, x * np.float32(-0.75)),
     "next_up": elementary.next_up,
 }
 
@@ -301,7 +307,7 @@ def test_angles_are_within_their_bound():
     found, truth = np.asarray(elementary.angle(y, x), np.float64), np.arctan2(y.astype(np.float64), x)
     error = np.abs(found - truth)
     units = np.where(error <= 1.0001 * TINY, 0.0, error / (np.maximum(np.abs(truth), TINY) * UNIT))
-    assert units.max() <= 8
+    assert units.max() <= UNITS.angle
     assert elementary.angle(np.float32([0, -0.0]), np.float32([0, -1])).tolist() == [0, np.float32(math.pi)]
 
 
@@ -317,7 +323,7 @@ def test_masses_of_cells_are_within_their_bound():
     truth *= d / math.sqrt(2 * math.pi)
     error = np.abs(np.asarray(elementary.normal_mass(middle, half), np.float64) - truth)
     units = np.where(error <= 1.0001 * TINY, 0.0, error / (truth * UNIT))
-    assert units.max() <= 10
+    assert units.max() <= UNITS.normal_mass
     ends = elementary.normal_mass(np.float32([0, 0, 0, 0, 20, NAN]), np.float32([0, 0.126, -0.1, NAN, 0.1, 0.1]))
     assert np.array_equal(ends, [0, NAN, NAN, NAN, 0, NAN], equal_nan=True)
 

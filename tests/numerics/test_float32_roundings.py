@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jaxacct.numerics import elementary_float32 as elementary
-from jaxacct.numerics.elementary_float32 import TINY, UNIT
+from jaxacct.numerics.elementary_float32 import TINY, UNIT, UNITS
 from tests.helpers.thorough import draws
 from tests.numerics.test_elementary_float32 import BOUNDS, some_arguments
 
@@ -265,10 +265,10 @@ def test_bounds_of_angles_and_cells_hold_however_a_device_rounds(traced):
     half[: count // 4] = 0.125
     found = elementary.angle.__wrapped__(Rounded.of(y), Rounded.of(x))
     truth = np.arctan2(y, x)
-    assert np.max((np.abs(found.exact - truth) + found.off) / np.abs(truth)) <= 8 * UNIT
+    assert np.max((np.abs(found.exact - truth) + found.off) / np.abs(truth)) <= UNITS.angle * UNIT
     middle = np.clip(middle, -12, 12)
     nodes, weights = np.polynomial.legendre.leggauss(14)
     truth = sum(w * np.exp(-0.5 * (middle + half * z) ** 2) for z, w in zip(nodes, weights, strict=True))
     truth *= half / math.sqrt(2 * math.pi)
     found = elementary.normal_mass.__wrapped__(Rounded.of(middle), Rounded.of(half))
-    assert np.max((np.abs(found.exact - truth) + found.off) / truth) <= 10 * UNIT
+    assert np.max((np.abs(found.exact - truth) + found.off) / truth) <= UNITS.normal_mass * UNIT
