@@ -20,8 +20,9 @@ by the rounded 1/3, of ``(x / y) / z`` the quotient ``x / (y z)``, and of ``1 / 
 and a bound that counts both holds. No step relies on a product's rounding; products that have to be exact (by a few
 digits, by a power of two) are exact either way. XLA folds constants through chains of additions: ``(1 + x) - 1`` is x,
 and ``x - ((1 + x) - 1)`` is 0. So nothing here subtracts a constant from a sum with another one; where the digits of
-1 + x are needed they are read as bits, which no compiler sees through. So a function gives the same bits whether it is
-called, jitted or mapped, but not the same bits with contraction and without.
+1 + x are needed they are read as bits, which no compiler sees through. A caller's operations that made x are kept apart
+by a clip, a comparison or bits: in ``1 + x`` those of ``x = y - 1`` would be undone. So a function gives the same bits
+whether it is called, jitted or mapped, and whatever made its argument, but not with contraction and without.
 
 *Derivatives.* The bits have none; to differentiate a function here raises TypeError. Callers have closed forms.
 """
@@ -146,6 +147,15 @@ def _where(condition: Array, a: Array | float, b: Array | float) -> Array:
 
 def _clip(x: Array, low: float, high: float) -> Array:
     return jnp.minimum(jnp.maximum(x, low), high)
+
+
+def _settle(x: Array) -> Array:
+    """Returns x, clipped to the finite numbers: for a compiler x is then one number, rounded once.
+
+    Where a caller's x is y - 1, XLA makes y of 1 + x; where it is a product, one sum would meet it unrounded, and
+    another rounded.
+    """
+    return _clip(x, -LARGEST, LARGEST)
 
 
 def power_of_two(exponent: Array) -> Array:
@@ -283,9 +293,10 @@ def exp_remainder(x: Array) -> Array:
 
     It is inf for x > 88.72283 and at -inf, 0 where |x| < 2^-63, NaN at NaN.
     """
-    near = x * x * _horner(_clip(x, -1.0, 1.5), REMAINDER)
-    far = exp(x) - (1 + x)
-    value = _where((x >= -1) & (x <= 1.5), near, _where(x > HIGHEST, jnp.inf, far))
+    known = _settle(x)
+    near = known * known * _horner(_clip(x, -1.0, 1.5), REMAINDER)
+    far = exp(x) - (1 + known)
+    value = _where((x >= -1) & (x <= 1.5), near, _where((x > HIGHEST) | (x < -LARGEST), jnp.inf, far))
     return _where(jnp.isnan(x), x, value)
 
 
@@ -344,13 +355,14 @@ def log1p(x: Array) -> Array:
 
     It is -inf at -1, NaN below and at NaN, x at 0 and at subnormals (or 0), inf at inf.
     """
-    y = 1 + x
+    known = _settle(x)
+    y = 1 + known
     m, e = _parts(y)
     # What y has lost, times 2^-e: exact. From 2^24 on it is less than u log y, and below 0 there is none.
     scale = power_of_two(-jnp.minimum(e, 24))
     f = m - 1
-    lost = _where((e < 24) & (e != 0), x * scale - (m - scale), 0.0)
-    value = _where(x > LARGEST, x, _log_of(_where(e == 0, x, f), e, lost * (1 - f * (1 - f))))
+    lost = _where((e < 24) & (e != 0), known * scale - (m - scale), 0.0)
+    value = _where(x > LARGEST, x, _log_of(_where(e == 0, known, f), e, lost * (1 - f * (1 - f))))
     return _with_ends(x, y, value)
 
 
@@ -456,6 +468,7 @@ def cos_and_sin_remainders(x: Array) -> tuple[Array, Array]:
 
     They are 0 and 0 (or, for sin x - x, nothing below 2^-126) where x^2 or x^3 are below 2^-126; NaN at inf and NaN.
     """
+    is_infinite, x = jnp.abs(x) > LARGEST, _settle(x)
     n = jnp.floor(x * (1 / math.pi) + 0.5)
     r = ((x - n * PI[0]) - n * PI[1]) - n * PI[2]
     h = 0.5 * _clip(r, -1.6, 1.6)
@@ -467,7 +480,7 @@ def cos_and_sin_remainders(x: Array) -> tuple[Array, Array]:
     square = x * x
     near = x * square * _horner(jnp.minimum(square, 4.0), SIN_LESS)
     sine = _where(jnp.abs(x) < 2, near, _where(is_odd, -far, far) - x)
-    return -2 * one * one, sine
+    return _where(is_infinite, jnp.nan, -2 * one * one), _where(is_infinite, jnp.nan, sine)
 
 
 @of_float32
@@ -546,7 +559,7 @@ def _tail(size: Array) -> tuple[Array, Array]:
 
 @of_float32
 def normal_tail(x: Array) -> Array:
-    """Returns Phi(-x), the mass of a standard normal law above x, to 10 units; the largest seen is 4.6.
+    """Returns Phi(-x), the mass of a standard normal law above x, to 10 units; the largest seen is 4.7.
 
     The density is to 2 units, Mills' ratio to 5 (4 below 2), the constant to 0.5, and two products round: 9.5. Below 0
     the difference from 1 rounds, too, and is at least as large as what it is taken from.
@@ -573,7 +586,10 @@ def log_normal_tail(x: Array) -> Array:
     # One logarithm serves both signs: of 1 - Phi(x), and of Phi(-x) e^(x^2/2).
     m, e = _parts(_where(x < 0, 1 - tail, scaled))
     found = _log_of(_where((x < 0) & (e == 0), -tail, m - 1), e)
-    return _where(jnp.isnan(x), x, _where(x < 0, found, found - 0.5 * size * size))
+    # Behind a minimum the product rounds for itself, however the difference is compiled.
+    half_square = jnp.minimum(0.5 * size * size, LARGEST)
+    above = _where(half_square >= LARGEST, -jnp.inf, found - half_square)
+    return _where(jnp.isnan(x), x, _where(x < 0, found, above))
 
 
 WIDEST = 0.125

@@ -242,6 +242,29 @@ def test_bits_are_the_same_however_a_function_is_called(name):
     assert np.array_equal(expected, bits_of(scanned))
 
 
+MADE = {
+    "scaled": lambda y: y * np.float32(0.3),
+    "divided": lambda y: y / 3,
+    "above one": lambda y: 1 + y,
+    "below one": lambda y: 1 - y,
+    "less one": lambda y: y - 1,
+    "squared": lambda y: y * y,
+}
+
+
+@pytest.mark.parametrize("name", [name for name in BY_NAME if name != "angle"])
+def test_what_made_an_argument_changes_no_bit(name):
+    """A compiler that sees both knows constants and products of one that it could fold into the other."""
+    rng = np.random.default_rng(4)
+    parts = rng.uniform(-3, 3, 4096), rng.normal(size=4096) * 1e-3, rng.uniform(-90, 90, 4096)
+    y = np.concatenate(parts).astype(np.float32)
+    function = BY_NAME[name]
+    made = jax.jit(lambda y: [function(make(y)) for make in MADE.values()])(y)
+    for make, found in zip(MADE.values(), made, strict=True):
+        x = np.asarray(jax.jit(make)(y))
+        assert np.array_equal(bits_of(found), bits_of(function(x)))
+
+
 PLAIN = {
     *("add", "subtract", "multiply", "negate", "abs", "floor", "minimum", "maximum", "compare", "select", "convert"),
     *("bitcast_convert", "and", "or", "not", "shift_left", "shift_right_arithmetic", "constant", "broadcast_in_dim"),
