@@ -63,7 +63,7 @@ class Setting(NamedTuple):
     family: str
     mechanism: Description
     steps: Any
-    relation: str
+    relation: Any
     verb: str
     at: Any
     """What is given: a delta, an epsilon, a list of them, false-positive rates, a budget [epsilon, delta], or null."""
@@ -555,7 +555,7 @@ class Ask(NamedTuple):
     """A question to the first compositions of a family."""
 
     verb: str
-    count: int
+    most: int
     options: Mapping[str, Any] = MappingProxyType({})
     at: Any = None
     """What is given; None: the composition's own delta or epsilon."""
@@ -574,32 +574,34 @@ ENDS = scan(
 )  # fmt: skip
 """The pure epsilon, the total variation, and the mass of infinite losses."""
 OF_EXACT = scan(
-    ("epsilon", 40), ("delta", 40), ("saddlepoint.epsilon", 24), ("saddlepoint.delta", 24), ("rdp.epsilon", 10),
-    ("rdp.delta", 6), ("prv.epsilon", 20, SIZE), ("prv.delta", 20, SIZE),
-) + ENDS  # fmt: skip
+    ("epsilon", 48), ("delta", 40), ("saddlepoint.epsilon", 24), ("saddlepoint.delta", 24), ("rdp.epsilon", 12),
+    ("rdp.delta", 8), ("saddlepoint.delta", 1, {}, 0.0), ("saddlepoint.epsilon", 1, {}, 0.0),
+    ("prv.epsilon", 24, SIZE),
+) + ENDS + scan(("prv.delta", 20, SIZE))  # fmt: skip
 OF_MESH = scan(
-    ("prv.epsilon", 32, SIZE), ("prv.delta", 28, SIZE), ("saddlepoint.epsilon", 6), ("saddlepoint.delta", 6),
-    ("rdp.epsilon", 10), ("rdp.delta", 6), ("epsilon", 8, SIZE), ("delta", 6, SIZE),
+    ("rdp.epsilon", 16), ("rdp.delta", 8), ("saddlepoint.epsilon", 8), ("saddlepoint.delta", 6),
+    ("prv.epsilon", 40, SIZE), ("epsilon", 16, SIZE), ("prv.delta", 32, SIZE), ("delta", 10, SIZE),
 ) + ENDS  # fmt: skip
 OF_CURVES = scan(
-    ("rdp.epsilon", 20), ("rdp.delta", 20), ("epsilon", 16), ("delta", 16), ("epsilon", 1, {}, 0.0),
+    ("rdp.epsilon", 24), ("rdp.delta", 20), ("epsilon", 20), ("delta", 20), ("epsilon", 1, {}, 0.0),
     ("delta", 1, {}, 0.0), ("curve.epsilons", 2),
 )  # fmt: skip
-OF_DEAR = scan(("prv.epsilon", 4, SIZE), ("rdp.epsilon", 4), ("epsilon", 2, SIZE), ("prv.delta", 3, SIZE))
-OF_OTHER = scan(("saddlepoint.epsilon", 8), ("saddlepoint.delta", 8), ("rdp.epsilon", 6), ("epsilon", 10, SIZE))
+OF_DEAR = scan(("rdp.epsilon", 4), ("prv.epsilon", 4, SIZE), ("epsilon", 3, SIZE), ("prv.delta", 3, SIZE))
+OF_OTHER = scan(("rdp.epsilon", 8), ("saddlepoint.epsilon", 8), ("saddlepoint.delta", 8), ("epsilon", 12, SIZE))
 """Of relations that are not a mechanism's first."""
 OF_SEVERAL = scan(
-    ("saddlepoint.epsilon", 10), ("saddlepoint.delta", 10), ("rdp.epsilon", 8), ("rdp.delta", 4),
-    ("epsilon", 24, SIZE), ("prv.epsilon", 8, SIZE),
+    ("rdp.epsilon", 10), ("rdp.delta", 4), ("saddlepoint.epsilon", 10), ("saddlepoint.delta", 10),
+    ("epsilon", 24, SIZE), ("prv.epsilon", 8, SIZE), ("delta", 12, SIZE),
 )  # fmt: skip
 
 
 def in_full(field: str) -> tuple[Ask, ...]:
     """Returns the questions that compile long programs, for laws that have a noise to change."""
     return scan(
-        ("traced.epsilon", 24), ("traced.delta", 12), ("prv.epsilon", 8), ("prv.delta", 8),
-        ("epsilon", 8), ("delta", 8), ("prv.epsilon", 4, {"tolerance": 1e-2}), ("epsilon", 4, {"tolerance": 1e-6}), ("curve.epsilons", 3),
-        ("tradeoff.advantage", 2), ("curve.deltas", 2), ("prv.curve", 3), ("tradeoff.curve", 2, {}, [0.05, 0.3]),
+        ("traced.epsilon", 24), ("traced.delta", 12), ("prv.epsilon", 8), ("prv.delta", 8), ("epsilon", 8),
+        ("delta", 8), ("prv.epsilon", 4, {"tolerance": 1e-2}), ("epsilon", 4, {"tolerance": 1e-6}),
+        ("curve.epsilons", 3), ("tradeoff.advantage", 2), ("curve.deltas", 2), ("prv.curve", 3),
+        ("tradeoff.curve", 2, {}, [0.05, 0.3]),
         ("gdp.certified_mu", 2), ("calibrate.scale", 3, {"field": field}), ("slope.epsilon", 3, {"field": field}),
     )  # fmt: skip
 
@@ -754,17 +756,17 @@ SEVERAL: dict[str, tuple[str, Callable[[Draw], tuple[Description, Any]], tuple[A
     "group of approximate": ("replace", group("ApproximateDP", 2), OF_OTHER),
     "corners": (
         "add_or_remove", corner,
-        scan(("epsilon", 64, SIZE), ("delta", 64, SIZE), ("saddlepoint.epsilon", 32), ("saddlepoint.delta", 32),
-             ("prv.epsilon", 16, SIZE), ("prv.delta", 16, SIZE), ("rdp.epsilon", 16)) + ENDS,
+        scan(("saddlepoint.epsilon", 48), ("saddlepoint.delta", 48), ("rdp.epsilon", 24), ("epsilon", 64, SIZE),
+             ("delta", 64, SIZE)) + ENDS,
     ),
     "edges": (
         "add_or_remove", free,
-        scan(("epsilon", 60, SIZE), ("delta", 60, SIZE), ("prv.epsilon", 40, SIZE), ("saddlepoint.epsilon", 40),
-             ("rdp.epsilon", 40), ("delta", 20, SIZE, 0.0), ("epsilon", 20, SIZE, 0.0), ("delta", 20, SIZE, "inf")),
+        scan(("rdp.epsilon", 60), ("saddlepoint.epsilon", 60), ("epsilon", 60, SIZE), ("epsilon", 30, SIZE, 0.0),
+             ("delta", 60, SIZE), ("delta", 30, SIZE, 0.0), ("delta", 30, SIZE, "inf"), ("prv.epsilon", 40, SIZE)),
     ),
     "small deltas": (
         "add_or_remove", once("PoissonSubsampledGaussian"),
-        scan(("epsilon", 30, SIZE, 1e-20), ("epsilon", 30, SIZE, 1e-40), ("saddlepoint.epsilon", 20, {}, 1e-80),
+        scan(("saddlepoint.epsilon", 30, {}, 1e-80), ("epsilon", 40, SIZE, 1e-20), ("epsilon", 40, SIZE, 1e-40),
              ("epsilon", 20, SIZE, 0.5), ("epsilon", 20, SIZE, 0.999)),
     ),
 }  # fmt: skip
@@ -788,7 +790,7 @@ def families() -> list[Family]:
         first, *others = relations_of(law)
         found.append(Family(f"{law}, {first}", first, once(law), asks))
         few = OF_CURVES[:4] if law in BY_CURVES else OF_DEAR if law in DEAR else OF_OTHER
-        few = tuple(ask._replace(count=max(ask.count // 4, 1)) for ask in few) if law in BY_CURVES else few
+        few = tuple(ask._replace(most=max(ask.most // 4, 1)) for ask in few) if law in BY_CURVES else few
         found += [Family(f"{law}, {relation}", relation, once(law), few) for relation in others]
     found += [Family(name, *several) for name, several in SEVERAL.items()]
     return sorted(found, key=_turn)
@@ -828,42 +830,57 @@ def asked_at(verb: str, given: Any, epsilon: float, delta: float) -> Any:
     return delta if verb in EPSILONS or verb == "slope.epsilon" else epsilon
 
 
-def freeze(family: Family, seconds: float) -> dict[str, Any]:
-    """Returns a family's settings and answers; what is not asked within so many CPU seconds is counted."""
-    seconds *= 2 if family.name.partition(", ")[0] in IN_FULL else 1
-    start, settings, answers, left_out = time.process_time(), [], [], 0
-    spent: dict[str, float] = {}
-    drawn = compositions(family, max(ask.count for ask in family.asks))
+def questions(family: Family) -> Iterable[tuple[bool, Ask, int]]:
+    """Yields a family's questions in their order: whether one is the first of its kind, it, and the composition."""
+    for ask in family.asks:
+        for index in range(ask.most):
+            yield index == 0, ask, index
+
+
+def freeze(family: Family, seconds: float, earlier: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Returns a family's settings and answers, after those of an earlier run.
+
+    After so many CPU seconds no further kind of question is begun, after four times as many none; how many are left out
+    is part of the result, and a later run goes on there.
+    """
+    start, left_out = time.process_time(), 0
+    settings: list[Any] = []
+    answers: list[Any] = []
+    spent: dict[str, float] = dict(earlier["seconds"]) if earlier else {}
+    drawn = compositions(family, max(ask.most for ask in family.asks))
     epsilons: dict[int, float] = {}
-    for ask, index in itertools.chain.from_iterable(
-        [(ask, index) for index in range(ask.count)] for ask in family.asks
-    ):
-        if time.process_time() - start > seconds:
+    # The answers of an earlier run are those to the first questions: what is left out is left out at the end.
+    for is_first, ask, index in questions(family):
+        so_far = time.process_time() - start
+        known = len(settings) < len(earlier["settings"]) if earlier else False
+        if left_out or (not known and so_far > (seconds if is_first else 4 * seconds)):
             left_out += 1
             continue
         mechanism, steps, delta = drawn[index]
-        if index not in epsilons:
-            draw = np.random.default_rng([SEED, zlib.crc32(family.name.encode()), index, 1])
-            epsilons[index] = log_uniform(draw, 0.01, 5)
-        at = asked_at(ask.verb, ask.at, epsilons[index], delta)
+        at = asked_at(ask.verb, ask.at, epsilons.get(index, _some_epsilon(family, index)), delta)
         setting = Setting(family.name, mechanism, steps, family.relation, ask.verb, at, dict(ask.options))
-        before = time.process_time()
-        found = answer(library, setting)
-        name = " ".join([ask.verb, *(f"{option}={value}" for option, value in ask.options.items())])
-        spent[name] = spent.get(name, 0.0) + time.process_time() - before
-        assert found is not None
-        settings.append(setting)
-        answers.append(found)
-        # The first epsilon is where deltas of the same composition are asked.
-        if ask.verb in EPSILONS and ask.at is None and not found.raised and 0 < found.upper[0] < 1e5:
-            draw = np.random.default_rng([SEED, zlib.crc32(family.name.encode()), index, 2])
-            epsilons[index] = float(f"{found.upper[0] * draw.uniform(0.4, 1.1):.4g}")
-    return {
-        "seconds": {name: round(each, 2) for name, each in spent.items()},
-        "left out": left_out,
-        "settings": [list(setting)[1:] for setting in settings],
-        "answers": [found.as_data() for found in answers],
-    }
+        if known and earlier:
+            data = earlier["answers"][len(answers)]
+            if list(setting)[1:] != earlier["settings"][len(settings)]:
+                raise ValueError(f"{family.name}: the file has other settings than the seed draws. Write it anew.")
+        else:
+            before = time.process_time()
+            found = answer(library, setting)
+            name = " ".join([ask.verb, *(f"{option}={value}" for option, value in ask.options.items())])
+            spent[name] = round(spent.get(name, 0.0) + time.process_time() - before, 2)
+            data = found.as_data() if found else "no answer"
+        settings.append(list(setting)[1:])
+        answers.append(data)
+        said = Answer.from_data(data)
+        # The first epsilon is about where deltas of the composition are asked.
+        if ask.verb in EPSILONS and ask.at is None and not said.raised and 0 < said.upper[0] < 1e5:
+            share = np.random.default_rng([SEED, zlib.crc32(family.name.encode()), index, 2]).uniform(0.4, 1.1)
+            epsilons.setdefault(index, float(f"{said.upper[0] * share:.4g}"))
+    return {"seconds": spent, "left out": left_out, "settings": settings, "answers": answers}
+
+
+def _some_epsilon(family: Family, index: int) -> float:
+    return log_uniform(np.random.default_rng([SEED, zlib.crc32(family.name.encode()), index, 1]), 0.01, 5)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -891,12 +908,13 @@ def records(contents: dict[str, Any], only: str = "") -> Iterable[tuple[Setting,
 
 
 def write(only: str, seconds: float, path: Path = FILE) -> None:
-    """Answers the families that the file does not have yet, and writes it after each."""
+    """Answers what the file has no answers to yet, and writes it after each family."""
     contents = load(path) if path.exists() else report.write(None, {"seed": SEED, "families": {}})
     for family in families():
-        if only not in family.name or family.name in contents["families"]:
+        earlier = contents["families"].get(family.name)
+        if only not in family.name or (earlier and not earlier["left out"]):
             continue
-        contents["families"][family.name] = found = freeze(family, seconds)
+        contents["families"][family.name] = found = freeze(family, seconds, earlier)
         save(contents, path)
         raised = sum(isinstance(data, str) for data in found["answers"])
         line = f"{len(found['settings'])} settings, {found['left out']} left out, {raised} raised"

@@ -69,7 +69,7 @@ def test_settings_are_those_that_the_seed_draws():
         if family.name not in contents()["families"]:
             continue
         asked = contents()["families"][family.name]["settings"]
-        most = max(ask.count for ask in family.asks)
+        most = max(ask.most for ask in family.asks)
         drawn = [[mechanism, steps] for mechanism, steps, _ in frozen.compositions(family, min(most, 8))]
         assert all([mechanism, steps] in [each[:2] for each in asked] for mechanism, steps in drawn[:1]), family.name
 
@@ -99,7 +99,9 @@ def moved(found, lower=0.0, upper=0.0):
 
 def one():
     """A setting with a bracket that is no point."""
-    return next((setting, found) for setting, found in everything() if setting.verb == "prv.epsilon" and found.gaps() > 0)
+    return next(
+        (setting, found) for setting, found in everything() if setting.verb == "prv.epsilon" and found.gaps() > 0
+    )
 
 
 def test_a_comparison_finds_what_is_made_up():
