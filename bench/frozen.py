@@ -538,6 +538,7 @@ LAWS: dict[str, Callable[[Draw, int], Description]] = {
 }  # fmt: skip
 """A maker of every public mechanism, by its class."""
 
+CLOSED = ("Gaussian", "PoissonSubsampledGaussian")
 EXACT = ("Gaussian", "PoissonSubsampledGaussian", "GaussianMixture", "GaussianWithoutReplacement",
          "PoissonSubsampledGroup", "MatrixMechanism", "TreeAggregation")  # fmt: skip
 """Laws that the exact accountant answers within milliseconds."""
@@ -573,20 +574,25 @@ ENDS = scan(
     ("delta", 1, SIZE, 0.0), ("saddlepoint.delta", 1, {}, 0.0), ("prv.delta", 1, SIZE, 0.0), ("delta", 1, SIZE, "inf"),
 )  # fmt: skip
 """The pure epsilon, the total variation, and the mass of infinite losses."""
-OF_EXACT = scan(
+OF_CLOSED = scan(
     ("epsilon", 48), ("delta", 40), ("saddlepoint.epsilon", 24), ("saddlepoint.delta", 24), ("rdp.epsilon", 12),
     ("rdp.delta", 8), ("saddlepoint.delta", 1, {}, 0.0), ("saddlepoint.epsilon", 1, {}, 0.0),
     ("prv.epsilon", 24, SIZE),
 ) + ENDS + scan(("prv.delta", 20, SIZE))  # fmt: skip
+"""Of the two laws that are asked most."""
+OF_EXACT = scan(
+    ("saddlepoint.epsilon", 48), ("saddlepoint.delta", 40), ("rdp.epsilon", 12), ("rdp.delta", 8),
+    ("epsilon", 32, SIZE), ("prv.epsilon", 20, SIZE), ("delta", 24, SIZE), ("prv.delta", 20, SIZE),
+) + ENDS  # fmt: skip
 OF_MESH = scan(
     ("rdp.epsilon", 16), ("rdp.delta", 8), ("saddlepoint.epsilon", 8), ("saddlepoint.delta", 6),
-    ("prv.epsilon", 40, SIZE), ("epsilon", 16, SIZE), ("prv.delta", 32, SIZE), ("delta", 10, SIZE),
+    ("epsilon", 32, SIZE), ("prv.epsilon", 24, SIZE), ("delta", 32, SIZE), ("prv.delta", 10, SIZE),
 ) + ENDS  # fmt: skip
 OF_CURVES = scan(
     ("rdp.epsilon", 24), ("rdp.delta", 20), ("epsilon", 20), ("delta", 20), ("epsilon", 1, {}, 0.0),
     ("delta", 1, {}, 0.0), ("curve.epsilons", 2),
 )  # fmt: skip
-OF_DEAR = scan(("rdp.epsilon", 4), ("prv.epsilon", 4, SIZE), ("epsilon", 3, SIZE), ("prv.delta", 3, SIZE))
+OF_DEAR = scan(("rdp.epsilon", 4), ("epsilon", 4, SIZE), ("prv.epsilon", 3, SIZE), ("prv.delta", 3, SIZE))
 OF_OTHER = scan(("rdp.epsilon", 8), ("saddlepoint.epsilon", 8), ("saddlepoint.delta", 8), ("epsilon", 12, SIZE))
 """Of relations that are not a mechanism's first."""
 OF_SEVERAL = scan(
@@ -645,7 +651,8 @@ def sequence(law: str, size: int) -> Callable[[Draw], tuple[Description, Any]]:
         rows = [LAWS[law](draw, size * each) for each in runs]
         stacked = {name: [row[name] for row in rows] for name in rows[0]}
         kept = ("make", "outcomes", "points", "participations", "size")
-        return {name: values[0] if name in kept else values for name, values in stacked.items()}, runs
+        sequence_of: Description = {name: values[0] if name in kept else values for name, values in stacked.items()}
+        return sequence_of, runs
 
     return compose
 
@@ -682,34 +689,24 @@ CORNERS = (
     ("inf", 0.5, 7), (0.0, 0.5, 3), (1.0, 0.5, 0), (0.8, 1e-4, 2), (50.0, 0.999, 10**4),
 )  # fmt: skip
 
-FREE: tuple[tuple[str, Description], ...] = tuple(
-    (made_by["make"], made_by)
-    for made_by in (
-        {"make": "PureDP", "epsilon": 0.0}, {"make": "RandomizedResponse", "epsilon": 0.0, "outcomes": 3},
-        {"make": "ApproximateDP", "epsilon": 0.0, "delta": 0.0}, {"make": "Gaussian", "noise_multiplier": "inf"},
-        {"make": "Laplace", "scale": "inf"}, {"make": "Gaussian", "noise_multiplier": 0.0},
-        {"make": "Laplace", "scale": 0.0}, {"make": "PoissonSubsampledLaplace", "scale": 2.0, "sampling_rate": 0.0},
-        {"make": "DiscreteLaplace", "scale": "inf"}, {"make": "DiscreteGaussian", "scale": "inf"},
-        {"make": "GaussianMixture", "noise_multiplier": "inf", "sensitivities": [1.0, 2.0],
-         "probabilities": [0.5, 0.5]},
-        {"make": "DiscretePair", "p": [0.25, 0.75], "q": [0.25, 0.75]},
-        {"make": "DiscretePair", "p": [0.25, 0.75, 0.0], "q": [0.0, 0.75, 0.25]},
-        {"make": "ApproximateDP", "epsilon": 0.0, "delta": 0.001}, {"make": "Gaussian", "noise_multiplier": 1e-4},
-        {"make": "Laplace", "scale": 1e-3}, {"make": "RandomAllocation", "noise_multiplier": 2.0, "batches": 1},
-        {"make": "ExponentialMechanism", "epsilon": 0.0},
-    )
+FREE: tuple[Description, ...] = (
+    {"make": "PureDP", "epsilon": 0.0}, {"make": "RandomizedResponse", "epsilon": 0.0, "outcomes": 3},
+    {"make": "ApproximateDP", "epsilon": 0.0, "delta": 0.0}, {"make": "Gaussian", "noise_multiplier": "inf"},
+    {"make": "Laplace", "scale": "inf"}, {"make": "Gaussian", "noise_multiplier": 0.0},
+    {"make": "Laplace", "scale": 0.0}, {"make": "PoissonSubsampledLaplace", "scale": 2.0, "sampling_rate": 0.0},
+    {"make": "DiscreteLaplace", "scale": "inf"}, {"make": "DiscreteGaussian", "scale": "inf"},
+    {"make": "GaussianMixture", "noise_multiplier": "inf", "sensitivities": [1.0, 2.0], "probabilities": [0.5, 0.5]},
+    {"make": "DiscretePair", "p": [0.25, 0.75], "q": [0.25, 0.75]},
+    {"make": "DiscretePair", "p": [0.25, 0.75, 0.0], "q": [0.0, 0.75, 0.25]},
+    {"make": "ApproximateDP", "epsilon": 0.0, "delta": 0.001}, {"make": "Gaussian", "noise_multiplier": 1e-4},
+    {"make": "Laplace", "scale": 1e-3}, {"make": "RandomAllocation", "noise_multiplier": 2.0, "batches": 1},
+    {"make": "ExponentialMechanism", "epsilon": 0.0},
 )  # fmt: skip
 
 
 def free(draw: Draw) -> tuple[Description, Any]:
     """Returns a mechanism at an edge of its range, which costs nothing, or all, or is another one."""
-    return FREE[draw.integers(len(FREE))][1], int(draw.choice([0, 1, 3, 2**40]))
-
-
-def first_relation(description: Description) -> str:
-    """Returns the relation that a mechanism, or the last of several, is asked under when none is named."""
-    made_by = build(description)
-    return (made_by[-1] if isinstance(made_by, tuple) else made_by).relations[0]
+    return FREE[draw.integers(len(FREE))], int(draw.choice([0, 1, 3, 2**40]))
 
 
 def relations_of(law: str) -> tuple[str, ...]:
@@ -779,7 +776,7 @@ def families() -> list[Family]:
     # Each law under its first relation in full, and under the others with fewer questions.
     for law in LAWS:
         asks = (
-            OF_EXACT if law in EXACT else OF_CURVES if law in BY_CURVES else OF_DEAR if law in DEAR else OF_MESH
+            OF_CLOSED if law in CLOSED else OF_EXACT if law in EXACT else OF_CURVES if law in BY_CURVES else OF_DEAR if law in DEAR else OF_MESH
         )  # fmt: skip
         if law in IN_FULL:
             asks += in_full(IN_FULL[law])

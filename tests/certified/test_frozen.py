@@ -8,9 +8,9 @@ import inspect
 
 import numpy as np
 import pytest
-from bench import frozen
 
 import jaxacct as ja
+from bench import frozen
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms.mechanism import Mechanism
 
