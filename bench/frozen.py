@@ -775,9 +775,8 @@ def families() -> list[Family]:
     found = []
     # Each law under its first relation in full, and under the others with fewer questions.
     for law in LAWS:
-        asks = (
-            OF_CLOSED if law in CLOSED else OF_EXACT if law in EXACT else OF_CURVES if law in BY_CURVES else OF_DEAR if law in DEAR else OF_MESH
-        )  # fmt: skip
+        kinds = ((CLOSED, OF_CLOSED), (EXACT, OF_EXACT), (BY_CURVES, OF_CURVES), (DEAR, OF_DEAR))
+        asks = next((asks for laws, asks in kinds if law in laws), OF_MESH)
         if law in IN_FULL:
             asks += in_full(IN_FULL[law])
         if law in IN_TRACES:
@@ -907,9 +906,11 @@ def records(contents: dict[str, Any], only: str = "") -> Iterable[tuple[Setting,
 def write(only: str, seconds: float, path: Path = FILE) -> None:
     """Answers what the file has no answers to yet, and writes it after each family."""
     contents = load(path) if path.exists() else report.write(None, {"seed": SEED, "families": {}})
-    for family in families():
+    wanted = [family for family in families() if only in family.name]
+    # New families first, then those of which an earlier run left something out.
+    for family in sorted(wanted, key=lambda family: family.name in contents["families"]):
         earlier = contents["families"].get(family.name)
-        if only not in family.name or (earlier and not earlier["left out"]):
+        if earlier and not earlier["left out"]:
             continue
         contents["families"][family.name] = found = freeze(family, seconds, earlier)
         save(contents, path)
