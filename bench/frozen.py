@@ -99,7 +99,8 @@ def build(description: Any) -> Any:
 
 def find(name: str) -> Callable[..., Any]:
     """Returns a maker by its dotted name: one of this file, or of the library."""
-    return OWN.get(name) or functools.reduce(getattr, name.split("."), ja)
+    found: Any = functools.reduce(getattr, name.split("."), ja) if name not in OWN else OWN[name]
+    return found
 
 
 def finite_cdf_p(y: Any, scale: Any) -> Any:
@@ -172,7 +173,8 @@ class Answer(NamedTuple):
     def from_data(cls, data: Any) -> Answer:
         """Returns the answer that :meth:`as_data` wrote."""
         if isinstance(data, str):
-            return cls(*[np.zeros(0)] * 4, data)
+            nothing = np.zeros(0)
+            return cls(nothing, nothing, nothing, nothing, data)
         rows = [line.split() for line in data]
         numbers = [np.array([number(row[i]) for row in rows]) for i in range(3)]
         return cls(numbers[0], numbers[1], numbers[2], np.array([row[3] == "1" for row in rows]))
@@ -245,7 +247,9 @@ def curve(given: str) -> Callable[[Setting], Any]:
     """Returns the evaluator of a profile."""
 
     def evaluate(setting: Setting) -> Any:
-        return ja.curve(*setting.run(), relation=setting.relation, **{given: build(setting.at)}, **setting.options)
+        mechanism, steps = setting.run()
+        asked = {given: build(setting.at)}
+        return ja.curve(mechanism, steps, relation=setting.relation, **asked, **setting.options)
 
     return evaluate
 
