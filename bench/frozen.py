@@ -425,8 +425,8 @@ def weights(draw: Draw, size: int) -> list[float]:
 def pair(draw: Draw, runs: int) -> Description:
     """Returns a pair of four outcomes, mostly close ones where there are many runs."""
     far = 1 / np.sqrt(runs) if draw.uniform() < 0.75 else 1.0
-    p = np.array([0.25, 0.25, 0.25, 0.25]) + 0.2 * far * draw.uniform(-1, 1, 4)
-    q = np.array([0.25, 0.25, 0.25, 0.25]) + 0.2 * far * draw.uniform(-1, 1, 4)
+    p = np.array([0.25, 0.25, 0.25, 0.25]) + 0.08 * far * draw.uniform(-1, 1, 4)
+    q = np.array([0.25, 0.25, 0.25, 0.25]) + 0.08 * far * draw.uniform(-1, 1, 4)
     p, q = np.round(p * 2**20) / 2**20, np.round(q * 2**20) / 2**20
     p[0], q[0] = 1 - np.sum(p[1:]), 1 - np.sum(q[1:])
     return {"make": "DiscretePair", "p": p.tolist(), "q": q.tolist()}
