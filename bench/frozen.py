@@ -752,7 +752,7 @@ SEVERAL: dict[str, tuple[str, Callable[[Draw], tuple[Description, Any]], tuple[A
     "group of Gaussian": ("add_or_remove", group("Gaussian", 2), OF_OTHER),
     "group of Laplace": ("add_or_remove", group("Laplace", 2), OF_OTHER),
     "group of sampled Laplace": ("add_or_remove", group("PoissonSubsampledLaplace", 3), OF_OTHER),
-    "group of discrete Laplace": ("replace", group("DiscreteLaplace", 2), OF_OTHER),
+    "group of discrete Laplace": ("zero_out", group("DiscreteLaplace", 2), OF_OTHER),
     "group of pure": ("add_or_remove", group("PureDP", 3), OF_OTHER),
     "group of approximate": ("replace", group("ApproximateDP", 2), OF_OTHER),
     "corners": (
