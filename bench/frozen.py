@@ -1013,8 +1013,12 @@ def compare(
         pairs = list(zip(old.gaps().tolist(), new.gaps().tolist(), strict=True))
         for name in (setting.verb, f"{setting.family}: {setting.verb}"):
             gaps.setdefault(name, []).extend(pairs)
-        if any(now > WIDER * then + 1e-12 for then, now in pairs):
-            wider.append(said | {"ratio": max(now / max(then, 1e-12) for then, now in pairs)})
+        # Of what is known from above alone on both sides, the bounds themselves are compared.
+        one_sided = (old.lower == 0) & (new.lower == 0) & np.isfinite(old.upper)
+        sizes = zip(one_sided, old.upper.tolist(), new.upper.tolist(), pairs, strict=True)
+        ends = [(high, most) if alone else gaps_of for alone, high, most, gaps_of in sizes]
+        if any(now > WIDER * then + 1e-12 for then, now in ends):
+            wider.append(said | {"ratio": max(now / max(then, 1e-12) for then, now in ends)})
     widths = {}
     # Each pair is a width in the file and a new one.
     for name, pairs in gaps.items():

@@ -130,6 +130,10 @@ def test_a_comparison_finds_what_is_made_up():
     assert wide.is_clean()
     assert wide.wider[0]["ratio"] > 2
     assert wide.changed == 1
+    # Of bounds from above alone the bound itself is wider.
+    half = setting._replace(verb="rdp.epsilon"), frozen.Answer.of(frozen.from_above(found.upper))
+    assert not frozen.compare(lambda _: frozen.from_above(found.upper), [half]).wider
+    assert len(frozen.compare(lambda _: frozen.from_above(2 * found.upper), [half]).wider) == 1
 
 
 def test_a_comparison_counts_errors_and_what_is_not_answered():
@@ -177,8 +181,8 @@ LONG = ("calibrate.scale", "gdp.certified_mu", "slope.epsilon", "tradeoff.curve"
 
 @pytest.mark.exhaustive
 def test_a_sample_of_all_settings_is_as_it_was():
-    """Five families, and of each what a fixed seed draws: compiling all of them takes a quarter of an hour."""
+    """Two families, and of each what a fixed seed draws: compiling all of them takes a quarter of an hour."""
     names = [name for name in sorted(contents()["families"]) if "llocation" not in name]
-    chosen = np.random.default_rng(23).choice(names, 5, replace=False)
+    chosen = np.random.default_rng(23).choice(names, 2, replace=False)
     drawn = [each for name in chosen for each in frozen.sample(contents(), 12, 0, str(name))]
-    check([each for each in drawn if each[0].verb not in LONG], 40)
+    check([each for each in drawn if each[0].verb not in LONG], 12)
