@@ -259,6 +259,9 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
     # A delta below the normal numbers has too few digits.
     shown = log_finite > jnp.log(jnp.finfo(finite.dtype).tiny)
     good = on.known & (_share() * below < limit) & shown
+    if arithmetic().is_certified:
+        # Near 0 what the rule adds may be known far worse than the sum: then the bracket is as wide as that.
+        good = good & (above < ForDelta.tolerance)
     estimate, is_below = jnp.where(good, jnp.minimum(finite + most, 1.0), jnp.nan), jnp.asarray(False)
     if arithmetic().is_certified:
         sound = on.known & (below < 1) & jnp.isfinite(log_finite)
@@ -368,7 +371,11 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
         # A negative upper end means that delta at 0 is small enough.
         upper = jnp.where(is_above, jnp.maximum(high, 0.0), jnp.inf)
         lower = jnp.where(is_below, jnp.maximum(low, 0.0), 0.0)
-        estimate = jnp.clip(estimate, lower, upper)
+        # Near 0 what the rule adds may be known far worse than the sum: then the bracket is as wide as that, and the
+        # estimate no better than it. An epsilon of less than ``negligible`` nats is as good as 0. Convergence only.
+        negligible = 1e-6
+        good = good & (upper - lower <= ForEpsilon.tolerance * upper + negligible)
+        estimate = jnp.where(good, jnp.clip(estimate, lower, upper), jnp.nan)
         is_ruled_out = (strict > 0) & (log_above(line, epsilon, Read(value, slope, below, above)) < log_targets[0])
         bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
     else:

@@ -102,3 +102,21 @@ def test_brackets_that_contradict_each_other_are_no_bracket_turned_round():
         assert (both.lower, both.upper, bool(both.converged)) == (1.0, 4.0, False)
     shared = low.intersection(ja.Bounds(*map(np.float64, (2.0, 2.5, 3.0)), np.False_))
     assert (shared.lower, shared.upper, bool(shared.converged)) == (2.0, 2.0, True)
+
+
+@pytest.mark.parametrize("at", [0.0, 1e-3, 0.3])
+def test_what_has_converged_is_as_narrow_as_its_question_asks(at):
+    """Near an epsilon of 0 the rule's own terms may be known far worse than the sum."""
+    rng = np.random.default_rng(5)
+    for mechanism, steps in [(ja.PoissonSubsampledGaussian(0.8542, 0.1346), 7)] + [
+        (
+            ja.PoissonSubsampledGaussian(*np.exp(rng.uniform(np.log([0.5, 1e-2]), np.log([3, 0.9])))),
+            int(rng.integers(2, 60)),
+        )
+        for _ in range(12)
+    ]:
+        delta = ja.saddlepoint.delta(mechanism, steps, at)
+        assert not delta.converged or delta.gap <= 1e-2
+        assert np.isnan(delta.estimate) == (not delta.converged)
+        epsilon = ja.saddlepoint.epsilon(mechanism, steps, max(float(delta.lower), 1e-9))
+        assert not epsilon.converged or epsilon.upper - epsilon.lower <= 1e-3 * epsilon.upper + 1e-6
