@@ -39,6 +39,7 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
+from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells
 from jaxacct.mechanisms.finite import PublicCoinPair, log_absence, noiseless_pairs
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
 from jaxacct.mechanisms.mechanism import (
@@ -485,6 +486,29 @@ class SubsampledGaussianPair(DominatingPair):
         (p, p_error), (q, q_error) = jnp.where(removes, mixture, base), jnp.where(removes, base, mixture)
         return CellMasses(p=p, q=q, p_error=p_error, q_error=q_error)
 
+    def atoms(self, cells: int, nats: Array) -> Atoms:
+        """Returns the laws from cells that are equal in the noise, ``cells`` atoms.
+
+        In between the places reach x sqrt(2 nats) deviations beyond both centres, x = 0 and 1, and a cell at either end
+        holds the rest, up to the infimum or the supremum of the loss.
+        """
+        s, q, removes = self._fields()
+        reach = s * jnp.sqrt(2 * nats)
+        x = -reach + (1 + 2 * reach) * jnp.asarray(np.linspace(0.0, 1.0, cells - 2), s.dtype)
+        log_r, doubt = _log_ratio_and_error(s, q, x)
+        edges, doubt = (jnp.pad(row, 1) for row in (log_r, doubt))
+        end = log_complement(q)
+        edges = edges.at[0].set(end).at[-1].set(jnp.inf)
+        doubt = doubt.at[0].set(-8 * roundoff() * jnp.where(q < 1, end, 0.0))
+        parts = jnp.stack(normal_cells(jnp.pad(x, 1, constant_values=(-jnp.inf, jnp.inf)), jnp.array([[0.0], [1.0]]), s))
+        base = parts[:, 0]
+        mixture = (1 - q) * base + q * parts[:, 1]
+        mixture = mixture + (4 * roundoff()) * jnp.stack([jnp.zeros_like(base[0]), mixture[0]])
+        towards = lambda rises, falls: jnp.where(removes, rises, jnp.flip(falls, -1))
+        edges, doubt = towards(edges, -edges), towards(doubt, doubt)
+        (p, p_error), (q, q_error) = towards(mixture, base), towards(base, mixture)
+        return atoms_of_cells(edges, p, p_error, q, q_error, doubt, valid=self.is_valid())
+
     def boundary_error(self, largest: Array) -> Array:
         # _threshold errs by at most 9u + 5u |L| + 8u |log q| + u/s^2 in L = log_excess - log q (each of its three forms
         # has an excess right to 9u of the larger term), and a loss moves by at most r'/r s^2 <= 1 times that; where |L|
@@ -719,6 +743,28 @@ def _log_ratio(s: Array, q: Array, z: Array) -> Array:
     more = q * jnp.expm1(capped)
     log_r = jnp.where(more > -0.25, jnp.log1p(jnp.maximum(more, -0.25)), jnp.log((1 - q) + q * jnp.exp(capped)))
     return jnp.where(u > capped, jnp.maximum(log_r, u + jnp.log(q)), log_r)
+
+
+def _log_ratio_and_error(s: Array, q: Array, x: Array) -> tuple[Array, Array]:
+    """Returns log r(x), and a bound on its error that is relative to it near 0.
+
+    v = (x - 1/2)/s^2 is right to 3 units of roundoff of itself: they move log r by at most the share of q e^v in r,
+    which is at most min(1, q max(1, e^v)), times 3 |v|. The rest is relative to log r. While r >= 3/4, r - 1 is right to
+    9 units of itself, which are 12 of log r, and the logarithm errs by 8. Below, (1 - q) + q e^v is right to 10 units,
+    and log r is at least 0.28 in size: 36, and 8. Where e^v would overflow, log r is log(1 + e^w), w = v + log q, to
+    e^-300 or less, for q in place of 1 - q only tells where w > 560. It moves by its share times the 8 units of log q,
+    at most |v| + 750 in size, below 3 |v|, and the 5 |v| of the sum's rounding.
+    """
+    most = 600.0
+    v = (x - 0.5) / s**2
+    capped = jnp.minimum(v, most)
+    more = q * jnp.expm1(capped)
+    w = v + jnp.log(q)
+    beyond = jnp.maximum(w, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(w)))
+    log_r = jnp.where(more > -0.25, jnp.log1p(jnp.maximum(more, -0.25)), jnp.log((1 - q) + q * jnp.exp(capped)))
+    log_r = jnp.where(v > most, beyond, jnp.where(q == 1, v, log_r))
+    share = jnp.where((v > most) | (q == 1), 1.0, jnp.minimum(q + jnp.maximum(more, 0.0), 1.0))
+    return log_r, roundoff() * (48 * jnp.abs(log_r) + 32 * share * jnp.abs(v))
 
 
 @jax.jit
