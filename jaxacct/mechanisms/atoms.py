@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.numerics.arithmetic import roundoff
@@ -129,6 +130,25 @@ def atoms_of_cells(
     losses = jnp.stack([place, jnp.pad(jnp.where(counts, loss, 0.0), (0, 1))])
     masses = jnp.stack([jnp.where(is_endless, 0.0, whole), jnp.pad(jnp.where(counts, mass[1], 0.0), (0, 1))])
     return _in_order(losses, masses, (infinite[0] + beyond, infinite[1]), valid)
+
+
+def places_about(low: Array, high: Array, reach: Array, count: int, inwards_only: bool = False) -> Array:
+    """Returns increasing places of a noise around two centres: those within ``reach`` of either of them.
+
+    They are at equal distances, but for the middle two where the centres are more than 2 ``reach`` apart.
+
+    Args:
+        low (), high (): the centres.
+        reach (): distance from a centre, beyond which there is little mass.
+        count: number of places, even; static.
+        inwards_only: whether nothing beyond the centres is to be resolved; static.
+    """
+    outwards = 0.0 if inwards_only else reach
+    ends = low - outwards, high + outwards
+    length = ends[1] - ends[0]
+    some = jnp.minimum(length, 2 * (reach + outwards))
+    rising = jnp.asarray(np.linspace(0.0, 1.0, count), length.dtype)
+    return jnp.where(rising < 0.5, ends[0] + some * rising, ends[1] - some * (1 - rising))
 
 
 def _log_ratio(p: Array, q: Array) -> Array:
