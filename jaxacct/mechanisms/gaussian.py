@@ -493,7 +493,8 @@ class SubsampledGaussianPair(DominatingPair):
         holds the rest.
         """
         s, q, removes = self._fields()
-        x = places_about(jnp.zeros(()), jnp.ones(()), s * jnp.sqrt(2 * nats), cells - 2)
+        reach = s * jnp.sqrt(2 * nats)
+        x = places_about(jnp.zeros(()), jnp.ones(()), reach, reach, cells - 2)
         log_r, doubt = _log_ratio_and_error(s, q, x)
         lowest = log_complement(q)
         edges = jnp.concatenate([lowest[None], log_r, jnp.full(1, jnp.inf, x.dtype)])

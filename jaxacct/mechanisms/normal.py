@@ -178,16 +178,16 @@ def normal_masses(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
         scale (): standard deviation.
 
     No difference of tails is taken: each mass is right relative to itself, and one formula serves all cells. Let a cell
-    have the middle m and the half-width h, in standard deviations from the centre, and d = |m| + h. Eight Gauss-Legendre
-    nodes integrate the density phi with an error of (2h)^17 (8!)^4 / (17 (16!)^3) times the size of its 16th derivative
+    have the middle m and the half-width h, in standard deviations from the centre, and d = |m| + h. Eight nodes of Gauss
+    integrate the density phi with an error of (2h)^17 (8!)^4 / (17 (16!)^3) times the size of its 16th derivative
     He_16(z) phi(z) somewhere in the cell. There phi is at most phi(max(|m| - h, 0)), and |He_16(z)| at most
     15!! (1 + |z|)^16: the polynomial's coefficients are at most 15!! times those of (1 + |z|)^16. In all that is below
-    4e-17 (2h (1 + d))^16 of 2h phi(max(|m| - h, 0)). Where a cell is so wide that this says little, its mass is between 0
-    and that of the tail, at most half of e^(-z^2/2), z = max(|m| - h, 0).
+    4e-17 (2h (1 + d))^16 of 2h phi(max(|m| - h, 0)). Where a cell is so wide that this says little, its mass is between
+    0 and that of the tail, at most half of e^(-z^2/2), z = max(|m| - h, 0).
 
     *Rounding.* The ends round by 2u of themselves, and a node between them by 2u more: 4u d, by which the density moves
     relatively by 4u d^2. The square in the exponent rounds by u d^2, exp errs by 8u, the width is right to 3u, products
-    and the sum of eight terms round 12 times: in all 6 d^2 + 24 units are enough. A number flushed to zero is below TINY.
+    and the sum of eight terms round 12 times: in all 6 d^2 + 24 units are enough. A flushed number is below TINY.
 
     The endless cells: for z > 0 the mass beyond z is phi(z)/z times a number between z^2/(1 + z^2) and 1.
     """
@@ -210,8 +210,9 @@ def normal_masses(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     whole = jnp.exp(-0.5 * square) / ends * density
     share = 0.5 / (1 + square)
     tail, off = whole * (1 - share), whole * (share + u * (24 + 6 * square)) + TINY
-    join = lambda inside, beyond: jnp.concatenate([beyond[:, :1], inside, beyond[:, 1:]], 1)
-    return join(mass, tail), join(error, off)
+    inside, beyond = jnp.stack([mass, error]), jnp.stack([tail, off])
+    mass, error = jnp.concatenate([beyond[..., :1], inside, beyond[..., 1:]], -1)
+    return mass, error
 
 
 # ----------------------------------------------------------------------------------------------------
