@@ -259,7 +259,8 @@ def atoms_of_many(
     rows = jnp.stack([losses, p, p_error, q, q_error])[:, order]
     rows = rows.at[0].set(jnp.where(has_mass[order], rows[0], jnp.max(jnp.where(has_mass, losses, losses[0]))))
     rows = jnp.pad(rows, ((0, 0), (0, pad)), mode="edge")
-    rows = jnp.where((jnp.arange(size * (cells // 2)) < p.shape[-1]) | (jnp.arange(5) < 1)[:, None], rows, 0.0)
+    is_kept = np.arange(size * (cells // 2)) < p.shape[-1]
+    rows = jnp.where(np.stack([np.ones_like(is_kept), *(is_kept,) * 4]), rows, 0.0)
     rows = rows.reshape(5, cells // 2, size)
     edges = rows[0][:, jnp.array([0, -1])].reshape(-1)
     masses = jnp.sum(rows[1:], -1)
