@@ -98,8 +98,8 @@ def atoms_of_cells(
     *Rounding.* With u the unit of roundoff, and 8u the error of log, log1p and expm1 (:attr:`.Arithmetic.function`):
 
     * places: 2u of the edge covers the rounding of its sum with an error, which is raised by 4u of itself for its own;
-    * masses and their errors: a sum or a difference of p and its error rounds by u of itself. Numbers flushed to zero
-      are below TINY, which is added to each error;
+    * masses and their errors: errors are raised by 4u of themselves; a sum or a difference of p and its error rounds by
+      u of itself. Numbers flushed to zero are below TINY, which is added to each error;
     * y is the logarithm of 1 + |P - Q|/min(P, Q), or minus that. The argument is right to 2u, which move the result by
       no more of itself, and log1p errs by 8u: 10u of itself, and 16u are taken for two more sums. P and Q, off by dP
       and dQ, move y by at most dP/(P - dP) + dQ/(Q - dQ). Where these denominators are not positive, or a number
@@ -107,14 +107,15 @@ def atoms_of_cells(
     * b' - a': a compiler may compute an edge more than once, and not to the same bits each time; so each of the two may
       be larger or smaller by twice its edge's error, by which the difference is lowered;
     * shares: y - A and b' - a' round by u of themselves, and so do -expm1 of them, which errs by 8u besides: 12u for
-      both, above and below the line. 32u are taken for the ratio and the product with P'. What stays is a difference
-      that rounds by u of itself, and an edge's sum does.
+      both, above and below the line. 32u are taken for the ratio and the product with P';
+    * what moves and what stays may come of two values of a share, by the same freedom of compilers, which differ by 56u
+      at most; with a difference and a sum, 64u of each atom make up for what is lost between them.
     """
     u = roundoff()
     doubt = jnp.where(jnp.isfinite(edges), (edge_error + 2 * u * jnp.abs(edges) + TINY) * (1 + 4 * u), 0.0)
     place, bottom = edges + doubt, edges[:-1] - doubt[:-1]
     width = place[1:] - place[:-1] - 2 * (doubt[1:] + doubt[:-1])
-    p_off, q_off = p_error + TINY, q_error + TINY
+    p_off, q_off = (p_error + TINY) * (1 + 4 * u), (q_error + TINY) * (1 + 4 * u)
     most, least, q_least = (p + p_off) * (1 + 2 * u), (p - p_off) * (1 - 2 * u), (q - q_off) * (1 - 2 * u)
     x = jnp.log1p(jnp.abs(p - q) / jnp.minimum(p, q))
     is_known = (least > 0) & (q_least > 0)
@@ -122,7 +123,7 @@ def atoms_of_cells(
     y = jnp.where(p < q, -x, x)
     share = jnp.abs(jnp.expm1(jnp.minimum(bottom - y - off, 0.0)) / jnp.expm1(jnp.minimum(-width, 0.0))) * (1 + 32 * u)
     up = most * jnp.where(share <= 1, share, 1.0)
-    whole = (jnp.append((most - up) * (1 + 4 * u), 0.0) + jnp.append(jnp.zeros(1), up)) * (1 + 2 * u)
+    whole = (jnp.append(most - up, 0.0) + jnp.append(jnp.zeros(1), up)) * (1 + 64 * u)
     loss = jnp.where(y - off > bottom, y - off, bottom)
     losses = jnp.stack([place, jnp.append(loss, -jnp.inf)])
     masses = jnp.where(jnp.abs(losses) == jnp.inf, 0.0, jnp.stack([whole, jnp.append(jnp.maximum(least, 0.0), 0.0)]))
@@ -152,9 +153,9 @@ def places_about(
     half, last = count // 2 - 1, count - 3.0
 
     def place(index: np.ndarray) -> Array:
-        index = jnp.where(rises, jnp.asarray(index, step.dtype), jnp.asarray(last - index, step.dtype))
-        finite = jnp.where(index < half, ends[0] + step * index, ends[1] - step * (last - index))
-        return jnp.where(index < 0, -jnp.inf, jnp.where(index > last, jnp.inf, finite))
+        i = jnp.where(rises, jnp.asarray(index, step.dtype), jnp.asarray(last - index, step.dtype))
+        finite = jnp.where(i < half, ends[0] + step * i, ends[1] - step * (last - i))
+        return jnp.where(i < 0, -jnp.inf, jnp.where(i > last, jnp.inf, finite))
 
     index = np.arange(-1.0, count - 1)
     return place(index), place(np.append(index[1:], index[-1]))
@@ -191,7 +192,7 @@ def atoms_of_masses(
     """
     u = roundoff()
     off = (loss_error + 2 * u * jnp.abs(losses) + TINY) * (1 + 4 * u)
-    mass_off = jnp.where(masses + mass_error > 0, mass_error + TINY, 0.0)
+    mass_off = jnp.where(masses + mass_error > 0, (mass_error + TINY) * (1 + 4 * u), 0.0)
     most, least = (masses + mass_off) * (1 + 2 * u), jnp.maximum((masses - mass_off) * (1 - 2 * u), 0.0)
     is_endless = jnp.abs(losses) == jnp.inf
     beyond = jnp.sum(jnp.where(losses == jnp.inf, most, 0.0)) * (1 + 2 * u * losses.shape[-1])
@@ -202,7 +203,7 @@ def atoms_of_masses(
 
 def atoms_in_order(losses: Array, masses: Array, infinite: tuple[ArrayLike, ArrayLike], valid: ArrayLike) -> Atoms:
     """Returns the laws (2, n) sorted by loss; an infinite loss above and nothing below where a number is none."""
-    known = valid & jnp.isfinite(jnp.sum(jnp.where(masses > 0, losses + masses, masses)) + infinite[0])
+    known = valid & jnp.isfinite(jnp.sum(jnp.where(masses > 0, losses + masses, masses)) + (infinite[0] + infinite[1]))
     counts = known & (masses > 0)
     losses, masses = jax.lax.sort((jnp.where(counts, losses, 0.0), jnp.where(counts, masses, 0.0)), num_keys=1)
     above = jnp.where(known, jnp.clip(infinite[0] * (1 + 2 * roundoff()), 0.0, 1.0), 1.0)

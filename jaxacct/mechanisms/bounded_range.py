@@ -115,9 +115,9 @@ class RangeBlockPair(FinitePair):
         sound. The one that is taken has, of 64, the largest mean and some deviations of the sum of the losses.
 
         *Rounding.* p(t) and 1 - p(t) are right to 40 units, and their logarithms count k times at most. Each of k
-        ratios of binomial coefficients has a logarithm below 5 in size, right to 42 units; so their sums, below 90, are
-        right to 42 k, and k times 90 for the additions. With k <= 129 that is less than 2^15 units, and with the
-        exponential's 8 of itself and of an exponent below 745 less than 2^16.
+        ratios of binomial coefficients has a logarithm below 5 in size, right to 42 units; their sizes sum to less than
+        180, so that their sums are right to 42 k, and to 180 k for the additions. With k <= 129 all that is below 2^15.3
+        units, and with the exponential's 8 of itself and of an exponent below 745 it is below 2^16.
         """
         above = super().atoms(cells, nats)
         e, k, count = as_float64(self.epsilon), as_float64(self.runs), above.losses.shape[-1]
@@ -126,13 +126,16 @@ class RangeBlockPair(FinitePair):
         shares = _share_of_high(choices, e)
         score = choices - e * shares[1] + far * e * jnp.sqrt(shares[0] * shares[1])
         t = jnp.max(jnp.where(score == jnp.max(score), choices, 0.0))
-        logs, j = jnp.log(_share_of_high(t, e)), jnp.arange(count + 0.0)
+        logs, j = jnp.log(_share_of_high(t, e)), jnp.asarray(np.arange(min(MOST + 2.0, count)))
         is_run = j <= k
         ratios = jnp.where(is_run & (j > 0), jnp.log((k - j + 1) / jnp.maximum(j, 1.0)), 0.0)
-        masses = jnp.where(is_run, jnp.exp(jnp.cumsum(ratios) + (k - j) * logs[0] + j * logs[1]), 0.0)
+        coefficients = jnp.matmul(jnp.asarray(np.tri(j.shape[-1])), ratios, precision="highest")
+        masses = jnp.where(is_run, jnp.exp(coefficients + (k - j) * logs[0] + j * logs[1]), 0.0)
         losses, units = jnp.where(is_run, k * t - e * j, 0.0), 2.0**16
         off = 4 * roundoff() * (k * t + e * j)
-        below = atoms_of_masses(losses, masses, off, units * roundoff() * masses, valid=self.is_valid())
+        rows = jnp.stack([losses, masses, off, units * roundoff() * masses])
+        losses, masses, off, mass_off = jnp.pad(rows, ((0, 0), (0, count - j.shape[-1])))
+        below = atoms_of_masses(losses, masses, off, mass_off, valid=self.is_valid())
         return jax.tree.map(lambda upper, lower: jnp.stack([upper[0], lower[1]]) if upper.ndim else upper, above, below)
 
 

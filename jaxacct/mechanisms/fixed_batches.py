@@ -190,9 +190,9 @@ class WithoutReplacementPair(DominatingPair):
         rows = jnp.stack([found.p, found.p_error, found.q, found.q_error])
         atom = self._atom() * jnp.asarray([1.0, rounding, 1.0, rounding])
         mirrored = rows[jnp.array([2, 3, 0, 1]), ::-1]
-        parts = jnp.concatenate([mirrored, atom[:, None], rows], 1)
+        p, p_error, q, q_error = jnp.concatenate([mirrored, atom[:, None], rows], 1)
         edges, doubts = jnp.concatenate([-losses[::-1], losses]), jnp.concatenate([errors[::-1], errors])
-        return atoms_of_cells(edges, *parts, doubts, valid=self.is_valid())
+        return atoms_of_cells(edges, p, p_error, q, q_error, doubts, valid=self.is_valid())
 
     def boundary_error(self, largest: Array) -> Array:
         return self._above().boundary_error(largest)
