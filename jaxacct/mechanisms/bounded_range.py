@@ -112,19 +112,24 @@ class RangeBlockPair(FinitePair):
         """Returns the law of the pair, and from below that of runs that have the losses t and t - e each.
 
         P gives t the probability p(t), so that j of k runs have the lower loss with that of a binomial law. Any t is
-        sound. The one that is taken has, of 64, the largest mean and some deviations of the sum of the losses.
+        sound. The one that is taken has, of 63, the largest loss beyond which about e^(12 - nats) of the block's is, as
+        Chernoff's bound says for a few runs, and the normal law for more.
 
         *Rounding.* p(t) and 1 - p(t) are right to 40 units, and their logarithms count k times at most. Each of k
         ratios of binomial coefficients has a logarithm below 5 in size, right to 42 units; their sizes sum to less than
-        180, so that their sums are right to 42 k, and to 180 k for the additions. With k <= 129 all that is below 2^15.3
-        units, and with the exponential's 8 of itself and of an exponent below 745 it is below 2^16.
+        180, so that their sums are right to 42 k, and to 180 k for the additions. With k <= 129 all that is below
+        2^15.3 units, and with the exponential's 8 of itself and of an exponent below 745 it is below 2^16.
         """
+        few = 8  # sound for any number
         above = super().atoms(cells, nats)
         e, k, count = as_float64(self.epsilon), as_float64(self.runs), above.losses.shape[-1]
-        far = jnp.sqrt(2 * jnp.maximum(nats - 12.0, 0.0) / k)
-        choices = e * jnp.asarray(np.arange(1, 64) / 64)
-        shares = _share_of_high(choices, e)
-        score = choices - e * shares[1] + far * e * jnp.sqrt(shares[0] * shares[1])
+        choices, orders = e * jnp.asarray(np.arange(1, 64) / 64), jnp.asarray(np.geomspace(1e-3, 1e3, 32))[:, None]
+        high, low = _share_of_high(choices, e)[:, None]
+        bounds = k * jnp.log(high + low * jnp.exp(-orders)) + jnp.maximum(nats - 12.0, 1.0)
+        # Half as many deviations as one block has there, as there may be several blocks.
+        far = jnp.sqrt(jnp.maximum(nats - 12.0, 0.0) / (2 * k))
+        normal = choices - e * low[0] + far * e * jnp.sqrt(high[0] * low[0])
+        score = jnp.where(k > few, normal, jnp.min(k * choices[None] + e * bounds / orders, 0))
         t = jnp.max(jnp.where(score == jnp.max(score), choices, 0.0))
         logs, j = jnp.log(_share_of_high(t, e)), jnp.asarray(np.arange(min(MOST + 2.0, count)))
         is_run = j <= k
