@@ -183,11 +183,10 @@ class WithoutReplacementPair(DominatingPair):
         last = SHIFT if self.noise == "laplace" else first + step * (count - 1)
         x = jnp.concatenate([jnp.full(1, MIDDLE, s.dtype), jnp.append(jnp.minimum(places, last), last)])
         following = jnp.append(x[1:], jnp.inf)
-        found = pair._mixed(*pair._noise.masses(x, following, jnp.array([0.0, SHIFT]), s))
-        losses, errors = pair._edges_at(jnp.append(x, jnp.inf), x[-1] - SHIFT)
+        rows = jnp.stack(pair.masses_of(x, following))
+        losses, errors = pair.losses_at(jnp.append(x, jnp.inf), MIDDLE, x[-1])
         losses, errors = losses.at[0].set(0.0), errors.at[0].set(0.0)
         rounding = 24 * roundoff()
-        rows = jnp.stack([found.p, found.p_error, found.q, found.q_error])
         atom = self._atom() * jnp.asarray([1.0, rounding, 1.0, rounding])
         mirrored = rows[jnp.array([2, 3, 0, 1]), ::-1]
         p, p_error, q, q_error = jnp.concatenate([mirrored, atom[:, None], rows], 1)

@@ -749,12 +749,8 @@ class ShiftedNoisePair(DominatingPair):
 
     def masses_between(self, x: Float[Array, " n"]) -> CellMasses:
         """Returns the masses between monotone points x."""
-        s, locations, _, _ = self._fields()
-        return self._mixed(*jax.vmap(lambda location: self._noise.cells(x, location, s))(locations))
-
-    def _mixed(self, masses: Array, errors: Array) -> CellMasses:
-        """Returns P's and Q's masses of cells from those of the noise about each location (m, cells)."""
-        _, _, p, q = self._fields()
+        s, locations, p, q = self._fields()
+        masses, errors = jax.vmap(lambda location: self._noise.cells(x, location, s))(locations)
         # Each weight errs by a rounding, each product by one, the sum by one a term.
         rounding = (len(p) + 3) * roundoff()
         totals = [jnp.sum(weigh(w, masses), axis=0) for w in (p, q)]
@@ -770,24 +766,44 @@ class ShiftedNoisePair(DominatingPair):
         (low, high), (outwards, inwards) = self._ends(), self._noise.reaches(s, nats)
         between = inwards if locations.shape[-1] == 2 else jnp.inf
         x, following = places_about(low, high, outwards, between, cells)
-        found = self._mixed(*self._noise.masses(x[:-1], following[:-1], locations, s))
-        losses, errors = self._edges_at(x, outwards)
-        return atoms_of_cells(losses, found.p, found.p_error, found.q, found.q_error, errors, valid=self.is_valid())
+        p, p_error, q, q_error = self.masses_of(x[:-1], following[:-1])
+        losses, errors = self.losses_at(x, low - outwards, high + outwards)
+        return atoms_of_cells(losses, p, p_error, q, q_error, errors, valid=self.is_valid())
 
-    def _edges_at(self, x: Array, outwards: Array) -> tuple[Array, Array]:
-        """Returns the losses at places that are infinite, or at most ``outwards`` beyond the locations, and errors."""
-        (low, high), (infimum, supremum) = self._ends(), self.loss_range()
-        finite = jnp.clip(x, low - outwards, high + outwards)
-        losses = jnp.where(x == -jnp.inf, infimum, jnp.where(x == jnp.inf, supremum, self.log_densities(finite)[0]))
-        return losses, self._loss_errors(finite)
+    def masses_of(self, x: Array, following: Array) -> tuple[Array, Array, Array, Array]:
+        """Returns P's masses of cells from x to the following place, bounds on their errors, and the same for Q.
 
-    def _loss_errors(self, x: Array) -> Array:
-        """Returns bounds on the errors of the losses at x: those of :meth:`_rounding` for places no farther than x."""
-        s, (low, high) = self._fields()[0], self._ends()
-        slope = self._noise.slope(high, low, s)
-        farthest = self._noise.reach(s) + (high - low)
-        nearer = jnp.maximum(farthest - jnp.maximum(jnp.abs(x - low), jnp.abs(x - high)), 0.0)
-        return roundoff() * (self._rounding()[0] - 10 * slope * nearer)
+        A weighted sum of n terms rounds once for each weight, product and addition, and each product may be flushed. An
+        infinite place ends a cell that has no location of any weight inside.
+        """
+        s, locations, p, q = self._fields()
+        low, _ = self._ends()
+        weights, terms = jnp.stack([p, q]), locations.shape[-1]
+        masses, errors = self._noise.masses(x, following, jnp.where((p > 0) | (q > 0), locations, low), s)
+        mixed, off = (jnp.matmul(weights, part, precision="highest") for part in (masses, errors))
+        share = (terms + 3 + self._weight_units()) * roundoff()
+        off = (off + share * mixed) * (1 + 4 * share) + terms * TINY
+        return mixed[0], off[0], mixed[1], off[1]
+
+    def losses_at(self, x: Array, least: Array, most: Array) -> tuple[Array, Array]:
+        """Returns the losses at places x, finite ones in [least, most] or infinite, and bounds on their errors.
+
+        The errors are those of :meth:`_rounding`, for places no farther than x.
+        """
+        s, locations, p, q = self._fields()
+        low, high = self._ends()
+        inner = jnp.clip(x, least, most)
+        losses = self.log_densities(inner)[0]
+        if not self._noise.has_atoms:
+            losses = jnp.where(jnp.isinf(x), x, losses)
+        slope, far = self._noise.slope(high, low, s), jnp.maximum(jnp.abs(inner - low), jnp.abs(inner - high))
+        least_weight = jnp.min(jnp.minimum(jnp.where(p > 0, p, 1.0), jnp.where(q > 0, q, 1.0)))
+        units = 16 + 4 * locations.shape[-1] - 2 * jnp.log(least_weight) + 2 * self._weight_units()
+        return losses, roundoff() * (units + slope * (10 * far + 2 * jnp.maximum(jnp.abs(low), jnp.abs(high))))
+
+    def _weight_units(self) -> ArrayLike:
+        """Returns the units of roundoff by which each weight errs relative to itself."""
+        return 0.0
 
     def boundary_error(self, largest: Array) -> Array:
         # The loss as computed errs by e. At an edge the computed loss is at most the one asked for. Either it is above
