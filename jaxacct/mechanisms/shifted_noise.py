@@ -785,7 +785,7 @@ class ShiftedNoisePair(DominatingPair):
         off = (off + share * mixed) * (1 + 4 * share) + terms * TINY
         return mixed[0], off[0], mixed[1], off[1]
 
-    def losses_at(self, x: Array, least: Array, most: Array) -> tuple[Array, Array]:
+    def losses_at(self, x: Array, least: ArrayLike, most: ArrayLike) -> tuple[Array, Array]:
         """Returns the losses at places x, finite ones in [least, most] or infinite, and bounds on their errors.
 
         The errors are those of :meth:`_rounding`, for places no farther than x.

@@ -454,7 +454,7 @@ def test_examples_of_users_losses():
             assert exact(*above, epsilon) - exact(*below, epsilon) < 0.1 * true
 
 
-@pytest.mark.parametrize(("span", "runs"), [(4.0, 30), (0.5, 100), (2.0, 2)])
+@pytest.mark.parametrize(("span", "runs"), [(4.0, 30), (2.0, 2), pytest.param(0.5, 100, marks=pytest.mark.exhaustive)])
 def test_a_block_of_ranges_has_one_of_its_compositions_below(span, runs):
     """Runs of the losses t and t - e each, whatever t was taken: in 40 digits."""
     (pair,) = RangeBlock(span, float(runs)).dominating_pairs()
