@@ -493,16 +493,17 @@ class SubsampledGaussianPair(DominatingPair):
         holds the rest. For "add" the places fall, so that the loss rises.
         """
         s, q, removes = self._fields()
-        reach, side = s * jnp.sqrt(2 * nats), jnp.where(removes, 1.0, -1.0)
+        reach, side = s * jnp.sqrt(2 * nats), jnp.where(removes, jnp.ones_like(s), -1.0)
         x, following = places_about(jnp.zeros(()), jnp.ones(()), reach, reach, cells, removes)
         log_r, doubt = _log_ratio_and_error(s, q, x)
         mass, error = jax.vmap(lambda center: normal_masses(x[:-1], following[:-1], center, s))(jnp.array([0.0, 1.0]))
-        mixture = (1 - q) * mass[0] + q * mass[1]
-        off = (1 - q) * error[0] + q * error[1] + 4 * roundoff() * mixture
-        both = (mixture, mass[0]), (off, error[0])
-        p, p_error = (jnp.where(removes, mixed, plain) for mixed, plain in both)
-        of_q, q_error = (jnp.where(removes, plain, mixed) for mixed, plain in both)
-        return atoms_of_cells(side * log_r, p, p_error, of_q, q_error, doubt, valid=self.is_valid())
+        # Weights of both centres in P and in Q, which are exchanged for "add".
+        share = q * (0.5 + jnp.stack([0.5 * side, -0.5 * side]))
+        weights = jnp.stack([1 - share, share], 1)
+        masses, errors = (jnp.matmul(weights, part, precision="highest") for part in (mass, error))
+        # Weights and products round by u of themselves, and so do sums.
+        errors = errors * (1 + 8 * roundoff()) + 4 * roundoff() * masses
+        return atoms_of_cells(side * log_r, masses[0], errors[0], masses[1], errors[1], doubt, valid=self.is_valid())
 
     def boundary_error(self, largest: Array) -> Array:
         # _threshold errs by at most 9u + 5u |L| + 8u |log q| + u/s^2 in L = log_excess - log q (each of its three forms
