@@ -189,6 +189,11 @@ def atoms_of_masses(
         mass_error: bound on the absolute errors of the masses, () or (n,).
         infinite: as for :func:`atoms_of_cells`, where the rounding is derived, too.
         valid: as there.
+
+    >>> with jax.enable_x64(True):  # randomized response with epsilon = 1
+    ...     atoms = atoms_of_masses(jnp.array([1.0, -1.0]), jax.nn.softmax(jnp.array([1.0, 0.0])))
+    ...     atoms.losses.round(6).tolist(), atoms.masses.round(6).tolist()
+    ([[-1.0, 1.0], [-1.0, 1.0]], [[0.268941, 0.731059], [0.268941, 0.731059]])
     """
     u = roundoff()
     off = (loss_error + 2 * u * jnp.abs(losses) + TINY) * (1 + 4 * u)

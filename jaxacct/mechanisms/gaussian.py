@@ -755,7 +755,7 @@ def _log_ratio_and_error(s: Array, q: Array, x: Array) -> tuple[Array, Array]:
       745 at most 8 (|v| + 45) + |w|, hence 20 |v|, and by 17 |L|. 1 - q only counts where it is 1 to all digits.
     """
     most = 700.0
-    v = (x - 0.5) / s**2
+    v = (x - 0.5) / s / s  # a square might overflow
     more = q * jnp.expm1(jnp.minimum(v, most))
     a, w = jnp.log(1 - q), v + jnp.log(q)
     far = jnp.maximum(a, w) + jnp.where(jnp.isinf(x), 0.0, jnp.log1p(jnp.exp(-jnp.abs(a - w))))

@@ -1,9 +1,10 @@
 """The interface of a dominating pair (P, Q): all that an accountant may ask of a privacy loss, and its moments.
 
 A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's, at every epsilon. An accountant
-sees a pair through the privacy loss Y = log P/Q alone: through the masses of cells of the loss (the mesh), its
-cumulants at real orders (the Rényi curve), or its characteristic function along a contour (the exact accountant). One
-abstract class states these questions, and every kind of loss answers them in a class of its own.
+sees a pair through the privacy loss Y = log P/Q alone: through the masses of cells of the loss (the mesh), two discrete
+laws on either side of its own (:class:`~jaxacct.mechanisms.atoms.Atoms`), its cumulants at real orders (the Rényi
+curve), or its characteristic function along a contour (the exact accountant). One abstract class states these
+questions, and every kind of loss answers them in a class of its own.
 
 The parts, in reading order:
 
