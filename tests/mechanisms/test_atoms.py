@@ -103,6 +103,38 @@ def test_cells_of_random_laws(scale, error):
             assert_between(atoms, losses, masses, 0.00095)
 
 
+def worst(values, error, sign):
+    """Floats beside exact numbers, as far to one side as the bounds on their errors that come with them allow."""
+    found = np.array([float(value * (1 + sign * error)) for value in values])
+    return found, np.array([float(abs(mp.mpf(f) - v)) * (1 + 1e-15) for f, v in zip(found, values, strict=True)])
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e-3, 1.0, 100.0])
+@pytest.mark.parametrize("error", [0.0, 1e-9])
+def test_cells_where_nothing_is_lost_but_by_errors(scale, error):
+    """Losses at the edges of cells, which connecting the dots keeps, and one in each cell, which telling it keeps."""
+    rng, found = np.random.default_rng(12), compiled(lambda *args: atoms_of_cells(*args))
+    with mp.workdps(60):
+        for above in (True, False):
+            edges, masses = np.sort(rng.normal(size=12)) * scale, rng.exponential(size=(2, 11)) / 40
+            inside = np.stack([edges[:-1], edges[1:]] if above else [edges[:-1] * 0.4 + edges[1:] * 0.6] * 2)
+            p = [mp.mpf(one) + mp.mpf(other) for one, other in masses.T]
+            q = [
+                mp.fsum(mp.mpf(m) * mp.exp(-mp.mpf(y)) for m, y in zip(*column, strict=True))
+                for column in zip(masses.T, inside.T, strict=True)
+            ]
+            side = 1 if above else -1
+            moved = edges - error * np.abs(edges) if above else edges
+            doubt = 1.01 * error * np.abs(edges)
+            atoms = found(moved, *worst(p, error, -side), *worst(q, error, side), doubt)
+            law, (losses, found_masses, infinite, _) = 0 if above else 1, atoms
+            for epsilon in np.unique(np.concatenate([edges, inside.ravel(), losses[law], [edges[0] - scale]])):
+                true = exact(inside.ravel(), masses.ravel(), 0, epsilon)
+                value = exact(losses[law], found_masses[law], infinite[law], epsilon)
+                assert (true <= value) if above else (value <= true), epsilon
+                assert abs(value - true) <= min(10 * scale, 100 * error * (1 + scale) + 1e-12)
+
+
 @pytest.mark.parametrize("scale", [1e-10, 1.0, 300.0])
 def test_atoms_of_random_laws(scale):
     rng = np.random.default_rng(3)
