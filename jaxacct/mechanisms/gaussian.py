@@ -39,6 +39,7 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
+from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
 from jaxacct.mechanisms.finite import PublicCoinPair, log_absence, noiseless_pairs
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
 from jaxacct.mechanisms.mechanism import (
@@ -50,7 +51,7 @@ from jaxacct.mechanisms.mechanism import (
     less_noise,
     nothing_sampled,
 )
-from jaxacct.mechanisms.normal import normal_cells, sampled_delta
+from jaxacct.mechanisms.normal import normal_cells, normal_masses, sampled_delta
 from jaxacct.mechanisms.pair import (
     ANGLES,
     COARSEST,
@@ -485,6 +486,25 @@ class SubsampledGaussianPair(DominatingPair):
         (p, p_error), (q, q_error) = jnp.where(removes, mixture, base), jnp.where(removes, base, mixture)
         return CellMasses(p=p, q=q, p_error=p_error, q_error=q_error)
 
+    def atoms(self, cells: int, nats: Array) -> Atoms:
+        """Returns the laws from cells that are equal in the noise, as many atoms as ``cells``.
+
+        The places between them reach sqrt(2 nats) deviations beyond both centres, x = 0 and 1, and a cell at either end
+        holds the rest. For "add" the places fall, so that the loss rises.
+        """
+        s, q, removes = self._fields()
+        reach, side = s * jnp.sqrt(2 * nats), jnp.where(removes, jnp.ones_like(s), -1.0)
+        x, following = places_about(jnp.zeros(()), jnp.ones(()), reach, reach, cells, removes)
+        log_r, doubt = _log_ratio_and_error(s, q, x)
+        mass, error = jax.vmap(lambda center: normal_masses(x[:-1], following[:-1], center, s))(jnp.array([0.0, 1.0]))
+        # Weights of both centres in P and in Q, which are exchanged for "add".
+        share = q * (0.5 + jnp.stack([0.5 * side, -0.5 * side]))
+        weights = jnp.stack([1 - share, share], 1)
+        masses, errors = (jnp.matmul(weights, part, precision="highest") for part in (mass, error))
+        # Weights and products round by u of themselves, and so do sums.
+        errors = errors * (1 + 8 * roundoff()) + 4 * roundoff() * masses
+        return atoms_of_cells(side * log_r, masses[0], errors[0], masses[1], errors[1], doubt, valid=self.is_valid())
+
     def boundary_error(self, largest: Array) -> Array:
         # _threshold errs by at most 9u + 5u |L| + 8u |log q| + u/s^2 in L = log_excess - log q (each of its three forms
         # has an excess right to 9u of the larger term), and a loss moves by at most r'/r s^2 <= 1 times that; where |L|
@@ -719,6 +739,30 @@ def _log_ratio(s: Array, q: Array, z: Array) -> Array:
     more = q * jnp.expm1(capped)
     log_r = jnp.where(more > -0.25, jnp.log1p(jnp.maximum(more, -0.25)), jnp.log((1 - q) + q * jnp.exp(capped)))
     return jnp.where(u > capped, jnp.maximum(log_r, u + jnp.log(q)), log_r)
+
+
+def _log_ratio_and_error(s: Array, q: Array, x: Array) -> tuple[Array, Array]:
+    """Returns log r(x), x finite or not, and a bound on its error that is relative to it near 0.
+
+    v = (x - 1/2)/s^2 is right to 3 units of roundoff of itself: they move log r by the share of q e^v in r times 3 |v|.
+    The share is at most min(1, q max(1, e^v)). The other errors are in proportion to log r, or to share |v|:
+
+    * While r >= 3/4, r - 1 is right to 9 units of itself, which are 12 of log r, and the logarithm errs by 8.
+    * Below, r is the sum of 1 - q = e^a and q e^v = e^w, with shares e^(a - L) and e^(w - L) for L = log r < -0.28. For
+      y <= L the product e^(y - L) |y| is at most |L| + 1/e, below 2.3 |L|. The errors of a, 8 |a| + 1 units, and of w,
+      |w| + 8 |log q| with |log q| <= |w|, move L by 19 |L| + 4 |L| and 21 |L|; the last two steps by 30 |L|.
+    * The same formula serves where e^v would overflow. There L moves by its share times the errors of w, for |log q| <=
+      745 at most 8 (|v| + 45) + |w|, hence 20 |v|, and by 17 |L|. 1 - q only counts where it is 1 to all digits.
+    """
+    most = 700.0
+    v = (x - 0.5) / s / s  # a square might overflow
+    more = q * jnp.expm1(jnp.minimum(v, most))
+    a, w = jnp.log(1 - q), v + jnp.log(q)
+    far = jnp.maximum(a, w) + jnp.where(jnp.isinf(x), 0.0, jnp.log1p(jnp.exp(-jnp.abs(a - w))))
+    is_near, is_huge = more > -0.25, v > most
+    log_r = jnp.where(is_near & ~is_huge, jnp.log1p(jnp.maximum(more, -0.25)), far)
+    share = jnp.where(is_huge, 1.0, jnp.minimum(q + jnp.maximum(more, 0.0), 1.0))
+    return log_r, roundoff() * (96 * jnp.abs(log_r) + 32 * jnp.where(jnp.isinf(x), 0.0, share * jnp.abs(v)))
 
 
 @jax.jit

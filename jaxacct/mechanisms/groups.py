@@ -140,6 +140,9 @@ class CountedShiftsPair(ShiftedNoisePair):
     def _off(self) -> Array:
         return as_float64(self.weight_units) * roundoff()
 
+    def _weight_units(self) -> ArrayLike:
+        return as_float64(self.weight_units)
+
     def masses_between(self, x: Float[Array, " n"]) -> CellMasses:
         found, off = super().masses_between(x), self._off()
         return found._replace(p_error=found.p_error + off * found.p, q_error=found.q_error + off * found.q)

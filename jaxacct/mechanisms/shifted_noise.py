@@ -32,9 +32,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
+from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
 from jaxacct.mechanisms.finite import log_absence, noiseless_pairs
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_absent, is_endless
-from jaxacct.mechanisms.normal import normal_cells
+from jaxacct.mechanisms.normal import normal_cells, normal_masses
 from jaxacct.mechanisms.pair import (
     CELLS,
     COARSEST,
@@ -67,6 +68,7 @@ from jaxacct.mechanisms.pair import (
 )
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import (
+    TINY,
     as_float64,
     first_index,
     is_concrete,
@@ -181,6 +183,17 @@ class Noise(ABC):
         """Returns the masses between monotone points x, with error bounds."""
 
     @abstractmethod
+    def reaches(self, scale: Array, nats: Array) -> tuple[Array, Array]:
+        """Returns how far outwards and inwards of the outermost locations losses vary where e^-nats of the noise is."""
+
+    @abstractmethod
+    def masses(self, x: Array, following: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
+        """Returns the masses (m, n) of cells between increasing points and those that follow, with error bounds.
+
+        An infinite point is an end of a cell that has none of the centres (m,) inside.
+        """
+
+    @abstractmethod
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
     ) -> Array:
@@ -260,6 +273,13 @@ class GaussianNoise(Noise):
 
     def cells(self, x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
         return normal_cells(x, center, scale)
+
+    def reaches(self, scale: Array, nats: Array) -> tuple[Array, Array]:
+        reach = scale * jnp.sqrt(2 * nats)
+        return reach, reach
+
+    def masses(self, x: Array, following: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
+        return jax.vmap(lambda center: normal_masses(x, following, center, scale))(centers)
 
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
@@ -436,6 +456,14 @@ class LaplaceNoise(Noise):
         # z errs by 2u of itself, which exp turns into 2u |z| of the mass; beyond e^-745 there is no mass to err.
         exponent = jnp.where(straddles, 0.0, jnp.minimum(near, 800.0))
         return mass, roundoff() * (24 + 4 * exponent) * mass
+
+    def reaches(self, scale: Array, nats: Array) -> tuple[Array, Array]:
+        return jnp.zeros_like(scale), scale * nats
+
+    def masses(self, x: Array, following: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
+        ends = jnp.append(x, following[-1])
+        mass, error = jax.vmap(lambda center: self.cells(ends, center, scale))(centers)
+        return mass, error + TINY
 
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
@@ -731,6 +759,51 @@ class ShiftedNoisePair(DominatingPair):
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
         return self.masses_between(self._threshold(boundaries))
+
+    def atoms(self, cells: int, nats: Array) -> Atoms:
+        """Returns the laws from cells that are equal in the noise, as many atoms as ``cells``."""
+        s, locations, _, _ = self._fields()
+        (low, high), (outwards, inwards) = self._ends(), self._noise.reaches(s, nats)
+        between = inwards if locations.shape[-1] == 2 else jnp.inf
+        x, following = places_about(low, high, outwards, between, cells)
+        p, p_error, q, q_error = self.masses_of(x[:-1], following[:-1])
+        losses, errors = self.losses_at(x, low - outwards, high + outwards)
+        return atoms_of_cells(losses, p, p_error, q, q_error, errors, valid=self.is_valid())
+
+    def masses_of(self, x: Array, following: Array) -> tuple[Array, Array, Array, Array]:
+        """Returns P's masses of cells from x to the following place, bounds on their errors, and the same for Q.
+
+        A weighted sum of n terms rounds once for each weight, product and addition, and each product may be flushed. An
+        infinite place ends a cell that has no location of any weight inside.
+        """
+        s, locations, p, q = self._fields()
+        low, _ = self._ends()
+        weights, terms = jnp.stack([p, q]), locations.shape[-1]
+        masses, errors = self._noise.masses(x, following, jnp.where((p > 0) | (q > 0), locations, low), s)
+        mixed, off = (jnp.matmul(weights, part, precision="highest") for part in (masses, errors))
+        share = (terms + 3 + self._weight_units()) * roundoff()
+        off = (off + share * mixed) * (1 + 4 * share) + terms * TINY
+        return mixed[0], off[0], mixed[1], off[1]
+
+    def losses_at(self, x: Array, least: ArrayLike, most: ArrayLike) -> tuple[Array, Array]:
+        """Returns the losses at places x, finite ones in [least, most] or infinite, and bounds on their errors.
+
+        The errors are those of :meth:`_rounding`, for places no farther than x.
+        """
+        s, locations, p, q = self._fields()
+        low, high = self._ends()
+        inner = jnp.clip(x, least, most)
+        losses = self.log_densities(inner)[0]
+        if not self._noise.has_atoms:
+            losses = jnp.where(jnp.isinf(x), x, losses)
+        slope, far = self._noise.slope(high, low, s), jnp.maximum(jnp.abs(inner - low), jnp.abs(inner - high))
+        least_weight = jnp.min(jnp.minimum(jnp.where(p > 0, p, 1.0), jnp.where(q > 0, q, 1.0)))
+        units = 16 + 4 * locations.shape[-1] - 2 * jnp.log(least_weight) + 2 * self._weight_units()
+        return losses, roundoff() * (units + slope * (10 * far + 2 * jnp.maximum(jnp.abs(low), jnp.abs(high))))
+
+    def _weight_units(self) -> ArrayLike:
+        """Returns the units of roundoff by which each weight errs relative to itself."""
+        return 0.0
 
     def boundary_error(self, largest: Array) -> Array:
         # The loss as computed errs by e. At an edge the computed loss is at most the one asked for. Either it is above

@@ -7,6 +7,7 @@ is bounded above and not below, and a sum of k of them is one of the chi-square 
 from dataclasses import dataclass
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
@@ -29,7 +30,7 @@ from jaxacct.mechanisms.pair import (
     log_left_out,
 )
 from jaxacct.numerics.arithmetic import arithmetic
-from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64
+from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, scope
 
 
 @ja.register_dataclass
@@ -184,6 +185,26 @@ def test_renyi_orders_are_the_closed_form():
             assert truth <= value <= truth * (1 + 1e-9)
         highest = float(ja.rdp.composed_curve(LoweredVariance(v), steps, [np.inf], relation="remove")[0])
         assert highest == pytest.approx(-steps * np.log(v) / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("v", [0.01, 0.7, 0.999])
+def test_its_masses_make_two_laws_about_it(v):
+    """The profiles of both hold that of one run, in 40 digits, and are near it."""
+    with scope():
+        program = jax.jit(lambda v: VariancePair(v).atoms(256, jnp.asarray(30.0)))
+        above, below = zip(*(np.asarray(part) for part in program(v)[:3]), strict=True)
+    with mp.workdps(40):
+        for epsilon in np.linspace(0.0, -np.log(v) / 2, 6)[:-1]:
+            low, high = (
+                mp.mpf(infinite)
+                + mp.fsum(
+                    m * -mp.expm1(mp.mpf(epsilon) - y) for y, m in zip(losses, masses, strict=True) if y > epsilon
+                )
+                for losses, masses, infinite in (below, above)
+            )
+            truth = delta_of(v, 1, mp.mpf(epsilon))
+            assert low <= truth <= high
+            assert high - low < 2e-3 * truth
 
 
 def test_wrong_parameters_cost_infinity():
