@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.numerics.arithmetic import roundoff
@@ -47,7 +48,7 @@ class Atoms(NamedTuple):
 
     losses: Float[Array, "2 n"]
     masses: Float[Array, "2 n"]
-    infinite: Float[Array, "2"]
+    infinite: Float[Array, 2]
     shift: Array
 
 
@@ -69,8 +70,10 @@ def atoms_of_cells(
     Args:
         edges (m,): non-decreasing losses, to ``edge_error``. The first may be -inf and the last inf; if not, they bound
             all finite losses.
-        p (m-1,), q (m-1,): P's and Q's masses of the cells; finite losses alone.
-        p_error (m-1,), q_error (m-1,): bounds on their absolute errors.
+        p (m-1,): P's masses of the cells, of finite losses alone.
+        p_error (m-1,): bounds on their absolute errors.
+        q: Q's masses.
+        q_error: bounds on their absolute errors.
         edge_error: bound on the absolute errors of the edges, () or (m,).
         infinite: bounds on P's mass of infinite losses, from above and from below.
         valid: whether all this describes a pair; if not, the upper law is an infinite loss, and the lower one nothing.
@@ -126,9 +129,29 @@ def atoms_of_cells(
     beyond = jnp.sum(jnp.where(is_endless, whole, 0.0)) * (1 + 4 * u)
     loss = jnp.maximum(y[1], bottom)
     counts = jnp.isfinite(loss) & (mass[1] > TINY)
-    losses = jnp.stack([place, jnp.pad(jnp.where(counts, loss, 0.0), (0, 1))])
-    masses = jnp.stack([jnp.where(is_endless, 0.0, whole), jnp.pad(jnp.where(counts, mass[1], 0.0), (0, 1))])
-    return _in_order(losses, masses, (infinite[0] + beyond, infinite[1]), valid)
+    below = jnp.pad(jnp.where(counts, jnp.stack([loss, mass[1]]), 0.0), ((0, 0), (0, 1)))
+    losses = jnp.stack([place, below[0]])
+    masses = jnp.stack([jnp.where(jnp.abs(place) == jnp.inf, 0.0, whole), below[1]])
+    return atoms_in_order(losses, masses, (infinite[0] + beyond, infinite[1]), valid)
+
+
+def places_about(low: Array, high: Array, outwards: ArrayLike, inwards: ArrayLike, count: int) -> Array:
+    """Returns increasing places of a noise around two centres, at equal distances but for the middle two.
+
+    Those two may be farther from one another, where there is little mass between the centres.
+
+    Args:
+        low (): the lower centre.
+        high: the higher one.
+        outwards (): distance beyond the centres up to which there are places.
+        inwards: the same between them, or inf.
+        count: number of places, even; static.
+    """
+    ends = low - outwards, high + outwards
+    length = ends[1] - ends[0]
+    some = jnp.minimum(length, 2 * (inwards + outwards))
+    rising = jnp.asarray(np.linspace(0.0, 1.0, count), length.dtype)
+    return jnp.where(rising < 0.5, ends[0] + some * rising, ends[1] - some * (1 - rising))
 
 
 def _log_ratio(p: Array, q: Array) -> Array:
@@ -153,7 +176,8 @@ def atoms_of_masses(
         masses (n,): P's masses.
         loss_error: bound on the absolute errors of the losses, () or (n,).
         mass_error: bound on the absolute errors of the masses, () or (n,).
-        infinite, valid: as for :func:`atoms_of_cells`, where the rounding is derived, too.
+        infinite: as for :func:`atoms_of_cells`, where the rounding is derived, too.
+        valid: as there.
     """
     u = roundoff()
     side = jnp.asarray([[1.0], [-1.0]], masses.dtype)
@@ -161,11 +185,12 @@ def atoms_of_masses(
     places = losses + side * ((loss_error + 2 * u * jnp.abs(losses) + TINY) * (1 + 4 * u))
     mass = jnp.maximum((masses + side * jnp.where(may_be, mass_error + TINY, 0.0)) * (1 + 2 * u * side), 0.0)
     beyond = jnp.sum(jnp.where(losses == jnp.inf, mass[0], 0.0))
-    places = jnp.where(jnp.isnan(losses), jnp.nan, jnp.where(is_finite, places, 0.0))
-    return _in_order(places, jnp.where(is_finite | jnp.isnan(losses), mass, 0.0), (infinite[0] + beyond, infinite[1]), valid)
+    counts = is_finite | jnp.isnan(losses)
+    places, mass = jnp.where(counts, places, 0.0), jnp.where(counts, mass, 0.0)
+    return atoms_in_order(places, mass, (infinite[0] + beyond, infinite[1]), valid)
 
 
-def _in_order(losses: Array, masses: Array, infinite: tuple[ArrayLike, ArrayLike], valid: ArrayLike) -> Atoms:
+def atoms_in_order(losses: Array, masses: Array, infinite: tuple[ArrayLike, ArrayLike], valid: ArrayLike) -> Atoms:
     """Returns the laws (2, n) sorted by loss; an infinite loss above and nothing below where a number is none."""
     counts = masses > 0
     losses = jnp.where(counts, losses, 0.0)
