@@ -75,11 +75,14 @@ class Method(enum.Enum):
     """One stage, on a mesh whose circle holds all runs."""
 
 
-SMOOTH = np.array([8.0, 32.0, 128.0, 512.0])
-"""Runs of which the first circle holds some number in a recursion, whichever takes the least mesh. Tightness only.
+SMOOTH = 8.0
+"""Runs outside of the point with most mass that the first stage of a recursion adds, in the mean. Tightness only.
 
-Fewer make the first mesh finer, and the sum less smooth when it is coarsened.
+A sum of fewer is not smooth, so its odd points do not find the mass that balances them when it is coarsened.
 """
+
+RUNS = 2.0 ** np.arange(24)
+"""Numbers of runs among which a recursion chooses its first stage. Sound for any whole numbers."""
 
 ORDERS = 32
 """Orders that one look compares, of a tilt and of moments each; even. Tightness only."""
@@ -118,12 +121,12 @@ class Sum(NamedTuple):
     mesh: Array
     order: Array
     nats: Array
-    log_mass: Float[Array, "2"]
-    log_bound: Float[Array, "2"]
+    log_mass: Float[Array, " 2"]
+    log_bound: Float[Array, " 2"]
     """K of the module: the log of a bound on the tilted mass."""
-    error: Float[Array, "2"]
+    error: Float[Array, " 2"]
     """e of the module. Infinite where nothing is known."""
-    log_finite: Float[Array, "2"]
+    log_finite: Float[Array, " 2"]
     """Log of the probability that all losses are finite: a lower and an upper bound."""
     shift: Array
     """Bound, in nats, on the distance of the points from the losses for which they stand."""
@@ -135,7 +138,12 @@ class Sum(NamedTuple):
 
 
 def plan_sum(
-    laws: Atoms, counts: Float[Array, " m"], points: int, *, log_delta: ArrayLike | None = None, epsilon: ArrayLike = 0.0
+    laws: Atoms,
+    counts: Float[Array, " m"],
+    points: int,
+    *,
+    log_delta: ArrayLike | None = None,
+    epsilon: ArrayLike = 0.0,
 ) -> Plan:
     """Returns a plan for reading epsilon near a delta, or delta near an epsilon if ``log_delta`` is None.
 
@@ -200,12 +208,14 @@ class _State(NamedTuple):
 
 
 def put_on_mesh(
-    law: Atoms, count: Array, plan: Plan, points: int, runs: ArrayLike, *, is_shared: bool
-) -> tuple[_State, Array, Array, Array]:
-    """Returns one run as rows on a mesh (kinds of length 1), the mesh, the log of all finite, and the shift of a run.
+    law: Atoms, count: Array, plan: Plan, points: int, runs: Array, least: float, *, is_shared: bool
+) -> tuple[_State, Array, Array, Array, Array]:
+    """Returns one run as rows on a mesh (kinds of length 1), and what its sums need.
 
-    *The mesh* is such that the circle holds the atoms of the upper law that count, and the sum of ``runs`` runs; a
-    power of two if ``is_shared``. A point of it lies where the largest atom and its neighbours have their pooled loss,
+    These are the mesh, the runs of the first stage, the log of the probability of a finite loss, and the shift of a run.
+
+    *The mesh* is such that the circle holds the atoms of the upper law that count, and the sum of one of ``runs`` runs,
+    of which ``least`` are outside of the point with most mass (:func:`_first_mesh`); a power of two if ``is_shared``. A point of it lies where the largest atom and its neighbours have their pooled loss,
     and another, unless ``is_shared``, at the atom that is furthest from it: losses of two values, and those that end in
     two atoms, lie on it. Any mesh is sound.
 
@@ -242,7 +252,7 @@ def put_on_mesh(
     log_finite = log_complement(jnp.clip(infinite, 0.0, 1.0))
     low, high = jnp.min(jnp.where(counts, y, jnp.inf)), jnp.max(jnp.where(counts, y, -jnp.inf))
     low, high = (jnp.where(jnp.isfinite(end), end, 0.0) for end in (low, high))
-    h = _first_mesh(jnp.where(counts, w, 0.0), y, low, high, count, jnp.minimum(count, runs), plan.nats, points)
+    h, planned = _first_mesh(jnp.where(counts, w, 0.0), y, low, high, count, runs, least, plan.nats, points)
     there = jnp.max(jnp.where(p_low == jnp.max(p_low), y_low, -jnp.inf))
     if is_shared:
         h = jnp.ldexp(jnp.ones_like(h), jnp.ceil(jnp.log2(h)).astype(jnp.int32))
@@ -291,25 +301,37 @@ def put_on_mesh(
         *map(one, (rows / floor[:, None], first, log_mass, log_bound, error)),
         one(3 * u * (jnp.abs(offset) + jnp.abs(begin) * h)),
     )
-    return state, h, log_finite, shift
+    return state, h, planned, log_finite, shift
 
 
-def _first_mesh(w: Array, y: Array, low: Array, high: Array, count: Array, runs: Array, nats: Array, points: int) -> Array:
-    """Returns the least mesh whose circle holds all atoms that count, and the sum of some number of ``runs``, about."""
-    largest = jnp.maximum(jnp.maximum(jnp.abs(low), jnp.abs(high)), 2.0**-60)
-    share = jnp.log(jnp.maximum(count / jnp.maximum(runs, 1.0), 1.0))
+def _first_mesh(
+    w: Array, y: Array, low: Array, high: Array, count: Array, runs: Array, least: float, nats: Array, points: int
+) -> tuple[Array, Array]:
+    """Returns the least mesh whose circle holds all atoms that count and the sum of some number of runs, and the number.
 
-    def improve(_: Array, h: Array) -> Array:
+    It is one of ``runs`` of which ``least`` are outside of the point with most mass, in the mean, or all.
+    """
+    most = jnp.max(jnp.where(w == jnp.max(w), y, -jnp.inf))
+    smallest = 2.0**-40 * jnp.maximum(jnp.maximum(jnp.abs(low), jnp.abs(high)), 2.0**-60)
+    runs = jnp.minimum(runs, jnp.maximum(count, 1.0))
+    share = jnp.log(jnp.maximum(count, 1.0) / runs)
+
+    def improve(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        h, _ = state
         gaps = _gaps(points) / h
         reference = jnp.where(gaps > 0, high, low)
-        moments = jnp.sum(w * jnp.exp(jnp.minimum(gaps[:, None] * (y - reference[:, None]), 0.0)), -1)
-        begin, end = _window(runs[:, None] * (jnp.log(moments) + gaps * reference), nats + share, points)
+        moments = jnp.exp(jnp.minimum(gaps[:, None] * (y[None] - reference[:, None]), 0.0)) @ w
+        begin, end = _window(runs[:, None] * (jnp.log(moments) + gaps * reference)[None], nats + share, points)
         # The lower law's moments are not known yet: so there is some more room than the upper law needs.
-        return jnp.maximum(jnp.min(1.02 * h * (end - begin)), high - low) / (points - 8)
+        meshes = jnp.maximum(jnp.maximum(1.02 * h * (end - begin), high - low) / (points - 8), smallest)
+        outside = (jnp.abs(y - most)[None] >= meshes[:, None] / 2) @ w
+        meshes = jnp.where((runs * outside >= least) | (runs >= count), meshes, jnp.inf)
+        h = jnp.min(meshes)
+        return h, jnp.max(jnp.where(meshes == h, runs, 1.0))
 
     # The moments' orders are multiples of the mesh, as those of the rows will be: so it is improved three times.
-    least = 2.0**-40 * largest
-    return jnp.maximum(jax.lax.fori_loop(0, 3, improve, jnp.maximum((high - low) / points, least)), least)
+    begin = jnp.maximum((high - low) / points, smallest)
+    return jax.lax.fori_loop(0, 3, improve, (begin, jnp.ones_like(begin)))
 
 
 def _pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
@@ -319,7 +341,9 @@ def _pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
     way = jnp.where(at_top > at_bottom, -1.0, 1.0)
     at, mass = (jnp.where(way > 0, row, row[::-1]) for row in (at, mass))
 
-    def gather(pool: tuple[Array, Array, Array], atom: tuple[Array, Array]) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
+    def gather(
+        pool: tuple[Array, Array, Array], atom: tuple[Array, Array]
+    ) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
         target, held, due = pool
         at, p = atom
         # What the pool owes, e^target Q - P: owed upwards where the pass is upwards, and so settled when negative.
@@ -437,16 +461,16 @@ def _log_moments(rows: Float[Array, "kinds 2 points"], low: Array, high: Array) 
     within = np.arange(inner) - np.where(gaps > 0, inner - 1, 0)[:, None]
     tables = rows.reshape(*rows.shape[:-1], outer, inner)
     partial = jnp.einsum("ksbi,gi->ksgb", tables, np.exp(gaps[:, None] * within), precision="highest")
-    ends = jnp.where(gaps > 0, high[:, None], low[:, None])[..., None]
-    falls = jnp.exp(jnp.minimum((gaps * inner)[:, None] * (np.arange(outer) - ends), 0.0))
+    ends = jnp.where(gaps[None] > 0, high[:, None], low[:, None])
+    falls = jnp.exp(jnp.minimum((gaps[:, None] * inner)[None] * (np.arange(outer)[None, None] - ends[..., None]), 0.0))
     sums = jnp.max(jnp.sum(partial * falls[:, None], -1), 1) + rows.shape[-1] * TINY
-    reference = ends[..., 0] * inner + np.where(gaps > 0, inner - 1, 0)
-    return jnp.log(sums) + gaps * reference + 2.0**13 * roundoff()
+    reference = ends * inner + np.where(gaps > 0, inner - 1, 0)[None]
+    return jnp.log(sums) + gaps[None] * reference + 2.0**13 * roundoff()
 
 
 def _window(logs: Array, nats: Array, points: int) -> tuple[Array, Array]:
     """Returns the ends between which all but e^-nats of a sum lies on each side, from its log-moments (..., orders)."""
-    ends = (logs + nats[..., None]) / _gaps(points)
+    ends = (logs + nats[..., None]) / jnp.expand_dims(_gaps(points), range(logs.ndim - 1))
     return jnp.max(ends[..., ORDERS // 2 :], -1), jnp.min(ends[..., : ORDERS // 2], -1)
 
 
@@ -460,9 +484,9 @@ def _multiply(
     def turn(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         bit, square, product = state
         is_set = jnp.mod(jnp.floor(powers / bit), 2.0) == 1
-        return 2 * bit, square * square, jnp.where(is_set[:, None, None], product * square, product)
+        return 2 * bit, square * square, jnp.where(is_set[:, None, None], product * square[None], product)
 
-    begin = jnp.where(others[:, None, None] > 0, spectra[1], jnp.ones_like(spectra[1]))
+    begin = jnp.where(others[:, None, None] > 0, spectra[1][None], jnp.ones_like(spectra[:1]))
     # One turn for each binary digit of the powers: the square of the last square.
     _, _, product = jax.lax.while_loop(lambda state: state[0] <= most, turn, (jnp.ones_like(most), spectra[0], begin))
     return product
@@ -483,7 +507,7 @@ def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array
     error is at most sqrt(N) times that. Moduli beyond 1 by rounding: e^(k a sqrt(N)).
     """
     u, points = roundoff(), state.rows.shape[-1]
-    gaps = _gaps(points)
+    gaps = _gaps(points)[None]
     low, high = _window(logs, nats, points)
     start = jnp.floor((low + high - points) / 2) + 1
     circle = jnp.maximum(jnp.fft.irfft(_multiply(state.rows, powers, others), points), 0.0)
@@ -491,16 +515,17 @@ def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array
     alternates = jnp.sum(circle[:, 1].reshape(-1, points // 2, 2), 1)
     heavier = jnp.where(alternates[:, 1] > alternates[:, 0], 1.0, 0.0)
     start = start + jnp.mod(start + heavier, 2.0)
-    turned = jnp.mod(start[:, None] + np.arange(points), points).astype(jnp.int32)
+    turned = jnp.mod(start[:, None] + np.arange(points)[None], points).astype(jnp.int32)
     rows = jnp.take_along_axis(circle, turned[:, None], -1)
     ends = jnp.where(gaps > 0, (start + points)[:, None], (start - 1)[:, None])
     tails = logs - gaps * ends
     spill = sum(jnp.exp(jnp.min(tails[:, half], -1)) for half in (slice(None, ORDERS // 2), slice(ORDERS // 2, None)))
     norms = jnp.sqrt(jnp.sum(state.rows * state.rows, -1))
     unit = transform_error(points)
-    rounding = math.sqrt(points) * (2 * unit + 3 * u) * (powers[:, None] * norms[0] + others[:, None] * norms[1])
+    rounding = math.sqrt(points) * (2 * unit + 3 * u) * (powers[:, None] * norms[:1] + others[:, None] * norms[1:])
     rounding = rounding * jnp.exp(powers * (2 * unit * math.sqrt(points)))[:, None]
-    of_both = lambda row: powers.reshape(-1, *[1] * (row.ndim - 1)) * row[0] + others.reshape(-1, *[1] * (row.ndim - 1)) * row[1]
+    wide = lambda numbers, row: numbers.reshape(-1, *[1] * (row.ndim - 1))
+    of_both = lambda row: wide(powers, row) * row[:1] + wide(others, row) * row[1:]
     moved = of_both(state.first), start * h
     first = moved[0] + moved[1]
     drift = of_both(state.drift) + 4 * u * (jnp.abs(moved[0]) + jnp.abs(moved[1]))
@@ -526,7 +551,7 @@ def _normalize(state: _State) -> _State:
 
 def _power_of_error(powers: Array, others: Array, error: Float[Array, "2 2"]) -> Float[Array, "kinds 2"]:
     """Returns (1 + e)^powers (1 + f)^others - 1 for errors e, f of both kinds, 16u too large."""
-    logs = powers[:, None] * jnp.log1p(error[0]) + jnp.where(others[:, None] > 0, jnp.log1p(error[1]), 0.0)
+    logs = powers[:, None] * jnp.log1p(error[:1]) + jnp.where(others[:, None] > 0, jnp.log1p(error[1:]), 0.0)
     return jnp.expm1(jnp.where(jnp.isnan(logs), jnp.inf, logs)) * (1 + 32 * roundoff())
 
 
@@ -536,12 +561,13 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
     The state is the sum of a power of runs, the number of further such powers that are due, and the runs that are set
     aside, as digits of the count in the radices of the stages.
     """
-    runs, least = {
-        Method.RECURSIVE: (SMOOTH, 2.0),
-        Method.TWO_STAGE: (jnp.ceil(jnp.sqrt(count))[None], jnp.maximum(jnp.sqrt(count) / 2, 2.0)),
-        Method.FIXED: (count[None], count),
+    root = jnp.exp2(jnp.ceil(jnp.log2(jnp.maximum(count, 1.0)) / 2))
+    runs, outside, least = {
+        Method.RECURSIVE: (jnp.append(RUNS, count), SMOOTH, 2.0),
+        Method.TWO_STAGE: (root[None], 0.0, root / 2),
+        Method.FIXED: (count[None], 0.0, count),
     }[method]
-    one, h, log_finite, shift = put_on_mesh(law, count, plan, points, runs, is_shared=is_shared)
+    one, h, planned, log_finite, shift = put_on_mesh(law, count, plan, points, runs, outside, is_shared=is_shared)
     nothing = _State(*map(jnp.zeros_like, one))
     nothing = nothing._replace(rows=nothing.rows.at[..., 0].set(1.0))
     state = _State(*(jnp.concatenate(pair) for pair in zip(one, nothing, strict=True)))
@@ -551,18 +577,20 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
         copies = jnp.stack([left, jnp.ones_like(left)])
         most = jnp.max(state.error, -1)
         rows, cut, low, high = _trim(state.rows, jnp.exp(-plan.nats) / copies + most / 64)
-        error = state.error + cut * np.array([1.0, 0.0])
+        error = state.error + cut * np.array([[1.0, 0.0]])
         state = state._replace(rows=rows, error=error)
         logs = _log_moments(rows, low, high)
         # Of all numbers of runs, the largest whose sum fits on the circle, or all that are left.
         tries = jnp.append(TRIES, left + 1)
         digits, after = jnp.mod(left, tries), jnp.floor(left / tries)
         powers = jnp.stack([jnp.where(after > 0, tries, 0.0), digits], -1)
-        of_tries = powers[..., None] * logs[0] + np.array([[0.0], [1.0]]) * logs[1]
+        of_tries = powers[..., None] * logs[None, :1] + np.array([[[0.0], [1.0]]]) * logs[None, 1:]
         share = jnp.exp(-plan.nats) / jnp.stack([jnp.maximum(after, 1.0), jnp.ones_like(after)], -1)
         nats = -jnp.log(share + jnp.maximum(powers, 1.0) * most[0] / 32)
         ends = _window(of_tries, nats, points)
-        fits = jnp.all(ends[1] - ends[0] <= points - 4, -1) & (tries <= left + 1) & ((tries >= least) | (tries > left))
+        fits = jnp.all(ends[1] - ends[0] <= points - 4, -1) & ((tries >= least) | (tries > left))
+        # The first stage was planned from the upper law alone, and goes ahead; what it spills is counted.
+        fits = (fits | ((turn == 0) & (tries == jnp.minimum(planned, left + 1)))) & (tries <= left + 1)
         chosen = tries == jnp.maximum(jnp.max(jnp.where(fits, tries, 1.0)), 1.0)
         pick = lambda rows: jnp.max(jnp.where(chosen.reshape(-1, *[1] * (rows.ndim - 1)), rows, -jnp.inf), 0)
         added, now, others = pick(tries), pick(powers), np.array([0.0, 1.0])
@@ -603,7 +631,7 @@ def join(left: Sum, right: Sum) -> Sum:
         logs = jnp.sum(_log_moments(rows, low, high), 0)
         tails = -jnp.log(jnp.exp(-nats) + jnp.sum(state.error) / 32)
         ends = _window(logs, tails, rows.shape[-1])
-        error = state.error + cut * np.array([1.0, 0.0])
+        error = state.error + cut * np.array([[1.0, 0.0]])
         return state._replace(rows=rows, error=error), logs, tails, ends[1] - ends[0] <= rows.shape[-1] - 4
 
     def even(carry: tuple[Array, Array, _State, Array]) -> tuple[Array, Array, _State, Array]:
@@ -675,13 +703,13 @@ def compose(
 # ----------------------------------------------------------------------------------------------------
 
 
-def _log_errors(found: Sum, epsilon: Array) -> Float[Array, "2 ..."]:
-    """Returns the logs of what the errors can change D at epsilon by; it falls with epsilon."""
-    log_error = jnp.log(jnp.maximum(found.error, TINY)) + found.log_bound + log_peak(found.order)
-    return log_error.reshape(2, *[1] * epsilon.ndim) - found.order * epsilon
+def _log_errors(found: Sum, epsilon: Float[Array, "... n"]) -> Float[Array, "2 n"]:
+    """Returns the logs of what the errors can change D at epsilons (n,), or (2, n), by; it falls with epsilon."""
+    logs = jnp.log(jnp.maximum(found.error, TINY)) + found.log_bound + log_peak(found.order)
+    return logs[:, None] - jnp.broadcast_to(found.order * epsilon, (2, epsilon.shape[-1]))
 
 
-def _infinite(found: Sum) -> Float[Array, "2"]:
+def _infinite(found: Sum) -> Float[Array, " 2"]:
     """Returns an upper and a lower bound on the probability that the sum is infinite.
 
     The log of a run errs by 8u of itself and the product by u; so does expm1 by 8u, and it passes on no larger share of
@@ -715,9 +743,11 @@ def bound_delta(found: Sum, epsilon: Array) -> tuple[Array, Array]:
     u = roundoff()
     shift = found.shift + 8 * u * (jnp.max(jnp.abs(y)) + jnp.abs(epsilon))
     at = epsilon - SIDES * shift
-    above = y - at[:, None]
-    exponents = found.log_mass[:, None] - found.order * y
-    terms = jnp.where(above > 0, found.rows * jnp.exp(jnp.minimum(exponents, STEEPEST)) * -jnp.expm1(-jnp.abs(above)), 0.0)
+    above = y[None] - at[:, None]
+    exponents = found.log_mass[:, None] - found.order * y[None]
+    terms = jnp.where(
+        above > 0, found.rows * jnp.exp(jnp.minimum(exponents, STEEPEST)) * -jnp.expm1(-jnp.abs(above)), 0.0
+    )
     doubt = _reading_error(found, found.order * jnp.max(jnp.abs(y)))
     is_read = ~jnp.any((above > 0) & (exponents > STEEPEST), -1)
     change = jnp.exp(_log_errors(found, at[:, None])[:, 0])
@@ -737,27 +767,31 @@ def bound_epsilon(found: Sum, delta: Array) -> tuple[Array, Array]:
     """
     u, points = roundoff(), found.rows.shape[-1]
     sides = SIDES[:, None]
-    y, log_delta, infinite = _points_of(found), jnp.log(delta), _infinite(found)
+    y, log_delta, infinite = _points_of(found)[None], jnp.log(delta), _infinite(found)
     # In units of delta. Points with larger exponents prove nothing, nor does a sum that begins at a smaller loss.
     exponents = found.log_mass[:, None] - found.order * y - log_delta
-    both = jnp.exp(jnp.minimum(jnp.stack([exponents, exponents - y]), STEEPEST))
+    middle = jnp.clip((found.log_mass[:1, None] - log_delta) / found.order, y[:, :1], y[:, -1:])
+    both = jnp.exp(jnp.minimum(jnp.stack([exponents, exponents - (y - middle)]), STEEPEST))
     outer, inner = _blocks(points)
-    table = (found.rows * both).reshape(2, 2, outer, inner)
+    table = (found.rows[None] * both).reshape(2, 2, outer, inner)
     within = jnp.einsum("...j,ij->...i", table, _triangles(inner)[1], precision="highest")
     beyond = jnp.einsum("...j,ij->...i", within[..., 0], np.triu(np.ones((outer, outer)), 1), precision="highest")
     p, q = (within + beyond[..., None]).reshape(2, 2, points)
     former = y - found.mesh
     doubt = sides * _reading_error(found, jnp.abs(log_delta) + (found.order + 1) * jnp.max(jnp.abs(y)))
-    change = jnp.exp(jnp.minimum(_log_errors(found, former) - log_delta, STEEPEST))
+    log_change = _log_errors(found, former) - log_delta
+    change = jnp.exp(jnp.minimum(log_change, STEEPEST))
     rest = (infinite / delta - 1)[:, None]
     owed = p * (1 + doubt) + sides * change + rest
     owed = owed + sides * (8 * u) * (p + change + jnp.abs(rest))
-    epsilons = jnp.log(jnp.maximum(owed, TINY) / jnp.maximum(q * (1 - doubt), TINY))
-    holds = jnp.stack([(owed[0] <= 0) | (epsilons[0] <= y), (owed[1] > 0) & (epsilons[1] > former) & (q[1] > 0)])
-    holds = holds & (jnp.maximum(exponents, exponents - y) < STEEPEST) & (_log_errors(found, former) - log_delta < STEEPEST)
-    values = jnp.where(holds, jnp.clip(epsilons, former, y), sides * jnp.inf)
+    q = q * (1 - doubt) + points * TINY * np.array([[0.0], [1.0]])
+    epsilons = middle + jnp.log(jnp.maximum(owed, TINY) / jnp.maximum(q, TINY))
+    holds = [(owed[:1] <= 0) | (q[:1] > TINY) & (epsilons[:1] <= y), (owed[1:] > 0) & (epsilons[1:] > former)]
+    holds = jnp.concatenate(holds)
+    holds = holds & (jnp.maximum(exponents, exponents - (y - middle)) < STEEPEST) & (log_change < STEEPEST)
+    values = jnp.where(holds, jnp.minimum(jnp.maximum(epsilons, former), y), sides * jnp.inf)
     moments = (_log_errors(found, jnp.zeros(1))[0, 0] - jnp.log(jnp.maximum(delta - infinite[0], 0.0))) / found.order
-    moments = jnp.maximum(moments, y[-1]) + 64 * u * (jnp.abs(moments) + jnp.abs(y[-1]))
+    moments = jnp.maximum(moments, y[0, -1]) + 64 * u * (jnp.abs(moments) + jnp.abs(y[0, -1]))
     upper = jnp.minimum(jnp.min(values[0]), jnp.where(infinite[0] < delta, moments, jnp.inf))
     lower = jnp.where(infinite[1] > delta, jnp.inf, jnp.max(values[1]))
     shift = found.shift + 8 * u * (jnp.max(jnp.abs(y)) + 1)
