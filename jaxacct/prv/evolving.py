@@ -257,7 +257,7 @@ def put_on_mesh(
     if is_shared:
         h = jnp.ldexp(jnp.ones_like(h), jnp.ceil(jnp.log2(h)).astype(jnp.int32))
     else:
-        inside = (p_low > 0) & (y_low >= low - h) & (y_low <= high + h)
+        inside = (p_low > 0) & (y_low >= low - h) & (y_low <= high)
         far = jnp.max(jnp.where(inside, jnp.abs(y_low - there), 0.0))
         h = jnp.where(far > h, far / jnp.maximum(jnp.floor(far / h), 1.0), h)
     near = jnp.where(jnp.abs(y_low - there) < h / 2, p_low, 0.0)
@@ -269,7 +269,8 @@ def put_on_mesh(
     p = jnp.where(counts, p, 0.0)
     up = p * (jnp.expm1((cell - at) * h) / jnp.expm1(-h))
     index, mass = jnp.concatenate([cell, cell + 1]), jnp.concatenate([p - up, up])
-    inside = (y_low >= low - h) & (y_low <= high + h)
+    # What the upper law sends to infinity is left out below, or the two would need different windows.
+    inside = (y_low >= low - h) & (y_low <= high)
     pooled = _pool((y_low - offset) / h, jnp.where(inside, p_low, 0.0), h)
     index, mass = (jnp.stack([row, jnp.pad(less, (0, n - 1))]) for row, less in zip((index, mass), pooled, strict=True))
 
@@ -420,10 +421,10 @@ def _blocks(points: int) -> tuple[int, int]:
 def _gaps(points: int) -> np.ndarray:
     """Returns distances of the moments' orders from the tilt, times the mesh: positive ones, then negative ones.
 
-    The smallest resolve a window of all points with tails of e^-12; the largest are as steep as a block allows
+    The smallest resolve a window of all points with tails of e^-5; the largest are as steep as a block allows
     (:func:`_log_moments`). Any are sound.
     """
-    gaps = np.geomspace(24.0 / points, 512.0 / _blocks(points)[1], ORDERS // 2)
+    gaps = np.geomspace(10.0 / points, 512.0 / _blocks(points)[1], ORDERS // 2)
     return np.concatenate([gaps, -gaps])
 
 
@@ -508,7 +509,10 @@ def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array
     """
     u, points = roundoff(), state.rows.shape[-1]
     gaps = _gaps(points)[None]
-    low, high = _window(logs, nats, points)
+    # Where the circle is too short, as much more is spilled at one end as at the other.
+    more = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])[None]
+    low, high = _window(logs[:, None], nats[:, None] - more, points)
+    low, high = _window(logs, nats - jnp.min(jnp.where(high - low < points - 2, more, more[0, -1]), -1), points)
     start = jnp.floor((low + high - points) / 2) + 1
     circle = jnp.maximum(jnp.fft.irfft(_multiply(state.rows, powers, others), points), 0.0)
     # Odd points of the next mesh are those with less mass: a law with all mass on every other point has no odd ones.
