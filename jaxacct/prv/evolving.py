@@ -18,13 +18,12 @@ In reading order:
 sum of (1 - e^(eps - y))+ over it. Every step from one law to the next either raises D at every eps (for the upper
 bound), or lowers it (for the lower one), as :func:`put_on_mesh` and :func:`coarsen` prove; composition with any other
 law keeps that (Zhu, Dong and Wang 2022, "Optimal accounting of differential privacy via characteristic function",
-Theorem 10: D of a composition is a mixture of D's of the one law, at shifted eps). A lower law may leave out any mass.
+Theorem 10: D of a composition is a mixture of D's of the one law, at shifted eps). A lower law may leave out mass.
 
 **One number for all that is lost.** Everything else is an error in the *tilted* measure w = p e^(ty), of one order t >
-0 for all laws. As (1 - e^(eps - y))+ = e^(-ty) e^(ty) (1 - e^(eps - y))+, two laws whose tilted measures are within d of
-one another in L1 have D's within d e^(-t eps) sup_x e^(-tx) (1 - e^-x) (:func:`.precision.log_peak`). A law is held by
-its distance e from one that a chain of dominations joins to the true law L, such that for every R and every further
-law r of tilted mass e^(K_r)
+0 for all laws. As (1 - e^(eps - y))+ = e^(-ty) e^(ty) (1 - e^(eps - y))+, two laws whose tilted measures are within d
+of one another in L1 have D's within d e^(-t eps) sup_x e^(-tx) (1 - e^-x) (:func:`.precision.log_peak`). A law m is
+held with numbers e and K such that for the true law L, every R, and every further law r of tilted mass e^(K_r)
 
     D(L^R * r)  <=  D(m^R * r) + ((1 + e)^R - 1) e^(R K + K_r) peak e^(-t eps),   |m| <= (1 + e) e^K,   |L| <= e^K,
 
@@ -153,7 +152,10 @@ def plan_sum(
     """
     y, mass = laws.losses[:, 0], laws.masses[:, 0]
     known = jnp.where(mass > 0, jnp.abs(y), 0.0)
-    rare_of = lambda log_delta: log_delta - _slack(points) - jnp.log(jnp.maximum(jnp.sum(counts), 1.0) * y.shape[-1])
+
+    def rare_of(log_delta: ArrayLike) -> Array:
+        return log_delta - _slack(points) - jnp.log(jnp.maximum(jnp.sum(counts), 1.0) * y.shape[-1])
+
     if log_delta is not None:
         known = jnp.where(mass > jnp.exp(rare_of(log_delta)), known, 0.0)
     log_mass = jnp.where(known > 0, jnp.log(mass), -jnp.inf)
@@ -173,7 +175,8 @@ def plan_sum(
         values = heights - orders * epsilon if log_delta is None else (heights - log_delta) / orders
         least = jnp.min(values)
         best = values == least
-        return tuple(jnp.max(jnp.where(best, row, -jnp.inf)) for row in (orders, values, heights))  # type: ignore[return-value]
+        chosen = jnp.max(jnp.where(best[None], jnp.stack([orders, values, heights]), -jnp.inf), 1)
+        return chosen[0], chosen[1], chosen[2]
 
     # Two looks: over 12 decades, and about the best of those.
     start = jnp.asarray(1.0, y.dtype)
@@ -212,12 +215,14 @@ def put_on_mesh(
 ) -> tuple[_State, Array, Array, Array, Array]:
     """Returns one run as rows on a mesh (kinds of length 1), and what its sums need.
 
-    These are the mesh, the runs of the first stage, the log of the probability of a finite loss, and the shift of a run.
+    These are the mesh, the runs of the first stage, the logs of bounds on a finite loss's probability, and the shift of
+    a run.
 
     *The mesh* is such that the circle holds the atoms of the upper law that count, and the sum of one of ``runs`` runs,
-    of which ``least`` are outside of the point with most mass (:func:`_first_mesh`); a power of two if ``is_shared``. A point of it lies where the largest atom and its neighbours have their pooled loss,
-    and another, unless ``is_shared``, at the atom that is furthest from it: losses of two values, and those that end in
-    two atoms, lie on it. Any mesh is sound.
+    of which ``least`` are outside of the point with most mass (:func:`_first_mesh`); a power of two if ``is_shared``.
+    A point of it lies where the largest atom and its neighbours have their pooled loss, and another, unless
+    ``is_shared``, at the atom that is furthest from it: losses of two values, and those that end in two atoms, lie on
+    it. Any mesh is sound.
 
     *Above*: the dots are connected (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022, "Connect the dots: tighter
     discrete approximations of privacy loss distributions", section 4). An atom moves to the points c, c + h beside it
@@ -294,21 +299,18 @@ def put_on_mesh(
     known = jnp.isfinite(jnp.sum(law.losses) + jnp.sum(law.masses) + jnp.sum(law.infinite) + law.shift + t)
     known = known & (count >= 0) & (count == jnp.floor(count)) & (count < 2.0**45) & (t > 0)
     error = jnp.where(known & ~jnp.any((mass > 0) & (exponents >= 700.0)), error, jnp.inf)
-    one = lambda value: value[None]
     largest = jnp.maximum(jnp.abs(low), jnp.abs(high)) + h + jnp.abs(offset)
     shift = law.shift + u * (4 * largest + 2 * (n + 16) * jnp.expm1(h))
     first = offset + begin * h
-    state = _State(
-        *map(one, (rows / floor[:, None], first, log_mass, log_bound, error)),
-        one(3 * u * (jnp.abs(offset) + jnp.abs(begin) * h)),
-    )
+    drift = 3 * u * (jnp.abs(offset) + jnp.abs(begin) * h)
+    state = _State(*(leaf[None] for leaf in (rows / floor[:, None], first, log_mass, log_bound, error, drift)))
     return state, h, planned, log_finite, shift
 
 
 def _first_mesh(
     w: Array, y: Array, low: Array, high: Array, count: Array, runs: Array, least: float, nats: Array, points: int
 ) -> tuple[Array, Array]:
-    """Returns the least mesh whose circle holds all atoms that count and the sum of some number of runs, and the number.
+    """Returns the least mesh whose circle holds all atoms that count and a sum of some runs, and the number of these.
 
     It is one of ``runs`` of which ``least`` are outside of the point with most mass, in the mean, or all.
     """
@@ -344,7 +346,7 @@ def _pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
 
     def gather(
         pool: tuple[Array, Array, Array], atom: tuple[Array, Array]
-    ) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
+    ) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
         target, held, due = pool
         at, p = atom
         # What the pool owes, e^target Q - P: owed upwards where the pass is upwards, and so settled when negative.
@@ -353,10 +355,9 @@ def _pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
         closes = more * way < 0
         part = jnp.where(closes & (behind < STEEPEST), p * (due / (due - more)), 0.0)
         point = way * jnp.ceil(way * at)
-        open_pool = point, p - part, (p - part) * jnp.expm1((point - at) * h)
-        held_pool = target, held + p, more
-        after = tuple(jnp.where(closes, *pair) for pair in zip(open_pool, held_pool, strict=True))
-        return after, (target, jnp.where(closes, held + part, 0.0))
+        rest = jnp.stack([point, p - part, (p - part) * jnp.expm1((point - at) * h)])
+        after = jnp.where(closes, rest, jnp.stack([target, held + p, more]))
+        return (after[0], after[1], after[2]), (target, jnp.where(closes, held + part, 0.0))
 
     zero = jnp.zeros_like(h)
     # One pass over the atoms, from the end with more mass.
@@ -379,8 +380,13 @@ def coarsen(rows: Float[Array, "... 2 points"], h: Array, order: Array) -> Float
     """
     u, points = roundoff(), rows.shape[-1]
     even, odd = jnp.moveaxis(rows.reshape(*rows.shape[:-1], points // 2, 2), -1, 0)
-    later = lambda row: jnp.concatenate([row[..., 1:], jnp.zeros_like(row[..., :1])], -1)
-    former = lambda row: jnp.concatenate([jnp.zeros_like(row[..., :1]), row[..., :-1]], -1)
+
+    def later(row: Array) -> Array:
+        return jnp.concatenate([row[..., 1:], jnp.zeros_like(row[..., :1])], -1)
+
+    def former(row: Array) -> Array:
+        return jnp.concatenate([jnp.zeros_like(row[..., :1]), row[..., :-1]], -1)
+
     fall = jnp.exp(-2 * order * h)
     below = odd[..., 1, :]
     root = jnp.sqrt(below)
@@ -501,8 +507,8 @@ def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array
     *Aliasing*: what lies outside of the window is missing there, and wraps around to where it is not: twice its mass,
     which is at most e^(K(g) - g end), for each end (Chernoff). 2.02 covers the rounding of this exponent.
 
-    *Rounding*, for rows of mass 1 at most, so spectra within 1: with a the L2 error of a transform, the spectra err by a
-    sqrt(N) |x|, and a power k of one by k times that, and by 3u k of itself, as each complex product errs by sqrt(5) u
+    *Rounding*, for rows of mass 1 at most, so spectra within 1: with a the L2 error of a transform, spectra err by
+    a sqrt(N) |x|, and a power k of one by k times that, and by 3u k of itself, as each complex product errs by sqrt(5) u
     (Higham, section 3.6) and a square doubles what was; the spectrum of the result is no larger in L2 than that of
     either factor, and is transformed back with a. By Parseval, the L2 error is (2a + 3u)(k |x| + |y|) in all; the L1
     error is at most sqrt(N) times that. Moduli beyond 1 by rounding: e^(k a sqrt(N)).
@@ -523,13 +529,16 @@ def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array
     rows = jnp.take_along_axis(circle, turned[:, None], -1)
     ends = jnp.where(gaps > 0, (start + points)[:, None], (start - 1)[:, None])
     tails = logs - gaps * ends
-    spill = sum(jnp.exp(jnp.min(tails[:, half], -1)) for half in (slice(None, ORDERS // 2), slice(ORDERS // 2, None)))
+    spill = jnp.sum(jnp.exp(jnp.min(tails.reshape(-1, 2, ORDERS // 2), -1)), -1)
     norms = jnp.sqrt(jnp.sum(state.rows * state.rows, -1))
     unit = transform_error(points)
     rounding = math.sqrt(points) * (2 * unit + 3 * u) * (powers[:, None] * norms[:1] + others[:, None] * norms[1:])
     rounding = rounding * jnp.exp(powers * (2 * unit * math.sqrt(points)))[:, None]
-    wide = lambda numbers, row: numbers.reshape(-1, *[1] * (row.ndim - 1))
-    of_both = lambda row: wide(powers, row) * row[:1] + wide(others, row) * row[1:]
+
+    def of_both(row: Array) -> Array:
+        powers_of, others_of = (numbers.reshape(-1, *[1] * (row.ndim - 1)) for numbers in (powers, others))
+        return powers_of * row[:1] + others_of * row[1:]
+
     moved = of_both(state.first), start * h
     first = moved[0] + moved[1]
     drift = of_both(state.drift) + 4 * u * (jnp.abs(moved[0]) + jnp.abs(moved[1]))
@@ -566,11 +575,11 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
     aside, as digits of the count in the radices of the stages.
     """
     root = jnp.exp2(jnp.ceil(jnp.log2(jnp.maximum(count, 1.0)) / 2))
-    runs, outside, least = {
-        Method.RECURSIVE: (jnp.append(RUNS, count), SMOOTH, 2.0),
-        Method.TWO_STAGE: (root[None], 0.0, root / 2),
-        Method.FIXED: (count[None], 0.0, count),
-    }[method]
+    runs, outside, least = root[None], 0.0, root / 2
+    if method is Method.RECURSIVE:
+        runs, outside, least = jnp.append(RUNS, count), SMOOTH, jnp.full_like(root, 2.0)
+    elif method is Method.FIXED:
+        runs, least = count[None], count
     one, h, planned, log_finite, shift = put_on_mesh(law, count, plan, points, runs, outside, is_shared=is_shared)
     nothing = _State(*map(jnp.zeros_like, one))
     nothing = nothing._replace(rows=nothing.rows.at[..., 0].set(1.0))
@@ -594,10 +603,13 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
         ends = _window(of_tries, nats, points)
         fits = jnp.all(ends[1] - ends[0] <= points - 4, -1) & ((tries >= least) | (tries > left))
         # The first stage was planned from the upper law alone, and goes ahead; what it spills is counted.
-        fits = (fits | ((turn == 0) & (tries == jnp.minimum(planned, left + 1)))) & (tries <= left + 1)
+        fits = (fits | ((turn == 0) & (tries == jnp.where(planned < left, planned, left + 1)))) & (tries <= left + 1)
         chosen = tries == jnp.maximum(jnp.max(jnp.where(fits, tries, 1.0)), 1.0)
-        pick = lambda rows: jnp.max(jnp.where(chosen.reshape(-1, *[1] * (rows.ndim - 1)), rows, -jnp.inf), 0)
-        added, now, others = pick(tries), pick(powers), np.array([0.0, 1.0])
+
+        def pick(rows: Array) -> Array:
+            return jnp.max(_where(chosen, rows, jnp.full_like(rows, -jnp.inf)), 0)
+
+        added, now, others = pick(tries), pick(powers), jnp.asarray([0.0, 1.0], left.dtype)
 
         def add() -> _State:
             wrong = _power_of_error(now, others, error)
@@ -619,43 +631,54 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
     return Sum(rows, first, h, plan.order, plan.nats, log_mass, log_bound, error, log_finite, count * shift + drift)
 
 
+class _Joint(NamedTuple):
+    """Two sums on their way to one mesh."""
+
+    turn: Array
+    mesh: Float[Array, " 2"]
+    state: _State
+    logs: Float[Array, " orders"]
+    """Log-moments of their sum."""
+    nats: Array
+    """Tails of their sum that may be spilled."""
+    fits: Array
+
+
 def join(left: Sum, right: Sum) -> Sum:
     """Returns the sum of two sums of one order, whose meshes are powers of two of one another.
 
     The finer mesh is coarsened until both are one whose circle holds the sum.
     """
-    nats = jnp.minimum(left.nats, right.nats)
+    nats, points = jnp.minimum(left.nats, right.nats), left.rows.shape[-1]
     pair = jax.tree.map(lambda *leaves: jnp.stack(leaves), left, right)
     state = _State(pair.rows, pair.first, pair.log_mass, pair.log_bound, pair.error, pair.shift)
     # A sum of no losses lies on any mesh.
     mesh = jnp.where(pair.mesh > 0, pair.mesh, jnp.max(pair.mesh))
 
-    def look(state: _State) -> tuple[_State, Array, Array, Array]:
+    def even(joint: _Joint) -> _Joint:
+        _, mesh, state, _, _, fits = joint
+        is_finer = (mesh < jnp.max(mesh)) | (mesh[0] == mesh[1]) & ~fits
+        is_finer = is_finer & (joint.turn > 0)
+        rows = jax.vmap(coarsen, (0, 0, None))(state.rows, mesh, left.order)
+        rounding = (16 * roundoff()) * (4 + left.order * mesh)
+        wide = _normalize(state._replace(rows=rows, error=state.error + rounding[:, None]))
+        state = _State(*(_where(is_finer, *leaves) for leaves in zip(wide, state, strict=True)))
         rows, cut, low, high = _trim(state.rows, jnp.exp(-nats) + jnp.max(state.error, -1) / 64)
+        state = state._replace(rows=rows, error=state.error + cut * np.array([[1.0, 0.0]]))
         logs = jnp.sum(_log_moments(rows, low, high), 0)
         tails = -jnp.log(jnp.exp(-nats) + jnp.sum(state.error) / 32)
-        ends = _window(logs, tails, rows.shape[-1])
-        error = state.error + cut * np.array([[1.0, 0.0]])
-        return state._replace(rows=rows, error=error), logs, tails, ends[1] - ends[0] <= rows.shape[-1] - 4
+        begin, end = _window(logs, tails, points)
+        return _Joint(
+            joint.turn + 1, jnp.where(is_finer, 2 * mesh, mesh), state, logs, tails, end - begin <= points - 4
+        )
 
-    def even(carry: tuple[Array, Array, _State, Array]) -> tuple[Array, Array, _State, Array]:
-        turn, mesh, state, fits = carry
-        finer = (mesh < jnp.max(mesh)) | ((mesh[0] == mesh[1]) & ~fits)
-        rows = jax.vmap(coarsen, (0, 0, None))(state.rows, mesh, left.order)
-        wide = _normalize(state._replace(rows=rows))
-        wide = wide._replace(error=wide.error + ((16 * roundoff()) * (4 + left.order * mesh))[:, None])
-        pick = lambda wide, narrow: jnp.where(finer.reshape(-1, *[1] * (wide.ndim - 1)), wide, narrow)
-        state = _State(*map(pick, wide, state))
-        return turn + 1, jnp.where(finer, 2 * mesh, mesh), state, look(state)[3]
+    def is_uneven(joint: _Joint) -> Array:
+        return (joint.turn < ENDLESS) & ((joint.mesh[0] != joint.mesh[1]) | ~joint.fits)
 
-    def is_uneven(carry: tuple[Array, Array, _State, Array]) -> Array:
-        turn, mesh, _, fits = carry
-        return (turn < ENDLESS) & ((mesh[0] != mesh[1]) | ~fits)
-
-    # Until there is one mesh, and the circle holds the sum.
-    _, mesh, state, fits = jax.lax.while_loop(is_uneven, even, (jnp.int32(0), mesh, state, look(state)[3]))
-    state, logs, tails, _ = look(state)
-    both = jnp.ones(1)
+    begin = _Joint(jnp.int32(0), mesh, state, jnp.zeros(ORDERS, mesh.dtype), nats, jnp.zeros((), bool))
+    # Until there is one mesh, and the circle holds the sum; the first turn only looks.
+    _, mesh, state, logs, tails, fits = jax.lax.while_loop(is_uneven, even, begin)
+    both = jnp.ones_like(mesh[:1])
     wrong = _power_of_error(both, both, state.error)
     found = _convolve(state, mesh[0], both, both, logs[None], tails[None], wrong)
     rows, first, log_mass, log_bound, error, drift = (leaf[0] for leaf in found)
@@ -663,6 +686,11 @@ def join(left: Sum, right: Sum) -> Sum:
     error = jnp.where(is_one, error, jnp.inf)
     finite = left.log_finite + right.log_finite
     return Sum(rows, first, mesh[0], left.order, nats, log_mass, log_bound, error, finite, drift)
+
+
+def _where(choice: Array, yes: Array, no: Array) -> Array:
+    """Returns rows of one array or the other by their first axis."""
+    return jnp.where(choice.reshape(-1, *[1] * (yes.ndim - 1)), yes, no)
 
 
 def compose(
@@ -790,14 +818,15 @@ def bound_epsilon(found: Sum, delta: Array) -> tuple[Array, Array]:
     owed = owed + sides * (8 * u) * (p + change + jnp.abs(rest))
     q = q * (1 - doubt) + points * TINY * np.array([[0.0], [1.0]])
     epsilons = middle + jnp.log(jnp.maximum(owed, TINY) / jnp.maximum(q, TINY))
-    holds = [(owed[:1] <= 0) | (q[:1] > TINY) & (epsilons[:1] <= y), (owed[1:] > 0) & (epsilons[1:] > former)]
-    holds = jnp.concatenate(holds)
+    above = (owed[:1] <= 0) | (q[:1] > TINY) & (epsilons[:1] <= y)
+    holds = jnp.concatenate([above, (owed[1:] > 0) & (epsilons[1:] > former)])
     holds = holds & (jnp.maximum(exponents, exponents - (y - middle)) < STEEPEST) & (log_change < STEEPEST)
     values = jnp.where(holds, jnp.minimum(jnp.maximum(epsilons, former), y), sides * jnp.inf)
     moments = (_log_errors(found, jnp.zeros(1))[0, 0] - jnp.log(jnp.maximum(delta - infinite[0], 0.0))) / found.order
     moments = jnp.maximum(moments, y[0, -1]) + 64 * u * (jnp.abs(moments) + jnp.abs(y[0, -1]))
     upper = jnp.minimum(jnp.min(values[0]), jnp.where(infinite[0] < delta, moments, jnp.inf))
     lower = jnp.where(infinite[1] > delta, jnp.inf, jnp.max(values[1]))
-    shift = found.shift + 8 * u * (jnp.max(jnp.abs(y)) + 1)
+    # Points, their logarithms and the middle round by 12u of the largest loss.
+    shift = found.shift + 16 * u * (jnp.max(jnp.abs(y)) + 1)
     upper, lower = jnp.maximum(upper + shift, 0.0), jnp.maximum(lower - shift, 0.0)
     return jnp.where(jnp.isnan(lower), 0.0, lower), jnp.where(jnp.isnan(upper), jnp.inf, upper)
