@@ -259,14 +259,16 @@ def atoms_of_many(
     rows = jnp.stack([losses, p, p_error, q, q_error])[:, order]
     rows = rows.at[0].set(jnp.where(has_mass[order], rows[0], jnp.max(jnp.where(has_mass, losses, losses[0]))))
     rows = jnp.pad(rows, ((0, 0), (0, pad)), mode="edge")
-    rows = jnp.where((jnp.arange(size * (cells // 2)) < p.shape[-1]) | (jnp.arange(5) < 1)[:, None], rows, 0.0)
+    is_kept = np.arange(size * (cells // 2)) < p.shape[-1]
+    rows = jnp.where(np.stack([np.ones_like(is_kept), *(is_kept,) * 4]), rows, 0.0)
     rows = rows.reshape(5, cells // 2, size)
     edges = rows[0][:, jnp.array([0, -1])].reshape(-1)
     masses = jnp.sum(rows[1:], -1)
     off = (2 * size * roundoff()) * masses + 2 * size * TINY
     parts = jnp.stack([masses[0], masses[1] + off[0] + off[1], masses[2], masses[3] + off[2] + off[3]])
-    parts = jnp.stack([parts, jnp.zeros_like(parts)], -1).reshape(4, -1)[:, :-1]
-    return atoms_of_cells(edges, *parts, LOSS_UNITS * roundoff() * jnp.abs(edges), infinite, valid)
+    p, p_error, q, q_error = jnp.stack([parts, jnp.zeros_like(parts)], -1).reshape(4, -1)[:, :-1]
+    doubt = LOSS_UNITS * roundoff() * jnp.abs(edges)
+    return atoms_of_cells(edges, p, p_error, q, q_error, doubt, infinite, valid)
 
 
 @dataclass(frozen=True)
@@ -829,19 +831,21 @@ class DiscreteGaussianPair(DominatingPair):
     def atoms(self, cells: int, nats: Array) -> Atoms:
         """Returns the integers as atoms, or as cells of equally many, sqrt(2 nats) deviations about both centres.
 
-        What lies beyond has less than TINY on either side of what is looked at, and there at most the mass of its cell.
+        The few larger losses count as infinite: far away, they would be all that counts in a moment. What lies beyond
+        ``reach`` has less than TINY.
         """
         pair = self._finite()
-        p, q, n = as_real(pair.p), as_real(pair.q), 2 * self.reach + self.sensitivity + 1
-        off, losses = pair.rounding, as_real(pair.losses)
-        nothing = jnp.asarray(0.0)
-        infinite = nothing + 2 * TINY, nothing
+        p, q, losses = as_real(pair.p), as_real(pair.q), pair._losses()
+        n, off = 2 * self.reach + self.sensitivity + 1, as_real(pair.rounding)
+        infinite = jnp.asarray(2 * TINY), jnp.zeros(())
+        far = jnp.ceil(jnp.sqrt(2 * nats) * as_float64(self.scale)) + 1
         if n <= MANY * cells:
+            is_large = jnp.arange(n + 0.0) > self.reach + self.sensitivity + far
             doubt = LOSS_UNITS * roundoff() * jnp.abs(losses)
-            return atoms_of_masses(losses, p, doubt, off * p + TINY, infinite, self.is_valid())
+            places, masses = jnp.where(is_large, jnp.inf, losses), jnp.where(p > 0, p, TINY)
+            return atoms_of_masses(places, masses, doubt, off * p + TINY, infinite, self.is_valid())
         # Cells of so many integers; the first and the last take all that lies beyond.
         some = cells // 2
-        far = jnp.ceil(jnp.sqrt(2 * nats) * as_float64(self.scale)) + 1
         first = jnp.maximum(self.reach - far, 0.0)
         size = jnp.ceil((jnp.minimum(self.reach + self.sensitivity + far, n - 1.0) - first + 1) / (some - 2))
         index = np.arange(n)
@@ -851,11 +855,12 @@ class DiscreteGaussianPair(DominatingPair):
         rounds = 2 * n * roundoff()
         begins = jnp.minimum(jnp.maximum(first + size * (jnp.arange(some) - 1.0), 0.0), n - 1.0).at[0].set(0.0)
         ends = jnp.append(jnp.maximum(begins[1:] - 1, begins[:-1]), n - 1.0)
-        edges = self._losses(jnp.stack([begins, ends], -1).reshape(-1) - self.reach)
+        edges = self._losses(jnp.stack([begins, ends], -1).reshape(-1) - self.reach).at[-1].set(jnp.inf)
         off = rounds * (sums[::2] + sums[1::2])
         parts = jnp.stack([sums[0], sums[1] + off[0], sums[2], sums[3] + off[1]])
-        parts = jnp.stack([parts, jnp.zeros_like(parts)], -1).reshape(4, -1)[:, :-1]
-        return atoms_of_cells(edges, *parts, LOSS_UNITS * roundoff() * jnp.abs(edges), infinite, self.is_valid())
+        p, p_error, q, q_error = jnp.stack([parts, jnp.zeros_like(parts)], -1).reshape(4, -1)[:, :-1]
+        doubt = LOSS_UNITS * roundoff() * jnp.abs(edges)
+        return atoms_of_cells(edges, p, p_error, q, q_error, doubt, infinite, self.is_valid())
 
     def is_valid(self) -> Array:
         # Scale s below which the square of a loss's denominator leaves float64; the pair is taken to have no noise.

@@ -490,23 +490,19 @@ class SubsampledGaussianPair(DominatingPair):
         """Returns the laws from cells that are equal in the noise, as many atoms as ``cells``.
 
         The places between them reach sqrt(2 nats) deviations beyond both centres, x = 0 and 1, and a cell at either end
-        holds the rest.
+        holds the rest. For "add" the places fall, so that the loss rises.
         """
         s, q, removes = self._fields()
-        reach = s * jnp.sqrt(2 * nats)
-        x = places_about(jnp.zeros(()), jnp.ones(()), reach, reach, cells - 2)
+        reach, side = s * jnp.sqrt(2 * nats), jnp.where(removes, 1.0, -1.0)
+        x, following = places_about(jnp.zeros(()), jnp.ones(()), reach, reach, cells, removes)
         log_r, doubt = _log_ratio_and_error(s, q, x)
-        lowest = log_complement(q)
-        edges = jnp.concatenate([lowest[None], log_r, jnp.full(1, jnp.inf, x.dtype)])
-        doubts = jnp.pad(doubt, 1, constant_values=(8 * roundoff()) * jnp.where(q < 1, -lowest, 0.0))
-        # Masses and errors (law, 2, cells - 1) of the mixture and of the base.
-        parts = jnp.stack(normal_masses(x, jnp.array([0.0, 1.0]), s), 1)
-        mixture = (1 - q) * parts[0] + q * parts[1]
-        mixture = mixture.at[1].add(4 * roundoff() * mixture[0])
-        laws = jnp.stack([mixture, parts[0]])
-        (p, p_error), (of_q, q_error) = jnp.where(removes, laws, laws[::-1, :, ::-1])
-        edges, doubts = (jnp.where(removes, row, back[::-1]) for row, back in ((edges, -edges), (doubts, doubts)))
-        return atoms_of_cells(edges, p, p_error, of_q, q_error, doubts, valid=self.is_valid())
+        mass, error = jax.vmap(lambda center: normal_masses(x[:-1], following[:-1], center, s))(jnp.array([0.0, 1.0]))
+        mixture = (1 - q) * mass[0] + q * mass[1]
+        off = (1 - q) * error[0] + q * error[1] + 4 * roundoff() * mixture
+        both = (mixture, mass[0]), (off, error[0])
+        p, p_error = (jnp.where(removes, mixed, plain) for mixed, plain in both)
+        of_q, q_error = (jnp.where(removes, plain, mixed) for mixed, plain in both)
+        return atoms_of_cells(side * log_r, p, p_error, of_q, q_error, doubt, valid=self.is_valid())
 
     def boundary_error(self, largest: Array) -> Array:
         # _threshold errs by at most 9u + 5u |L| + 8u |log q| + u/s^2 in L = log_excess - log q (each of its three forms
@@ -745,7 +741,7 @@ def _log_ratio(s: Array, q: Array, z: Array) -> Array:
 
 
 def _log_ratio_and_error(s: Array, q: Array, x: Array) -> tuple[Array, Array]:
-    """Returns log r(x), and a bound on its error that is relative to it near 0.
+    """Returns log r(x), x finite or not, and a bound on its error that is relative to it near 0.
 
     v = (x - 1/2)/s^2 is right to 3 units of roundoff of itself: they move log r by the share of q e^v in r times 3 |v|.
     The share is at most min(1, q max(1, e^v)). The other errors are in proportion to log r, or to share |v|:
@@ -761,11 +757,11 @@ def _log_ratio_and_error(s: Array, q: Array, x: Array) -> tuple[Array, Array]:
     v = (x - 0.5) / s**2
     more = q * jnp.expm1(jnp.minimum(v, most))
     a, w = jnp.log(1 - q), v + jnp.log(q)
-    far = jnp.maximum(a, w) + jnp.log1p(jnp.exp(-jnp.abs(a - w)))
+    far = jnp.maximum(a, w) + jnp.where(jnp.isinf(x), 0.0, jnp.log1p(jnp.exp(-jnp.abs(a - w))))
     is_near, is_huge = more > -0.25, v > most
     log_r = jnp.where(is_near & ~is_huge, jnp.log1p(jnp.maximum(more, -0.25)), far)
     share = jnp.where(is_huge, 1.0, jnp.minimum(q + jnp.maximum(more, 0.0), 1.0))
-    return log_r, roundoff() * (96 * jnp.abs(log_r) + 32 * share * jnp.abs(v))
+    return log_r, roundoff() * (96 * jnp.abs(log_r) + 32 * jnp.where(jnp.isinf(x), 0.0, share * jnp.abs(v)))
 
 
 @jax.jit

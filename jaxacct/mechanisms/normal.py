@@ -169,50 +169,45 @@ _GAUSS = np.polynomial.legendre.leggauss(8)
 """Points of [-1, 1] and weights of the rule of :func:`normal_masses`, whose bound is for eight of them."""
 
 
-def normal_masses(x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
-    """Returns the masses (m, n + 1) of N(center, scale^2) on n + 1 cells, with bounds on their errors.
+def normal_masses(low: Array, high: Array, center: Array, scale: Array) -> tuple[Array, Array]:
+    """Returns the masses of N(center, scale^2) on cells, elementwise, with bounds on their errors.
 
     Args:
-        x (n,): increasing points between the cells; the first and the last cell are endless.
-        center (m,): centres, which all lie between the first point and the last.
-        scale (): standard deviation.
+        low: one end of each cell, or -inf or inf.
+        high: the other end, in whatever order. A cell with an infinite end has its centre outside.
+        center: centres.
+        scale: standard deviations.
 
     No difference of tails is taken: each mass is right relative to itself, and one formula serves all cells. Let a cell
-    have the middle m and the half-width h, in standard deviations from the centre, and d = |m| + h. Eight nodes of Gauss
+    have the middle m and the half-width h, in standard deviations from the centre, and d = |m| + h. Eight Gauss nodes
     integrate the density phi with an error of (2h)^17 (8!)^4 / (17 (16!)^3) times the size of its 16th derivative
-    He_16(z) phi(z) somewhere in the cell. There phi is at most phi(max(|m| - h, 0)), and |He_16(z)| at most
+    He_16(z) phi(z) somewhere in the cell. There phi is at most phi(z'), z' = max(|m| - h, 0), and |He_16(z)| at most
     15!! (1 + |z|)^16: the polynomial's coefficients are at most 15!! times those of (1 + |z|)^16. In all that is below
-    4e-17 (2h (1 + d))^16 of 2h phi(max(|m| - h, 0)). Where a cell is so wide that this says little, its mass is between
-    0 and that of the tail, at most half of e^(-z^2/2), z = max(|m| - h, 0).
+    4e-17 (2h (1 + d))^16 of 2h phi(z'). Where a cell is so wide that this says little, its mass is between 0 and
+    e^(-z'^2/2); and with an infinite end it is phi(z')/z' times a number between z'^2/(1 + z'^2) and 1.
 
     *Rounding.* The ends round by 2u of themselves, and a node between them by 2u more: 4u d, by which the density moves
     relatively by 4u d^2. The square in the exponent rounds by u d^2, exp errs by 8u, the width is right to 3u, products
     and the sum of eight terms round 12 times: in all 6 d^2 + 24 units are enough. A flushed number is below TINY.
-
-    The endless cells: for z > 0 the mass beyond z is phi(z)/z times a number between z^2/(1 + z^2) and 1.
     """
-    u = roundoff()
-    z = (x - jnp.expand_dims(center, 1)) / scale
-    half = (x[1:] - x[:-1]) * (0.5 / scale)
-    nodes, weights = (jnp.asarray(row[:, None, None], x.dtype) for row in _GAUSS)
-    inner = z[:, :-1] * (0.5 - 0.5 * nodes) + z[:, 1:] * (0.5 + 0.5 * nodes)
-    density = 1 / math.sqrt(2 * math.pi)
-    mass = half * jnp.sum(jnp.exp(-0.5 * inner * inner) * (weights * density), 0)
-    middle = 0.5 * jnp.abs(z[:, :-1] + z[:, 1:])
-    far, near = middle + half, jnp.maximum(middle - half, 0.0)
-    missed = (2 * half * (1 + far)) ** 16 * half * jnp.exp(-0.5 * near * near)
-    error = u * (24 + 6 * far * far) * mass + 4e-17 * missed
-    most = 0.25 * jnp.exp(-0.5 * near * near)
-    is_known = error < most
-    mass, error = jnp.where(is_known, mass, most), jnp.where(is_known, error, (1 + 16 * u) * most) + TINY
-    ends = jnp.abs(z[:, jnp.array([0, -1])])
-    square = ends * ends
-    whole = jnp.exp(-0.5 * square) / ends * density
-    share = 0.5 / (1 + square)
-    tail, off = whole * (1 - share), whole * (share + u * (24 + 6 * square)) + TINY
-    inside, beyond = jnp.stack([mass, error]), jnp.stack([tail, off])
-    mass, error = jnp.concatenate([beyond[..., :1], inside, beyond[..., 1:]], -1)
-    return mass, error
+    u, density = roundoff(), 1 / math.sqrt(2 * math.pi)
+    nodes, weights = (np.reshape(row, (-1, *(1,) * jnp.ndim(low))) for row in _GAUSS)
+    start, end, half = (low - center) / scale, (high - center) / scale, jnp.abs(high - low) * (0.5 / scale)
+    inner = start[None] * jnp.asarray(0.5 - 0.5 * nodes, low.dtype) + end[None] * jnp.asarray(
+        0.5 + 0.5 * nodes, low.dtype
+    )
+    mass = half * jnp.sum(jnp.exp(-0.5 * inner * inner) * jnp.asarray(weights * density, low.dtype), 0)
+    # Nearest and farthest from the centre.
+    near = jnp.maximum(jnp.maximum(jnp.minimum(start, end), -jnp.maximum(start, end)), 0.0)
+    far, square = near + 2 * half, near * near
+    peak = jnp.exp(-0.5 * square)
+    error = u * (24 + 6 * far * far) * mass + 4e-17 * (2 * half * (1 + far)) ** 16 * half * peak
+    share, is_endless = 0.5 / (1 + square), half == jnp.inf
+    most = peak * jnp.where(is_endless, density / near, 1.0)
+    least_share = jnp.where(is_endless, 1 - share, 0.5)
+    is_known = error < 0.5 * most
+    mass = jnp.where(is_known, mass, most * least_share)
+    return mass, jnp.where(is_known, error, most * (1 - least_share + u * (24 + 6 * square))) + TINY
 
 
 # ----------------------------------------------------------------------------------------------------

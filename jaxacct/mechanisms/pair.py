@@ -998,7 +998,9 @@ class DominatingPair(ABC):
         rising = ends[0] + (ends[1] - ends[0]) * jnp.asarray(np.linspace(0.0, 1.0, cells - 2), center.dtype)
         losses = jnp.sort(jnp.clip(center + scale * jnp.sinh(rising), low, high))
         masses = self.cell_masses(jnp.concatenate([-endless, losses, endless]))
-        edges = jnp.concatenate([-endless, losses, jnp.maximum(self.supremum()[1], losses[-1])[None]])
+        # A few large losses count as infinite: far away, they would be all that counts in a moment.
+        last = jnp.where(high < highest, jnp.inf, jnp.maximum(self.supremum()[1], losses[-1]))
+        edges = jnp.concatenate([-endless, losses, last[None]])
         doubts = jnp.pad(jax.vmap(self.boundary_error)(jnp.abs(losses)), 1)
         infinite, share = self.infinite_mass(), self.infinite_mass_error() + 4 * roundoff()
         return atoms_of_cells(

@@ -187,10 +187,10 @@ class Noise(ABC):
         """Returns how far outwards and inwards of the outermost locations losses vary where e^-nats of the noise is."""
 
     @abstractmethod
-    def masses(self, x: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
-        """Returns the masses (m, n + 1) of the cells that increasing points (n,) cut the line into, with error bounds.
+    def masses(self, x: Array, following: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
+        """Returns the masses (m, n) of cells between increasing points and those that follow, with error bounds.
 
-        The centres (m,) lie between the first point and the last, or at these.
+        An infinite point is an end of a cell that has none of the centres (m,) inside.
         """
 
     @abstractmethod
@@ -278,8 +278,8 @@ class GaussianNoise(Noise):
         reach = scale * jnp.sqrt(2 * nats)
         return reach, reach
 
-    def masses(self, x: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
-        return normal_masses(x, centers, scale)
+    def masses(self, x: Array, following: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
+        return jax.vmap(lambda center: normal_masses(x, following, center, scale))(centers)
 
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
@@ -460,8 +460,8 @@ class LaplaceNoise(Noise):
     def reaches(self, scale: Array, nats: Array) -> tuple[Array, Array]:
         return jnp.zeros_like(scale), scale * nats
 
-    def masses(self, x: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
-        ends = jnp.pad(x, 1, constant_values=(-jnp.inf, jnp.inf))
+    def masses(self, x: Array, following: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
+        ends = jnp.append(x, following[-1])
         mass, error = jax.vmap(lambda center: self.cells(ends, center, scale))(centers)
         return mass, error + TINY
 
@@ -768,14 +768,21 @@ class ShiftedNoisePair(DominatingPair):
         """Returns the laws from cells that are equal in the noise, as many atoms as ``cells``."""
         s, locations, _, _ = self._fields()
         (low, high), (outwards, inwards) = self._ends(), self._noise.reaches(s, nats)
-        x = places_about(low, high, outwards, inwards if locations.shape[-1] == 2 else jnp.inf, cells - 2)
-        masses, (lowest, highest) = self._mixed(*self._noise.masses(x, locations, s)), self.loss_range()
-        edges = jnp.concatenate([lowest[None], self.log_densities(x)[0], highest[None]])
-        errors = self._loss_errors(jnp.pad(x, 1, mode="edge"))
-        return atoms_of_cells(edges, masses.p, masses.p_error, masses.q, masses.q_error, errors, valid=self.is_valid())
+        between = inwards if locations.shape[-1] == 2 else jnp.inf
+        x, following = places_about(low, high, outwards, between, cells)
+        found = self._mixed(*self._noise.masses(x[:-1], following[:-1], locations, s))
+        losses, errors = self._edges_at(x, outwards)
+        return atoms_of_cells(losses, found.p, found.p_error, found.q, found.q_error, errors, valid=self.is_valid())
+
+    def _edges_at(self, x: Array, outwards: Array) -> tuple[Array, Array]:
+        """Returns the losses at places that are infinite, or at most ``outwards`` beyond the locations, and errors."""
+        (low, high), (infimum, supremum) = self._ends(), self.loss_range()
+        finite = jnp.clip(x, low - outwards, high + outwards)
+        losses = jnp.where(x == -jnp.inf, infimum, jnp.where(x == jnp.inf, supremum, self.log_densities(finite)[0]))
+        return losses, self._loss_errors(finite)
 
     def _loss_errors(self, x: Array) -> Array:
-        """Returns bounds on the errors of the losses at x: those of :meth:`_rounding`, which are for the worst place."""
+        """Returns bounds on the errors of the losses at x: those of :meth:`_rounding` for places no farther than x."""
         s, (low, high) = self._fields()[0], self._ends()
         slope = self._noise.slope(high, low, s)
         farthest = self._noise.reach(s) + (high - low)
