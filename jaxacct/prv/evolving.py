@@ -236,7 +236,7 @@ def put_on_mesh(
     there. The pass is upwards or downwards, so as to end where there is less mass.
 
     *Rounding*. Losses are taken right to their errors, plus 4u(|y| + |offset|) for (y - offset)/h times h, which all
-    uses of it share. The two shares of an atom err by at most 19u of its mass each (expm1 twice, 8u each; quotient,
+    uses of it share, plus 8u of the same where an atom that is so close to a point counts as on it. The two shares of an atom err by at most 19u of its mass each (expm1 twice, 8u each; quotient,
     product, difference), so by 19u (1 + e^(th)) of its tilted mass. Pools: masses are sums of up to n atoms, nu; the
     balance of a pool is a sum of up to n terms of 10u each, which are within (e^h - 1) of their mass: (n + 16)u
     (e^h - 1) in the loss. The weight's exponent rounds by 4u of its terms' sizes, the exponential by 4u, sums of up to
@@ -257,7 +257,7 @@ def put_on_mesh(
     log_finite = log_complement(jnp.clip(infinite, 0.0, 1.0))
     low, high = jnp.min(jnp.where(counts, y, jnp.inf)), jnp.max(jnp.where(counts, y, -jnp.inf))
     low, high = (jnp.where(jnp.isfinite(end), end, 0.0) for end in (low, high))
-    h, planned = _first_mesh(jnp.where(counts, w, 0.0), y, low, high, count, runs, least, plan.nats, points)
+    h, planned = _first_mesh(jnp.where(counts, w, 0.0), y, low, high, count, runs, least, plan, points)
     there = jnp.max(jnp.where(p_low == jnp.max(p_low), y_low, -jnp.inf))
     if is_shared:
         h = jnp.ldexp(jnp.ones_like(h), jnp.ceil(jnp.log2(h)).astype(jnp.int32))
@@ -276,7 +276,9 @@ def put_on_mesh(
     index, mass = jnp.concatenate([cell, cell + 1]), jnp.concatenate([p - up, up])
     # What the upper law sends to infinity is left out below, or the two would need different windows.
     inside = (y_low >= low - h) & (y_low <= high)
-    pooled = _pool((y_low - offset) / h, jnp.where(inside, p_low, 0.0), h)
+    at = (y_low - offset) / h
+    on_point = jnp.abs(at - jnp.round(at)) * h <= 8 * u * (jnp.abs(y_low) + jnp.abs(offset))
+    pooled = _pool(jnp.where(on_point, jnp.round(at), at), jnp.where(inside, p_low, 0.0), h)
     index, mass = (jnp.stack([row, jnp.pad(less, (0, n - 1))]) for row, less in zip((index, mass), pooled, strict=True))
 
     begin = jnp.floor(((low + high) / 2 - offset) / h) - points // 2
@@ -300,7 +302,7 @@ def put_on_mesh(
     known = known & (count >= 0) & (count == jnp.floor(count)) & (count < 2.0**45) & (t > 0)
     error = jnp.where(known & ~jnp.any((mass > 0) & (exponents >= 700.0)), error, jnp.inf)
     largest = jnp.maximum(jnp.abs(low), jnp.abs(high)) + h + jnp.abs(offset)
-    shift = law.shift + u * (4 * largest + 2 * (n + 16) * jnp.expm1(h))
+    shift = law.shift + u * (12 * largest + 2 * (n + 16) * jnp.expm1(h))
     first = offset + begin * h
     drift = 3 * u * (jnp.abs(offset) + jnp.abs(begin) * h)
     state = _State(*(leaf[None] for leaf in (rows / floor[:, None], first, log_mass, log_bound, error, drift)))
@@ -308,14 +310,16 @@ def put_on_mesh(
 
 
 def _first_mesh(
-    w: Array, y: Array, low: Array, high: Array, count: Array, runs: Array, least: float, nats: Array, points: int
+    w: Array, y: Array, low: Array, high: Array, count: Array, runs: Array, least: float, plan: Plan, points: int
 ) -> tuple[Array, Array]:
     """Returns the least mesh whose circle holds all atoms that count and a sum of some runs, and the number of these.
 
     It is one of ``runs`` of which ``least`` are outside of the point with most mass, in the mean, or all.
     """
     most = jnp.max(jnp.where(w == jnp.max(w), y, -jnp.inf))
-    smallest = 2.0**-40 * jnp.maximum(jnp.maximum(jnp.abs(low), jnp.abs(high)), 2.0**-60)
+    # The circle reaches down to all epsilons that count beside a largest loss: some 32/t below it.
+    largest = jnp.maximum(jnp.maximum(jnp.abs(low), jnp.abs(high)), 2.0**-30)
+    smallest = jnp.minimum(64 / plan.order, 4 * largest) / points
     runs = jnp.minimum(runs, jnp.maximum(count, 1.0))
     share = jnp.log(jnp.maximum(count, 1.0) / runs)
 
@@ -324,7 +328,7 @@ def _first_mesh(
         gaps = _gaps(points) / h
         reference = jnp.where(gaps > 0, high, low)
         moments = jnp.exp(jnp.minimum(gaps[:, None] * (y[None] - reference[:, None]), 0.0)) @ w
-        begin, end = _window(runs[:, None] * (jnp.log(moments) + gaps * reference)[None], nats + share, points)
+        begin, end = _window(runs[:, None] * (jnp.log(moments) + gaps * reference)[None], plan.nats + share, points)
         # The lower law's moments are not known yet: so there is some more room than the upper law needs.
         meshes = jnp.maximum(jnp.maximum(1.02 * h * (end - begin), high - low) / (points - 8), smallest)
         outside = (jnp.abs(y - most)[None] >= meshes[:, None] / 2) @ w
@@ -361,8 +365,8 @@ def _pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
 
     zero = jnp.zeros_like(h)
     # One pass over the atoms, from the end with more mass.
-    (target, held, _), (targets, pools) = jax.lax.scan(gather, (way * jnp.ceil(way * at[0]), zero, zero), (at, mass))
-    behind = target - jnp.where(way > 0, 1.0, 0.0)
+    (target, held, due), (targets, pools) = jax.lax.scan(gather, (way * jnp.ceil(way * at[0]), zero, zero), (at, mass))
+    behind = target - jnp.where(due > 0, 1.0, 0.0)
     return jnp.append(targets, behind), jnp.append(pools, held)
 
 
