@@ -236,11 +236,12 @@ def put_on_mesh(
     there. The pass is upwards or downwards, so as to end where there is less mass.
 
     *Rounding*. Losses are taken right to their errors, plus 4u(|y| + |offset|) for (y - offset)/h times h, which all
-    uses of it share, plus 8u of the same where an atom that is so close to a point counts as on it. The two shares of an atom err by at most 19u of its mass each (expm1 twice, 8u each; quotient,
-    product, difference), so by 19u (1 + e^(th)) of its tilted mass. Pools: masses are sums of up to n atoms, nu; the
-    balance of a pool is a sum of up to n terms of 10u each, which are within (e^h - 1) of their mass: (n + 16)u
-    (e^h - 1) in the loss. The weight's exponent rounds by 4u of its terms' sizes, the exponential by 4u, sums of up to
-    2n weights by 2nu. What falls outside of the window counts for the upper law.
+    uses of it share, plus 8u of the same where an atom that is so close to a point counts as on it. The two shares of
+    an atom err by at most 19u of its mass each (expm1 twice, 8u each; quotient, product, difference), so by
+    19u (1 + e^(th)) of its tilted mass. Pools: masses are sums of up to n atoms, nu; the balance of a pool is a sum of
+    up to n terms of 10u each, which are within (e^h - 1) of their mass: (n + 16)u (e^h - 1) in the loss. The weight's
+    exponent rounds by 4u of its terms' sizes, the exponential by 4u, sums of up to 2n weights by 2nu. What falls outside
+    of the window counts for the upper law.
     """
     u, n = roundoff(), law.losses.shape[-1]
     t = plan.order
@@ -512,7 +513,7 @@ def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array
     which is at most e^(K(g) - g end), for each end (Chernoff). 2.02 covers the rounding of this exponent.
 
     *Rounding*, for rows of mass 1 at most, so spectra within 1: with a the L2 error of a transform, spectra err by
-    a sqrt(N) |x|, and a power k of one by k times that, and by 3u k of itself, as each complex product errs by sqrt(5) u
+    a sqrt(N) |x|, and a power k of one by k times that, and by 3u k of itself, as a complex product errs by sqrt(5) u
     (Higham, section 3.6) and a square doubles what was; the spectrum of the result is no larger in L2 than that of
     either factor, and is transformed back with a. By Parseval, the L2 error is (2a + 3u)(k |x| + |y|) in all; the L1
     error is at most sqrt(N) times that. Moduli beyond 1 by rounding: e^(k a sqrt(N)).
