@@ -240,8 +240,8 @@ def put_on_mesh(
     an atom err by at most 19u of its mass each (expm1 twice, 8u each; quotient, product, difference), so by
     19u (1 + e^(th)) of its tilted mass. Pools: masses are sums of up to n atoms, nu; the balance of a pool is a sum of
     up to n terms of 10u each, which are within (e^h - 1) of their mass: (n + 16)u (e^h - 1) in the loss. The weight's
-    exponent rounds by 4u of its terms' sizes, the exponential by 4u, sums of up to 2n weights by 2nu. What falls outside
-    of the window counts for the upper law.
+    exponent rounds by 4u of its terms' sizes, the exponential by 4u, sums of up to 2n weights by 2nu. What falls
+    outside of the window counts for the upper law.
     """
     u, n = roundoff(), law.losses.shape[-1]
     t = plan.order
@@ -251,15 +251,21 @@ def put_on_mesh(
     log_w = jnp.where(rare | ~(p > 0), -jnp.inf, jnp.log(p) + t * y)
     top = jnp.maximum(jnp.max(log_w), -3 * STEEPEST)
     total = jnp.maximum(jnp.sum(jnp.exp(log_w - top)), TINY)
-    w = jnp.exp(log_w - top) / total
     scale = top + jnp.log(total)
-    counts = jnp.log(w) > -(plan.nats + jnp.log(n * jnp.maximum(count, 1.0)))
-    infinite = law.infinite + jnp.stack([jnp.sum(jnp.where(rare, p, 0.0)) * (1 + n * u), jnp.zeros_like(t)])
+    w = jnp.exp(log_w - scale)
+    counts = log_w - scale > -(plan.nats + jnp.log(n * jnp.maximum(count, 1.0)))
+    # Reductions are taken together: a program of fewer is compiled sooner.
+    w_low = jnp.exp(jnp.minimum(jnp.where(p_low > 0, jnp.log(p_low) + t * y_low, -jnp.inf) - scale, 700.0))
+    rows = [jnp.where(rare, p, 0.0), jnp.where(counts, 0.0, w), w_low, y + p + y_low + p_low]
+    mass_rare, mass_missing, mass_low, anything = jnp.sum(jnp.stack(rows), -1)
+    infinite = law.infinite + jnp.stack([mass_rare * (1 + n * u), jnp.zeros_like(t)])
     log_finite = log_complement(jnp.clip(infinite, 0.0, 1.0))
-    low, high = jnp.min(jnp.where(counts, y, jnp.inf)), jnp.max(jnp.where(counts, y, -jnp.inf))
+    largest_mass = jnp.max(jnp.stack([p_low, w]), -1)
+    places = [jnp.where(p_low == largest_mass[0], y_low, -jnp.inf), jnp.where(w == largest_mass[1], y, -jnp.inf)]
+    places += [jnp.where(counts, y, -jnp.inf), jnp.where(counts, -y, -jnp.inf)]
+    there, most, high, low = jnp.max(jnp.stack(places), -1) * np.array([1.0, 1.0, 1.0, -1.0])
     low, high = (jnp.where(jnp.isfinite(end), end, 0.0) for end in (low, high))
-    h, planned = _first_mesh(jnp.where(counts, w, 0.0), y, low, high, count, runs, least, plan, points)
-    there = jnp.max(jnp.where(p_low == jnp.max(p_low), y_low, -jnp.inf))
+    h, planned = _first_mesh(jnp.where(counts, w, 0.0), y, most, low, high, count, runs, least, plan, points)
     if is_shared:
         h = jnp.ldexp(jnp.ones_like(h), jnp.ceil(jnp.log2(h)).astype(jnp.int32))
     else:
@@ -267,7 +273,8 @@ def put_on_mesh(
         far = jnp.max(jnp.where(inside, jnp.abs(y_low - there), 0.0))
         h = jnp.where(far > h, far / jnp.maximum(jnp.floor(far / h), 1.0), h)
     near = jnp.where(jnp.abs(y_low - there) < h / 2, p_low, 0.0)
-    offset = there - jnp.log(jnp.sum(near * jnp.exp(there - y_low)) / jnp.sum(near))
+    near_q, near_p = jnp.sum(jnp.stack([near * jnp.exp(there - y_low), near]), -1)
+    offset = there - jnp.log(near_q / near_p)
     offset = jnp.where(jnp.isfinite(offset), offset, low)
 
     at = (y - offset) / h
@@ -290,18 +297,17 @@ def put_on_mesh(
     place = jnp.where(fits, place, points).astype(jnp.int32)
     rows = jnp.zeros((2, points)).at[np.arange(2)[:, None], place].add(weights, mode="drop")
     sizes = 4 * (t * (jnp.abs(offset) + jnp.abs(index) * h) + jnp.abs(scale)) + 24 * (1 + jnp.exp(t * h)) + 3 * n + 64
-    wrong = jnp.sum((u * sizes) * weights, -1)
-    missing = jnp.sum(jnp.where(fits[0], 0.0, weights[0])) + jnp.sum(jnp.where(counts, 0.0, w)) * (1 + 3 * n * u)
-    sums = jnp.sum(rows, -1)
-    floor = jnp.maximum(sums, TINY)
-    atoms_low = jnp.sum(jnp.exp(jnp.minimum(jnp.where(p_low > 0, jnp.log(p_low) + t * y_low, -jnp.inf) - scale, 700.0)))
+    too_large = jnp.where((mass > 0) & (exponents >= 700.0), 1.0, 0.0)
+    wrong, outside, failures = jnp.sum(jnp.stack([(u * sizes) * weights, jnp.where(fits, 0.0, weights), too_large]), -1)
+    missing = outside[0] + mass_missing * (1 + 3 * n * u)
+    floor = jnp.maximum(jnp.sum(rows, -1), TINY)
     log_mass = scale + jnp.log(floor)
-    log_bound = jnp.maximum(log_mass, scale + jnp.log(jnp.stack([jnp.ones_like(t), jnp.maximum(atoms_low, TINY)])))
+    log_bound = jnp.maximum(log_mass, scale + jnp.log(jnp.stack([jnp.ones_like(t), jnp.maximum(mass_low, TINY)])))
     log_bound = log_bound + u * (4 * n + 4 * jnp.abs(log_bound))
     error = wrong / floor + jnp.stack([missing / floor[0], jnp.zeros_like(t)])
-    known = jnp.isfinite(jnp.sum(law.losses) + jnp.sum(law.masses) + jnp.sum(law.infinite) + law.shift + t)
-    known = known & (count >= 0) & (count == jnp.floor(count)) & (count < 2.0**45) & (t > 0)
-    error = jnp.where(known & ~jnp.any((mass > 0) & (exponents >= 700.0)), error, jnp.inf)
+    known = jnp.isfinite(anything + law.infinite[0] + law.infinite[1] + law.shift + t) & (t > 0)
+    known = known & (count >= 0) & (count == jnp.floor(count)) & (count < 2.0**45)
+    error = jnp.where(known & (failures[0] + failures[1] == 0), error, jnp.inf)
     largest = jnp.maximum(jnp.abs(low), jnp.abs(high)) + h + jnp.abs(offset)
     shift = law.shift + u * (12 * largest + 2 * (n + 16) * jnp.expm1(h))
     first = offset + begin * h
@@ -311,13 +317,21 @@ def put_on_mesh(
 
 
 def _first_mesh(
-    w: Array, y: Array, low: Array, high: Array, count: Array, runs: Array, least: float, plan: Plan, points: int
+    w: Array,
+    y: Array,
+    most: Array,
+    low: Array,
+    high: Array,
+    count: Array,
+    runs: Array,
+    least: float,
+    plan: Plan,
+    points: int,
 ) -> tuple[Array, Array]:
     """Returns the least mesh whose circle holds all atoms that count and a sum of some runs, and the number of these.
 
-    It is one of ``runs`` of which ``least`` are outside of the point with most mass, in the mean, or all.
+    It is one of ``runs`` of which ``least`` are outside of the point ``most`` with most mass, in the mean, or all.
     """
-    most = jnp.max(jnp.where(w == jnp.max(w), y, -jnp.inf))
     # The circle reaches down to all epsilons that count beside a largest loss: some 32/t below it.
     largest = jnp.maximum(jnp.maximum(jnp.abs(low), jnp.abs(high)), 2.0**-30)
     smallest = jnp.minimum(64 / plan.order, 4 * largest) / points
@@ -344,10 +358,11 @@ def _first_mesh(
 
 def _pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
     """Returns points and masses (n + 1,) of pools of sorted atoms, at most the atoms' law (:func:`put_on_mesh`)."""
-    top, bottom = jnp.max(jnp.where(mass > 0, at, -jnp.inf)), jnp.min(jnp.where(mass > 0, at, jnp.inf))
-    at_top, at_bottom = (jnp.sum(jnp.where(near, mass, 0.0)) for near in (at > top - 1, at < bottom + 1))
+    sides = jnp.stack([at, -at])
+    ends = jnp.max(jnp.where(mass[None] > 0, sides, -jnp.inf), -1, keepdims=True)
+    at_top, at_bottom = jnp.sum(jnp.where(sides > ends - 1, mass[None], 0.0), -1)
     way = jnp.where(at_top > at_bottom, -1.0, 1.0)
-    at, mass = (jnp.where(way > 0, row, row[::-1]) for row in (at, mass))
+    at, mass = jnp.where(way > 0, jnp.stack([at, mass]), jnp.stack([at[::-1], mass[::-1]]))
 
     def gather(
         pool: tuple[Array, Array, Array], atom: tuple[Array, Array]
