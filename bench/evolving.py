@@ -206,7 +206,7 @@ def growth() -> Any:
             gap = (upper - lower) / upper if math.isfinite(upper) else math.inf
             rows.append({"method": method.value, "steps": k, "gap": gap, "seconds": seconds})
             print(
-                f"{method.value}, {k:.0e} steps: epsilon {lower:.6g} to {upper:.6g}, gap {gap:.2e}, {seconds * 1e3:.1f} ms",
+                f"{method.value}, {k:.0e} steps: {lower:.6g} to {upper:.6g}, gap {gap:.2e}, {seconds * 1e3:.1f} ms",
                 flush=True,
             )
     return rows

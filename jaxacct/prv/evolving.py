@@ -256,8 +256,8 @@ def put_on_mesh(
     counts = log_w - scale > -(plan.nats + jnp.log(n * jnp.maximum(count, 1.0)))
     # Reductions are taken together: a program of fewer is compiled sooner.
     w_low = jnp.exp(jnp.minimum(jnp.where(p_low > 0, jnp.log(p_low) + t * y_low, -jnp.inf) - scale, 700.0))
-    rows = [jnp.where(rare, p, 0.0), jnp.where(counts, 0.0, w), w_low, y + p + y_low + p_low]
-    mass_rare, mass_missing, mass_low, anything = jnp.sum(jnp.stack(rows), -1)
+    terms = [jnp.where(rare, p, 0.0), jnp.where(counts, 0.0, w), w_low, y + p + y_low + p_low]
+    mass_rare, mass_missing, mass_low, anything = jnp.sum(jnp.stack(terms), -1)
     infinite = law.infinite + jnp.stack([mass_rare * (1 + n * u), jnp.zeros_like(t)])
     log_finite = log_complement(jnp.clip(infinite, 0.0, 1.0))
     largest_mass = jnp.max(jnp.stack([p_low, w]), -1)
@@ -332,9 +332,10 @@ def _first_mesh(
 
     It is one of ``runs`` of which ``least`` are outside of the point ``most`` with most mass, in the mean, or all.
     """
-    # The circle reaches down to all epsilons that count beside a largest loss: some 32/t below it.
+    # Where one atom alone counts, the circle reaches down to all epsilons that do beside it: some 32/t below it.
     largest = jnp.maximum(jnp.maximum(jnp.abs(low), jnp.abs(high)), 2.0**-30)
     smallest = jnp.minimum(64 / plan.order, 4 * largest) / points
+    smallest = jnp.where(high > low, 2.0**-40 * largest, smallest)
     runs = jnp.minimum(runs, jnp.maximum(count, 1.0))
     share = jnp.log(jnp.maximum(count, 1.0) / runs)
 
