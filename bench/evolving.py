@@ -71,7 +71,7 @@ def settings(seed: int, *ends: tuple[float, float], whole: int) -> Iterator[list
     """Yields numbers spread evenly by their logarithms, that at ``whole`` a whole number."""
     rng = np.random.default_rng(seed)
     while True:
-        row = [float(np.exp(rng.uniform(*np.log(pair)))) for pair in ends]
+        row = [math.exp(rng.uniform(math.log(low), math.log(high))) for low, high in ends]
         row[whole] = float(round(row[whole]))
         yield row
 
@@ -127,12 +127,12 @@ def many(number: int = 40, size: int = 4) -> Any:
 
     def rows() -> Iterator[Any]:
         while True:
-            s, q = (np.exp(rng.uniform(*np.log(ends), size)) for ends in ((0.6, 6.0), (3e-4, 0.3)))
+            s, q = (np.exp(rng.uniform(math.log(a), math.log(b), size)) for a, b in ((0.6, 6.0), (3e-4, 0.3)))
             yield (
                 s,
                 q,
                 np.round(np.exp(rng.uniform(0, np.log(1e4), size))),
-                float(np.exp(rng.uniform(*np.log((1e-10, 0.01))))),
+                math.exp(rng.uniform(math.log(1e-10), math.log(0.01))),
             )
 
     return compare(
@@ -225,7 +225,7 @@ def program() -> Any:
         found = evolving.compose(laws, counts, POINTS, log_delta=jnp.log(delta))
         return evolving.bound_epsilon(found, delta)
 
-    cases = {
+    cases: dict[str, tuple[Any, ...]] = {
         "law": (atoms, law),
         "composer": (jax.jit(composer), laws, numbers[2][None], numbers[3]),
         "both directions": (jax.jit(sampled), *numbers),
