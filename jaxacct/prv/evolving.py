@@ -101,7 +101,7 @@ TRIES = np.unique(np.concatenate([2.0 ** np.arange(46), 3 * 2.0 ** np.arange(44)
 
 
 class Plan(NamedTuple):
-    """The tilt and the tails that all laws of a sum share. Bounds hold for any positive order; tightness depends on it."""
+    """The tilt and the tails that all laws of a sum share. Bounds hold for any positive order."""
 
     order: Array
     """The tilt, positive."""
@@ -434,7 +434,7 @@ def coarsen(rows: Float[Array, "... 2 points"], h: Array, order: Array) -> Float
 def transform_error(points: int) -> float:
     """Returns a bound on the L2 error of a Fourier transform of ``points``, over the L2 norm of the exact result.
 
-    Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., Theorem 24.2: log2(N) e / (1 - log2(N) e), where a
+    Higham, "Accuracy and Stability of Numerical Algorithms", Theorem 24.2: log2(N) e / (1 - log2(N) e), where a
     level of butterflies errs by e = m + g (sqrt 2 + m), m the error of the factors and g = 4u/(1 - 4u): 6.7u for
     factors right to u. :attr:`.Arithmetic.of_level` takes 12u, as a real transform packs its rows, and as a library's
     factors may be wrong by a unit more; levels of four points are two of two, with fewer roundings.
