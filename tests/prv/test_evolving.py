@@ -408,6 +408,22 @@ def test_batches_are_their_rows():
     assert np.allclose(together, alone, rtol=1e-9)
 
 
+@pytest.mark.exhaustive
+def test_random_settings_agree_with_the_other_bounds():
+    rng = np.random.default_rng(11)
+    atoms = jax.jit(
+        lambda s, q, nats: [pair.atoms(ATOMS, nats) for pair in ja.PoissonSubsampledGaussian(s, q).dominating_pairs()]
+    )
+    for _ in range(30):
+        s, q = (math.exp(rng.uniform(math.log(a), math.log(b))) for a, b in ((0.5, 8.0), (1e-3, 0.9)))
+        count, delta = float(round(math.exp(rng.uniform(0, 11)))), math.exp(rng.uniform(-27, -3))
+        laws = atoms(*map(jnp.asarray, (s, q, math.log(count) - math.log(delta) + 12)))
+        brackets = [read(law, count, delta)[0] for law in laws]
+        known = ja.epsilon(ja.PoissonSubsampledGaussian(s, q), count, delta)
+        assert max(lower for lower, _ in brackets) <= float(known.upper) * (1 + 1e-12)
+        assert max(upper for _, upper in brackets) >= float(known.lower) * (1 - 1e-12)
+
+
 def test_the_law_is_a_pytree():
     assert isinstance(responses(0.1), Atoms)
     assert len(jax.tree.leaves(read(responses(0.1), 1, 0.1)[2])) == len(evolving.Sum._fields)
