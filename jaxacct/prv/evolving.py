@@ -1,0 +1,857 @@
+"""Composition on an evolving mesh: sums of privacy losses by Fourier transforms of one size, for any number of runs.
+
+Ghazi, Kamath, Kumar and Manurangsi (2022), "Faster privacy accounting via evolving discretization": the sum of k losses
+is about sqrt(k) times as wide as one of them, so while runs are added the mesh may coarsen at the same rate, and the
+number of points stays what it is. A *stage* adds as many runs as the circle of points holds; then the mesh doubles.
+Meshes that let the first circle hold sqrt(k) runs are the paper's two stages; meshes from which every stage adds a few
+runs are its recursion. Both are one loop here (:class:`Method`), in which k is any number, traced or not.
+
+In reading order:
+
+- :func:`plan_sum`, the tilt, and the tails that count;
+- :func:`put_on_mesh`, one loss as masses on a mesh, from above and from below;
+- :func:`coarsen`, from a mesh to one twice as wide;
+- :func:`evolve`, the stages; :func:`join`, the sum of two sums; :func:`compose`, that of many laws;
+- :func:`bound_delta` and :func:`bound_epsilon`, read off a :class:`Sum`, any number of times.
+
+**Domination.** A law of the loss is a measure of P's mass over losses y, of Q-mass e^(-y) each. Write D(eps) for the
+sum of (1 - e^(eps - y))+ over it. Every step from one law to the next either raises D at every eps (for the upper
+bound), or lowers it (for the lower one), as :func:`put_on_mesh` and :func:`coarsen` prove; composition with any other
+law keeps that (Zhu, Dong and Wang 2022, "Optimal accounting of differential privacy via characteristic function",
+Theorem 10: D of a composition is a mixture of D's of the one law, at shifted eps). A lower law may leave out mass.
+
+**One number for all that is lost.** Everything else is an error in the *tilted* measure w = p e^(ty), of one order t >
+0 for all laws. As (1 - e^(eps - y))+ = e^(-ty) e^(ty) (1 - e^(eps - y))+, two laws whose tilted measures are within d
+of one another in L1 have D's within d e^(-t eps) sup_x e^(-tx) (1 - e^-x) (:func:`.precision.log_peak`). A law m is
+held with numbers e and K such that for the true law L, every R, and every further law r of tilted mass e^(K_r)
+
+    D(L^R * r)  <=  D(m^R * r) + ((1 + e)^R - 1) e^(R K + K_r) peak e^(-t eps),   |m| <= (1 + e) e^K,   |L| <= e^K,
+
+here for the upper bound; for the lower one the laws change places. The following keep it:
+
+1. m is replaced by a law that dominates it: e stays, and K is raised to the log of the new mass if that is larger.
+2. m moves by d e^K in L1: e becomes e + d. For |m'^R - m^R| <= e^(RK) ((1 + e + d)^R - (1 + e)^R), by the binomial
+   theorem.
+3. m becomes m^j: K becomes jK, and e becomes (1 + e)^j - 1.
+4. Two sums are joined: K's add, and 1 + e is the product of both.
+
+So truncation, aliasing (mass that wraps around the circle), and rounding are one number a bound, and never of the size
+of a probability that is lost: the tilt makes them shares of delta itself.
+
+**Windows.** Where mass of a sum lies is known by Chernoff's bound from moments of the very rows that are multiplied
+(:func:`_log_moments`): nothing is assumed about them. Rounding leaves noise in all points of a row, some 1e-16 of its
+mass, which large moments would magnify; so points beyond those that count are set to 0 first, and their mass is part of
+the error (:func:`_trim`).
+
+**What is wide.** One run's atoms have to lie on the first circle, and a sum is coarsened only once it is smooth. Where
+losses are rare and large (rates below 1e-3 with noise below 1, and few of them in all runs), the first mesh is coarse
+beside the bulk: the bounds hold, and are far apart.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Complex, Float
+
+from jaxacct.mechanisms.atoms import Atoms
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.precision import TINY, log_complement, log_peak
+
+SIDES = np.array([1.0, -1.0])
+"""Signs of the two bounds: the upper law is row 0, the lower one row 1."""
+
+
+class Method(enum.Enum):
+    """The choice of meshes: how many runs the first circle holds, and how many a stage adds at least."""
+
+    RECURSIVE = "recursive"
+    """Every stage adds what fits; the first circle holds as many runs as make the sum smooth."""
+    TWO_STAGE = "two_stage"
+    """Two stages of about sqrt(k) runs each, with as many coarsenings in between as the second one needs."""
+    FIXED = "fixed"
+    """One stage, on a mesh whose circle holds all runs."""
+
+
+SMOOTH = 8.0
+"""Runs outside of the point with most mass that the first stage of a recursion adds, in the mean. Tightness only.
+
+A sum of fewer is not smooth, so its odd points do not find the mass that balances them when it is coarsened.
+"""
+
+RUNS = 2.0 ** np.arange(24)
+"""Numbers of runs among which a recursion chooses its first stage. Sound for any whole numbers."""
+
+ORDERS = 32
+"""Orders that one look compares, of a tilt and of moments each; even. Tightness only."""
+
+STEEPEST = 600.0
+"""Largest size of an exponent t y that is computed with. Beyond it points prove nothing. Tightness only."""
+
+ENDLESS = 128
+"""Largest number of turns of the stages' loop: none ever takes as many, and a sum that does is no bound at all."""
+
+TRIES = np.unique(np.concatenate([2.0 ** np.arange(46), 3 * 2.0 ** np.arange(44)]))
+"""Numbers of runs that a stage may add, besides all that are left. Sound for any whole numbers from 1."""
+
+
+class Plan(NamedTuple):
+    """The tilt and the tails that all laws of a sum share. Bounds hold for any positive order."""
+
+    order: Array
+    """The tilt, positive."""
+    nats: Array
+    """Tails of e^-nats of the tilted mass are small beside what is read off the sum."""
+    log_rare: Array
+    """Log of the mass of the upper law's atoms that count as infinite losses."""
+
+
+class Sum(NamedTuple):
+    """The law of a sum of losses on a mesh, above and below, in units that are tilted.
+
+    The masses are ``P(first + j mesh) = rows[:, j] exp(log_mass - order (first + j mesh))``. What they lack is in
+    ``error``, as the module derives. A sum can be kept, joined (:func:`join`), and read (:func:`bound_delta`,
+    :func:`bound_epsilon`).
+    """
+
+    rows: Float[Array, "2 points"]
+    first: Array
+    mesh: Array
+    order: Array
+    nats: Array
+    log_mass: Float[Array, " 2"]
+    log_bound: Float[Array, " 2"]
+    """K of the module: the log of a bound on the tilted mass."""
+    error: Float[Array, " 2"]
+    """e of the module. Infinite where nothing is known."""
+    log_finite: Float[Array, " 2"]
+    """Log of the probability that all losses are finite: a lower and an upper bound."""
+    shift: Array
+    """Bound, in nats, on the distance of the points from the losses for which they stand."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# The plan: a tilt at which losses near epsilon have most of the mass
+# ----------------------------------------------------------------------------------------------------
+
+
+def plan_sum(
+    laws: Atoms,
+    counts: Float[Array, " m"],
+    points: int,
+    *,
+    log_delta: ArrayLike | None = None,
+    epsilon: ArrayLike = 0.0,
+) -> Plan:
+    """Returns a plan for reading epsilon near a delta, or delta near an epsilon if ``log_delta`` is None.
+
+    The order is the one of the least bound by moments: delta <= e^(K(t) - t eps) / (t + 1) (1 - 1/(t + 1))^t, K the sum
+    of the laws' cumulants (Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy",
+    Proposition 12). It need not be exact.
+    """
+    y, mass = laws.losses[:, 0], laws.masses[:, 0]
+    known = jnp.where(mass > 0, jnp.abs(y), 0.0)
+
+    def rare_of(log_delta: ArrayLike) -> Array:
+        return jnp.asarray(log_delta) - _slack(points) - jnp.log(jnp.maximum(jnp.sum(counts), 1.0) * y.shape[-1])
+
+    if log_delta is not None:
+        known = jnp.where(mass > jnp.exp(rare_of(log_delta)), known, 0.0)
+    log_mass = jnp.where(known > 0, jnp.log(mass), -jnp.inf)
+    log_mass = jnp.where((mass > 0) & (y == 0), jnp.log(mass), log_mass)
+    steepest = STEEPEST / jnp.maximum(jnp.max(known), 1e-30)
+
+    def heights_of(order: Array) -> Array:
+        terms = log_mass + order * y
+        top = jnp.maximum(jnp.max(terms, -1), -1e300)
+        cumulants = top + jnp.log(jnp.sum(jnp.exp(terms - top[:, None]), -1))
+        return jnp.sum(jnp.where(counts > 0, counts * cumulants, 0.0)) + log_peak(order)
+
+    def look(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        ratios = jnp.where(i > 0, np.geomspace(0.5, 2.0, ORDERS), np.geomspace(2.0**-20, 2.0**20, ORDERS))
+        orders = jnp.minimum(ratios * state[0], steepest)
+        heights: Array = jax.vmap(heights_of)(orders)
+        values = heights - orders * epsilon if log_delta is None else (heights - log_delta) / orders
+        least = jnp.min(values)
+        best = values == least
+        chosen = jnp.max(jnp.where(best[None], jnp.stack([orders, values, heights]), -jnp.inf), 1)
+        return chosen[0], chosen[1], chosen[2]
+
+    # Two looks: over 12 decades, and about the best of those.
+    start = jnp.asarray(1.0, y.dtype)
+    order, least, height = jax.lax.fori_loop(0, 2, look, (start, start, start))
+    if log_delta is None:
+        log_delta, nats = jnp.minimum(least, 0.0), jnp.maximum(jnp.log1p(order) + 2.0, 0.0)
+    else:
+        nats = jnp.maximum(height - order * jnp.maximum(least, 0.0) - log_delta, 0.0) + jnp.log1p(order) + 1.0
+    return Plan(order, nats + _slack(points) + math.log(len(counts)), rare_of(log_delta))
+
+
+def _slack(points: int) -> float:
+    """Returns the nats by which truncation is below delta: less than the mesh of so many points costs."""
+    return 10.0 + 2.0 * math.log(points / 1024)
+
+
+# ----------------------------------------------------------------------------------------------------
+# One loss on a mesh
+# ----------------------------------------------------------------------------------------------------
+
+
+class _State(NamedTuple):
+    """Sums while they evolve; ``kinds`` are the sum of the current power of runs, and of those that are set aside."""
+
+    rows: Float[Array, "kinds 2 points"]
+    first: Float[Array, " kinds"]
+    log_mass: Float[Array, "kinds 2"]
+    log_bound: Float[Array, "kinds 2"]
+    error: Float[Array, "kinds 2"]
+    drift: Float[Array, " kinds"]
+    """Bound on the error of ``first``."""
+
+
+def put_on_mesh(
+    law: Atoms, count: Array, plan: Plan, points: int, runs: Array, least: float, *, is_shared: bool
+) -> tuple[_State, Array, Array, Array, Array]:
+    """Returns one run as rows on a mesh (kinds of length 1), and what its sums need.
+
+    These are the mesh, the runs of the first stage, the logs of bounds on a finite loss's probability, and the shift of
+    a run.
+
+    *The mesh* is such that the circle holds the atoms of the upper law that count, and the sum of one of ``runs`` runs,
+    of which ``least`` are outside of the point with most mass (:func:`_first_mesh`); a power of two if ``is_shared``.
+    A point of it lies where the largest atom and its neighbours have their pooled loss, and another, unless
+    ``is_shared``, at the atom that is furthest from it: losses of two values, and those that end in two atoms, lie on
+    it. Any mesh is sound.
+
+    *Above*: the dots are connected (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022, "Connect the dots: tighter
+    discrete approximations of privacy loss distributions", section 4). An atom moves to the points c, c + h beside it
+    such that P- and Q-mass stay; in x = e^(-y), where (1 - e^eps x)+ is convex, this replaces a value by its chord, so
+    it raises D. The share that goes up is (1 - e^(c - y)) / (1 - e^-h).
+
+    *Below*: one pass pools sorted atoms. Telling only the pool, and not the atom, is post-processing, so a pool may
+    stand for its atoms at the loss log P/Q of their sums, and at any smaller loss. A pool begins with an atom, and its
+    target is the next point ahead; it takes atoms, or the part of the last one, until P/Q is e^target exactly; the
+    rest of that atom begins the next pool. What the pass ends with has a loss above the point behind, and is moved
+    there. The pass is upwards or downwards, so as to end where there is less mass.
+
+    *Rounding*. Losses are taken right to their errors, plus 4u(|y| + |offset|) for (y - offset)/h times h, which all
+    uses of it share, plus 8u of the same where an atom that is so close to a point counts as on it. The two shares of
+    an atom err by at most 19u of its mass each (expm1 twice, 8u each; quotient, product, difference), so by
+    19u (1 + e^(th)) of its tilted mass. Pools: masses are sums of up to n atoms, nu; the balance of a pool is a sum of
+    up to n terms of 10u each, which are within (e^h - 1) of their mass: (n + 16)u (e^h - 1) in the loss. The weight's
+    exponent rounds by 4u of its terms' sizes, the exponential by 4u, sums of up to 2n weights by 2nu. What falls
+    outside of the window counts for the upper law.
+    """
+    u, n = roundoff(), law.losses.shape[-1]
+    t = plan.order
+    (y, y_low), (p, p_low) = law.losses, law.masses
+    # Rare atoms are infinite losses, and those that are rare after the tilt are left out: neither can widen the window.
+    rare = jnp.log(p) < plan.log_rare
+    log_w = jnp.where(rare | ~(p > 0), -jnp.inf, jnp.log(p) + t * y)
+    top = jnp.maximum(jnp.max(log_w), -3 * STEEPEST)
+    total = jnp.maximum(jnp.sum(jnp.exp(log_w - top)), TINY)
+    scale = top + jnp.log(total)
+    w = jnp.exp(log_w - scale)
+    counts = log_w - scale > -(plan.nats + jnp.log(n * jnp.maximum(count, 1.0)))
+    # Reductions are taken together: a program of fewer is compiled sooner.
+    w_low = jnp.exp(jnp.minimum(jnp.where(p_low > 0, jnp.log(p_low) + t * y_low, -jnp.inf) - scale, 700.0))
+    terms = [jnp.where(rare, p, 0.0), jnp.where(counts, 0.0, w), w_low, y + p + y_low + p_low]
+    mass_rare, mass_missing, mass_low, anything = jnp.sum(jnp.stack(terms), -1)
+    infinite = law.infinite + jnp.stack([mass_rare * (1 + n * u), jnp.zeros_like(t)])
+    log_finite = log_complement(jnp.clip(infinite, 0.0, 1.0))
+    largest_mass = jnp.max(jnp.stack([p_low, w]), -1)
+    places = [jnp.where(p_low == largest_mass[0], y_low, -jnp.inf), jnp.where(w == largest_mass[1], y, -jnp.inf)]
+    places += [jnp.where(counts, y, -jnp.inf), jnp.where(counts, -y, -jnp.inf)]
+    there, most, high, low = jnp.max(jnp.stack(places), -1) * np.array([1.0, 1.0, 1.0, -1.0])
+    low, high = (jnp.where(jnp.isfinite(end), end, 0.0) for end in (low, high))
+    h, planned = _first_mesh(jnp.where(counts, w, 0.0), y, most, low, high, count, runs, least, plan, points)
+    if is_shared:
+        h = jnp.ldexp(jnp.ones_like(h), jnp.ceil(jnp.log2(h)).astype(jnp.int32))
+    else:
+        inside = (p_low > 0) & (y_low >= low - h) & (y_low <= high)
+        far = jnp.max(jnp.where(inside, jnp.abs(y_low - there), 0.0))
+        h = jnp.where(far > h, far / jnp.maximum(jnp.floor(far / h), 1.0), h)
+    near = jnp.where(jnp.abs(y_low - there) < h / 2, p_low, 0.0)
+    near_q, near_p = jnp.sum(jnp.stack([near * jnp.exp(there - y_low), near]), -1)
+    offset = there - jnp.log(near_q / near_p)
+    offset = jnp.where(jnp.isfinite(offset), offset, low)
+
+    at = (y - offset) / h
+    cell = jnp.floor(at)
+    p = jnp.where(counts, p, 0.0)
+    up = p * (jnp.expm1((cell - at) * h) / jnp.expm1(-h))
+    index, mass = jnp.concatenate([cell, cell + 1]), jnp.concatenate([p - up, up])
+    # What the upper law sends to infinity is left out below, or the two would need different windows.
+    inside = (y_low >= low - h) & (y_low <= high)
+    at = (y_low - offset) / h
+    on_point = jnp.abs(at - jnp.round(at)) * h <= 8 * u * (jnp.abs(y_low) + jnp.abs(offset))
+    pooled = _pool(jnp.where(on_point, jnp.round(at), at), jnp.where(inside, p_low, 0.0), h)
+    index, mass = (jnp.stack([row, jnp.pad(less, (0, n - 1))]) for row, less in zip((index, mass), pooled, strict=True))
+
+    begin = jnp.floor(((low + high) / 2 - offset) / h) - points // 2
+    exponents = t * (offset + index * h) - scale
+    weights = jnp.maximum(mass, 0.0) * jnp.exp(jnp.minimum(exponents, 700.0))
+    place = index - begin
+    fits = (place >= 0) & (place < points)
+    place = jnp.where(fits, place, points).astype(jnp.int32)
+    rows = jnp.zeros((2, points)).at[np.arange(2)[:, None], place].add(weights, mode="drop")
+    sizes = 4 * (t * (jnp.abs(offset) + jnp.abs(index) * h) + jnp.abs(scale)) + 24 * (1 + jnp.exp(t * h)) + 3 * n + 64
+    too_large = jnp.where((mass > 0) & (exponents >= 700.0), 1.0, 0.0)
+    wrong, outside, failures = jnp.sum(jnp.stack([(u * sizes) * weights, jnp.where(fits, 0.0, weights), too_large]), -1)
+    missing = outside[0] + mass_missing * (1 + 3 * n * u)
+    floor = jnp.maximum(jnp.sum(rows, -1), TINY)
+    log_mass = scale + jnp.log(floor)
+    log_bound = jnp.maximum(log_mass, scale + jnp.log(jnp.stack([jnp.ones_like(t), jnp.maximum(mass_low, TINY)])))
+    log_bound = log_bound + u * (4 * n + 4 * jnp.abs(log_bound))
+    error = wrong / floor + jnp.stack([missing / floor[0], jnp.zeros_like(t)])
+    known = jnp.isfinite(anything + law.infinite[0] + law.infinite[1] + law.shift + t) & (t > 0)
+    known = known & (count >= 0) & (count == jnp.floor(count)) & (count < 2.0**45)
+    error = jnp.where(known & (failures[0] + failures[1] == 0), error, jnp.inf)
+    largest = jnp.maximum(jnp.abs(low), jnp.abs(high)) + h + jnp.abs(offset)
+    shift = law.shift + u * (12 * largest + 2 * (n + 16) * jnp.expm1(h))
+    first = offset + begin * h
+    drift = 3 * u * (jnp.abs(offset) + jnp.abs(begin) * h)
+    state = _State(*(leaf[None] for leaf in (rows / floor[:, None], first, log_mass, log_bound, error, drift)))
+    return state, h, planned, log_finite, shift
+
+
+def _first_mesh(
+    w: Array,
+    y: Array,
+    most: Array,
+    low: Array,
+    high: Array,
+    count: Array,
+    runs: Array,
+    least: float,
+    plan: Plan,
+    points: int,
+) -> tuple[Array, Array]:
+    """Returns the least mesh whose circle holds all atoms that count and a sum of some runs, and the number of these.
+
+    It is one of ``runs`` of which ``least`` are outside of the point ``most`` with most mass, in the mean, or all.
+    """
+    # Where one atom alone counts, the circle reaches down to all epsilons that do beside it: some 32/t below it.
+    largest = jnp.maximum(jnp.maximum(jnp.abs(low), jnp.abs(high)), 2.0**-30)
+    smallest = jnp.minimum(64 / plan.order, 4 * largest) / points
+    smallest = jnp.where(high > low, 2.0**-40 * largest, smallest)
+    runs = jnp.minimum(runs, jnp.maximum(count, 1.0))
+    share = jnp.log(jnp.maximum(count, 1.0) / runs)
+
+    def improve(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        h, _ = state
+        gaps = _gaps(points) / h
+        reference = jnp.where(gaps > 0, high, low)
+        moments = jnp.exp(jnp.minimum(gaps[:, None] * (y[None] - reference[:, None]), 0.0)) @ w
+        begin, end = _window(runs[:, None] * (jnp.log(moments) + gaps * reference)[None], plan.nats + share, points)
+        # The lower law's moments are not known yet: so there is some more room than the upper law needs.
+        meshes = jnp.maximum(jnp.maximum(1.02 * h * (end - begin), high - low) / (points - 8), smallest)
+        outside = (jnp.abs(y - most)[None] >= meshes[:, None] / 2) @ w
+        meshes = jnp.where((runs * outside >= least) | (runs >= count), meshes, jnp.inf)
+        h = jnp.min(meshes)
+        return h, jnp.max(jnp.where(meshes == h, runs, 1.0))
+
+    # The moments' orders are multiples of the mesh, as those of the rows will be: so it is improved three times.
+    begin = jnp.maximum((high - low) / points, smallest)
+    return jax.lax.fori_loop(0, 3, improve, (begin, jnp.ones_like(begin)))
+
+
+def _pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
+    """Returns points and masses (n + 1,) of pools of sorted atoms, at most the atoms' law (:func:`put_on_mesh`)."""
+    sides = jnp.stack([at, -at])
+    ends = jnp.max(jnp.where(mass[None] > 0, sides, -jnp.inf), -1, keepdims=True)
+    at_top, at_bottom = jnp.sum(jnp.where(sides > ends - 1, mass[None], 0.0), -1)
+    way = jnp.where(at_top > at_bottom, -1.0, 1.0)
+    at, mass = jnp.where(way > 0, jnp.stack([at, mass]), jnp.stack([at[::-1], mass[::-1]]))
+
+    def gather(
+        pool: tuple[Array, Array, Array], atom: tuple[Array, Array]
+    ) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
+        target, held, due = pool
+        at, p = atom
+        # What the pool owes, e^target Q - P: owed upwards where the pass is upwards, and so settled when negative.
+        behind = (target - at) * h
+        more = due + p * jnp.expm1(jnp.minimum(behind, STEEPEST))
+        closes = more * way < 0
+        part = jnp.where(closes & (behind < STEEPEST), p * (due / (due - more)), 0.0)
+        point = way * jnp.ceil(way * at)
+        rest = jnp.stack([point, p - part, (p - part) * jnp.expm1((point - at) * h)])
+        after = jnp.where(closes, rest, jnp.stack([target, held + p, more]))
+        return (after[0], after[1], after[2]), (target, jnp.where(closes, held + part, 0.0))
+
+    zero = jnp.zeros_like(h)
+    # One pass over the atoms, from the end with more mass.
+    (target, held, due), (targets, pools) = jax.lax.scan(gather, (way * jnp.ceil(way * at[0]), zero, zero), (at, mass))
+    behind = target - jnp.where(due > 0, 1.0, 0.0)
+    return jnp.append(targets, behind), jnp.append(pools, held)
+
+
+def coarsen(rows: Float[Array, "... 2 points"], h: Array, order: Array) -> Float[Array, "... 2 points"]:
+    """Returns rows on a mesh of 2h: even points stay, and odd ones go to their neighbours. Tilted masses.
+
+    *Above* dots are connected: the share 1 / (1 + e^-h) goes up and the rest down, which keeps P and Q.
+
+    *Below* an odd point i sends u_i up and the rest down, where u_i = min(a_i p_i, e^-h (1 - a_j) p_j), j the next odd
+    point, and any a in [0, 1]. Of p_j the part a_j p_j is all that may go up, so e^h u_i of the rest is there: with u_i
+    it is a pool whose P/Q is e^(y_i + h) exactly, the even point between them. What is left of p_i goes down, which
+    lowers. With a_i = 1/(1 + e^(h - g_i)), g_i half the log ratio of the next and the last odd mass, all but a third
+    order finds its pool. The flow is cut by 32u, which is more than all roundings of its factors: 4u for an exponential
+    and 2u of its argument, which is at most 2 (h + th); so the balance holds to the bit. Masses round by as much.
+    """
+    u, points = roundoff(), rows.shape[-1]
+    even, odd = jnp.moveaxis(rows.reshape(*rows.shape[:-1], points // 2, 2), -1, 0)
+
+    def later(row: Array) -> Array:
+        return jnp.concatenate([row[..., 1:], jnp.zeros_like(row[..., :1])], -1)
+
+    def former(row: Array) -> Array:
+        return jnp.concatenate([jnp.zeros_like(row[..., :1]), row[..., :-1]], -1)
+
+    fall = jnp.exp(-2 * order * h)
+    below = odd[..., 1, :]
+    root = jnp.sqrt(below)
+    rise, sink = later(root) * fall, former(root) * jnp.exp(h)
+    share = rise / jnp.maximum(rise + sink, TINY)
+    flow = jnp.minimum(share * below, jnp.exp(-h) * later((1 - share) * below) * fall)
+    flow = flow * (1 - u * (32 + 8 * (h + order * h)))
+    up = jnp.stack([odd[..., 0, :] / (1 + jnp.exp(-h)), flow], -2)
+    raised = jnp.exp(order * h)
+    halves = [even + (odd - up) / raised + former(up * raised), jnp.zeros_like(even)]
+    halves[1] = halves[1].at[..., 0].set((up * raised)[..., -1])
+    return jnp.concatenate(halves, -1)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Stages
+# ----------------------------------------------------------------------------------------------------
+
+
+def transform_error(points: int) -> float:
+    """Returns a bound on the L2 error of a Fourier transform of ``points``, over the L2 norm of the exact result.
+
+    Higham, "Accuracy and Stability of Numerical Algorithms", Theorem 24.2: log2(N) e / (1 - log2(N) e), where a
+    level of butterflies errs by e = m + g (sqrt 2 + m), m the error of the factors and g = 4u/(1 - 4u): 6.7u for
+    factors right to u. :attr:`.Arithmetic.of_level` takes 12u, as a real transform packs its rows, and as a library's
+    factors may be wrong by a unit more; levels of four points are two of two, with fewer roundings.
+    """
+    error = math.log2(points) * (arithmetic().of_level * roundoff())
+    return error / (1 - error)
+
+
+def _blocks(points: int) -> tuple[int, int]:
+    """Returns the shape of a row as a table of blocks: both about the root of the number of points, powers of two."""
+    inner = 2 ** (round(math.log2(points)) // 2)
+    return points // inner, inner
+
+
+def _gaps(points: int) -> np.ndarray:
+    """Returns distances of the moments' orders from the tilt, times the mesh: positive ones, then negative ones.
+
+    The smallest resolve a window of all points with tails of e^-5; the largest are as steep as a block allows
+    (:func:`_log_moments`). Any are sound.
+    """
+    gaps = np.geomspace(10.0 / points, 512.0 / _blocks(points)[1], ORDERS // 2)
+    return np.concatenate([gaps, -gaps])
+
+
+def _trim(rows: Float[Array, "kinds 2 points"], most: Float[Array, " kinds"]) -> tuple[Array, Array, Array, Array]:
+    """Returns rows without the blocks at their ends that hold ``most`` at either end, what they held, and the ends.
+
+    The ends are the first and the last block that are left of either side's row.
+    """
+    outer, inner = _blocks(rows.shape[-1])
+    table = rows.reshape(*rows.shape[:-1], outer, inner)
+    sums = jnp.sum(table, -1)
+    up, down = (jnp.einsum("ksb,cb->ksc", sums, triangle, precision="highest") for triangle in _triangles(outer))
+    keeps = (up > most[:, None, None]) & (down > most[:, None, None])
+    numbers = np.arange(float(outer))
+    cut = jnp.sum(jnp.where(keeps, 0.0, sums), -1)
+    ends = jnp.min(jnp.where(keeps, numbers, outer - 1.0), (-1, -2)), jnp.max(jnp.where(keeps, numbers, 0.0), (-1, -2))
+    return jnp.where(keeps[..., None], table, 0.0).reshape(rows.shape), cut, *ends
+
+
+def _triangles(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the matrices of sums of all entries up to each, and of all from each."""
+    return np.tril(np.ones((size, size))), np.triu(np.ones((size, size)))
+
+
+def _log_moments(rows: Float[Array, "kinds 2 points"], low: Array, high: Array) -> Float[Array, "kinds orders"]:
+    """Returns upper bounds on log sum of rows_j e^(g j), g of :func:`_gaps`; the larger one of both sides.
+
+    The exponential is a product of one of the block and one within it, as is the sum; exponents count from the last
+    block that is not empty, or from the first, so that none is positive. An exponent of at most 745 rounds by 3u of
+    itself and the exponential by 4u, twice; sums of up to the root of the points, so 2^13 u are more than all. Products
+    that vanish are each below TINY.
+    """
+    outer, inner = _blocks(rows.shape[-1])
+    gaps = _gaps(rows.shape[-1])
+    within = np.arange(inner) - np.where(gaps > 0, inner - 1, 0)[:, None]
+    tables = rows.reshape(*rows.shape[:-1], outer, inner)
+    partial = jnp.einsum("ksbi,gi->ksgb", tables, np.exp(gaps[:, None] * within), precision="highest")
+    ends = jnp.where(gaps[None] > 0, high[:, None], low[:, None])
+    falls = jnp.exp(jnp.minimum((gaps[:, None] * inner)[None] * (np.arange(outer)[None, None] - ends[..., None]), 0.0))
+    sums = jnp.max(jnp.sum(partial * falls[:, None], -1), 1) + rows.shape[-1] * TINY
+    reference = ends * inner + np.where(gaps > 0, inner - 1, 0)[None]
+    return jnp.log(sums) + gaps[None] * reference + 2.0**13 * roundoff()
+
+
+def _window(logs: Array, nats: Array, points: int) -> tuple[Array, Array]:
+    """Returns the ends between which all but e^-nats of a sum lies on each side, from its log-moments (..., orders)."""
+    ends = (logs + nats[..., None]) / jnp.expand_dims(_gaps(points), range(logs.ndim - 1))
+    return jnp.max(ends[..., ORDERS // 2 :], -1), jnp.min(ends[..., : ORDERS // 2], -1)
+
+
+def _multiply(
+    rows: Float[Array, "kinds 2 points"], powers: Float[Array, " kinds"], others: Float[Array, " kinds"]
+) -> Complex[Array, "kinds 2 frequencies"]:
+    """Returns the spectra of row 0 to the ``powers``, times those of row 1 to ``others``, which are 0 or 1."""
+    spectra = jnp.fft.rfft(rows)
+    most = jnp.max(powers)
+
+    def turn(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        bit, square, product = state
+        is_set = jnp.mod(jnp.floor(powers / bit), 2.0) == 1
+        return 2 * bit, square * square, jnp.where(is_set[:, None, None], product * square[None], product)
+
+    begin = jnp.where(others[:, None, None] > 0, spectra[1][None], jnp.ones_like(spectra[:1]))
+    # One turn for each binary digit of the powers: the square of the last square.
+    _, _, product = jax.lax.while_loop(lambda state: state[0] <= most, turn, (jnp.ones_like(most), spectra[0], begin))
+    return product
+
+
+def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array, nats: Array, wrong: Array) -> _State:
+    """Returns sums of ``powers`` of the first kind and ``others`` of the second, in windows where their mass lies.
+
+    ``logs`` are the sums' log-moments, ``nats`` their tails, and ``wrong`` (kinds, 2) what the sums' errors are before.
+
+    *Aliasing*: what lies outside of the window is missing there, and wraps around to where it is not: twice its mass,
+    which is at most e^(K(g) - g end), for each end (Chernoff). 2.02 covers the rounding of this exponent.
+
+    *Rounding*, for rows of mass 1 at most, so spectra within 1: with a the L2 error of a transform, spectra err by
+    a sqrt(N) |x|, and a power k of one by k times that, and by 3u k of itself, as a complex product errs by sqrt(5) u
+    (Higham, section 3.6) and a square doubles what was; the spectrum of the result is no larger in L2 than that of
+    either factor, and is transformed back with a. By Parseval, the L2 error is (2a + 3u)(k |x| + |y|) in all; the L1
+    error is at most sqrt(N) times that. Moduli beyond 1 by rounding: e^(k a sqrt(N)).
+    """
+    u, points = roundoff(), state.rows.shape[-1]
+    gaps = _gaps(points)[None]
+    # Where the circle is too short, as much more is spilled at one end as at the other.
+    more = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0])[None]
+    low, high = _window(logs[:, None], nats[:, None] - more, points)
+    low, high = _window(logs, nats - jnp.min(jnp.where(high - low < points - 2, more, more[0, -1]), -1), points)
+    start = jnp.floor((low + high - points) / 2) + 1
+    circle = jnp.maximum(jnp.fft.irfft(_multiply(state.rows, powers, others), points), 0.0)
+    # Odd points of the next mesh are those with less mass: a law with all mass on every other point has no odd ones.
+    alternates = jnp.sum(circle[:, 1].reshape(-1, points // 2, 2), 1)
+    heavier = jnp.where(alternates[:, 1] > alternates[:, 0], 1.0, 0.0)
+    start = start + jnp.mod(start + heavier, 2.0)
+    turned = jnp.mod(start[:, None] + np.arange(points)[None], points).astype(jnp.int32)
+    rows = jnp.take_along_axis(circle, turned[:, None], -1)
+    ends = jnp.where(gaps > 0, (start + points)[:, None], (start - 1)[:, None])
+    tails = logs - gaps * ends
+    spill = jnp.sum(jnp.exp(jnp.min(tails.reshape(-1, 2, ORDERS // 2), -1)), -1)
+    norms = jnp.sqrt(jnp.sum(state.rows * state.rows, -1))
+    unit = transform_error(points)
+    rounding = math.sqrt(points) * (2 * unit + 3 * u) * (powers[:, None] * norms[:1] + others[:, None] * norms[1:])
+    rounding = rounding * jnp.exp(powers * (2 * unit * math.sqrt(points)))[:, None]
+
+    def of_both(row: Array) -> Array:
+        powers_of, others_of = (numbers.reshape(-1, *[1] * (row.ndim - 1)) for numbers in (powers, others))
+        return powers_of * row[:1] + others_of * row[1:]
+
+    moved = of_both(state.first), start * h
+    first = moved[0] + moved[1]
+    drift = of_both(state.drift) + 4 * u * (jnp.abs(moved[0]) + jnp.abs(moved[1]))
+    error = wrong + 2.02 * spill[:, None] + rounding * (1 + 8 * u)
+    return _normalize(_State(rows, first, of_both(state.log_mass), of_both(state.log_bound), error, drift))
+
+
+def _normalize(state: _State) -> _State:
+    """Returns the state with rows that sum to 1, the bound on their mass raised to it, and the rounding of both.
+
+    Sums of the points err by the number of points times u at most if they are added one by one; they are added by
+    blocks, or pairwise, in any compiler: so twice the root of the number is taken. Logs add to some 4u of themselves.
+    """
+    u, points = roundoff(), state.rows.shape[-1]
+    sums = jnp.maximum(jnp.sum(jnp.sum(state.rows.reshape(*state.rows.shape[:-1], *_blocks(points)), -1), -1), TINY)
+    log_mass = state.log_mass + jnp.log(sums)
+    rounding = u * (2 * math.sqrt(points) + 2 * sum(_blocks(points)) + 16 + 8 * jnp.abs(log_mass))
+    bound = jnp.maximum(state.log_bound, log_mass)
+    return state._replace(
+        rows=state.rows / sums[..., None], log_mass=log_mass, log_bound=bound, error=state.error + rounding
+    )
+
+
+def _power_of_error(powers: Array, others: Array, error: Float[Array, "2 2"]) -> Float[Array, "kinds 2"]:
+    """Returns (1 + e)^powers (1 + f)^others - 1 for errors e, f of both kinds, 16u too large."""
+    logs = powers[:, None] * jnp.log1p(error[:1]) + jnp.where(others[:, None] > 0, jnp.log1p(error[1:]), 0.0)
+    return jnp.expm1(jnp.where(jnp.isnan(logs), jnp.inf, logs)) * (1 + 32 * roundoff())
+
+
+def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method, is_shared: bool) -> Sum:
+    """Returns the sum of ``count`` runs of a law (2, n), a whole number from 0.
+
+    The state is the sum of a power of runs, the number of further such powers that are due, and the runs that are set
+    aside, as digits of the count in the radices of the stages.
+    """
+    root = jnp.exp2(jnp.ceil(jnp.log2(jnp.maximum(count, 1.0)) / 2))
+    runs, outside, least = root[None], 0.0, root / 2
+    if method is Method.RECURSIVE:
+        runs, outside, least = jnp.append(RUNS, count), SMOOTH, jnp.full_like(root, 2.0)
+    elif method is Method.FIXED:
+        runs, least = count[None], count
+    one, h, planned, log_finite, shift = put_on_mesh(law, count, plan, points, runs, outside, is_shared=is_shared)
+    nothing = _State(*map(jnp.zeros_like, one))
+    nothing = nothing._replace(rows=nothing.rows.at[..., 0].set(1.0))
+    state = _State(*(jnp.concatenate(pair) for pair in zip(one, nothing, strict=True)))
+
+    def stage(carry: tuple[Array, Array, Array, _State]) -> tuple[Array, Array, Array, _State]:
+        turn, left, h, state = carry
+        copies = jnp.stack([left, jnp.ones_like(left)])
+        most = jnp.max(state.error, -1)
+        rows, cut, low, high = _trim(state.rows, jnp.exp(-plan.nats) / copies + most / 64)
+        error = state.error + cut * np.array([[1.0, 0.0]])
+        state = state._replace(rows=rows, error=error)
+        logs = _log_moments(rows, low, high)
+        # Of all numbers of runs, the largest whose sum fits on the circle, or all that are left.
+        tries = jnp.append(TRIES, left + 1)
+        digits, after = jnp.mod(left, tries), jnp.floor(left / tries)
+        powers = jnp.stack([jnp.where(after > 0, tries, 0.0), digits], -1)
+        of_tries = powers[..., None] * logs[None, :1] + np.array([[[0.0], [1.0]]]) * logs[None, 1:]
+        share = jnp.exp(-plan.nats) / jnp.stack([jnp.maximum(after, 1.0), jnp.ones_like(after)], -1)
+        nats = -jnp.log(share + jnp.maximum(powers, 1.0) * most[0] / 32)
+        ends = _window(of_tries, nats, points)
+        fits = jnp.all(ends[1] - ends[0] <= points - 4, -1) & ((tries >= least) | (tries > left))
+        # The first stage was planned from the upper law alone, and goes ahead; what it spills is counted.
+        fits = (fits | ((turn == 0) & (tries == jnp.where(planned < left, planned, left + 1)))) & (tries <= left + 1)
+        chosen = tries == jnp.maximum(jnp.max(jnp.where(fits, tries, 1.0)), 1.0)
+
+        def pick(rows: Array) -> Array:
+            return jnp.max(_where(chosen, rows, jnp.full_like(rows, -jnp.inf)), 0)
+
+        added, now, others = pick(tries), pick(powers), jnp.asarray([0.0, 1.0], left.dtype)
+
+        def add() -> _State:
+            wrong = _power_of_error(now, others, error)
+            return _convolve(state, h, now, others, pick(of_tries), pick(nats), wrong)
+
+        state = jax.lax.cond(added > 1, add, lambda: state)
+        left = jnp.floor(left / added)
+        wide = _normalize(state._replace(rows=coarsen(state.rows, h, plan.order)))
+        wide = wide._replace(error=wide.error + (16 * roundoff()) * (4 + plan.order * h))
+        goes_on = left > 0
+        state = _State(*(jnp.where(goes_on, *pair) for pair in zip(wide, state, strict=True)))
+        return turn + 1, left, jnp.where(goes_on, 2 * h, h), state
+
+    begin = (jnp.int32(0), jnp.where(jnp.isfinite(one.error[0, 0]), count, 0.0), h, state)
+    _, left, h, state = jax.lax.while_loop(lambda carry: (carry[1] > 0) & (carry[0] < ENDLESS), stage, begin)
+    rows, first, log_mass, log_bound, error, drift = (leaf[1] for leaf in state)
+    error = jnp.where((left == 0) & jnp.isfinite(one.error[0]), error, jnp.inf)
+    log_finite = jnp.where(count > 0, count * log_finite, 0.0)
+    return Sum(rows, first, h, plan.order, plan.nats, log_mass, log_bound, error, log_finite, count * shift + drift)
+
+
+class _Joint(NamedTuple):
+    """Two sums on their way to one mesh."""
+
+    turn: Array
+    mesh: Float[Array, " 2"]
+    state: _State
+    logs: Float[Array, " orders"]
+    """Log-moments of their sum."""
+    nats: Array
+    """Tails of their sum that may be spilled."""
+    fits: Array
+
+
+def join(left: Sum, right: Sum) -> Sum:
+    """Returns the sum of two sums of one order, whose meshes are powers of two of one another.
+
+    The finer mesh is coarsened until both are one whose circle holds the sum.
+    """
+    nats, points = jnp.minimum(left.nats, right.nats), left.rows.shape[-1]
+    pair = jax.tree.map(lambda *leaves: jnp.stack(leaves), left, right)
+    state = _State(pair.rows, pair.first, pair.log_mass, pair.log_bound, pair.error, pair.shift)
+    # A sum of no losses lies on any mesh.
+    mesh = jnp.where(pair.mesh > 0, pair.mesh, jnp.max(pair.mesh))
+
+    def even(joint: _Joint) -> _Joint:
+        _, mesh, state, _, _, fits = joint
+        is_finer = (mesh < jnp.max(mesh)) | (mesh[0] == mesh[1]) & ~fits
+        is_finer = is_finer & (joint.turn > 0)
+        rows = jax.vmap(coarsen, (0, 0, None))(state.rows, mesh, left.order)
+        rounding = (16 * roundoff()) * (4 + left.order * mesh)
+        wide = _normalize(state._replace(rows=rows, error=state.error + rounding[:, None]))
+        state = _State(*(_where(is_finer, *leaves) for leaves in zip(wide, state, strict=True)))
+        rows, cut, low, high = _trim(state.rows, jnp.exp(-nats) + jnp.max(state.error, -1) / 64)
+        state = state._replace(rows=rows, error=state.error + cut * np.array([[1.0, 0.0]]))
+        logs = jnp.sum(_log_moments(rows, low, high), 0)
+        tails = -jnp.log(jnp.exp(-nats) + jnp.sum(state.error) / 32)
+        begin, end = _window(logs, tails, points)
+        return _Joint(
+            joint.turn + 1, jnp.where(is_finer, 2 * mesh, mesh), state, logs, tails, end - begin <= points - 4
+        )
+
+    def is_uneven(joint: _Joint) -> Array:
+        return (joint.turn < ENDLESS) & ((joint.mesh[0] != joint.mesh[1]) | ~joint.fits)
+
+    begin = _Joint(jnp.int32(0), mesh, state, jnp.zeros(ORDERS, mesh.dtype), nats, jnp.zeros((), bool))
+    # Until there is one mesh, and the circle holds the sum; the first turn only looks.
+    _, mesh, state, logs, tails, fits = jax.lax.while_loop(is_uneven, even, begin)
+    both = jnp.ones_like(mesh[:1])
+    wrong = _power_of_error(both, both, state.error)
+    found = _convolve(state, mesh[0], both, both, logs[None], tails[None], wrong)
+    rows, first, log_mass, log_bound, error, drift = (leaf[0] for leaf in found)
+    is_one = (mesh[0] == mesh[1]) & fits & (left.order == right.order)
+    error = jnp.where(is_one, error, jnp.inf)
+    finite = left.log_finite + right.log_finite
+    return Sum(rows, first, mesh[0], left.order, nats, log_mass, log_bound, error, finite, drift)
+
+
+def _where(choice: Array, yes: Array, no: Array) -> Array:
+    """Returns rows of one array or the other by their first axis."""
+    return jnp.where(choice.reshape(-1, *[1] * (yes.ndim - 1)), yes, no)
+
+
+def compose(
+    laws: Atoms,
+    counts: Float[Array, " m"],
+    points: int,
+    *,
+    log_delta: ArrayLike | None = None,
+    epsilon: ArrayLike = 0.0,
+    method: Method = Method.RECURSIVE,
+) -> Sum:
+    """Returns the sum of ``counts`` runs of each of the laws (m, 2, n), to be read near a delta or near an epsilon.
+
+    The laws evolve one after the other, each to its own mesh, and join the sum.
+
+    Args:
+        laws: stacked.
+        counts: whole numbers from 0, below 2^45.
+        points: number of points of the mesh, a power of two from 256.
+        log_delta: log of the delta at which the sum is to be read; if None, it is ``epsilon`` that counts.
+        epsilon: the epsilon at which the sum is to be read.
+        method: the choice of meshes.
+    """
+    plan = plan_sum(laws, counts, points, log_delta=log_delta, epsilon=epsilon)
+    if len(counts) == 1:
+        return evolve(jax.tree.map(lambda leaf: leaf[0], laws), counts[0], plan, points, method=method, is_shared=False)
+    zeros = jnp.zeros((2, points), counts.dtype)
+    one, two = jnp.zeros_like(counts[0]), jnp.zeros_like(counts, shape=2)
+    nothing = Sum(zeros.at[:, 0].set(1.0), one, one, plan.order, plan.nats, two, two, two, two, one)
+
+    def add(total: Sum, row: tuple[Atoms, Array]) -> tuple[Sum, None]:
+        law, count = row
+        one = evolve(law, count, plan, points, method=method, is_shared=True)
+        one = one._replace(mesh=jnp.where(count > 0, one.mesh, 0.0))
+        return join(total, one), None
+
+    return jax.lax.scan(add, nothing, (laws, counts))[0]
+
+
+# ----------------------------------------------------------------------------------------------------
+# Reading a sum
+# ----------------------------------------------------------------------------------------------------
+
+
+def _log_errors(found: Sum, epsilon: Float[Array, "... n"]) -> Float[Array, "2 n"]:
+    """Returns the logs of what the errors can change D at epsilons (n,), or (2, n), by; it falls with epsilon."""
+    logs = jnp.log(jnp.maximum(found.error, TINY)) + found.log_bound + log_peak(found.order)
+    return logs[:, None] - jnp.broadcast_to(found.order * epsilon, (2, epsilon.shape[-1]))
+
+
+def _infinite(found: Sum) -> Float[Array, " 2"]:
+    """Returns an upper and a lower bound on the probability that the sum is infinite.
+
+    The log of a run errs by 8u of itself and the product by u; so does expm1 by 8u, and it passes on no larger share of
+    its argument's error than there was.
+    """
+    return -jnp.expm1(found.log_finite) * (1 + SIDES * (32 * roundoff()))
+
+
+def _reading_error(found: Sum, size: Array) -> Array:
+    """Returns the relative error of a mass of P, or Q, of points with |t y| up to ``size``, and of sums of them.
+
+    The exponent is a sum of four terms, each right to 2u of itself, its products to u more; the exponential errs by 4u;
+    two sums of blocks by as many u as they have terms.
+    """
+    sizes = jnp.max(jnp.abs(found.log_mass)) + size
+    return roundoff() * (64 + 2 * sum(_blocks(found.rows.shape[-1])) + 8 * sizes)
+
+
+def _points_of(found: Sum) -> Array:
+    return found.first + found.mesh * np.arange(float(found.rows.shape[-1]))
+
+
+def bound_delta(found: Sum, epsilon: Array) -> tuple[Array, Array]:
+    """Returns the lower and the upper bound on delta at an epsilon, a number.
+
+    D is read off directly, as a sum of positive terms: 1 - e^(eps - y) of points above eps. The points stand for losses
+    that differ from them by ``shift`` at most, so it is read at that much less, or more. The rounding of first + j mesh
+    and of its difference from eps are 4u of their sizes, and counted with the shift.
+    """
+    y = _points_of(found)
+    u = roundoff()
+    shift = found.shift + 8 * u * (jnp.max(jnp.abs(y)) + jnp.abs(epsilon))
+    at = epsilon - SIDES * shift
+    above = y[None] - at[:, None]
+    exponents = found.log_mass[:, None] - found.order * y[None]
+    terms = jnp.where(
+        above > 0, found.rows * jnp.exp(jnp.minimum(exponents, STEEPEST)) * -jnp.expm1(-jnp.abs(above)), 0.0
+    )
+    doubt = _reading_error(found, found.order * jnp.max(jnp.abs(y)))
+    is_read = ~jnp.any((above > 0) & (exponents > STEEPEST), -1)
+    change = jnp.exp(_log_errors(found, at[:, None])[:, 0])
+    values = jnp.sum(terms, -1) * (1 + SIDES * doubt) + SIDES * change + _infinite(found)
+    upper = jnp.where(is_read[0] & (values[0] <= 1), values[0] * (1 + 8 * u) + TINY, 1.0)
+    lower = jnp.where(is_read[1] & (values[1] > 0), values[1] - 8 * u * jnp.abs(values[1]), 0.0)
+    return lower, upper
+
+
+def bound_epsilon(found: Sum, delta: Array) -> tuple[Array, Array]:
+    """Returns the lower and the upper bound on epsilon at a delta, a number.
+
+    Between two points D is P - e^eps Q, P and Q the masses from the upper point on, and so there is one logarithm for
+    each pair of points, and no search. Of the errors, which fall with eps, those at the lower point hold. The upper
+    bound is the least epsilon at which the upper law is at most delta; the lower one is the largest at which the lower
+    law is above it. Beyond all points there are infinite losses, and errors: a bound by moments.
+    """
+    u, points = roundoff(), found.rows.shape[-1]
+    sides = SIDES[:, None]
+    y, log_delta, infinite = _points_of(found)[None], jnp.log(delta), _infinite(found)
+    # In units of delta. Points with larger exponents prove nothing, nor does a sum that begins at a smaller loss.
+    exponents = found.log_mass[:, None] - found.order * y - log_delta
+    middle = jnp.clip((found.log_mass[:1, None] - log_delta) / found.order, y[:, :1], y[:, -1:])
+    both = jnp.exp(jnp.minimum(jnp.stack([exponents, exponents - (y - middle)]), STEEPEST))
+    outer, inner = _blocks(points)
+    table = (found.rows[None] * both).reshape(2, 2, outer, inner)
+    within = jnp.einsum("...j,ij->...i", table, _triangles(inner)[1], precision="highest")
+    beyond = jnp.einsum("...j,ij->...i", within[..., 0], np.triu(np.ones((outer, outer)), 1), precision="highest")
+    p, q = (within + beyond[..., None]).reshape(2, 2, points)
+    former = y - found.mesh
+    doubt = sides * _reading_error(found, jnp.abs(log_delta) + (found.order + 1) * jnp.max(jnp.abs(y)))
+    log_change = _log_errors(found, former) - log_delta
+    change = jnp.exp(jnp.minimum(log_change, STEEPEST))
+    rest = (infinite / delta - 1)[:, None]
+    owed = p * (1 + doubt) + sides * change + rest
+    owed = owed + sides * (8 * u) * (p + change + jnp.abs(rest))
+    q = q * (1 - doubt) + points * TINY * np.array([[0.0], [1.0]])
+    epsilons = middle + jnp.log(jnp.maximum(owed, TINY) / jnp.maximum(q, TINY))
+    above = (owed[:1] <= 0) | (q[:1] > TINY) & (epsilons[:1] <= y)
+    holds = jnp.concatenate([above, (owed[1:] > 0) & (epsilons[1:] > former)])
+    holds = holds & (jnp.maximum(exponents, exponents - (y - middle)) < STEEPEST) & (log_change < STEEPEST)
+    values = jnp.where(holds, jnp.minimum(jnp.maximum(epsilons, former), y), sides * jnp.inf)
+    moments = (_log_errors(found, jnp.zeros(1))[0, 0] - jnp.log(jnp.maximum(delta - infinite[0], 0.0))) / found.order
+    moments = jnp.maximum(moments, y[0, -1]) + 64 * u * (jnp.abs(moments) + jnp.abs(y[0, -1]))
+    upper = jnp.minimum(jnp.min(values[0]), jnp.where(infinite[0] < delta, moments, jnp.inf))
+    lower = jnp.where(infinite[1] > delta, jnp.inf, jnp.max(values[1]))
+    # Points, their logarithms and the middle round by 12u of the largest loss.
+    shift = found.shift + 16 * u * (jnp.max(jnp.abs(y)) + 1)
+    upper, lower = jnp.maximum(upper + shift, 0.0), jnp.maximum(lower - shift, 0.0)
+    return jnp.where(jnp.isnan(lower), 0.0, lower), jnp.where(jnp.isnan(upper), jnp.inf, upper)
