@@ -50,7 +50,7 @@ def epsilon_of(
     nats = jnp.log(jnp.maximum(jnp.sum(counts), 1.0)) - jnp.log(delta) + 12
 
     def of_direction(pair: Any) -> Any:
-        atoms = lambda pair: pair.atoms(cells, nats)  # noqa: E731
+        atoms = lambda pair: pair.discretize(cells, nats)  # noqa: E731
         laws = jax.vmap(atoms)(pair) if is_sequence else jax.tree.map(lambda leaf: leaf[None], atoms(pair))
         found = evolving.compose(laws, jnp.atleast_1d(counts), points, log_delta=jnp.log(delta), method=method)
         return jnp.stack(evolving.bound_epsilon(found, delta))
@@ -147,7 +147,7 @@ def oracle() -> Any:
         pair = jax.tree.map(
             lambda *row: jnp.where(removes, *row), *ja.PoissonSubsampledGaussian(s, q).dominating_pairs()
         )
-        laws = jax.tree.map(lambda leaf: leaf[None], pair.atoms(CELLS, jnp.log(k) + 100.0))
+        laws = jax.tree.map(lambda leaf: leaf[None], pair.discretize(CELLS, jnp.log(k) + 100.0))
         found = evolving.compose(laws, k[None], POINTS, epsilon=epsilon)
         return jnp.stack(evolving.bound_delta(found, epsilon))
 
@@ -218,7 +218,7 @@ def program() -> Any:
     numbers = [jnp.asarray(v) for v in (1.0, 0.01, 1e4, 1e-5)]
     fields = [jnp.full(100, float(v)) for v in numbers[:3]]
     law = jax.jit(lambda s, q: _directions(ja.PoissonSubsampledGaussian(s, q)))(*numbers[:2])
-    atoms = jax.jit(jax.vmap(lambda pair: pair.atoms(CELLS, jnp.asarray(33.0))))
+    atoms = jax.jit(jax.vmap(lambda pair: pair.discretize(CELLS, jnp.asarray(33.0))))
     laws = jax.tree.map(lambda leaf: leaf[:1], atoms(law))
 
     def composer(laws: Any, counts: Any, delta: Any) -> Any:

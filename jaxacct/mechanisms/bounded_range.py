@@ -97,7 +97,7 @@ class RangeBlockPair(FinitePair):
 
     The pair's profile is a supremum of profiles, and no single composition has it: so of several blocks the pair is an
     upper bound alone. From below there is a mechanism that is as good as any for one purpose, the same two losses, t
-    and t - e, in all runs (:meth:`atoms`).
+    and t - e, in all runs (:meth:`discretize`).
 
     Attributes:
         p, q, losses, rounding: those of :class:`.FinitePair`.
@@ -108,7 +108,7 @@ class RangeBlockPair(FinitePair):
     epsilon: ArrayLike = np.nan
     runs: ArrayLike = np.nan
 
-    def atoms(self, cells: int, nats: Array) -> Atoms:
+    def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns the law of the pair, and from below that of runs that have the losses t and t - e each.
 
         P gives t the probability p(t), so that j of k runs have the lower loss with that of a binomial law. Any t is
@@ -121,7 +121,7 @@ class RangeBlockPair(FinitePair):
         2^15.3 units, and with the exponential's 8 of itself and of an exponent below 745 it is below 2^16.
         """
         few = 8  # sound for any number
-        above = super().atoms(cells, nats)
+        above = super().discretize(cells, nats)
         e, k, count = as_float64(self.epsilon), as_float64(self.runs), above.losses.shape[-1]
         choices, orders = e * jnp.asarray(np.arange(1, 64) / 64), jnp.asarray(np.geomspace(1e-3, 1e3, 32))[:, None]
         high, low = _share_of_high(choices, e)[:, None]

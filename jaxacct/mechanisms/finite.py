@@ -160,7 +160,7 @@ class FinitePair(DominatingPair):
         summed = 2 * u * p.shape[-1]
         return lower * (1 - summed), jnp.minimum(upper * (1 + summed), 1.0)
 
-    def atoms(self, cells: int, nats: Array) -> Atoms:
+    def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns the atoms as they are, or, where they are many, cells of neighbours (:func:`atoms_of_many`)."""
         p, q, losses, _ = self._atoms()
         rounding = jnp.broadcast_to(as_real(self.rounding), p.shape)
@@ -445,7 +445,7 @@ class LossDistributionPair(DominatingPair):
         value_error (): bound on the absolute error of the values of ``cdf_p`` and ``cdf_q``, on that of a survival
             function's at losses below 0, where it may be a difference from 1, and from 0 on over ``S (1 + |log S|)``,
             S its value; as computed in float64, and elsewhere in proportion.
-        jumps (), (): two neighbouring losses with atoms, the lower one first, or NaN.
+        atoms (), (): two neighbouring losses with atoms, the lower one first, or NaN.
 
     :class:`~jaxacct.PrivacyLoss` is the mechanism that has it.
 
@@ -463,7 +463,7 @@ class LossDistributionPair(DominatingPair):
     parameters: Any
     infinite_mass_p: ArrayLike
     value_error: ArrayLike
-    jumps: tuple[ArrayLike, ArrayLike]
+    atoms: tuple[ArrayLike, ArrayLike]
     cdf_p: Distribution = field(metadata={"static": True})
     cdf_q: Distribution = field(metadata={"static": True})
     survival_p: Distribution | None = field(default=None, metadata={"static": True})
@@ -537,7 +537,7 @@ class LossDistributionPair(DominatingPair):
         return as_float64(self.infinite_mass_p)
 
     def anchors(self) -> tuple[Array, Array]:
-        return as_float64(self.jumps[0]), as_float64(self.jumps[1])
+        return as_float64(self.atoms[0]), as_float64(self.atoms[1])
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns an upper bound on ``log E_P[exp(order Y); Y < inf]`` for orders from 0 up.
@@ -828,7 +828,7 @@ class DiscreteGaussianPair(DominatingPair):
         rounding = roundoff() * (64 + 4 * jnp.maximum(x_p, x_q))
         return FinitePair(jnp.exp(-x_p) / total, jnp.exp(-x_q) / total, self._losses(n), rounding)
 
-    def atoms(self, cells: int, nats: Array) -> Atoms:
+    def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns the integers as atoms, or as cells of equally many, sqrt(2 nats) deviations about both centres.
 
         The few larger losses count as infinite: far away, they would be all that counts in a moment. What lies beyond
@@ -1064,11 +1064,11 @@ class PublicCoinPair(DominatingPair):
         rounding = self._rounding()
         return jnp.sum(w * lower) * (1 - rounding), jnp.sum(w * upper) * (1 + rounding)
 
-    def atoms(self, cells: int, nats: Array) -> Atoms:
+    def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns the atoms of all pairs, each with as many as the pairs have a share of ``cells``."""
         w = self._weights()
         each = max(2 * (cells // (2 * len(w))), 16)
-        parts = jax.vmap(lambda pair: pair.atoms(each, nats))(self.pairs)
+        parts = jax.vmap(lambda pair: pair.discretize(each, nats))(self.pairs)
         up, down = w * (1 + self._rounding()), w * (1 - self._rounding())
         weights = jnp.stack([up, down])
         masses = jnp.swapaxes(parts.masses, 0, 1) * weights[..., None]

@@ -172,7 +172,7 @@ class WithoutReplacementPair(DominatingPair):
             q_error=above.q_error + below.p_error + rounding * atom + 4 * roundoff() * q,
         )
 
-    def atoms(self, cells: int, nats: Array) -> Atoms:
+    def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns the laws from cells that are equal in the noise on either side of the atom at 0."""
         pair, (s, _) = self._above(), self._fields()
         outwards, inwards = pair._noise.reaches(s, nats)

@@ -486,7 +486,7 @@ class SubsampledGaussianPair(DominatingPair):
         (p, p_error), (q, q_error) = jnp.where(removes, mixture, base), jnp.where(removes, base, mixture)
         return CellMasses(p=p, q=q, p_error=p_error, q_error=q_error)
 
-    def atoms(self, cells: int, nats: Array) -> Atoms:
+    def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns the laws from cells that are equal in the noise, as many atoms as ``cells``.
 
         The places between them reach sqrt(2 nats) deviations beyond both centres, x = 0 and 1, and a cell at either end

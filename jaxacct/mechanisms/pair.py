@@ -971,7 +971,7 @@ class DominatingPair(ABC):
         lower = jnp.where(jnp.isnan(found - rounding), 0.0, found - rounding)
         return jnp.maximum(lower, 0.0), jnp.clip(upper, 0.0, 1.0)
 
-    def atoms(self, cells: int, nats: Array) -> Atoms:
+    def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns two discrete laws of the loss, one that dominates it and one that it dominates.
 
         Args:

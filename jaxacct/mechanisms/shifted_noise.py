@@ -760,7 +760,7 @@ class ShiftedNoisePair(DominatingPair):
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
         return self.masses_between(self._threshold(boundaries))
 
-    def atoms(self, cells: int, nats: Array) -> Atoms:
+    def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns the laws from cells that are equal in the noise, as many atoms as ``cells``."""
         s, locations, _, _ = self._fields()
         (low, high), (outwards, inwards) = self._ends(), self._noise.reaches(s, nats)

@@ -325,7 +325,7 @@ KINDS = {
 @functools.cache
 def law_and_run(kind):
     pair_of = KINDS[kind][0]
-    law = compiled(lambda s, q, removes, nats: pair_of(s, q, removes).atoms(CELLS, nats))
+    law = compiled(lambda s, q, removes, nats: pair_of(s, q, removes).discretize(CELLS, nats))
     return law, compiled(lambda s, q, removes, epsilons: jax.lax.map(pair_of(s, q, removes).one_run, epsilons))
 
 
@@ -362,7 +362,7 @@ def test_shapes_are_static_and_a_batch_gives_what_its_rows_give(kind):
         most = 1.5
     s, q = np.geomspace(least, most, 3), np.array([1e-3, 0.1, 0.5])
     removes, nats = np.array([True, False, True]), np.array([16.0, 30.0, 50.0])
-    law = lambda *args: pair_of(*args[:3]).atoms(CELLS, args[3])  # noqa: E731
+    law = lambda *args: pair_of(*args[:3]).discretize(CELLS, args[3])  # noqa: E731
     batch = compiled(jax.vmap(law))(s, q, removes, nats)
     single = law_and_run(kind)[0](*(row[1] for row in (s, q, removes, nats)))
     assert batch.losses.shape == batch.masses.shape == (3, *single.losses.shape)
@@ -454,7 +454,7 @@ def test_more_cells_are_tighter():
     gaps = []
     for cells in (64, 256):
         law = compiled(
-            functools.partial(lambda s, cells: sampled_gaussian(s, 0.1, True).atoms(cells, NATS), cells=cells)
+            functools.partial(lambda s, cells: sampled_gaussian(s, 0.1, True).discretize(cells, NATS), cells=cells)
         )
         atoms = law(1.0)
         above, below = (profile(*(part[side] for part in atoms[:3]), np.array([0.2])) for side in (0, 1))
@@ -477,7 +477,7 @@ def test_examples_of_users_losses():
         infinite_mass=1e-30,
     )
     (pair, *_) = mechanism.dominating_pairs()
-    atoms = compiled(lambda nats: pair.atoms(128, nats))(NATS)
+    atoms = compiled(lambda nats: pair.discretize(128, nats))(NATS)
     with mp.workdps(50):
         above, below = zip(*(tuple(part) for part in atoms[:3]), strict=True)
         for epsilon in (0.0, 0.5, 2.0, 4.0):
@@ -513,7 +513,7 @@ def test_a_block_of_ranges_has_one_of_its_compositions_below(span, runs):
 
 @functools.cache
 def compiled_block():
-    return compiled(lambda pair, nats: pair.atoms(512, nats))
+    return compiled(lambda pair, nats: pair.discretize(512, nats))
 
 
 def test_several_blocks_are_not_said_to_cost_more_than_curves_say():

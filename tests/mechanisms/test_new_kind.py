@@ -191,7 +191,7 @@ def test_renyi_orders_are_the_closed_form():
 def test_its_masses_make_two_laws_about_it(v):
     """The profiles of both hold that of one run, in 40 digits, and are near it."""
     with scope():
-        program = jax.jit(lambda v: VariancePair(v).atoms(256, jnp.asarray(30.0)))
+        program = jax.jit(lambda v: VariancePair(v).discretize(256, jnp.asarray(30.0)))
         above, below = zip(*(np.asarray(part) for part in program(v)[:3]), strict=True)
     with mp.workdps(40):
         for epsilon in np.linspace(0.0, -np.log(v) / 2, 6)[:-1]:
