@@ -10,7 +10,7 @@ the rows its cumulant function, and f(v) = (1 - e^-v)+. Then delta(eps) is the m
 *Smoothing.* The transform of atoms does not fall with w, so the kernel has to. Above, S is composed with a Gaussian
 mechanism of small mu, whose loss G is normal with mean mu^2/2 and variance mu^2. That only adds privacy loss: E f(S +
 G - eps) is an upper bound, and the kernel is times e^(z (z + 1) mu^2 / 2). Below, F(v) = E f(v + G) exceeds f by no
-more than a *bump*, a multiple of the density of a normal law, which is subtracted (:func:`bump_mass`). Both cost about
+more than a *bump*, a multiple of the density of a normal law, which is subtracted (:func:`smoothing_of`). Both cost about
 mu^2 of delta's second derivative, and end the line in closed form.
 
 *Aliases.* The rule with spacing dw sums to the quantity at eps and, for every j but 0, the quantity at eps + j L times
@@ -67,7 +67,7 @@ LADDER = np.array([0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2,
 LOOKS = np.stack([2.0 ** np.linspace(-24, 36, 16), 2.0 ** np.linspace(-4, 4, 16), 2.0 ** np.linspace(-0.6, 0.6, 16), LADDER])
 """Orders of each look, over the best of the look before. Tightness only."""
 
-ROUNDS, MOVED = 3, 3.0
+ROUNDS, MOVED = 3, 2.0
 """Largest number of lines of a side. Another is laid while the last was chosen for an eps that is so many nats of delta
 from the one that it gave. Tightness only."""
 
@@ -201,12 +201,16 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
 
     nothing = jnp.zeros((LADDER.size,), start.dtype), jnp.zeros((rows, LADDER.size), start.dtype)
     # Each look narrows the ladder about the best order of the one before; the last is LADDER.
-    _, best, orders, each = jax.lax.fori_loop(0, len(LOOKS), look, (jnp.ones_like(start), start, *nothing))
+    *_, orders, each = jax.lax.fori_loop(0, len(LOOKS), look, (jnp.ones_like(start), start, *nothing))
     doubt = 9000 + size + 709 * (rows + 2) + (rows + 5) * (orders * runs.largest[:, None])
     cumulants, doubt = runs.total(jnp.stack([each, doubt], 1))
     peak = log_peak(orders)
     chernoff = cumulants + peak + SLACK * u * (doubt + 30 * (1 + jnp.abs(peak)) + jnp.abs(cumulants))
-    return Orders(orders, each.T, cumulants, chernoff, jnp.maximum(best, 0.0))
+    # Laplace's method at the best order: t^2 K''(t) by differences, and the normal tail about as 1/(2 + sqrt(2 pi) x).
+    below, here, above = (int(np.argmin(np.abs(LADDER - place))) for place in (0.8, 1.0, 1.2))
+    curvature = jnp.maximum(cumulants[below] + cumulants[above] - 2 * cumulants[here], 0.0) / 0.2**2
+    height = cumulants[here] - jnp.log1p(orders[here]) - jnp.log(2 + jnp.sqrt(2 * math.pi * curvature))
+    return Orders(orders, each.T, cumulants, chernoff, jnp.maximum((height - log_target) / orders[here], 0.0))
 
 
 def chernoff_delta(found: Orders, at: Array) -> Array:
@@ -259,10 +263,29 @@ class Line(NamedTuple):
     drift: Array
 
 
-def bump_mass(mu: Array) -> Array:
-    """Returns B, for which F - f is at most the density of N(0, mu^2 (1 + mu)) times B; F is f smoothed by mu.
+class Smoothing(NamedTuple):
+    """A normal law that is added to the sum, and the multiple of a normal density that is subtracted below.
 
-    With x = |v|/mu, phi the normal density and R Mills' ratio (1 - Phi)/phi, F(v) - f(v) is, for v < 0,
+    Attributes:
+        half (): half of the added law's variance.
+        mean (): its mean.
+        bump (): mass of what is subtracted.
+        wider (): half of the variance of that.
+    """
+
+    half: Array
+    mean: Array
+    bump: Array
+    wider: Array
+
+
+def smoothing_of(mu: Array, sign: Array) -> Smoothing:
+    """Returns the smoothing by mu: G is normal, F(v) = E f(v + G), F >= f above, F less the bump <= f below.
+
+    Above, G is the loss of a Gaussian mechanism, N(mu^2/2, mu^2).
+
+    *Below, mu < 1.* G is the same. With x = |v|/mu, phi the normal density and R Mills' ratio (1 - Phi)/phi, F(v) -
+    f(v) is, for v < 0,
 
         phi(x) e^(x mu/2 - mu^2/8) (R(x - mu/2) - R(x + mu/2)),
 
@@ -273,10 +296,31 @@ def bump_mass(mu: Array) -> Array:
 
         F - f <= mu/sqrt(2 pi) A e^(-x^2/(2 (1 + mu))),   A = e^(mu/8) (1 + mu sqrt(pi/2) e^(mu^2/8)),
 
-    whose integral over v is mu^2 sqrt(1 + mu) A. Four functions and ten operations: raised by 64u.
+    whose integral over v is mu^2 sqrt(1 + mu) A.
+
+    *Below, mu >= 1.* G is N(0, mu^2). For v < 0, F(v) <= P(G > -v) <= e^(-x^2/2)/2. For v > 0, F - f is e^(-mu x) -
+    e^(-x^2/2) (R(x) + R(mu - x))/sqrt(2 pi); it is at most 0.55 e^(-x^2/2), whose integral is 0.55 sqrt(2 pi) mu, if
+
+        e^(x^2/2 - mu x) <= 0.55 + (R(x) + R(mu - x))/sqrt(2 pi).
+
+    For x <= mu, the left side is at most e^(x^2/2 - x), convex and so at most 1 - 0.3934 x, up to x = 1, and R(x) >=
+    sqrt(pi/2) - x makes the right side at least 1.05 - 0.399 x; for larger x it is at most e^(-x^2/2), which is at most
+    0.607, and below 0.55 from 1.1 on, and R(1.1)/sqrt(2 pi) > 0.2. For x = mu + y > mu it is e^(y^2/2) e^(-mu^2/2) <=
+    0.607 e^(y^2/2), and the right side at least 0.55 + Phi(y) e^(y^2/2), which is more: for e^(y^2/2) < 4 as Phi >=
+    1/2, and beyond, y > 1.6, as Phi > 0.9.
+
+    The mass has four functions and ten operations: it is raised by 64u. May not be lowered.
     """
-    factor = jnp.exp(mu / 8) * (1 + mu * math.sqrt(math.pi / 2) * jnp.exp(mu * mu / 8))
-    return mu * mu * jnp.sqrt(1 + mu) * factor * (1 + 64 * roundoff())
+    square = mu * mu
+    factor = jnp.exp(mu / 8) * (1 + mu * math.sqrt(math.pi / 2) * jnp.exp(square / 8))
+    is_wide = (sign < 0) & (mu >= 1)
+    mass = jnp.where(is_wide, (0.55 * math.sqrt(2 * math.pi)) * mu, square * jnp.sqrt(1 + mu) * factor)
+    return Smoothing(
+        half=square / 2,
+        mean=jnp.where(is_wide, 0.0, square / 2),
+        bump=jnp.where(sign > 0, 0.0, mass * (1 + 64 * roundoff())),
+        wider=square / 2 * jnp.where(is_wide, 1.0, 1 + mu),
+    )
 
 
 class Chosen(NamedTuple):
@@ -407,7 +451,8 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     3 units: this moves eps, and nothing else (``drift``).
 
     *Kernel.* z (z + 1) has a modulus of at least t (t + 1) + w^2; its parts err by 4 units of it. Its inverse, two
-    exponentials and six products err by 40, and the exponents by 4 of mu^2 (t (t + 1) + w^2) (1 + mu).
+    exponentials and six products err by 40, and the exponents by 4 of mu^2 (t (t + 1) + w^2) (1 + mu). Smoothing may be
+    by any mu; that it is mu is counted with the exponents.
 
     *End.* Frequencies from W on are left out. What falls with w sums to at most its value at W times the spacing and
     its integral from W on: with h = mu^2/2 that of e^(-h w^2)/w^2 is at most e^(-h W^2)/(2 h W^3), and that of
@@ -450,15 +495,14 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     turn = phase - far * w
     # The kernel, with its smoothing, and the bump.
     end = count * spacing
-    half = cut(side) / (end * end)
-    mu = jnp.sqrt(2 * half)
-    wider, bump = half * (1 + mu), jnp.where(runs.sign > 0, 0.0, bump_mass(mu))
-    plus, least = t * (t + 1), t * t
-    d_re, d_im, square = plus - w * w, (2 * t + 1) * w, w * w
+    half, mean, bump, wider = smoothing_of(math.sqrt(2 * cut(side)) / end, runs.sign)
+    plus, least, square = t * (t + 1), t * t, w * w
+    d_re, d_im = plus - square, (2 * t + 1) * w
     inverse = 1 / (d_re * d_re + d_im * d_im)
     weight = spacing / math.pi * jnp.asarray(np.where(index == 0, 0.5, 1.0), t.dtype)
-    height, low = jnp.exp(half * d_re) * weight, bump * (jnp.exp(wider * (least - square)) * weight)
-    bends = jnp.stack([half * d_im, 2 * wider * t * w])
+    height = jnp.exp(half * (least - square) + mean * t) * weight
+    low = bump * (jnp.exp(wider * (least - square)) * weight)
+    bends = w * jnp.reshape(jnp.stack([2 * half * t + mean, 2 * wider * t]), (2, 1, 1))
     less, sine = cosm1_and_sin(turn + bends)
     cosine = 1 + less
     modulus = jnp.exp(log_modulus)
@@ -471,7 +515,7 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     sizes = modulus * kernel
     # Nodes' sizes, levers and errors.
     size, lever, off = jnp.stack([sizes, sizes * w, kernel * grown + u * (sizes * units)]).sum((-1, -2))
-    after = jnp.exp(half * (plus - end * end)) * (spacing / (end * end) + 1 / (2 * half * end * end * end))
+    after = jnp.exp(half * (least - end * end) + mean * t) * (spacing / (end * end) + 1 / (2 * half * end * end * end))
     after = after + bump * jnp.exp(wider * (least - end * end)) * (spacing + 1 / (2 * wider * end))
     # Aliases: Chernoff's bounds at the orders beside t, and delta <= 1 at order 0.
     none = jnp.zeros(1, t.dtype)
@@ -494,8 +538,8 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     )
 
 
-def read(line: Line, at: Array) -> tuple[Array, Array]:
-    """Returns a bound on log E f(S - eps), and its slope in eps.
+def read(line: Line, at: Array) -> tuple[Array, Array, Array]:
+    """Returns a bound on log E f(S - eps), and an estimate with its slope in eps.
 
     *Rounding.* The angle w (eps - start), of a power in each of two tables, errs by 3 + 7 units of itself, a turn by 16
     units; sums over nodes by their number. The common factor errs by four units of its two parts, and the logarithm of
@@ -523,7 +567,8 @@ def read(line: Line, at: Array) -> tuple[Array, Array]:
     log_bound = jnp.log(jnp.maximum(bound, tiny))
     log_bound = jnp.where((bound > tiny) | (sign > 0), log_bound, -jnp.inf)
     margin = common + 10 * u * (1 + jnp.abs(log_bound))
-    return log_bound + log_unit + sign * jnp.where(log_bound > -jnp.inf, margin, 0.0), fall / value - t
+    log_bound = log_bound + log_unit + sign * jnp.where(log_bound > -jnp.inf, margin, 0.0)
+    return log_bound, jnp.log(value) + log_unit, fall / value - t
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -547,13 +592,15 @@ def solve(line: Line, log_target: Array, shift: Array) -> tuple[Array, Array]:
         root, best = state
         aside = jnp.where(i > NEWTON, jnp.exp2(8.0 * (i - NEWTON) + 4.0) * u, 0.0)
         at = jnp.maximum(root + sign * (aside * (jnp.abs(root) + 1 / line.order)), -sign * shift)
-        log_bound, slope = read(line, at)
+        log_bound, log_value, slope = read(line, at)
         over = log_bound - log_target + sign * doubt
         # An eps is a bound where delta is on the right side of the target there.
         bound = jnp.where(sign * over <= 0, jnp.maximum(at + sign * shift, 0.0), best)
         best = sign * jnp.minimum(sign * best, sign * bound)
         most = jnp.pi / (2 * line.spacing)
-        move = jnp.clip(-over / slope, -most, most)
+        # The last steps are to the root of the bound, the others to that of the estimate, which need not be a bound.
+        is_near = (i >= NEWTON // 2) & (jnp.abs(over) < jnp.inf)
+        move = jnp.clip(-jnp.where(is_near, over, log_value - log_target) / slope, -most, most)
         return jnp.where((i < NEWTON) & (jnp.abs(move) < jnp.inf), at + move, root), best
 
     nothing = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(line.start))
@@ -647,7 +694,7 @@ def _curve_of(sign: Array, laws: Atoms, counts: Array, epsilons: Array, side: in
         i, _, targets, best = state
         line = lay_line(runs, found, ends, targets, side)
         at = epsilons - sign * (runs.shift + line.drift)
-        logs, _ = jax.vmap(read, (None, 0))(line, at)
+        logs, *_ = jax.vmap(read, (None, 0))(line, at)
         logs = jnp.where(sign > 0, jnp.fmin(logs, jax.vmap(chernoff_delta, (None, 0))(found, at)), logs)
         bounds = jnp.exp(logs) * (1 + sign * (16 * u)) + jnp.where(sign > 0, tiny, 0.0) + runs.infinite
         bounds = bounds * (1 + sign * (8 * u))
