@@ -10,8 +10,8 @@ the rows its cumulant function, and f(v) = (1 - e^-v)+. Then delta(eps) is the m
 *Smoothing.* The transform of atoms does not fall with w, so the kernel has to. Above, S is composed with a Gaussian
 mechanism of small mu, whose loss G is normal with mean mu^2/2 and variance mu^2. That only adds privacy loss: E f(S +
 G - eps) is an upper bound, and the kernel is times e^(z (z + 1) mu^2 / 2). Below, F(v) = E f(v + G) exceeds f by no
-more than a *bump*, a multiple of the density of a normal law, which is subtracted (:func:`smoothing_of`). Both cost about
-mu^2 of delta's second derivative, and end the line in closed form.
+more than a *bump*, a multiple of a normal density, which is subtracted (:func:`smoothing_of`). Both cost about mu^2 of
+delta's second derivative, and end the line in closed form.
 
 *Aliases.* The rule with spacing dw sums to the quantity at eps and, for every j but 0, the quantity at eps + j L times
 e^(t j L), L = 2 pi/dw. All these are positive above, where nothing need be subtracted. Below they are bounded by
