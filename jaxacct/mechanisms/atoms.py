@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.numerics.arithmetic import roundoff
@@ -47,7 +48,7 @@ class Atoms(NamedTuple):
 
     losses: Float[Array, "2 n"]
     masses: Float[Array, "2 n"]
-    infinite: Float[Array, "2"]
+    infinite: Float[Array, 2]
     shift: Array
 
 
@@ -67,10 +68,12 @@ def atoms_of_cells(
     Nothing is asked of the edges' spacing: a cell may be an atom, between two edges that are equal.
 
     Args:
-        edges (m,): non-decreasing losses, to ``edge_error``. The first may be -inf and the last inf; if not, they bound
-            all finite losses.
-        p (m-1,), q (m-1,): P's and Q's masses of the cells; finite losses alone.
-        p_error (m-1,), q_error (m-1,): bounds on their absolute errors.
+        edges (m,): non-decreasing losses, to ``edge_error``. The first may be -inf and the last inf, no others; if they
+            are not, they bound all finite losses.
+        p (m-1,): P's masses of the cells, of finite losses alone.
+        p_error (m-1,): bounds on their absolute errors.
+        q: Q's masses.
+        q_error: bounds on their absolute errors.
         edge_error: bound on the absolute errors of the edges, () or (m,).
         infinite: bounds on P's mass of infinite losses, from above and from below.
         valid: whether all this describes a pair; if not, the upper law is an infinite loss, and the lower one nothing.
@@ -97,45 +100,75 @@ def atoms_of_cells(
     * places: 2u of the edge covers the rounding of its sum with an error, which is raised by 4u of itself for its own;
     * masses and their errors: a sum or a difference of p and its error rounds by u of itself. Numbers flushed to zero
       are below TINY, which is added to each error;
-    * y: where P/Q - 1 = x is within 1/4 of 0, P - Q is exact (Sterbenz; a unit where :attr:`.Arithmetic.of_close` says
-      so), and x right to 2u; log(1 + x) moves by at most 1.2 times that, relative to itself, and errs by 8u: 11u of
-      itself. Elsewhere P/Q is right to u, and its logarithm, at least 0.22 in size, to 8u and 4.6u of itself. 16u are
-      taken. P and Q are at least TINY and hardly above 1, so P/Q is a number; if it is flushed, no number is taken for
-      y above, and -inf below;
+    * y is the logarithm of 1 + |P - Q|/min(P, Q), or minus that. The argument is right to 2u, which move the result by
+      no more of itself, and log1p errs by 8u: 10u of itself, and 16u are taken for two more sums. P and Q, off by dP
+      and dQ, move y by at most dP/(P - dP) + dQ/(Q - dQ). Where these denominators are not positive, or a number
+      overflows, nothing is known of y but that it is at least A;
+    * b' - a': a compiler may compute an edge more than once, and not to the same bits each time; so each of the two may
+      be larger or smaller by twice its edge's error, by which the difference is lowered;
     * shares: y - A and b' - a' round by u of themselves, and so do -expm1 of them, which errs by 8u besides: 12u for
       both, above and below the line. 32u are taken for the ratio and the product with P'. What stays is a difference
       that rounds by u of itself, and an edge's sum does.
     """
     u = roundoff()
     doubt = jnp.where(jnp.isfinite(edges), (edge_error + 2 * u * jnp.abs(edges) + TINY) * (1 + 4 * u), 0.0)
-    least_edge, place = edges - doubt, edges + doubt
-    # P from above and from below, and Q from below and from above.
-    side = jnp.asarray([[1.0], [-1.0]], p.dtype)
-    mass = jnp.maximum((p + side * (p_error + TINY)) * (1 + 2 * u * side), 0.0)
-    other = (q - side * (q_error + TINY)) * (1 - 2 * u * side)
-    other = jnp.maximum(other, jnp.asarray([[0.0], [TINY]], p.dtype))
-    y = _log_ratio(mass, other)
-    y = y + side * (16 * u * jnp.abs(y))
-    low, high, bottom = place[:-1], place[1:], least_edge[:-1]
-    risen, width = (jnp.abs(jnp.expm1(jnp.minimum(less, 0.0))) for less in (bottom - y[0], low - high))
-    share = risen / width * (1 + 32 * u)
-    up = mass[0] * jnp.where(share <= 1, share, 1.0)
-    stays = (mass[0] - up) * (1 + 4 * u)
-    whole = (jnp.pad(stays, (0, 1)) + jnp.pad(up, (1, 0))) * (1 + 2 * u)
-    is_endless = place == jnp.inf
-    beyond = jnp.sum(jnp.where(is_endless, whole, 0.0)) * (1 + 4 * u)
-    loss = jnp.maximum(y[1], bottom)
-    counts = jnp.isfinite(loss) & (mass[1] > TINY)
-    losses = jnp.stack([place, jnp.pad(jnp.where(counts, loss, 0.0), (0, 1))])
-    masses = jnp.stack([jnp.where(is_endless, 0.0, whole), jnp.pad(jnp.where(counts, mass[1], 0.0), (0, 1))])
-    return _in_order(losses, masses, (infinite[0] + beyond, infinite[1]), valid)
+    place, bottom = edges + doubt, edges[:-1] - doubt[:-1]
+    width = place[1:] - place[:-1] - 2 * (doubt[1:] + doubt[:-1])
+    p_off, q_off = p_error + TINY, q_error + TINY
+    most, least, q_least = (p + p_off) * (1 + 2 * u), (p - p_off) * (1 - 2 * u), (q - q_off) * (1 - 2 * u)
+    x = jnp.log1p(jnp.abs(p - q) / jnp.minimum(p, q))
+    is_known = (least > 0) & (q_least > 0)
+    off = jnp.where(is_known, (16 * u * x + p_off / least + q_off / q_least) * (1 + 8 * u), jnp.inf)
+    y = jnp.where(p < q, -x, x)
+    share = jnp.abs(jnp.expm1(jnp.minimum(bottom - y - off, 0.0)) / jnp.expm1(jnp.minimum(-width, 0.0))) * (1 + 32 * u)
+    up = most * jnp.where(share <= 1, share, 1.0)
+    whole = (jnp.append((most - up) * (1 + 4 * u), 0.0) + jnp.append(jnp.zeros(1), up)) * (1 + 2 * u)
+    loss = jnp.where(y - off > bottom, y - off, bottom)
+    losses = jnp.stack([place, jnp.append(loss, -jnp.inf)])
+    masses = jnp.where(jnp.abs(losses) == jnp.inf, 0.0, jnp.stack([whole, jnp.append(jnp.maximum(least, 0.0), 0.0)]))
+    beyond = jnp.where(place[-1] == jnp.inf, whole[-1], 0.0)
+    return atoms_in_order(losses, masses, (infinite[0] + beyond, infinite[1]), valid)
 
 
-def _log_ratio(p: Array, q: Array) -> Array:
-    """Returns log(p/q) for p, q >= 0, right to 16 units of itself (:func:`atoms_of_cells`)."""
-    x = (p - q) / q
-    is_near = jnp.abs(x) < 0.25
-    return jnp.where(is_near, jnp.log1p(jnp.where(is_near, x, 0.0)), jnp.log(p / q))
+def places_about(
+    low: Array, high: Array, outwards: ArrayLike, inwards: ArrayLike, count: int, rises: ArrayLike = True
+) -> tuple[Array, Array]:
+    """Returns places (count,) of a noise around two centres, from -inf to inf, and the place that follows on each.
+
+    The finite ones are at equal distances, but for the middle two: those may be farther from one another, where there
+    is little mass between the centres.
+
+    Args:
+        low (): the lower centre.
+        high: the higher one.
+        outwards (): distance beyond the centres up to which there are places.
+        inwards: the same between them, or inf.
+        count: number of places, even; static.
+        rises (): whether the places rise; else they fall, from inf to -inf.
+    """
+    outwards = short(jnp.asarray(outwards))
+    ends = low - outwards, high + outwards
+    step = short(jnp.minimum(ends[1] - ends[0], 2 * (inwards + outwards)) / (count - 3))
+    half, last = count // 2 - 1, count - 3.0
+
+    def place(index: np.ndarray) -> Array:
+        index = jnp.where(rises, jnp.asarray(index, step.dtype), jnp.asarray(last - index, step.dtype))
+        finite = jnp.where(index < half, ends[0] + step * index, ends[1] - step * (last - index))
+        return jnp.where(index < 0, -jnp.inf, jnp.where(index > last, jnp.inf, finite))
+
+    index = np.arange(-1.0, count - 1)
+    return place(index), place(np.append(index[1:], index[-1]))
+
+
+def short(value: Array) -> Array:
+    """Returns about the value, in as few digits that its products with whole numbers below 2^28 are exact.
+
+    A compiler may compute a sum of products twice, and once without the rounding between. Places that are made of such
+    values are the same numbers wherever they are used.
+    """
+    return jax.lax.reduce_precision(
+        value, exponent_bits=jnp.finfo(value.dtype).nexp, mantissa_bits=jnp.finfo(value.dtype).nmant // 2 - 2
+    )
 
 
 def atoms_of_masses(
@@ -153,25 +186,25 @@ def atoms_of_masses(
         masses (n,): P's masses.
         loss_error: bound on the absolute errors of the losses, () or (n,).
         mass_error: bound on the absolute errors of the masses, () or (n,).
-        infinite, valid: as for :func:`atoms_of_cells`, where the rounding is derived, too.
+        infinite: as for :func:`atoms_of_cells`, where the rounding is derived, too.
+        valid: as there.
     """
     u = roundoff()
-    side = jnp.asarray([[1.0], [-1.0]], masses.dtype)
-    is_finite, may_be = jnp.abs(losses) < jnp.inf, masses + mass_error > 0
-    places = losses + side * ((loss_error + 2 * u * jnp.abs(losses) + TINY) * (1 + 4 * u))
-    mass = jnp.maximum((masses + side * jnp.where(may_be, mass_error + TINY, 0.0)) * (1 + 2 * u * side), 0.0)
-    beyond = jnp.sum(jnp.where(losses == jnp.inf, mass[0], 0.0))
-    places = jnp.where(jnp.isnan(losses), jnp.nan, jnp.where(is_finite, places, 0.0))
-    return _in_order(places, jnp.where(is_finite | jnp.isnan(losses), mass, 0.0), (infinite[0] + beyond, infinite[1]), valid)
+    off = (loss_error + 2 * u * jnp.abs(losses) + TINY) * (1 + 4 * u)
+    mass_off = jnp.where(masses + mass_error > 0, mass_error + TINY, 0.0)
+    most, least = (masses + mass_off) * (1 + 2 * u), jnp.maximum((masses - mass_off) * (1 - 2 * u), 0.0)
+    is_endless = jnp.abs(losses) == jnp.inf
+    beyond = jnp.sum(jnp.where(losses == jnp.inf, most, 0.0)) * (1 + 2 * u * losses.shape[-1])
+    most, least = (jnp.where(is_endless, 0.0, mass) for mass in (most, least))
+    places, masses = jnp.stack([losses + off, losses - off]), jnp.stack([most, least])
+    return atoms_in_order(places, masses, (infinite[0] + beyond, infinite[1]), valid)
 
 
-def _in_order(losses: Array, masses: Array, infinite: tuple[ArrayLike, ArrayLike], valid: ArrayLike) -> Atoms:
+def atoms_in_order(losses: Array, masses: Array, infinite: tuple[ArrayLike, ArrayLike], valid: ArrayLike) -> Atoms:
     """Returns the laws (2, n) sorted by loss; an infinite loss above and nothing below where a number is none."""
-    counts = masses > 0
-    losses = jnp.where(counts, losses, 0.0)
-    ends = jnp.stack([jnp.asarray(end, masses.dtype) for end in infinite])
-    known = valid & (jnp.isfinite(jnp.sum(masses[0]) + jnp.sum(jnp.abs(losses[0])) + ends[0]))
-    known = known & ~jnp.isnan(jnp.sum(losses[1]))
-    losses, masses = jax.lax.sort((jnp.where(known, losses, 0.0), jnp.where(known, masses, 0.0)), num_keys=1)
-    ends = jnp.where(known, jnp.clip(ends * jnp.asarray([1 + 2 * roundoff(), 1.0]), 0.0, 1.0), jnp.asarray([1.0, 0.0]))
-    return Atoms(losses, masses, ends, jnp.zeros_like(ends[0]))
+    known = valid & jnp.isfinite(jnp.sum(jnp.where(masses > 0, losses + masses, masses)) + infinite[0])
+    counts = known & (masses > 0)
+    losses, masses = jax.lax.sort((jnp.where(counts, losses, 0.0), jnp.where(counts, masses, 0.0)), num_keys=1)
+    above = jnp.where(known, jnp.clip(infinite[0] * (1 + 2 * roundoff()), 0.0, 1.0), 1.0)
+    below = jnp.where(known, jnp.clip(infinite[1], 0.0, 1.0), 0.0)
+    return Atoms(losses, masses, jnp.stack([above, below]), jnp.zeros_like(above))

@@ -38,6 +38,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike
 
 from jaxacct.mechanisms.approximate_dp import ExponentialMechanism
+from jaxacct.mechanisms.atoms import Atoms, atoms_of_masses
 from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_count, without_noops
 from jaxacct.mechanisms.pair import DominatingPair
@@ -89,8 +90,60 @@ class RangeBlock(Mechanism):
         return (leave_scope(_pair(kept_positive(exact_float64(self.epsilon)), as_float64(self.runs))),)
 
 
+@register_dataclass
+@dataclass(frozen=True)
+class RangeBlockPair(FinitePair):
+    """The pair of a block, which dominates its worst adaptive composition, with a composition that it dominates.
+
+    The pair's profile is a supremum of profiles, and no single composition has it: so of several blocks the pair is an
+    upper bound alone. From below there is a mechanism that is as good as any for one purpose, the same two losses, t
+    and t - e, in all runs (:meth:`atoms`).
+
+    Attributes:
+        p, q, losses, rounding: those of :class:`.FinitePair`.
+        epsilon (): e, the range of a run.
+        runs (): runs of the block.
+    """
+
+    epsilon: ArrayLike = np.nan
+    runs: ArrayLike = np.nan
+
+    def atoms(self, cells: int, nats: Array) -> Atoms:
+        """Returns the law of the pair, and from below that of runs that have the losses t and t - e each.
+
+        P gives t the probability p(t), so that j of k runs have the lower loss with that of a binomial law. Any t is
+        sound. The one that is taken has, of 64, the largest mean and some deviations of the sum of the losses.
+
+        *Rounding.* p(t) and 1 - p(t) are right to 40 units, and their logarithms count k times at most. Each of k
+        ratios of binomial coefficients has a logarithm below 5 in size, right to 42 units; so their sums, below 90, are
+        right to 42 k, and k times 90 for the additions. With k <= 129 that is less than 2^15 units, and with the
+        exponential's 8 of itself and of an exponent below 745 less than 2^16.
+        """
+        above = super().atoms(cells, nats)
+        e, k, count = as_float64(self.epsilon), as_float64(self.runs), above.losses.shape[-1]
+        far = jnp.sqrt(2 * jnp.maximum(nats - 12.0, 0.0) / k)
+        choices = e * jnp.asarray(np.arange(1, 64) / 64)
+        shares = _share_of_high(choices, e)
+        score = choices - e * shares[1] + far * e * jnp.sqrt(shares[0] * shares[1])
+        t = jnp.max(jnp.where(score == jnp.max(score), choices, 0.0))
+        logs, j = jnp.log(_share_of_high(t, e)), jnp.arange(count + 0.0)
+        is_run = j <= k
+        ratios = jnp.where(is_run & (j > 0), jnp.log((k - j + 1) / jnp.maximum(j, 1.0)), 0.0)
+        masses = jnp.where(is_run, jnp.exp(jnp.cumsum(ratios) + (k - j) * logs[0] + j * logs[1]), 0.0)
+        losses, units = jnp.where(is_run, k * t - e * j, 0.0), 2.0**16
+        off = 4 * roundoff() * (k * t + e * j)
+        below = atoms_of_masses(losses, masses, off, units * roundoff() * masses, valid=self.is_valid())
+        return jax.tree.map(lambda upper, lower: jnp.stack([upper[0], lower[1]]) if upper.ndim else upper, above, below)
+
+
+def _share_of_high(t: Array, e: Array) -> Array:
+    """Returns p(t) and 1 - p(t), right to 40 units of roundoff for t strictly within the range."""
+    below_one = -jnp.expm1(-e)
+    return jnp.stack([-jnp.expm1(t - e) / below_one, jnp.exp(t - e) * -jnp.expm1(-t) / below_one])
+
+
 @jax.jit
-def _pair(e: Array, runs: Array) -> FinitePair:
+def _pair(e: Array, runs: Array) -> RangeBlockPair:
     valid = (runs >= 2) & (runs <= MOST + 1) & (runs == jnp.floor(runs)) & (e >= 0)
     x, above = _masses(e, jnp.where(valid, runs, 2.0))
     losses = x * e
@@ -102,9 +155,8 @@ def _pair(e: Array, runs: Array) -> FinitePair:
     of_rest = jnp.where(rest > 0, (4 * KEPT * roundoff() + function) / jnp.where(rest > 0, rest, 1.0), 0.0)
     p, q = (jnp.concatenate([one, rest[None], two]) for one, two in ((above, below), (below, above)))
     signed = jnp.concatenate([losses, jnp.zeros(1), -losses])
-    return FinitePair(
-        jnp.where(valid & (rest >= 0), p, jnp.nan), q, signed, jnp.concatenate([each, of_rest[None], each])
-    )
+    rounding = jnp.concatenate([each, of_rest[None], each])
+    return RangeBlockPair(jnp.where(valid & (rest >= 0), p, jnp.nan), q, signed, rounding, e, runs)
 
 
 def _masses(e: Array, runs: Array) -> tuple[Array, Array]:

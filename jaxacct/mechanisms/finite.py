@@ -28,6 +28,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxacct import validation
+from jaxacct.mechanisms.atoms import Atoms, atoms_in_order, atoms_of_cells, atoms_of_masses
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_endless
 from jaxacct.mechanisms.pair import CellMasses, DominatingPair, Law, Nodes, hockey_stick, moments, reflect
 from jaxacct.numerics.arithmetic import FLOAT64, arithmetic, roundoff, scale_error
@@ -159,6 +160,17 @@ class FinitePair(DominatingPair):
         summed = 2 * u * p.shape[-1]
         return lower * (1 - summed), jnp.minimum(upper * (1 + summed), 1.0)
 
+    def atoms(self, cells: int, nats: Array) -> Atoms:
+        """Returns the atoms as they are, or, where they are many, cells of neighbours (:func:`atoms_of_many`)."""
+        p, q, losses, _ = self._atoms()
+        rounding = jnp.broadcast_to(as_real(self.rounding), p.shape)
+        share = self.infinite_mass_error() + 4 * roundoff()
+        infinite = self.infinite_mass() * (1 + share), self.infinite_mass() * (1 - share)
+        if p.shape[-1] <= MANY * cells:
+            off = LOSS_UNITS * roundoff() * jnp.abs(losses)
+            return atoms_of_masses(losses, p, off, rounding * p, infinite, self.is_valid())
+        return atoms_of_many(cells, losses, p, rounding * p, q, rounding * q, infinite, self.is_valid())
+
     def infimum(self) -> Array:
         lowest, _ = self.loss_range()
         return lowest - self.boundary_error(jnp.abs(lowest))
@@ -219,6 +231,43 @@ class FinitePair(DominatingPair):
 
     def law(self) -> LawOfAtoms:
         return LawOfAtoms(self)
+
+
+MANY = 8
+"""Number of outcomes, for each cell that is asked for, up to which each is an atom. Sound for any value."""
+
+
+def atoms_of_many(
+    cells: int,
+    losses: Array,
+    p: Array,
+    p_error: Array,
+    q: Array,
+    q_error: Array,
+    infinite: tuple[Array, Array],
+    valid: Array,
+) -> Atoms:
+    """Returns the laws of outcomes (m,) of finite losses, in any order, in cells of as many neighbouring outcomes each.
+
+    A cell is between its first and its last loss, and between two cells there is an empty one. Outcomes without mass
+    come last. A sum of n terms rounds n - 1 times.
+    """
+    has_mass = p + q > 0
+    order = jnp.argsort(jnp.where(has_mass, losses, jnp.inf))
+    size = -(-p.shape[-1] // (cells // 2))
+    pad = size * (cells // 2) - p.shape[-1]
+    rows = jnp.stack([losses, p, p_error, q, q_error])[:, order]
+    rows = rows.at[0].set(jnp.where(has_mass[order], rows[0], jnp.max(jnp.where(has_mass, losses, losses[0]))))
+    rows = jnp.pad(rows, ((0, 0), (0, pad)), mode="edge")
+    is_kept = np.arange(size * (cells // 2)) < p.shape[-1]
+    rows = jnp.where(np.stack([np.ones_like(is_kept), *(is_kept,) * 4]), rows, 0.0)
+    rows = rows.reshape(5, cells // 2, size)
+    edges = rows[0][:, jnp.array([0, -1])].reshape(-1)
+    masses = jnp.sum(rows[1:], -1)
+    off = (2 * size * roundoff()) * masses + 2 * size * TINY
+    parts = jnp.stack([masses[0], masses[1] + off[0] + off[1], masses[2], masses[3] + off[2] + off[3]])
+    parts = jnp.stack([parts, jnp.zeros_like(parts)], -1).reshape(4, -1)[:, :-1]
+    return atoms_of_cells(edges, *parts, LOSS_UNITS * roundoff() * jnp.abs(edges), infinite, valid)
 
 
 @dataclass(frozen=True)
@@ -395,7 +444,7 @@ class LossDistributionPair(DominatingPair):
         value_error (): bound on the absolute error of the values of ``cdf_p`` and ``cdf_q``, on that of a survival
             function's at losses below 0, where it may be a difference from 1, and from 0 on over ``S (1 + |log S|)``,
             S its value; as computed in float64, and elsewhere in proportion.
-        atoms (), (): two neighbouring losses with atoms, the lower one first, or NaN.
+        jumps (), (): two neighbouring losses with atoms, the lower one first, or NaN.
 
     :class:`~jaxacct.PrivacyLoss` is the mechanism that has it.
 
@@ -413,7 +462,7 @@ class LossDistributionPair(DominatingPair):
     parameters: Any
     infinite_mass_p: ArrayLike
     value_error: ArrayLike
-    atoms: tuple[ArrayLike, ArrayLike]
+    jumps: tuple[ArrayLike, ArrayLike]
     cdf_p: Distribution = field(metadata={"static": True})
     cdf_q: Distribution = field(metadata={"static": True})
     survival_p: Distribution | None = field(default=None, metadata={"static": True})
@@ -487,7 +536,7 @@ class LossDistributionPair(DominatingPair):
         return as_float64(self.infinite_mass_p)
 
     def anchors(self) -> tuple[Array, Array]:
-        return as_float64(self.atoms[0]), as_float64(self.atoms[1])
+        return as_float64(self.jumps[0]), as_float64(self.jumps[1])
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns an upper bound on ``log E_P[exp(order Y); Y < inf]`` for orders from 0 up.
@@ -778,6 +827,37 @@ class DiscreteGaussianPair(DominatingPair):
         rounding = roundoff() * (64 + 4 * jnp.maximum(x_p, x_q))
         return FinitePair(jnp.exp(-x_p) / total, jnp.exp(-x_q) / total, self._losses(n), rounding)
 
+    def atoms(self, cells: int, nats: Array) -> Atoms:
+        """Returns the integers as atoms, or as cells of equally many, sqrt(2 nats) deviations about both centres.
+
+        What lies beyond has less than TINY on either side of what is looked at, and there at most the mass of its cell.
+        """
+        pair = self._finite()
+        p, q, n = as_real(pair.p), as_real(pair.q), 2 * self.reach + self.sensitivity + 1
+        off, losses = pair.rounding, as_real(pair.losses)
+        nothing = jnp.asarray(0.0)
+        infinite = nothing + 2 * TINY, nothing
+        if n <= MANY * cells:
+            doubt = LOSS_UNITS * roundoff() * jnp.abs(losses)
+            return atoms_of_masses(losses, p, doubt, off * p + TINY, infinite, self.is_valid())
+        # Cells of so many integers; the first and the last take all that lies beyond.
+        some = cells // 2
+        far = jnp.ceil(jnp.sqrt(2 * nats) * as_float64(self.scale)) + 1
+        first = jnp.maximum(self.reach - far, 0.0)
+        size = jnp.ceil((jnp.minimum(self.reach + self.sensitivity + far, n - 1.0) - first + 1) / (some - 2))
+        index = np.arange(n)
+        slot = jnp.clip(jnp.floor((index - first) / size) + 1, 0, some - 1).astype(jnp.int32)
+        rows = jnp.stack([p, off * p + TINY, q, off * q + TINY])
+        sums = jnp.zeros((4, some), p.dtype).at[:, slot].add(rows)
+        rounds = 2 * n * roundoff()
+        begins = jnp.minimum(jnp.maximum(first + size * (jnp.arange(some) - 1.0), 0.0), n - 1.0).at[0].set(0.0)
+        ends = jnp.append(jnp.maximum(begins[1:] - 1, begins[:-1]), n - 1.0)
+        edges = self._losses(jnp.stack([begins, ends], -1).reshape(-1) - self.reach)
+        off = rounds * (sums[::2] + sums[1::2])
+        parts = jnp.stack([sums[0], sums[1] + off[0], sums[2], sums[3] + off[1]])
+        parts = jnp.stack([parts, jnp.zeros_like(parts)], -1).reshape(4, -1)[:, :-1]
+        return atoms_of_cells(edges, *parts, LOSS_UNITS * roundoff() * jnp.abs(edges), infinite, self.is_valid())
+
     def is_valid(self) -> Array:
         # Scale s below which the square of a loss's denominator leaves float64; the pair is taken to have no noise.
         smallest = 1e-140
@@ -979,6 +1059,20 @@ class PublicCoinPair(DominatingPair):
         lower, upper = jax.lax.map(lambda pair: pair.one_run(epsilon), self.pairs)
         rounding = self._rounding()
         return jnp.sum(w * lower) * (1 - rounding), jnp.sum(w * upper) * (1 + rounding)
+
+    def atoms(self, cells: int, nats: Array) -> Atoms:
+        """Returns the atoms of all pairs, each with as many as the pairs have a share of ``cells``."""
+        w = self._weights()
+        each = max(2 * (cells // (2 * len(w))), 16)
+        parts = jax.vmap(lambda pair: pair.atoms(each, nats))(self.pairs)
+        up, down = w * (1 + self._rounding()), w * (1 - self._rounding())
+        weights = jnp.stack([up, down])
+        masses = jnp.swapaxes(parts.masses, 0, 1) * weights[..., None]
+        masses = masses.at[0].add(TINY * jnp.where(w > 0, 1.0, 0.0)[:, None])  # a product may be flushed to zero
+        losses = jnp.swapaxes(parts.losses, 0, 1)
+        summed = (4 * roundoff() * len(w)) * jnp.asarray([1.0, -1.0])
+        infinite = jnp.sum(weights * parts.infinite.T, 1) * (1 + summed)
+        return atoms_in_order(losses.reshape(2, -1), masses.reshape(2, -1), (infinite[0], infinite[1]), self.is_valid())
 
     def central_loss(self) -> Array:
         w = self._weights()

@@ -41,6 +41,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
+from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, short
 from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.gaussian import SampledGaussian
 from jaxacct.mechanisms.laplace import SampledLaplace
@@ -170,6 +171,28 @@ class WithoutReplacementPair(DominatingPair):
             p_error=above.p_error + below.q_error + rounding * atom + 4 * roundoff() * p,
             q_error=above.q_error + below.p_error + rounding * atom + 4 * roundoff() * q,
         )
+
+    def atoms(self, cells: int, nats: Array) -> Atoms:
+        """Returns the laws from cells that are equal in the noise on either side of the atom at 0."""
+        pair, (s, _) = self._above(), self._fields()
+        outwards, inwards = pair._noise.reaches(s, nats)
+        first, count = jnp.maximum(SHIFT - short(inwards), MIDDLE), cells // 2 - 1
+        step = short((SHIFT + outwards - first) / (count - 1))
+        # The last place is that of the largest loss of Laplace noise.
+        places = first + step * jnp.asarray(np.arange(count - 1.0), s.dtype)
+        last = SHIFT if self.noise == "laplace" else first + step * (count - 1)
+        x = jnp.concatenate([jnp.full(1, MIDDLE, s.dtype), jnp.append(jnp.minimum(places, last), last)])
+        following = jnp.append(x[1:], jnp.inf)
+        found = pair._mixed(*pair._noise.masses(x, following, jnp.array([0.0, SHIFT]), s))
+        losses, errors = pair._edges_at(jnp.append(x, jnp.inf), x[-1] - SHIFT)
+        losses, errors = losses.at[0].set(0.0), errors.at[0].set(0.0)
+        rounding = 24 * roundoff()
+        rows = jnp.stack([found.p, found.p_error, found.q, found.q_error])
+        atom = self._atom() * jnp.asarray([1.0, rounding, 1.0, rounding])
+        mirrored = rows[jnp.array([2, 3, 0, 1]), ::-1]
+        parts = jnp.concatenate([mirrored, atom[:, None], rows], 1)
+        edges, doubts = jnp.concatenate([-losses[::-1], losses]), jnp.concatenate([errors[::-1], errors])
+        return atoms_of_cells(edges, *parts, doubts, valid=self.is_valid())
 
     def boundary_error(self, largest: Array) -> Array:
         return self._above().boundary_error(largest)

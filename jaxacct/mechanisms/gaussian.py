@@ -39,7 +39,7 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells
+from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
 from jaxacct.mechanisms.finite import PublicCoinPair, log_absence, noiseless_pairs
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
 from jaxacct.mechanisms.mechanism import (
@@ -51,7 +51,7 @@ from jaxacct.mechanisms.mechanism import (
     less_noise,
     nothing_sampled,
 )
-from jaxacct.mechanisms.normal import normal_cells, sampled_delta
+from jaxacct.mechanisms.normal import normal_cells, normal_masses, sampled_delta
 from jaxacct.mechanisms.pair import (
     ANGLES,
     COARSEST,
@@ -487,27 +487,22 @@ class SubsampledGaussianPair(DominatingPair):
         return CellMasses(p=p, q=q, p_error=p_error, q_error=q_error)
 
     def atoms(self, cells: int, nats: Array) -> Atoms:
-        """Returns the laws from cells that are equal in the noise, ``cells`` atoms.
+        """Returns the laws from cells that are equal in the noise, as many atoms as ``cells``.
 
-        In between the places reach x sqrt(2 nats) deviations beyond both centres, x = 0 and 1, and a cell at either end
-        holds the rest, up to the infimum or the supremum of the loss.
+        The places between them reach sqrt(2 nats) deviations beyond both centres, x = 0 and 1, and a cell at either end
+        holds the rest. For "add" the places fall, so that the loss rises.
         """
         s, q, removes = self._fields()
-        reach = s * jnp.sqrt(2 * nats)
-        x = -reach + (1 + 2 * reach) * jnp.asarray(np.linspace(0.0, 1.0, cells - 2), s.dtype)
+        reach, side = s * jnp.sqrt(2 * nats), jnp.where(removes, 1.0, -1.0)
+        x, following = places_about(jnp.zeros(()), jnp.ones(()), reach, reach, cells, removes)
         log_r, doubt = _log_ratio_and_error(s, q, x)
-        edges, doubt = (jnp.pad(row, 1) for row in (log_r, doubt))
-        end = log_complement(q)
-        edges = edges.at[0].set(end).at[-1].set(jnp.inf)
-        doubt = doubt.at[0].set(-8 * roundoff() * jnp.where(q < 1, end, 0.0))
-        parts = jnp.stack(normal_cells(jnp.pad(x, 1, constant_values=(-jnp.inf, jnp.inf)), jnp.array([[0.0], [1.0]]), s))
-        base = parts[:, 0]
-        mixture = (1 - q) * base + q * parts[:, 1]
-        mixture = mixture + (4 * roundoff()) * jnp.stack([jnp.zeros_like(base[0]), mixture[0]])
-        towards = lambda rises, falls: jnp.where(removes, rises, jnp.flip(falls, -1))
-        edges, doubt = towards(edges, -edges), towards(doubt, doubt)
-        (p, p_error), (q, q_error) = towards(mixture, base), towards(base, mixture)
-        return atoms_of_cells(edges, p, p_error, q, q_error, doubt, valid=self.is_valid())
+        mass, error = jax.vmap(lambda center: normal_masses(x[:-1], following[:-1], center, s))(jnp.array([0.0, 1.0]))
+        mixture = (1 - q) * mass[0] + q * mass[1]
+        off = (1 - q) * error[0] + q * error[1] + 4 * roundoff() * mixture
+        both = (mixture, mass[0]), (off, error[0])
+        p, p_error = (jnp.where(removes, mixed, plain) for mixed, plain in both)
+        of_q, q_error = (jnp.where(removes, plain, mixed) for mixed, plain in both)
+        return atoms_of_cells(side * log_r, p, p_error, of_q, q_error, doubt, valid=self.is_valid())
 
     def boundary_error(self, largest: Array) -> Array:
         # _threshold errs by at most 9u + 5u |L| + 8u |log q| + u/s^2 in L = log_excess - log q (each of its three forms
@@ -746,25 +741,27 @@ def _log_ratio(s: Array, q: Array, z: Array) -> Array:
 
 
 def _log_ratio_and_error(s: Array, q: Array, x: Array) -> tuple[Array, Array]:
-    """Returns log r(x), and a bound on its error that is relative to it near 0.
+    """Returns log r(x), x finite or not, and a bound on its error that is relative to it near 0.
 
-    v = (x - 1/2)/s^2 is right to 3 units of roundoff of itself: they move log r by at most the share of q e^v in r,
-    which is at most min(1, q max(1, e^v)), times 3 |v|. The rest is relative to log r. While r >= 3/4, r - 1 is right to
-    9 units of itself, which are 12 of log r, and the logarithm errs by 8. Below, (1 - q) + q e^v is right to 10 units,
-    and log r is at least 0.28 in size: 36, and 8. Where e^v would overflow, log r is log(1 + e^w), w = v + log q, to
-    e^-300 or less, for q in place of 1 - q only tells where w > 560. It moves by its share times the 8 units of log q,
-    at most |v| + 750 in size, below 3 |v|, and the 5 |v| of the sum's rounding.
+    v = (x - 1/2)/s^2 is right to 3 units of roundoff of itself: they move log r by the share of q e^v in r times 3 |v|.
+    The share is at most min(1, q max(1, e^v)). The other errors are in proportion to log r, or to share |v|:
+
+    * While r >= 3/4, r - 1 is right to 9 units of itself, which are 12 of log r, and the logarithm errs by 8.
+    * Below, r is the sum of 1 - q = e^a and q e^v = e^w, with shares e^(a - L) and e^(w - L) for L = log r < -0.28. For
+      y <= L the product e^(y - L) |y| is at most |L| + 1/e, below 2.3 |L|. The errors of a, 8 |a| + 1 units, and of w,
+      |w| + 8 |log q| with |log q| <= |w|, move L by 19 |L| + 4 |L| and 21 |L|; the last two steps by 30 |L|.
+    * The same formula serves where e^v would overflow. There L moves by its share times the errors of w, for |log q| <=
+      745 at most 8 (|v| + 45) + |w|, hence 20 |v|, and by 17 |L|. 1 - q only counts where it is 1 to all digits.
     """
-    most = 600.0
+    most = 700.0
     v = (x - 0.5) / s**2
-    capped = jnp.minimum(v, most)
-    more = q * jnp.expm1(capped)
-    w = v + jnp.log(q)
-    beyond = jnp.maximum(w, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(w)))
-    log_r = jnp.where(more > -0.25, jnp.log1p(jnp.maximum(more, -0.25)), jnp.log((1 - q) + q * jnp.exp(capped)))
-    log_r = jnp.where(v > most, beyond, jnp.where(q == 1, v, log_r))
-    share = jnp.where((v > most) | (q == 1), 1.0, jnp.minimum(q + jnp.maximum(more, 0.0), 1.0))
-    return log_r, roundoff() * (48 * jnp.abs(log_r) + 32 * share * jnp.abs(v))
+    more = q * jnp.expm1(jnp.minimum(v, most))
+    a, w = jnp.log(1 - q), v + jnp.log(q)
+    far = jnp.maximum(a, w) + jnp.where(jnp.isinf(x), 0.0, jnp.log1p(jnp.exp(-jnp.abs(a - w))))
+    is_near, is_huge = more > -0.25, v > most
+    log_r = jnp.where(is_near & ~is_huge, jnp.log1p(jnp.maximum(more, -0.25)), far)
+    share = jnp.where(is_huge, 1.0, jnp.minimum(q + jnp.maximum(more, 0.0), 1.0))
+    return log_r, roundoff() * (96 * jnp.abs(log_r) + 32 * jnp.where(jnp.isinf(x), 0.0, share * jnp.abs(v)))
 
 
 @jax.jit

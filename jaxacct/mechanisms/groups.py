@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.mechanisms.finite import LossDistributionPair, log_absence, noiseless_pairs
@@ -140,8 +140,8 @@ class CountedShiftsPair(ShiftedNoisePair):
     def _off(self) -> Array:
         return as_float64(self.weight_units) * roundoff()
 
-    def masses_between(self, x: Float[Array, " n"]) -> CellMasses:
-        found, off = super().masses_between(x), self._off()
+    def _mixed(self, masses: Array, errors: Array) -> CellMasses:
+        found, off = super()._mixed(masses, errors), self._off()
         return found._replace(p_error=found.p_error + off * found.p, q_error=found.q_error + off * found.q)
 
     def _rounding(self) -> tuple[Array, Array]:

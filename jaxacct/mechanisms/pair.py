@@ -31,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells
 from jaxacct.mechanisms.normal import cosm1_and_sin
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error, with_pair_form
 from jaxacct.numerics.float_pairs import few_digits
@@ -968,6 +969,48 @@ class DominatingPair(ABC):
         upper = jnp.where(jnp.isnan(upper), (p + p_error) * (1 + 4 * u) + near, upper)
         lower = jnp.where(jnp.isnan(found - rounding), 0.0, found - rounding)
         return jnp.maximum(lower, 0.0), jnp.clip(upper, 0.0, 1.0)
+
+    def atoms(self, cells: int, nats: Array) -> Atoms:
+        """Returns two discrete laws of the loss, one that dominates it and one that it dominates.
+
+        Args:
+            cells: about how many atoms the laws have; static. A kind of loss and this number decide how many they are.
+            nats (): how far tails are resolved, above 1: what is below e^-nats of P need not be.
+
+        By default they come from :meth:`cell_masses`. The boundaries lie where P has its mass: they are dense about the
+        central loss and less so in the tails, as sinh has them.
+        """
+        ladder = 2.0 ** np.arange(-40, 24)
+        center, endless = self.central_loss(), jnp.full(1, jnp.inf)
+        looks = center + jnp.asarray(np.concatenate([-ladder[::-1], np.zeros(1), ladder]), center.dtype)
+        p = self.cell_masses(jnp.concatenate([-endless, looks, endless])).p
+        below = jnp.matmul(jnp.asarray(np.tri(len(looks), len(looks) + 1), p.dtype), p, precision="highest")
+        above = jnp.matmul(jnp.asarray(1 - np.tri(len(looks), len(looks) + 1), p.dtype), p, precision="highest")
+        rare = jnp.exp(-nats)
+        # The tails in which there is little, and a distance within which there is much: they only steer.
+        low = jnp.max(jnp.where(below <= rare, looks, looks[0]))
+        high = jnp.maximum(jnp.min(jnp.where(above <= rare, looks, looks[-1])), low)
+        lowest, highest = self.loss_range()
+        low, high = jnp.clip(low, lowest, highest), jnp.clip(high, lowest, highest)
+        inside = above[: len(ladder)][::-1] - above[len(ladder) + 1 :]
+        scale = jnp.min(jnp.where(inside >= 0.5 * (1 - above[-1]), ladder, ladder[-1]))
+        ends = jnp.arcsinh(jnp.stack([low - center, high - center]) / scale)
+        rising = ends[0] + (ends[1] - ends[0]) * jnp.asarray(np.linspace(0.0, 1.0, cells - 2), center.dtype)
+        losses = jnp.sort(jnp.clip(center + scale * jnp.sinh(rising), low, high))
+        masses = self.cell_masses(jnp.concatenate([-endless, losses, endless]))
+        edges = jnp.concatenate([-endless, losses, jnp.maximum(self.supremum()[1], losses[-1])[None]])
+        doubts = jnp.pad(jax.vmap(self.boundary_error)(jnp.abs(losses)), 1)
+        infinite, share = self.infinite_mass(), self.infinite_mass_error() + 4 * roundoff()
+        return atoms_of_cells(
+            edges,
+            masses.p,
+            masses.p_error,
+            masses.q,
+            masses.q_error,
+            doubts,
+            (infinite * (1 + share), infinite * (1 - share)),
+            self.is_valid(),
+        )
 
     def law(self) -> Law | None:
         """Returns the law that the exact accountant integrates, or None where there is none in the ambient precision.

@@ -32,9 +32,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
+from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
 from jaxacct.mechanisms.finite import log_absence, noiseless_pairs
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_absent, is_endless
-from jaxacct.mechanisms.normal import normal_cells
+from jaxacct.mechanisms.normal import normal_cells, normal_masses
 from jaxacct.mechanisms.pair import (
     CELLS,
     COARSEST,
@@ -67,6 +68,7 @@ from jaxacct.mechanisms.pair import (
 )
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import (
+    TINY,
     as_float64,
     first_index,
     is_concrete,
@@ -181,6 +183,17 @@ class Noise(ABC):
         """Returns the masses between monotone points x, with error bounds."""
 
     @abstractmethod
+    def reaches(self, scale: Array, nats: Array) -> tuple[Array, Array]:
+        """Returns how far outwards and inwards of the outermost locations losses vary where e^-nats of the noise is."""
+
+    @abstractmethod
+    def masses(self, x: Array, following: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
+        """Returns the masses (m, n) of cells between increasing points and those that follow, with error bounds.
+
+        An infinite point is an end of a cell that has none of the centres (m,) inside.
+        """
+
+    @abstractmethod
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
     ) -> Array:
@@ -260,6 +273,13 @@ class GaussianNoise(Noise):
 
     def cells(self, x: Array, center: Array, scale: Array) -> tuple[Array, Array]:
         return normal_cells(x, center, scale)
+
+    def reaches(self, scale: Array, nats: Array) -> tuple[Array, Array]:
+        reach = scale * jnp.sqrt(2 * nats)
+        return reach, reach
+
+    def masses(self, x: Array, following: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
+        return jax.vmap(lambda center: normal_masses(x, following, center, scale))(centers)
 
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
@@ -436,6 +456,14 @@ class LaplaceNoise(Noise):
         # z errs by 2u of itself, which exp turns into 2u |z| of the mass; beyond e^-745 there is no mass to err.
         exponent = jnp.where(straddles, 0.0, jnp.minimum(near, 800.0))
         return mass, roundoff() * (24 + 4 * exponent) * mass
+
+    def reaches(self, scale: Array, nats: Array) -> tuple[Array, Array]:
+        return jnp.zeros_like(scale), scale * nats
+
+    def masses(self, x: Array, following: Array, centers: Array, scale: Array) -> tuple[Array, Array]:
+        ends = jnp.append(x, following[-1])
+        mass, error = jax.vmap(lambda center: self.cells(ends, center, scale))(centers)
+        return mass, error + TINY
 
     def log_integral(
         self, pair: ShiftedNoisePair, height: Callable[[Array], Array], order: Array, start: Array | None
@@ -721,8 +749,12 @@ class ShiftedNoisePair(DominatingPair):
 
     def masses_between(self, x: Float[Array, " n"]) -> CellMasses:
         """Returns the masses between monotone points x."""
-        s, locations, p, q = self._fields()
-        masses, errors = jax.vmap(lambda location: self._noise.cells(x, location, s))(locations)
+        s, locations, _, _ = self._fields()
+        return self._mixed(*jax.vmap(lambda location: self._noise.cells(x, location, s))(locations))
+
+    def _mixed(self, masses: Array, errors: Array) -> CellMasses:
+        """Returns P's and Q's masses of cells from those of the noise about each location (m, cells)."""
+        _, _, p, q = self._fields()
         # Each weight errs by a rounding, each product by one, the sum by one a term.
         rounding = (len(p) + 3) * roundoff()
         totals = [jnp.sum(weigh(w, masses), axis=0) for w in (p, q)]
@@ -731,6 +763,31 @@ class ShiftedNoisePair(DominatingPair):
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
         return self.masses_between(self._threshold(boundaries))
+
+    def atoms(self, cells: int, nats: Array) -> Atoms:
+        """Returns the laws from cells that are equal in the noise, as many atoms as ``cells``."""
+        s, locations, _, _ = self._fields()
+        (low, high), (outwards, inwards) = self._ends(), self._noise.reaches(s, nats)
+        between = inwards if locations.shape[-1] == 2 else jnp.inf
+        x, following = places_about(low, high, outwards, between, cells)
+        found = self._mixed(*self._noise.masses(x[:-1], following[:-1], locations, s))
+        losses, errors = self._edges_at(x, outwards)
+        return atoms_of_cells(losses, found.p, found.p_error, found.q, found.q_error, errors, valid=self.is_valid())
+
+    def _edges_at(self, x: Array, outwards: Array) -> tuple[Array, Array]:
+        """Returns the losses at places that are infinite, or at most ``outwards`` beyond the locations, and errors."""
+        (low, high), (infimum, supremum) = self._ends(), self.loss_range()
+        finite = jnp.clip(x, low - outwards, high + outwards)
+        losses = jnp.where(x == -jnp.inf, infimum, jnp.where(x == jnp.inf, supremum, self.log_densities(finite)[0]))
+        return losses, self._loss_errors(finite)
+
+    def _loss_errors(self, x: Array) -> Array:
+        """Returns bounds on the errors of the losses at x: those of :meth:`_rounding` for places no farther than x."""
+        s, (low, high) = self._fields()[0], self._ends()
+        slope = self._noise.slope(high, low, s)
+        farthest = self._noise.reach(s) + (high - low)
+        nearer = jnp.maximum(farthest - jnp.maximum(jnp.abs(x - low), jnp.abs(x - high)), 0.0)
+        return roundoff() * (self._rounding()[0] - 10 * slope * nearer)
 
     def boundary_error(self, largest: Array) -> Array:
         # The loss as computed errs by e. At an edge the computed loss is at most the one asked for. Either it is above
