@@ -64,12 +64,15 @@ SIDE = 32
 LADDER = np.array([0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 1.9, 2.5, 3.5])
 """Orders of the last look, over the order of least height: lines to choose from, and Chernoff bounds. Tightness only."""
 
-LOOKS = np.stack([2.0 ** np.linspace(-24, 36, 16), 2.0 ** np.linspace(-4, 4, 16), 2.0 ** np.linspace(-0.6, 0.6, 16), LADDER])
+LOOKS = np.stack(
+    [2.0 ** np.linspace(-24, 36, 16), 2.0 ** np.linspace(-4, 4, 16), 2.0 ** np.linspace(-0.6, 0.6, 16), LADDER]
+)
 """Orders of each look, over the best of the look before. Tightness only."""
 
 ROUNDS, MOVED = 3, 2.0
 """Largest number of lines of a side. Another is laid while the last was chosen for an eps that is so many nats of delta
 from the one that it gave. Tightness only."""
+
 
 def cut(side: int) -> float:
     """Returns the nats below delta at which aliases, and the smoothed integrand's end, lie. Tightness only.
@@ -135,7 +138,9 @@ def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
     log_whole = jnp.log(whole) + sign * u * (8 * jnp.abs(jnp.log(whole)) + 4)
     share = jnp.minimum(infinite / jnp.where(sign > 0, 1.0, whole), 1.0)
     largest = jnp.max(jnp.where(there, jnp.abs(losses), 0.0), -1)
-    parts = jnp.stack([log_complement(share), log_whole, jnp.max(jnp.where(there, losses, -jnp.inf), -1), largest, laws.shift], 1)
+    parts = jnp.stack(
+        [log_complement(share), log_whole, jnp.max(jnp.where(there, losses, -jnp.inf), -1), largest, laws.shift], 1
+    )
     none, scale, most, size, shift = _total(counts, parts)
     return Runs(
         sign=sign,
@@ -191,7 +196,7 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
 
     def look(i: Any, state: Any) -> Any:
         orders = jnp.asarray(LOOKS, start.dtype)[i] * state[0]
-        terms = runs.log_masses[:, None] + orders[:, None] * runs.losses[:, None]
+        terms = runs.log_masses[:, None] + orders[None, :, None] * runs.losses[:, None]
         top = jnp.maximum(jnp.max(terms, -1), -1e6)
         each = top + jnp.log(jnp.sum(jnp.exp(terms - top[..., None]), -1))
         heights = runs.total(each) - jnp.log(orders) - jnp.log1p(orders)
@@ -202,7 +207,7 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
     nothing = jnp.zeros((LADDER.size,), start.dtype), jnp.zeros((rows, LADDER.size), start.dtype)
     # Each look narrows the ladder about the best order of the one before; the last is LADDER.
     *_, orders, each = jax.lax.fori_loop(0, len(LOOKS), look, (jnp.ones_like(start), start, *nothing))
-    doubt = 9000 + size + 709 * (rows + 2) + (rows + 5) * (orders * runs.largest[:, None])
+    doubt = 9000 + size + 709 * (rows + 2) + (rows + 5) * (orders[None] * runs.largest[:, None])
     cumulants, doubt = runs.total(jnp.stack([each, doubt], 1))
     peak = log_peak(orders)
     chernoff = cumulants + peak + SLACK * u * (doubt + 30 * (1 + jnp.abs(peak)) + jnp.abs(cumulants))
@@ -334,18 +339,19 @@ class Chosen(NamedTuple):
 def choose_line(found: Orders, starts: Array, log_targets: Array, side: int) -> Chosen:
     """Returns the line for values of eps (q,) with log delta (q,).
 
-    On the line t the alias at eps + L, times e^(tL), is bounded by e^(-(a - t) L) of Chernoff's bound at a > t, and that
-    at eps - L by e^(-(t - a) L) of that at a < t, or of 1 at a = 0. Each L will do for which both are e^-cut of delta.
+    On the line t the alias at eps + L, times e^(tL), is bounded by e^(-(a - t) L) of Chernoff's bound at a > t, and
+    that at eps - L by e^(-(t - a) L) of that at a < t, or of 1 at a = 0. Each L will do for which both are e^-cut of
+    delta.
     Smoothing then costs about (mu t)^2 of delta; rounding some 2^20 u of the height above the least. Tightness only.
     """
     lines, zero = found.orders, jnp.zeros(1, found.orders.dtype)
     orders, logs = jnp.concatenate([lines, zero]), jnp.concatenate([found.log_chernoff, zero])
-    room = jnp.max(logs[:, None] - orders[:, None] * starts - log_targets, 1) + cut(side)
-    apart = orders[:, None] - lines
+    room = jnp.max(logs[:, None] - orders[:, None] * starts[None] - log_targets[None], 1) + cut(side)
+    apart = orders[:, None] - lines[None]
     needed = jnp.maximum(room, cut(side) / 2)[:, None] / jnp.abs(apart)
-    lengths = jnp.max(jnp.min(jnp.where(jnp.stack([apart > 0, apart < 0]), needed, jnp.inf), 1), 0)
-    heights = (found.cumulants - jnp.log(lines) - jnp.log1p(lines))[:, None] - lines[:, None] * starts
-    excess = jnp.max(heights - jnp.min(heights, 0), 1)
+    lengths = jnp.max(jnp.min(jnp.where(jnp.stack([apart > 0, apart < 0]), needed[None], jnp.inf), 1), 0)
+    heights = (found.cumulants - jnp.log(lines) - jnp.log1p(lines))[:, None] - lines[:, None] * starts[None]
+    excess = jnp.max(heights - jnp.min(heights, 0)[None], 1)
     saddle = jnp.max(jnp.where(excess == jnp.min(excess), lines, 0.0))
     smoothing = 2 * cut(side) * (lengths / (2 * math.pi * side**2)) ** 2 * saddle * (1 + saddle)
     cost = smoothing + 2.0**20 * roundoff() * jnp.exp(jnp.minimum(excess, 80.0))
@@ -414,7 +420,7 @@ def transform(
     spread = weights * jnp.abs(x)
     first, second = jnp.stack([spread, spread * units]).sum(-1)
     error = SLACK * ((u * (51 + side + 3 * n) + jnp.abs(surplus) + surplus_error) * first + u * second)
-    angles = (spacing * x) * jnp.asarray([[1.0], [side]], x.dtype)
+    angles = (spacing * x)[None] * jnp.asarray([[1.0], [side]], x.dtype)
     start = jnp.stack(cosm1_and_sin(angles))  # (parts, tables, n)
 
     def power(table: Array, _: Any) -> tuple[Array, Array]:
@@ -425,7 +431,7 @@ def transform(
     # Each step multiplies both tables' powers by their first.
     _, tables = jax.lax.scan(power, jnp.zeros_like(start), None, side)
     # Beside each table of powers less 1 stands a row for the parts that only the other table turns.
-    inner, outer = tables[:, :, 0], tables[:, :, 1] * weights  # (side, parts, n)
+    inner, outer = tables[:, :, 0], tables[:, :, 1] * weights[None, None]  # (side, parts, n)
     both = jnp.einsum("bcn,adn->cdab", inner, outer, precision="highest")
     alone = jnp.einsum("bcn,n->cb", inner, weights, precision="highest")[:, None, :] + outer.sum(-1).T[:, :, None]
     parts = jnp.stack([both[0, 0] - both[1, 1], both[0, 1] + both[1, 0]]) + alone
@@ -480,7 +486,7 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     excess, square = x * (2 + x) + imaginary, jnp.maximum(real * real + imaginary, u * u)
     log_size = 0.5 * jnp.where(excess > -0.25, jnp.log1p(jnp.maximum(excess, -0.25)), jnp.log(square))
     argument = jnp.arctan2(y, real)
-    doubt = jnp.log1p((each.error[:, None, None] * w + 16 * n * tiny) * jnp.exp(-log_size))
+    doubt = jnp.log1p((each.error[:, None, None] * w[None] + 16 * n * tiny) * jnp.exp(-log_size))
     units = 12 * jnp.abs(x) + 4 * imaginary + (11 + rows) * (jnp.abs(log_size) + jnp.abs(argument))
     log_modulus, phase, grows, units = runs.total(jnp.stack([log_size, argument, doubt, units], 1))
     # What follows of the rows without an axis of frequencies.
@@ -502,14 +508,16 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     weight = spacing / math.pi * jnp.asarray(np.where(index == 0, 0.5, 1.0), t.dtype)
     height = jnp.exp(half * (least - square) + mean * t) * weight
     low = bump * (jnp.exp(wider * (least - square)) * weight)
-    bends = w * jnp.reshape(jnp.stack([2 * half * t + mean, 2 * wider * t]), (2, 1, 1))
-    less, sine = cosm1_and_sin(turn + bends)
+    bends = w[None] * jnp.reshape(jnp.stack([2 * half * t + mean, 2 * wider * t]), (2, 1, 1))
+    less, sine = cosm1_and_sin(turn[None] + bends)
     cosine = 1 + less
     modulus = jnp.exp(log_modulus)
     re = height * inverse * (cosine[0] * d_re + sine[0] * d_im) - low * cosine[1]
     im = height * inverse * (sine[0] * d_re - cosine[0] * d_im) - low * sine[1]
     kernel = height * jnp.sqrt(inverse) + low
-    units = units + 9 * (jnp.abs(turn) + jnp.sum(bends, 0)) + jnp.abs(far) * w + 60 + 8 * (half + wider) * (plus + square)
+    units = (
+        units + 9 * (jnp.abs(turn) + jnp.sum(bends, 0)) + jnp.abs(far) * w + 60 + 8 * (half + wider) * (plus + square)
+    )
     grown = jnp.exp(jnp.minimum(log_modulus + grows, 700.0))
     grown = jnp.where(grows < 1, modulus * jnp.expm1(jnp.minimum(grows, 1.0)), grown)
     sizes = modulus * kernel
@@ -526,7 +534,7 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
         order=t,
         start=start,
         spacing=spacing,
-        spectrum=modulus * jnp.stack([re, im]),
+        spectrum=jnp.stack([modulus * re, modulus * im]),
         unit=unit,
         unit_error=SLACK * unit_error + drift * t,
         allowance=SLACK * (off + after / math.pi + 16 * count * tiny),
@@ -551,7 +559,7 @@ def read(line: Line, at: Array) -> tuple[Array, Array, Array]:
     less, sine = cosm1_and_sin((distance * line.spacing) * jnp.asarray(counts, at.dtype))
     cosine = 1 + less
     (outer_c, inner_c), (outer_s, inner_s) = cosine, sine
-    outer_c, outer_s = outer_c[:, None], outer_s[:, None]
+    outer_c, outer_s, inner_c, inner_s = outer_c[:, None], outer_s[:, None], inner_c[None], inner_s[None]
     turn_c, turn_s = outer_c * inner_c - outer_s * inner_s, outer_s * inner_c + outer_c * inner_s
     re, im = line.spectrum
     w = line.spacing * jnp.asarray(counts[0][:, None] + counts[1], at.dtype)
@@ -634,11 +642,17 @@ def _epsilon_of(sign: Array, laws: Atoms, counts: Array, delta: Array, side: int
         return i + 1, jnp.abs(root - start) * line.order, root, jnp.where(is_better, bound, best)
 
     # Each round lays a line, the later ones for the eps found.
-    first = jnp.int32(0), jnp.inf * jnp.ones_like(delta), jnp.zeros_like(delta), jnp.where(sign > 0, jnp.inf, 0.0 * delta)
+    first = (
+        jnp.int32(0),
+        jnp.inf * jnp.ones_like(delta),
+        jnp.zeros_like(delta),
+        jnp.where(sign > 0, jnp.inf, 0.0 * delta),
+    )
     *_, best = jax.lax.while_loop(goes_on, improve, first)
     most = jnp.maximum(runs.most + 2 * runs.shift, 0.0)
     best = jnp.where((sign > 0) & (most < best), most, best)
-    return jnp.where(room >= 0, best, jnp.inf)
+    # Where more than delta is infinite, no eps will do.
+    return jnp.where(sign > 0, jnp.where(room >= 0, best, jnp.inf), jnp.where(room < 0, jnp.inf, best))
 
 
 def epsilon(
@@ -714,7 +728,10 @@ def _curve_of(sign: Array, laws: Atoms, counts: Array, epsilons: Array, side: in
 def curve(
     laws: Atoms, counts: ArrayLike, epsilons: Array, *, side: int = SIDE
 ) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
-    """Returns lower and upper bounds on delta at several values of epsilon (q,), from one spectrum of each side."""
+    """Returns lower and upper bounds on delta at several values of epsilon (q,), from one spectrum of each side.
+
+    They hold for any values. They are close where delta changes by a few factors of ten, for one line is to serve all.
+    """
     epsilons, counts = (jnp.asarray(value, laws.masses.dtype) for value in (epsilons, counts))
     upper, lower = _both(lambda *one: _curve_of(*one, counts, epsilons, side), laws)
     is_known = _are_counts(counts) & (epsilons >= 0)
