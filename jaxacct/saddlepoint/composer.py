@@ -24,8 +24,11 @@ narrowest: the shorter L may be, the less smoothing there is; the higher the int
 matrices. It is summed as e^(iwX) - 1, X the distance from the tilted mean, which is small where w is, and so keeps its
 digits when it is raised to the power of the runs.
 
-The two bounds have a line each: the laws may lie further apart than a circle is long. All but the questions is a program
-for one side, which is mapped over both.
+Functions are taken to err by eight units of roundoff of themselves (:attr:`.Arithmetic.function`), the argument of a
+complex number too.
+
+The two bounds have a line each: the laws may lie further apart than a circle is long. All but the questions is a
+program for one side, which is mapped over both.
 
 In reading order: :class:`Runs` (one side of a composition); :func:`search` (orders and cumulants); :func:`lay_line` (a
 line, and the spectrum on it); :func:`read` (a bound on delta at any eps from a line); :func:`epsilon`, :func:`delta`
@@ -51,7 +54,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.normal import cosm1_and_sin
-from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import log_complement, log_peak
 
 SLACK = 1.01
@@ -62,7 +65,7 @@ SIDE = 32
 """Number of powers in each of the two tables; there are its square of frequencies. A power of two."""
 
 LADDER = np.array([0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 1.9, 2.5, 3.5])
-"""Orders of the last look, over the order of least height: lines to choose from, and Chernoff bounds. Tightness only."""
+"""Orders of the last look, over the one of least height: lines to choose from, and Chernoff bounds. Tightness only."""
 
 LOOKS = np.stack(
     [2.0 ** np.linspace(-24, 36, 16), 2.0 ** np.linspace(-4, 4, 16), 2.0 ** np.linspace(-0.6, 0.6, 16), LADDER]
@@ -197,7 +200,8 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
     def look(i: Any, state: Any) -> Any:
         orders = jnp.asarray(LOOKS, start.dtype)[i] * state[0]
         terms = runs.log_masses[:, None] + orders[None, :, None] * runs.losses[:, None]
-        top = jnp.maximum(jnp.max(terms, -1), -1e6)
+        top = jnp.max(terms, -1)
+        top = jnp.where(top > -jnp.inf, top, 0.0)
         each = top + jnp.log(jnp.sum(jnp.exp(terms - top[..., None]), -1))
         heights = runs.total(each) - jnp.log(orders) - jnp.log1p(orders)
         cost = jnp.where(is_given, heights - orders * start, (heights - log_target) / orders)
@@ -248,8 +252,8 @@ class Line(NamedTuple):
         unit_error (): bound on its error.
         allowance (): bound on what the sum may be off by, rounding of :func:`read` aside.
         size, lever (): sums of the moduli, and of the moduli times w.
-        orders (j,), log_aliases (j,): orders beside t, and logs of bounds on aliases on the order's side of eps, without
-            the factor e^(-order eps), in units of 1.
+        orders (j,), log_aliases (j,): orders beside t, and logs of bounds on aliases on the order's side of eps,
+            without the factor e^(-order eps), in units of 1.
         drift (): bound on the error of eps that rounding of the means makes.
     """
 
@@ -402,7 +406,7 @@ def transform(
     its power, and both together by as much of w |x|, as (1 + A)(1 + B) - 1 moves by |dA| + |dB|.
 
     *Sums* over atoms of w A, w B and w A B: n + 3 units of the sizes' sum, times 1.5 for two parts, and |A B| <= |A| +
-    |B|: 3 n + 18 units of the sum of w |w x|, with three units for the sums of the three.
+    |B|: 3 n + 22 units of the sum of w |w x|, with those of the three's sum and of its sum with 1 later.
 
     All but the surplus are thus a multiple of w times the sum of the weights times |x|.
     """
@@ -419,7 +423,7 @@ def transform(
     x = jnp.where(there, losses - mean, 0.0)
     spread = weights * jnp.abs(x)
     first, second = jnp.stack([spread, spread * units]).sum(-1)
-    error = SLACK * ((u * (51 + side + 3 * n) + jnp.abs(surplus) + surplus_error) * first + u * second)
+    error = SLACK * ((u * (55 + side + 3 * n) + jnp.abs(surplus) + surplus_error) * first + u * second)
     angles = (spacing * x)[None] * jnp.asarray([[1.0], [side]], x.dtype)
     start = jnp.stack(cosm1_and_sin(angles))  # (parts, tables, n)
 
@@ -453,7 +457,8 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     above that, for it is at least (3 n) u (1 - |phi|).
 
     *Phase.* w times the distance of start from the sum of means errs by a unit of itself, the sum of all angles by
-    their sizes, and cosine and sine by seven: nine of all angles. That distance itself errs by the rounding of k c, m +
+    their sizes, and cosine and sine by seven: nine of all angles, and 13 of those of the kernel, which err by four
+    themselves. That distance itself errs by the rounding of k c, m +
     3 units: this moves eps, and nothing else (``drift``).
 
     *Kernel.* z (z + 1) has a modulus of at least t (t + 1) + w^2; its parts err by 4 units of it. Its inverse, two
@@ -516,10 +521,15 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     im = height * inverse * (sine[0] * d_re - cosine[0] * d_im) - low * sine[1]
     kernel = height * jnp.sqrt(inverse) + low
     units = (
-        units + 9 * (jnp.abs(turn) + jnp.sum(bends, 0)) + jnp.abs(far) * w + 60 + 8 * (half + wider) * (plus + square)
+        units
+        + 9 * jnp.abs(turn)
+        + 13 * jnp.sum(bends, 0)
+        + jnp.abs(far) * w
+        + 60
+        + 8 * (half + wider) * (plus + square)
     )
-    grown = jnp.exp(jnp.minimum(log_modulus + grows, 700.0))
-    grown = jnp.where(grows < 1, modulus * jnp.expm1(jnp.minimum(grows, 1.0)), grown)
+    grown = modulus * jnp.expm1(jnp.minimum(grows, 1.0))
+    grown = jnp.where(grows < 1, grown, jnp.exp(log_modulus + grows))
     sizes = modulus * kernel
     # Nodes' sizes, levers and errors.
     size, lever, off = jnp.stack([sizes, sizes * w, kernel * grown + u * (sizes * units)]).sum((-1, -2))
@@ -603,7 +613,7 @@ def solve(line: Line, log_target: Array, shift: Array) -> tuple[Array, Array]:
         log_bound, log_value, slope = read(line, at)
         over = log_bound - log_target + sign * doubt
         # An eps is a bound where delta is on the right side of the target there.
-        bound = jnp.where(sign * over <= 0, jnp.maximum(at + sign * shift, 0.0), best)
+        bound = jnp.where(sign * over <= 0, jnp.maximum(at + sign * shift, 0.0) * (1 + sign * 2 * u), best)
         best = sign * jnp.minimum(sign * best, sign * bound)
         most = jnp.pi / (2 * line.spacing)
         # The last steps are to the root of the bound, the others to that of the estimate, which need not be a bound.
@@ -636,7 +646,7 @@ def _epsilon_of(sign: Array, laws: Atoms, counts: Array, delta: Array, side: int
         shift = runs.shift + line.drift
         root, bound = solve(line, log_target, shift)
         root = jnp.where(jnp.isfinite(root), jnp.maximum(root, 0.0), start)
-        by_chernoff = jnp.maximum(chernoff_epsilon(found, log_target) + shift, 0.0)
+        by_chernoff = jnp.maximum(chernoff_epsilon(found, log_target) + shift, 0.0) * (1 + 4 * roundoff())
         bound = jnp.where(sign > 0, jnp.fmin(bound, by_chernoff), bound)
         is_better = sign * bound < sign * best
         return i + 1, jnp.abs(root - start) * line.order, root, jnp.where(is_better, bound, best)
@@ -667,7 +677,7 @@ def epsilon(
         side: number of powers in each of the two tables of frequencies.
     """
     delta, counts = (jnp.asarray(value, laws.masses.dtype) for value in (delta, counts))
-    upper, lower = _both(lambda *one: _epsilon_of(*one, counts, delta, side), laws)
+    upper, lower = _both(lambda sign, rows: _epsilon_of(sign, rows, counts, delta, side), laws)
     is_known = _are_counts(counts) & (delta >= 0) & (delta <= 1)
     upper = jnp.where(is_known, jnp.where(delta < 1, upper, 0.0), jnp.inf)
     return jnp.where(is_known & (delta < 1), lower, 0.0), upper
@@ -675,12 +685,13 @@ def epsilon(
 
 def _both(of_side: Any, laws: Atoms) -> Any:
     """Returns the results of a function of a sign and of a side's laws, above and below."""
-    signs = jnp.asarray([1.0, -1.0], laws.masses.dtype)
-    return jax.vmap(of_side, in_axes=(0, Atoms(1, 1, 1, None)))(signs, laws)
+    losses, masses, infinite = (jnp.moveaxis(leaf, 1, 0) for leaf in laws[:3])
+    signs = jnp.asarray([1.0, -1.0], losses.dtype)
+    return jax.vmap(of_side)(signs, Atoms(losses, masses, infinite, jnp.stack([laws.shift, laws.shift])))
 
 
 def _are_counts(counts: Array) -> Array:
-    return jnp.all((counts >= 0) & (counts < jnp.inf))
+    return jnp.all((counts >= 0) & (counts < jnp.inf) & (counts == jnp.round(counts)))
 
 
 def delta(
@@ -707,7 +718,7 @@ def _curve_of(sign: Array, laws: Atoms, counts: Array, epsilons: Array, side: in
     def improve(state: Any) -> Any:
         i, _, targets, best = state
         line = lay_line(runs, found, ends, targets, side)
-        at = epsilons - sign * (runs.shift + line.drift)
+        at = epsilons - sign * (runs.shift + line.drift + 2 * u * epsilons)
         logs, *_ = jax.vmap(read, (None, 0))(line, at)
         logs = jnp.where(sign > 0, jnp.fmin(logs, jax.vmap(chernoff_delta, (None, 0))(found, at)), logs)
         bounds = jnp.exp(logs) * (1 + sign * (16 * u)) + jnp.where(sign > 0, tiny, 0.0) + runs.infinite
@@ -733,6 +744,6 @@ def curve(
     They hold for any values. They are close where delta changes by a few factors of ten, for one line is to serve all.
     """
     epsilons, counts = (jnp.asarray(value, laws.masses.dtype) for value in (epsilons, counts))
-    upper, lower = _both(lambda *one: _curve_of(*one, counts, epsilons, side), laws)
+    upper, lower = _both(lambda sign, rows: _curve_of(sign, rows, counts, epsilons, side), laws)
     is_known = _are_counts(counts) & (epsilons >= 0)
     return jnp.where(is_known, lower, 0.0), jnp.where(is_known & ~jnp.isnan(upper), upper, 1.0)
