@@ -30,9 +30,9 @@ complex number too.
 The two bounds have a line each: the laws may lie further apart than a circle is long. All but the questions is a
 program for one side, which is mapped over both.
 
-In reading order: :class:`Runs` (one side of a composition); :func:`search` (orders and cumulants); :func:`lay_line` (a
-line, and the spectrum on it); :func:`read` (a bound on delta at any eps from a line); :func:`epsilon`, :func:`delta`
-and :func:`curve`, which ask these.
+In reading order: :class:`Runs` (one side of a composition); :func:`search` (orders and cumulants); :func:`split` (rare
+losses); :func:`lay_line` (a line, and the spectrum on it); :func:`read` (a bound on delta at any eps from a line);
+:func:`epsilon`, :func:`delta` and :func:`curve`, which ask these.
 
 Everything is a bracket with rounding included. Constants of rounding are in units of roundoff u and derived where they
 stand; "may not be lowered" says that a bound rests on a number, all others cost width or time alone. Products of errors
@@ -75,6 +75,9 @@ LOOKS = np.stack(
 ROUNDS, MOVED = 3, 2.0
 """Largest number of lines of a side. Another is laid while the last was chosen for an eps that is so many nats of delta
 from the one that it gave. Tightness only."""
+
+WIDE = 0.02
+"""Share of delta that smoothing may cost before rare losses are taken out. Tightness only."""
 
 
 def cut(side: int) -> float:
@@ -120,6 +123,13 @@ def _total(counts: Array, values: Array) -> Array:
     return jnp.sum(jnp.where(counts > 0, counts * values, 0.0), axis=0)
 
 
+def _excess(masses: Array) -> Array:
+    """Returns the sums of masses, less 1 (:func:`compose`)."""
+    unit = 4 * roundoff()
+    coarse = jnp.round(masses / unit) * unit
+    return (jnp.sum(coarse, -1) - 1) + jnp.sum(masses - coarse, -1)
+
+
 def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
     """Returns one side of the composition of rows of laws, each leaf without the axis of sides, run so many times each.
 
@@ -135,8 +145,7 @@ def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
     u, tiny = roundoff(), jnp.finfo(laws.masses.dtype).tiny
     losses, masses, infinite = laws.losses, laws.masses, laws.infinite
     rows, there = masses.shape[0], masses > 0
-    coarse = jnp.round(masses / (4 * u)) * (4 * u)
-    excess = (jnp.sum(coarse, -1) - 1) + jnp.sum(masses - coarse, -1)
+    excess = _excess(masses)
     whole = jnp.maximum(1 + excess + infinite, jnp.where(sign > 0, 1.0, tiny))
     log_whole = jnp.log(whole) + sign * u * (8 * jnp.abs(jnp.log(whole)) + 4)
     share = jnp.minimum(infinite / jnp.where(sign > 0, 1.0, whole), 1.0)
@@ -236,6 +245,86 @@ def chernoff_epsilon(found: Orders, log_target: Array) -> Array:
 
 
 # ----------------------------------------------------------------------------------------------------
+# Rare losses
+#
+# Where few runs have losses that are rare and far above all others, no line resolves both: its circle has to hold the
+# rare ones, and its smoothing to be small beside the others. So an atom above a threshold is taken out. With A the
+# event that any run has one,
+#
+#     E f(S - eps) = E[f(S - eps); no A] + E[f(S - eps); A],
+#
+# and as f(v) = 1 - e^-v for v >= 0 and is above that below, and at most 1, the second term is between P(A) - e^eps Q(A)
+# and P(A). It is the former if S >= eps on A, which holds up to the threshold and the infimum of all other losses.
+# ----------------------------------------------------------------------------------------------------
+
+
+class Rare(NamedTuple):
+    """The event that any run has a loss above a threshold.
+
+    Attributes:
+        p, q (): P's probability, and Q's, of finite losses.
+        p_error, q_error (): bounds on their relative errors.
+        reach (): the largest eps up to which the sum is at least eps on the event.
+    """
+
+    p: Array
+    q: Array
+    p_error: Array
+    q_error: Array
+    reach: Array
+
+    def bound(self, at: Array, sign: Array) -> tuple[Array, Array]:
+        """Returns a bound on E[f(S - eps); A], and its slope."""
+        u = roundoff()
+        # Rounding: e^eps errs by 8 + |eps| units, the product and the difference by one.
+        log_q = jnp.log(jnp.maximum(self.q, jnp.finfo(at.dtype).tiny))
+        of_q = jnp.where(self.q > 0, jnp.exp(at + log_q), 0.0)
+        of_q = of_q * (1 - sign * (self.q_error + u * (24 + 2 * jnp.abs(at) + 9 * jnp.abs(log_q))))
+        of_p = self.p * (1 + sign * (self.p_error + 4 * u))
+        is_exact = (at <= self.reach) | (sign < 0)
+        least = jnp.maximum(of_p - of_q, 0.0) * (1 + sign * 4 * u)
+        return jnp.where(is_exact, least, of_p), jnp.where(is_exact & (least > 0), -of_q, 0.0)
+
+
+def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
+    """Returns the runs without losses above a threshold, and the event that any run has one.
+
+    *Rounding.* A sum of n masses errs by n u; Q's masses are exponentials of log p - y, whose parts are at most 709 and
+    |y|: they err by 8 * 709 + 709 + 2 |y| + 8 units. With M the mass of a row and r that of its rare losses, P(A) is
+    the product of M^k times 1 - prod (1 - r/M)^k. The latter errs by n + 40 + 2 m units of itself, for it moves by no
+    more than r does, relative to itself; the former by those of log M times k, which are 10 of 1 + |log M|. Likewise
+    for Q, whose M errs as its masses do. May not be lowered.
+    """
+    u = roundoff()
+    rows, n = runs.masses.shape
+    is_rare = runs.losses > threshold
+    kept = jnp.where(is_rare, 0.0, runs.masses)
+    q = jnp.exp(runs.log_masses - runs.losses)
+    whole = jnp.stack([1 + runs.excess, jnp.sum(q, -1)])
+    share = jnp.sum(jnp.where(is_rare[None], jnp.stack([runs.masses, q]), 0.0), -1) / whole
+    there = runs.masses > 0
+    lowest = jnp.minimum(jnp.min(jnp.where(there, runs.losses, 0.0), -1), 0.0)
+    parts = jnp.concatenate(
+        [log_complement(jnp.clip(share, 0.0, 1.0)), jnp.log(whole), lowest[None], runs.largest[None]]
+    )
+    *none, log_p, log_q, lowest, largest = runs.total(parts.T)
+    p, q = -jnp.expm1(none[0]) * jnp.exp(log_p), -jnp.expm1(none[1]) * jnp.exp(log_q)
+    of_losses = u * (7000 + 2 * jnp.max(runs.largest))
+    of_whole = runs.total(10 * u * (1 + jnp.abs(jnp.log(whole.T))))
+    p_error = u * (n + 40 + 2 * rows) + of_whole[0]
+    q_error = p_error + of_losses + of_whole[1] + (of_losses + n * u) * jnp.sum(runs.counts)
+    rest = runs._replace(
+        masses=kept,
+        log_masses=jnp.where(is_rare, -jnp.inf, runs.log_masses),
+        excess=_excess(kept),
+        largest=jnp.max(jnp.where(kept > 0, jnp.abs(runs.losses), 0.0), -1),
+    )
+    reach = threshold + lowest - (4 + rows) * u * (jnp.abs(threshold) + largest)
+    reach = jnp.where(threshold < jnp.inf, reach, jnp.inf)
+    return rest, Rare(p, q, SLACK * p_error, SLACK * q_error, reach)
+
+
+# ----------------------------------------------------------------------------------------------------
 # A line, and the spectrum on it
 # ----------------------------------------------------------------------------------------------------
 
@@ -255,6 +344,7 @@ class Line(NamedTuple):
         orders (j,), log_aliases (j,): orders beside t, and logs of bounds on aliases on the order's side of eps,
             without the factor e^(-order eps), in units of 1.
         drift (): bound on the error of eps that rounding of the means makes.
+        smoothing (): about the share of delta that the smoothing costs.
     """
 
     sign: Array
@@ -270,6 +360,7 @@ class Line(NamedTuple):
     orders: Array
     log_aliases: Array
     drift: Array
+    smoothing: Array
 
 
 class Smoothing(NamedTuple):
@@ -553,6 +644,7 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
         orders=orders,
         log_aliases=log_beside + fall - jnp.log(-jnp.expm1(fall)) + 16 * u * (1 + jnp.abs(log_beside) + jnp.abs(fall)),
         drift=drift,
+        smoothing=2 * half * plus,
     )
 
 
@@ -597,7 +689,7 @@ NEWTON, ASIDE = 8, 4
 """Numbers of Newton's steps, and of looks beside the root, the first at the root itself. Tightness only."""
 
 
-def solve(line: Line, log_target: Array, shift: Array) -> tuple[Array, Array]:
+def solve(line: Line, rare: Rare, log_target: Array, shift: Array) -> tuple[Array, Array]:
     """Returns the eps at which delta's bound is about a target, and a bound on eps.
 
     A bound is returned only where delta's was evaluated, and was on the right side of the target: after Newton's steps
@@ -611,11 +703,17 @@ def solve(line: Line, log_target: Array, shift: Array) -> tuple[Array, Array]:
         aside = jnp.where(i > NEWTON, jnp.exp2(8.0 * (i - NEWTON) + 4.0) * u, 0.0)
         at = jnp.maximum(root + sign * (aside * (jnp.abs(root) + 1 / line.order)), -sign * shift)
         log_bound, log_value, slope = read(line, at)
+        more, fall = rare.bound(at, sign)
+        # The logarithm of a sum of two is right to ten units and its own eight.
+        is_value = (log_value < jnp.inf) & ((log_bound > -jnp.inf) | (more <= 0))
+        value = jnp.where(is_value, jnp.exp(log_value), 0.0)
+        log_value, slope = jnp.log(value + more), (value * slope + fall) / (value + more)
+        log_bound = jnp.where(more > 0, jnp.logaddexp(log_bound, jnp.log(more)) + sign * 2 * doubt, log_bound)
         over = log_bound - log_target + sign * doubt
         # An eps is a bound where delta is on the right side of the target there.
         bound = jnp.where(sign * over <= 0, jnp.maximum(at + sign * shift, 0.0) * (1 + sign * 2 * u), best)
         best = sign * jnp.minimum(sign * best, sign * bound)
-        most = jnp.pi / (2 * line.spacing)
+        most = jnp.where(is_value, jnp.pi / (2 * line.spacing), jnp.abs(at) / 4)
         # The last steps are to the root of the bound, the others to that of the estimate, which need not be a bound.
         is_near = (i >= NEWTON // 2) & (jnp.abs(over) < jnp.inf)
         move = jnp.clip(-jnp.where(is_near, over, log_value - log_target) / slope, -most, most)
@@ -631,6 +729,7 @@ def _epsilon_of(sign: Array, laws: Atoms, counts: Array, delta: Array, side: int
     tiny = jnp.finfo(delta.dtype).tiny
     room = delta - runs.infinite
     log_target = jnp.log(jnp.maximum(room, tiny))
+    lowest = runs.total(jnp.minimum(jnp.min(jnp.where(runs.masses > 0, runs.losses, 0.0), -1), 0.0))
     # Above, a target below the normal numbers is not met.
     log_target = jnp.where((sign < 0) | (room > 2 * tiny), log_target, -jnp.inf)
 
@@ -640,16 +739,29 @@ def _epsilon_of(sign: Array, laws: Atoms, counts: Array, delta: Array, side: int
 
     def improve(state: Any) -> Any:
         i, _, start, best = state
-        found = search(runs, start, log_target, i > 0)
+        # From the second round on there is an eps, and atoms so large that the sum is above it are taken out. Below any
+        # threshold will do, and the last is eps itself.
+        is_last = (sign < 0) & (i == ROUNDS - 1)
+        threshold = jnp.where(i > 0, jnp.where(is_last, start, 1.02 * start - lowest), jnp.inf)
+        rest, rare = split(runs, threshold)
+        share, _ = rare.bound(start, sign)
+        target = jnp.log(jnp.maximum(jnp.exp(log_target) - share, 1e-3 * jnp.exp(log_target)))
+        target = jnp.where(share > 0, target, log_target)
+        found = search(rest, start, target, i > 0)
         start = jnp.where(i > 0, start, found.guess)
-        line = lay_line(runs, found, start[None], log_target[None], side)
+        line = lay_line(rest, found, start[None], target[None], side)
         shift = runs.shift + line.drift
-        root, bound = solve(line, log_target, shift)
-        root = jnp.where(jnp.isfinite(root), jnp.maximum(root, 0.0), start)
+        root, bound = solve(line, rare, log_target, shift)
+        # A root far off, without a bound about it, is none.
+        is_bound = jnp.where(sign > 0, bound < jnp.inf, bound > 0.9 * root)
+        is_root = jnp.isfinite(root) & (is_bound | (root > start / 4))
+        root = jnp.where(is_root, jnp.maximum(root, 0.0), start)
         by_chernoff = jnp.maximum(chernoff_epsilon(found, log_target) + shift, 0.0) * (1 + 4 * roundoff())
-        bound = jnp.where(sign > 0, jnp.fmin(bound, by_chernoff), bound)
+        bound = jnp.where((sign > 0) & (rare.p <= 0), jnp.fmin(bound, by_chernoff), bound)
         is_better = sign * bound < sign * best
-        return i + 1, jnp.abs(root - start) * line.order, root, jnp.where(is_better, bound, best)
+        # Where the smoothing is not small another round may take out rare losses.
+        nats = jnp.where((line.smoothing < WIDE) & is_bound & is_root, jnp.abs(root - start) * line.order, jnp.inf)
+        return i + 1, nats, root, jnp.where(is_better, bound, best)
 
     # Each round lays a line, the later ones for the eps found.
     first = (

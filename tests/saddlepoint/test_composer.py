@@ -224,6 +224,32 @@ def test_chernoff_bounds_hold():
         assert float(composer.chernoff_epsilon(found, jnp.float64(float(truth)))) >= eps
 
 
+def test_rare_losses_are_bounded_by_their_paths():
+    random, counts = np.random.default_rng(13), (2, 1)
+    laws = [random_law(random, 4, 1.0) for _ in counts]
+    sides = [jax.tree.map(lambda leaf: leaf[0] if leaf.ndim else leaf, law) for law in laws]
+    losses = np.sort(np.concatenate([law.losses[law.masses > 0] for law in sides]))
+    paths = list(itertools.product(*(np.flatnonzero(law.masses) for law in (sides[0], sides[0], sides[1]))))
+    for threshold in (losses[-1] + 1, losses[-2], losses[-5]):
+        for sign in (1.0, -1.0):
+            runs = composer.compose(jnp.float64(sign), stacked(*sides), jnp.asarray(counts, float))
+            rest, rare = composer.split(runs, jnp.float64(threshold))
+            assert float(rest.masses.sum()) == pytest.approx(
+                sum(law.masses[law.losses <= threshold].sum() for law in sides)
+            )
+            for eps in (0.0, float(rare.reach), float(rare.reach) + 0.5, threshold + 2.0):
+                truth = mpmath.mpf(0)
+                for path in paths:
+                    atoms = list(zip((sides[0], sides[0], sides[1]), path, strict=True))
+                    loss = mpmath.fsum(mpmath.mpf(law.losses[i]) for law, i in atoms)
+                    if loss > eps and any(law.losses[i] > threshold for law, i in atoms):
+                        truth -= mpmath.fprod(mpmath.mpf(law.masses[i]) for law, i in atoms) * mpmath.expm1(eps - loss)
+                bound, _ = rare.bound(jnp.float64(eps), jnp.float64(sign))
+                assert sign * float(bound) >= sign * truth
+                if 0 <= eps <= float(rare.reach):
+                    assert float(bound) == pytest.approx(float(truth), rel=1e-9)
+
+
 # ----------------------------------------------------------------------------------------------------
 # Brackets against exact sums
 # ----------------------------------------------------------------------------------------------------
