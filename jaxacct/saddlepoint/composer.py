@@ -726,10 +726,14 @@ def solve(line: Line, rare: Rare, log_target: Array, shift: Array) -> tuple[Arra
 def _epsilon_of(sign: Array, laws: Atoms, counts: Array, delta: Array, side: int) -> Array:
     """Returns the bound on epsilon of one side."""
     runs = compose(sign, laws, counts)
-    tiny = jnp.finfo(delta.dtype).tiny
+    u, tiny = roundoff(), jnp.finfo(delta.dtype).tiny
     room = delta - runs.infinite
     log_target = jnp.log(jnp.maximum(room, tiny))
     lowest = runs.total(jnp.minimum(jnp.min(jnp.where(runs.masses > 0, runs.losses, 0.0), -1), 0.0))
+    # Beyond the highest loss that counts all runs together have e^-cut of delta.
+    tails = runs.counts[:, None] * jax.lax.cumsum(runs.masses, 1, reverse=True)
+    counts_for = tails > math.exp(-cut(side)) / runs.counts.size * jnp.maximum(room, 0.0)
+    highest = jnp.max(jnp.where(counts_for, runs.losses, -jnp.inf))
     # Above, a target below the normal numbers is not met.
     log_target = jnp.where((sign < 0) | (room > 2 * tiny), log_target, -jnp.inf)
 
@@ -743,6 +747,7 @@ def _epsilon_of(sign: Array, laws: Atoms, counts: Array, delta: Array, side: int
         # threshold will do, and the last is eps itself.
         is_last = (sign < 0) & (i == ROUNDS - 1)
         threshold = jnp.where(i > 0, jnp.where(is_last, start, 1.02 * start - lowest), jnp.inf)
+        threshold = jnp.minimum(threshold, highest)
         rest, rare = split(runs, threshold)
         share, _ = rare.bound(start, sign)
         target = jnp.log(jnp.maximum(jnp.exp(log_target) - share, 1e-3 * jnp.exp(log_target)))
@@ -756,8 +761,12 @@ def _epsilon_of(sign: Array, laws: Atoms, counts: Array, delta: Array, side: int
         is_bound = jnp.where(sign > 0, bound < jnp.inf, bound > 0.9 * root)
         is_root = jnp.isfinite(root) & (is_bound | (root > start / 4))
         root = jnp.where(is_root, jnp.maximum(root, 0.0), start)
-        by_chernoff = jnp.maximum(chernoff_epsilon(found, log_target) + shift, 0.0) * (1 + 4 * roundoff())
-        bound = jnp.where((sign > 0) & (rare.p <= 0), jnp.fmin(bound, by_chernoff), bound)
+        # By Chernoff's bound on the rest, and P(A).
+        left = jnp.where(log_target > -jnp.inf, room, 0.0) * (1 - 4 * u) - rare.p * (1 + rare.p_error)
+        left = jnp.log(jnp.maximum(left, 0.0))
+        left = left - 16 * u * (1 + jnp.abs(left))
+        by_chernoff = jnp.maximum(chernoff_epsilon(found, left) + shift, 0.0) * (1 + 4 * u)
+        bound = jnp.where(sign > 0, jnp.fmin(bound, by_chernoff), bound)
         is_better = sign * bound < sign * best
         # Where the smoothing is not small another round may take out rare losses.
         nats = jnp.where((line.smoothing < WIDE) & is_bound & is_root, jnp.abs(root - start) * line.order, jnp.inf)
