@@ -57,7 +57,7 @@ KINDS = {
 def laws_of(mechanisms: tuple[Any, ...], counts: Any, delta: Any, cells: int) -> Atoms:
     """Returns the laws of a composition, by direction, rows as leaves (directions, m, ...)."""
     nats = jnp.maximum(jnp.log(jnp.sum(jnp.stack(counts))) - jnp.log(delta), 0.0) + 12
-    rows = [[pair.atoms(cells, nats) for pair in mechanism.dominating_pairs()] for mechanism in mechanisms]
+    rows = [[pair.discretize(cells, nats) for pair in mechanism.dominating_pairs()] for mechanism in mechanisms]
     directions = [jax.tree.map(lambda *each: jnp.stack(each), *row) for row in zip(*rows, strict=True)]
     return jax.tree.map(lambda *each: jnp.stack(each), *directions)
 
@@ -123,7 +123,7 @@ def oracle(cells: int, side: int) -> dict[str, Any]:
         @jax.jit
         def bounds(s: Any, q: Any, removes: Any, steps: Any, epsilon: Any, delta: Any) -> tuple[Any, Any]:
             nats = jnp.maximum(jnp.log(steps) - jnp.log(delta), 0.0) + 12
-            law = SubsampledGaussianPair(s, q, removes).atoms(cells, nats)
+            law = SubsampledGaussianPair(s, q, removes).discretize(cells, nats)
             rows = jax.tree.map(lambda leaf: leaf[None], law)
             return composer.delta(rows, jnp.reshape(steps, 1), epsilon, side=side)
 

@@ -4,6 +4,7 @@ An accountant is given mechanisms and numbers of steps, and a number, epsilon or
 reading order:
 
 - :func:`directed_parts`, from mechanisms and steps to pairs with a leading axis and their counts, for each direction;
+- :func:`laws_of`, from these to the discrete laws of their losses, one row for each pair;
 - :class:`Facts`, the facts of a composition that need no composing: whether all is in range, the mass of infinite
   losses, and the largest finite loss, which is at most the sum of the losses' suprema;
 - :class:`ForEpsilon` and :class:`ForDelta`, the questions, which close brackets by these facts.
@@ -27,6 +28,7 @@ from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import bounded_range
 from jaxacct.mechanisms.approximate_dp import ExponentialMechanism
+from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.mechanism import (
     Mechanism,
     Relation,
@@ -270,6 +272,30 @@ def _real(leaf: ArrayLike) -> Any:
         elementary.check()
     values = np.asarray(leaf)
     return values if values.dtype == bool else values.astype(real)
+
+
+@compiled(static=("cells",))
+def laws_of(cells: int, parts: Parts, nats: Array) -> tuple[Atoms, Array]:
+    """Returns the laws (m, 2, n) of all pairs of a direction, and their numbers of runs (m,).
+
+    Pairs of different classes have different numbers of atoms; the shorter laws are filled up with atoms of no mass. So
+    whoever composes them is one program for all mechanisms of a size.
+
+    Args:
+        cells: about how many atoms a law has; static.
+        parts: as :func:`directed_parts` returns them.
+        nats (): as :meth:`.DominatingPair.discretize` takes it.
+    """
+    laws = [of_each(lambda pair: pair.discretize(cells, nats))(pairs) for pairs, _ in parts]
+    longest = max(law.losses.shape[-1] for law in laws)
+
+    def fill(law: Atoms) -> Atoms:
+        missing = longest - law.losses.shape[-1]
+        widths = ((0, 0), (0, 0), (0, missing))
+        return law._replace(losses=jnp.pad(law.losses, widths, "edge"), masses=jnp.pad(law.masses, widths))
+
+    rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *map(fill, laws))
+    return rows, jnp.concatenate([counts for _, counts in parts])
 
 
 class Known(NamedTuple):

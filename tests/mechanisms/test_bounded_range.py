@@ -164,7 +164,7 @@ def test_one_number_traced_too(span):
         ends = [(told.lower, told.upper), (found.lower[i], found.upper[i]), (halves[i].lower, halves[i].upper)]
         if told.lower > 0:
             ends.append((mesh.lower, mesh.upper))
-        else:  # Rényi curves prove less than blocks cost: verbs that ask both give the curves', the mesh that of blocks.
+        else:  # Rényi curves prove less than blocks cost: `ja.epsilon` gives the curves' bound, the mesh that of blocks.
             assert span == 4 and k == 300
             assert told.upper == ja.rdp.epsilon(E(span), k, DELTA) < mesh.lower
             assert mesh.upper <= told.upper * (1 + 3e-3)

@@ -412,7 +412,9 @@ def test_batches_are_their_rows():
 def test_random_settings_agree_with_the_other_bounds():
     rng = np.random.default_rng(11)
     atoms = jax.jit(
-        lambda s, q, nats: [pair.discretize(ATOMS, nats) for pair in ja.PoissonSubsampledGaussian(s, q).dominating_pairs()]
+        lambda s, q, nats: [
+            pair.discretize(ATOMS, nats) for pair in ja.PoissonSubsampledGaussian(s, q).dominating_pairs()
+        ]
     )
     for _ in range(30):
         s, q = (math.exp(rng.uniform(math.log(a), math.log(b))) for a, b in ((0.5, 8.0), (1e-3, 0.9)))

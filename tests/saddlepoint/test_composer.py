@@ -34,7 +34,9 @@ def alone(law, count):
 
 
 def sampled(s, q, removes, steps, delta, cells=512):
-    return SubsampledGaussianPair(s, q, removes).atoms(cells, jnp.maximum(jnp.log(steps) - jnp.log(delta), 0.0) + 12)
+    return SubsampledGaussianPair(s, q, removes).discretize(
+        cells, jnp.maximum(jnp.log(steps) - jnp.log(delta), 0.0) + 12
+    )
 
 
 @jax.jit
