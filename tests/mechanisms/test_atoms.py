@@ -329,6 +329,7 @@ def law_and_run(kind):
     return law, compiled(lambda s, q, removes, epsilons: jax.lax.map(pair_of(s, q, removes).one_run, epsilons))
 
 
+@pytest.mark.first_tier("sampled gaussian", "plain laplace")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_profile_is_between_those_of_the_laws(kind):
     """Against the pair's own bounds on delta of one run, which are made of tails at the epsilon asked for."""
@@ -355,6 +356,7 @@ def test_a_profile_is_between_those_of_the_laws(kind):
         assert above[-1] - below[-1] <= 0.2 * upper[-1] + 1e-12, (s, q, removes, nats)
 
 
+@pytest.mark.first_tier("sampled gaussian")
 @pytest.mark.parametrize("kind", KINDS)
 def test_shapes_are_static_and_a_batch_gives_what_its_rows_give(kind):
     pair_of, least, most = KINDS[kind]
@@ -486,7 +488,8 @@ def test_examples_of_users_losses():
             assert exact(*above, epsilon) - exact(*below, epsilon) < 0.1 * true
 
 
-@pytest.mark.parametrize(("span", "runs"), [(4.0, 30), (2.0, 2), pytest.param(0.5, 100, marks=pytest.mark.exhaustive)])
+@pytest.mark.first_tier("2.0-2")
+@pytest.mark.parametrize(("span", "runs"), [(4.0, 30), (2.0, 2), (0.5, 100)])
 def test_a_block_of_ranges_has_one_of_its_compositions_below(span, runs):
     """Runs of the losses t and t - e each, whatever t was taken: in 40 digits."""
     (pair,) = RangeBlock(span, float(runs)).dominating_pairs()
@@ -516,6 +519,7 @@ def compiled_block():
     return compiled(lambda pair, nats: pair.discretize(512, nats))
 
 
+@pytest.mark.exhaustive
 def test_several_blocks_are_not_said_to_cost_more_than_curves_say():
     """300 runs of a range of 4 cost at most an epsilon of 647.20 by their Renyi curve; the lower laws obey that."""
     (pair,) = RangeBlock(4.0, 30.0).dominating_pairs()

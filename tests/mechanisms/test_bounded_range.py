@@ -164,8 +164,8 @@ def test_one_number_traced_too(span):
         ends = [(told.lower, told.upper), (found.lower[i], found.upper[i]), (halves[i].lower, halves[i].upper)]
         if told.lower > 0:
             ends.append((mesh.lower, mesh.upper))
-        else:  # Rényi curves prove less than blocks cost: `ja.epsilon` gives the curves' bound, the mesh that of blocks.
-            assert span == 4 and k == 300
+        else:  # Rényi curves prove less than blocks cost: `ja.epsilon` gives the bound of curves, the mesh of blocks.
+            assert (span, k) == (4, 300)
             assert told.upper == ja.rdp.epsilon(E(span), k, DELTA) < mesh.lower
             assert mesh.upper <= told.upper * (1 + 3e-3)
         assert max(low for low, _ in ends) <= min(high for _, high in ends) * (1 + 1e-7), (k, ends)

@@ -129,6 +129,7 @@ def worst_of(name, step, offset=0):
     return worst, at
 
 
+@pytest.mark.first_tier("exp", "log1p")
 @pytest.mark.parametrize("name", BOUNDS)
 def test_bounds_hold_for_every_251st_float32(name):
     worst, at = worst_of(name, 251)
@@ -202,6 +203,7 @@ ENDS = {
 }
 
 
+@pytest.mark.first_tier("exp", "log")
 @pytest.mark.parametrize("name", BOUNDS)
 def test_the_ends_are_as_stated(name):
     x, truth = np.float32(ENDS[name]).T
@@ -228,6 +230,7 @@ def bits_of(tree):
     return np.concatenate([np.asarray(leaf).view(np.uint32).ravel() for leaf in jax.tree.leaves(tree)])
 
 
+@pytest.mark.first_tier("exp", "cos_and_sin_remainders")
 @pytest.mark.parametrize("name", BY_NAME)
 def test_bits_are_the_same_however_a_function_is_called(name):
     function, x = BY_NAME[name], some_arguments(1024)
@@ -252,6 +255,7 @@ MADE = {
 }
 
 
+@pytest.mark.first_tier("log1p", "exp")
 @pytest.mark.parametrize("name", [name for name in BY_NAME if name != "angle"])
 def test_what_made_an_argument_changes_no_bit(name):
     """A compiler that sees both knows constants and products of one that it could fold into the other."""

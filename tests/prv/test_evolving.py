@@ -90,6 +90,7 @@ def response_delta(epsilon, count, at):
 # ------------------------------------------------------------------------------------------------ steps
 
 
+@pytest.mark.first_tier("smooth")
 @pytest.mark.parametrize("kind", ["smooth", "spiky", "sparse"])
 def test_a_coarser_mesh_dominates_above_and_is_dominated_below(kind):
     rng, h, t = np.random.default_rng(len(kind)), 0.07, 3.1
@@ -119,6 +120,7 @@ def test_a_coarser_mesh_dominates_above_and_is_dominated_below(kind):
             assert (above - below)[middle].max() > 0
 
 
+@pytest.mark.exhaustive
 def test_paid_flows_are_of_second_order():
     """Half the mesh, a quarter of what coarsening costs, or less."""
     costs = []
@@ -134,6 +136,7 @@ def test_paid_flows_are_of_second_order():
     assert 3 < costs[1] / costs[2] < 6
 
 
+@pytest.mark.first_tier("0")
 @pytest.mark.parametrize("seed", range(6))
 def test_pools_are_dominated_and_lie_on_the_mesh(seed):
     rng = np.random.default_rng(seed)
@@ -153,6 +156,7 @@ def test_pools_are_dominated_and_lie_on_the_mesh(seed):
         assert (divergences(index * h, mass, at) <= divergences(y, p, at) + 1e-13).all()
 
 
+@pytest.mark.exhaustive
 def test_pools_lose_the_square_of_the_mesh():
     """A Gaussian's loss: pools are between one and two points wide, so D falls by h^2/24 to h^2/6 of the density."""
     y = np.linspace(-5, 6, 4001)
@@ -169,6 +173,7 @@ def test_pools_lose_the_square_of_the_mesh():
         assert all(0.004 < fall / h**2 < 0.05 for fall in falls), (h, falls)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_one_loss_on_a_mesh(is_shared):
     rng = np.random.default_rng(1)
@@ -220,6 +225,7 @@ def test_the_transform_errs_by_less_than_is_allowed():
             assert max(share, again) > bound / 500 or np.count_nonzero(x) == 1
 
 
+@pytest.mark.exhaustive
 def test_log_moments_are_those_of_the_rows():
     rng = np.random.default_rng(2)
     rows = rng.exponential(size=(2, 2, POINTS)) ** 4
@@ -238,6 +244,7 @@ def test_log_moments_are_those_of_the_rows():
     assert float(cut.max()) <= 0.02
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [4.0, 9.0, 20.0])
 @pytest.mark.parametrize("power", [3.0, 16.0])
 def test_what_wraps_around_and_what_rounds_is_within_the_error(width, power):
@@ -275,6 +282,7 @@ def test_what_wraps_around_and_what_rounds_is_within_the_error(width, power):
 # ------------------------------------------------------------------------------------------------ brackets
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 17, 300])
 def test_randomized_responses_are_exact(count):
     epsilon, at = 0.3, 0.31
@@ -284,6 +292,7 @@ def test_randomized_responses_are_exact(count):
     assert upper - lower <= 1e-4 * truth + 1e-9
 
 
+@pytest.mark.first_tier("0.1-1-0.001")
 @pytest.mark.parametrize(
     ("mu", "count", "delta"), [(0.1, 1, 1e-3), (3.0, 1000, 1e-5), (0.7, 10**8, 1e-6), (1.0, 10**4, 1e-40)]
 )
@@ -303,6 +312,7 @@ def test_gaussians(mu, count, delta):
         assert high < 4 * low
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("method", evolving.Method)
 def test_all_choices_of_meshes_hold(method):
     mu, count, delta = 1.3, 400, 1e-6
@@ -312,6 +322,7 @@ def test_all_choices_of_meshes_hold(method):
     assert upper - lower < 0.3 * upper
 
 
+@pytest.mark.exhaustive
 def test_different_mechanisms_and_rows_without_runs():
     noises, counts, delta = (10.0, 25.0, 60.0), (30, 200, 0), 1e-6
     mu = math.sqrt(sum(c / s**2 for s, c in zip(noises, counts, strict=True)))
@@ -326,6 +337,7 @@ def test_different_mechanisms_and_rows_without_runs():
     assert high < 1e-9
 
 
+@pytest.mark.exhaustive
 def test_sums_are_joined():
     law, plan = gaussian_law(20.0, 40.0), None
     laws = jax.tree.map(lambda leaf: leaf[None], law)
@@ -345,6 +357,7 @@ def test_sums_are_joined():
     assert (lower, upper) == (0.0, math.inf)
 
 
+@pytest.mark.exhaustive
 def test_infinite_losses():
     p = 0.25
     law = of_masses([0.0], [1 - p], infinite=p)
@@ -357,6 +370,7 @@ def test_infinite_losses():
     assert upper < 1e-6
 
 
+@pytest.mark.exhaustive
 def test_edges():
     law = responses(0.5)
     # Delta near 1: no epsilon is needed. Epsilon 0: the total variation.
@@ -387,6 +401,7 @@ def test_a_count_that_is_none_proves_nothing(count):
     assert (lower, upper, low, high) == (0.0, math.inf, 0.0, 1.0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("leaf", ["losses", "masses"])
 def test_numbers_that_are_none_prove_nothing(leaf):
     law = responses(0.5)
@@ -395,6 +410,7 @@ def test_numbers_that_are_none_prove_nothing(leaf):
     assert (lower, upper, low, high) == (0.0, math.inf, 0.0, 1.0)
 
 
+@pytest.mark.exhaustive
 def test_batches_are_their_rows():
     law = jax.tree.map(lambda leaf: leaf[None], responses(0.2))
     deltas = jnp.asarray([1e-2, 1e-4, 1e-8])

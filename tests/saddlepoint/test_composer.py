@@ -92,6 +92,7 @@ def smoothed(v, half, mean):
     return mpmath.ncdf((v + mean) / mu) - tilted * mpmath.ncdf((v + mean) / mu - mu)
 
 
+@pytest.mark.first_tier("0.1", "6.0")
 @pytest.mark.parametrize("mu", [1e-3, 0.1, 0.7, 0.999, 1.0, 1.4, 6.0, 80.0])
 def test_smoothing_is_above_and_less_the_bump_below(mu):
     above, below = (jax.tree.map(float, composer.smoothing_of(jnp.float64(mu), sign)) for sign in (1.0, -1.0))
@@ -113,6 +114,7 @@ def test_smoothing_is_above_and_less_the_bump_below(mu):
 # ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.first_tier("0")
 @pytest.mark.parametrize("seed", range(3))
 def test_excess_of_masses_keeps_its_digits(seed):
     random = np.random.default_rng(seed)
@@ -123,6 +125,7 @@ def test_excess_of_masses_keeps_its_digits(seed):
     assert abs(Fraction(found) - exact) <= 2 * U * abs(exact) + Fraction(512 * 512, 2**105)
 
 
+@pytest.mark.first_tier("0.3-3.0")
 @pytest.mark.parametrize(("spread", "order"), [(1e-4, 30.0), (0.3, 3.0), (20.0, 0.2), (300.0, 1.5)])
 def test_transform_errs_by_no_more_than_its_bound(spread, order):
     side, n, random = 8, 48, np.random.default_rng(7)
@@ -170,6 +173,7 @@ def true_spectrum(line, laws, counts, mean, smoothing, side):
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize(("spread", "counts"), [(1.0, (3, 2)), (1e-3, (10**6, 0)), (0.02, (10**8, 7))])
 def test_spectrum_errs_by_no_more_than_its_allowance(sign, spread, counts):
@@ -213,6 +217,7 @@ def test_spectrum_errs_by_no_more_than_its_allowance(sign, spread, counts):
             assert slope < 0
 
 
+@pytest.mark.exhaustive
 def test_chernoff_bounds_hold():
     random = np.random.default_rng(3)
     law = random_law(random, 5, 0.7)
@@ -226,6 +231,7 @@ def test_chernoff_bounds_hold():
         assert float(composer.chernoff_epsilon(found, jnp.float64(float(truth)))) >= eps
 
 
+@pytest.mark.exhaustive
 def test_rare_losses_are_bounded_by_their_paths():
     random, counts = np.random.default_rng(13), (2, 1)
     laws = [random_law(random, 4, 1.0) for _ in counts]
@@ -276,6 +282,7 @@ def check_against_paths(seed, number):
                 assert most >= eps * (1 - 1e-12) - 1e-15 * spread
 
 
+@pytest.mark.exhaustive
 def test_brackets_hold_the_sum_over_all_paths():
     check_against_paths(1, 8)
 
@@ -290,6 +297,7 @@ def gaussian_delta(mu, eps):
     return mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
 
 
+@pytest.mark.exhaustive
 def test_a_curve_from_one_spectrum_holds_the_gaussian_mechanism():
     eps = np.linspace(1.5, 2.5, 9)
     law = jax.jit(sampled, static_argnames="cells")(30.0, 1.0, True, 400.0, 1e-9)
@@ -352,6 +360,7 @@ def test_arguments_out_of_range(counts, level, bounds):
     assert tuple(map(float, epsilon(*alone(law, counts), level))) == bounds
 
 
+@pytest.mark.exhaustive
 def test_a_delta_below_the_mass_of_infinite_losses_has_no_epsilon():
     law = random_law(np.random.default_rng(3), infinite=2.0**-20)
     assert tuple(map(float, epsilon(*alone(law, 8.0), 7.9 * 2.0**-20))) == (np.inf, np.inf)
@@ -359,6 +368,7 @@ def test_a_delta_below_the_mass_of_infinite_losses_has_no_epsilon():
     assert 0 < lower < upper < np.inf
 
 
+@pytest.mark.exhaustive
 def test_a_delta_of_zero_needs_the_supremum():
     law = random_law(np.random.default_rng(4))
     lower, upper = map(float, epsilon(*alone(law, 3.0), 0.0))
@@ -366,6 +376,7 @@ def test_a_delta_of_zero_needs_the_supremum():
     assert lower <= most <= upper <= most * (1 + 1e-12)
 
 
+@pytest.mark.exhaustive
 def test_a_loss_that_is_constant():
     law = atoms_of_masses(jnp.zeros(8).at[0].set(0.5), jnp.zeros(8).at[0].set(1.0))
     lower, upper = map(float, epsilon(*alone(law, 10.0), 1e-3))
@@ -377,6 +388,7 @@ def test_a_loss_that_is_constant():
     assert lower == 0 <= upper < 1e-9
 
 
+@pytest.mark.exhaustive
 def test_an_empty_law_below_leaves_the_bound_above():
     law = random_law(np.random.default_rng(6))
     empty = law._replace(masses=np.stack([law.masses[0], 0 * law.masses[0]]))
@@ -386,6 +398,7 @@ def test_an_empty_law_below_leaves_the_bound_above():
     assert upper == known < np.inf
 
 
+@pytest.mark.exhaustive
 def test_the_shift_of_losses_counts_for_every_run():
     law = random_law(np.random.default_rng(8))
     plain = epsilon(*alone(law, 100.0), 1e-4)
