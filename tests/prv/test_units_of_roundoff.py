@@ -37,6 +37,7 @@ ALLOWED = {
     ("prv/plan.py", "2e-14"): "ROUNDING, by which a choice is made",
     ("prv/plan.py", "1e-12"): "goals and meshes, of choices",
     ("prv/accountant.py", "1e-12"): "a delta",
+    ("prv/evolving.py", "ldexp"): "a power of two, exact in any type",
     ("calibrate/search.py", "1e-12"): "a sampling rate",
     ("filters.py", "2.0**-46"): "what is stored of log 1/delta is two float32 numbers, rounded up",
     ("convert/one_parameter.py", "4e-14"): "Python's own floats",
