@@ -288,6 +288,10 @@ def _on_host(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
 
+_PLAIN = frozenset({int, float, bool, str})
+"""Types of leaves that :func:`settle` leaves as they are. Speed only."""
+
+
 @overload
 def within_scope(function: Callable[Params, Result]) -> Callable[Params, Result]: ...
 
@@ -310,7 +314,8 @@ def within_scope(function: Any = None, *, by_programs: bool = False) -> Any:
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = settle((args, kwargs))
+        if not _PLAIN.issuperset(map(type, jax.tree.leaves((args, kwargs)))):
+            args, kwargs = settle((args, kwargs))
         with scope(by_programs=by_programs):
             return function(*args, **kwargs)
 
