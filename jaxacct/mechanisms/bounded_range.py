@@ -145,7 +145,7 @@ class RangeBlockPair(FinitePair):
 
 
 def _share_of_high(t: Array, e: Array) -> Array:
-    """Returns p(t) and 1 - p(t), right to 40 units of roundoff for t strictly within the range."""
+    """Returns p(t) and 1 - p(t), (2, ...), right to 40 units of roundoff for t strictly within the range."""
     below_one = -jnp.expm1(-e)
     return jnp.stack([-jnp.expm1(t - e) / below_one, jnp.exp(t - e) * -jnp.expm1(-t) / below_one])
 
@@ -201,7 +201,7 @@ def _profile(e: Array, runs: Array) -> tuple[Array, Array]:
     h, last = e / fine, fine.astype(int)
     t = jnp.minimum(h * jnp.arange(FINEST + 1.0), e)
     off, below_one = 1 + scale_error(STEP_ERROR), -jnp.expm1(-e)
-    high, low = -jnp.expm1(t - e) / below_one, jnp.exp(t - e) * -jnp.expm1(-t) / below_one
+    high, low = _share_of_high(t, e)
     # The bulge of (*) between two t's: (h_s)^2 / (4 s^3) at the smaller s, times e^-e / (1 - e^-e).
     bulge = jnp.exp(t[1:] - e) * jnp.expm1(h) ** 2 / 4 / below_one
     x = h * jnp.arange(1.0, FINEST + 2)

@@ -164,8 +164,7 @@ class FinitePair(DominatingPair):
         """Returns the atoms as they are, or, where they are many, cells of neighbours (:func:`atoms_of_many`)."""
         p, q, losses, _ = self._atoms()
         rounding = jnp.broadcast_to(as_real(self.rounding), p.shape)
-        share = self.infinite_mass_error() + 4 * roundoff()
-        infinite = self.infinite_mass() * (1 + share), self.infinite_mass() * (1 - share)
+        infinite = self._infinite()
         if p.shape[-1] <= MANY * cells:
             off = LOSS_UNITS * roundoff() * jnp.abs(losses)
             return atoms_of_masses(losses, p, off, rounding * p, infinite, self.is_valid())
@@ -264,8 +263,18 @@ def atoms_of_many(
     rows = rows.reshape(5, cells // 2, size)
     edges = rows[0][:, jnp.array([0, -1])].reshape(-1)
     masses = jnp.sum(rows[1:], -1)
-    off = (2 * size * roundoff()) * masses + 2 * size * TINY
-    parts = jnp.stack([masses[0], masses[1] + off[0] + off[1], masses[2], masses[3] + off[2] + off[3]])
+    off = (2 * size * roundoff()) * (masses[::2] + masses[1::2]) + 4 * size * TINY
+    return _atoms_of_separate_cells(edges, masses, off, infinite, valid)
+
+
+def _atoms_of_separate_cells(
+    edges: Array, sums: Array, off: Array, infinite: tuple[Array, Array], valid: Array
+) -> Atoms:
+    """Returns the laws of cells with an empty one between each two, from both edges of each (2 cells,).
+
+    ``sums`` (4, cells) are P's masses and their errors, and Q's; ``off`` (2, cells) the rounding of these.
+    """
+    parts = jnp.stack([sums[0], sums[1] + off[0], sums[2], sums[3] + off[1]])
     p, p_error, q, q_error = jnp.stack([parts, jnp.zeros_like(parts)], -1).reshape(4, -1)[:, :-1]
     doubt = LOSS_UNITS * roundoff() * jnp.abs(edges)
     return atoms_of_cells(edges, p, p_error, q, q_error, doubt, infinite, valid)
@@ -857,10 +866,7 @@ class DiscreteGaussianPair(DominatingPair):
         ends = jnp.append(jnp.maximum(begins[1:] - 1, begins[:-1]), n - 1.0)
         edges = self._losses(jnp.stack([begins, ends], -1).reshape(-1) - self.reach).at[-1].set(jnp.inf)
         off = rounds * (sums[::2] + sums[1::2])
-        parts = jnp.stack([sums[0], sums[1] + off[0], sums[2], sums[3] + off[1]])
-        p, p_error, q, q_error = jnp.stack([parts, jnp.zeros_like(parts)], -1).reshape(4, -1)[:, :-1]
-        doubt = LOSS_UNITS * roundoff() * jnp.abs(edges)
-        return atoms_of_cells(edges, p, p_error, q, q_error, doubt, infinite, self.is_valid())
+        return _atoms_of_separate_cells(edges, sums, off, infinite, self.is_valid())
 
     def is_valid(self) -> Array:
         # Scale s below which the square of a loss's denominator leaves float64; the pair is taken to have no noise.

@@ -95,10 +95,10 @@ from jaxacct.rounded_sum import binomial_tail
 #
 # The errors of these rules are measured, and not proved: the Rényi accountant rounds up by an allowance for them.
 #
-# The logarithm of r has three forms in this file, for three needs. :func:`log_ratio` keeps the relative accuracy of log
+# The logarithm of r has four forms in this file, for four needs. :func:`log_ratio` keeps the relative accuracy of log
 # r and of r - 1 for any q and z, as moments one by one ask. ``_log_ratio_and_excess`` is the cheaper one of the loop
 # over many orders, which never meets q near 1. ``_log_ratio`` of the law is right to 16 units of itself and two of
-# 1/(2 s^2), in float32 and pairs as well.
+# 1/(2 s^2), in float32 and pairs as well. ``_log_ratio_and_error`` of cells has a bound that is relative near 0.
 # ----------------------------------------------------------------------------------------------------
 
 FINEST_SAMPLED, COARSEST_SAMPLED = 0.3, 0.5

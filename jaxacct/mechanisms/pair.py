@@ -1003,17 +1003,13 @@ class DominatingPair(ABC):
         last = jnp.where(high < highest, jnp.inf, jnp.maximum(self.supremum()[1], losses[-1]))
         edges = jnp.concatenate([-endless, losses, last[None]])
         doubts = jnp.pad(jax.vmap(self.boundary_error)(jnp.abs(losses)), 1)
-        infinite, share = self.infinite_mass(), self.infinite_mass_error() + 4 * roundoff()
-        return atoms_of_cells(
-            edges,
-            masses.p,
-            masses.p_error,
-            masses.q,
-            masses.q_error,
-            doubts,
-            (infinite * (1 + share), infinite * (1 - share)),
-            self.is_valid(),
-        )
+        p, q, p_error, q_error = masses
+        return atoms_of_cells(edges, p, p_error, q, q_error, doubts, self._infinite(), self.is_valid())
+
+    def _infinite(self) -> tuple[Array, Array]:
+        """Returns bounds on :meth:`infinite_mass`, from above and from below, for laws that are arrays."""
+        mass, share = self.infinite_mass(), self.infinite_mass_error() + 4 * roundoff()
+        return mass * (1 + share), mass * (1 - share)
 
     def law(self) -> Law | None:
         """Returns the law that the exact accountant integrates, or None where there is none in the ambient precision.

@@ -229,18 +229,23 @@ def _operands() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.repeat(np.arange(len(rows), dtype=np.int32), [len(x) for x, _ in filled]), x, y
 
 
-def compute(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns the results of the device in use for the table's arguments, by a program compiled for this."""
-    given = _operands()
+@contextlib.contextmanager
+def without_debugging() -> Iterator[None]:
+    """While it lasts, the settings that users debug a program with are JAX's defaults."""
     with (
-        jax.enable_x64(True),
-        jax.transfer_guard("allow"),
         jax.numpy_dtype_promotion("standard"),
         jax.debug_nans(False),
         jax.debug_infs(False),
         jax.disable_jit(False),
-        jax.core.eval_context(),
+        jax.transfer_guard("allow"),
     ):
+        yield
+
+
+def compute(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns the results of the device in use for the table's arguments, by a program compiled for this."""
+    given = _operands()
+    with jax.enable_x64(True), without_debugging(), jax.core.eval_context():
         # A new function object: JAX must not reuse a program that was traced for another table.
         found = np.asarray(jax.jit(functools.partial(_together), compiler_options=by.options)(*given))
     rows = [found[given[0] == i].ravel() for i in range(len(ASSUMED) + len(OPERATIONS))]

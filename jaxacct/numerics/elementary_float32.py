@@ -743,14 +743,7 @@ def compute(by: By = By.XLA) -> tuple[dict[str, np.ndarray], dict[str, np.ndarra
     """Returns the results of the device in use for operations and for functions, by a program compiled for this."""
     x, y = np.array(OPERANDS, np.float32).T
     arguments = {name: np.array(assumption.arguments, np.float32) for name, assumption in _assumptions().items()}
-    with (
-        jax.transfer_guard("allow"),
-        jax.numpy_dtype_promotion("standard"),
-        jax.debug_nans(False),
-        jax.debug_infs(False),
-        jax.disable_jit(False),
-        jax.core.eval_context(),
-    ):
+    with elementary.without_debugging(), jax.core.eval_context():
         # A new function object: JAX must not reuse a program that was traced for another table.
         found = jax.jit(functools.partial(_by_all), compiler_options=by.options)(x, y, arguments)
         return jax.tree.map(np.asarray, found)

@@ -85,14 +85,7 @@ def scope(*, x64: bool = True, by_programs: bool = False) -> contextlib.Abstract
 
 @contextlib.contextmanager
 def _at_rest(*, x64: bool) -> Iterator[None]:
-    with (
-        jax.numpy_dtype_promotion("standard"),
-        jax.debug_nans(False),
-        jax.debug_infs(False),
-        jax.disable_jit(False),
-        jax.transfer_guard("allow"),
-        jax.enable_x64(x64),
-    ):
+    with elementary.without_debugging(), jax.enable_x64(x64):
         yield
 
 
@@ -314,7 +307,8 @@ def within_scope(function: Any = None, *, by_programs: bool = False) -> Any:
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
-        if not _PLAIN.issuperset(map(type, jax.tree.leaves((args, kwargs)))):
+        is_outside = jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64
+        if is_outside and not _PLAIN.issuperset(map(type, jax.tree.leaves((args, kwargs)))):
             args, kwargs = settle((args, kwargs))
         with scope(by_programs=by_programs):
             return function(*args, **kwargs)

@@ -259,15 +259,14 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
     # A delta below the normal numbers has too few digits.
     shown = log_finite > jnp.log(jnp.finfo(finite.dtype).tiny)
     good = on.known & (_share() * below < limit) & shown
-    if arithmetic().is_certified:
-        # Near 0 what the rule adds may be known far worse than the sum: then the bracket is as wide as that.
-        good = good & (above < ForDelta.tolerance)
     estimate, is_below = jnp.where(good, jnp.minimum(finite + most, 1.0), jnp.nan), jnp.asarray(False)
     if arithmetic().is_certified:
         sound = on.known & (below < 1) & jnp.isfinite(log_finite)
         upper = jnp.where(sound, jnp.minimum((finite * (1 + above) + most) * (1 + 16 * u), 1.0), 1.0)
         lower = jnp.where(sound, jnp.clip(finite * (1 - below) + least, 0.0, 1.0) * (1 - 16 * u), 0.0)
-        estimate = jnp.clip(estimate, lower, upper)
+        # Near 0 what the rule adds may be known far worse than the sum: then the bracket is as wide as that.
+        good = good & (above < ForDelta.tolerance)
+        estimate = jnp.where(good, jnp.clip(estimate, lower, upper), jnp.nan)
         # A direction whose delta is at most this is ruled out if the bracket already has more.
         at_most = jnp.exp(log_above(line, epsilon, read)) + most
         is_below = at_most * (1 + 16 * u) <= state.bounds.lower
