@@ -289,12 +289,7 @@ def laws_of(cells: int, parts: Parts, nats: Array) -> tuple[Atoms, Array]:
     laws = [of_each(lambda pair: pair.discretize(cells, nats))(pairs) for pairs, _ in parts]
     longest = max(law.losses.shape[-1] for law in laws)
 
-    def fill(law: Atoms) -> Atoms:
-        missing = longest - law.losses.shape[-1]
-        widths = ((0, 0), (0, 0), (0, missing))
-        return law._replace(losses=jnp.pad(law.losses, widths, "edge"), masses=jnp.pad(law.masses, widths))
-
-    rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *map(fill, laws))
+    rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(law.filled(longest) for law in laws))
     return rows, jnp.concatenate([counts for _, counts in parts])
 
 
@@ -334,6 +329,13 @@ class Facts(NamedTuple):
     def infinite(self) -> tuple[Array, Array]:
         """Bounds on the probability of an infinite loss, as numbers."""
         return (jnp.zeros(()), jnp.zeros(())) if self.masses is None else self.masses
+
+    def in_numbers(self) -> Facts:
+        """Returns the same facts with numbers for what the classes imply without any."""
+        endless = jnp.full_like(self.runs, jnp.inf)
+        suprema = (jnp.zeros_like(endless), endless) if self.suprema is None else self.suprema
+        infimum = -endless if self.infimum is None else self.infimum
+        return self._replace(masses=self.infinite, suprema=suprema, infimum=infimum)
 
 
 def known_of(pair: DominatingPair) -> Known:

@@ -38,7 +38,7 @@ remain:
 * Tilt. The program runs on W = V e^(-t L), with weights p e^(t y), which makes a delta of 1e-12 as precise as any. With
   (1 - e^(eps - L))+ <= e^(t (L - eps)) t^t/(1 + t)^(1 + t), the true W is nowhere above G_r = max(that constant at L =
   0, max over j of T_j G_(r - c_j)), T_j the tilted mass of the true loss: the Rényi bound of order 1 + t.
-* Errors. E of :class:`~jaxacct.prv.accountant.LossLattice`, of tilted mass s_j, changes an expectation of the true V,
+* Errors. What a :class:`~jaxacct.prv.evolving.Sum` lacks, of tilted mass s_j, changes an expectation of the true V,
   whose F is convex, by at most s_j G. A convolution by transforms of N points, each wrong by f =
   transform_error(N) in L2 (and entry by entry relative to M_j, the sum of the weights), errs in each entry by at most
   M_j |X|_2 (3 f + 16 u) to first order. Both are added at every level, and so go through all that follows.
@@ -58,10 +58,9 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Int
 
 from jaxacct import validation
-from jaxacct.composition import ForDelta, directed_parts, length_class
+from jaxacct.composition import ForDelta, directed_parts, facts_of, length_class
 from jaxacct.mechanisms import Gaussian, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
-from jaxacct.mechanisms.pair import CellMasses
 from jaxacct.numerics.precision import (
     FUNCTION,
     TINY,
@@ -73,8 +72,8 @@ from jaxacct.numerics.precision import (
     log_peak,
 )
 from jaxacct.numerics.programs import compiled
-from jaxacct.prv.accountant import LossLattice, lattices_apart, masses_above
-from jaxacct.prv.compose import balanced_edges, discretize_below, transform_error
+from jaxacct.prv.accountant import LEAST, laws_for, sums_apart
+from jaxacct.prv.evolving import Sum, infinite_mass, pool, transform_error
 
 
 class Losses(NamedTuple):
@@ -330,11 +329,11 @@ class Guarantee(NamedTuple):
     relation: Relation
 
 
-def masses_of(block: LossLattice) -> tuple[np.ndarray, np.ndarray]:
+def masses_of(block: Sum) -> tuple[np.ndarray, np.ndarray]:
     """Returns a block's losses and the masses above, (points,), for choices that no bound depends on."""
     found: Any = block
-    losses = found.start + found.mesh * np.arange(found.weights.shape[1])
-    weights = found.weights[0]
+    losses = found.first + found.mesh * np.arange(found.rows.shape[1])
+    weights = found.rows[0]
     with np.errstate(all="ignore"):
         masses = weights * np.exp(found.log_mass[0] - found.order * losses)
     # Below 1e-14 of the largest weight a transform's rounding is all there is.
@@ -343,7 +342,7 @@ def masses_of(block: LossLattice) -> tuple[np.ndarray, np.ndarray]:
 
 def blocks_of(
     items: Sequence[tuple[Mechanism, int]], shares: Sequence[float], relation: Relation, epsilon: float
-) -> list[list[LossLattice]]:
+) -> list[list[Sum]]:
     """Returns the losses of items (a mechanism and how often it is run) for each direction of ``relation``.
 
     The losses of a direction are tilted alike, as suits a run in which each item occurs as often as ``shares`` say. In
@@ -355,13 +354,12 @@ def blocks_of(
     for direction in range(max(map(len, every))):
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]
-        # Of 4,096 points each; sums of blocks have some times as many. Tightness and speed only.
-        rows.append([leave_scope(found) for found in lattices_apart(of_items, shares, epsilon, 2**12)])
+        rows.append([leave_scope(found) for found in sums_apart(of_items, shares, epsilon, LEAST)])
     return rows
 
 
 def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
-    """Returns about how many runs a budget pays for: by Chernoff bounds of the masses of a mesh.
+    """Returns about how many runs a budget pays for: by Chernoff bounds of the laws above.
 
     In the scope of programs. The cumulants are those of q phi, phi = e^((1 + t) y) - 1 - (1 + t)(e^y - 1) >= 0: the sum
     over the small losses of most mechanisms is of the order of their squares, and would drown in 1.
@@ -370,11 +368,11 @@ def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
     spread = math.log(SPREAD * guarantee.delta)
     # The direction in which the budget pays for fewest runs decides; so does the mass of infinite losses.
     for parts in directed_parts(mechanism, 1, guarantee.relation):
-        losses, masses, facts = leave_scope(masses_above(2**9, parts, ForDelta(np.float64(guarantee.epsilon))))
-        cumulants, infinite = np.zeros(ORDERS.size), 0.0 if facts.masses is None else float(facts.masses[0])
-        counts = np.concatenate([steps for _, steps in parts])
+        # The first mesh's laws, so that no others are compiled.
+        laws, counts = leave_scope(laws_for(LEAST, parts, ForDelta(np.float64(guarantee.epsilon))))
+        cumulants, infinite = np.zeros(ORDERS.size), float(leave_scope(facts_of(parts)).infinite[0])
         with np.errstate(all="ignore"):
-            for run, p, y in zip(counts, masses, losses, strict=True):
+            for run, p, y in zip(counts, laws.masses[:, 0], laws.losses[:, 0], strict=True):
                 phi = np.expm1((1 + ORDERS[:, None]) * y) - (1 + ORDERS[:, None]) * np.expm1(y)
                 cumulants += run * np.log1p(np.sum(np.where(p > 0, p * np.exp(-y) * phi, 0.0), axis=1))
         with np.errstate(all="ignore"):
@@ -384,7 +382,7 @@ def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
 
 
 def window_for(
-    rows: Sequence[Sequence[LossLattice]], plays: Sequence[float], epsilon: float, delta: float
+    rows: Sequence[Sequence[Sum]], plays: Sequence[float], epsilon: float, delta: float
 ) -> tuple[Window, int]:
     """Returns the window for items' losses, in each direction, and the number of points of its circle.
 
@@ -446,7 +444,7 @@ def _best_order(losses: np.ndarray, masses: np.ndarray, times: float, epsilon: f
     return float(orders[np.argmin(times * cumulants - orders * epsilon + peaks)])
 
 
-def losses_on(rows: Sequence[Sequence[LossLattice]], window: Window, points: int, side: int) -> Losses:
+def losses_on(rows: Sequence[Sequence[Sum]], window: Window, points: int, side: int) -> Losses:
     """Returns the blocks' losses on the lattice, above (``side`` 0) or below (1)."""
     least, most = -window.first, np.int32(points - 1 - window.last)
     found = [
@@ -462,7 +460,7 @@ def losses_on(rows: Sequence[Sequence[LossLattice]], window: Window, points: int
 def put_on_grid(
     points: int,
     is_upper: bool,
-    lattice: LossLattice,
+    block: Sum,
     mesh: Array,
     least: Array,
     most: Array,
@@ -471,18 +469,23 @@ def put_on_grid(
     """Returns one item's weights (points,) on the multiples of ``mesh``, total, slack and infinite mass: ``Losses``.
 
     Above, each atom is first raised by the error that its place may have, then split between its two neighbours so that
-    P- and Q-mass stay; mass above the last point is infinite, mass below the first is raised to it. Below, bins of
-    atoms are balanced on the points as those of a pair are (:func:`jaxacct.prv.compose.discretize_below`).
+    P- and Q-mass stay; mass above the last point is infinite, mass below the first is raised to it. Below, atoms are
+    lowered by that error, and pooled on the points (:func:`jaxacct.prv.evolving.pool`); pools beyond the last point are
+    lowered to it, and those below the first left out.
+
+    *Rounding.* A mass is a product of a row's entry and of two halves of an exponential, whose exponent errs by 8u of
+    its terms: FUNCTION and u of the exponent, twice, and some products: 32u and 8u of the terms. A pool's balance errs
+    by (n + 16) u (e^h - 1), which is part of how far its losses are lowered.
     """
     u, h, side = UNIT_ROUNDOFF, mesh, int(not is_upper)
-    own, log_mass, log_total = lattice.weights[side], lattice.log_mass[side], lattice.log_total[side]
-    infinite = lattice.infinite[side]
+    own, log_mass, log_bound = block.rows[side], block.log_mass[side], block.log_bound[side]
+    infinite = infinite_mass(block)[side]
     n = len(own)
-    at = lattice.start + lattice.mesh * jnp.arange(n)
+    at = block.first + block.mesh * jnp.arange(n)
     largest = jnp.maximum(jnp.abs(at[0]), jnp.abs(at[-1]))
-    off = lattice.shift[side] + 16 * u * (largest + h)
-    exponents = log_mass - lattice.order * at
-    rounding = 2 * lattice.rounding + u * (32 + 8 * jnp.abs(log_mass) + 8 * jnp.abs(lattice.order * at))
+    off = block.shift + 16 * u * (largest + h)
+    exponents = log_mass - block.order * at
+    rounding = u * (32 + 8 * jnp.abs(log_mass) + 8 * jnp.abs(block.order * at))
     # The tilt is taken off in two halves: the whole factor may overflow where its product with a weight does not.
     half = jnp.exp(jnp.minimum(exponents / 2, 350.0))
     masses = jnp.where(own > 0, own * half * half, 0.0)
@@ -506,29 +509,23 @@ def put_on_grid(
         return jnp.where(is_point, raised[:-1], 0.0), jnp.sum(jnp.where(is_point, 0.0, raised[:-1])) + raised[-1]
 
     def below() -> tuple[Array, Array]:
-        p = masses * (1 - rounding)
-        y = at - off
-        cell = jnp.clip(jnp.floor(y / h) - least, 0, points - 1).astype(jnp.int32)
-        edges = balanced_edges(jnp.zeros(points).at[cell].add(p)[:-1], grid, h)
-        edges = jnp.where(jnp.arange(points - 1) < most - least, edges, jnp.inf)
-        index = jnp.searchsorted(edges, y)
-        # The Q-mass of an atom as it stands: exp errs by its exponent, too.
-        q = p * jnp.exp(-y) * (1 + FUNCTION + 4 * u * jnp.abs(y))
-        of_p, of_q = jnp.zeros(points).at[index].add(p), jnp.zeros(points).at[index].add(q)
-        of_p = of_p.at[most - least].add(infinite)
-        errors = n * u * of_p, n * u * of_q
-        return jnp.where(
-            is_point, discretize_below(CellMasses(of_p, of_q, *errors), grid, jnp.zeros(())), 0.0
-        ), jnp.zeros(())
+        p = jnp.maximum(masses * (1 - rounding), 0.0)
+        y = at - off - 2 * (n + 16) * u * jnp.expm1(h)
+        index, pooled = pool(y / h, p, h)
+        index = jnp.minimum(index, most) - least
+        index = jnp.where(index >= 0, index, points).astype(jnp.int32)
+        lowered = jnp.zeros(points).at[index].add(pooled * (1 - 2 * (n + 8) * u), mode="drop")
+        # An infinite loss is lowered to the last point.
+        return jnp.where(is_point, lowered.at[most - least].add(infinite), 0.0), jnp.zeros(())
 
     kept, cut = above() if is_upper else below()
     sign = 1.0 if is_upper else -1.0
     tilt = jnp.exp(order * grid) * (1 + sign * (2 * FUNCTION + 4 * u * jnp.abs(order * grid)))
     weights = jnp.roll(jnp.where(kept > 0, kept * tilt, 0.0), least)
-    rounding = 1 + 2 * lattice.rounding + u * (64 + 8 * (jnp.abs(log_mass) + jnp.abs(log_total)))
-    slack = lattice.slack[side] * jnp.exp(log_mass) * rounding
-    # The lattice's losses may be off by its shift.
-    total = jnp.exp(log_total + order * off) * rounding
+    rounding = 1 + u * (64 + 8 * (jnp.abs(log_mass) + jnp.abs(log_bound)))
+    slack = block.error[side] * jnp.exp(log_bound) * rounding
+    # The sum's losses may be off by its shift.
+    total = (1 + block.error[side]) * jnp.exp(log_bound + order * off) * rounding
     # The mass that float64 may flush to zero, at each atom and point.
     flushed = 4 * (n + points) * TINY * jnp.exp(jnp.maximum(order * most * h, 0.0))
     counted = (infinite + cut) * (1 + 4 * u) if is_upper else jnp.zeros(())

@@ -41,7 +41,7 @@ from jaxacct.numerics.programs import Program
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect, bracket
 from jaxacct.outward import rounded_up
-from jaxacct.prv.accountant import LossLattice
+from jaxacct.prv.evolving import Sum
 
 MOST_LEVELS = 2**20
 """Largest budget (units) that is looked at."""
@@ -55,7 +55,7 @@ class Game:
     """Game of blocks: their losses, and the lattice that they are played on."""
 
     guarantee: Guarantee
-    rows: list[list[LossLattice]]
+    rows: list[list[Sum]]
     window: Window
     points: int
 

@@ -263,27 +263,27 @@ def _in_lanes(alone: Callable[..., Any], together: Callable[..., Any]) -> Callab
     return single
 
 
-def in_lanes(function: Callable[..., Tree]) -> Callable[..., Tree]:
+def in_lanes(function: Callable[..., Tree], most: int = LANES) -> Callable[..., Tree]:
     """Returns a function of arrays whose batches are :func:`in_blocks`, traced in the scope that it was made in."""
-    return _in_lanes(function, functools.partial(in_blocks, function))
+    return _in_lanes(function, functools.partial(in_blocks, function, most=most))
 
 
-def in_blocks(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any) -> Tree:
-    """Returns ``function(*args)`` for each of so many lanes: at most LANES of them side by side, so memory is bounded.
+def in_blocks(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any, most: int = LANES) -> Tree:
+    """Returns ``function(*args)`` for each of so many lanes: at most ``most`` side by side, so memory is bounded.
 
     ``is_batched`` says for each leaf of each argument whether its leading axis is that of the lanes.
     """
-    found: Tree = _merging(functools.partial(_block_by_block, function), size, is_batched)(*args)
+    found: Tree = _merging(functools.partial(_block_by_block, function, most), size, is_batched)(*args)
     return found
 
 
-def _block_by_block(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any) -> Tree:
+def _block_by_block(function: Callable[..., Tree], most: int, size: int, is_batched: Any, *args: Any) -> Tree:
     lanes = _Lanes(args, tuple(is_batched))
     side_by_side = jax.vmap(function, in_axes=lanes.axes)
-    if size <= LANES:
+    if size <= most:
         found: Tree = side_by_side(*args)
         return found
-    blocks = -(-size // LANES)
+    blocks = -(-size // most)
     block = -(-size // blocks)
     # The last lane is repeated where the last block is not full.
     every = jnp.minimum(jnp.arange(blocks * block), size - 1).reshape(blocks, block)

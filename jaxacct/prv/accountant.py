@@ -1,15 +1,15 @@
 """The accountant by privacy random variables: certified brackets on epsilon, on delta and on the privacy profile.
 
-The privacy losses of the dominating pairs are put on lattices, as a measure above and one below, and composed through
-their characteristic functions (:mod:`.plan`, :mod:`.compose`); the order that makes the result a bound is described in
-:mod:`jaxacct.prv`. This file refines the lattices until the gap between the bounds is as small as was asked, and takes
-the largest delta over the directions of the relation. In reading order:
+The laws of the dominating pairs' losses are composed on an evolving mesh (:mod:`.evolving`), from above and from below;
+the order that makes the result a bound is described in :mod:`jaxacct.prv`. This file refines the mesh until the gap
+between the bounds is as small as was asked, and takes the largest delta over the directions of the relation. In reading
+order:
 
 - :class:`Diagnostics`, the record of the choices made and of the size of each allowance;
-- :func:`answers`, the compiled program from dominating pairs and a question to a bracket;
+- :func:`laws_for`, the laws of pairs, and :func:`answers`, the compiled program from laws and a question to a bracket;
 - :func:`without_composing`, a bracket that needs no mesh;
 - :func:`at_points`, :func:`within` and :func:`answer_in_trace`, from the directions of a relation to one answer;
-- :class:`LossLattice`, a composition as two measures on an equidistant lattice, for adaptive uses;
+- :func:`sums_apart`, compositions as laws on meshes, for adaptive uses;
 - :func:`epsilon` and :func:`delta`, the two verbs, and :func:`curve`, delta over epsilon.
 """
 
@@ -34,7 +34,6 @@ from jaxacct.composition import (
     Facts,
     ForDelta,
     ForEpsilon,
-    Kind,
     Parts,
     Question,
     check,
@@ -42,8 +41,10 @@ from jaxacct.composition import (
     directed_parts,
     facts_of,
     is_out_of_range,
+    laws_of,
     runs_nothing,
 )
+from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import vmapped_loops
@@ -61,17 +62,8 @@ from jaxacct.numerics.precision import (
 from jaxacct.numerics.programs import OUTWARD, by_pairs, by_platform, compiled, needs_pairs, outward
 from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.numerics.vmapped_loops import stack
-from jaxacct.prv.compose import (
-    bounds_on_delta,
-    bracket_of,
-    compose,
-    infinite_share,
-    losses_of,
-    masses_of,
-    slack_effect,
-    transform_error,
-)
-from jaxacct.prv.plan import Asked
+from jaxacct.prv import evolving
+from jaxacct.prv.evolving import Method
 
 
 @register_dataclass
@@ -82,16 +74,16 @@ class Diagnostics:
     Attributes are scalars unless shapes are given.
 
     Attributes:
-        points: number of points of the lattice of each loss.
+        points: number of points of the mesh.
         order: the tilt; truncation and rounding count relative to the mass tilted by exp(order * loss).
-        mesh: least distance between points, in nats.
+        mesh: distance between points at the end, in nats.
         start: the least loss of the sum's window.
         length: points of the circle on which the sum lives: it covers the losses ``[start, start + length * mesh]``.
-        slack (2,): truncated and rounded mass above and below, relative to the tilted mass.
+        slack (2,): truncated, aliased and rounded mass above and below, relative to the tilted mass.
         slack_delta (2,): the most that this mass adds to delta in the upper bound, and takes off it in the lower one.
         shift (2,): the most that rounding of the losses' positions adds to epsilon, and takes off it.
         infinite_mass: probability of an infinite loss, rounded up; a part of delta at every epsilon.
-        lost: probability of losses beyond the lattices, which the upper bound counts as infinite.
+        lost: probability of finite losses that the upper bound counts as infinite.
         converged: the bracket's own flag: whether it is as tight as was asked.
 
     The rest of the gap between the bounds is the loss of discretizing, which falls with the square of the mesh.
@@ -111,56 +103,91 @@ class Diagnostics:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The compiled part: from dominating pairs and a question to a bracket.
-#
-# There is one program for each combination of kinds of pairs, number of points and kind of question.
+# The compiled part: from dominating pairs to laws, a program for each kind of pair, and from laws to a bracket, one
+# program for all of them.
 # ----------------------------------------------------------------------------------------------------
 
-Aim = tuple[Any, Any]
-"""The gap that a mesh is chosen for: a part relative to the answer and an absolute part, which add."""
+LEAST = 2**13
+"""Number of points with which answers are looked for first, and which a trace has. Tightness and speed only."""
 
-LEAST = 2**9
-"""Number of points of each loss with which answers are looked for first. Sound for any value: speed only."""
-
-
-def aimed_at(kind: Kind, points: int) -> Aim:
-    """Returns the gap that lattices of so many points are chosen for: it falls with the square of the mesh."""
-    # Share of the default tolerance that lattices of :data:`LEAST` points are chosen for, where their size is given.
-    # Sound for any value: tightness only.
-    aimed = 0.1
-    return np.float64(aimed * kind.tolerance * min((LEAST / points) ** 2, 1.0)), np.float64(0.0)
-
-
-def asked_of(facts: Facts, question: Question, goal: Aim) -> Asked:
-    """Returns the aim of a plan: question and gap, with questions at the ends of their range moved inside of it."""
-    # Largest size of an epsilon, in nats, that a mesh is chosen for. Sound for any value: tightness only.
-    farthest = 1e9
-    if isinstance(question, ForEpsilon):
-        value = jnp.clip(question.value - facts.infinite[1], TINY, 1.0)
-    else:
-        value = jnp.clip(question.value, -farthest, farthest)
-    return Asked(value, jnp.asarray(isinstance(question, ForEpsilon)), *goal)
+PER_ATOM = 8
+"""Points of the mesh for each atom of a law: what both cost of the gap is alike. Tightness and speed only."""
 
 
 @compiled(static=("points",))
-def answers(points: int, parts: Parts, questions: Question, goal: Aim) -> tuple[Bounds, Diagnostics]:
+def laws_for(points: int, parts: Parts, question: Question) -> tuple[Atoms, Array]:
+    """Returns the laws (m, 2, n) of one direction's pairs, resolved as far as a question needs, and their counts (m,).
+
+    Losses count that are about as likely as delta. Where delta is what is asked for, the laws are made twice: the first
+    ones resolve all that numbers hold, and tell how small it may be.
+    """
+    # Most nats that tails are resolved to: float64 ends at 708. Tightness only.
+    most = 690.0
+    cells, first = points // PER_ATOM, jnp.asarray(most)
+    if isinstance(question, ForEpsilon):
+        runs = sum((jnp.sum(counts) for _, counts in parts), jnp.zeros(()))
+        nats = 12.0 - jnp.log(jnp.maximum(question.delta, TINY)) + jnp.log(jnp.maximum(runs, 1.0))
+        return laws_of(cells, parts, jnp.minimum(nats, most))
+
+    def make(_: Any, found: tuple[Array, tuple[Atoms, Array]]) -> tuple[Array, tuple[Atoms, Array]]:
+        laws, counts = laws_of(cells, parts, found[0])
+        plan = evolving.plan_sum(laws, counts, points, epsilon=jnp.minimum(question.epsilon, FARTHEST))
+        return jnp.clip(-plan.log_rare, 12.0, most), (laws, counts)
+
+    shapes = jax.eval_shape(functools.partial(laws_of, cells), parts, first)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    # Twice: for all that numbers hold, and for what is left of it beside delta.
+    _, found = jax.lax.fori_loop(0, 2, make, (first, nothing))
+    return found
+
+
+FARTHEST = 1e9
+"""Largest epsilon, in nats, that a mesh is chosen for. Tightness only."""
+
+
+def sum_for(points: int, laws: Atoms, counts: Array, question: Question, method: Method) -> evolving.Sum:
+    """Returns the sum of all losses on a mesh that is chosen for a question."""
+    # Questions at the ends of their range are moved inside of it.
+    if isinstance(question, ForEpsilon):
+        log_delta = jnp.log(jnp.clip(question.delta, TINY, 1.0))
+        return evolving.compose(laws, counts, points, log_delta=log_delta, method=method)
+    return evolving.compose(laws, counts, points, epsilon=jnp.minimum(question.epsilon, FARTHEST), method=method)
+
+
+def bracket_of(found: evolving.Sum, question: Question, facts: Facts) -> Bounds:
+    """Returns the bracket that answers a question, read off a sum."""
+    if isinstance(question, ForEpsilon):
+        lower, upper = evolving.bound_epsilon(found, jnp.clip(question.delta, TINY, 1.0))
+    else:
+        lower, upper = evolving.bound_delta(found, jnp.minimum(question.epsilon, FARTHEST))
+    # Bounds that contradict each other say nothing: the trivial bracket is returned.
+    is_known = lower <= upper
+    lower, upper = jnp.where(is_known, lower, 0.0), jnp.where(is_known, upper, question.worst)
+    bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=jnp.asarray(False))
+    bounds = question.close(bounds, facts)
+    return replace(bounds, converged=bounds.converged | (bounds.gap <= question.tolerance))
+
+
+@compiled(static=("points", "method"))
+def answers(
+    points: int, laws: Atoms, counts: Array, questions: Question, facts: Facts, method: Method = Method.RECURSIVE
+) -> tuple[Bounds, Diagnostics]:
     """Returns the brackets that answer questions (n,) of one kind for one direction, and the record of the first."""
-    facts = facts_of(parts)
     first = questions.at(questions.value[0])
-    found = compose(parts, asked_of(facts, first, goal), points)
+    found = sum_for(points, laws, counts, first, method)
     bounds = of_each(lambda question: bracket_of(found, question, facts))(questions)
     at = bounds.estimate[0] if isinstance(first, ForEpsilon) else first.value
     return bounds, Diagnostics(
         points=points,
         order=found.order,
         mesh=found.mesh,
-        start=found.start,
-        length=found.length,
-        slack=found.slack,
-        slack_delta=slack_effect(found, at),
-        shift=found.shift,
+        start=found.first,
+        length=jnp.full_like(found.mesh, points),
+        slack=found.error,
+        slack_delta=jnp.minimum(evolving.error_of_delta(found, at), 1.0),
+        shift=jnp.stack([found.shift, found.shift]),
         infinite_mass=facts.infinite[1],
-        lost=found.lost,
+        lost=jnp.maximum(evolving.infinite_mass(found)[0] - facts.infinite[1], 0.0),
         converged=bounds.converged[0],
     )
 
@@ -254,11 +281,11 @@ def _bracket(
 
 
 # ----------------------------------------------------------------------------------------------------
-# The choice of lattices: from the directions of a relation to one answer, as tight as was asked.
+# The choice of a mesh: from the directions of a relation to one answer, as tight as was asked.
 #
 # A relation such as add-or-remove has several directions, each with dominating pairs of its own; its delta, and its
-# epsilon, are the largest of theirs. Concrete arguments are answered on finer and finer lattices; inside a trace the
-# size of the lattices is fixed beforehand.
+# epsilon, are the largest of theirs. Concrete arguments are answered on finer and finer meshes; inside a trace the
+# number of points is fixed beforehand.
 # ----------------------------------------------------------------------------------------------------
 
 MOST = 2**17
@@ -282,26 +309,27 @@ class _Found:
     value asked at, where the goal is errors.
     """
 
-    def __init__(self, directions: list[Parts], question: Question, goal: Goal, aim: Aim):
-        self.directions, self.question, self.goal, self.aim = directions, question, goal, aim
+    def __init__(self, directions: list[Parts], question: Question, goal: Goal, method: Method):
+        self.directions, self.question, self.goal, self.method = directions, question, goal, method
         self.answers: dict[int, Answer] = {}
         self.beside: dict[int, list[Bounds]] = {}
 
     def improve(self, points: int) -> None:
-        """Narrows, by lattices of so many points, the brackets of those directions that may be the largest."""
+        """Narrows, by a mesh of so many points, the brackets of those directions that may be the largest."""
         # One direction at a time, so that the one solved last is skipped where the others' lower ends rule it out.
         for i in range(len(self.directions)):
             threshold = max((bounds.lower for bounds, _ in self.answers.values()), default=0.0)
             old = self.answers.get(i)
             if old is None or old[0].upper > threshold:
                 (new, *self.beside[i]), record = self.solve(i, points)
-                # Both brackets hold, so their intersection does; the finer lattice gives the estimate.
+                # Both brackets hold, so their intersection does; the finer mesh gives the estimate.
                 self.answers[i] = new if old is None else replace(old[0], converged=False).intersection(new), record
 
     def solve(self, which: int, points: int) -> tuple[list[Bounds], Diagnostics]:
         """Returns the brackets that answer all questions of a direction, and the record of the first."""
-        values = self.question.at(np.asarray(self.values(), np.float64))
-        bounds, record = leave_scope(answers(points, self.directions[which], values, self.aim))
+        parts, values = self.directions[which], self.question.at(np.asarray(self.values(), np.float64))
+        laws, counts = laws_for(points, parts, self.question)
+        bounds, record = leave_scope(answers(points, laws, counts, values, facts_of(parts), method=self.method))
         ends: Any = bounds.lower, bounds.estimate, bounds.upper, bounds.converged
         return [Bounds(*row) for row in zip(*ends, strict=True)], record
 
@@ -355,35 +383,58 @@ class _Found:
         return bounds, replace(record, converged=converged)
 
 
-def at_points(directions: list[Parts], question: Question, points: int) -> Answer:
-    """Returns the answer of concrete arguments by lattices of ``points`` points."""
-    found = _Found(directions, question, question.tolerance, aimed_at(type(question), points))
+def at_points(directions: list[Parts], question: Question, points: int, method: Method) -> Answer:
+    """Returns the answer of concrete arguments by a mesh of ``points`` points."""
+    found = _Found(directions, question, question.tolerance, method)
     found.improve(points)
     return found.largest()
 
 
-def answer_in_trace(directions: list[Parts], question: Question, points: int) -> Answer:
+def answer_in_trace(directions: list[Parts], question: Question, points: int, method: Method) -> Answer:
     """Returns the answer inside a trace.
 
-    Directions of one structure share their code, and the lanes of a batch under ``vmap`` share one block of work.
+    All directions are one mapped composer, and pairs of one structure one law. On devices other than CPUs the lanes of
+    a batch are worked on side by side, as many at a time as leave memory free.
     """
-    return vmapped_loops.in_lanes(functools.partial(_answer_traced, points=points))(directions, question)
+    # Numbers that lanes hold at a time, some 32 for each point: a gigabyte. Speed and memory only.
+    lanes = max(2**22 // points, 1)
+    one = functools.partial(_answer_traced, points=points, method=method)
+    return vmapped_loops.in_lanes(one, most=lanes)(directions, question)
 
 
-def _answer_traced(directions: list[Parts], question: Question, points: int) -> Answer:
-    goal = aimed_at(type(question), points)
+def _answer_traced(directions: list[Parts], question: Question, points: int, method: Method) -> Answer:
     questions = question.at(question.value[None])
 
-    def answer(parts: Parts) -> Answer:
-        bounds, record = answers(points, parts, questions, goal)
+    def describe(parts: Parts) -> tuple[Atoms, Array, Facts]:
+        return *laws_for(points, parts, question), facts_of(parts)
+
+    def answer(row: tuple[Atoms, Array, Facts]) -> Answer:
+        bounds, record = answers(points, *row[:2], questions, row[2], method=method)
         return jax.tree.map(operator.itemgetter(0), bounds), record
 
-    if len({jax.tree.structure(parts) for parts in directions}) > 1 or len(directions) == 1:
-        every = [answer(parts) for parts in directions]
+    if len(directions) == 1:
+        return answer(describe(directions[0]))
+    if len({jax.tree.structure(parts) for parts in directions}) > 1:
+        rows = _stacked([describe(parts) for parts in directions])
     else:
-        batch = jax.lax.map(answer, stack(*directions))
-        every = [jax.tree.map(operator.itemgetter(i), batch) for i in range(len(directions))]
+        rows = jax.lax.map(describe, stack(*directions))
+    batch = jax.lax.map(answer, rows)
+    every = [jax.tree.map(operator.itemgetter(i), batch) for i in range(len(directions))]
     return functools.reduce(functools.partial(_larger, question.tolerance), every)
+
+
+def _stacked(rows: Sequence[tuple[Atoms, Array, Facts]]) -> Any:
+    """Returns the laws, counts and facts of several directions as one, filled up with atoms, and rows, of no mass."""
+    longest = max(laws.losses.shape[-1] for laws, _, _ in rows)
+    most = max(len(counts) for _, counts, _ in rows)
+    filled = []
+    # Facts that some directions know without numbers become numbers: no infinite losses, and no bounds.
+    for laws, counts, facts in rows:
+        missing = most - len(counts)
+        wider = [jnp.pad(leaf, [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]) for leaf in laws.filled(longest)]
+        laws = Atoms(*wider)
+        filled.append((laws, jnp.pad(counts, (0, missing)), facts.in_numbers()))
+    return stack(*filled)
 
 
 def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
@@ -400,31 +451,31 @@ def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
     return bounds, jax.tree.map(lambda x, y: jnp.where(decides, y, x), record, other)
 
 
-def within(directions: list[Parts], question: Question, goal: Goal) -> Answer:
-    """Returns the answer of concrete arguments by the smallest lattices found to reach a goal.
+def within(directions: list[Parts], question: Question, goal: Goal, method: Method) -> Answer:
+    """Returns the answer of concrete arguments by the smallest mesh found to reach a goal.
 
-    The first lattices tell how far the gap has to fall; it falls with the square of the mesh as long as rounding and
-    truncation do not count. A direction whose upper end lies below another's lower end needs no refinement.
+    The first mesh tells how far the gap has to fall; it falls with the square of the number of points as long as
+    rounding and truncation do not count. A direction whose upper end lies below another's lower end needs no
+    refinement.
     """
-    # Factor by which the gap foreseen for a lattice must lie below the tolerance for it to be chosen. Speed only.
+    # Factor by which the gap foreseen for a mesh must lie below the tolerance for it to be chosen. Speed only.
     safety = 1.5
     # Largest factor by which the number of points grows before another look at the gap. Speed only.
     growth = 16
-    aim = (0.0, goal[not isinstance(question, ForEpsilon)]) if isinstance(goal, tuple) else (goal, 0.0)
-    found, points = _Found(directions, question, goal, (np.float64(aim[0]), np.float64(aim[1]))), LEAST
+    found, points = _Found(directions, question, goal, method), LEAST
     previous, stalls, is_narrowed = float("inf"), 0, False
-    # Each round intersects the brackets with those of finer lattices, so they only narrow. The number of points at
+    # Each round intersects the brackets with those of finer meshes, so they only narrow. The number of points at
     # least doubles from one round to the next, so the loop ends at MOST if not before.
     while True:
         found.improve(points)
         bounds, record = found.largest()
         if float(bounds.gap) >= 0.5 and not is_narrowed:
-            # The bracket that needs no lattice may be all that is asked, or rule out a direction.
+            # The bracket that needs no mesh may be all that is asked, or rule out a direction.
             found.narrow()
             bounds, record = found.largest()
             is_narrowed = True
         gap, excess = float(bounds.gap), found.excess()
-        # Where only rounding or truncation is left of the gap a finer lattice does not help: two stalls tell.
+        # Where only rounding or truncation is left of the gap a finer mesh does not help: two stalls tell.
         stalls += 0.8 * previous < gap
         if bounds.converged or stalls == 2 or points == MOST:
             break
@@ -456,117 +507,49 @@ def _warn(question: Question, gap: float, goal: Goal) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Loss lattices: compositions as measures on an equidistant lattice, all at one tilt, for adaptive uses.
-#
-# The spectrum of a sum (:mod:`.compose`) is taken whole and inverted. An error of its values of L2 norm e is an error
-# of the weights of L2 norm e over the root of the number n of points, so in L1 at most e (Cauchy and Schwarz). The
-# inverse transform adds its own error.
+# Compositions as laws on meshes, all at one tilt, for adaptive uses.
 # ----------------------------------------------------------------------------------------------------
 
-NARROW = 1e-9
-"""Relative error that windows are chosen for. Sound for any value: tightness only.
 
-It is small because mass outside of a window wraps around the circle, and is seen elsewhere in the weights.
-"""
-
-
-@register_dataclass
-@dataclass(frozen=True)
-class LossLattice:
-    """A measure above a loss and one below it: masses ``weights exp(log_mass - order y)`` at ``y = start + i mesh``.
-
-    Let T be the true measure and <= the order of :mod:`jaxacct.prv`. Above, T <= masses + E, and below,
-    masses <= T + E, each for some positive measure E of tilted mass at most ``slack exp(log_mass)``.
-
-    Attributes:
-        weights (2, n): tilted masses above and below, nonnegative, that sum to about 1.
-        log_mass (2,), slack (2,): see above.
-        log_total (2,): upper bound on the log of T's tilted mass.
-        shift (2,): bound on how far the losses y are from those they stand for.
-        infinite (2,): probability of an infinite loss, from above and from below.
-        rounding: bound on the errors of ``log_mass`` and ``log_total``.
-        start, mesh, order: scalars, the least loss, the distance between losses and the tilt, common to both measures.
-    """
-
-    weights: Float[Array, "2 n"]
-    log_mass: Float[Array, " 2"]
-    slack: Float[Array, " 2"]
-    log_total: Float[Array, " 2"]
-    shift: Float[Array, " 2"]
-    infinite: Float[Array, " 2"]
-    rounding: Float[Array, ""]
-    start: Float[Array, ""]
-    mesh: Float[Array, ""]
-    order: Float[Array, ""]
-
-
-@compiled(static=("points",))
-def lattice(points: int, parts: Parts, question: Question, order: Array) -> LossLattice:
-    """Returns a composition on a lattice chosen for ``question``, tilted by ``order``, of ``points`` points a loss."""
-    facts = facts_of(parts)
-    goal = np.float64(NARROW), np.float64(0.0)
-    asked = asked_of(facts, question, goal)._replace(order=order, is_whole=True)
-    found = compose(parts, asked, points)
-    real, imaginary = found.spectrum
-    size = 2 * (real.shape[1] - 1)
-    weights = jnp.fft.irfft(real - 1j * imaginary, size)
-    off = jnp.sqrt(2 * jnp.sum(found.off**2, axis=1))
-    # The inverse's own error is relative to the norm of the exact result, at most that of the computed one / (1 - err).
-    levels = transform_error(size)
-    inverse = math.sqrt(size) * levels / (1 - levels) * jnp.sqrt(jnp.sum(weights**2, axis=1))
-    allowed = off + inverse
-    return LossLattice(
-        # Weights at or below the error that each may have become 0, and the slack counts the allowance twice: far out
-        # in the lower tail such weights would be all the mass there is. The true weights are not negative.
-        weights=jnp.where(weights > (allowed / size)[:, None], weights, 0.0),
-        log_mass=found.log_mass,
-        slack=found.slack + 2 * allowed * (1 + 4 * size * roundoff()),
-        log_total=found.log_total,
-        shift=found.shift,
-        infinite=infinite_share(facts, found.lost),
-        rounding=found.rounding,
-        start=found.start,
-        mesh=found.mesh,
-        order=found.order,
-    )
-
-
-@compiled(static=("points",))
-def tilt(points: int, parts: Parts, question: Question) -> Array:
-    """Returns the order that suits a composition."""
-    facts = facts_of(parts)
-    return masses_of(parts, asked_of(facts, question, aimed_at(type(question), points)), points)[0].order
-
-
-@compiled(static=("points",))
-def masses_above(points: int, parts: Parts, question: Question) -> tuple[Array, Array, Facts]:
-    """Returns the losses (m, points) of the lattices, the masses above on them, and the facts of the composition."""
-    facts = facts_of(parts)
-    chosen, _, masses = masses_of(parts, asked_of(facts, question, aimed_at(type(question), points)), points)
-    return losses_of(chosen), masses.upper, facts
-
-
-def lattices_apart(
+def sums_apart(
     compositions: Sequence[Parts], shares: Sequence[float], epsilon: float, points: int
-) -> list[LossLattice]:
-    """Returns the lattices of several compositions, each by itself, at one common tilt. Concrete arguments only.
+) -> list[evolving.Sum]:
+    """Returns the sums of several compositions, each by itself, at one common tilt. Concrete arguments only.
 
-    The tilt is chosen for delta at ``epsilon`` of a sum in which each occurs as often as ``shares`` say.
+    The tilt is chosen for delta at ``epsilon`` of a sum in which each occurs as often as ``shares`` say, and so are
+    the tails that may be lost.
     """
-    question = ForDelta(np.float64(epsilon))
     together = tuple(
         (pairs, share * steps) for parts, share in zip(compositions, shares, strict=True) for pairs, steps in parts
     )
-    order = tilt(points, together, question)
-    return [lattice(points, parts, question, order) for parts in compositions]
+    question = ForDelta(np.float64(epsilon))
+    laws, counts = laws_for(points, together, question)
+    plan = _plan_together(points, laws, counts, question, np.float64(max(*shares, 1.0)))
+    found, start = [], 0
+    # The rows of all compositions lie one after the other.
+    for parts in compositions:
+        counts = np.concatenate([steps for _, steps in parts])
+        rows = slice(start, start + len(counts))
+        found.append(_sum_as_planned(points, Atoms(*(leaf[rows] for leaf in laws)), counts, plan))
+        start = rows.stop
+    return found
+
+
+@compiled(static=("points",))
+def _plan_together(points: int, laws: Atoms, counts: Array, question: Question, times: Array) -> evolving.Plan:
+    plan = evolving.plan_sum(laws, counts, points, epsilon=question.value)
+    # What a composition loses counts as often as it is run.
+    return plan._replace(nats=plan.nats + jnp.log(times) + math.log(64.0))
+
+
+@compiled(static=("points",))
+def _sum_as_planned(points: int, laws: Atoms, counts: Array, plan: evolving.Plan) -> evolving.Sum:
+    return evolving.compose(laws, counts, points, plan=plan)
 
 
 # ----------------------------------------------------------------------------------------------------
 # The two verbs of the certified accountant, with the checks of their arguments.
 # ----------------------------------------------------------------------------------------------------
-
-DEFAULT_POINTS = 2**12
-"""Number of points of each loss inside a trace, where no gap can be looked at. Tightness and speed only."""
 
 
 def epsilon(
@@ -577,7 +560,7 @@ def epsilon(
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
-    method: str | None = None,
+    method: Method | str = Method.RECURSIVE,
     return_diagnostics: bool = False,
     arithmetic: Chosen = "auto",
     error: tuple[float, float] | None = None,
@@ -592,9 +575,11 @@ def epsilon(
         tolerance: wanted relative gap ``(upper - lower) / upper``; concrete arguments only. The mesh is refined until
             the gap is that small or nothing more is gained; then ``converged`` is false and a
             :class:`~jaxacct.prv.ToleranceWarning` says so. Default 1e-3; 1e-6 is within reach of most settings.
-        points: points of each loss's lattice, a power of two or three times one, in place of ``tolerance``. 4096 inside
-            a trace.
-        method: has no effect, and goes with the next minor version: there is one composition.
+        points: points of the mesh, at least 256 and a power of two or three times one, in place of ``tolerance``. 8192
+            inside a trace.
+        method: the choice of meshes: "recursive", which adds what fits at every stage, is best; "two_stage", in two
+            steps of about the root of the number of runs, and "fixed", on one mesh, are for comparison
+            (:class:`jaxacct.prv.Method`).
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
         arithmetic: as in :func:`jaxacct.epsilon`.
         error: wanted errors ``(a, b)`` of epsilon and of delta, in place of ``tolerance``: with ``converged`` true,
@@ -619,9 +604,9 @@ def epsilon(
     >>> bool(bounds.lower <= 4.377178 <= bounds.upper), bool(bounds.gap < 1e-3)
     (True, True)
     """
-    check_method(method)
+    question = ForEpsilon(delta)
     return answer(
-        mechanism, steps, ForEpsilon(delta), relation, tolerance, points, return_diagnostics, arithmetic, error
+        mechanism, steps, question, relation, tolerance, points, return_diagnostics, arithmetic, error, method
     )
 
 
@@ -633,7 +618,7 @@ def delta(
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
-    method: str | None = None,
+    method: Method | str = Method.RECURSIVE,
     return_diagnostics: bool = False,
     arithmetic: Chosen = "auto",
     error: tuple[float, float] | None = None,
@@ -650,22 +635,17 @@ def delta(
     >>> bool(bounds.lower <= 0.12693674 <= bounds.upper), bool(bounds.gap < 1e-2)
     (True, True)
     """
-    check_method(method)
+    question = ForDelta(epsilon)
     return answer(
-        mechanism, steps, ForDelta(epsilon), relation, tolerance, points, return_diagnostics, arithmetic, error
+        mechanism, steps, question, relation, tolerance, points, return_diagnostics, arithmetic, error, method
     )
 
 
-METHODS = ("recursive", "two_stage", "fixed")
-"""The accepted values of ``method``, none of which has an effect."""
-
-
-def check_method(method: str | None) -> None:
-    """Warns where one of :data:`METHODS` is given, as there is a single composition; raises for any other."""
-    if method is not None:
-        validation.check_one_of(method, "method", METHODS)
-        text = f"method = {method!r} has no effect: there is one composition. Leave it out."
-        warnings.warn(text, DeprecationWarning, stacklevel=3)
+def check_method(method: Method | str) -> Method:
+    """Returns the choice of meshes that a name stands for; raises for any other."""
+    if not isinstance(method, Method):
+        validation.check_one_of(method, "method", tuple(each.value for each in Method))
+    return Method(method)
 
 
 def check_points(points: int) -> int:
@@ -722,20 +702,22 @@ def check_options(tolerance: float | None, points: int | None, *, concrete: bool
     return tolerance, points
 
 
-def _in_trace(mechanism: Any, steps: Any, question: Question, relation: Relation, points: int) -> Answer:
-    """Returns the answer inside a trace, whose derivatives are differences on lattices of as many points."""
+def _in_trace(
+    mechanism: Any, steps: Any, question: Question, relation: Relation, points: int, method: Method
+) -> Answer:
+    """Returns the answer inside a trace, whose derivatives are differences on meshes of as many points."""
     leaves, structure = jax.tree.flatten((mechanism, steps, question))
     # The numbers of runs stand behind the mechanism's leaves, before the question's one.
     first = len(jax.tree.leaves(mechanism))
     counts = tuple(first <= i < len(leaves) - 1 for i in range(len(leaves)))
-    static = structure, relation, points
+    static = structure, relation, points, method
 
     def value_of(leaves: list[Any]) -> Answer:
         if not is_concrete(leaves):
             return _answer_leaves(static, leaves)
         mechanism, steps, question = jax.tree.unflatten(structure, leaves)
         check_asked(mechanism, steps, question)
-        return leave_scope(at_points(directed_parts(mechanism, steps, relation), question, points))
+        return leave_scope(at_points(directed_parts(mechanism, steps, relation), question, points, method))
 
     def slopes_of(leaves: list[Any], moving: tuple[int, ...]) -> Any:
         if is_concrete(leaves):
@@ -745,8 +727,8 @@ def _in_trace(mechanism: Any, steps: Any, question: Question, relation: Relation
     return by_slopes(value_of, slopes_of, "jaxacct.prv")(leaves)
 
 
-Static = tuple[Any, Relation, int]
-"""The static part of a program of traced numbers: the structure of the arguments, the relation, the lattice's size."""
+Static = tuple[Any, Relation, int, Method]
+"""The static part of a program of traced numbers: the structure of the arguments, the relation, the mesh."""
 
 
 def _says(worst: float) -> Known:
@@ -755,15 +737,16 @@ def _says(worst: float) -> Known:
 
 
 def _of_leaves(static: Static, leaves: list[Any]) -> Answer:
-    structure, relation, points = static
+    structure, relation, points, method = static
     mechanism, steps, question = jax.tree.unflatten(structure, leaves)
     question = question.at(as_float64(question.value))
-    return answer_in_trace(directed_parts(mechanism, steps, relation), question, points)
+    return answer_in_trace(directed_parts(mechanism, steps, relation), question, points, method)
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
 def _answer_leaves(static: Static, leaves: list[Any]) -> Answer:
-    return by_platform(functools.partial(_of_leaves, static), leaves)
+    # On a CPU the lanes of a batch are worked off one after the other: each ends with its own loops.
+    return vmapped_loops.one_by_one(_of_leaves, static)(leaves)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
@@ -790,15 +773,19 @@ def answer(
     return_diagnostics: bool = False,
     arithmetic: Chosen = "auto",
     error: tuple[float, float] | None = None,
+    method: Method | str = Method.RECURSIVE,
 ) -> Any:
     """Returns the result of :func:`epsilon` or :func:`delta`, by the question."""
     check_asked(mechanism, steps, question)
+    method = check_method(method)
     validation.check_one_of(arithmetic, "arithmetic", CERTIFIED)
     if needs_pairs(arithmetic, mechanism, steps, question):
         _, points = check_options(tolerance, points, concrete=False)
         if error is not None:
             check_error(error, question, concrete=False)
-        run = functools.partial(answer, relation=relation, points=points, return_diagnostics=return_diagnostics)
+        run = functools.partial(
+            answer, relation=relation, points=points, return_diagnostics=return_diagnostics, method=method
+        )
         return leave_scope(by_pairs(run, mechanism, steps, question))
     concrete = is_concrete(mechanism, steps, question)
     tolerance, points = check_options(tolerance, points, concrete=concrete)
@@ -807,7 +794,7 @@ def answer(
             raise ValueError("error is given beside tolerance or points: give one of the three.")
         check_error(error, question, concrete=concrete)
     if not concrete:
-        found = _in_trace(mechanism, steps, question, relation, points or DEFAULT_POINTS)
+        found = _in_trace(mechanism, steps, question, relation, points or LEAST, method)
     else:
         directions = directed_parts(mechanism, steps, relation)
         if runs_nothing(directions) and not return_diagnostics:
@@ -816,7 +803,10 @@ def answer(
         goal = error or tolerance or question.tolerance
         if not return_diagnostics and is_out_of_range(directions):
             return nothing_known(question, goal if points is None else None)
-        found = within(directions, question, goal) if points is None else at_points(directions, question, points)
+        if points is None:
+            found = within(directions, question, goal, method)
+        else:
+            found = at_points(directions, question, points, method)
     return leave_scope(found) if return_diagnostics else found[0]
 
 
@@ -850,8 +840,8 @@ def curve(
     epsilon: ArrayLike | None = None,
     *,
     relation: Relation = "add_or_remove",
-    points: int = DEFAULT_POINTS,
-    method: str | None = None,
+    points: int = LEAST,
+    method: Method | str = Method.RECURSIVE,
 ) -> Curve:
     """Returns certified bounds on delta at many epsilons of a composition.
 
@@ -875,10 +865,9 @@ def curve(
     ['0.3829', '0.1269', '0.0000']
     """
     check(mechanism, steps)
-    check_method(method)
-    points = check_points(points)
+    method, points = check_method(method), check_points(points)
     if epsilon is None:
-        last = answer(mechanism, steps, ForEpsilon(1e-12), relation, points=LEAST).upper
+        last = answer(mechanism, steps, ForEpsilon(1e-12), relation, points=points).upper
         if isinstance(last, jax.core.Tracer) or not np.isfinite(last):
             raise ValueError("epsilon = None: no range is known for these arguments; give the epsilons that you want.")
         epsilon = np.linspace(0.0, float(last), 100)
@@ -890,7 +879,7 @@ def curve(
         # Pairs that are not valid stay unknown on every mesh: the bracket is [0, 1].
         nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
         return Curve(epsilon=at, delta=nothing)
-    found = [_profile(points, parts, at) for parts in directions]
+    found = [_profile(points, parts, at, method) for parts in directions]
     return leave_scope(Curve(epsilon=at, delta=_largest(found, at)))
 
 
@@ -898,24 +887,24 @@ Profile = tuple[Array, Array, Facts]
 """Lower and upper bounds on delta, (n,) each, of one direction, and the facts known of it without a mesh."""
 
 
-@compiled(static=("points",))
-def _profile(points: int, parts: Parts, epsilons: Array) -> Profile:
-    """Returns bounds on delta at ``epsilons``: the best of compositions tilted for several of them."""
-    # Number of compositions that make a curve, each tilted for another part of it. Tightness and speed only. Each of
-    # them bounds the whole curve, so the best of them does.
+@compiled(static=("points", "method"))
+def _profile(points: int, parts: Parts, epsilons: Array, method: Method) -> Profile:
+    """Returns bounds on delta at ``epsilons``: the best of sums tilted for several of them."""
+    # Number of sums that make a curve, each tilted for another part of it. Tightness and speed only. Each of them
+    # bounds the whole curve, so the best of them does.
     references = 4
     places = np.linspace(0, len(epsilons) - 1, 2 * references + 1)[1::2].round().astype(int)
-    facts, goal = facts_of(parts), aimed_at(ForDelta, points)
+    facts = facts_of(parts)
 
-    def bound(reference: Array) -> Array:
-        found = compose(parts, asked_of(facts, ForDelta(reference), goal), points)
-        infinite = infinite_share(facts, found.lost)
-        # One epsilon after the other, to save memory: each is a sum over all frequencies.
-        return jax.lax.map(lambda e: bounds_on_delta(found, infinite, e), epsilons)
+    def bound(reference: Array) -> tuple[Array, Array]:
+        question = ForDelta(reference)
+        found = sum_for(points, *laws_for(points, parts, question), question, method)
+        # One epsilon after the other, to save memory: each is a sum over all points.
+        return jax.lax.map(functools.partial(evolving.bound_delta, found), epsilons)
 
-    # One composition after the other, each tilted for an epsilon in the middle of its part of the curve.
-    every = jax.lax.map(bound, jnp.sort(epsilons)[places])
-    return jnp.max(every[..., 1], axis=0), jnp.min(every[..., 0], axis=0), facts
+    # One sum after the other, each tilted for an epsilon in the middle of its part of the curve.
+    lower, upper = jax.lax.map(bound, jnp.sort(epsilons)[places])
+    return jnp.max(lower, axis=0), jnp.min(upper, axis=0), facts
 
 
 @compiled

@@ -290,7 +290,7 @@ def put_on_mesh(
     inside = (y_low >= low - h) & (y_low <= high)
     at = (y_low - offset) / h
     on_point = jnp.abs(at - jnp.round(at)) * h <= 8 * u * (jnp.abs(y_low) + jnp.abs(offset))
-    pooled = _pool(jnp.where(on_point, jnp.round(at), at), jnp.where(inside, p_low, 0.0), h)
+    pooled = pool(jnp.where(on_point, jnp.round(at), at), jnp.where(inside, p_low, 0.0), h)
     index, mass = (jnp.stack([row, jnp.pad(less, (0, n - 1))]) for row, less in zip((index, mass), pooled, strict=True))
 
     begin = jnp.floor(((low + high) / 2 - offset) / h) - points // 2
@@ -361,7 +361,7 @@ def _first_mesh(
     return jax.lax.fori_loop(0, 3, improve, (begin, jnp.ones_like(begin)))
 
 
-def _pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
+def pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
     """Returns points and masses (n + 1,) of pools of sorted atoms, at most the atoms' law (:func:`put_on_mesh`)."""
     sides = jnp.stack([at, -at])
     ends = jnp.max(jnp.where(mass[None] > 0, sides, -jnp.inf), -1, keepdims=True)
@@ -726,6 +726,7 @@ def compose(
     log_delta: ArrayLike | None = None,
     epsilon: ArrayLike = 0.0,
     method: Method = Method.RECURSIVE,
+    plan: Plan | None = None,
 ) -> Sum:
     """Returns the sum of ``counts`` runs of each of the laws (m, 2, n), to be read near a delta or near an epsilon.
 
@@ -738,8 +739,10 @@ def compose(
         log_delta: log of the delta at which the sum is to be read; if None, it is ``epsilon`` that counts.
         epsilon: the epsilon at which the sum is to be read.
         method: the choice of meshes.
+        plan: a plan that is made already, in place of one for ``log_delta`` or ``epsilon``.
     """
-    plan = plan_sum(laws, counts, points, log_delta=log_delta, epsilon=epsilon)
+    if plan is None:
+        plan = plan_sum(laws, counts, points, log_delta=log_delta, epsilon=epsilon)
     if len(counts) == 1:
         return evolve(jax.tree.map(lambda leaf: leaf[0], laws), counts[0], plan, points, method=method, is_shared=False)
     zeros = jnp.zeros((2, points), counts.dtype)
@@ -766,7 +769,12 @@ def _log_errors(found: Sum, epsilon: Float[Array, "... n"]) -> Float[Array, "2 n
     return logs[:, None] - jnp.broadcast_to(found.order * epsilon, (2, epsilon.shape[-1]))
 
 
-def _infinite(found: Sum) -> Float[Array, " 2"]:
+def error_of_delta(found: Sum, epsilon: Array) -> Float[Array, " 2"]:
+    """Returns the most that all that was lost on the way can change delta by at an epsilon, above and below."""
+    return jnp.exp(_log_errors(found, epsilon[None])[:, 0])
+
+
+def infinite_mass(found: Sum) -> Float[Array, " 2"]:
     """Returns an upper and a lower bound on the probability that the sum is infinite.
 
     The log of a run errs by 8u of itself and the product by u; so does expm1 by 8u, and it passes on no larger share of
@@ -808,7 +816,7 @@ def bound_delta(found: Sum, epsilon: Array) -> tuple[Array, Array]:
     doubt = _reading_error(found, found.order * jnp.max(jnp.abs(y)))
     is_read = ~jnp.any((above > 0) & (exponents > STEEPEST), -1)
     change = jnp.exp(_log_errors(found, at[:, None])[:, 0])
-    values = jnp.sum(terms, -1) * (1 + SIDES * doubt) + SIDES * change + _infinite(found)
+    values = jnp.sum(terms, -1) * (1 + SIDES * doubt) + SIDES * change + infinite_mass(found)
     upper = jnp.where(is_read[0] & (values[0] <= 1), values[0] * (1 + 8 * u) + TINY, 1.0)
     lower = jnp.where(is_read[1] & (values[1] > 0), values[1] - 8 * u * jnp.abs(values[1]), 0.0)
     return lower, upper
@@ -824,7 +832,7 @@ def bound_epsilon(found: Sum, delta: Array) -> tuple[Array, Array]:
     """
     u, points = roundoff(), found.rows.shape[-1]
     sides = SIDES[:, None]
-    y, log_delta, infinite = _points_of(found)[None], jnp.log(delta), _infinite(found)
+    y, log_delta, infinite = _points_of(found)[None], jnp.log(delta), infinite_mass(found)
     # In units of delta. Points with larger exponents prove nothing, nor does a sum that begins at a smaller loss.
     exponents = found.log_mass[:, None] - found.order * y - log_delta
     middle = jnp.clip((found.log_mass[:1, None] - log_delta) / found.order, y[:, :1], y[:, -1:])
