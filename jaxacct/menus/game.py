@@ -479,8 +479,11 @@ def put_on_grid(
     """
     u, h, side = UNIT_ROUNDOFF, mesh, int(not is_upper)
     own, log_mass, log_bound = block.rows[side], block.log_mass[side], block.log_bound[side]
-    infinite = infinite_mass(block)[side]
+    infinite, error = infinite_mass(block)[side], block.error[side]
     n = len(own)
+    # Where points hold no more than they may be wrong by, that may be all there is far out. They are left out, and are
+    # as much of an error again.
+    own, error = jnp.where(own > error / n, own, 0.0), 2 * error
     at = block.first + block.mesh * jnp.arange(n)
     largest = jnp.maximum(jnp.abs(at[0]), jnp.abs(at[-1]))
     off = block.shift + 16 * u * (largest + h)
@@ -523,9 +526,9 @@ def put_on_grid(
     tilt = jnp.exp(order * grid) * (1 + sign * (2 * FUNCTION + 4 * u * jnp.abs(order * grid)))
     weights = jnp.roll(jnp.where(kept > 0, kept * tilt, 0.0), least)
     rounding = 1 + u * (64 + 8 * (jnp.abs(log_mass) + jnp.abs(log_bound)))
-    slack = block.error[side] * jnp.exp(log_bound) * rounding
+    slack = error * jnp.exp(log_bound) * rounding
     # The sum's losses may be off by its shift.
-    total = (1 + block.error[side]) * jnp.exp(log_bound + order * off) * rounding
+    total = (1 + error) * jnp.exp(log_bound + order * off) * rounding
     # The mass that float64 may flush to zero, at each atom and point.
     flushed = 4 * (n + points) * TINY * jnp.exp(jnp.maximum(order * most * h, 0.0))
     counted = (infinite + cut) * (1 + 4 * u) if is_upper else jnp.zeros(())

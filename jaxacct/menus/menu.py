@@ -121,7 +121,8 @@ class Game:
         for row in self.rows:
             losses, masses = masses_of(row[index])
             over = np.maximum(-np.expm1(np.minimum(self.guarantee.epsilon - losses, 0.0)), 0.0)
-            if not np.sum(masses * over) + row[index].infinite[1] <= self.guarantee.delta:
+            infinite = -np.expm1(row[index].log_finite[1])
+            if not np.sum(masses * over) + infinite <= self.guarantee.delta:
                 return True
         return False
 
@@ -435,7 +436,8 @@ def _choose(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
         solved = game.solve(costs, min(most, MOST_LEVELS))
     mechanisms, budget = [offer.mechanism for offer in offers], int(solved.budget)
     if budget < min(costs):
-        return _without(guarantee, offers, [True] * len(offers))
+        # Where delta is below what a game can tell from 0, the others are tried without the item that costs most.
+        return _without(guarantee, offers, [i == alone.index(min(alone)) for i in range(len(offers))])
     items = [Item(*parts) for parts in zip(mechanisms, counts, costs, alone, strict=True)]
     return items, budget, float(solved.values[budget])
 

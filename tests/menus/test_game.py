@@ -197,7 +197,10 @@ def test_known_mechanisms_and_approximate_ones():
 def test_a_tilt_beyond_float64_gives_no_small_value(monkeypatch):
     # Twelve runs have a delta above 4e-7; under so high a tilt all of it is flushed to zero.
     epsilon, item = 0.01, ja.RandomizedResponse(0.001)
-    monkeypatch.setattr(accountant, "tilt", lambda *_: np.float64(1e5))
+    planned = accountant._plan_together
+    monkeypatch.setattr(
+        accountant, "_plan_together", lambda *given: leave_scope(planned(*given))._replace(order=np.float64(1e5))
+    )
     with scope(by_programs=True):
         rows = blocks_of([(item, 1)] * ITEMS, [0.5] * ITEMS, "remove", epsilon)
         window, points = window_for(rows, [1.5] * ITEMS, epsilon, 1e-12)
