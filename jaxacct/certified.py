@@ -367,7 +367,7 @@ def _in_a_trace(asked: Composition, found: Bounds | None) -> Bounds:
     """Returns the bracket of the exact accountant, narrowed by a mesh unless a closed form leaves nothing open."""
     static, leaves = saddlepoint.accountant.ask(*asked.run, asked.relation)
     closed = static.has_closed_form(leaves)
-    return _answer_traced(static, None if closed else asked.points or prv.accountant.DEFAULT_POINTS, leaves)
+    return _answer_traced(static, None if closed else asked.points or prv.accountant.LEAST, leaves)
 
 
 def in_pairs(given: Sequence[Accountant]) -> Accountant:

@@ -710,7 +710,12 @@ def join(left: Sum, right: Sum) -> Sum:
     is_one = (mesh[0] == mesh[1]) & fits & (left.order == right.order)
     error = jnp.where(is_one, error, jnp.inf)
     finite = left.log_finite + right.log_finite
-    return Sum(rows, first, mesh[0], left.order, nats, log_mass, log_bound, error, finite, drift)
+    joined = Sum(rows, first, mesh[0], left.order, nats, log_mass, log_bound, error, finite, drift)
+    # Beside nothing a sum stays what it is. Two sums of nothing have no mesh, on which points would be places.
+    return jax.tree.map(
+        lambda one, other, new: jnp.where(right.mesh > 0, jnp.where(left.mesh > 0, new, other), one),
+        left, right, joined,
+    )  # fmt: skip
 
 
 def _where(choice: Array, yes: Array, no: Array) -> Array:
