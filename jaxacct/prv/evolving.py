@@ -419,11 +419,42 @@ def coarsen(rows: Float[Array, "... 2 points"], h: Array, order: Array) -> Float
     share = rise / jnp.maximum(rise + sink, TINY)
     flow = jnp.minimum(share * below, jnp.exp(-h) * later((1 - share) * below) * fall)
     flow = flow * (1 - u * (32 + 8 * (h + order * h)))
+    # What of an odd point is in no pool yet: the flow from below it takes e^-h of its Q-mass with it.
+    rest = jnp.maximum(below - flow - former(flow * jnp.exp(order * h * 2 + h)), 0.0)
+    flow = flow + rest * match(rest, h, order)
     up = jnp.stack([odd[..., 0, :] / (1 + jnp.exp(-h)), flow], -2)
     raised = jnp.exp(order * h)
     halves = [even + (odd - up) / raised + former(up * raised), jnp.zeros_like(even)]
     halves[1] = halves[1].at[..., 0].set((up * raised)[..., -1])
     return jnp.concatenate(halves, -1)
+
+
+def match(odd: Float[Array, "... n"], h: Array, order: Array) -> Float[Array, "... n"]:
+    """Returns the shares of masses on odd points that may go up."""
+    u, size = roundoff(), odd.shape[-1]
+    margin = 2.0**13 * u
+    numbers = np.arange(round(math.log2(size)))
+    falls = jnp.exp(-2 * (order + 1) * h * 2.0**numbers)
+
+    def pair(sums: Array, fall: Array) -> tuple[Array, tuple[Array, Array]]:
+        left, right = jnp.moveaxis(sums.reshape(*sums.shape[:-1], size // 2, 2), -1, 0)
+        right = right * fall
+        is_known = (left > 1e-290) & (right > 1e-290)
+        ratio = right * jnp.exp(h) / left
+        up = jnp.where(is_known, jnp.minimum(ratio, 1.0), 0.0) * (1 - margin)
+        down = jnp.where(is_known, jnp.minimum(1 / ratio, 1.0), 0.0)
+        keeps = (1 - jnp.stack([up, down], -1)) * (1 - 2 * u)
+        rest = keeps[..., 0] * left + keeps[..., 1] * right
+        ups = jnp.stack([up, jnp.zeros_like(up)], -1)
+        return jnp.concatenate([rest, jnp.zeros_like(rest)], -1), (ups.reshape(sums.shape), keeps.reshape(sums.shape))
+
+    def spread(later: Array, level: tuple[Array, Array]) -> tuple[Array, None]:
+        ups, keeps = level
+        return ups + keeps * jnp.repeat(later[..., : size // 2], 2, -1), None
+
+    _, levels = jax.lax.scan(pair, odd, falls)
+    shares, _ = jax.lax.scan(spread, jnp.zeros_like(odd), levels, reverse=True)
+    return shares * (1 - margin)
 
 
 # ----------------------------------------------------------------------------------------------------
