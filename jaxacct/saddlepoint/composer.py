@@ -852,7 +852,8 @@ def _curve_of(sign: Array, laws: Atoms, counts: Array, epsilons: Array, side: in
     # A line is made for the least and the largest.
     which = jnp.stack([jnp.argmin(epsilons), jnp.argmax(epsilons)]) if epsilons.size > 1 else np.zeros(1, int)
     ends = epsilons[which]
-    found = search(runs, jnp.mean(ends), jnp.zeros_like(ends[0]), True)
+    lowest = runs.total(jnp.minimum(jnp.min(jnp.where(runs.masses > 0, runs.losses, 0.0), -1), 0.0))
+    of_rest = jax.vmap(Rare.bound, (None, 0, None))
 
     def goes_on(state: Any) -> Array:
         i, nats, *_ = state
@@ -860,19 +861,29 @@ def _curve_of(sign: Array, laws: Atoms, counts: Array, epsilons: Array, side: in
 
     def improve(state: Any) -> Any:
         i, _, targets, best = state
-        line = lay_line(runs, found, ends, targets, side)
+        # From the second round on atoms so large that the sum is above eps are taken out, as for epsilon.
+        is_last = (sign < 0) & (i == ROUNDS - 1)
+        threshold = jnp.where(i > 0, jnp.where(is_last, ends[0], 1.02 * ends[-1] - lowest), jnp.inf)
+        rest, rare = split(runs, threshold)
+        found = search(rest, jnp.mean(ends), jnp.zeros_like(ends[0]), True)
+        # At first, about the nats by which Chernoff's bound is above delta. Tightness only.
+        targets = jnp.where(i > 0, targets, jax.vmap(chernoff_delta, (None, 0))(found, ends) - 2.0)
+        share, _ = of_rest(rare, ends, sign)
+        left = jnp.log(jnp.maximum(jnp.exp(targets) - share, 1e-3 * jnp.exp(targets)))
+        line = lay_line(rest, found, ends, jnp.where(share > 0, left, targets), side)
         at = epsilons - sign * (runs.shift + line.drift + 2 * u * epsilons)
         logs, *_ = jax.vmap(read, (None, 0))(line, at)
         logs = jnp.where(sign > 0, jnp.fmin(logs, jax.vmap(chernoff_delta, (None, 0))(found, at)), logs)
-        bounds = jnp.exp(logs) * (1 + sign * (16 * u)) + jnp.where(sign > 0, tiny, 0.0) + runs.infinite
+        more, _ = of_rest(rare, at, sign)
+        bounds = jnp.exp(logs) * (1 + sign * (16 * u)) + jnp.where(sign > 0, tiny, 0.0) + more + runs.infinite
         bounds = bounds * (1 + sign * (8 * u))
         best = jnp.where(sign * bounds < sign * best, bounds, best)
         seen = jnp.log(jnp.maximum(best[which], tiny))
-        return i + 1, jnp.max(jnp.abs(seen - targets)), seen, best
+        # Where the smoothing is not small another round may take out rare losses.
+        nats = jnp.where(line.smoothing < WIDE, jnp.max(jnp.abs(seen - targets)), jnp.inf)
+        return i + 1, nats, seen, best
 
-    # Nats by which Chernoff's bound is above delta, about. Tightness only.
-    guess = jax.vmap(chernoff_delta, (None, 0))(found, ends) - 2.0
-    first = jnp.int32(0), jnp.inf * ends[0], guess, jnp.where(sign > 0, 1.0, jnp.zeros_like(epsilons))
+    first = jnp.int32(0), jnp.inf * ends[0], ends, jnp.where(sign > 0, 1.0, jnp.zeros_like(epsilons))
     # Each round lays a line, the later ones for the deltas found.
     *_, best = jax.lax.while_loop(goes_on, improve, first)
     is_over = (sign > 0) & (epsilons >= runs.most + 2 * runs.shift)
