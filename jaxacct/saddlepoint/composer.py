@@ -7,11 +7,12 @@ the rows its cumulant function, and f(v) = (1 - e^-v)+. Then delta(eps) is the m
 
     E f(S - eps) = (1/2 pi) integral of e^(K(z) - z eps) / (z (z + 1)) dw,    z = t + iw, for any t > 0.
 
-*Smoothing.* The transform of atoms does not fall with w, so the kernel has to. Above, S is composed with a Gaussian
-mechanism of small mu, whose loss G is normal with mean mu^2/2 and variance mu^2. That only adds privacy loss: E f(S +
-G - eps) is an upper bound, and the kernel is times e^(z (z + 1) mu^2 / 2). Below, F(v) = E f(v + G) exceeds f by no
-more than a *bump*, a multiple of a normal density, which is subtracted (:func:`smoothing_of`). Both cost about mu^2 of
-delta's second derivative, and end the line in closed form.
+*Smoothing.* The transform of atoms does not fall with w, so the kernel has to. Let G be normal with variance mu^2, and
+F(v) = E f(v + G). Above, G's mean is mu^2/2, as that of the loss of a Gaussian mechanism: then E e^-G = 1 and F >= f by
+Jensen's inequality for s -> (1 - e^-v s)+. The kernel is times e^(z^2 mu^2/2), and eps is less by mu^2/2. Below, G's
+mean is 0, and F exceeds f by no more than a *bump*, mu^2 times the normal density of variance mu^2, which is subtracted
+(:func:`smoothing_of`): the kernel is e^(z^2 mu^2/2) (1/(z (z + 1)) - mu^2). Both cost about mu^2 of delta's second
+derivative, and end the line in closed form.
 
 *Aliases.* The rule with spacing dw sums to the quantity at eps and, for every j but 0, the quantity at eps + j L times
 e^(t j L), L = 2 pi/dw. All these are positive above, where nothing need be subtracted. Below they are bounded by
@@ -24,15 +25,19 @@ narrowest: the shorter L may be, the less smoothing there is; the higher the int
 matrices. It is summed as e^(iwX) - 1, X the distance from the tilted mean, which is small where w is, and so keeps its
 digits when it is raised to the power of the runs.
 
+*Events.* Whatever the runs, delta(eps) is at least P(A) - e^eps Q(A) for any event A, and that difference itself where
+S >= eps on A alone. Events that any run's loss is above a threshold, and that all are the largest, need no line: the
+former are all of delta of a single run, and a bound from below where losses are rare.
+
 Functions are taken to err by eight units of roundoff of themselves (:attr:`.Arithmetic.function`), the argument of a
 complex number too.
 
 The two bounds have a line each: the laws may lie further apart than a circle is long. All but the questions is a
 program for one side, which is mapped over both.
 
-In reading order: :class:`Runs` (one side of a composition); :func:`search` (orders and cumulants); :func:`split` (rare
-losses); :func:`lay_line` (a line, and the spectrum on it); :func:`read` (a bound on delta at any eps from a line);
-:func:`epsilon`, :func:`delta` and :func:`curve`, which ask these.
+In reading order: :class:`Runs` (one side of a composition); :class:`Events`; :func:`search` (orders and cumulants);
+:func:`split` (rare losses); :func:`lay_line` (a line, and the spectrum on it); :func:`read` (a bound on delta at any
+eps from a line); :func:`epsilon`, :func:`delta` and :func:`curve`, which ask these.
 
 Everything is a bracket with rounding included. Constants of rounding are in units of roundoff u and derived where they
 stand; "may not be lowered" says that a bound rests on a number, all others cost width or time alone. Products of errors
@@ -44,6 +49,7 @@ inversion; Trefethen and Weideman (2014), "The exponentially convergent trapezoi
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -93,25 +99,42 @@ class Runs(NamedTuple):
 
     Attributes:
         sign (): 1 for the laws above, -1 for those below.
-        losses, masses, log_masses (m, n): atoms of the rows.
-        excess (m,): sum of the masses less 1, without cancellation.
+        losses, log_masses (m, n): atoms of the rows.
+        both (m, 2, n): P's masses, and Q's.
+        excess (m,): sum of P's masses less 1, without cancellation.
+        excess_error (m,): bound on its error.
         counts (m,): numbers of runs.
         infinite (): P's mass of an infinite sum, at most or at least.
         largest (m,): largest |loss|.
-        most (): the supremum of the sum, rounded up.
+        wholes (m, 2): P's and Q's masses of finite losses.
+        log_whole (2,): logs of P's and Q's mass of a finite sum.
+        log_error (2,): bounds on the errors of log P and log Q of an event, :func:`events_of`.
+        most, lowest (): the supremum of the sum, rounded up, and the sum of the lowest losses that are negative.
+        size (): the sum of the largest |losses|.
         shift (): bound on the error of the sum that those of the losses make.
     """
 
     sign: Array
     losses: Array
-    masses: Array
     log_masses: Array
+    both: Array
     excess: Array
+    excess_error: Array
     counts: Array
     infinite: Array
     largest: Array
+    wholes: Array
+    log_whole: Array
+    log_error: Array
     most: Array
+    lowest: Array
+    size: Array
     shift: Array
+
+    @property
+    def masses(self) -> Array:
+        """P's masses (m, n)."""
+        return self.both[:, 0]
 
     def total(self, values: Array) -> Array:
         """Returns the sum over all runs of a quantity of each row, the first axis. Rows without runs do not count."""
@@ -123,49 +146,154 @@ def _total(counts: Array, values: Array) -> Array:
     return jnp.sum(jnp.where(counts > 0, counts * values, 0.0), axis=0)
 
 
-def _excess(masses: Array) -> Array:
-    """Returns the sums of masses, less 1 (:func:`compose`)."""
-    unit = 4 * roundoff()
-    coarse = jnp.round(masses / unit) * unit
-    return (jnp.sum(coarse, -1) - 1) + jnp.sum(masses - coarse, -1)
-
-
 def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
     """Returns one side of the composition of rows of laws, each leaf without the axis of sides, run so many times each.
 
+    Losses do not fall within a row: so the first and the last bound all others.
+
     *Excess.* A mass is split into a multiple of 4u and a rest of at most 2u. Sums of the first are exact while they are
-    below 2, in any order, and so is the difference from 1; the rests add up to 2nu, and err by n u of that.
+    below 2, in any order, and so is the difference from 1; the rests add up to 2nu, and err by n u of that: 2 (nu)^2,
+    and the last sum by u of itself. A mass that is far from 1 is the sum of both, right to n units of itself, for no
+    rest is larger than its mass.
 
     *Infinite sums.* Let M_i be the mass of row i with infinite losses, and c_i that of infinite losses. The product of
     M_i^k less that of (M_i - c_i)^k is the product of M_i^k times 1 - prod (1 - c_i/M_i)^k. Above, M_i is replaced by
     the larger of it and 1, as x^k - (x - c)^k rises with x, and c_i/M_i by c_i. Each of three functions errs by 8u, and
     a sum over m rows by m u: 40 + 2 m units in all, besides those of M, which are 2 of 1 and of the excess, and 8 of
     log M.
+
+    *Q's masses* are exponentials of log p - y, whose parts are at most 709 and |y|: they err by 8 * 709 + 709 + 2 |y| +
+    8 units.
+
+    *Logs of events* (:func:`events_of`). Let M be P's mass of a row and r that of the atoms of an event, in row after
+    row. Its mass is the product of M^k times 1 - prod (1 - r/M)^k. The latter errs by n + 40 + 2 m units of itself, for
+    it moves by no more than r does, relative to itself; the former by those of log M times k, which are 10 of 1 + |log
+    M|. Likewise for Q, whose M and r err as its masses do, and by n units. May not be lowered.
     """
     u, tiny = roundoff(), jnp.finfo(laws.masses.dtype).tiny
     losses, masses, infinite = laws.losses, laws.masses, laws.infinite
-    rows, there = masses.shape[0], masses > 0
-    excess = _excess(masses)
-    whole = jnp.maximum(1 + excess + infinite, jnp.where(sign > 0, 1.0, tiny))
-    log_whole = jnp.log(whole) + sign * u * (8 * jnp.abs(jnp.log(whole)) + 4)
+    (rows, n), there = masses.shape, masses > 0
+    log_masses = jnp.where(there, jnp.log(jnp.maximum(masses, tiny)), -jnp.inf)
+    q = jnp.exp(log_masses - losses)
+    coarse = jnp.round(masses * (0.25 / u)) * (4 * u)
+    coarse, rest, of_q = jnp.stack([coarse, masses - coarse, q]).sum(-1)
+    excess = (coarse - 1) + rest
+    few = jnp.where(excess < -0.5, n * u, 0.0)
+    mass = jnp.where(excess < -0.5, coarse + rest, 1 + excess)
+    whole = jnp.maximum(mass + infinite, jnp.where(sign > 0, 1.0, tiny))
+    log_whole = jnp.log(whole) + sign * (u * (8 * jnp.abs(jnp.log(whole)) + 4) + few)
     share = jnp.minimum(infinite / jnp.where(sign > 0, 1.0, whole), 1.0)
-    largest = jnp.max(jnp.where(there, jnp.abs(losses), 0.0), -1)
-    parts = jnp.stack(
-        [log_complement(share), log_whole, jnp.max(jnp.where(there, losses, -jnp.inf), -1), largest, laws.shift], 1
-    )
-    none, scale, most, size, shift = _total(counts, parts)
+    lowest, highest = losses[:, 0], losses[:, -1]
+    largest = jnp.maximum(jnp.abs(lowest), jnp.abs(highest))
+    log_p = jnp.where(excess < -0.5, jnp.log(jnp.maximum(mass, tiny)), log_complement(-excess))
+    log_q = jnp.log(jnp.maximum(of_q, tiny))
+    of_losses = u * (7000 + 2 * largest)
+    p_error = 10 * u * (1 + jnp.abs(log_p)) + few
+    parts = [
+        log_complement(share), log_whole, highest, jnp.minimum(lowest, 0.0), largest, laws.shift,
+        log_p, log_q, p_error, p_error + 10 * u * (1 + jnp.abs(log_q)) + of_losses + n * u,
+    ]  # fmt: skip
+    none, scale, most, lowest, size, shift, log_p, log_q, p_error, q_error = _total(counts, jnp.stack(parts, 1))
+    common = u * (n + 40 + 2 * rows)
     return Runs(
         sign=sign,
         losses=losses,
-        masses=masses,
-        log_masses=jnp.where(there, jnp.log(jnp.maximum(masses, tiny)), -jnp.inf),
+        log_masses=log_masses,
+        both=jnp.stack([masses, q], 1),
         excess=excess,
+        excess_error=2 * u * jnp.abs(excess) + 2 * (n * u) ** 2,
         counts=counts,
         infinite=jnp.clip(-jnp.expm1(none) * jnp.exp(scale) * (1 + sign * (40 + 2 * rows) * u), 0.0, 1.0),
         largest=largest,
+        wholes=jnp.stack([mass, of_q], 1),
+        log_whole=jnp.stack([log_p, log_q]),
+        log_error=SLACK * jnp.stack([common + p_error, common + q_error + jnp.max(of_losses)]),
         most=most + (4 + rows) * u * size,
+        lowest=lowest,
+        size=size,
         shift=shift * (1 + (4 + rows) * u),
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Events
+# ----------------------------------------------------------------------------------------------------
+
+
+class Events(NamedTuple):
+    """Events, with bounds on the logs of their masses of finite sums.
+
+    Above, P's are at most these and Q's at least; below, P's at least and Q's at most.
+    """
+
+    log_p: Array
+    log_q: Array
+
+    def delta(self, at: Array, sign: Array, unit: Array | float = 0.0) -> tuple[Array, Array]:
+        """Returns a bound on (P - e^at Q)+, and its slope in ``at``, both over e^unit.
+
+        Exponentials err by eight units and those of their arguments, a unit of each part and of their sums; the
+        difference by one of itself.
+        """
+        u = roundoff()
+        size_p, size_q = (jnp.where(log > -jnp.inf, jnp.abs(log), 0.0) for log in self)
+        of_p = jnp.exp(self.log_p - unit) * (1 + sign * u * (10 + 2 * (size_p + jnp.abs(unit))))
+        of_q = jnp.exp(at + self.log_q - unit)
+        of_q = of_q * (1 - sign * u * (10 + 3 * (size_q + jnp.abs(at) + jnp.abs(unit))))
+        return jnp.maximum(of_p - of_q, 0.0) * (1 + sign * 4 * u), jnp.where(of_p > of_q, -of_q, 0.0)
+
+    def epsilon(self, room: Array, sign: Array) -> Array:
+        """Returns a bound on the eps at which P - e^eps Q is a delta, -inf where it is below that at any.
+
+        P errs by eight units, its difference by two of 1 and itself, its log by eight of itself, and the last
+        difference by one of both.
+        """
+        u = roundoff()
+        left = jnp.exp(self.log_p) * (1 + sign * 10 * u) - room * (1 - sign * 2 * u)
+        log_left = jnp.log(jnp.maximum(left * (1 + sign * 2 * u), 0.0))
+        found = log_left - self.log_q + sign * 10 * u * (jnp.abs(log_left) + jnp.abs(self.log_q))
+        return jnp.where(left > 0, found, jnp.where(jnp.isnan(left), jnp.nan, -jnp.inf))
+
+
+def events_of(runs: Runs, none: Array) -> Events:
+    """Returns events, given the logs of P's and Q's probability that one does not happen, of all finite sums (2, ...).
+
+    Their logs err by eight units of themselves and one of each part, at most 709.
+    """
+    logs = jnp.log(-jnp.expm1(none))
+    shape = (2,) + (1,) * (none.ndim - 1)
+    whole, error = jnp.reshape(runs.log_whole, shape), jnp.reshape(runs.log_error, shape)
+    bent = runs.sign * jnp.reshape(jnp.asarray([1.0, -1.0], none.dtype), shape)
+    size = jnp.where(logs > -jnp.inf, jnp.abs(logs), 0.0) + jnp.abs(whole)
+    return Events(*(logs + whole + bent * (error + 12 * roundoff() * size)))
+
+
+def sure_events(runs: Runs) -> tuple[Events, Events]:
+    """Returns events that need no line: that a run of one row has one of the i last atoms, (m, n); and all the largest.
+
+    *Above* the first are all of delta where there is one run: for one run D(eps) is the sum of (p - e^eps q)+ over its
+    atoms, those of losses above eps, and so the largest P - e^eps Q of all thresholds. Else they are not bounds above.
+
+    All losses together are at most s, so E f(S - eps) <= f(s - eps) times the mass, and it is P - e^eps Q of the event
+    of mass 1 at s. *Below*, let p be the probability of all losses being the largest: then it is that of their event.
+
+    *Rounding* of log p: k times 8 units of a log mass, its product and sum m + 2; of s, m + 4 units of all sizes.
+    """
+    u, sign = roundoff(), runs.sign
+    rows, _ = runs.losses.shape
+    tails = jax.lax.cumsum(runs.both, 2, reverse=True)
+    shares = jnp.moveaxis(tails / jnp.maximum(tails[..., :1], jnp.finfo(tails.dtype).tiny), 1, 0)
+    counts = runs.counts[None, :, None]
+    each = events_of(runs, jnp.where(counts > 0, counts * log_complement(jnp.clip(shares, 0.0, 1.0)), 0.0))
+    log_mass = jnp.max(jnp.where(runs.losses == runs.losses[:, -1:], runs.log_masses, -jnp.inf), -1)
+    log_whole = jnp.maximum(jnp.log1p(runs.excess), 0.0)
+    parts = jnp.where(sign > 0, log_whole, log_mass)
+    log_p, doubt = runs.total(jnp.stack([parts, 1 + jnp.abs(parts)], 1))
+    doubt = u * (14 + rows) * doubt
+    most = jnp.where(sign > 0, runs.most, runs.most - 2 * (4 + rows) * u * runs.size)
+    doubt_q = doubt + 2 * u * (jnp.abs(log_p) + jnp.abs(most))
+    doubt, doubt_q = (jnp.where(log_p > -jnp.inf, sign * off, 0.0) for off in (doubt, doubt_q))
+    return each, Events(log_p + doubt, log_p - most - doubt_q)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -179,6 +307,7 @@ class Orders(NamedTuple):
     Attributes:
         orders (j,): orders t > 0.
         rows (j, m): cumulants of one run of each row.
+        means (j, m): about the tilted means of these, by differences.
         cumulants (j,): K of the sum.
         log_chernoff (j,): upper bounds on log of sup E f(S - eps) e^(t eps).
         guess (): the eps that Laplace's method finds, where none was given.
@@ -186,6 +315,7 @@ class Orders(NamedTuple):
 
     orders: Array
     rows: Array
+    means: Array
     cumulants: Array
     log_chernoff: Array
     guess: Array
@@ -204,7 +334,7 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
     709 + x. Peaks err by 30 units of 1 + |log peak|. May not be lowered.
     """
     u = roundoff()
-    rows, size = runs.masses.shape
+    rows, size = runs.losses.shape
 
     def look(i: Any, state: Any) -> Any:
         orders = jnp.asarray(LOOKS, start.dtype)[i] * state[0]
@@ -224,11 +354,15 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
     cumulants, doubt = runs.total(jnp.stack([each, doubt], 1))
     peak = log_peak(orders)
     chernoff = cumulants + peak + SLACK * u * (doubt + 30 * (1 + jnp.abs(peak)) + jnp.abs(cumulants))
+    # Means between neighbours are those at an order between.
+    means = (each[:, 1:] - each[:, :-1]) / (orders[1:] - orders[:-1])[None]
+    means = jnp.concatenate([means[:, :1], (means[:, 1:] + means[:, :-1]) / 2, means[:, -1:]], 1)
     # Laplace's method at the best order: t^2 K''(t) by differences, and the normal tail about as 1/(2 + sqrt(2 pi) x).
     below, here, above = (int(np.argmin(np.abs(LADDER - place))) for place in (0.8, 1.0, 1.2))
     curvature = jnp.maximum(cumulants[below] + cumulants[above] - 2 * cumulants[here], 0.0) / 0.2**2
     height = cumulants[here] - jnp.log1p(orders[here]) - jnp.log(2 + jnp.sqrt(2 * math.pi * curvature))
-    return Orders(orders, each.T, cumulants, chernoff, jnp.maximum((height - log_target) / orders[here], 0.0))
+    guess = jnp.maximum((height - log_target) / orders[here], 0.0)
+    return Orders(orders, each.T, means.T, cumulants, chernoff, guess)
 
 
 def chernoff_delta(found: Orders, at: Array) -> Array:
@@ -259,69 +393,38 @@ def chernoff_epsilon(found: Orders, log_target: Array) -> Array:
 
 
 class Rare(NamedTuple):
-    """The event that any run has a loss above a threshold.
+    """The event that any run has a loss above a threshold, and the largest eps that the sum is not below on it."""
 
-    Attributes:
-        p, q (): P's probability, and Q's, of finite losses.
-        p_error, q_error (): bounds on their relative errors.
-        reach (): the largest eps up to which the sum is at least eps on the event.
-    """
-
-    p: Array
-    q: Array
-    p_error: Array
-    q_error: Array
+    event: Events
     reach: Array
 
-    def bound(self, at: Array, sign: Array) -> tuple[Array, Array]:
-        """Returns a bound on E[f(S - eps); A], and its slope."""
-        u = roundoff()
-        # Rounding: e^eps errs by 8 + |eps| units, the product and the difference by one.
-        log_q = jnp.log(jnp.maximum(self.q, jnp.finfo(at.dtype).tiny))
-        of_q = jnp.where(self.q > 0, jnp.exp(at + log_q), 0.0)
-        of_q = of_q * (1 - sign * (self.q_error + u * (24 + 2 * jnp.abs(at) + 9 * jnp.abs(log_q))))
-        of_p = self.p * (1 + sign * (self.p_error + 4 * u))
-        is_exact = (at <= self.reach) | (sign < 0)
-        least = jnp.maximum(of_p - of_q, 0.0) * (1 + sign * 4 * u)
-        return jnp.where(is_exact, least, of_p), jnp.where(is_exact & (least > 0), -of_q, 0.0)
+    def bound(self, at: Array, sign: Array, unit: Array | float = 0.0) -> tuple[Array, Array]:
+        """Returns a bound on E[f(S - eps); A], and its slope, over e^unit."""
+        beyond = (sign > 0) & (at > self.reach)
+        return self.event._replace(log_q=jnp.where(beyond, -jnp.inf, self.event.log_q)).delta(at, sign, unit)
 
 
 def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
     """Returns the runs without losses above a threshold, and the event that any run has one.
 
-    *Rounding.* A sum of n masses errs by n u; Q's masses are exponentials of log p - y, whose parts are at most 709 and
-    |y|: they err by 8 * 709 + 709 + 2 |y| + 8 units. With M the mass of a row and r that of its rare losses, P(A) is
-    the product of M^k times 1 - prod (1 - r/M)^k. The latter errs by n + 40 + 2 m units of itself, for it moves by no
-    more than r does, relative to itself; the former by those of log M times k, which are 10 of 1 + |log M|. Likewise
-    for Q, whose M errs as its masses do. May not be lowered.
+    What is left has an excess less by the sum of what is not: that errs by n units of itself, and the difference by
+    one.
     """
     u = roundoff()
-    rows, n = runs.masses.shape
+    rows, n = runs.losses.shape
     is_rare = runs.losses > threshold
-    kept = jnp.where(is_rare, 0.0, runs.masses)
-    q = jnp.exp(runs.log_masses - runs.losses)
-    whole = jnp.stack([1 + runs.excess, jnp.sum(q, -1)])
-    share = jnp.sum(jnp.where(is_rare[None], jnp.stack([runs.masses, q]), 0.0), -1) / whole
-    there = runs.masses > 0
-    lowest = jnp.minimum(jnp.min(jnp.where(there, runs.losses, 0.0), -1), 0.0)
-    parts = jnp.concatenate(
-        [log_complement(jnp.clip(share, 0.0, 1.0)), jnp.log(whole), lowest[None], runs.largest[None]]
-    )
-    *none, log_p, log_q, lowest, largest = runs.total(parts.T)
-    p, q = -jnp.expm1(none[0]) * jnp.exp(log_p), -jnp.expm1(none[1]) * jnp.exp(log_q)
-    of_losses = u * (7000 + 2 * jnp.max(runs.largest))
-    of_whole = runs.total(10 * u * (1 + jnp.abs(jnp.log(whole.T))))
-    p_error = u * (n + 40 + 2 * rows) + of_whole[0]
-    q_error = p_error + of_losses + of_whole[1] + (of_losses + n * u) * jnp.sum(runs.counts)
+    taken = jnp.sum(jnp.where(is_rare[:, None], runs.both, 0.0), -1)
+    none = runs.total(log_complement(jnp.clip(taken / runs.wholes, 0.0, 1.0)))
+    excess = runs.excess - taken[:, 0]
     rest = runs._replace(
-        masses=kept,
         log_masses=jnp.where(is_rare, -jnp.inf, runs.log_masses),
-        excess=_excess(kept),
-        largest=jnp.max(jnp.where(kept > 0, jnp.abs(runs.losses), 0.0), -1),
+        both=jnp.where(is_rare[:, None], 0.0, runs.both),
+        excess=excess,
+        excess_error=runs.excess_error + n * u * taken[:, 0] + u * jnp.abs(excess),
+        largest=jnp.minimum(runs.largest, jnp.maximum(jnp.abs(runs.losses[:, 0]), jnp.abs(threshold))),
     )
-    reach = threshold + lowest - (4 + rows) * u * (jnp.abs(threshold) + largest)
-    reach = jnp.where(threshold < jnp.inf, reach, jnp.inf)
-    return rest, Rare(p, q, SLACK * p_error, SLACK * q_error, reach)
+    reach = threshold + runs.lowest - (4 + rows) * u * (jnp.abs(threshold) + runs.size)
+    return rest, Rare(events_of(runs, none), jnp.where(threshold < jnp.inf, reach, jnp.inf))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -340,9 +443,9 @@ class Line(NamedTuple):
         unit (): log of the common factor, but for -t eps.
         unit_error (): bound on its error.
         allowance (): bound on what the sum may be off by, rounding of :func:`read` aside.
-        size, lever (): sums of the moduli, and of the moduli times w.
+        size (): bound on the sum of the moduli.
         orders (j,), log_aliases (j,): orders beside t, and logs of bounds on aliases on the order's side of eps,
-            without the factor e^(-order eps), in units of 1.
+            without the factor e^(-order eps).
         drift (): bound on the error of eps that rounding of the means makes.
         smoothing (): about the share of delta that the smoothing costs.
     """
@@ -356,79 +459,38 @@ class Line(NamedTuple):
     unit_error: Array
     allowance: Array
     size: Array
-    lever: Array
     orders: Array
     log_aliases: Array
     drift: Array
     smoothing: Array
 
 
-class Smoothing(NamedTuple):
-    """A normal law that is added to the sum, and the multiple of a normal density that is subtracted below.
+def smoothing_of(half: Array, sign: Array) -> tuple[Array, Array]:
+    """Returns the mean of what is added, a normal number of variance mu^2 = 2 half, and the bump's integral.
 
-    Attributes:
-        half (): half of the added law's variance.
-        mean (): its mean.
-        bump (): mass of what is subtracted.
-        wider (): half of the variance of that.
+    *Below,* with x = |v|/mu, phi the normal density and R Mills' ratio (1 - Phi)/phi, F - f <= mu phi(x). For
+    v < 0, F(v) <= E (v + G)+ = mu phi(x) (1 - x R(x)). For v > 0 let y = x - mu. Then
+
+        F(v) - f(v) = e^-v - e^(mu^2/2 - v) Phi(y) - (1 - Phi(x))
+                    = phi(x) (R(y) - R(y + mu) - sqrt(2 pi) e^(y^2/2) (1 - e^(-mu^2/2))),
+
+    as e^(-v) is phi(x) sqrt(2 pi) e^(y^2/2) e^(-mu^2/2), and Phi(y)/phi(y) is sqrt(2 pi) e^(y^2/2) - R(y). As -R'(s) =
+    1 - s R(s), R(y) - R(y + mu) is at most mu and, where y < 0, the integral of |s| R(s) from y to 0, which is at most
+    sqrt(2 pi) (e^(y^2/2) - 1), for R(s) <= sqrt(2 pi) e^(s^2/2). As |y| < mu there, e^(y^2/2) - 1 is no more than
+    e^(y^2/2) (1 - e^(-mu^2/2)). The integral over v of mu phi(x) is mu^2.
+
+    Both are multiples of the half to the bit, so that no rounding counts.
     """
-
-    half: Array
-    mean: Array
-    bump: Array
-    wider: Array
-
-
-def smoothing_of(mu: Array, sign: Array) -> Smoothing:
-    """Returns the smoothing by mu: G is normal, F(v) = E f(v + G), F >= f above, F less the bump <= f below.
-
-    Above, G is the loss of a Gaussian mechanism, N(mu^2/2, mu^2).
-
-    *Below, mu < 1.* G is the same. With x = |v|/mu, phi the normal density and R Mills' ratio (1 - Phi)/phi, F(v) -
-    f(v) is, for v < 0,
-
-        phi(x) e^(x mu/2 - mu^2/8) (R(x - mu/2) - R(x + mu/2)),
-
-    and for v > 0 no more, with e^(-x mu/2) in place of e^(x mu/2). R is convex and falls, so the difference is at most
-    mu |R'(x - mu/2)| <= mu |R'(-mu/2)| = mu (1 + (mu/2) R(-mu/2)) <= mu (1 + mu sqrt(pi/2) e^(mu^2/8)), as 1 - Phi <=
-    1. And x mu/2 - x^2 mu/(2 (1 + mu)) is at most mu (1 + mu)/8, so that e^(x mu/2 - mu^2/8) is at most e^(mu/8)
-    e^(x^2 mu/(2 (1 + mu))). Hence
-
-        F - f <= mu/sqrt(2 pi) A e^(-x^2/(2 (1 + mu))),   A = e^(mu/8) (1 + mu sqrt(pi/2) e^(mu^2/8)),
-
-    whose integral over v is mu^2 sqrt(1 + mu) A.
-
-    *Below, mu >= 1.* G is N(0, mu^2). For v < 0, F(v) <= P(G > -v) <= e^(-x^2/2)/2. For v > 0, F - f is e^(-mu x) -
-    e^(-x^2/2) (R(x) + R(mu - x))/sqrt(2 pi); it is at most 0.55 e^(-x^2/2), whose integral is 0.55 sqrt(2 pi) mu, if
-
-        e^(x^2/2 - mu x) <= 0.55 + (R(x) + R(mu - x))/sqrt(2 pi).
-
-    For x <= mu, the left side is at most e^(x^2/2 - x), convex and so at most 1 - 0.3934 x, up to x = 1, and R(x) >=
-    sqrt(pi/2) - x makes the right side at least 1.05 - 0.399 x; for larger x it is at most e^(-x^2/2), which is at most
-    0.607, and below 0.55 from 1.1 on, and R(1.1)/sqrt(2 pi) > 0.2. For x = mu + y > mu it is e^(y^2/2) e^(-mu^2/2) <=
-    0.607 e^(y^2/2), and the right side at least 0.55 + Phi(y) e^(y^2/2), which is more: for e^(y^2/2) < 4 as Phi >=
-    1/2, and beyond, y > 1.6, as Phi > 0.9.
-
-    The mass has four functions and ten operations: it is raised by 64u. May not be lowered.
-    """
-    square = mu * mu
-    factor = jnp.exp(mu / 8) * (1 + mu * math.sqrt(math.pi / 2) * jnp.exp(square / 8))
-    is_wide = (sign < 0) & (mu >= 1)
-    mass = jnp.where(is_wide, (0.55 * math.sqrt(2 * math.pi)) * mu, square * jnp.sqrt(1 + mu) * factor)
-    return Smoothing(
-        half=square / 2,
-        mean=jnp.where(is_wide, 0.0, square / 2),
-        bump=jnp.where(sign > 0, 0.0, mass * (1 + 64 * roundoff())),
-        wider=square / 2 * jnp.where(is_wide, 1.0, 1 + mu),
-    )
+    return jnp.where(sign > 0, half, 0.0), jnp.where(sign > 0, 0.0, 2 * half)
 
 
 class Chosen(NamedTuple):
-    """A line that is chosen: its order, spacing, and cumulants of one run of each row."""
+    """A line that is chosen: its order, spacing, and cumulants and means of one run of each row."""
 
     order: Array
     spacing: Array
     cumulants: Array
+    means: Array
 
 
 def choose_line(found: Orders, starts: Array, log_targets: Array, side: int) -> Chosen:
@@ -451,38 +513,45 @@ def choose_line(found: Orders, starts: Array, log_targets: Array, side: int) -> 
     smoothing = 2 * cut(side) * (lengths / (2 * math.pi * side**2)) ** 2 * saddle * (1 + saddle)
     cost = smoothing + 2.0**20 * roundoff() * jnp.exp(jnp.minimum(excess, 80.0))
     is_best = cost == jnp.min(jnp.where(cost < jnp.inf, cost, jnp.inf))
-    columns = jnp.concatenate([jnp.stack([lines, lengths], 1), found.rows], 1)
-    order, length, *cumulants = jnp.max(jnp.where(is_best[:, None], columns, -jnp.inf), 0)
+    columns = jnp.concatenate([jnp.stack([lines, lengths], 1), found.rows, found.means], 1)
+    order, length, *rows = jnp.max(jnp.where(is_best[:, None], columns, -jnp.inf), 0)
     # Few digits, such that multiples of the spacing up to the number of frequencies are exact.
     info = jnp.finfo(lines.dtype)
     spacing = jax.lax.reduce_precision(2 * math.pi / length, info.nexp, info.nmant - 2 * side.bit_length())
-    return Chosen(order, spacing, jnp.stack(cumulants))
+    half = len(rows) // 2
+    return Chosen(order, spacing, jnp.stack(rows[:half]), jnp.stack(rows[half:]))
 
 
 class Transform(NamedTuple):
-    """The transform of a row's tilted law about its mean, at the frequencies of a line.
+    """The transform of a row's tilted law about a number near its mean, at the frequencies of a line.
 
     Attributes:
         parts (2, side, side): real and imaginary part of E_t[e^(iwX)] - 1.
         error (): bound on the error of these as complex numbers, over w.
         surplus, surplus_error (): tilted mass less 1, which is about 0, and a bound on its error.
-        mean (): the mean about which it is.
     """
 
     parts: Array
     error: Array
     surplus: Array
     surplus_error: Array
-    mean: Array
 
 
 def transform(
-    losses: Array, masses: Array, excess: Array, order: Array, cumulant: Array, spacing: Array, side: int
+    losses: Array,
+    masses: Array,
+    excess: Array,
+    excess_error: Array,
+    order: Array,
+    cumulant: Array,
+    mean: Array,
+    spacing: Array,
+    side: int,
 ) -> Transform:
-    """Returns the transform of one row (n,) at order t, given its cumulant g, roughly.
+    """Returns the transform of one row (n,) at order t, given its cumulant g and its mean c, roughly.
 
     Write a = t y - g for an atom's exponent. The tilted mass less 1 is the sum of p (e^a - 1) and of p - 1, whatever g
-    is; weights are w = p e^a; and the mean c may be any number near the mean: the transform is taken of X = y - c.
+    is; weights are w = p e^a; and c may be any number near the mean: the transform is taken of X = y - c.
 
     *Surplus.* The exponent errs by u (|t y| + |a|) =: u b; e^a - 1 by 8u of itself and e^a u b; the product by u, the
     sum by n u; the sums with the excess by u of each. So 9 + n units of p |e^a - 1|, one of w b.
@@ -497,7 +566,8 @@ def transform(
     its power, and both together by as much of w |x|, as (1 + A)(1 + B) - 1 moves by |dA| + |dB|.
 
     *Sums* over atoms of w A, w B and w A B: n + 3 units of the sizes' sum, times 1.5 for two parts, and |A B| <= |A| +
-    |B|: 3 n + 22 units of the sum of w |w x|, with those of the three's sum and of its sum with 1 later.
+    |B|: 3 n + 22 units of the sum of w |w x|, with those of the three's sum and of its sum with 1 later. One product of
+    matrices makes all three: A_0 is 0, and 1 stands in its place.
 
     All but the surplus are thus a multiple of w times the sum of the weights times |x|.
     """
@@ -506,14 +576,13 @@ def transform(
     exponent = jnp.where(there, lever - cumulant, 0.0)
     grown, weights = jnp.expm1(exponent), masses * jnp.exp(exponent)
     units = jnp.abs(lever) + jnp.abs(exponent)
-    terms = jnp.stack([masses * grown, masses * jnp.abs(grown), weights * units, weights * losses])
-    gained, moved, off, mean = terms.sum(-1)
-    surplus = gained + excess
-    flushed = n * jnp.finfo(masses.dtype).tiny
-    surplus_error = SLACK * (u * ((9 + n) * moved + off + 2 * (jnp.abs(gained) + jnp.abs(excess))) + flushed)
     x = jnp.where(there, losses - mean, 0.0)
     spread = weights * jnp.abs(x)
-    first, second = jnp.stack([spread, spread * units]).sum(-1)
+    terms = jnp.stack([masses * grown, masses * jnp.abs(grown), weights * units, spread, spread * units])
+    gained, moved, off, first, second = terms.sum(-1)
+    surplus = gained + excess
+    flushed = n * jnp.finfo(masses.dtype).tiny + excess_error
+    surplus_error = SLACK * (u * ((9 + n) * moved + off + 2 * (jnp.abs(gained) + jnp.abs(excess))) + flushed)
     error = SLACK * ((u * (55 + side + 3 * n) + jnp.abs(surplus) + surplus_error) * first + u * second)
     angles = (spacing * x)[None] * jnp.asarray([[1.0], [side]], x.dtype)
     start = jnp.stack(cosm1_and_sin(angles))  # (parts, tables, n)
@@ -525,12 +594,17 @@ def transform(
 
     # Each step multiplies both tables' powers by their first.
     _, tables = jax.lax.scan(power, jnp.zeros_like(start), None, side)
-    # Beside each table of powers less 1 stands a row for the parts that only the other table turns.
-    inner, outer = tables[:, :, 0], tables[:, :, 1] * weights[None, None]  # (side, parts, n)
-    both = jnp.einsum("bcn,adn->cdab", inner, outer, precision="highest")
-    alone = jnp.einsum("bcn,n->cb", inner, weights, precision="highest")[:, None, :] + outer.sum(-1).T[:, :, None]
-    parts = jnp.stack([both[0, 0] - both[1, 1], both[0, 1] + both[1, 0]]) + alone
-    return Transform(parts, error, surplus, surplus_error, mean)
+    first_is_one = np.zeros((side, 2, 1))
+    first_is_one[0, 0] = 1.0
+    inner, outer = (tables[:, :, i] + jnp.asarray(first_is_one, x.dtype) for i in range(2))  # (side, parts, n)
+    both = jnp.einsum("bcn,adn->cdab", inner, outer * weights[None, None], precision="highest")
+    apart = jnp.stack([both[0, 0] - both[1, 1], both[0, 1] + both[1, 0]])
+    index = np.arange(side)
+    none = jnp.asarray((index[:, None] == 0) & (index == 0))
+    apart = jnp.where(none[None], 0.0, apart)
+    # Row 0 and column 0 are those that only one table turns.
+    alone = jnp.asarray(((index[:, None] > 0) & (index > 0))[None], x.dtype) * (apart[:, :1] + apart[:, :, :1])
+    return Transform(apart + alone, error, surplus, surplus_error)
 
 
 def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side: int) -> Line:
@@ -539,37 +613,39 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     With r the surplus of a row, e^(K(z) - z eps) is the product over the rows of (e^g (1 + r))^k e^(-t eps), the common
     factor, and of phi(w)^k e^(iw (k c - eps)), where phi is off by at most ``error`` w.
 
-    *Powers.* If each factor is off by at most e |phi|, their product is off by at most prod (1 + e)^k - 1 of itself.
+    *Powers.* If each factor is off by at most e |phi|, their product is off by at most prod (1 + e)^k - 1 of itself. So
+    with d the sum of the logs of all such factors, k log (1 + e) and units of rounding alike, a node of size s is off
+    by s (e^d - 1) <= s e^d min(d, 1).
 
     *Moduli and angles*, in units of roundoff, with x, y the parts of phi - 1. The modulus's square less 1 is right to
     3 |x (2 + x)| + 2 y^2 + itself, its logarithm to 8 of itself, so that log |phi| is to 12 |x| + 4 y^2 + 9 |log phi|
     (where the square is below 3/4 it is right to 3 units of 1, and |x| is at least .13). The argument is right to 8 of
-    itself, and one for 1 + x. Powers and sums add m + 2 of both. A modulus below u is not told from u: ``error`` w is
-    above that, for it is at least (3 n) u (1 - |phi|).
+    itself, and one for 1 + x. Powers and sums add m + 2 of both, and one for the sum with another exponent. A modulus
+    below u is not told from u: ``error`` w is above that, for it is at least (3 n) u (1 - |phi|).
 
     *Phase.* w times the distance of start from the sum of means errs by a unit of itself, the sum of all angles by
-    their sizes, and cosine and sine by seven: nine of all angles, and 13 of those of the kernel, which err by four
-    themselves. That distance itself errs by the rounding of k c, m +
-    3 units: this moves eps, and nothing else (``drift``).
+    their sizes, and cosine and sine by seven: nine of all angles. That distance itself errs by the rounding of k c, m +
+    3 units, and of what is added to it: this moves eps, and nothing else (``drift``).
 
     *Kernel.* z (z + 1) has a modulus of at least t (t + 1) + w^2; its parts err by 4 units of it. Its inverse, two
-    exponentials and six products err by 40, and the exponents by 4 of mu^2 (t (t + 1) + w^2) (1 + mu). Smoothing may be
-    by any mu; that it is mu is counted with the exponents.
+    exponentials and six products err by 40, and the exponents by 8 of mu^2 (t (t + 1) + w^2)/2. Smoothing may be by any
+    mu.
 
     *End.* Frequencies from W on are left out. What falls with w sums to at most its value at W times the spacing and
     its integral from W on: with h = mu^2/2 that of e^(-h w^2)/w^2 is at most e^(-h W^2)/(2 h W^3), and that of
     e^(-h w^2) at most e^(-h W^2)/(2 h W). A transform's modulus is at most 1 there, in units of the common factor.
     """
-    u, tiny = roundoff(), jnp.finfo(runs.masses.dtype).tiny
-    (rows, n), count = runs.masses.shape, side * side
-    t, spacing, cumulants = chosen = choose_line(found, starts, log_targets, side)
+    u, tiny = roundoff(), jnp.finfo(runs.losses.dtype).tiny
+    (rows, n), count = runs.losses.shape, side * side
+    chosen = choose_line(found, starts, log_targets, side)
+    t, spacing = chosen.order, chosen.spacing
     start = jnp.mean(starts)
 
     def of_row(row: Any) -> Transform:
-        losses, masses, excess, cumulant = row
-        return transform(losses, masses, excess, chosen.order, cumulant, chosen.spacing, side)
+        losses, masses, excess, excess_error, cumulant, mean = row
+        return transform(losses, masses, excess, excess_error, t, cumulant, mean, spacing, side)
 
-    given = runs.losses, runs.masses, runs.excess, cumulants
+    given = runs.losses, runs.masses, runs.excess, runs.excess_error, chosen.cumulants, chosen.means
     if rows == 1:
         each = jax.tree.map(lambda leaf: leaf[None], of_row(jax.tree.map(lambda leaf: leaf[0], given)))
     else:
@@ -582,50 +658,36 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     excess, square = x * (2 + x) + imaginary, jnp.maximum(real * real + imaginary, u * u)
     log_size = 0.5 * jnp.where(excess > -0.25, jnp.log1p(jnp.maximum(excess, -0.25)), jnp.log(square))
     argument = jnp.arctan2(y, real)
-    doubt = jnp.log1p((each.error[:, None, None] * w[None] + 16 * n * tiny) * jnp.exp(-log_size))
-    units = 12 * jnp.abs(x) + 4 * imaginary + (11 + rows) * (jnp.abs(log_size) + jnp.abs(argument))
-    log_modulus, phase, grows, units = runs.total(jnp.stack([log_size, argument, doubt, units], 1))
+    units = 12 * jnp.abs(x) + 4 * imaginary + (12 + rows) * (jnp.abs(log_size) + jnp.abs(argument))
+    doubt = jnp.log1p((each.error[:, None, None] * w[None] + 16 * n * tiny) * jnp.exp(-log_size)) + u * units
+    log_modulus, phase, doubt = runs.total(jnp.stack([log_size, argument, doubt], 1))
     # What follows of the rows without an axis of frequencies.
     surplus = jnp.abs(each.surplus) + each.surplus_error
-    logs = cumulants + jnp.log1p(each.surplus)
+    logs = chosen.cumulants + jnp.log1p(each.surplus)
     # A surplus that is not small says that the cumulants were none.
     unit_error = jnp.where(surplus < 0.25, each.surplus_error / jnp.maximum(1 - surplus, 0.5), jnp.inf)
-    unit_error = unit_error + u * ((rows + 3) * jnp.abs(logs) + jnp.abs(cumulants) + 8 * surplus)
-    unit, unit_error, center, drift = runs.total(jnp.stack([logs, unit_error, each.mean, jnp.abs(each.mean)], 1))
-    drift = SLACK * u * ((rows + 3) * drift + 3 * jnp.abs(start))
-    far = start - center
-    turn = phase - far * w
+    unit_error = unit_error + u * ((rows + 3) * jnp.abs(logs) + jnp.abs(chosen.cumulants) + 8 * surplus)
+    unit, unit_error, center, drift = runs.total(jnp.stack([logs, unit_error, chosen.means, jnp.abs(chosen.means)], 1))
     # The kernel, with its smoothing, and the bump.
     end = count * spacing
-    half, mean, bump, wider = smoothing_of(math.sqrt(2 * cut(side)) / end, runs.sign)
-    plus, least, square = t * (t + 1), t * t, w * w
+    half = cut(side) / (end * end)
+    mean, bump = smoothing_of(half, runs.sign)
+    plus, square = t * (t + 1), w * w
+    drift = SLACK * u * ((rows + 3) * drift + 4 * (jnp.abs(start) + half * (1 + 2 * t)))
+    far = (start - mean) - center - 2 * half * t
+    turn = phase - far * w
     d_re, d_im = plus - square, (2 * t + 1) * w
     inverse = 1 / (d_re * d_re + d_im * d_im)
     weight = spacing / math.pi * jnp.asarray(np.where(index == 0, 0.5, 1.0), t.dtype)
-    height = jnp.exp(half * (least - square) + mean * t) * weight
-    low = bump * (jnp.exp(wider * (least - square)) * weight)
-    bends = w[None] * jnp.reshape(jnp.stack([2 * half * t + mean, 2 * wider * t]), (2, 1, 1))
-    less, sine = cosm1_and_sin(turn[None] + bends)
+    level = log_modulus + half * (t * t - square)
+    height = weight * jnp.exp(level)
+    less, sine = cosm1_and_sin(turn)
     cosine = 1 + less
-    modulus = jnp.exp(log_modulus)
-    re = height * inverse * (cosine[0] * d_re + sine[0] * d_im) - low * cosine[1]
-    im = height * inverse * (sine[0] * d_re - cosine[0] * d_im) - low * sine[1]
-    kernel = height * jnp.sqrt(inverse) + low
-    units = (
-        units
-        + 9 * jnp.abs(turn)
-        + 13 * jnp.sum(bends, 0)
-        + jnp.abs(far) * w
-        + 60
-        + 8 * (half + wider) * (plus + square)
-    )
-    grown = modulus * jnp.expm1(jnp.minimum(grows, 1.0))
-    grown = jnp.where(grows < 1, grown, jnp.exp(log_modulus + grows))
-    sizes = modulus * kernel
-    # Nodes' sizes, levers and errors.
-    size, lever, off = jnp.stack([sizes, sizes * w, kernel * grown + u * (sizes * units)]).sum((-1, -2))
-    after = jnp.exp(half * (least - end * end) + mean * t) * (spacing / (end * end) + 1 / (2 * half * end * end * end))
-    after = after + bump * jnp.exp(wider * (least - end * end)) * (spacing + 1 / (2 * wider * end))
+    a, b = height * (d_re * inverse - bump), height * (d_im * inverse)
+    doubt = doubt + u * (9 * jnp.abs(turn) + jnp.abs(far) * w + 60 + 8 * half * (plus + square))
+    sizes = weight * jnp.exp(level + doubt) * (jnp.sqrt(inverse) + bump)
+    size, off = jnp.stack([sizes, sizes * jnp.minimum(doubt, 1.0)]).sum((-1, -2))
+    after = jnp.exp(half * (t * t - end * end)) * (1 / (end * end) + bump) * (spacing + 1 / (2 * half * end))
     # Aliases: Chernoff's bounds at the orders beside t, and delta <= 1 at order 0.
     none = jnp.zeros(1, t.dtype)
     orders, log_beside = jnp.concatenate([found.orders, none]), jnp.concatenate([found.log_chernoff, none])
@@ -635,12 +697,11 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
         order=t,
         start=start,
         spacing=spacing,
-        spectrum=jnp.stack([modulus * re, modulus * im]),
-        unit=unit,
-        unit_error=SLACK * unit_error + drift * t,
+        spectrum=jnp.stack([a * cosine + b * sine, a * sine - b * cosine]),
+        unit=unit + mean * t,
+        unit_error=SLACK * (unit_error + 4 * u * mean * t) + drift * t,
         allowance=SLACK * (off + after / math.pi + 16 * count * tiny),
-        size=size,
-        lever=lever,
+        size=SLACK * size,
         orders=orders,
         log_aliases=log_beside + fall - jnp.log(-jnp.expm1(fall)) + 16 * u * (1 + jnp.abs(log_beside) + jnp.abs(fall)),
         drift=drift,
@@ -648,14 +709,15 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     )
 
 
-def read(line: Line, at: Array) -> tuple[Array, Array, Array]:
-    """Returns a bound on log E f(S - eps), and an estimate with its slope in eps.
+def read(line: Line, at: Array, unit: Array) -> tuple[Array, Array, Array]:
+    """Returns a bound on E f(S - eps), an estimate and its slope in eps, all over e^unit.
 
     *Rounding.* The angle w (eps - start), of a power in each of two tables, errs by 3 + 7 units of itself, a turn by 16
-    units; sums over nodes by their number. The common factor errs by four units of its two parts, and the logarithm of
-    the sum by 8 of itself. Aliases are subtracted as they are bounded, with the rounding of their logs.
+    units; sums over nodes by their number. The exponent of the common factor errs by four units of its parts; what is
+    made of it and of the sum by 16 of itself. Aliases are subtracted as they are bounded, with the rounding of their
+    logs.
     """
-    u, side, tiny = roundoff(), line.spectrum.shape[-1], jnp.finfo(at.dtype).tiny
+    u, side = roundoff(), line.spectrum.shape[-1]
     t, distance, sign = line.order, at - line.start, line.sign
     counts = np.arange(side) * np.array([[side], [1.0]])
     less, sine = cosm1_and_sin((distance * line.spacing) * jnp.asarray(counts, at.dtype))
@@ -666,19 +728,18 @@ def read(line: Line, at: Array) -> tuple[Array, Array, Array]:
     re, im = line.spectrum
     w = line.spacing * jnp.asarray(counts[0][:, None] + counts[1], at.dtype)
     value, fall = jnp.stack([re * turn_c + im * turn_s, w * (im * turn_c - re * turn_s)]).sum((-1, -2))
-    rounding = SLACK * u * ((side * side + 24) * line.size + 11 * jnp.abs(distance) * line.lever)
-    common = line.unit_error + 4 * u * (jnp.abs(line.unit) + t * jnp.abs(at))
-    log_unit = line.unit - t * at
-    logs = line.log_aliases - line.orders * at - log_unit + common
-    logs = logs + 8 * u * (jnp.abs(line.log_aliases) + line.orders * jnp.abs(at))
+    rounding = SLACK * u * (side * side + 24 + 11 * jnp.abs(distance) * (side * side * line.spacing)) * line.size
+    exponent = line.unit - t * at - unit
+    common = line.unit_error + 4 * u * (6 + jnp.abs(line.unit) + t * jnp.abs(at) + jnp.abs(unit))
+    logs = line.log_aliases - line.orders * at - unit
+    logs = logs + 8 * u * (3 + jnp.abs(line.log_aliases) + line.orders * jnp.abs(at) + jnp.abs(unit))
     beside = jnp.stack([line.orders > t, line.orders < t])
     aliases = jnp.sum(jnp.exp(jnp.min(jnp.where(beside, logs, jnp.inf), -1)))
-    bound = value + sign * (line.allowance + rounding) - jnp.where(sign > 0, 0.0, aliases)
-    log_bound = jnp.log(jnp.maximum(bound, tiny))
-    log_bound = jnp.where((bound > tiny) | (sign > 0), log_bound, -jnp.inf)
-    margin = common + 10 * u * (1 + jnp.abs(log_bound))
-    log_bound = log_bound + log_unit + sign * jnp.where(log_bound > -jnp.inf, margin, 0.0)
-    return log_bound, jnp.log(value) + log_unit, fall / value - t
+    bound = (value + sign * (line.allowance + rounding)) * jnp.exp(exponent + sign * common)
+    bound = bound - jnp.where(sign > 0, 0.0, aliases)
+    bound = jnp.where(bound >= 0, bound, jnp.where(sign > 0, jnp.inf, 0.0))
+    scale = jnp.exp(exponent)
+    return bound, value * scale, (fall - t * value) * scale
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -696,116 +757,137 @@ def solve(line: Line, rare: Rare, log_target: Array, shift: Array) -> tuple[Arra
     there are looks at distances from the root that grow by 2^8.
     """
     u, sign = roundoff(), line.sign
-    doubt = 10 * u * (1 + jnp.abs(log_target))
 
     def look(i: Any, state: Any) -> Any:
         root, best = state
         aside = jnp.where(i > NEWTON, jnp.exp2(8.0 * (i - NEWTON) + 4.0) * u, 0.0)
         at = jnp.maximum(root + sign * (aside * (jnp.abs(root) + 1 / line.order)), -sign * shift)
-        log_bound, log_value, slope = read(line, at)
-        more, fall = rare.bound(at, sign)
-        # The logarithm of a sum of two is right to ten units and its own eight.
-        is_value = (log_value < jnp.inf) & ((log_bound > -jnp.inf) | (more <= 0))
-        value = jnp.where(is_value, jnp.exp(log_value), 0.0)
-        log_value, slope = jnp.log(value + more), (value * slope + fall) / (value + more)
-        log_bound = jnp.where(more > 0, jnp.logaddexp(log_bound, jnp.log(more)) + sign * 2 * doubt, log_bound)
-        over = log_bound - log_target + sign * doubt
-        # An eps is a bound where delta is on the right side of the target there.
-        bound = jnp.where(sign * over <= 0, jnp.maximum(at + sign * shift, 0.0) * (1 + sign * 2 * u), best)
-        best = sign * jnp.minimum(sign * best, sign * bound)
-        most = jnp.where(is_value, jnp.pi / (2 * line.spacing), jnp.abs(at) / 4)
+        bound, value, slope = read(line, at, log_target)
+        more, fall = rare.bound(at, sign, log_target)
+        whole = bound + more
+        # An eps is a bound where delta is on the right side of the target there; the sum errs by a unit.
+        is_bound = sign * (whole * (1 + sign * 4 * u) - 1) <= 0
+        found = jnp.where(is_bound, jnp.maximum(at + sign * shift, 0.0) * (1 + sign * 2 * u), best)
+        best = sign * jnp.minimum(sign * best, sign * found)
+        is_value = (value > 0) & (value < jnp.inf) & ((bound > 0) | (more <= 0))
+        about = jnp.where(is_value, value, 0.0) + more
+        slope = (jnp.where(is_value, slope, 0.0) + fall) / about
         # The last steps are to the root of the bound, the others to that of the estimate, which need not be a bound.
-        is_near = (i >= NEWTON // 2) & (jnp.abs(over) < jnp.inf)
-        move = jnp.clip(-jnp.where(is_near, over, log_value - log_target) / slope, -most, most)
+        is_near = (i >= NEWTON // 2) & (whole > 0) & (whole < jnp.inf)
+        most = jnp.where(is_value, jnp.pi / (2 * line.spacing), jnp.abs(at) / 4)
+        move = jnp.clip(-jnp.log(jnp.where(is_near, whole, about)) / slope, -most, most)
         return jnp.where((i < NEWTON) & (jnp.abs(move) < jnp.inf), at + move, root), best
 
     nothing = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(line.start))
     return jax.lax.fori_loop(0, NEWTON + ASIDE, look, (line.start, nothing))
 
 
-def _at_top(runs: Runs, room: Array, log_target: Array) -> Array:
-    """Returns a bound on eps by the supremum of the sum, s, and the probability p of all losses being the largest.
-
-    E f(S - eps) is at most f(s - eps), and at least p f(s - eps), as f rises: so eps is between s + log(1 - delta/p)
-    and s + log(1 - delta). Few runs of a law with an atom at its top, and deltas close to 0, need no line.
-
-    *Rounding.* A logarithm errs by 8u, that of p by k times that and k u; a ratio by 4 of 1 and of its logarithms.
-    """
-    u, sign = roundoff(), runs.sign
-    there = runs.masses > 0
-    highest = jnp.max(jnp.where(there, runs.losses, -jnp.inf), -1)
-    log_mass = jnp.max(jnp.where(runs.losses == highest[:, None], runs.log_masses, -jnp.inf), -1)
-    rows = runs.counts.size
-    log_p, doubt, size = runs.total(jnp.stack([log_mass, 1 + jnp.abs(log_mass), runs.largest], 1))
-    log_share = log_target - log_p + u * ((12 + rows) * doubt + 16 * (1 + jnp.abs(log_target)))
-    share = jnp.where(sign > 0, room * (1 - 4 * u), jnp.exp(log_share) * (1 + 16 * u))
-    less = log_complement(jnp.clip(share, 0.0, 1.0)) * (1 - 16 * sign * u)
-    end = jnp.where(sign > 0, runs.most, runs.most - 2 * (4 + rows) * u * size)
-    found = end + less + 2 * sign * (runs.shift + u * (jnp.abs(end) + jnp.abs(less)))
-    return jnp.where(jnp.isnan(found), jnp.where(sign > 0, jnp.inf, 0.0), jnp.maximum(found, 0.0))
-
-
-def _epsilon_of(sign: Array, laws: Atoms, counts: Array, delta: Array, side: int) -> Array:
-    """Returns the bound on epsilon of one side."""
+def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int, asks_epsilon: bool) -> Array:
+    """Returns the bounds of one side on epsilon at a delta (), or on delta at epsilons (q,)."""
     runs = compose(sign, laws, counts)
-    u, tiny = roundoff(), jnp.finfo(delta.dtype).tiny
-    room = delta - runs.infinite
-    log_target = jnp.log(jnp.maximum(room, tiny))
-    lowest = runs.total(jnp.minimum(jnp.min(jnp.where(runs.masses > 0, runs.losses, 0.0), -1), 0.0))
-    # Beyond the highest loss that counts all runs together have e^-cut of delta.
-    tails = runs.counts[:, None] * jax.lax.cumsum(runs.masses, 1, reverse=True)
-    counts_for = tails > math.exp(-cut(side)) / runs.counts.size * jnp.maximum(room, 0.0)
-    highest = jnp.max(jnp.where(counts_for, runs.losses, -jnp.inf))
-    # Above, a target below the normal numbers is not met.
-    log_target = jnp.where((sign < 0) | (room > 2 * tiny), log_target, -jnp.inf)
+    u, tiny = roundoff(), jnp.finfo(given.dtype).tiny
+    room = given - runs.infinite
+    each, top = sure_events(runs)
+    # Lines are laid for values of eps (e,) with logs of delta: of the two one is given, and the other found.
+    if asks_epsilon:
+        logs = jnp.log(jnp.maximum(room, tiny))[None]
+        # Beyond the highest loss that counts, a row has e^-cut of delta. Tightness only.
+        highest = jnp.max(jnp.where(each.log_p > logs[0] - cut(side), runs.losses, -jnp.inf))
+        first = jnp.zeros_like(logs), logs, jnp.where(sign > 0, jnp.inf, 0.0 * given)
+    else:
+        ends, highest = given if given.size == 1 else jnp.stack([jnp.min(given), jnp.max(given)]), jnp.inf
+        first = ends, ends, jnp.where(sign > 0, 1.0, jnp.zeros_like(given))
 
     def goes_on(state: Any) -> Array:
         i, nats, *_ = state
         return (i < ROUNDS) & ~(nats < MOVED)
 
     def improve(state: Any) -> Any:
-        i, _, start, best = state
+        i, _, ends, logs, best = state
+        is_later = i > 0
         # From the second round on there is an eps, and atoms so large that the sum is above it are taken out. Below any
         # threshold will do, and the last is eps itself.
         is_last = (sign < 0) & (i == ROUNDS - 1)
-        threshold = jnp.where(i > 0, jnp.where(is_last, start, 1.02 * start - lowest), jnp.inf)
-        threshold = jnp.minimum(threshold, highest)
-        rest, rare = split(runs, threshold)
-        share, _ = rare.bound(start, sign)
-        target = jnp.log(jnp.maximum(jnp.exp(log_target) - share, 1e-3 * jnp.exp(log_target)))
-        target = jnp.where(share > 0, target, log_target)
-        found = search(rest, start, target, i > 0)
-        start = jnp.where(i > 0, start, found.guess)
-        line = lay_line(rest, found, start[None], target[None], side)
+        threshold = jnp.where(is_last, jnp.min(ends), 1.02 * jnp.max(ends) - runs.lowest)
+        rest, rare = split(runs, jnp.minimum(jnp.where(is_later, threshold, jnp.inf), highest))
+        found = search(rest, jnp.mean(ends), logs[0], is_later | (not asks_epsilon))
+        if asks_epsilon:
+            ends = jnp.where(is_later, ends, found.guess)
+        else:
+            # At first, about the nats by which Chernoff's bound is above delta. Tightness only.
+            logs = jnp.where(is_later, logs, jax.vmap(chernoff_delta, (None, 0))(found, ends) - 2.0)
+        share, _ = rare.bound(ends, sign, logs)
+        line = lay_line(rest, found, ends, logs + jnp.log(jnp.clip(1 - share, 1e-3, 1.0)), side)
         shift = runs.shift + line.drift
-        root, bound = solve(line, rare, log_target, shift)
-        # A root far off, without a bound about it, is none.
-        is_bound = jnp.where(sign > 0, bound < jnp.inf, bound > 0.9 * root)
-        is_root = jnp.isfinite(root) & (is_bound | (root > start / 4))
-        root = jnp.where(is_root, jnp.maximum(root, 0.0), start)
-        # By Chernoff's bound on the rest, and P(A).
-        left = jnp.where(log_target > -jnp.inf, room, 0.0) * (1 - 4 * u) - rare.p * (1 + rare.p_error)
-        left = jnp.log(jnp.maximum(left, 0.0))
-        left = left - 16 * u * (1 + jnp.abs(left))
-        by_chernoff = jnp.maximum(chernoff_epsilon(found, left) + shift, 0.0) * (1 + 4 * u)
-        bound = jnp.where(sign > 0, jnp.fmin(bound, by_chernoff), bound)
-        is_better = sign * bound < sign * best
+        if asks_epsilon:
+            root, bound = solve(line, rare, logs[0], shift)
+            # A root far off, without a bound about it, is none.
+            is_bound = jnp.where(sign > 0, bound < jnp.inf, bound > 0.9 * root)
+            is_root = jnp.isfinite(root) & (is_bound | (root > ends[0] / 4))
+            root = jnp.where(is_root, jnp.maximum(root, 0.0), ends[0])
+            # By Chernoff's bound on the rest, and P(A).
+            left = jnp.log(jnp.maximum(room * (1 - 4 * u) - jnp.exp(rare.event.log_p) * (1 + 10 * u), 0.0))
+            by_chernoff = chernoff_epsilon(found, left - 16 * u * (1 + jnp.abs(left))) + shift
+            by_chernoff = jnp.maximum(by_chernoff, 0.0) * (1 + 4 * u)
+            bound = jnp.where(sign > 0, jnp.fmin(bound, by_chernoff), bound)
+            nats = jnp.where(is_bound & is_root, jnp.abs(root - ends[0]) * line.order, jnp.inf)
+            ends = root[None]
+        else:
+            at = given - sign * (shift + 2 * u * given)
+            units = jax.vmap(chernoff_delta, (None, 0))(found, at)
+            bound, *_ = jax.vmap(read, (None, 0, 0))(line, at, units)
+            bound = jnp.where(sign > 0, jnp.minimum(bound, 1.0), bound)
+            more, _ = rare.bound(at, sign)
+            # The exponential errs by eight units and those of its argument.
+            bound = bound * jnp.exp(units + sign * u * (12 + jnp.abs(units))) + more
+            bound = (bound + jnp.where(sign > 0, tiny, 0.0) + runs.infinite) * (1 + sign * 8 * u)
+            nats = logs
+            logs = bound if given.size == 1 else jnp.stack([jnp.max(bound), jnp.min(bound)])
+            logs = jnp.log(jnp.maximum(logs, tiny))
+            nats = jnp.max(jnp.abs(logs - nats))
+        best = _tightest(sign, best, bound)
         # Where the smoothing is not small another round may take out rare losses.
-        nats = jnp.where((line.smoothing < WIDE) & is_bound & is_root, jnp.abs(root - start) * line.order, jnp.inf)
-        return i + 1, nats, root, jnp.where(is_better, bound, best)
+        return i + 1, jnp.where(line.smoothing < WIDE, nats, jnp.inf), ends, logs, best
 
-    # Each round lays a line, the later ones for the eps found.
-    first = (
-        jnp.int32(0),
-        jnp.inf * jnp.ones_like(delta),
-        jnp.zeros_like(delta),
-        jnp.where(sign > 0, jnp.inf, 0.0 * delta),
-    )
-    *_, best = jax.lax.while_loop(goes_on, improve, first)
-    top = _at_top(runs, room, log_target)
-    best = jnp.where(sign * top < sign * best, top, best)
-    # Where more than delta is infinite, no eps will do.
-    return jnp.where(sign > 0, jnp.where(room >= 0, best, jnp.inf), jnp.where(room < 0, jnp.inf, best))
+    # Each round lays a line, the later ones for the eps or the deltas found.
+    *_, best = jax.lax.while_loop(goes_on, improve, (jnp.int32(0), jnp.full((), jnp.inf, given.dtype), *first))
+    is_sure = (sign < 0) | (jnp.sum(counts) <= 1)
+    if asks_epsilon:
+        room = jnp.where(sign > 0, room, jnp.maximum(room, tiny))
+        # A target below the normal numbers is not met by a line.
+        best = jnp.where((sign < 0) | (room > 2 * tiny), best, jnp.inf)
+        plain = jnp.where(sign > 0, runs.most, 0.0)
+        sure = jnp.stack([jnp.where(is_sure, jnp.max(each.epsilon(room, sign)), plain), top.epsilon(room, sign)])
+        sure = jnp.maximum(jnp.maximum(sure, 0.0) * (1 + sign * 4 * u) + sign * runs.shift * (1 + 4 * u), 0.0)
+        # Where more than delta is infinite, no eps will do.
+        return jnp.where(given < runs.infinite, jnp.inf, _tightest(sign, best, *sure))
+    at = given - sign * (runs.shift + 2 * u * given)
+    bounds = jax.vmap(lambda eps: jnp.max(each.delta(eps, sign)[0]))(at)
+    sure = jnp.where(is_sure, bounds, jnp.where(sign > 0, 1.0, 0.0)), top.delta(at, sign)[0]
+    sure = (jnp.where((sign > 0) & (at >= runs.most), 0.0, jnp.stack(sure)) + runs.infinite) * (1 + sign * 2 * u)
+    return jnp.clip(_tightest(sign, best, *sure), 0.0, 1.0)
+
+
+def _tightest(sign: Array, *bounds: Array) -> Array:
+    """Returns the least of the bounds above, and the largest of those below; none is better than one that is NaN."""
+    return sign * functools.reduce(jnp.fmin, [sign * bound for bound in bounds])
+
+
+def _both(of_side: Any, laws: Atoms) -> Any:
+    """Returns the results of a function of a sign and of a side's laws, above and below."""
+    losses, masses, infinite = (jnp.moveaxis(leaf, 1, 0) for leaf in laws[:3])
+    signs = jnp.asarray([1.0, -1.0], losses.dtype)
+    each = signs, Atoms(losses, masses, infinite, jnp.stack([laws.shift, laws.shift]))
+    return jax.lax.map(lambda side: of_side(*side), each)
+
+
+def _answer(laws: Atoms, counts: ArrayLike, given: Array, side: int, asks_epsilon: bool) -> tuple[Array, Array, Array]:
+    """Returns lower and upper bounds, and whether the counts and the laws are numbers that mean something."""
+    given, counts = (jnp.asarray(value, laws.masses.dtype) for value in (given, counts))
+    upper, lower = _both(lambda sign, rows: _bounds_of(sign, rows, counts, given, side, asks_epsilon), laws)
+    is_known = jnp.all((counts >= 0) & (counts < jnp.inf) & (counts == jnp.round(counts)))
+    # A sum of everything is a number where all are.
+    return lower, upper, is_known & jnp.isfinite(sum(jnp.sum(leaf) for leaf in laws))
 
 
 def epsilon(
@@ -819,22 +901,11 @@ def epsilon(
         delta: from 0 to 1.
         side: number of powers in each of the two tables of frequencies.
     """
-    delta, counts = (jnp.asarray(value, laws.masses.dtype) for value in (delta, counts))
-    upper, lower = _both(lambda sign, rows: _epsilon_of(sign, rows, counts, delta, side), laws)
-    is_known = _are_counts(counts) & (delta >= 0) & (delta <= 1)
-    upper = jnp.where(is_known, jnp.where(delta < 1, upper, 0.0), jnp.inf)
-    return jnp.where(is_known & (delta < 1), lower, 0.0), upper
-
-
-def _both(of_side: Any, laws: Atoms) -> Any:
-    """Returns the results of a function of a sign and of a side's laws, above and below."""
-    losses, masses, infinite = (jnp.moveaxis(leaf, 1, 0) for leaf in laws[:3])
-    signs = jnp.asarray([1.0, -1.0], losses.dtype)
-    return jax.vmap(of_side)(signs, Atoms(losses, masses, infinite, jnp.stack([laws.shift, laws.shift])))
-
-
-def _are_counts(counts: Array) -> Array:
-    return jnp.all((counts >= 0) & (counts < jnp.inf) & (counts == jnp.round(counts)))
+    delta = jnp.asarray(delta, laws.masses.dtype)
+    lower, upper, is_known = _answer(laws, counts, delta, side, asks_epsilon=True)
+    is_known = is_known & (delta >= 0) & (delta <= 1)
+    upper = jnp.where(is_known & ~jnp.isnan(upper), jnp.where(delta < 1, upper, 0.0), jnp.inf)
+    return jnp.where(is_known & (delta < 1) & ~jnp.isnan(lower), lower, 0.0), upper
 
 
 def delta(
@@ -845,48 +916,17 @@ def delta(
     return lower[0], upper[0]
 
 
-def _curve_of(sign: Array, laws: Atoms, counts: Array, epsilons: Array, side: int) -> Array:
-    """Returns the bounds on delta (q,) of one side."""
-    runs = compose(sign, laws, counts)
-    u, tiny = roundoff(), jnp.finfo(epsilons.dtype).tiny
-    # A line is made for the least and the largest.
-    which = jnp.stack([jnp.argmin(epsilons), jnp.argmax(epsilons)]) if epsilons.size > 1 else np.zeros(1, int)
-    ends = epsilons[which]
-    found = search(runs, jnp.mean(ends), jnp.zeros_like(ends[0]), True)
-
-    def goes_on(state: Any) -> Array:
-        i, nats, *_ = state
-        return (i < ROUNDS) & ~(nats < MOVED)
-
-    def improve(state: Any) -> Any:
-        i, _, targets, best = state
-        line = lay_line(runs, found, ends, targets, side)
-        at = epsilons - sign * (runs.shift + line.drift + 2 * u * epsilons)
-        logs, *_ = jax.vmap(read, (None, 0))(line, at)
-        logs = jnp.where(sign > 0, jnp.fmin(logs, jax.vmap(chernoff_delta, (None, 0))(found, at)), logs)
-        bounds = jnp.exp(logs) * (1 + sign * (16 * u)) + jnp.where(sign > 0, tiny, 0.0) + runs.infinite
-        bounds = bounds * (1 + sign * (8 * u))
-        best = jnp.where(sign * bounds < sign * best, bounds, best)
-        seen = jnp.log(jnp.maximum(best[which], tiny))
-        return i + 1, jnp.max(jnp.abs(seen - targets)), seen, best
-
-    # Nats by which Chernoff's bound is above delta, about. Tightness only.
-    guess = jax.vmap(chernoff_delta, (None, 0))(found, ends) - 2.0
-    first = jnp.int32(0), jnp.inf * ends[0], guess, jnp.where(sign > 0, 1.0, jnp.zeros_like(epsilons))
-    # Each round lays a line, the later ones for the deltas found.
-    *_, best = jax.lax.while_loop(goes_on, improve, first)
-    is_over = (sign > 0) & (epsilons >= runs.most + 2 * runs.shift)
-    return jnp.clip(jnp.where(is_over, jnp.minimum(best, runs.infinite), best), 0.0, 1.0)
-
-
 def curve(
-    laws: Atoms, counts: ArrayLike, epsilons: Array, *, side: int = SIDE
+    laws: Atoms, counts: ArrayLike, epsilons: ArrayLike, *, side: int = SIDE
 ) -> tuple[Float[Array, " q"], Float[Array, " q"]]:
     """Returns lower and upper bounds on delta at several values of epsilon (q,), from one spectrum of each side.
 
     They hold for any values. They are close where delta changes by a few factors of ten, for one line is to serve all.
     """
-    epsilons, counts = (jnp.asarray(value, laws.masses.dtype) for value in (epsilons, counts))
-    upper, lower = _both(lambda sign, rows: _curve_of(sign, rows, counts, epsilons, side), laws)
-    is_known = _are_counts(counts) & (epsilons >= 0)
-    return jnp.where(is_known, lower, 0.0), jnp.where(is_known & ~jnp.isnan(upper), upper, 1.0)
+    epsilons = jnp.asarray(epsilons, laws.masses.dtype)
+    lower, upper, is_known = _answer(laws, counts, epsilons, side, asks_epsilon=False)
+    is_known = is_known & (epsilons >= 0)
+    lower, upper = (
+        jnp.where(is_known & ~jnp.isnan(bound), bound, worst) for bound, worst in ((lower, 0.0), (upper, 1.0))
+    )
+    return lower, upper
