@@ -7,7 +7,7 @@ converged (:func:`ask`). In reading order:
 - :func:`epsilon`, :func:`delta` and :func:`curve`, the verbs;
 - :class:`Composition`, what is asked, :class:`Accountant`, and :func:`ask`;
 - the accountants, in the order in which they are asked: a closed form, Rényi curves for what has nothing else, pairs of
-  float32 and the program of a trace, the exact accountant, the mesh, and Rényi curves;
+  float32 and the program of a trace, the exact accountant, the composers of laws, and Rényi curves;
 - the accountant of searches (:class:`jaxacct.RepeatAndSelect`), which is given others for the runs of a search;
 - :data:`ACCOUNTANTS`, their order and its reasons.
 """
@@ -37,6 +37,7 @@ from jaxacct.numerics.derivatives import differences, is_real, of_first_order
 from jaxacct.numerics.precision import in_float64, is_concrete, leave_scope, scope, within_scope
 from jaxacct.numerics.programs import by_pairs, compiled, needs_pairs
 from jaxacct.numerics.vmapped_loops import one_by_one, stack, where_needed
+from jaxacct.refinement import warn_of
 from jaxacct.saddlepoint import closed_forms
 from jaxacct.saddlepoint.accountant import Asked, unchecked
 from jaxacct.selection import LARGEST, Binomial, OneWay, Selection, pair_of
@@ -64,7 +65,7 @@ def epsilon(
         delta (): failure probability in [0, 1); 0 asks for the pure epsilon, the supremum of the loss. May be traced.
         relation: neighbouring relation, one that the mechanisms support.
         tolerance: relative gap wanted of :func:`jaxacct.prv.epsilon`, where it is asked; concrete arguments only.
-        points: size of its mesh instead, where it is asked.
+        points: points of an evolving mesh instead, that :func:`jaxacct.prv.epsilon` composes on.
         arithmetic: "auto" or "float64": float64, and pairs of float32 on platforms without it (a TPU). "pair": pairs of
             float32 on every platform. Pairs take no ``tolerance``, have no derivatives where they are asked for by
             name, and take a CPU seconds.
@@ -138,7 +139,7 @@ def curve(
         relation: neighbouring relation, one that the mechanisms support.
 
     Returns :class:`~jaxacct.bounds.Bounds` of shape (n,): on delta at each of the ``epsilons``, or on epsilon at each
-    of the ``deltas``. Many epsilons share a program and, where a mesh is needed, its few compositions.
+    of the ``deltas``. Many epsilons share a program and laws.
 
     Formal guarantee: that of :func:`delta`, or of :func:`epsilon`, for each entry; errors and source are theirs.
 
@@ -171,8 +172,8 @@ def _profile(
         each = [whole._replace(question=questions.at(value)) for value in questions.value]
         return leave_scope(stack(*(ask(asked, accountants) for asked in each)))
     exact = saddlepoint.accountant.curve(mechanism, steps, questions, relation)
-    mesh = functools.partial(prv.curve, mechanism, steps, questions.epsilon, relation=relation)
-    return with_mesh(exact, lambda: mesh().delta, questions.tolerance)
+    of_atoms = functools.partial(saddlepoint.of_atoms.curve, mechanism, steps, questions.epsilon, relation)
+    return narrowed(exact, of_atoms, questions.tolerance)
 
 
 def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question:
@@ -200,9 +201,9 @@ class Composition(NamedTuple):
     relation: Relation
     """The relation of neighbouring data sets."""
     tolerance: float | None = None
-    """The relative gap that is wanted of a mesh; None: the question's own."""
+    """The relative gap that is wanted; None: the question's own."""
     points: int | None = None
-    """The size of a mesh instead."""
+    """Points of an evolving mesh instead."""
     arithmetic: Chosen = "auto"
     """The arithmetic that the caller wants."""
 
@@ -341,7 +342,7 @@ def _by_ranges(asked: Composition, found: Bounds) -> Bounds:
     It may be for many ranges that differ, for wide ones, and far out. It is then the estimate as well. Without blocks
     the pairs' own bracket may lie above that of the blocks, so that its lower end says nothing.
     """
-    # Relative distance below which two bounds are the same but for the mesh of a block. Tightness only.
+    # Relative distance below which two bounds are the same but for the laws of a block. Tightness only.
     notably = 1e-4
     curves = _by_curves(asked)
     xp: Any = np if is_concrete(found, curves) else jnp
@@ -355,7 +356,7 @@ def _by_ranges(asked: Composition, found: Bounds) -> Bounds:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Traced numbers: the exact accountant, and the mesh for what it leaves open, as one program.
+# Traced numbers: the exact accountant, and a composer for what it leaves open, as one program.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -364,10 +365,10 @@ def _is_traced(asked: Composition) -> bool:
 
 
 def _in_a_trace(asked: Composition, found: Bounds | None) -> Bounds:
-    """Returns the bracket of the exact accountant, narrowed by a mesh unless a closed form leaves nothing open."""
+    """Returns the bracket of the exact accountant, narrowed by a composer unless a closed form leaves nothing open."""
     static, leaves = saddlepoint.accountant.ask(*asked.run, asked.relation)
     closed = static.has_closed_form(leaves)
-    return _answer_traced(static, None if closed else asked.points or prv.accountant.LEAST, leaves)
+    return _answer_traced(static, None if closed else Composer(asked.points), leaves)
 
 
 def in_pairs(given: Sequence[Accountant]) -> Accountant:
@@ -390,7 +391,7 @@ def in_pairs(given: Sequence[Accountant]) -> Accountant:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Concrete numbers: the exact accountant takes milliseconds, the mesh tens of them.
+# Concrete numbers: the exact accountant takes milliseconds, a composer tens of them.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -400,25 +401,34 @@ def _by_contour(asked: Composition, found: Bounds | None) -> Bounds:
     return exact if exact.converged else leave_scope(_judge(exact, asked.gap))
 
 
-OF_ATOMS = 2**16
-"""Points of the mesh for losses with atoms, of which many are composed before the exact accountant converges.
-
-Tightness and speed only. It is the least power of two by which the upper end is nowhere above that of lattices of 1e-4
-nats, as others use them: half a second of work, and one program to compile.
-"""
-
-
-def _by_mesh(asked: Composition, found: Bounds | None) -> Bounds:
-    """Returns the bracket of the mesh, which has an answer for every composition of pairs."""
-    points = asked.points
-    if points is asked.tolerance is None and saddlepoint.accountant.has_atoms(*asked.run[:2], asked.relation):
-        points = OF_ATOMS
-    mesh = prv.accountant.answer(*asked.run, asked.relation, asked.tolerance, points)
-    return mesh if found is None else leave_scope(_judge(found.intersection(mesh), asked.gap))
+def _by_composing(asked: Composition, found: Bounds | None) -> Bounds:
+    """Returns the bracket by a composer of laws, which has an answer for every composition of pairs."""
+    if asked.points is None:
+        composed = saddlepoint.of_atoms.answer(*asked.run, asked.relation, asked.gap)
+    else:
+        composed = prv.accountant.answer(*asked.run, asked.relation, points=asked.points)
+    narrow = leave_scope(_judge(composed if found is None else found.intersection(composed), asked.gap))
+    if asked.points is None and is_concrete(narrow) and not narrow.converged:
+        warn_of(asked.question, float(narrow.gap), asked.gap)
+    return narrow
 
 
-MESHES = 64
-"""Number of meshes of a batch that are composed side by side. Speed and memory only."""
+LANES = 64
+"""Number of a batch's compositions that are composed side by side. Speed and memory only."""
+
+
+class Composer(NamedTuple):
+    """The composer that narrows what the exact accountant leaves open inside of a trace; a key of programs."""
+
+    points: int | None
+    """Number of points of an evolving mesh; None: the contour over atoms."""
+
+    def answer(self, asked: Asked, leaves: Any) -> Bounds:
+        """Returns its bracket of a question."""
+        if self.points is None:
+            return saddlepoint.of_atoms.answer(*asked.arguments(leaves), asked.relation)
+        found: Bounds = prv.accountant.answer(*asked.arguments(leaves), asked.relation, points=self.points)
+        return found
 
 
 def is_settled(bounds: Bounds, tolerance: Any) -> Any:
@@ -427,24 +437,24 @@ def is_settled(bounds: Bounds, tolerance: Any) -> Any:
 
 
 @within_scope(by_programs=True)
-def with_mesh(exact: Bounds, mesh: Callable[..., Bounds] | None, tolerance: float, *run: Any) -> Bounds:
-    """Returns the exact accountant's brackets, intersected with the mesh's where they are not settled.
+def narrowed(exact: Bounds, other: Callable[..., Bounds] | None, tolerance: float, *run: Any) -> Bounds:
+    """Returns the exact accountant's brackets, intersected with another's where they are not settled.
 
-    Brackets are of numbers, or of concrete arrays of one shape. This is the one place that decides when a mesh is
-    asked, ``mesh(*run)``: once, if any bracket is not settled; never if ``mesh`` is None. In a traced batch it is asked
-    for the lanes that are not settled alone: there the mesh may depend on ``run`` only.
+    Brackets are of numbers, or of concrete arrays of one shape. This is the one place that decides when another is
+    asked, ``other(*run)``: once, if any bracket is not settled; never if it is None. In a traced batch it is asked for
+    the lanes that are not settled alone: there it may depend on ``run`` only.
     """
-    # A mesh costs far more than the exact accountant, so it is asked last and as seldom as possible.
+    # Laws cost more than the exact accountant, so they are composed last and as seldom as possible.
     enough = leave_scope(_judge(exact, tolerance))
-    if mesh is None or (is_concrete(enough) and np.all(enough.converged)):
+    if other is None or (is_concrete(enough) and np.all(enough.converged)):
         return enough
 
     def both(enough: Bounds, run: tuple[Any, ...]) -> Bounds:
-        return leave_scope(_judge(enough.intersection(mesh(*run)), tolerance))
+        return leave_scope(_judge(enough.intersection(other(*run)), tolerance))
 
     if is_concrete(enough):
         return both(enough, run)
-    return where_needed(jnp.logical_not(enough.converged), both, enough, enough, run, width=MESHES)
+    return where_needed(jnp.logical_not(enough.converged), both, enough, enough, run, width=LANES)
 
 
 @compiled
@@ -457,24 +467,24 @@ def _judge(bounds: Bounds, tolerance: Any) -> Bounds:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _answer_traced(asked: Asked, points: int | None, leaves: tuple[Any, ...]) -> Bounds:
-    return _narrow(asked, points, unchecked(asked, leaves), leaves)
+def _answer_traced(asked: Asked, composer: Composer | None, leaves: tuple[Any, ...]) -> Bounds:
+    return _narrow(asked, composer, unchecked(asked, leaves), leaves)
 
 
 @functools.partial(_answer_traced.defjvp, symbolic_zeros=True)
-def _traced_jvp(asked: Asked, points: int | None, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
-    """Takes the exact accountant's derivatives, and where it has not converged the differences of the mesh."""
+def _traced_jvp(asked: Asked, composer: Composer | None, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
+    """Takes the exact accountant's derivatives, and where it has not converged the composer's differences."""
     (leaves,), (moves,) = primals, tangents
     moving = [i for i, move in enumerate(moves) if not isinstance(move, SymbolicZero) and is_real(leaves[i])]
     exact, slopes = saddlepoint.accountant.with_slopes(asked, leaves)
     at = [slopes[i] for i in moving]
     with scope(by_programs=True):
-        if points is None:
+        if composer is None:
             found = _narrow(asked, None, exact, leaves)
         elif is_concrete(exact, at, leaves):
-            found, at = jax.device_put(_with_differences(asked, points, tuple(moving), (exact, at), leaves))
+            found, at = jax.device_put(_with_differences(asked, composer, tuple(moving), (exact, at), leaves))
         else:
-            static = asked, points, tuple(moving)
+            static = asked, composer, tuple(moving)
             narrowed = one_by_one(_with_differences, *static, settled=_is_known, result=(exact, at))
             found, at = narrowed((exact, at), leaves)
     return found, saddlepoint.accountant.move_by(found, at, [moves[i] for i in moving])
@@ -488,21 +498,19 @@ def _is_known(given: tuple[Bounds, list[Any]], leaves: Any) -> Any:
 
 
 def _with_differences(
-    asked: Asked, points: int, moving: tuple[int, ...], given: tuple[Bounds, list[Any]], leaves: Sequence[Any]
+    asked: Asked, composer: Composer, moving: tuple[int, ...], given: tuple[Bounds, list[Any]], leaves: Sequence[Any]
 ) -> tuple[Bounds, list[Any]]:
-    """Returns bracket and slopes, by a mesh and its differences where the exact accountant does not know them."""
+    """Returns bracket and slopes, by a composer and its differences where the exact accountant does not know them."""
     mechanism, _, question = asked.arguments(leaves)
+    compose = functools.partial(composer.answer, asked)
     # The numbers of runs stand behind the mechanism's leaves, before the question's one.
     first = len(jax.tree.leaves(mechanism))
     counts = [first <= i < len(leaves) - 1 for i in range(len(leaves))]
 
-    def mesh(leaves: Any) -> Bounds:
-        return prv.accountant.answer(*asked.arguments(leaves), asked.relation, points=points)
-
     def both(given: tuple[Bounds, list[Any]], leaves: Any) -> tuple[Bounds, list[Any]]:
         exact, slopes = given
         leaves = of_first_order(leaves, "jaxacct.epsilon")
-        found, rises = differences(mesh, leaves, moving, counts, lambda bounds: bounds.upper < question.worst)
+        found, rises = differences(compose, leaves, moving, counts, lambda bounds: bounds.upper < question.worst)
         ends = np.cumsum([np.size(leaves[i]) for i in moving])[:-1]
         # Of the slopes of all three ends those of the estimate.
         parts = [part.reshape(np.shape(leaves[i])) for part, i in zip(jnp.split(rises[1], ends), moving, strict=True)]
@@ -513,29 +521,27 @@ def _with_differences(
     if is_concrete(known):
         return given if known else both(given, leaves)
     start = leave_scope((_judge(given[0], question.tolerance), given[1]))
-    return where_needed(jnp.logical_not(known), both, start, given, tuple(leaves), width=MESHES)
+    return where_needed(jnp.logical_not(known), both, start, given, tuple(leaves), width=LANES)
 
 
-def _narrow(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
-    """Returns the exact accountant's bracket with that of a mesh of so many points; None asks for no mesh."""
+def _narrow(asked: Asked, composer: Composer | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
+    """Returns the exact accountant's bracket with that of a composer, if there is one."""
     if is_concrete(exact, leaves):
         if exact.converged:
             return exact
-        narrowed = _with_points(asked, points, exact, leaves)
+        narrowed = _with_composer(asked, composer, exact, leaves)
         with scope(by_programs=True):  # outside of the scope NumPy's float64 numbers would have float32 tangents
             return jax.device_put(narrowed)
-    return one_by_one(_with_points, asked, points, settled=_has_converged, result=exact)(exact, leaves)
+    return one_by_one(_with_composer, asked, composer, settled=_has_converged, result=exact)(exact, leaves)
 
 
 def _has_converged(exact: Bounds, leaves: tuple[Any, ...]) -> Any:
     return exact.converged
 
 
-def _with_points(asked: Asked, points: int | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
-    def mesh(leaves: tuple[Any, ...]) -> Bounds:
-        return prv.accountant.answer(*asked.arguments(leaves), asked.relation, points=points)
-
-    return with_mesh(exact, mesh if points else None, asked.arguments(leaves)[-1].tolerance, leaves)
+def _with_composer(asked: Asked, composer: Composer | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
+    other = None if composer is None else functools.partial(composer.answer, asked)
+    return narrowed(exact, other, asked.arguments(leaves)[-1].tolerance, leaves)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -703,12 +709,12 @@ PLAIN = Accountant(_is_plain, _by_normal_tails, suffices=True)
 """Plain Gaussian mechanisms: a closed form, of numbers that are traced or not, and the cheapest of all."""
 
 BY_PROGRAMS = (
-    # Inside of a trace nothing can be looked at, so the exact accountant and the mesh are one program.
+    # Inside of a trace nothing can be looked at, so the exact accountant and a composer are one program.
     Accountant(_is_traced, _in_a_trace, suffices=True),
-    # The exact accountant's brackets are a million times narrower than a mesh's, and cost less.
+    # The exact accountant's brackets are a million times narrower than those of atoms, and cost less.
     Accountant(lambda _: True, _by_contour),
-    Accountant(lambda _: True, _by_mesh),
-    # Curves may prove more than a mesh far out, where masses are below what a mesh can tell from 0.
+    Accountant(lambda _: True, _by_composing),
+    # Curves may prove more than laws of atoms far out, where masses are below what these can tell from 0.
     Accountant(lambda _: True, _by_curves),
 )
 """The accountants of dominating pairs, which compute by JAX."""

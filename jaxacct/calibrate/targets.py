@@ -56,7 +56,7 @@ from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leav
 from jaxacct.numerics.programs import as_it_is, compiled, lower_bound
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect, least_by_secants
-from jaxacct.prv.accountant import ToleranceWarning
+from jaxacct.refinement import ToleranceWarning
 from jaxacct.selection import Poisson, Selection, Trials, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_COUNT
 

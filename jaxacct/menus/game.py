@@ -58,7 +58,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Complex, Float, Int
 
 from jaxacct import validation
-from jaxacct.composition import ForDelta, directed_parts, facts_of, length_class
+from jaxacct.composition import ForDelta, directed_parts, facts_of, laws_for, length_class
 from jaxacct.mechanisms import Gaussian, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
 from jaxacct.mechanisms.mechanism import Mechanism, Relation
 from jaxacct.numerics.precision import (
@@ -72,7 +72,7 @@ from jaxacct.numerics.precision import (
     log_peak,
 )
 from jaxacct.numerics.programs import compiled
-from jaxacct.prv.accountant import LEAST, laws_for, sums_apart
+from jaxacct.prv.accountant import LEAST, PER_ATOM, sums_apart
 from jaxacct.prv.evolving import Sum, infinite_mass, pool, transform_error
 
 
@@ -369,7 +369,7 @@ def guessed_runs(mechanism: Mechanism, guarantee: Guarantee) -> float:
     # The direction in which the budget pays for fewest runs decides; so does the mass of infinite losses.
     for parts in directed_parts(mechanism, 1, guarantee.relation):
         # The first mesh's laws, so that no others are compiled.
-        laws, counts = leave_scope(laws_for(LEAST, parts, ForDelta(np.float64(guarantee.epsilon))))
+        laws, counts = leave_scope(laws_for(LEAST // PER_ATOM, parts, ForDelta(np.float64(guarantee.epsilon))))
         cumulants, infinite = np.zeros(ORDERS.size), float(leave_scope(facts_of(parts)).infinite[0])
         with np.errstate(all="ignore"):
             for run, p, y in zip(counts, laws.masses[:, 0], laws.losses[:, 0], strict=True):

@@ -1,4 +1,4 @@
-"""The certified accountant: privacy random variables on a mesh that is dense for a step and wide for their sum.
+"""The certified accountant: privacy random variables on a mesh that evolves while their sum grows.
 
 Everything rests on one order. For positive measures on losses write ``mu <= nu`` if ``E_mu[(1 - e^(eps-Y))+] <=
 E_nu[(1 - e^(eps-Y))+]`` for every real eps. As a function of v = e^-Y the integrand is convex and falls, so mu rises
@@ -8,15 +8,16 @@ fix one summand, and eps shifts. So a composition of raised measures is an upper
 measures a lower bound, by construction. Floating-point errors are measures too, and are carried as one number
 (``slack``).
 
-Ghazi, Kamath, Kumar and Manurangsi (2022) let the mesh evolve: it doubles as the window grows with every squaring, so
-that a constant number of points does for any number of steps. Here the mesh grows in one move, in the frequencies: as
-many are known for the sum as for a step, on a circle as long as the sum (:mod:`.compose`), and nothing is coarsened on
-the way.
+Ghazi, Kamath, Kumar and Manurangsi (2022) let the mesh evolve: runs are added by Fourier transforms of a constant
+number of points, and the mesh doubles as the window grows. :class:`~jaxacct.prv.Method` is the choice of meshes: their
+recursion, their two stages, or a fixed mesh.
 
-In reading order: :mod:`.plan` chooses the tilt, the windows and the points; :mod:`.compose` puts losses on them and
-composes; :mod:`.accountant` refines until the bracket is as tight as was asked.
+In reading order: :mod:`.evolving`, from laws to sums on a mesh, and from these to bounds; :mod:`.accountant`, the
+verbs.
 """
 
-from jaxacct.prv.accountant import Curve, Diagnostics, ToleranceWarning, curve, delta, epsilon
+from jaxacct.prv.accountant import Curve, Diagnostics, curve, delta, epsilon
+from jaxacct.prv.evolving import Method
+from jaxacct.refinement import ToleranceWarning
 
-__all__ = ["Curve", "Diagnostics", "ToleranceWarning", "curve", "delta", "epsilon"]
+__all__ = ["Curve", "Diagnostics", "Method", "ToleranceWarning", "curve", "delta", "epsilon"]

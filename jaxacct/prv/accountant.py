@@ -1,14 +1,14 @@
 """The accountant by privacy random variables: certified brackets on epsilon, on delta and on the privacy profile.
 
 The laws of the dominating pairs' losses are composed on an evolving mesh (:mod:`.evolving`), from above and from below;
-the order that makes the result a bound is described in :mod:`jaxacct.prv`. This file refines the mesh until the gap
-between the bounds is as small as was asked, and takes the largest delta over the directions of the relation. In reading
-order:
+the order that makes the result a bound is described in :mod:`jaxacct.prv`. The mesh is refined until the gap
+between the bounds is as small as was asked, and takes the largest delta over the directions of the relation
+(:mod:`jaxacct.refinement`). In reading order:
 
 - :class:`Diagnostics`, the record of the choices made and of the size of each allowance;
-- :func:`laws_for`, the laws of pairs, and :func:`answers`, the compiled program from laws and a question to a bracket;
+- :func:`answers`, the compiled program from laws and a question to a bracket;
 - :func:`without_composing`, a bracket that needs no mesh;
-- :func:`at_points`, :func:`within` and :func:`answer_in_trace`, from the directions of a relation to one answer;
+- :func:`mesh_of`, the mesh as a composer that :mod:`jaxacct.refinement` asks for the directions of a relation;
 - :func:`sums_apart`, compositions as laws on meshes, for adaptive uses;
 - :func:`epsilon` and :func:`delta`, the two verbs, and :func:`curve`, delta over epsilon.
 """
@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -41,7 +39,7 @@ from jaxacct.composition import (
     directed_parts,
     facts_of,
     is_out_of_range,
-    laws_of,
+    laws_for,
     runs_nothing,
 )
 from jaxacct.mechanisms.atoms import Atoms
@@ -61,9 +59,9 @@ from jaxacct.numerics.precision import (
 )
 from jaxacct.numerics.programs import OUTWARD, by_pairs, by_platform, compiled, needs_pairs, outward
 from jaxacct.numerics.pytrees import of_each, register_dataclass
-from jaxacct.numerics.vmapped_loops import stack
 from jaxacct.prv import evolving
 from jaxacct.prv.evolving import Method
+from jaxacct.refinement import Composer, Goal, at_size, in_trace, warn_of, within
 
 
 @register_dataclass
@@ -112,33 +110,6 @@ LEAST = 2**13
 
 PER_ATOM = 8
 """Points of the mesh for each atom of a law: what both cost of the gap is alike. Tightness and speed only."""
-
-
-@compiled(static=("points",))
-def laws_for(points: int, parts: Parts, question: Question) -> tuple[Atoms, Array]:
-    """Returns the laws (m, 2, n) of one direction's pairs, resolved as far as a question needs, and their counts (m,).
-
-    Losses count that are about as likely as delta. Where delta is what is asked for, the laws are made twice: the first
-    ones resolve all that numbers hold, and tell how small it may be.
-    """
-    # Most nats that tails are resolved to: float64 ends at 708. Tightness only.
-    most = 690.0
-    cells, first = points // PER_ATOM, jnp.asarray(most)
-    if isinstance(question, ForEpsilon):
-        runs = sum((jnp.sum(counts) for _, counts in parts), jnp.zeros(()))
-        nats = 12.0 - jnp.log(jnp.maximum(question.delta, TINY)) + jnp.log(jnp.maximum(runs, 1.0))
-        return laws_of(cells, parts, jnp.minimum(nats, most))
-
-    def make(_: Any, found: tuple[Array, tuple[Atoms, Array]]) -> tuple[Array, tuple[Atoms, Array]]:
-        laws, counts = laws_of(cells, parts, found[0])
-        plan = evolving.plan_sum(laws, counts, points, epsilon=jnp.minimum(question.epsilon, FARTHEST))
-        return jnp.clip(-plan.log_rare, 12.0, most), (laws, counts)
-
-    shapes = jax.eval_shape(functools.partial(laws_of, cells), parts, first)
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    # Twice: for all that numbers hold, and for what is left of it beside delta.
-    _, found = jax.lax.fori_loop(0, 2, make, (first, nothing))
-    return found
 
 
 FARTHEST = 1e9
@@ -281,229 +252,33 @@ def _bracket(
 
 
 # ----------------------------------------------------------------------------------------------------
-# The choice of a mesh: from the directions of a relation to one answer, as tight as was asked.
-#
-# A relation such as add-or-remove has several directions, each with dominating pairs of its own; its delta, and its
-# epsilon, are the largest of theirs. Concrete arguments are answered on finer and finer meshes; inside a trace the
-# number of points is fixed beforehand.
+# The evolving mesh as a composer, whose sizes are numbers of points.
 # ----------------------------------------------------------------------------------------------------
-
-MOST = 2**17
-"""Largest number of points of each loss where a tolerance is given. A power of two; bounds time and memory."""
 
 Answer = tuple[Bounds, Diagnostics]
 """A bracket and its record."""
 
-Goal = float | tuple[float, float]
-"""The gap wanted of an answer: relative to its upper end, or as errors of epsilon and of delta."""
 
-
-class ToleranceWarning(UserWarning):
-    """The bracket is valid, but wider than the tolerance asked for."""
-
-
-class _Found:
-    """The brackets of a relation's directions, as far as they have been needed; for concrete arguments only.
-
-    ``answers`` has, by direction, the bracket and its record; ``beside`` the brackets at an error below and above the
-    value asked at, where the goal is errors.
-    """
-
-    def __init__(self, directions: list[Parts], question: Question, goal: Goal, method: Method):
-        self.directions, self.question, self.goal, self.method = directions, question, goal, method
-        self.answers: dict[int, Answer] = {}
-        self.beside: dict[int, list[Bounds]] = {}
-
-    def improve(self, points: int) -> None:
-        """Narrows, by a mesh of so many points, the brackets of those directions that may be the largest."""
-        # One direction at a time, so that the one solved last is skipped where the others' lower ends rule it out.
-        for i in range(len(self.directions)):
-            threshold = max((bounds.lower for bounds, _ in self.answers.values()), default=0.0)
-            old = self.answers.get(i)
-            if old is None or old[0].upper > threshold:
-                (new, *self.beside[i]), record = self.solve(i, points)
-                # Both brackets hold, so their intersection does; the finer mesh gives the estimate.
-                self.answers[i] = new if old is None else replace(old[0], converged=False).intersection(new), record
-
-    def solve(self, which: int, points: int) -> tuple[list[Bounds], Diagnostics]:
-        """Returns the brackets that answer all questions of a direction, and the record of the first."""
-        parts, values = self.directions[which], self.question.at(np.asarray(self.values(), np.float64))
-        laws, counts = laws_for(points, parts, self.question)
-        bounds, record = leave_scope(answers(points, laws, counts, values, facts_of(parts), method=self.method))
-        ends: Any = bounds.lower, bounds.estimate, bounds.upper, bounds.converged
-        return [Bounds(*row) for row in zip(*ends, strict=True)], record
-
-    def values(self) -> list[Any]:
-        """Returns the value asked at and, if the goal is errors, the values an error below and above it."""
-        value = self.question.value
-        if not isinstance(self.goal, tuple):
-            return [value]
-        step = self.goal[isinstance(self.question, ForEpsilon)]
-        return [value, max(value - step, 0.0), value + step]
-
-    def excess(self) -> float:
-        """Returns the gap between the bounds over the goal: at most 1 where the goal is reached.
-
-        With errors (a, b), and e(d) for epsilon at delta d: upper <= e(d - b) + a if the upper end is at most a above
-        the lower end at d - b, and lower >= e(d + b) - a if the upper end at d + b is at most a above the lower end.
-        The same holds for delta with the roles of a and b exchanged.
-        """
-        every = [bounds for bounds, _ in self.answers.values()]
-        lower, upper = max(b.lower for b in every), max(b.upper for b in every)
-        if lower == upper:
-            return 0.0
-        if not isinstance(self.goal, tuple):
-            return float(Bounds(lower=lower, estimate=lower, upper=upper).gap) / self.goal
-        before = max(below.lower for below, _ in self.beside.values())
-        after = max(above.upper for _, above in self.beside.values())
-        apart = max(upper - before, after - lower) / self.goal[not isinstance(self.question, ForEpsilon)]
-        return float(apart) if np.isfinite(apart) else float("inf")
-
-    def narrow(self) -> None:
-        """Intersects each bracket with that of :func:`without_composing`, which is wide but needs no mesh."""
-        for i, (bounds, record) in self.answers.items():
-            lower, upper = without_composing(self.directions[i], self.question)
-            rough = Bounds(lower=lower, estimate=bounds.estimate, upper=upper, converged=False)
-            self.answers[i] = rough.intersection(bounds), record
-
-    def largest(self) -> Answer:
-        """Returns the bracket of the largest direction, and the record of the one with the largest upper end.
-
-        It has converged where both ends are one number, be it infinite, or are as near as was asked.
-        """
-        every = [bounds for bounds, _ in self.answers.values()]
-        _, record = max(self.answers.values(), key=lambda answer: float(answer[0].upper))
-        converged = np.asarray(self.excess() <= 1)[()]
-        bounds = Bounds(
-            lower=max(b.lower for b in every),
-            estimate=max(b.estimate for b in every),
-            upper=max(b.upper for b in every),
-            converged=converged,
-        )
-        return bounds, replace(record, converged=converged)
-
-
-def at_points(directions: list[Parts], question: Question, points: int, method: Method) -> Answer:
-    """Returns the answer of concrete arguments by a mesh of ``points`` points."""
-    found = _Found(directions, question, question.tolerance, method)
-    found.improve(points)
-    return found.largest()
-
-
-def answer_in_trace(directions: list[Parts], question: Question, points: int, method: Method) -> Answer:
-    """Returns the answer inside a trace.
-
-    All directions are one mapped composer, and pairs of one structure one law. On devices other than CPUs the lanes of
-    a batch are worked on side by side, as many at a time as leave memory free.
-    """
-    # Numbers that lanes hold at a time, some 32 for each point: a gigabyte. Speed and memory only.
-    lanes = max(2**22 // points, 1)
-    one = functools.partial(_answer_traced, points=points, method=method)
-    return vmapped_loops.in_lanes(one, most=lanes)(directions, question)
-
-
-def _answer_traced(directions: list[Parts], question: Question, points: int, method: Method) -> Answer:
-    questions = question.at(question.value[None])
-
-    def describe(parts: Parts) -> tuple[Atoms, Array, Facts]:
-        return *laws_for(points, parts, question), facts_of(parts)
-
-    def answer(row: tuple[Atoms, Array, Facts]) -> Answer:
-        bounds, record = answers(points, *row[:2], questions, row[2], method=method)
-        return jax.tree.map(operator.itemgetter(0), bounds), record
-
-    if len(directions) == 1:
-        return answer(describe(directions[0]))
-    if len({jax.tree.structure(parts) for parts in directions}) > 1:
-        rows = _stacked([describe(parts) for parts in directions])
-    else:
-        rows = jax.lax.map(describe, stack(*directions))
-    batch = jax.lax.map(answer, rows)
-    every = [jax.tree.map(operator.itemgetter(i), batch) for i in range(len(directions))]
-    return functools.reduce(functools.partial(_larger, question.tolerance), every)
-
-
-def _stacked(rows: Sequence[tuple[Atoms, Array, Facts]]) -> Any:
-    """Returns the laws, counts and facts of several directions as one, filled up with atoms, and rows, of no mass."""
-    longest = max(laws.losses.shape[-1] for laws, _, _ in rows)
-    most = max(len(counts) for _, counts, _ in rows)
-    filled = []
-    # Facts that some directions know without numbers become numbers: no infinite losses, and no bounds.
-    for laws, counts, facts in rows:
-        missing = most - len(counts)
-        wider = [jnp.pad(leaf, [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]) for leaf in laws.filled(longest)]
-        laws = Atoms(*wider)
-        filled.append((laws, jnp.pad(counts, (0, missing)), facts.in_numbers()))
-    return stack(*filled)
-
-
-def _larger(tolerance: float, first: Answer, second: Answer) -> Answer:
-    (a, record), (b, other) = first, second
-    decides = b.upper > a.upper
-    bounds = Bounds(
-        lower=jnp.maximum(a.lower, b.lower),
-        estimate=jnp.maximum(a.estimate, b.estimate),
-        upper=jnp.maximum(a.upper, b.upper),
-        converged=a.converged & b.converged,
+def mesh_of(method: Method) -> Composer:
+    """Returns the evolving mesh by a choice of meshes; the gap falls with the square of the number of points."""
+    sizes = tuple(LEAST * 2**i for i in range(5))
+    return Composer(
+        sizes=sizes,
+        shares=tuple((LEAST / points) ** 2 for points in sizes),
+        cells=lambda points: points // PER_ATOM,
+        # Numbers that lanes hold at a time, some 32 for each point: a gigabyte. Speed and memory only.
+        lanes=lambda points: max(2**22 // points, 1),
+        answers=functools.partial(answers, method=method),
+        rough=without_composing,
     )
-    # It is enough that the direction that decides is tight.
-    bounds = replace(bounds, converged=bounds.converged | (bounds.gap <= tolerance))
-    return bounds, jax.tree.map(lambda x, y: jnp.where(decides, y, x), record, other)
-
-
-def within(directions: list[Parts], question: Question, goal: Goal, method: Method) -> Answer:
-    """Returns the answer of concrete arguments by the smallest mesh found to reach a goal.
-
-    The first mesh tells how far the gap has to fall; it falls with the square of the number of points as long as
-    rounding and truncation do not count. A direction whose upper end lies below another's lower end needs no
-    refinement.
-    """
-    # Factor by which the gap foreseen for a mesh must lie below the tolerance for it to be chosen. Speed only.
-    safety = 1.5
-    # Largest factor by which the number of points grows before another look at the gap. Speed only.
-    growth = 16
-    found, points = _Found(directions, question, goal, method), LEAST
-    previous, stalls, is_narrowed = float("inf"), 0, False
-    # Each round intersects the brackets with those of finer meshes, so they only narrow. The number of points at
-    # least doubles from one round to the next, so the loop ends at MOST if not before.
-    while True:
-        found.improve(points)
-        bounds, record = found.largest()
-        if float(bounds.gap) >= 0.5 and not is_narrowed:
-            # The bracket that needs no mesh may be all that is asked, or rule out a direction.
-            found.narrow()
-            bounds, record = found.largest()
-            is_narrowed = True
-        gap, excess = float(bounds.gap), found.excess()
-        # Where only rounding or truncation is left of the gap a finer mesh does not help: two stalls tell.
-        stalls += 0.8 * previous < gap
-        if bounds.converged or stalls == 2 or points == MOST:
-            break
-        # A gap far above the goal is a poor guide to how it will fall with the mesh: 0.3 caps what is read from it.
-        finer = points * (safety * excess * min(0.3 / gap, 1.0)) ** 0.5 if np.isfinite(gap) else MOST
-        least = min(max(finer, points + 1), growth * points, MOST)
-        points, previous = 1 << (int(np.ceil(least)) - 1).bit_length(), gap
-    if not bounds.converged:
-        _warn(question, gap, goal)
-    return bounds, record
 
 
 def nothing_known(question: Question, goal: Goal | None) -> Bounds:
     """Returns the trivial bracket, for pairs that are not valid, which no mesh narrows; warns where a goal is given."""
     worst = np.float64(question.worst)
     if goal is not None:
-        _warn(question, worst, goal)
+        warn_of(question, worst, goal)
     return Bounds(lower=np.float64(0.0), estimate=worst / 2, upper=worst, converged=np.bool_(False))
-
-
-def _warn(question: Question, gap: float, goal: Goal) -> None:
-    asked = "the errors" if isinstance(goal, tuple) else f"the {goal:.1e}"
-    warnings.warn(
-        f"{question.name} is known to a relative gap of {gap:.1e}, not {asked} asked for: the bracket is valid and "
-        "as wide as it says.",
-        ToleranceWarning,
-        stacklevel=6,
-    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -523,7 +298,7 @@ def sums_apart(
         (pairs, share * steps) for parts, share in zip(compositions, shares, strict=True) for pairs, steps in parts
     )
     question = ForDelta(np.float64(epsilon))
-    laws, counts = laws_for(points, together, question)
+    laws, counts = laws_for(points // PER_ATOM, together, question)
     plan = _plan_together(points, laws, counts, question, np.float64(max(*shares, 1.0)))
     found, start = [], 0
     # The rows of all compositions lie one after the other.
@@ -717,7 +492,7 @@ def _in_trace(
             return _answer_leaves(static, leaves)
         mechanism, steps, question = jax.tree.unflatten(structure, leaves)
         check_asked(mechanism, steps, question)
-        return leave_scope(at_points(directed_parts(mechanism, steps, relation), question, points, method))
+        return at_size(mesh_of(method), directed_parts(mechanism, steps, relation), question, points)
 
     def slopes_of(leaves: list[Any], moving: tuple[int, ...]) -> Any:
         if is_concrete(leaves):
@@ -740,7 +515,7 @@ def _of_leaves(static: Static, leaves: list[Any]) -> Answer:
     structure, relation, points, method = static
     mechanism, steps, question = jax.tree.unflatten(structure, leaves)
     question = question.at(as_float64(question.value))
-    return answer_in_trace(directed_parts(mechanism, steps, relation), question, points, method)
+    return in_trace(mesh_of(method), directed_parts(mechanism, steps, relation), question, points)
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
@@ -803,10 +578,10 @@ def answer(
         goal = error or tolerance or question.tolerance
         if not return_diagnostics and is_out_of_range(directions):
             return nothing_known(question, goal if points is None else None)
-        if points is None:
-            found = within(directions, question, goal, method)
-        else:
-            found = at_points(directions, question, points, method)
+        mesh = mesh_of(method)
+        found = (
+            within(mesh, directions, question, goal) if points is None else at_size(mesh, directions, question, points)
+        )
     return leave_scope(found) if return_diagnostics else found[0]
 
 
@@ -898,7 +673,7 @@ def _profile(points: int, parts: Parts, epsilons: Array, method: Method) -> Prof
 
     def bound(reference: Array) -> tuple[Array, Array]:
         question = ForDelta(reference)
-        found = sum_for(points, *laws_for(points, parts, question), question, method)
+        found = sum_for(points, *laws_for(points // PER_ATOM, parts, question), question, method)
         # One epsilon after the other, to save memory: each is a sum over all points.
         return jax.lax.map(functools.partial(evolving.bound_delta, found), epsilons)
 

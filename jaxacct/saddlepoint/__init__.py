@@ -10,8 +10,12 @@ a certified bracket in float64:
 * :mod:`.solve`: the largest bracket of the directions; those that cannot decide are ruled out by a few nodes.
 * :mod:`.closed_forms`: closed forms, for one run of any mechanism and for plain Gaussian ones.
 * :mod:`.accountant`: the two verbs and their derivatives.
+
+Beside it stands the contour over atoms, which needs no law that is integrated, and has a bracket for every mechanism:
+:mod:`.composer`, and :mod:`.of_atoms`, which chooses sizes.
 """
 
+from jaxacct.saddlepoint import of_atoms as of_atoms
 from jaxacct.saddlepoint.accountant import delta, epsilon
 
 __all__ = ["delta", "epsilon"]

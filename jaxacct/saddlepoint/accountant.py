@@ -286,12 +286,6 @@ def _has_laws(directions: list[Parts]) -> bool:
     return all(pair.law() is not None for parts in directions for pair, _ in parts)
 
 
-def has_atoms(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
-    """Returns whether the losses of all mechanisms of a composition are known, and have atoms."""
-    laws = [pair.law() for parts in directed_parts(mechanism, steps, relation) for pair, _ in parts]
-    return all(law is not None and law.recurring > 0 for law in laws)
-
-
 def may_answer(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
     """Returns whether this accountant has a closed form of a composition, or an integral that may converge."""
     known = once(mechanism, steps)

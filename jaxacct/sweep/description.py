@@ -516,7 +516,7 @@ class Quantity:
             arguments = self._arguments(mechanism, entry)
             ask = functools.partial(prv.accountant.answer, arithmetic=self.arithmetic)
             mesh = functools.partial(ask, *arguments, self.relation, self.tolerance)
-            bounds = certified.with_mesh(exact, mesh, self.tolerance)
+            bounds = certified.narrowed(exact, mesh, self.tolerance)
         if certified.is_settled(exact, self.tolerance):  # no mesh was asked
             return _answer(bounds, bounds.converged, True, before["accountant"])
         says = (bounds.upper < self.question.worst) | (bounds.lower > 0)
