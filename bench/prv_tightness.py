@@ -23,9 +23,8 @@ from rich.table import Table
 import jaxacct as ja
 from bench import report
 from jaxacct.prv import ToleranceWarning
-from jaxacct.prv.accountant import LEAST, MOST
+from jaxacct.prv.accountant import LEAST, SIZES
 
-SIZES = [2**i for i in range(LEAST.bit_length() - 1, MOST.bit_length())]
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 SMALLEST = 0.01
 

@@ -1,6 +1,6 @@
 """The road from `ja.epsilon` to the transform, as it is walked: which files and functions a call enters.
 
-    python -m bench.road            # counts, cold and warm, and the two roads as JSON
+    python -m bench.road            # counts, cold and warm, and the roads as JSON
     python -m bench.road --write    # the roads into CONTRIBUTING.md
 
 A road is the stack of the package's functions where the last one, named in ROADS, is entered first. The calls are the
@@ -27,7 +27,12 @@ ROOT = pathlib.Path(ja.__file__).parents[1]
 PACKAGE = os.fspath(ROOT / "jaxacct")
 
 ROADS: dict[str, tuple[str, Callable[[Any], Any], tuple[str, str]]] = {
-    "mesh": ("By the mesh:", lambda run: ja.prv.epsilon(run, 10_000, 1e-5), ("jaxacct/prv/compose.py", "spectrum_of")),
+    "mesh": ("By the mesh:", lambda run: ja.prv.epsilon(run, 10_000, 1e-5), ("jaxacct/prv/evolving.py", "_multiply")),
+    "atoms": (
+        "By atoms on a contour:",
+        lambda run: ja.epsilon(ja.PoissonSubsampledLaplace(2.0, run.sampling_rate), 10_000, 1e-5),
+        ("jaxacct/saddlepoint/composer.py", "transform"),
+    ),
     "contour": (
         "By the contour:",
         lambda run: ja.epsilon(run, 10_000, 1e-5),

@@ -125,9 +125,6 @@ class RandomAllocationPair(FinitePair):
     in_tails: ArrayLike = 0.0
     removes: ArrayLike = True
 
-    def anchors(self) -> tuple[Array, Array]:
-        return DominatingPair.anchors(self)
-
     def largest_loss(self) -> Array:
         # The pair's finite losses end where the tails are cut off; the mechanism's do not end.
         return jnp.full((), jnp.inf)

@@ -187,35 +187,6 @@ class FinitePair(DominatingPair):
         # A sum of n terms rounds n - 1 times; a single term is given, and does not round.
         return given + 2 * roundoff() * jnp.maximum(jnp.sum(jnp.where(infinite, 1.0, 0.0)) - 1, 0.0)
 
-    def anchors(self) -> tuple[Array, Array]:
-        """Returns P's heaviest loss and the heavier of its two neighbours, the lower one first.
-
-        They are both losses of a pair with two, and two neighbours of an arithmetic progression. The upper one is NaN
-        where there is a single loss, and both are where there is none.
-        """
-        p, _, losses, _ = self._atoms()
-        has_mass = p > 0
-        size = p.shape[-1]
-        first = losses[jnp.minimum(first_index(has_mass & (p == jnp.max(p))), size - 1)]
-        # Losses that differ by their rounding are one loss.
-        same = 2 * LOSS_UNITS * roundoff() * jnp.abs(first)
-        below = jnp.max(jnp.where(has_mass & (losses < first - same), losses, -jnp.inf))
-        above = jnp.min(jnp.where(has_mass & (losses > first + same), losses, jnp.inf))
-
-        def mass_at(loss: Array) -> Array:
-            near = jnp.abs(losses - loss) <= 2 * LOSS_UNITS * roundoff() * jnp.abs(loss)
-            return jnp.where(jnp.isfinite(loss), jnp.sum(jnp.where(near, p, 0.0)), -1.0)
-
-        goes_up = mass_at(above) >= mass_at(below)
-        single = jnp.isinf(below) & jnp.isinf(above)
-        low = jnp.where(goes_up, first, below)
-        high = jnp.where(goes_up, above, first)
-        some = jnp.any(has_mass)
-        return (
-            jnp.where(some, jnp.where(single, first, low), jnp.nan),
-            jnp.where(some & ~single, high, jnp.nan),
-        )
-
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y); Y < inf]``, a sum over all atoms, for any order."""
         scan = self.law().scan()
@@ -544,9 +515,6 @@ class LossDistributionPair(DominatingPair):
 
     def infinite_mass(self) -> Array:
         return as_float64(self.infinite_mass_p)
-
-    def anchors(self) -> tuple[Array, Array]:
-        return as_float64(self.atoms[0]), as_float64(self.atoms[1])
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns an upper bound on ``log E_P[exp(order Y); Y < inf]`` for orders from 0 up.
@@ -887,10 +855,6 @@ class DiscreteGaussianPair(DominatingPair):
 
     def boundary_error(self, largest: Array) -> Array:
         return LOSS_UNITS * roundoff() * jnp.abs(largest)
-
-    def anchors(self) -> tuple[Array, Array]:
-        center = as_float64(self.sensitivity)
-        return self._losses(center - 1), self._losses(center)
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y)]`` in closed form.

@@ -149,10 +149,6 @@ class WithoutReplacementPair(DominatingPair):
         _, q = self._fields()
         return jnp.where(q <= 0.5, 0.0, self._above().central_loss())
 
-    def anchors(self) -> tuple[Array, Array]:
-        _, upper = self._above().anchors()  # NaN for Gaussian noise; the lowest atom is -upper, in step with these
-        return jnp.zeros_like(upper), upper
-
     def _edges(self, loss: Array) -> Array:
         """Returns x with log M/B = loss where that is above 0, and exactly 1 elsewhere."""
         return jnp.where(loss > 0, jnp.maximum(self._above()._threshold(jnp.maximum(loss, 0.0)), MIDDLE), MIDDLE)

@@ -932,15 +932,6 @@ class DominatingPair(ABC):
         """Returns a bound on the relative error of :meth:`infinite_mass`."""
         return jnp.zeros(())
 
-    def anchors(self) -> tuple[Array, Array]:
-        """Returns two losses at which a mesh should have points, the lower one first; NaN where any will do.
-
-        They matter for losses with atoms, which lose least where they are mesh points. Losses in arithmetic progression
-        have all their atoms on the mesh if two neighbouring ones are. A single atom, or the one that matters most,
-        comes as the lower loss with NaN for the upper. By default any mesh will do.
-        """
-        return jnp.full((), jnp.nan), jnp.full((), jnp.nan)
-
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
         """Returns bounds (lower, upper) on ``E_P[(1 - e^(epsilon - Y))+; Y < inf]`` of one run, for epsilon () >= 0.
 

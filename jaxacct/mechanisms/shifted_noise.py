@@ -713,10 +713,6 @@ class ShiftedNoisePair(DominatingPair):
         heaviest = first_index(p == jnp.max(p))
         return self.log_densities(jnp.sum(jnp.where(jnp.arange(len(p)) == heaviest, locations, 0.0)))[0]
 
-    def anchors(self) -> tuple[Array, Array]:
-        free = jnp.full_like(self._fields()[0], jnp.nan)
-        return self.loss_range() if self._noise.has_atoms else (free, free)
-
     def _exponents(self, x: Array) -> Array:
         """Returns the log ratio of each location's density to the first one's, (m, *x.shape)."""
         s, locations, _, _ = self._fields()

@@ -41,12 +41,13 @@ from jaxacct.composition import (
     is_out_of_range,
     laws_for,
     runs_nothing,
+    unknown,
 )
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import vmapped_loops
-from jaxacct.numerics.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
+from jaxacct.numerics.arithmetic import CERTIFIED, FLOAT64, Chosen, arithmetic, roundoff
 from jaxacct.numerics.derivatives import Known, by_slopes, differences
 from jaxacct.numerics.precision import (
     TINY,
@@ -55,9 +56,10 @@ from jaxacct.numerics.precision import (
     is_concrete,
     leave_scope,
     log_complement,
+    on_host,
     within_scope,
 )
-from jaxacct.numerics.programs import OUTWARD, by_pairs, by_platform, compiled, needs_pairs, outward
+from jaxacct.numerics.programs import OUTWARD, by_platform, compiled, needs_pairs, outward
 from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.prv import evolving
 from jaxacct.prv.evolving import Method
@@ -107,6 +109,9 @@ class Diagnostics:
 
 LEAST = 2**13
 """Number of points with which answers are looked for first, and which a trace has. Tightness and speed only."""
+
+SIZES = tuple(LEAST * 2**i for i in range(5))
+"""Numbers of points among which a tolerance chooses, powers of two. They bound time and memory."""
 
 PER_ATOM = 8
 """Points of the mesh for each atom of a law: what both cost of the gap is alike. Tightness and speed only."""
@@ -261,10 +266,9 @@ Answer = tuple[Bounds, Diagnostics]
 
 def mesh_of(method: Method) -> Composer:
     """Returns the evolving mesh by a choice of meshes; the gap falls with the square of the number of points."""
-    sizes = tuple(LEAST * 2**i for i in range(5))
     return Composer(
-        sizes=sizes,
-        shares=tuple((LEAST / points) ** 2 for points in sizes),
+        sizes=SIZES,
+        shares=tuple((LEAST / points) ** 2 for points in SIZES),
         cells=lambda points: points // PER_ATOM,
         # Numbers that lanes hold at a time, some 32 for each point: a gigabyte. Speed and memory only.
         lanes=lambda points: max(2**22 // points, 1),
@@ -356,7 +360,8 @@ def epsilon(
             steps of about the root of the number of runs, and "fixed", on one mesh, are for comparison
             (:class:`jaxacct.prv.Method`).
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
-        arithmetic: as in :func:`jaxacct.epsilon`.
+        arithmetic: "auto" or "float64". There is no mesh in pairs of float32: a traced call says nothing on devices that
+            have no float64, and for concrete arguments the CPU beside them computes.
         error: wanted errors ``(a, b)`` of epsilon and of delta, in place of ``tolerance``: with ``converged`` true,
             ``upper`` is at most a above epsilon at ``delta`` - b, and ``lower`` at most a below epsilon at
             ``delta`` + b.
@@ -515,7 +520,17 @@ def _of_leaves(static: Static, leaves: list[Any]) -> Answer:
     structure, relation, points, method = static
     mechanism, steps, question = jax.tree.unflatten(structure, leaves)
     question = question.at(as_float64(question.value))
+    if arithmetic() != FLOAT64:
+        return _no_answer(question)
     return in_trace(mesh_of(method), directed_parts(mechanism, steps, relation), question, points)
+
+
+def _no_answer(question: Question) -> Answer:
+    """Returns what is said where transforms are not certified: nothing."""
+    zero, none = jnp.zeros(()), jnp.full(2, jnp.inf)
+    numbers = {name: zero for name in ("order", "mesh", "start", "length", "infinite_mass", "lost")}
+    record = Diagnostics(points=0, slack=none, slack_delta=none, shift=none, converged=zero > 0, **numbers)
+    return unknown(question), record
 
 
 @functools.partial(jax.jit, static_argnums=0, inline=True)
@@ -554,14 +569,14 @@ def answer(
     check_asked(mechanism, steps, question)
     method = check_method(method)
     validation.check_one_of(arithmetic, "arithmetic", CERTIFIED)
-    if needs_pairs(arithmetic, mechanism, steps, question):
-        _, points = check_options(tolerance, points, concrete=False)
-        if error is not None:
-            check_error(error, question, concrete=False)
-        run = functools.partial(
-            answer, relation=relation, points=points, return_diagnostics=return_diagnostics, method=method
+    if arithmetic == "pair":
+        raise ValueError(
+            "arithmetic = 'pair': the mesh is composed by Fourier transforms, which are certified in float64 alone: ask "
+            "jaxacct.epsilon or jaxacct.delta, which have brackets in pairs of float32."
         )
-        return leave_scope(by_pairs(run, mechanism, steps, question))
+    if needs_pairs(arithmetic, mechanism, steps, question):
+        options = tolerance, points, return_diagnostics, arithmetic, error, method
+        return on_host(answer, (mechanism, steps, question, relation, *options), {})
     concrete = is_concrete(mechanism, steps, question)
     tolerance, points = check_options(tolerance, points, concrete=concrete)
     if error is not None:

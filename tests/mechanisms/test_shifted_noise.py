@@ -226,7 +226,7 @@ def test_atoms_land_whole_in_one_cell():
     with jax.enable_x64(True):
         pair = pair_of(PoissonSubsampledLaplace(0.5, 0.1), "remove")
         exact = Exact(pair)
-        low, high = (float(v) for v in pair.anchors())
+        low, high = (float(v) for v in pair.loss_range())
         assert low == pytest.approx(float(exact.loss(exact.low)), abs=1e-15)
         assert high == pytest.approx(float(exact.loss(exact.high)), abs=1e-15)
         top, bottom = float(exact.above(exact.high, exact.p)), 1 - float(exact.above(exact.low, exact.p))

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "jaxacct"
 FLOORS = (
     ("choices", "processes", "outward", "json_files", "numerics", "validation", "bounds", "rounded_sum"),
     ("selection", "strategies", "mechanisms", "dominating_pairs"),
-    ("composition", "convert"),
+    ("composition", "refinement", "convert"),
     ("prv", "saddlepoint", "rdp", "iteration", "monte_carlo"),
     ("certified",),
     ("tradeoff", "gdp", "calibrate", "factorize"),
@@ -124,7 +124,7 @@ def test_the_road_to_the_transform_is_as_it_is_told():
     """The calls are run; CONTRIBUTING has the stack at their ends (``python -m bench.road --write``)."""
     done = subprocess.run([sys.executable, "-m", "bench.road"], cwd=ROOT, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    for told, name in zip(roads(), ("mesh", "contour"), strict=True):
+    for told, name in zip(roads(), ("mesh", "atoms", "contour"), strict=True):
         assert [(str(path.relative_to(ROOT)), function) for path, function in told] == list(
             map(tuple, found[name]["road"])
         )

@@ -27,10 +27,19 @@ def test_what_is_chosen_is_recorded():
 
 
 @pytest.mark.exhaustive
-def test_a_method_has_no_effect_but_a_warning():
-    with pytest.warns(DeprecationWarning, match="there is one composition"):
-        bounds = ja.prv.epsilon(MECHANISM, 10_000, 1e-5, points=POINTS, method="fixed")
-    assert bounds == ja.prv.epsilon(MECHANISM, 10_000, 1e-5, points=POINTS)
+@pytest.mark.parametrize("method", list(ja.prv.Method))
+def test_every_choice_of_meshes_holds_the_same(method):
+    exact = ja.epsilon(MECHANISM, 1000, 1e-5)
+    bounds = ja.prv.epsilon(MECHANISM, 1000, 1e-5, points=2**13, method=method)
+    assert bounds == ja.prv.epsilon(MECHANISM, 1000, 1e-5, points=2**13, method=method.value)
+    assert bounds.lower <= exact.upper
+    assert bounds.upper >= exact.lower
+    assert bounds.gap < 0.1
+
+
+def test_a_method_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="method = 'evolving'"):
+        ja.prv.epsilon(MECHANISM, 1000, 1e-5, method="evolving")
 
 
 @pytest.mark.exhaustive
@@ -74,7 +83,7 @@ def test_default_tolerance_is_met_without_a_word():
 @pytest.mark.exhaustive
 def test_a_tolerance_out_of_reach_is_said_to_be(monkeypatch):
     # Two sizes in place of all: a tolerance is as far out of reach of the second as of the last, and each compiles.
-    monkeypatch.setattr(accountant, "MOST", 2**11)
+    monkeypatch.setattr(accountant, "SIZES", accountant.SIZES[:2])
     with pytest.warns(ja.prv.ToleranceWarning, match="valid") as caught:
         bounds, seen = ja.prv.epsilon(ja.Gaussian(10.0), 100, 1e-5, tolerance=1e-9, return_diagnostics=True)
     assert caught[0].filename == __file__

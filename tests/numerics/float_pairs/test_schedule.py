@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from unittest import mock
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.thorough import cases
 
-import jaxacct as ja
 from jaxacct.mechanisms.normal import lower_tail
-from jaxacct.numerics import programs
 from jaxacct.numerics.arithmetic import PAIR, roughly
 from jaxacct.numerics.float_pairs import interpret
 from jaxacct.numerics.float_pairs.interpret import as_pairs
-from jaxacct.prv import plan
 
 
 @pytest.fixture(autouse=True)
@@ -103,37 +96,3 @@ def test_guesses_at_the_ends_of_the_range_go_on_as_such():
 
     for found, exact in zip(jax.jit(as_pairs(roughly(guess)))(x), guess(x), strict=True):
         np.testing.assert_allclose(found, exact, rtol=2e-4)
-
-
-FIELDS = "order", "mesh", "length", "below", "rate", "start"
-ABSURD = [(np.nan, field) for field in FIELDS] + [(np.inf, "order"), (0.0, "mesh"), (1e300, "start")]
-
-
-@pytest.fixture
-def nothing_kept():
-    """What is compiled with one plan is not to be met with another."""
-    programs.forget()
-    yield
-    programs.forget()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("nothing_kept")
-@pytest.mark.parametrize(
-    ("absurd", "field"),
-    cases(ABSURD, sorted({*itertools.product([np.inf, 0.0, -1.0, 1e300], FIELDS)} - {*ABSURD})),
-)
-def test_an_absurd_plan_makes_a_wide_bracket_and_never_a_wrong_one(absurd, field):
-    choose = plan.choose
-
-    def wrong(*args):
-        chosen = choose(*args)
-        return chosen._replace(**{field: jnp.full_like(getattr(chosen, field), absurd)})
-
-    run = ja.PoissonSubsampledGaussian(1.0, 0.1), 100, 1e-5
-    truth = ja.saddlepoint.epsilon(*run, relation="remove")
-    with mock.patch.object(plan, "choose", wrong):
-        bounds = ja.prv.epsilon(*run, relation="remove", points=256)
-    assert bounds.lower <= truth.upper
-    assert bounds.upper >= truth.lower
-    assert not np.isnan(bounds.upper)
