@@ -290,7 +290,7 @@ def put_on_mesh(
     inside = (y_low >= low - h) & (y_low <= high)
     at = (y_low - offset) / h
     on_point = jnp.abs(at - jnp.round(at)) * h <= 8 * u * (jnp.abs(y_low) + jnp.abs(offset))
-    pooled = _pool(jnp.where(on_point, jnp.round(at), at), jnp.where(inside, p_low, 0.0), h)
+    pooled = _pool(jnp.where(on_point, jnp.round(at), at), jnp.where(inside, p_low, 0.0), h, t)
     index, mass = (jnp.stack([row, jnp.pad(less, (0, n - 1))]) for row, less in zip((index, mass), pooled, strict=True))
 
     begin = jnp.floor(((low + high) / 2 - offset) / h) - points // 2
@@ -361,13 +361,10 @@ def _first_mesh(
     return jax.lax.fori_loop(0, 3, improve, (begin, jnp.ones_like(begin)))
 
 
-def _pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
+def _pool(at: Array, mass: Array, h: Array, order: Array) -> tuple[Array, Array]:
     """Returns points and masses (n + 1,) of pools of sorted atoms, at most the atoms' law (:func:`put_on_mesh`)."""
-    sides = jnp.stack([at, -at])
-    ends = jnp.max(jnp.where(mass[None] > 0, sides, -jnp.inf), -1, keepdims=True)
-    at_top, at_bottom = jnp.sum(jnp.where(sides > ends - 1, mass[None], 0.0), -1)
-    way = jnp.where(at_top > at_bottom, -1.0, 1.0)
-    at, mass = jnp.where(way > 0, jnp.stack([at, mass]), jnp.stack([at[::-1], mass[::-1]]))
+    both = jnp.stack([jnp.stack([at, at[::-1]]), jnp.stack([mass, mass[::-1]])])
+    ways = np.array([1.0, -1.0])
 
     def gather(
         pool: tuple[Array, Array, Array], atom: tuple[Array, Array]
@@ -377,18 +374,23 @@ def _pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
         # What the pool owes, e^target Q - P: owed upwards where the pass is upwards, and so settled when negative.
         behind = (target - at) * h
         more = due + p * jnp.expm1(jnp.minimum(behind, STEEPEST))
-        closes = more * way < 0
+        closes = more * ways < 0
         part = jnp.where(closes & (behind < STEEPEST), p * (due / (due - more)), 0.0)
-        point = way * jnp.ceil(way * at)
+        point = ways * jnp.ceil(ways * at)
         rest = jnp.stack([point, p - part, (p - part) * jnp.expm1((point - at) * h)])
         after = jnp.where(closes, rest, jnp.stack([target, held + p, more]))
         return (after[0], after[1], after[2]), (target, jnp.where(closes, held + part, 0.0))
 
-    zero = jnp.zeros_like(h)
-    # One pass over the atoms, from the end with more mass.
-    (target, held, due), (targets, pools) = jax.lax.scan(gather, (way * jnp.ceil(way * at[0]), zero, zero), (at, mass))
+    zeros = jnp.zeros_like(h, shape=2)
+    # One pass over the atoms from either end.
+    begin = (ways * jnp.ceil(ways * both[0, :, 0]), zeros, zeros)
+    (target, held, due), (targets, pools) = jax.lax.scan(gather, begin, jnp.moveaxis(both, -1, 0))
     behind = target - jnp.where(due > 0, 1.0, 0.0)
-    return jnp.append(targets, behind), jnp.append(pools, held)
+    index, mass = jnp.concatenate([targets, behind[None]]), jnp.concatenate([pools, held[None]])
+    exponents = jnp.where(mass > 0, index * (order * h), -jnp.inf)
+    heights = jnp.sum(mass * jnp.exp(exponents - jnp.max(exponents)), 0)
+    is_better = heights[1] > heights[0]
+    return jnp.where(is_better, index[:, 1], index[:, 0]), jnp.where(is_better, mass[:, 1], mass[:, 0])
 
 
 def coarsen(rows: Float[Array, "... 2 points"], h: Array, order: Array) -> Float[Array, "... 2 points"]:
