@@ -259,9 +259,8 @@ def put_on_mesh(
     w = jnp.exp(log_w - scale)
     counts = log_w - scale > -(plan.nats + jnp.log(n * jnp.maximum(count, 1.0)))
     # Reductions are taken together: a program of fewer is compiled sooner.
-    w_low = jnp.exp(jnp.minimum(jnp.where(p_low > 0, jnp.log(p_low) + t * y_low, -jnp.inf) - scale, 700.0))
-    terms = [jnp.where(rare, p, 0.0), jnp.where(counts, 0.0, w), w_low, y + p + y_low + p_low]
-    mass_rare, mass_missing, mass_low, anything = jnp.sum(jnp.stack(terms), -1)
+    terms = [jnp.where(rare, p, 0.0), jnp.where(counts, 0.0, w), y + p + y_low + p_low]
+    mass_rare, mass_missing, anything = jnp.sum(jnp.stack(terms), -1)
     infinite = law.infinite + jnp.stack([mass_rare * (1 + n * u), jnp.zeros_like(t)])
     log_finite = log_complement(jnp.clip(infinite, 0.0, 1.0))
     largest_mass = jnp.max(jnp.stack([p_low, w]), -1)
@@ -276,8 +275,12 @@ def put_on_mesh(
         inside = (p_low > 0) & (y_low >= low - h) & (y_low <= high)
         far = jnp.max(jnp.where(inside, jnp.abs(y_low - there), 0.0))
         h = jnp.where(far > h, far / jnp.maximum(jnp.floor(far / h), 1.0), h)
+    # What the upper law sends to infinity is left out below, or the two would need different windows.
+    p_low = jnp.where((y_low >= low - h) & (y_low <= high), p_low, 0.0)
     near = jnp.where(jnp.abs(y_low - there) < h / 2, p_low, 0.0)
-    near_q, near_p = jnp.sum(jnp.stack([near * jnp.exp(there - y_low), near]), -1)
+    # What is left out below is no part of the law whose mass is bounded.
+    w_low = jnp.exp(jnp.minimum(jnp.where(p_low > 0, jnp.log(p_low) + t * y_low, -jnp.inf) - scale, 700.0))
+    near_q, near_p, mass_low = jnp.sum(jnp.stack([near * jnp.exp(there - y_low), near, w_low]), -1)
     offset = there - jnp.log(near_q / near_p)
     offset = jnp.where(jnp.isfinite(offset), offset, low)
 
@@ -286,11 +289,9 @@ def put_on_mesh(
     p = jnp.where(counts, p, 0.0)
     up = p * (jnp.expm1((cell - at) * h) / jnp.expm1(-h))
     index, mass = jnp.concatenate([cell, cell + 1]), jnp.concatenate([p - up, up])
-    # What the upper law sends to infinity is left out below, or the two would need different windows.
-    inside = (y_low >= low - h) & (y_low <= high)
     at = (y_low - offset) / h
     on_point = jnp.abs(at - jnp.round(at)) * h <= 8 * u * (jnp.abs(y_low) + jnp.abs(offset))
-    pooled = _pool(jnp.where(on_point, jnp.round(at), at), jnp.where(inside, p_low, 0.0), h, t)
+    pooled = _pool(jnp.where(on_point, jnp.round(at), at), p_low, h, t)
     index, mass = (jnp.stack([row, jnp.pad(less, (0, n - 1))]) for row, less in zip((index, mass), pooled, strict=True))
 
     begin = jnp.floor(((low + high) / 2 - offset) / h) - points // 2
