@@ -633,7 +633,7 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
     The state is the sum of a power of runs, the number of further such powers that are due, and the runs that are set
     aside, as digits of the count in the radices of the stages.
     """
-    root = jnp.exp2(jnp.ceil(jnp.log2(jnp.maximum(count, 1.0)) / 2))
+    root = jnp.ldexp(jnp.ones_like(count), jnp.ceil(jnp.log2(jnp.maximum(count, 1.0)) / 2).astype(jnp.int32))
     runs, outside, least = root[None], 0.0, root / 2
     if method is Method.RECURSIVE:
         runs, outside, least = jnp.append(RUNS, count), SMOOTH, jnp.full_like(root, 2.0)
