@@ -514,7 +514,7 @@ def put_on_grid(
     def below() -> tuple[Array, Array]:
         p = jnp.maximum(masses * (1 - rounding), 0.0)
         y = at - off - 2 * (n + 16) * u * jnp.expm1(h)
-        index, pooled = pool(y / h, p, h)
+        index, pooled = pool(y / h, p, h, order)
         index = jnp.minimum(index, most) - least
         index = jnp.where(index >= 0, index, points).astype(jnp.int32)
         lowered = jnp.zeros(points).at[index].add(pooled * (1 - 2 * (n + 8) * u), mode="drop")

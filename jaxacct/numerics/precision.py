@@ -136,7 +136,7 @@ def in_float64(
         if decided and (known is None or outermost or is_concrete(args, kwargs)):
             return as_it_is(*args, **kwargs)
         if not decided and is_concrete(args, kwargs):
-            return on_host(scoped, args, kwargs) if platform() == "tpu" else as_it_is(*args, **kwargs)
+            return by_host(scoped, args, kwargs) if platform() == "tpu" else as_it_is(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         fixed = tuple(_Known(settle(leaf)) for leaf, move in zip(leaves, moves, strict=True) if not move)
@@ -267,7 +267,7 @@ def _slopes(
     )
 
 
-def on_host(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def by_host(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Returns the function's result for numbers, computed by the CPU beside a device, wherever the numbers are."""
     cpu = jax.local_devices(backend="cpu")[0]
 

@@ -56,7 +56,7 @@ from jaxacct.numerics.precision import (
     is_concrete,
     leave_scope,
     log_complement,
-    on_host,
+    by_host,
     within_scope,
 )
 from jaxacct.numerics.programs import OUTWARD, by_platform, compiled, needs_pairs, outward
@@ -360,8 +360,8 @@ def epsilon(
             steps of about the root of the number of runs, and "fixed", on one mesh, are for comparison
             (:class:`jaxacct.prv.Method`).
         return_diagnostics: whether to return a :class:`~jaxacct.prv.Diagnostics` as well.
-        arithmetic: "auto" or "float64". There is no mesh in pairs of float32: a traced call says nothing on devices that
-            have no float64, and for concrete arguments the CPU beside them computes.
+        arithmetic: "auto" or "float64". There is no mesh in pairs of float32: on devices without float64 a traced call
+            says nothing, and for concrete arguments the CPU beside them computes.
         error: wanted errors ``(a, b)`` of epsilon and of delta, in place of ``tolerance``: with ``converged`` true,
             ``upper`` is at most a above epsilon at ``delta`` - b, and ``lower`` at most a below epsilon at
             ``delta`` + b.
@@ -571,12 +571,12 @@ def answer(
     validation.check_one_of(arithmetic, "arithmetic", CERTIFIED)
     if arithmetic == "pair":
         raise ValueError(
-            "arithmetic = 'pair': the mesh is composed by Fourier transforms, which are certified in float64 alone: ask "
-            "jaxacct.epsilon or jaxacct.delta, which have brackets in pairs of float32."
+            "arithmetic = 'pair': the mesh is composed by Fourier transforms, which are certified in float64 alone; "
+            "ask jaxacct.epsilon or jaxacct.delta, which have brackets in pairs of float32."
         )
     if needs_pairs(arithmetic, mechanism, steps, question):
         options = tolerance, points, return_diagnostics, arithmetic, error, method
-        return on_host(answer, (mechanism, steps, question, relation, *options), {})
+        return by_host(answer, (mechanism, steps, question, relation, *options), {})
     concrete = is_concrete(mechanism, steps, question)
     tolerance, points = check_options(tolerance, points, concrete=concrete)
     if error is not None:

@@ -259,9 +259,8 @@ def put_on_mesh(
     w = jnp.exp(log_w - scale)
     counts = log_w - scale > -(plan.nats + jnp.log(n * jnp.maximum(count, 1.0)))
     # Reductions are taken together: a program of fewer is compiled sooner.
-    w_low = jnp.exp(jnp.minimum(jnp.where(p_low > 0, jnp.log(p_low) + t * y_low, -jnp.inf) - scale, 700.0))
-    terms = [jnp.where(rare, p, 0.0), jnp.where(counts, 0.0, w), w_low, y + p + y_low + p_low]
-    mass_rare, mass_missing, mass_low, anything = jnp.sum(jnp.stack(terms), -1)
+    terms = [jnp.where(rare, p, 0.0), jnp.where(counts, 0.0, w), y + p + y_low + p_low]
+    mass_rare, mass_missing, anything = jnp.sum(jnp.stack(terms), -1)
     infinite = law.infinite + jnp.stack([mass_rare * (1 + n * u), jnp.zeros_like(t)])
     log_finite = log_complement(jnp.clip(infinite, 0.0, 1.0))
     largest_mass = jnp.max(jnp.stack([p_low, w]), -1)
@@ -276,8 +275,12 @@ def put_on_mesh(
         inside = (p_low > 0) & (y_low >= low - h) & (y_low <= high)
         far = jnp.max(jnp.where(inside, jnp.abs(y_low - there), 0.0))
         h = jnp.where(far > h, far / jnp.maximum(jnp.floor(far / h), 1.0), h)
+    # What the upper law sends to infinity is left out below, or the two would need different windows.
+    p_low = jnp.where((y_low >= low - h) & (y_low <= high), p_low, 0.0)
     near = jnp.where(jnp.abs(y_low - there) < h / 2, p_low, 0.0)
-    near_q, near_p = jnp.sum(jnp.stack([near * jnp.exp(there - y_low), near]), -1)
+    # What is left out below is no part of the law whose mass is bounded.
+    w_low = jnp.exp(jnp.minimum(jnp.where(p_low > 0, jnp.log(p_low) + t * y_low, -jnp.inf) - scale, 700.0))
+    near_q, near_p, mass_low = jnp.sum(jnp.stack([near * jnp.exp(there - y_low), near, w_low]), -1)
     offset = there - jnp.log(near_q / near_p)
     offset = jnp.where(jnp.isfinite(offset), offset, low)
 
@@ -286,11 +289,9 @@ def put_on_mesh(
     p = jnp.where(counts, p, 0.0)
     up = p * (jnp.expm1((cell - at) * h) / jnp.expm1(-h))
     index, mass = jnp.concatenate([cell, cell + 1]), jnp.concatenate([p - up, up])
-    # What the upper law sends to infinity is left out below, or the two would need different windows.
-    inside = (y_low >= low - h) & (y_low <= high)
     at = (y_low - offset) / h
     on_point = jnp.abs(at - jnp.round(at)) * h <= 8 * u * (jnp.abs(y_low) + jnp.abs(offset))
-    pooled = pool(jnp.where(on_point, jnp.round(at), at), jnp.where(inside, p_low, 0.0), h)
+    pooled = pool(jnp.where(on_point, jnp.round(at), at), p_low, h, t)
     index, mass = (jnp.stack([row, jnp.pad(less, (0, n - 1))]) for row, less in zip((index, mass), pooled, strict=True))
 
     begin = jnp.floor(((low + high) / 2 - offset) / h) - points // 2
@@ -361,13 +362,10 @@ def _first_mesh(
     return jax.lax.fori_loop(0, 3, improve, (begin, jnp.ones_like(begin)))
 
 
-def pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
+def pool(at: Array, mass: Array, h: Array, order: Array) -> tuple[Array, Array]:
     """Returns points and masses (n + 1,) of pools of sorted atoms, at most the atoms' law (:func:`put_on_mesh`)."""
-    sides = jnp.stack([at, -at])
-    ends = jnp.max(jnp.where(mass[None] > 0, sides, -jnp.inf), -1, keepdims=True)
-    at_top, at_bottom = jnp.sum(jnp.where(sides > ends - 1, mass[None], 0.0), -1)
-    way = jnp.where(at_top > at_bottom, -1.0, 1.0)
-    at, mass = jnp.where(way > 0, jnp.stack([at, mass]), jnp.stack([at[::-1], mass[::-1]]))
+    both = jnp.stack([jnp.stack([at, at[::-1]]), jnp.stack([mass, mass[::-1]])])
+    ways = np.array([1.0, -1.0])
 
     def gather(
         pool: tuple[Array, Array, Array], atom: tuple[Array, Array]
@@ -377,18 +375,23 @@ def pool(at: Array, mass: Array, h: Array) -> tuple[Array, Array]:
         # What the pool owes, e^target Q - P: owed upwards where the pass is upwards, and so settled when negative.
         behind = (target - at) * h
         more = due + p * jnp.expm1(jnp.minimum(behind, STEEPEST))
-        closes = more * way < 0
+        closes = more * ways < 0
         part = jnp.where(closes & (behind < STEEPEST), p * (due / (due - more)), 0.0)
-        point = way * jnp.ceil(way * at)
+        point = ways * jnp.ceil(ways * at)
         rest = jnp.stack([point, p - part, (p - part) * jnp.expm1((point - at) * h)])
         after = jnp.where(closes, rest, jnp.stack([target, held + p, more]))
         return (after[0], after[1], after[2]), (target, jnp.where(closes, held + part, 0.0))
 
-    zero = jnp.zeros_like(h)
-    # One pass over the atoms, from the end with more mass.
-    (target, held, due), (targets, pools) = jax.lax.scan(gather, (way * jnp.ceil(way * at[0]), zero, zero), (at, mass))
+    zeros = jnp.zeros_like(h, shape=2)
+    # One pass over the atoms from either end.
+    begin = (ways * jnp.ceil(ways * both[0, :, 0]), zeros, zeros)
+    (target, held, due), (targets, pools) = jax.lax.scan(gather, begin, jnp.moveaxis(both, -1, 0))
     behind = target - jnp.where(due > 0, 1.0, 0.0)
-    return jnp.append(targets, behind), jnp.append(pools, held)
+    index, mass = jnp.concatenate([targets, behind[None]]), jnp.concatenate([pools, held[None]])
+    exponents = jnp.where(mass > 0, index * (order * h), -jnp.inf)
+    heights = jnp.sum(mass * jnp.exp(exponents - jnp.max(exponents)), 0)
+    is_better = heights[1] > heights[0]
+    return jnp.where(is_better, index[:, 1], index[:, 0]), jnp.where(is_better, mass[:, 1], mass[:, 0])
 
 
 def coarsen(rows: Float[Array, "... 2 points"], h: Array, order: Array) -> Float[Array, "... 2 points"]:
@@ -630,7 +633,7 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
     The state is the sum of a power of runs, the number of further such powers that are due, and the runs that are set
     aside, as digits of the count in the radices of the stages.
     """
-    root = jnp.exp2(jnp.ceil(jnp.log2(jnp.maximum(count, 1.0)) / 2))
+    root = jnp.ldexp(jnp.ones_like(count), jnp.ceil(jnp.log2(jnp.maximum(count, 1.0)) / 2).astype(jnp.int32))
     runs, outside, least = root[None], 0.0, root / 2
     if method is Method.RECURSIVE:
         runs, outside, least = jnp.append(RUNS, count), SMOOTH, jnp.full_like(root, 2.0)

@@ -147,7 +147,7 @@ def test_pools_are_dominated_and_lie_on_the_mesh(seed):
         y = np.sort(y)
         p = rng.exponential(size=64) ** rng.integers(1, 8) * (rng.random(64) < 0.7)
         p /= p.sum()
-        index, mass = map(np.asarray, pool(jnp.asarray(y / h), jnp.asarray(p), jnp.asarray(h)))
+        index, mass = map(np.asarray, pool(jnp.asarray(y / h), jnp.asarray(p), jnp.asarray(h), jnp.asarray(2.0)))
         assert (index == np.floor(index)).all()
         assert (mass >= 0).all()
         assert mass.sum() == pytest.approx(1, rel=1e-13)
@@ -167,7 +167,7 @@ def test_pools_lose_the_square_of_the_mesh():
     for h in (0.2, 0.1, 0.05):
         falls = []
         for offset in (0.0, 0.31, 0.62):
-            index, mass = pool(jnp.asarray((y - offset) / h), jnp.asarray(p), jnp.asarray(h))
+            index, mass = pool(jnp.asarray((y - offset) / h), jnp.asarray(p), jnp.asarray(h), jnp.asarray(2.0))
             found = divergences(offset + np.asarray(index) * h, np.asarray(mass), at)
             falls.append(float((divergences(y, p, at) - found).mean()))
         assert all(0.004 < fall / h**2 < 0.05 for fall in falls), (h, falls)
