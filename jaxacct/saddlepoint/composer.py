@@ -73,6 +73,9 @@ SIDE = 32
 LADDER = np.array([0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 1.9, 2.5, 3.5])
 """Orders of the last look, over the one of least height: lines to choose from, and Chernoff bounds. Tightness only."""
 
+AT = int(np.argmin(np.abs(LADDER - 1)))
+"""The place of 1 among these, which has 0.8 two places before it and 1.2 after it."""
+
 LOOKS = np.stack(
     [2.0 ** np.linspace(-24, 36, 16), 2.0 ** np.linspace(-4, 4, 16), 2.0 ** np.linspace(-0.6, 0.6, 16), LADDER]
 )
@@ -94,6 +97,35 @@ def cut(side: int) -> float:
     return 4 * math.log(side) - 2
 
 
+class Sums(NamedTuple):
+    """Sums over all runs.
+
+    Attributes:
+        number: number of runs.
+        none, scale: logs of which :attr:`Runs.infinite` is made.
+        most, lowest: the supremum of the sum, and the sum of the lowest losses that are negative.
+        size: the sum of the largest |losses|.
+        shift: bound on the error of the sum that those of the losses make.
+        log_p, log_q: logs of P's and Q's mass of a finite sum.
+        p_error, q_error: bounds on their errors.
+        top, top_error: log of P's mass of all losses being the largest, above of all masses or 1, and its error's size.
+    """
+
+    number: Array
+    none: Array
+    scale: Array
+    most: Array
+    lowest: Array
+    size: Array
+    shift: Array
+    log_p: Array
+    log_q: Array
+    p_error: Array
+    q_error: Array
+    top: Array
+    top_error: Array
+
+
 class Runs(NamedTuple):
     """One side of a composition: rows of laws with their numbers of runs, and what follows of them at once.
 
@@ -101,17 +133,10 @@ class Runs(NamedTuple):
         sign (): 1 for the laws above, -1 for those below.
         losses, log_masses (m, n): atoms of the rows.
         both (m, 2, n): P's masses, and Q's.
-        excess (m,): sum of P's masses less 1, without cancellation.
-        excess_error (m,): bound on its error.
+        excess, excess_error (m,): sum of P's masses less 1, without cancellation, and a bound on its error.
         counts (m,): numbers of runs.
-        infinite (): P's mass of an infinite sum, at most or at least.
-        largest (m,): largest |loss|.
         wholes (m, 2): P's and Q's masses of finite losses.
-        log_whole (2,): logs of P's and Q's mass of a finite sum.
-        log_error (2,): bounds on the errors of log P and log Q of an event, :func:`events_of`.
-        most, lowest (): the supremum of the sum, rounded up, and the sum of the lowest losses that are negative.
-        size (): the sum of the largest |losses|.
-        shift (): bound on the error of the sum that those of the losses make.
+        packed: the leaves of :class:`Sums`, which loops so hold as one array.
     """
 
     sign: Array
@@ -121,24 +146,28 @@ class Runs(NamedTuple):
     excess: Array
     excess_error: Array
     counts: Array
-    infinite: Array
-    largest: Array
     wholes: Array
-    log_whole: Array
-    log_error: Array
-    most: Array
-    lowest: Array
-    size: Array
-    shift: Array
+    packed: Array
 
-    @property
-    def masses(self) -> Array:
-        """P's masses (m, n)."""
-        return self.both[:, 0]
+    def sum_of(self, *names: str) -> list[Array]:
+        """Returns some of the sums over all runs."""
+        return [self.packed[Sums._fields.index(name)] for name in names]
 
     def total(self, values: Array) -> Array:
         """Returns the sum over all runs of a quantity of each row, the first axis. Rows without runs do not count."""
         return _total(self.counts, values)
+
+    @property
+    def infinite(self) -> Array:
+        """P's mass of an infinite sum, at most or at least."""
+        (none, scale), units = self.sum_of("none", "scale"), 40 + 2 * self.counts.size
+        return jnp.clip(-jnp.expm1(none) * jnp.exp(scale) * (1 + self.sign * units * roundoff()), 0.0, 1.0)
+
+    @property
+    def most(self) -> Array:
+        """The supremum of the sum, rounded to its side."""
+        most, size = self.sum_of("most", "size")
+        return most + self.sign * (4 + self.counts.size) * roundoff() * size
 
 
 def _total(counts: Array, values: Array) -> Array:
@@ -163,38 +192,43 @@ def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
     log M.
 
     *Q's masses* are exponentials of log p - y, whose parts are at most 709 and |y|: they err by 8 * 709 + 709 + 2 |y| +
-    8 units.
-
-    *Logs of events* (:func:`events_of`). Let M be P's mass of a row and r that of the atoms of an event, in row after
-    row. Its mass is the product of M^k times 1 - prod (1 - r/M)^k. The latter errs by n + 40 + 2 m units of itself, for
-    it moves by no more than r does, relative to itself; the former by those of log M times k, which are 10 of 1 + |log
-    M|. Likewise for Q, whose M and r err as its masses do, and by n units. May not be lowered.
+    8 units. Above less will do, and none is above 1.
     """
     u, tiny = roundoff(), jnp.finfo(laws.masses.dtype).tiny
     losses, masses, infinite = laws.losses, laws.masses, laws.infinite
     (rows, n), there = masses.shape, masses > 0
     log_masses = jnp.where(there, jnp.log(jnp.maximum(masses, tiny)), -jnp.inf)
-    q = jnp.exp(log_masses - losses)
-    coarse = jnp.round(masses * (0.25 / u)) * (4 * u)
-    coarse, rest, of_q = jnp.stack([coarse, masses - coarse, q]).sum(-1)
-    excess = (coarse - 1) + rest
-    few = jnp.where(excess < -0.5, n * u, 0.0)
-    mass = jnp.where(excess < -0.5, coarse + rest, 1 + excess)
-    whole = jnp.maximum(mass + infinite, jnp.where(sign > 0, 1.0, tiny))
-    log_whole = jnp.log(whole) + sign * (u * (8 * jnp.abs(jnp.log(whole)) + 4) + few)
-    share = jnp.minimum(infinite / jnp.where(sign > 0, 1.0, whole), 1.0)
+    q = jnp.minimum(jnp.exp(log_masses - losses), jnp.where(sign > 0, 1.0, jnp.inf))
     lowest, highest = losses[:, 0], losses[:, -1]
+    coarse, top = jnp.round(masses * (0.25 / u)) * (4 * u), jnp.where(losses == losses[:, -1:], masses, 0.0)
+    coarse, rest, of_q, top = jnp.stack([coarse, masses - coarse, q, top]).sum(-1)
+    excess = (coarse - 1) + rest
+    is_far = excess < -0.5
+    few, mass = jnp.where(is_far, n * u, 0.0), jnp.where(is_far, coarse + rest, 1 + excess)
+    whole = jnp.maximum(mass + infinite, jnp.where(sign > 0, 1.0, tiny))
+    share = jnp.minimum(infinite / jnp.where(sign > 0, 1.0, whole), 1.0)
+    log_mass, log_whole, log_q, log_top = jnp.log(jnp.maximum(jnp.stack([mass, whole, of_q, top]), tiny))
+    none, log_p = log_complement(jnp.stack([share, -excess]))
+    log_p = jnp.where(is_far, log_mass, log_p)
     largest = jnp.maximum(jnp.abs(lowest), jnp.abs(highest))
-    log_p = jnp.where(excess < -0.5, jnp.log(jnp.maximum(mass, tiny)), log_complement(-excess))
-    log_q = jnp.log(jnp.maximum(of_q, tiny))
-    of_losses = u * (7000 + 2 * largest)
     p_error = 10 * u * (1 + jnp.abs(log_p)) + few
-    parts = [
-        log_complement(share), log_whole, highest, jnp.minimum(lowest, 0.0), largest, laws.shift,
-        log_p, log_q, p_error, p_error + 10 * u * (1 + jnp.abs(log_q)) + of_losses + n * u,
-    ]  # fmt: skip
-    none, scale, most, lowest, size, shift, log_p, log_q, p_error, q_error = _total(counts, jnp.stack(parts, 1))
-    common = u * (n + 40 + 2 * rows)
+    of_losses = u * (7000 + 2 * largest)
+    of_top = jnp.where(sign > 0, jnp.maximum(log_p, 0.0), log_top)
+    each = Sums(
+        number=jnp.ones_like(mass),
+        none=none,
+        scale=log_whole + sign * (u * (8 * jnp.abs(log_whole) + 4) + few),
+        most=highest,
+        lowest=jnp.minimum(lowest, 0.0),
+        size=largest,
+        shift=laws.shift,
+        log_p=log_p,
+        log_q=log_q,
+        p_error=p_error,
+        q_error=p_error + 10 * u * (1 + jnp.abs(log_q)) + of_losses + n * u,
+        top=jnp.where((sign > 0) | (top > 0), of_top, -jnp.inf),
+        top_error=u * (n + (14 + rows) * (1 + jnp.abs(of_top))),
+    )
     return Runs(
         sign=sign,
         losses=losses,
@@ -203,15 +237,8 @@ def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
         excess=excess,
         excess_error=2 * u * jnp.abs(excess) + 2 * (n * u) ** 2,
         counts=counts,
-        infinite=jnp.clip(-jnp.expm1(none) * jnp.exp(scale) * (1 + sign * (40 + 2 * rows) * u), 0.0, 1.0),
-        largest=largest,
         wholes=jnp.stack([mass, of_q], 1),
-        log_whole=jnp.stack([log_p, log_q]),
-        log_error=SLACK * jnp.stack([common + p_error, common + q_error + jnp.max(of_losses)]),
-        most=most + (4 + rows) * u * size,
-        lowest=lowest,
-        size=size,
-        shift=shift * (1 + (4 + rows) * u),
+        packed=_total(counts, jnp.stack(each, 1)),
     )
 
 
@@ -258,14 +285,21 @@ class Events(NamedTuple):
 def events_of(runs: Runs, none: Array) -> Events:
     """Returns events, given the logs of P's and Q's probability that one does not happen, of all finite sums (2, ...).
 
-    Their logs err by eight units of themselves and one of each part, at most 709.
+    With M P's mass of a row and r that of the atoms of an event, in row after row, its mass is the product of M^k times
+    1 - prod (1 - r/M)^k. The latter errs by n + 40 + 2 m units of itself, for it moves by no more than r does, relative
+    to itself; the former by those of log M times k, which are 10 of 1 + |log M|. Likewise for Q, whose M and r err by n
+    units and as its masses do. The logs err by eight units of themselves and one of each part. May not be lowered.
     """
-    logs = jnp.log(-jnp.expm1(none))
+    u, (rows, n) = roundoff(), runs.losses.shape
+    log_p, log_q, p_error, q_error, size = runs.sum_of("log_p", "log_q", "p_error", "q_error", "size")
     shape = (2,) + (1,) * (none.ndim - 1)
-    whole, error = jnp.reshape(runs.log_whole, shape), jnp.reshape(runs.log_error, shape)
-    bent = runs.sign * jnp.reshape(jnp.asarray([1.0, -1.0], none.dtype), shape)
-    size = jnp.where(logs > -jnp.inf, jnp.abs(logs), 0.0) + jnp.abs(whole)
-    return Events(*(logs + whole + bent * (error + 12 * roundoff() * size)))
+    error = jnp.stack([p_error, q_error + u * (7000 + 2 * size)]) + u * (n + 40 + 2 * rows)
+    whole = jnp.stack([log_p, log_q])
+    bent = runs.sign * SLACK * np.array([1.0, -1.0])
+    logs = jnp.log(-jnp.expm1(none))
+    size = jnp.where(logs > -jnp.inf, jnp.abs(logs), 0.0)
+    base = jnp.reshape(whole + bent * (error + 12 * u * jnp.abs(whole)), shape)
+    return Events(*(logs + base + jnp.reshape(bent, shape) * (12 * u) * size))
 
 
 def sure_events(runs: Runs) -> tuple[Events, Events]:
@@ -277,23 +311,17 @@ def sure_events(runs: Runs) -> tuple[Events, Events]:
     All losses together are at most s, so E f(S - eps) <= f(s - eps) times the mass, and it is P - e^eps Q of the event
     of mass 1 at s. *Below*, let p be the probability of all losses being the largest: then it is that of their event.
 
-    *Rounding* of log p: k times 8 units of a log mass, its product and sum m + 2; of s, m + 4 units of all sizes.
+    *Rounding* of log p: k times 8 units of a log mass, n of the mass, its product and sum m + 2.
     """
     u, sign = roundoff(), runs.sign
-    rows, _ = runs.losses.shape
     tails = jax.lax.cumsum(runs.both, 2, reverse=True)
-    shares = jnp.moveaxis(tails / jnp.maximum(tails[..., :1], jnp.finfo(tails.dtype).tiny), 1, 0)
+    tiny = jnp.finfo(tails.dtype).tiny
+    shares = jnp.moveaxis(tails / jnp.maximum(tails[..., :1], tiny), 1, 0)
     counts = runs.counts[None, :, None]
     each = events_of(runs, jnp.where(counts > 0, counts * log_complement(jnp.clip(shares, 0.0, 1.0)), 0.0))
-    log_mass = jnp.max(jnp.where(runs.losses == runs.losses[:, -1:], runs.log_masses, -jnp.inf), -1)
-    log_whole = jnp.maximum(jnp.log1p(runs.excess), 0.0)
-    parts = jnp.where(sign > 0, log_whole, log_mass)
-    log_p, doubt = runs.total(jnp.stack([parts, 1 + jnp.abs(parts)], 1))
-    doubt = u * (14 + rows) * doubt
-    most = jnp.where(sign > 0, runs.most, runs.most - 2 * (4 + rows) * u * runs.size)
-    doubt_q = doubt + 2 * u * (jnp.abs(log_p) + jnp.abs(most))
-    doubt, doubt_q = (jnp.where(log_p > -jnp.inf, sign * off, 0.0) for off in (doubt, doubt_q))
-    return each, Events(log_p + doubt, log_p - most - doubt_q)
+    (top, off), most = runs.sum_of("top", "top_error"), runs.most
+    log_q = top - most - sign * 2 * (off + 2 * u * (jnp.abs(top) + jnp.abs(most)))
+    return each, Events(top + sign * 2 * off, jnp.where(top > -jnp.inf, log_q, -jnp.inf))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -350,15 +378,15 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
     nothing = jnp.zeros((LADDER.size,), start.dtype), jnp.zeros((rows, LADDER.size), start.dtype)
     # Each look narrows the ladder about the best order of the one before; the last is LADDER.
     *_, orders, each = jax.lax.fori_loop(0, len(LOOKS), look, (jnp.ones_like(start), start, *nothing))
-    doubt = 9000 + size + 709 * (rows + 2) + (rows + 5) * (orders[None] * runs.largest[:, None])
-    cumulants, doubt = runs.total(jnp.stack([each, doubt], 1))
-    peak = log_peak(orders)
+    number, largest = runs.sum_of("number", "size")
+    doubt = (9000 + size + 709 * (rows + 2)) * number + (rows + 5) * (orders * largest)
+    cumulants, peak = runs.total(each), log_peak(orders)
     chernoff = cumulants + peak + SLACK * u * (doubt + 30 * (1 + jnp.abs(peak)) + jnp.abs(cumulants))
     # Means between neighbours are those at an order between.
     means = (each[:, 1:] - each[:, :-1]) / (orders[1:] - orders[:-1])[None]
     means = jnp.concatenate([means[:, :1], (means[:, 1:] + means[:, :-1]) / 2, means[:, -1:]], 1)
     # Laplace's method at the best order: t^2 K''(t) by differences, and the normal tail about as 1/(2 + sqrt(2 pi) x).
-    below, here, above = (int(np.argmin(np.abs(LADDER - place))) for place in (0.8, 1.0, 1.2))
+    below, here, above = AT - 2, AT, AT + 1
     curvature = jnp.maximum(cumulants[below] + cumulants[above] - 2 * cumulants[here], 0.0) / 0.2**2
     height = cumulants[here] - jnp.log1p(orders[here]) - jnp.log(2 + jnp.sqrt(2 * math.pi * curvature))
     guess = jnp.maximum((height - log_target) / orders[here], 0.0)
@@ -418,12 +446,11 @@ def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
     excess = runs.excess - taken[:, 0]
     rest = runs._replace(
         log_masses=jnp.where(is_rare, -jnp.inf, runs.log_masses),
-        both=jnp.where(is_rare[:, None], 0.0, runs.both),
         excess=excess,
         excess_error=runs.excess_error + n * u * taken[:, 0] + u * jnp.abs(excess),
-        largest=jnp.minimum(runs.largest, jnp.maximum(jnp.abs(runs.losses[:, 0]), jnp.abs(threshold))),
     )
-    reach = threshold + runs.lowest - (4 + rows) * u * (jnp.abs(threshold) + runs.size)
+    lowest, size = runs.sum_of("lowest", "size")
+    reach = threshold + lowest - (4 + rows) * u * (jnp.abs(threshold) + size)
     return rest, Rare(events_of(runs, none), jnp.where(threshold < jnp.inf, reach, jnp.inf))
 
 
@@ -499,17 +526,17 @@ def choose_line(found: Orders, starts: Array, log_targets: Array, side: int) -> 
     On the line t the alias at eps + L, times e^(tL), is bounded by e^(-(a - t) L) of Chernoff's bound at a > t, and
     that at eps - L by e^(-(t - a) L) of that at a < t, or of 1 at a = 0. Each L will do for which both are e^-cut of
     delta.
-    Smoothing then costs about (mu t)^2 of delta; rounding some 2^20 u of the height above the least. Tightness only.
+    Smoothing then costs about (mu t)^2 of delta; rounding some 2^20 u of the height above
+    the least, which is about as Chernoff's bounds differ. Tightness only.
     """
     lines, zero = found.orders, jnp.zeros(1, found.orders.dtype)
     orders, logs = jnp.concatenate([lines, zero]), jnp.concatenate([found.log_chernoff, zero])
-    room = jnp.max(logs[:, None] - orders[:, None] * starts[None] - log_targets[None], 1) + cut(side)
+    room = logs[:, None] - orders[:, None] * starts[None] - log_targets[None]
+    excess = jnp.max(room[:-1] - jnp.min(room[:-1], 0)[None], 1)
     apart = orders[:, None] - lines[None]
-    needed = jnp.maximum(room, cut(side) / 2)[:, None] / jnp.abs(apart)
+    needed = jnp.maximum(jnp.max(room, 1) + cut(side), cut(side) / 2)[:, None] / jnp.abs(apart)
     lengths = jnp.max(jnp.min(jnp.where(jnp.stack([apart > 0, apart < 0]), needed[None], jnp.inf), 1), 0)
-    heights = (found.cumulants - jnp.log(lines) - jnp.log1p(lines))[:, None] - lines[:, None] * starts[None]
-    excess = jnp.max(heights - jnp.min(heights, 0)[None], 1)
-    saddle = jnp.max(jnp.where(excess == jnp.min(excess), lines, 0.0))
+    saddle = lines[AT]
     smoothing = 2 * cut(side) * (lengths / (2 * math.pi * side**2)) ** 2 * saddle * (1 + saddle)
     cost = smoothing + 2.0**20 * roundoff() * jnp.exp(jnp.minimum(excess, 80.0))
     is_best = cost == jnp.min(jnp.where(cost < jnp.inf, cost, jnp.inf))
@@ -640,12 +667,13 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     chosen = choose_line(found, starts, log_targets, side)
     t, spacing = chosen.order, chosen.spacing
     start = jnp.mean(starts)
+    masses = jnp.where(runs.log_masses > -jnp.inf, runs.both[:, 0], 0.0)
 
     def of_row(row: Any) -> Transform:
         losses, masses, excess, excess_error, cumulant, mean = row
         return transform(losses, masses, excess, excess_error, t, cumulant, mean, spacing, side)
 
-    given = runs.losses, runs.masses, runs.excess, runs.excess_error, chosen.cumulants, chosen.means
+    given = runs.losses, masses, runs.excess, runs.excess_error, chosen.cumulants, chosen.means
     if rows == 1:
         each = jax.tree.map(lambda leaf: leaf[None], of_row(jax.tree.map(lambda leaf: leaf[0], given)))
     else:
@@ -786,7 +814,9 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
     """Returns the bounds of one side on epsilon at a delta (), or on delta at epsilons (q,)."""
     runs = compose(sign, laws, counts)
     u, tiny = roundoff(), jnp.finfo(given.dtype).tiny
-    room = given - runs.infinite
+    infinite, (lowest, moved) = runs.infinite, runs.sum_of("lowest", "shift")
+    moved = moved * (1 + (8 + counts.size) * u)
+    room = given - infinite
     each, top = sure_events(runs)
     # Lines are laid for values of eps (e,) with logs of delta: of the two one is given, and the other found.
     if asks_epsilon:
@@ -808,7 +838,7 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
         # From the second round on there is an eps, and atoms so large that the sum is above it are taken out. Below any
         # threshold will do, and the last is eps itself.
         is_last = (sign < 0) & (i == ROUNDS - 1)
-        threshold = jnp.where(is_last, jnp.min(ends), 1.02 * jnp.max(ends) - runs.lowest)
+        threshold = jnp.where(is_last, jnp.min(ends), 1.02 * jnp.max(ends) - lowest)
         rest, rare = split(runs, jnp.minimum(jnp.where(is_later, threshold, jnp.inf), highest))
         found = search(rest, jnp.mean(ends), logs[0], is_later | (not asks_epsilon))
         if asks_epsilon:
@@ -818,7 +848,7 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             logs = jnp.where(is_later, logs, jax.vmap(chernoff_delta, (None, 0))(found, ends) - 2.0)
         share, _ = rare.bound(ends, sign, logs)
         line = lay_line(rest, found, ends, logs + jnp.log(jnp.clip(1 - share, 1e-3, 1.0)), side)
-        shift = runs.shift + line.drift
+        shift = moved + line.drift * (1 + 2 * u)
         if asks_epsilon:
             root, bound = solve(line, rare, logs[0], shift)
             # A root far off, without a bound about it, is none.
@@ -840,7 +870,7 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             more, _ = rare.bound(at, sign)
             # The exponential errs by eight units and those of its argument.
             bound = bound * jnp.exp(units + sign * u * (12 + jnp.abs(units))) + more
-            bound = (bound + jnp.where(sign > 0, tiny, 0.0) + runs.infinite) * (1 + sign * 8 * u)
+            bound = (bound + jnp.where(sign > 0, tiny, 0.0) + infinite) * (1 + sign * 8 * u)
             nats = logs
             logs = bound if given.size == 1 else jnp.stack([jnp.max(bound), jnp.min(bound)])
             logs = jnp.log(jnp.maximum(logs, tiny))
@@ -852,20 +882,22 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
     # Each round lays a line, the later ones for the eps or the deltas found.
     *_, best = jax.lax.while_loop(goes_on, improve, (jnp.int32(0), jnp.full((), jnp.inf, given.dtype), *first))
     is_sure = (sign < 0) | (jnp.sum(counts) <= 1)
+    # NaN where any number of the laws is none.
+    unknown = jnp.where(jnp.any(jnp.isnan(runs.packed)), jnp.nan, 0.0)
     if asks_epsilon:
         room = jnp.where(sign > 0, room, jnp.maximum(room, tiny))
         # A target below the normal numbers is not met by a line.
         best = jnp.where((sign < 0) | (room > 2 * tiny), best, jnp.inf)
         plain = jnp.where(sign > 0, runs.most, 0.0)
         sure = jnp.stack([jnp.where(is_sure, jnp.max(each.epsilon(room, sign)), plain), top.epsilon(room, sign)])
-        sure = jnp.maximum(jnp.maximum(sure, 0.0) * (1 + sign * 4 * u) + sign * runs.shift * (1 + 4 * u), 0.0)
+        sure = jnp.maximum(jnp.maximum(sure, 0.0) * (1 + sign * 4 * u) + sign * moved, 0.0)
         # Where more than delta is infinite, no eps will do.
-        return jnp.where(given < runs.infinite, jnp.inf, _tightest(sign, best, *sure))
-    at = given - sign * (runs.shift + 2 * u * given)
+        return jnp.where(given < infinite, jnp.inf, _tightest(sign, best, *sure)) + unknown
+    at = given - sign * (moved + 2 * u * given)
     bounds = jax.vmap(lambda eps: jnp.max(each.delta(eps, sign)[0]))(at)
     sure = jnp.where(is_sure, bounds, jnp.where(sign > 0, 1.0, 0.0)), top.delta(at, sign)[0]
-    sure = (jnp.where((sign > 0) & (at >= runs.most), 0.0, jnp.stack(sure)) + runs.infinite) * (1 + sign * 2 * u)
-    return jnp.clip(_tightest(sign, best, *sure), 0.0, 1.0)
+    sure = (jnp.where((sign > 0) & (at >= runs.most), 0.0, jnp.stack(sure)) + infinite) * (1 + sign * 2 * u)
+    return jnp.clip(_tightest(sign, best, *sure), 0.0, 1.0) + unknown
 
 
 def _tightest(sign: Array, *bounds: Array) -> Array:
@@ -886,8 +918,7 @@ def _answer(laws: Atoms, counts: ArrayLike, given: Array, side: int, asks_epsilo
     given, counts = (jnp.asarray(value, laws.masses.dtype) for value in (given, counts))
     upper, lower = _both(lambda sign, rows: _bounds_of(sign, rows, counts, given, side, asks_epsilon), laws)
     is_known = jnp.all((counts >= 0) & (counts < jnp.inf) & (counts == jnp.round(counts)))
-    # A sum of everything is a number where all are.
-    return lower, upper, is_known & jnp.isfinite(sum(jnp.sum(leaf) for leaf in laws))
+    return lower, upper, is_known
 
 
 def epsilon(
