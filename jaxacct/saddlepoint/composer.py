@@ -97,33 +97,42 @@ def cut(side: int) -> float:
     return 4 * math.log(side) - 2
 
 
+class Named:
+    """The rows of an array, by the names of a class's fields.
+
+    A loop so holds one array in place of many numbers, each of which would be a part of its program.
+    """
+
+    def __init__(self, kind: Any, packed: Array) -> None:
+        self._names, self._packed = kind._fields, packed
+
+    def __getattr__(self, name: str) -> Array:
+        found: Array = self._packed[self._names.index(name)]
+        return found
+
+
 class Sums(NamedTuple):
     """Sums over all runs.
 
     Attributes:
-        number: number of runs.
-        none, scale: logs of which :attr:`Runs.infinite` is made.
-        most, lowest: the supremum of the sum, and the sum of the lowest losses that are negative.
-        size: the sum of the largest |losses|.
-        shift: bound on the error of the sum that those of the losses make.
+        none, log_whole: logs of which :attr:`Runs.infinite` is made.
         log_p, log_q: logs of P's and Q's mass of a finite sum.
-        p_error, q_error: bounds on their errors.
-        top, top_error: log of P's mass of all losses being the largest, above of all masses or 1, and its error's size.
+        top: log of P's mass of all losses being the largest; above of all masses, or 1.
+        lowest, most: the sums of the lowest losses, and of the largest.
+        number: number of runs; of those whose mass is far from 1 in ``far``.
+        shift: bound on the error of the sum that those of the losses make.
     """
 
-    number: Array
     none: Array
-    scale: Array
-    most: Array
-    lowest: Array
-    size: Array
-    shift: Array
+    log_whole: Array
     log_p: Array
     log_q: Array
-    p_error: Array
-    q_error: Array
     top: Array
-    top_error: Array
+    lowest: Array
+    most: Array
+    number: Array
+    far: Array
+    shift: Array
 
 
 class Runs(NamedTuple):
@@ -136,7 +145,7 @@ class Runs(NamedTuple):
         excess, excess_error (m,): sum of P's masses less 1, without cancellation, and a bound on its error.
         counts (m,): numbers of runs.
         wholes (m, 2): P's and Q's masses of finite losses.
-        packed: the leaves of :class:`Sums`, which loops so hold as one array.
+        packed (2, 10): the sums over all runs, :class:`Sums`, and those of their sizes.
     """
 
     sign: Array
@@ -149,9 +158,20 @@ class Runs(NamedTuple):
     wholes: Array
     packed: Array
 
-    def sum_of(self, *names: str) -> list[Array]:
-        """Returns some of the sums over all runs."""
-        return [self.packed[Sums._fields.index(name)] for name in names]
+    @property
+    def sums(self) -> Named:
+        """Sums over all runs."""
+        return Named(Sums, self.packed[0])
+
+    @property
+    def sizes(self) -> Named:
+        """Sums over all runs of the sizes of what :attr:`sums` has."""
+        return Named(Sums, self.packed[1])
+
+    @property
+    def largest(self) -> Array:
+        """Bound on the sum of all |losses|."""
+        return self.sizes.lowest + self.sizes.most
 
     def total(self, values: Array) -> Array:
         """Returns the sum over all runs of a quantity of each row, the first axis. Rows without runs do not count."""
@@ -160,14 +180,15 @@ class Runs(NamedTuple):
     @property
     def infinite(self) -> Array:
         """P's mass of an infinite sum, at most or at least."""
-        (none, scale), units = self.sum_of("none", "scale"), 40 + 2 * self.counts.size
-        return jnp.clip(-jnp.expm1(none) * jnp.exp(scale) * (1 + self.sign * units * roundoff()), 0.0, 1.0)
+        u, (rows, n) = roundoff(), self.losses.shape
+        sums, sizes = self.sums, self.sizes
+        scale = sums.log_whole + self.sign * u * (8 * sizes.log_whole + 4 * sums.number + n * sums.far)
+        return jnp.clip(-jnp.expm1(sums.none) * jnp.exp(scale) * (1 + self.sign * (40 + 2 * rows) * u), 0.0, 1.0)
 
     @property
     def most(self) -> Array:
         """The supremum of the sum, rounded to its side."""
-        most, size = self.sum_of("most", "size")
-        return most + self.sign * (4 + self.counts.size) * roundoff() * size
+        return self.sums.most + self.sign * (4 + self.counts.size) * roundoff() * self.sizes.most
 
 
 def _total(counts: Array, values: Array) -> Array:
@@ -196,39 +217,24 @@ def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
     """
     u, tiny = roundoff(), jnp.finfo(laws.masses.dtype).tiny
     losses, masses, infinite = laws.losses, laws.masses, laws.infinite
-    (rows, n), there = masses.shape, masses > 0
+    there = masses > 0
     log_masses = jnp.where(there, jnp.log(jnp.maximum(masses, tiny)), -jnp.inf)
     q = jnp.minimum(jnp.exp(log_masses - losses), jnp.where(sign > 0, 1.0, jnp.inf))
-    lowest, highest = losses[:, 0], losses[:, -1]
     coarse, top = jnp.round(masses * (0.25 / u)) * (4 * u), jnp.where(losses == losses[:, -1:], masses, 0.0)
     coarse, rest, of_q, top = jnp.stack([coarse, masses - coarse, q, top]).sum(-1)
     excess = (coarse - 1) + rest
-    is_far = excess < -0.5
-    few, mass = jnp.where(is_far, n * u, 0.0), jnp.where(is_far, coarse + rest, 1 + excess)
+    far = excess < -0.5
+    mass = jnp.where(far, coarse + rest, 1 + excess)
     whole = jnp.maximum(mass + infinite, jnp.where(sign > 0, 1.0, tiny))
     share = jnp.minimum(infinite / jnp.where(sign > 0, 1.0, whole), 1.0)
     log_mass, log_whole, log_q, log_top = jnp.log(jnp.maximum(jnp.stack([mass, whole, of_q, top]), tiny))
     none, log_p = log_complement(jnp.stack([share, -excess]))
-    log_p = jnp.where(is_far, log_mass, log_p)
-    largest = jnp.maximum(jnp.abs(lowest), jnp.abs(highest))
-    p_error = 10 * u * (1 + jnp.abs(log_p)) + few
-    of_losses = u * (7000 + 2 * largest)
-    of_top = jnp.where(sign > 0, jnp.maximum(log_p, 0.0), log_top)
-    each = Sums(
-        number=jnp.ones_like(mass),
-        none=none,
-        scale=log_whole + sign * (u * (8 * jnp.abs(log_whole) + 4) + few),
-        most=highest,
-        lowest=jnp.minimum(lowest, 0.0),
-        size=largest,
-        shift=laws.shift,
-        log_p=log_p,
-        log_q=log_q,
-        p_error=p_error,
-        q_error=p_error + 10 * u * (1 + jnp.abs(log_q)) + of_losses + n * u,
-        top=jnp.where((sign > 0) | (top > 0), of_top, -jnp.inf),
-        top_error=u * (n + (14 + rows) * (1 + jnp.abs(of_top))),
-    )
+    log_p = jnp.where(far, log_mass, log_p)
+    log_top = jnp.where(sign > 0, jnp.maximum(log_p, 0.0), jnp.where(top > 0, log_top, -jnp.inf))
+    number = jnp.ones_like(mass)
+    each = Sums(none, log_whole, log_p, log_q, log_top, losses[:, 0], losses[:, -1], number, far * number, laws.shift)
+    parts = jnp.stack(each, 1)
+    n = masses.shape[1]
     return Runs(
         sign=sign,
         losses=losses,
@@ -238,7 +244,7 @@ def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
         excess_error=2 * u * jnp.abs(excess) + 2 * (n * u) ** 2,
         counts=counts,
         wholes=jnp.stack([mass, of_q], 1),
-        packed=_total(counts, jnp.stack(each, 1)),
+        packed=_total(counts, jnp.stack([parts, jnp.abs(parts)], 1)),
     )
 
 
@@ -291,10 +297,10 @@ def events_of(runs: Runs, none: Array) -> Events:
     units and as its masses do. The logs err by eight units of themselves and one of each part. May not be lowered.
     """
     u, (rows, n) = roundoff(), runs.losses.shape
-    log_p, log_q, p_error, q_error, size = runs.sum_of("log_p", "log_q", "p_error", "q_error", "size")
-    shape = (2,) + (1,) * (none.ndim - 1)
-    error = jnp.stack([p_error, q_error + u * (7000 + 2 * size)]) + u * (n + 40 + 2 * rows)
-    whole = jnp.stack([log_p, log_q])
+    sums, sizes, shape = runs.sums, runs.sizes, (2,) + (1,) * (none.ndim - 1)
+    p_error = (n + 40 + 2 * rows) + 10 * (sums.number + sizes.log_p) + n * sums.far
+    q_error = p_error + 10 * (sums.number + sizes.log_q) + (7000 + n) * (1 + sums.number) + 4 * runs.largest
+    error, whole = u * jnp.stack([p_error, q_error]), jnp.stack([sums.log_p, sums.log_q])
     bent = runs.sign * SLACK * np.array([1.0, -1.0])
     logs = jnp.log(-jnp.expm1(none))
     size = jnp.where(logs > -jnp.inf, jnp.abs(logs), 0.0)
@@ -319,9 +325,12 @@ def sure_events(runs: Runs) -> tuple[Events, Events]:
     shares = jnp.moveaxis(tails / jnp.maximum(tails[..., :1], tiny), 1, 0)
     counts = runs.counts[None, :, None]
     each = events_of(runs, jnp.where(counts > 0, counts * log_complement(jnp.clip(shares, 0.0, 1.0)), 0.0))
-    (top, off), most = runs.sum_of("top", "top_error"), runs.most
-    log_q = top - most - sign * 2 * (off + 2 * u * (jnp.abs(top) + jnp.abs(most)))
-    return each, Events(top + sign * 2 * off, jnp.where(top > -jnp.inf, log_q, -jnp.inf))
+    sums, most, (rows, n) = runs.sums, runs.most, runs.losses.shape
+    # Nothing is added to the size of -inf.
+    size = jnp.where(sums.top > -jnp.inf, runs.sizes.top, 0.0)
+    off = sign * u * ((n + 16 + rows) * sums.number + (16 + rows) * size)
+    log_q = sums.top - most - off - sign * 2 * u * (size + jnp.abs(most))
+    return each, Events(sums.top + off, jnp.where(sums.top > -jnp.inf, log_q, -jnp.inf))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -378,8 +387,7 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
     nothing = jnp.zeros((LADDER.size,), start.dtype), jnp.zeros((rows, LADDER.size), start.dtype)
     # Each look narrows the ladder about the best order of the one before; the last is LADDER.
     *_, orders, each = jax.lax.fori_loop(0, len(LOOKS), look, (jnp.ones_like(start), start, *nothing))
-    number, largest = runs.sum_of("number", "size")
-    doubt = (9000 + size + 709 * (rows + 2)) * number + (rows + 5) * (orders * largest)
+    doubt = (9000 + size + 709 * (rows + 2)) * runs.sums.number + (rows + 5) * (orders * runs.largest)
     cumulants, peak = runs.total(each), log_peak(orders)
     chernoff = cumulants + peak + SLACK * u * (doubt + 30 * (1 + jnp.abs(peak)) + jnp.abs(cumulants))
     # Means between neighbours are those at an order between.
@@ -421,15 +429,19 @@ def chernoff_epsilon(found: Orders, log_target: Array) -> Array:
 
 
 class Rare(NamedTuple):
-    """The event that any run has a loss above a threshold, and the largest eps that the sum is not below on it."""
+    """The event that any run has a loss above a threshold.
 
-    event: Events
-    reach: Array
+    Attributes:
+        packed (3,): the logs of its masses, as :class:`Events` has them, and the largest eps that the sum is not below
+            on it.
+    """
+
+    packed: Array
 
     def bound(self, at: Array, sign: Array, unit: Array | float = 0.0) -> tuple[Array, Array]:
         """Returns a bound on E[f(S - eps); A], and its slope, over e^unit."""
-        beyond = (sign > 0) & (at > self.reach)
-        return self.event._replace(log_q=jnp.where(beyond, -jnp.inf, self.event.log_q)).delta(at, sign, unit)
+        log_p, log_q, reach = self.packed
+        return Events(log_p, jnp.where((sign > 0) & (at > reach), -jnp.inf, log_q)).delta(at, sign, unit)
 
 
 def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
@@ -449,9 +461,8 @@ def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
         excess=excess,
         excess_error=runs.excess_error + n * u * taken[:, 0] + u * jnp.abs(excess),
     )
-    lowest, size = runs.sum_of("lowest", "size")
-    reach = threshold + lowest - (4 + rows) * u * (jnp.abs(threshold) + size)
-    return rest, Rare(events_of(runs, none), jnp.where(threshold < jnp.inf, reach, jnp.inf))
+    reach = threshold - runs.sizes.lowest - (4 + rows) * u * (jnp.abs(threshold) + runs.largest)
+    return rest, Rare(jnp.stack([*events_of(runs, none), jnp.where(threshold < jnp.inf, reach, jnp.inf)]))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -459,37 +470,50 @@ def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
 # ----------------------------------------------------------------------------------------------------
 
 
+class LineNumbers(NamedTuple):
+    """Numbers of a line.
+
+    Attributes:
+        order, start: t, and the eps about which the line is made.
+        spacing: the distance of frequencies, which has so few digits that its multiples are exact.
+        unit, unit_error: log of the common factor, but for -t eps, and a bound on its error.
+        allowance: bound on what the sum may be off by, rounding of :func:`read` aside.
+        size: bound on the sum of the moduli.
+        drift: bound on the error of eps that rounding of the means makes.
+        smoothing: about the share of delta that the smoothing costs.
+    """
+
+    order: Array
+    start: Array
+    spacing: Array
+    unit: Array
+    unit_error: Array
+    allowance: Array
+    size: Array
+    drift: Array
+    smoothing: Array
+
+
 class Line(NamedTuple):
     """The integrand on a line of order t at frequencies w, but for the factor e^(-i w (eps - start)), and error bounds.
 
     Attributes:
         sign (): 1 where it bounds delta from above, -1 from below.
-        order, start (): t, and the eps about which the line is made.
-        spacing (): the distance of frequencies, which has so few digits that its multiples are exact.
         spectrum (2, side, side): real and imaginary parts at w = spacing (side a + b).
-        unit (): log of the common factor, but for -t eps.
-        unit_error (): bound on its error.
-        allowance (): bound on what the sum may be off by, rounding of :func:`read` aside.
-        size (): bound on the sum of the moduli.
-        orders (j,), log_aliases (j,): orders beside t, and logs of bounds on aliases on the order's side of eps,
-            without the factor e^(-order eps).
-        drift (): bound on the error of eps that rounding of the means makes.
-        smoothing (): about the share of delta that the smoothing costs.
+        beside (2, j): orders beside t, and logs of bounds on aliases on the order's side of eps, without the factor
+            e^(-order eps).
+        packed (9,): :class:`LineNumbers`.
     """
 
     sign: Array
-    order: Array
-    start: Array
-    spacing: Array
     spectrum: Array
-    unit: Array
-    unit_error: Array
-    allowance: Array
-    size: Array
-    orders: Array
-    log_aliases: Array
-    drift: Array
-    smoothing: Array
+    beside: Array
+    packed: Array
+
+    @property
+    def numbers(self) -> Named:
+        """Numbers of the line."""
+        return Named(LineNumbers, self.packed)
 
 
 def smoothing_of(half: Array, sign: Array) -> tuple[Array, Array]:
@@ -720,21 +744,20 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     none = jnp.zeros(1, t.dtype)
     orders, log_beside = jnp.concatenate([found.orders, none]), jnp.concatenate([found.log_chernoff, none])
     fall = -jnp.abs(orders - t) * (2 * math.pi / spacing) * (1 - 8 * u)
-    return Line(
-        sign=runs.sign,
+    beside = log_beside + fall - jnp.log(-jnp.expm1(fall)) + 16 * u * (1 + jnp.abs(log_beside) + jnp.abs(fall))
+    numbers = LineNumbers(
         order=t,
         start=start,
         spacing=spacing,
-        spectrum=jnp.stack([a * cosine + b * sine, a * sine - b * cosine]),
         unit=unit + mean * t,
         unit_error=SLACK * (unit_error + 4 * u * mean * t) + drift * t,
         allowance=SLACK * (off + after / math.pi + 16 * count * tiny),
         size=SLACK * size,
-        orders=orders,
-        log_aliases=log_beside + fall - jnp.log(-jnp.expm1(fall)) + 16 * u * (1 + jnp.abs(log_beside) + jnp.abs(fall)),
         drift=drift,
         smoothing=2 * half * plus,
     )
+    spectrum = jnp.stack([a * cosine + b * sine, a * sine - b * cosine])
+    return Line(runs.sign, spectrum, jnp.stack([orders, beside]), jnp.stack(numbers))
 
 
 def read(line: Line, at: Array, unit: Array) -> tuple[Array, Array, Array]:
@@ -746,28 +769,32 @@ def read(line: Line, at: Array, unit: Array) -> tuple[Array, Array, Array]:
     logs.
     """
     u, side = roundoff(), line.spectrum.shape[-1]
-    t, distance, sign = line.order, at - line.start, line.sign
+    numbers, sign, (orders, log_aliases) = line.numbers, line.sign, line.beside
+    t, spacing, level = numbers.order, numbers.spacing, numbers.unit
+    distance = at - numbers.start
     counts = np.arange(side) * np.array([[side], [1.0]])
-    less, sine = cosm1_and_sin((distance * line.spacing) * jnp.asarray(counts, at.dtype))
+    less, sine = cosm1_and_sin((distance * spacing) * jnp.asarray(counts, at.dtype))
     cosine = 1 + less
     (outer_c, inner_c), (outer_s, inner_s) = cosine, sine
     outer_c, outer_s, inner_c, inner_s = outer_c[:, None], outer_s[:, None], inner_c[None], inner_s[None]
     turn_c, turn_s = outer_c * inner_c - outer_s * inner_s, outer_s * inner_c + outer_c * inner_s
     re, im = line.spectrum
-    w = line.spacing * jnp.asarray(counts[0][:, None] + counts[1], at.dtype)
-    value, fall = jnp.stack([re * turn_c + im * turn_s, w * (im * turn_c - re * turn_s)]).sum((-1, -2))
-    rounding = SLACK * u * (side * side + 24 + 11 * jnp.abs(distance) * (side * side * line.spacing)) * line.size
-    exponent = line.unit - t * at - unit
-    common = line.unit_error + 4 * u * (6 + jnp.abs(line.unit) + t * jnp.abs(at) + jnp.abs(unit))
-    logs = line.log_aliases - line.orders * at - unit
-    logs = logs + 8 * u * (3 + jnp.abs(line.log_aliases) + line.orders * jnp.abs(at) + jnp.abs(unit))
-    beside = jnp.stack([line.orders > t, line.orders < t])
-    aliases = jnp.sum(jnp.exp(jnp.min(jnp.where(beside, logs, jnp.inf), -1)))
-    bound = (value + sign * (line.allowance + rounding)) * jnp.exp(exponent + sign * common)
+    index = jnp.asarray(counts[0][:, None] + counts[1], at.dtype)
+    value, fall = jnp.stack([re * turn_c + im * turn_s, index * (im * turn_c - re * turn_s)]).sum((-1, -2))
+    rounding = u * (side * side + 24 + 11 * side * side * (jnp.abs(distance) * spacing)) * numbers.size
+    lever = t * at
+    scale = jnp.exp(level - lever - unit)
+    common = numbers.unit_error + 4 * u * (6 + jnp.abs(level) + jnp.abs(lever) + jnp.abs(unit))
+    # Of e^common no more than 1 + 2 common above, and 1 - common below.
+    factor = jnp.where(sign > 0, jnp.where(common < 1, 1 + 2 * common, jnp.inf), jnp.maximum(1 - common, 0.0))
+    moved = orders * at
+    logs = log_aliases - moved - unit + 8 * u * (3 + jnp.abs(log_aliases) + jnp.abs(moved) + jnp.abs(unit))
+    beside = jnp.stack([orders > t, orders < t])
+    aliases = jnp.sum(jnp.exp(jnp.min(jnp.where(beside, logs[None], jnp.inf), -1)))
+    bound = (value + sign * (numbers.allowance + SLACK * rounding)) * scale * factor
     bound = bound - jnp.where(sign > 0, 0.0, aliases)
     bound = jnp.where(bound >= 0, bound, jnp.where(sign > 0, jnp.inf, 0.0))
-    scale = jnp.exp(exponent)
-    return bound, value * scale, (fall - t * value) * scale
+    return bound, value * scale, (spacing * fall - t * value) * scale
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -784,12 +811,14 @@ def solve(line: Line, rare: Rare, log_target: Array, shift: Array) -> tuple[Arra
     A bound is returned only where delta's was evaluated, and was on the right side of the target: after Newton's steps
     there are looks at distances from the root that grow by 2^8.
     """
-    u, sign = roundoff(), line.sign
+    u, sign, start, held = roundoff(), line.sign, line.numbers.start, (line, rare, log_target, shift)
 
     def look(i: Any, state: Any) -> Any:
         root, best = state
+        (line, rare, log_target, shift), i = in_step(held, i)
+        order, spacing = line.numbers.order, line.numbers.spacing
         aside = jnp.where(i > NEWTON, jnp.exp2(8.0 * (i - NEWTON) + 4.0) * u, 0.0)
-        at = jnp.maximum(root + sign * (aside * (jnp.abs(root) + 1 / line.order)), -sign * shift)
+        at = jnp.maximum(root + sign * (aside * (jnp.abs(root) + 1 / order)), -sign * shift)
         bound, value, slope = read(line, at, log_target)
         more, fall = rare.bound(at, sign, log_target)
         whole = bound + more
@@ -802,44 +831,53 @@ def solve(line: Line, rare: Rare, log_target: Array, shift: Array) -> tuple[Arra
         slope = (jnp.where(is_value, slope, 0.0) + fall) / about
         # The last steps are to the root of the bound, the others to that of the estimate, which need not be a bound.
         is_near = (i >= NEWTON // 2) & (whole > 0) & (whole < jnp.inf)
-        most = jnp.where(is_value, jnp.pi / (2 * line.spacing), jnp.abs(at) / 4)
+        most = jnp.where(is_value, jnp.pi / (2 * spacing), jnp.abs(at) / 4)
         move = jnp.clip(-jnp.log(jnp.where(is_near, whole, about)) / slope, -most, most)
         return jnp.where((i < NEWTON) & (jnp.abs(move) < jnp.inf), at + move, root), best
 
-    nothing = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(line.start))
-    return jax.lax.fori_loop(0, NEWTON + ASIDE, look, (line.start, nothing))
+    nothing = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(start))
+    return jax.lax.fori_loop(0, NEWTON + ASIDE, look, (start, nothing))
+
+
+def in_step(held: Any, i: Array) -> Any:
+    """Returns what a loop holds and the number of its step, such that nothing is moved out of the step.
+
+    What a compiler moves out of a loop is a part of the program for each number, and here all is little work.
+    """
+    return jax.lax.optimization_barrier((held, i))
 
 
 def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int, asks_epsilon: bool) -> Array:
     """Returns the bounds of one side on epsilon at a delta (), or on delta at epsilons (q,)."""
     runs = compose(sign, laws, counts)
     u, tiny = roundoff(), jnp.finfo(given.dtype).tiny
-    infinite, (lowest, moved) = runs.infinite, runs.sum_of("lowest", "shift")
-    moved = moved * (1 + (8 + counts.size) * u)
+    infinite, moved = runs.infinite, runs.sums.shift * (1 + (8 + counts.size) * u)
     room = given - infinite
     each, top = sure_events(runs)
     # Lines are laid for values of eps (e,) with logs of delta: of the two one is given, and the other found.
     if asks_epsilon:
         logs = jnp.log(jnp.maximum(room, tiny))[None]
-        # Beyond the highest loss that counts, a row has e^-cut of delta. Tightness only.
-        highest = jnp.max(jnp.where(each.log_p > logs[0] - cut(side), runs.losses, -jnp.inf))
         first = jnp.zeros_like(logs), logs, jnp.where(sign > 0, jnp.inf, 0.0 * given)
     else:
-        ends, highest = given if given.size == 1 else jnp.stack([jnp.min(given), jnp.max(given)]), jnp.inf
+        ends = given if given.size == 1 else jnp.stack([jnp.min(given), jnp.max(given)])
         first = ends, ends, jnp.where(sign > 0, 1.0, jnp.zeros_like(given))
 
     def goes_on(state: Any) -> Array:
         i, nats, *_ = state
         return (i < ROUNDS) & ~(nats < MOVED)
 
+    held = runs, room, infinite, moved
+
     def improve(state: Any) -> Any:
         i, _, ends, logs, best = state
+        (runs, room, infinite, moved), i = in_step(held, i)
+        sign = runs.sign
         is_later = i > 0
         # From the second round on there is an eps, and atoms so large that the sum is above it are taken out. Below any
         # threshold will do, and the last is eps itself.
         is_last = (sign < 0) & (i == ROUNDS - 1)
-        threshold = jnp.where(is_last, jnp.min(ends), 1.02 * jnp.max(ends) - lowest)
-        rest, rare = split(runs, jnp.minimum(jnp.where(is_later, threshold, jnp.inf), highest))
+        threshold = jnp.where(is_last, jnp.min(ends), 1.02 * jnp.max(ends) + runs.sizes.lowest)
+        rest, rare = split(runs, jnp.where(is_later, threshold, jnp.inf))
         found = search(rest, jnp.mean(ends), logs[0], is_later | (not asks_epsilon))
         if asks_epsilon:
             ends = jnp.where(is_later, ends, found.guess)
@@ -848,7 +886,7 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             logs = jnp.where(is_later, logs, jax.vmap(chernoff_delta, (None, 0))(found, ends) - 2.0)
         share, _ = rare.bound(ends, sign, logs)
         line = lay_line(rest, found, ends, logs + jnp.log(jnp.clip(1 - share, 1e-3, 1.0)), side)
-        shift = moved + line.drift * (1 + 2 * u)
+        shift = moved + line.numbers.drift * (1 + 2 * u)
         if asks_epsilon:
             root, bound = solve(line, rare, logs[0], shift)
             # A root far off, without a bound about it, is none.
@@ -856,11 +894,11 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             is_root = jnp.isfinite(root) & (is_bound | (root > ends[0] / 4))
             root = jnp.where(is_root, jnp.maximum(root, 0.0), ends[0])
             # By Chernoff's bound on the rest, and P(A).
-            left = jnp.log(jnp.maximum(room * (1 - 4 * u) - jnp.exp(rare.event.log_p) * (1 + 10 * u), 0.0))
+            left = jnp.log(jnp.maximum(room * (1 - 4 * u) - jnp.exp(rare.packed[0]) * (1 + 10 * u), 0.0))
             by_chernoff = chernoff_epsilon(found, left - 16 * u * (1 + jnp.abs(left))) + shift
             by_chernoff = jnp.maximum(by_chernoff, 0.0) * (1 + 4 * u)
             bound = jnp.where(sign > 0, jnp.fmin(bound, by_chernoff), bound)
-            nats = jnp.where(is_bound & is_root, jnp.abs(root - ends[0]) * line.order, jnp.inf)
+            nats = jnp.where(is_bound & is_root, jnp.abs(root - ends[0]) * line.numbers.order, jnp.inf)
             ends = root[None]
         else:
             at = given - sign * (shift + 2 * u * given)
@@ -877,7 +915,7 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             nats = jnp.max(jnp.abs(logs - nats))
         best = _tightest(sign, best, bound)
         # Where the smoothing is not small another round may take out rare losses.
-        return i + 1, jnp.where(line.smoothing < WIDE, nats, jnp.inf), ends, logs, best
+        return i + 1, jnp.where(line.numbers.smoothing < WIDE, nats, jnp.inf), ends, logs, best
 
     # Each round lays a line, the later ones for the eps or the deltas found.
     *_, best = jax.lax.while_loop(goes_on, improve, (jnp.int32(0), jnp.full((), jnp.inf, given.dtype), *first))
