@@ -10,9 +10,9 @@ the rows its cumulant function, and f(v) = (1 - e^-v)+. Then delta(eps) is the m
 *Smoothing.* The transform of atoms does not fall with w, so the kernel has to. Let G be normal with variance mu^2, and
 F(v) = E f(v + G). Above, G's mean is mu^2/2, as that of the loss of a Gaussian mechanism: then E e^-G = 1 and F >= f by
 Jensen's inequality for s -> (1 - e^-v s)+. The kernel is times e^(z^2 mu^2/2), and eps is less by mu^2/2. Below, G's
-mean is 0, and F exceeds f by no more than a *bump*, mu^2 times the normal density of variance mu^2, which is subtracted
-(:func:`smoothing_of`): the kernel is e^(z^2 mu^2/2) (1/(z (z + 1)) - mu^2). Both cost about mu^2 of delta's second
-derivative, and end the line in closed form.
+mean is 0, and F exceeds f by no more than a *bump*, mu^2 or less times the normal density of variance mu^2, which is
+subtracted (:func:`smoothing_of`): the kernel is e^(z^2 mu^2/2) (1/(z (z + 1)) - mu^2). Both cost about mu^2 of delta's
+second derivative, and end the line in closed form.
 
 *Aliases.* The rule with spacing dw sums to the quantity at eps and, for every j but 0, the quantity at eps + j L times
 e^(t j L), L = 2 pi/dw. All these are positive above, where nothing need be subtracted. Below they are bounded by
@@ -530,9 +530,23 @@ def smoothing_of(half: Array, sign: Array) -> tuple[Array, Array]:
     sqrt(2 pi) (e^(y^2/2) - 1), for R(s) <= sqrt(2 pi) e^(s^2/2). As |y| < mu there, e^(y^2/2) - 1 is no more than
     e^(y^2/2) (1 - e^(-mu^2/2)). The integral over v of mu phi(x) is mu^2.
 
-    Both are multiples of the half to the bit, so that no rounding counts.
+    Where mu is large that is more than is needed. For v < 0, F(v) <= P(G > -v) <= e^(-x^2/2)/2, too. For v > 0, if
+    mu is at least 1, F - f = e^(-mu x) - phi(x) (R(x) + R(mu - x)) is at most 0.55 e^(-x^2/2), whose integral is 0.55
+    sqrt(2 pi) mu, if
+
+        e^(x^2/2 - mu x) <= 0.55 + (R(x) + R(mu - x))/sqrt(2 pi).
+
+    For x <= mu, the left side is at most e^(x^2/2 - x), convex and so at most 1 - 0.3934 x, up to x = 1, and R(x) >=
+    sqrt(pi/2) - x makes the right side at least 1.05 - 0.399 x; for larger x it is at most e^(-x^2/2), which is at most
+    0.607, and below 0.55 from 1.1 on, and R(1.1)/sqrt(2 pi) > 0.2. For x = mu + y > mu it is e^(y^2/2) e^(-mu^2/2) <=
+    0.607 e^(y^2/2), and the right side at least 0.55 + Phi(y) e^(y^2/2), which is more: for e^(y^2/2) < 4 as Phi >=
+    1/2, and beyond, y > 1.6, as Phi > 0.9. The bump is the lesser, and for mu < 1 that is mu^2.
+
+    A multiple of the half has no rounding; the other is raised by 8u.
     """
-    return jnp.where(sign > 0, half, 0.0), jnp.where(sign > 0, 0.0, 2 * half)
+    square = 2 * half
+    bump = jnp.minimum(square, jnp.sqrt(square) * (0.55 * math.sqrt(2 * math.pi) * (1 + 8 * roundoff())))
+    return jnp.where(sign > 0, half, 0.0), jnp.where(sign > 0, 0.0, bump)
 
 
 class Chosen(NamedTuple):

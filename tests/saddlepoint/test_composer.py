@@ -93,7 +93,7 @@ def smoothed(v, half, mean):
 
 
 @pytest.mark.first_tier("0.1", "6.0")
-@pytest.mark.parametrize("mu", [1e-3, 0.1, 0.7, 1.0, 1.4, 6.0, 30.0])
+@pytest.mark.parametrize("mu", [1e-3, 0.1, 0.7, 1.0, 1.4, 6.0, 80.0])
 def test_smoothing_is_above_and_less_the_bump_below(mu):
     half = mu * mu / 2
     (mean, bump), (mean_below, bump_below) = (
@@ -109,7 +109,7 @@ def test_smoothing_is_above_and_less_the_bump_below(mu):
             room = bump_below * density - (smoothed(v, half, mean_below) - f)
             assert room >= -(mpmath.mpf(10) ** -50)
             least = min(least, room / (bump_below * density))
-    assert least < 0.97  # and not far more than is needed
+    assert least < 0.95  # and not far more than is needed
 
 
 # ----------------------------------------------------------------------------------------------------
