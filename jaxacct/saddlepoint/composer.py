@@ -10,9 +10,9 @@ the rows its cumulant function, and f(v) = (1 - e^-v)+. Then delta(eps) is the m
 *Smoothing.* The transform of atoms does not fall with w, so the kernel has to. Let G be normal with variance mu^2, and
 F(v) = E f(v + G). Above, G's mean is mu^2/2, as that of the loss of a Gaussian mechanism: then E e^-G = 1 and F >= f by
 Jensen's inequality for s -> (1 - e^-v s)+. The kernel is times e^(z^2 mu^2/2), and eps is less by mu^2/2. Below, G's
-mean is 0, and F exceeds f by no more than a *bump*, mu^2 times the normal density of variance mu^2, which is subtracted
-(:func:`smoothing_of`): the kernel is e^(z^2 mu^2/2) (1/(z (z + 1)) - mu^2). Both cost about mu^2 of delta's second
-derivative, and end the line in closed form.
+mean is 0, and F exceeds f by no more than a *bump*, mu^2 or less times the normal density of variance mu^2, which is
+subtracted (:func:`smoothing_of`): the kernel is e^(z^2 mu^2/2) (1/(z (z + 1)) - mu^2). Both cost about mu^2 of delta's
+second derivative, and end the line in closed form.
 
 *Aliases.* The rule with spacing dw sums to the quantity at eps and, for every j but 0, the quantity at eps + j L times
 e^(t j L), L = 2 pi/dw. All these are positive above, where nothing need be subtracted. Below they are bounded by
@@ -73,6 +73,9 @@ SIDE = 32
 LADDER = np.array([0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 1.9, 2.5, 3.5])
 """Orders of the last look, over the one of least height: lines to choose from, and Chernoff bounds. Tightness only."""
 
+AT = int(np.argmin(np.abs(LADDER - 1)))
+"""The place of 1 among these, which has 0.8 two places before it and 1.2 after it."""
+
 LOOKS = np.stack(
     [2.0 ** np.linspace(-24, 36, 16), 2.0 ** np.linspace(-4, 4, 16), 2.0 ** np.linspace(-0.6, 0.6, 16), LADDER]
 )
@@ -94,6 +97,44 @@ def cut(side: int) -> float:
     return 4 * math.log(side) - 2
 
 
+class Named:
+    """The rows of an array, by the names of a class's fields.
+
+    A loop so holds one array in place of many numbers, each of which would be a part of its program.
+    """
+
+    def __init__(self, kind: Any, packed: Array) -> None:
+        self._names, self._packed = kind._fields, packed
+
+    def __getattr__(self, name: str) -> Array:
+        found: Array = self._packed[self._names.index(name)]
+        return found
+
+
+class Sums(NamedTuple):
+    """Sums over all runs.
+
+    Attributes:
+        none, log_whole: logs of which :attr:`Runs.infinite` is made.
+        log_p, log_q: logs of P's and Q's mass of a finite sum.
+        top: log of P's mass of all losses being the largest; above of all masses, or 1.
+        lowest, most: the sums of the lowest losses, and of the largest.
+        number: number of runs; of those whose mass is far from 1 in ``far``.
+        shift: bound on the error of the sum that those of the losses make.
+    """
+
+    none: Array
+    log_whole: Array
+    log_p: Array
+    log_q: Array
+    top: Array
+    lowest: Array
+    most: Array
+    number: Array
+    far: Array
+    shift: Array
+
+
 class Runs(NamedTuple):
     """One side of a composition: rows of laws with their numbers of runs, and what follows of them at once.
 
@@ -101,17 +142,10 @@ class Runs(NamedTuple):
         sign (): 1 for the laws above, -1 for those below.
         losses, log_masses (m, n): atoms of the rows.
         both (m, 2, n): P's masses, and Q's.
-        excess (m,): sum of P's masses less 1, without cancellation.
-        excess_error (m,): bound on its error.
+        excess, excess_error (m,): sum of P's masses less 1, without cancellation, and a bound on its error.
         counts (m,): numbers of runs.
-        infinite (): P's mass of an infinite sum, at most or at least.
-        largest (m,): largest |loss|.
         wholes (m, 2): P's and Q's masses of finite losses.
-        log_whole (2,): logs of P's and Q's mass of a finite sum.
-        log_error (2,): bounds on the errors of log P and log Q of an event, :func:`events_of`.
-        most, lowest (): the supremum of the sum, rounded up, and the sum of the lowest losses that are negative.
-        size (): the sum of the largest |losses|.
-        shift (): bound on the error of the sum that those of the losses make.
+        packed (2, 10): the sums over all runs, :class:`Sums`, and those of their sizes.
     """
 
     sign: Array
@@ -121,24 +155,40 @@ class Runs(NamedTuple):
     excess: Array
     excess_error: Array
     counts: Array
-    infinite: Array
-    largest: Array
     wholes: Array
-    log_whole: Array
-    log_error: Array
-    most: Array
-    lowest: Array
-    size: Array
-    shift: Array
+    packed: Array
 
     @property
-    def masses(self) -> Array:
-        """P's masses (m, n)."""
-        return self.both[:, 0]
+    def sums(self) -> Named:
+        """Sums over all runs."""
+        return Named(Sums, self.packed[0])
+
+    @property
+    def sizes(self) -> Named:
+        """Sums over all runs of the sizes of what :attr:`sums` has."""
+        return Named(Sums, self.packed[1])
+
+    @property
+    def largest(self) -> Array:
+        """Bound on the sum of all |losses|."""
+        return self.sizes.lowest + self.sizes.most
 
     def total(self, values: Array) -> Array:
         """Returns the sum over all runs of a quantity of each row, the first axis. Rows without runs do not count."""
         return _total(self.counts, values)
+
+    @property
+    def infinite(self) -> Array:
+        """P's mass of an infinite sum, at most or at least."""
+        u, (rows, n) = roundoff(), self.losses.shape
+        sums, sizes = self.sums, self.sizes
+        scale = sums.log_whole + self.sign * u * (8 * sizes.log_whole + 4 * sums.number + n * sums.far)
+        return jnp.clip(-jnp.expm1(sums.none) * jnp.exp(scale) * (1 + self.sign * (40 + 2 * rows) * u), 0.0, 1.0)
+
+    @property
+    def most(self) -> Array:
+        """The supremum of the sum, rounded to its side."""
+        return self.sums.most + self.sign * (4 + self.counts.size) * roundoff() * self.sizes.most
 
 
 def _total(counts: Array, values: Array) -> Array:
@@ -163,38 +213,28 @@ def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
     log M.
 
     *Q's masses* are exponentials of log p - y, whose parts are at most 709 and |y|: they err by 8 * 709 + 709 + 2 |y| +
-    8 units.
-
-    *Logs of events* (:func:`events_of`). Let M be P's mass of a row and r that of the atoms of an event, in row after
-    row. Its mass is the product of M^k times 1 - prod (1 - r/M)^k. The latter errs by n + 40 + 2 m units of itself, for
-    it moves by no more than r does, relative to itself; the former by those of log M times k, which are 10 of 1 + |log
-    M|. Likewise for Q, whose M and r err as its masses do, and by n units. May not be lowered.
+    8 units. Above less will do, and none is above 1.
     """
     u, tiny = roundoff(), jnp.finfo(laws.masses.dtype).tiny
     losses, masses, infinite = laws.losses, laws.masses, laws.infinite
-    (rows, n), there = masses.shape, masses > 0
+    there = masses > 0
     log_masses = jnp.where(there, jnp.log(jnp.maximum(masses, tiny)), -jnp.inf)
-    q = jnp.exp(log_masses - losses)
-    coarse = jnp.round(masses * (0.25 / u)) * (4 * u)
-    coarse, rest, of_q = jnp.stack([coarse, masses - coarse, q]).sum(-1)
+    q = jnp.minimum(jnp.exp(log_masses - losses), jnp.where(sign > 0, 1.0, jnp.inf))
+    coarse, top = jnp.round(masses * (0.25 / u)) * (4 * u), jnp.where(losses == losses[:, -1:], masses, 0.0)
+    coarse, rest, of_q, top = jnp.stack([coarse, masses - coarse, q, top]).sum(-1)
     excess = (coarse - 1) + rest
-    few = jnp.where(excess < -0.5, n * u, 0.0)
-    mass = jnp.where(excess < -0.5, coarse + rest, 1 + excess)
+    far = excess < -0.5
+    mass = jnp.where(far, coarse + rest, 1 + excess)
     whole = jnp.maximum(mass + infinite, jnp.where(sign > 0, 1.0, tiny))
-    log_whole = jnp.log(whole) + sign * (u * (8 * jnp.abs(jnp.log(whole)) + 4) + few)
     share = jnp.minimum(infinite / jnp.where(sign > 0, 1.0, whole), 1.0)
-    lowest, highest = losses[:, 0], losses[:, -1]
-    largest = jnp.maximum(jnp.abs(lowest), jnp.abs(highest))
-    log_p = jnp.where(excess < -0.5, jnp.log(jnp.maximum(mass, tiny)), log_complement(-excess))
-    log_q = jnp.log(jnp.maximum(of_q, tiny))
-    of_losses = u * (7000 + 2 * largest)
-    p_error = 10 * u * (1 + jnp.abs(log_p)) + few
-    parts = [
-        log_complement(share), log_whole, highest, jnp.minimum(lowest, 0.0), largest, laws.shift,
-        log_p, log_q, p_error, p_error + 10 * u * (1 + jnp.abs(log_q)) + of_losses + n * u,
-    ]  # fmt: skip
-    none, scale, most, lowest, size, shift, log_p, log_q, p_error, q_error = _total(counts, jnp.stack(parts, 1))
-    common = u * (n + 40 + 2 * rows)
+    log_mass, log_whole, log_q, log_top = jnp.log(jnp.maximum(jnp.stack([mass, whole, of_q, top]), tiny))
+    none, log_p = log_complement(jnp.stack([share, -excess]))
+    log_p = jnp.where(far, log_mass, log_p)
+    log_top = jnp.where(sign > 0, jnp.maximum(log_p, 0.0), jnp.where(top > 0, log_top, -jnp.inf))
+    number = jnp.ones_like(mass)
+    each = Sums(none, log_whole, log_p, log_q, log_top, losses[:, 0], losses[:, -1], number, far * number, laws.shift)
+    parts = jnp.stack(each, 1)
+    n = masses.shape[1]
     return Runs(
         sign=sign,
         losses=losses,
@@ -203,15 +243,8 @@ def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
         excess=excess,
         excess_error=2 * u * jnp.abs(excess) + 2 * (n * u) ** 2,
         counts=counts,
-        infinite=jnp.clip(-jnp.expm1(none) * jnp.exp(scale) * (1 + sign * (40 + 2 * rows) * u), 0.0, 1.0),
-        largest=largest,
         wholes=jnp.stack([mass, of_q], 1),
-        log_whole=jnp.stack([log_p, log_q]),
-        log_error=SLACK * jnp.stack([common + p_error, common + q_error + jnp.max(of_losses)]),
-        most=most + (4 + rows) * u * size,
-        lowest=lowest,
-        size=size,
-        shift=shift * (1 + (4 + rows) * u),
+        packed=_total(counts, jnp.stack([parts, jnp.abs(parts)], 1)),
     )
 
 
@@ -258,14 +291,21 @@ class Events(NamedTuple):
 def events_of(runs: Runs, none: Array) -> Events:
     """Returns events, given the logs of P's and Q's probability that one does not happen, of all finite sums (2, ...).
 
-    Their logs err by eight units of themselves and one of each part, at most 709.
+    With M P's mass of a row and r that of the atoms of an event, in row after row, its mass is the product of M^k times
+    1 - prod (1 - r/M)^k. The latter errs by n + 40 + 2 m units of itself, for it moves by no more than r does, relative
+    to itself; the former by those of log M times k, which are 10 of 1 + |log M|. Likewise for Q, whose M and r err by n
+    units and as its masses do. The logs err by eight units of themselves and one of each part. May not be lowered.
     """
+    u, (rows, n) = roundoff(), runs.losses.shape
+    sums, sizes, shape = runs.sums, runs.sizes, (2,) + (1,) * (none.ndim - 1)
+    p_error = (n + 40 + 2 * rows) + 10 * (sums.number + sizes.log_p) + n * sums.far
+    q_error = p_error + 10 * (sums.number + sizes.log_q) + (7000 + n) * (1 + sums.number) + 4 * runs.largest
+    error, whole = u * jnp.stack([p_error, q_error]), jnp.stack([sums.log_p, sums.log_q])
+    bent = runs.sign * SLACK * np.array([1.0, -1.0])
     logs = jnp.log(-jnp.expm1(none))
-    shape = (2,) + (1,) * (none.ndim - 1)
-    whole, error = jnp.reshape(runs.log_whole, shape), jnp.reshape(runs.log_error, shape)
-    bent = runs.sign * jnp.reshape(jnp.asarray([1.0, -1.0], none.dtype), shape)
-    size = jnp.where(logs > -jnp.inf, jnp.abs(logs), 0.0) + jnp.abs(whole)
-    return Events(*(logs + whole + bent * (error + 12 * roundoff() * size)))
+    size = jnp.where(logs > -jnp.inf, jnp.abs(logs), 0.0)
+    base = jnp.reshape(whole + bent * (error + 12 * u * jnp.abs(whole)), shape)
+    return Events(*(logs + base + jnp.reshape(bent, shape) * (12 * u) * size))
 
 
 def sure_events(runs: Runs) -> tuple[Events, Events]:
@@ -277,23 +317,20 @@ def sure_events(runs: Runs) -> tuple[Events, Events]:
     All losses together are at most s, so E f(S - eps) <= f(s - eps) times the mass, and it is P - e^eps Q of the event
     of mass 1 at s. *Below*, let p be the probability of all losses being the largest: then it is that of their event.
 
-    *Rounding* of log p: k times 8 units of a log mass, its product and sum m + 2; of s, m + 4 units of all sizes.
+    *Rounding* of log p: k times 8 units of a log mass, n of the mass, its product and sum m + 2.
     """
     u, sign = roundoff(), runs.sign
-    rows, _ = runs.losses.shape
     tails = jax.lax.cumsum(runs.both, 2, reverse=True)
-    shares = jnp.moveaxis(tails / jnp.maximum(tails[..., :1], jnp.finfo(tails.dtype).tiny), 1, 0)
+    tiny = jnp.finfo(tails.dtype).tiny
+    shares = jnp.moveaxis(tails / jnp.maximum(tails[..., :1], tiny), 1, 0)
     counts = runs.counts[None, :, None]
     each = events_of(runs, jnp.where(counts > 0, counts * log_complement(jnp.clip(shares, 0.0, 1.0)), 0.0))
-    log_mass = jnp.max(jnp.where(runs.losses == runs.losses[:, -1:], runs.log_masses, -jnp.inf), -1)
-    log_whole = jnp.maximum(jnp.log1p(runs.excess), 0.0)
-    parts = jnp.where(sign > 0, log_whole, log_mass)
-    log_p, doubt = runs.total(jnp.stack([parts, 1 + jnp.abs(parts)], 1))
-    doubt = u * (14 + rows) * doubt
-    most = jnp.where(sign > 0, runs.most, runs.most - 2 * (4 + rows) * u * runs.size)
-    doubt_q = doubt + 2 * u * (jnp.abs(log_p) + jnp.abs(most))
-    doubt, doubt_q = (jnp.where(log_p > -jnp.inf, sign * off, 0.0) for off in (doubt, doubt_q))
-    return each, Events(log_p + doubt, log_p - most - doubt_q)
+    sums, most, (rows, n) = runs.sums, runs.most, runs.losses.shape
+    # Nothing is added to the size of -inf.
+    size = jnp.where(sums.top > -jnp.inf, runs.sizes.top, 0.0)
+    off = sign * u * ((n + 16 + rows) * sums.number + (16 + rows) * size)
+    log_q = sums.top - most - off - sign * 2 * u * (size + jnp.abs(most))
+    return each, Events(sums.top + off, jnp.where(sums.top > -jnp.inf, log_q, -jnp.inf))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -350,15 +387,14 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
     nothing = jnp.zeros((LADDER.size,), start.dtype), jnp.zeros((rows, LADDER.size), start.dtype)
     # Each look narrows the ladder about the best order of the one before; the last is LADDER.
     *_, orders, each = jax.lax.fori_loop(0, len(LOOKS), look, (jnp.ones_like(start), start, *nothing))
-    doubt = 9000 + size + 709 * (rows + 2) + (rows + 5) * (orders[None] * runs.largest[:, None])
-    cumulants, doubt = runs.total(jnp.stack([each, doubt], 1))
-    peak = log_peak(orders)
+    doubt = (9000 + size + 709 * (rows + 2)) * runs.sums.number + (rows + 5) * (orders * runs.largest)
+    cumulants, peak = runs.total(each), log_peak(orders)
     chernoff = cumulants + peak + SLACK * u * (doubt + 30 * (1 + jnp.abs(peak)) + jnp.abs(cumulants))
     # Means between neighbours are those at an order between.
     means = (each[:, 1:] - each[:, :-1]) / (orders[1:] - orders[:-1])[None]
     means = jnp.concatenate([means[:, :1], (means[:, 1:] + means[:, :-1]) / 2, means[:, -1:]], 1)
     # Laplace's method at the best order: t^2 K''(t) by differences, and the normal tail about as 1/(2 + sqrt(2 pi) x).
-    below, here, above = (int(np.argmin(np.abs(LADDER - place))) for place in (0.8, 1.0, 1.2))
+    below, here, above = AT - 2, AT, AT + 1
     curvature = jnp.maximum(cumulants[below] + cumulants[above] - 2 * cumulants[here], 0.0) / 0.2**2
     height = cumulants[here] - jnp.log1p(orders[here]) - jnp.log(2 + jnp.sqrt(2 * math.pi * curvature))
     guess = jnp.maximum((height - log_target) / orders[here], 0.0)
@@ -393,15 +429,19 @@ def chernoff_epsilon(found: Orders, log_target: Array) -> Array:
 
 
 class Rare(NamedTuple):
-    """The event that any run has a loss above a threshold, and the largest eps that the sum is not below on it."""
+    """The event that any run has a loss above a threshold.
 
-    event: Events
-    reach: Array
+    Attributes:
+        packed (3,): the logs of its masses, as :class:`Events` has them, and the largest eps that the sum is not below
+            on it.
+    """
+
+    packed: Array
 
     def bound(self, at: Array, sign: Array, unit: Array | float = 0.0) -> tuple[Array, Array]:
         """Returns a bound on E[f(S - eps); A], and its slope, over e^unit."""
-        beyond = (sign > 0) & (at > self.reach)
-        return self.event._replace(log_q=jnp.where(beyond, -jnp.inf, self.event.log_q)).delta(at, sign, unit)
+        log_p, log_q, reach = self.packed
+        return Events(log_p, jnp.where((sign > 0) & (at > reach), -jnp.inf, log_q)).delta(at, sign, unit)
 
 
 def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
@@ -418,13 +458,11 @@ def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
     excess = runs.excess - taken[:, 0]
     rest = runs._replace(
         log_masses=jnp.where(is_rare, -jnp.inf, runs.log_masses),
-        both=jnp.where(is_rare[:, None], 0.0, runs.both),
         excess=excess,
         excess_error=runs.excess_error + n * u * taken[:, 0] + u * jnp.abs(excess),
-        largest=jnp.minimum(runs.largest, jnp.maximum(jnp.abs(runs.losses[:, 0]), jnp.abs(threshold))),
     )
-    reach = threshold + runs.lowest - (4 + rows) * u * (jnp.abs(threshold) + runs.size)
-    return rest, Rare(events_of(runs, none), jnp.where(threshold < jnp.inf, reach, jnp.inf))
+    reach = threshold - runs.sizes.lowest - (4 + rows) * u * (jnp.abs(threshold) + runs.largest)
+    return rest, Rare(jnp.stack([*events_of(runs, none), jnp.where(threshold < jnp.inf, reach, jnp.inf)]))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -432,37 +470,50 @@ def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
 # ----------------------------------------------------------------------------------------------------
 
 
+class LineNumbers(NamedTuple):
+    """Numbers of a line.
+
+    Attributes:
+        order, start: t, and the eps about which the line is made.
+        spacing: the distance of frequencies, which has so few digits that its multiples are exact.
+        unit, unit_error: log of the common factor, but for -t eps, and a bound on its error.
+        allowance: bound on what the sum may be off by, rounding of :func:`read` aside.
+        size: bound on the sum of the moduli.
+        drift: bound on the error of eps that rounding of the means makes.
+        smoothing: about the share of delta that the smoothing costs.
+    """
+
+    order: Array
+    start: Array
+    spacing: Array
+    unit: Array
+    unit_error: Array
+    allowance: Array
+    size: Array
+    drift: Array
+    smoothing: Array
+
+
 class Line(NamedTuple):
     """The integrand on a line of order t at frequencies w, but for the factor e^(-i w (eps - start)), and error bounds.
 
     Attributes:
         sign (): 1 where it bounds delta from above, -1 from below.
-        order, start (): t, and the eps about which the line is made.
-        spacing (): the distance of frequencies, which has so few digits that its multiples are exact.
         spectrum (2, side, side): real and imaginary parts at w = spacing (side a + b).
-        unit (): log of the common factor, but for -t eps.
-        unit_error (): bound on its error.
-        allowance (): bound on what the sum may be off by, rounding of :func:`read` aside.
-        size (): bound on the sum of the moduli.
-        orders (j,), log_aliases (j,): orders beside t, and logs of bounds on aliases on the order's side of eps,
-            without the factor e^(-order eps).
-        drift (): bound on the error of eps that rounding of the means makes.
-        smoothing (): about the share of delta that the smoothing costs.
+        beside (2, j): orders beside t, and logs of bounds on aliases on the order's side of eps, without the factor
+            e^(-order eps).
+        packed (9,): :class:`LineNumbers`.
     """
 
     sign: Array
-    order: Array
-    start: Array
-    spacing: Array
     spectrum: Array
-    unit: Array
-    unit_error: Array
-    allowance: Array
-    size: Array
-    orders: Array
-    log_aliases: Array
-    drift: Array
-    smoothing: Array
+    beside: Array
+    packed: Array
+
+    @property
+    def numbers(self) -> Named:
+        """Numbers of the line."""
+        return Named(LineNumbers, self.packed)
 
 
 def smoothing_of(half: Array, sign: Array) -> tuple[Array, Array]:
@@ -479,9 +530,23 @@ def smoothing_of(half: Array, sign: Array) -> tuple[Array, Array]:
     sqrt(2 pi) (e^(y^2/2) - 1), for R(s) <= sqrt(2 pi) e^(s^2/2). As |y| < mu there, e^(y^2/2) - 1 is no more than
     e^(y^2/2) (1 - e^(-mu^2/2)). The integral over v of mu phi(x) is mu^2.
 
-    Both are multiples of the half to the bit, so that no rounding counts.
+    Where mu is large that is more than is needed. For v < 0, F(v) <= P(G > -v) <= e^(-x^2/2)/2, too. For v > 0, if
+    mu is at least 1, F - f = e^(-mu x) - phi(x) (R(x) + R(mu - x)) is at most 0.55 e^(-x^2/2), whose integral is 0.55
+    sqrt(2 pi) mu, if
+
+        e^(x^2/2 - mu x) <= 0.55 + (R(x) + R(mu - x))/sqrt(2 pi).
+
+    For x <= mu, the left side is at most e^(x^2/2 - x), convex and so at most 1 - 0.3934 x, up to x = 1, and R(x) >=
+    sqrt(pi/2) - x makes the right side at least 1.05 - 0.399 x; for larger x it is at most e^(-x^2/2), which is at most
+    0.607, and below 0.55 from 1.1 on, and R(1.1)/sqrt(2 pi) > 0.2. For x = mu + y > mu it is e^(y^2/2) e^(-mu^2/2) <=
+    0.607 e^(y^2/2), and the right side at least 0.55 + Phi(y) e^(y^2/2), which is more: for e^(y^2/2) < 4 as Phi >=
+    1/2, and beyond, y > 1.6, as Phi > 0.9. The bump is the lesser, and for mu < 1 that is mu^2.
+
+    A multiple of the half has no rounding; the other is raised by 8u.
     """
-    return jnp.where(sign > 0, half, 0.0), jnp.where(sign > 0, 0.0, 2 * half)
+    square = 2 * half
+    bump = jnp.minimum(square, jnp.sqrt(square) * (0.55 * math.sqrt(2 * math.pi) * (1 + 8 * roundoff())))
+    return jnp.where(sign > 0, half, 0.0), jnp.where(sign > 0, 0.0, bump)
 
 
 class Chosen(NamedTuple):
@@ -499,17 +564,17 @@ def choose_line(found: Orders, starts: Array, log_targets: Array, side: int) -> 
     On the line t the alias at eps + L, times e^(tL), is bounded by e^(-(a - t) L) of Chernoff's bound at a > t, and
     that at eps - L by e^(-(t - a) L) of that at a < t, or of 1 at a = 0. Each L will do for which both are e^-cut of
     delta.
-    Smoothing then costs about (mu t)^2 of delta; rounding some 2^20 u of the height above the least. Tightness only.
+    Smoothing then costs about (mu t)^2 of delta; rounding some 2^20 u of the height above
+    the least, which is about as Chernoff's bounds differ. Tightness only.
     """
     lines, zero = found.orders, jnp.zeros(1, found.orders.dtype)
     orders, logs = jnp.concatenate([lines, zero]), jnp.concatenate([found.log_chernoff, zero])
-    room = jnp.max(logs[:, None] - orders[:, None] * starts[None] - log_targets[None], 1) + cut(side)
+    room = logs[:, None] - orders[:, None] * starts[None] - log_targets[None]
+    excess = jnp.max(room[:-1] - jnp.min(room[:-1], 0)[None], 1)
     apart = orders[:, None] - lines[None]
-    needed = jnp.maximum(room, cut(side) / 2)[:, None] / jnp.abs(apart)
+    needed = jnp.maximum(jnp.max(room, 1) + cut(side), cut(side) / 2)[:, None] / jnp.abs(apart)
     lengths = jnp.max(jnp.min(jnp.where(jnp.stack([apart > 0, apart < 0]), needed[None], jnp.inf), 1), 0)
-    heights = (found.cumulants - jnp.log(lines) - jnp.log1p(lines))[:, None] - lines[:, None] * starts[None]
-    excess = jnp.max(heights - jnp.min(heights, 0)[None], 1)
-    saddle = jnp.max(jnp.where(excess == jnp.min(excess), lines, 0.0))
+    saddle = lines[AT]
     smoothing = 2 * cut(side) * (lengths / (2 * math.pi * side**2)) ** 2 * saddle * (1 + saddle)
     cost = smoothing + 2.0**20 * roundoff() * jnp.exp(jnp.minimum(excess, 80.0))
     is_best = cost == jnp.min(jnp.where(cost < jnp.inf, cost, jnp.inf))
@@ -640,12 +705,13 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     chosen = choose_line(found, starts, log_targets, side)
     t, spacing = chosen.order, chosen.spacing
     start = jnp.mean(starts)
+    masses = jnp.where(runs.log_masses > -jnp.inf, runs.both[:, 0], 0.0)
 
     def of_row(row: Any) -> Transform:
         losses, masses, excess, excess_error, cumulant, mean = row
         return transform(losses, masses, excess, excess_error, t, cumulant, mean, spacing, side)
 
-    given = runs.losses, runs.masses, runs.excess, runs.excess_error, chosen.cumulants, chosen.means
+    given = runs.losses, masses, runs.excess, runs.excess_error, chosen.cumulants, chosen.means
     if rows == 1:
         each = jax.tree.map(lambda leaf: leaf[None], of_row(jax.tree.map(lambda leaf: leaf[0], given)))
     else:
@@ -692,21 +758,20 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     none = jnp.zeros(1, t.dtype)
     orders, log_beside = jnp.concatenate([found.orders, none]), jnp.concatenate([found.log_chernoff, none])
     fall = -jnp.abs(orders - t) * (2 * math.pi / spacing) * (1 - 8 * u)
-    return Line(
-        sign=runs.sign,
+    beside = log_beside + fall - jnp.log(-jnp.expm1(fall)) + 16 * u * (1 + jnp.abs(log_beside) + jnp.abs(fall))
+    numbers = LineNumbers(
         order=t,
         start=start,
         spacing=spacing,
-        spectrum=jnp.stack([a * cosine + b * sine, a * sine - b * cosine]),
         unit=unit + mean * t,
         unit_error=SLACK * (unit_error + 4 * u * mean * t) + drift * t,
         allowance=SLACK * (off + after / math.pi + 16 * count * tiny),
         size=SLACK * size,
-        orders=orders,
-        log_aliases=log_beside + fall - jnp.log(-jnp.expm1(fall)) + 16 * u * (1 + jnp.abs(log_beside) + jnp.abs(fall)),
         drift=drift,
         smoothing=2 * half * plus,
     )
+    spectrum = jnp.stack([a * cosine + b * sine, a * sine - b * cosine])
+    return Line(runs.sign, spectrum, jnp.stack([orders, beside]), jnp.stack(numbers))
 
 
 def read(line: Line, at: Array, unit: Array) -> tuple[Array, Array, Array]:
@@ -718,28 +783,32 @@ def read(line: Line, at: Array, unit: Array) -> tuple[Array, Array, Array]:
     logs.
     """
     u, side = roundoff(), line.spectrum.shape[-1]
-    t, distance, sign = line.order, at - line.start, line.sign
+    numbers, sign, (orders, log_aliases) = line.numbers, line.sign, line.beside
+    t, spacing, level = numbers.order, numbers.spacing, numbers.unit
+    distance = at - numbers.start
     counts = np.arange(side) * np.array([[side], [1.0]])
-    less, sine = cosm1_and_sin((distance * line.spacing) * jnp.asarray(counts, at.dtype))
+    less, sine = cosm1_and_sin((distance * spacing) * jnp.asarray(counts, at.dtype))
     cosine = 1 + less
     (outer_c, inner_c), (outer_s, inner_s) = cosine, sine
     outer_c, outer_s, inner_c, inner_s = outer_c[:, None], outer_s[:, None], inner_c[None], inner_s[None]
     turn_c, turn_s = outer_c * inner_c - outer_s * inner_s, outer_s * inner_c + outer_c * inner_s
     re, im = line.spectrum
-    w = line.spacing * jnp.asarray(counts[0][:, None] + counts[1], at.dtype)
-    value, fall = jnp.stack([re * turn_c + im * turn_s, w * (im * turn_c - re * turn_s)]).sum((-1, -2))
-    rounding = SLACK * u * (side * side + 24 + 11 * jnp.abs(distance) * (side * side * line.spacing)) * line.size
-    exponent = line.unit - t * at - unit
-    common = line.unit_error + 4 * u * (6 + jnp.abs(line.unit) + t * jnp.abs(at) + jnp.abs(unit))
-    logs = line.log_aliases - line.orders * at - unit
-    logs = logs + 8 * u * (3 + jnp.abs(line.log_aliases) + line.orders * jnp.abs(at) + jnp.abs(unit))
-    beside = jnp.stack([line.orders > t, line.orders < t])
-    aliases = jnp.sum(jnp.exp(jnp.min(jnp.where(beside, logs, jnp.inf), -1)))
-    bound = (value + sign * (line.allowance + rounding)) * jnp.exp(exponent + sign * common)
+    index = jnp.asarray(counts[0][:, None] + counts[1], at.dtype)
+    value, fall = jnp.stack([re * turn_c + im * turn_s, index * (im * turn_c - re * turn_s)]).sum((-1, -2))
+    rounding = u * (side * side + 24 + 11 * side * side * (jnp.abs(distance) * spacing)) * numbers.size
+    lever = t * at
+    scale = jnp.exp(level - lever - unit)
+    common = numbers.unit_error + 4 * u * (6 + jnp.abs(level) + jnp.abs(lever) + jnp.abs(unit))
+    # Of e^common no more than 1 + 2 common above, and 1 - common below.
+    factor = jnp.where(sign > 0, jnp.where(common < 1, 1 + 2 * common, jnp.inf), jnp.maximum(1 - common, 0.0))
+    moved = orders * at
+    logs = log_aliases - moved - unit + 8 * u * (3 + jnp.abs(log_aliases) + jnp.abs(moved) + jnp.abs(unit))
+    beside = jnp.stack([orders > t, orders < t])
+    aliases = jnp.sum(jnp.exp(jnp.min(jnp.where(beside, logs[None], jnp.inf), -1)))
+    bound = (value + sign * (numbers.allowance + SLACK * rounding)) * scale * factor
     bound = bound - jnp.where(sign > 0, 0.0, aliases)
     bound = jnp.where(bound >= 0, bound, jnp.where(sign > 0, jnp.inf, 0.0))
-    scale = jnp.exp(exponent)
-    return bound, value * scale, (fall - t * value) * scale
+    return bound, value * scale, (spacing * fall - t * value) * scale
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -756,12 +825,14 @@ def solve(line: Line, rare: Rare, log_target: Array, shift: Array) -> tuple[Arra
     A bound is returned only where delta's was evaluated, and was on the right side of the target: after Newton's steps
     there are looks at distances from the root that grow by 2^8.
     """
-    u, sign = roundoff(), line.sign
+    u, sign, start, held = roundoff(), line.sign, line.numbers.start, (line, rare, log_target, shift)
 
     def look(i: Any, state: Any) -> Any:
         root, best = state
+        (line, rare, log_target, shift), i = in_step(held, i)
+        order, spacing = line.numbers.order, line.numbers.spacing
         aside = jnp.where(i > NEWTON, jnp.exp2(8.0 * (i - NEWTON) + 4.0) * u, 0.0)
-        at = jnp.maximum(root + sign * (aside * (jnp.abs(root) + 1 / line.order)), -sign * shift)
+        at = jnp.maximum(root + sign * (aside * (jnp.abs(root) + 1 / order)), -sign * shift)
         bound, value, slope = read(line, at, log_target)
         more, fall = rare.bound(at, sign, log_target)
         whole = bound + more
@@ -774,42 +845,53 @@ def solve(line: Line, rare: Rare, log_target: Array, shift: Array) -> tuple[Arra
         slope = (jnp.where(is_value, slope, 0.0) + fall) / about
         # The last steps are to the root of the bound, the others to that of the estimate, which need not be a bound.
         is_near = (i >= NEWTON // 2) & (whole > 0) & (whole < jnp.inf)
-        most = jnp.where(is_value, jnp.pi / (2 * line.spacing), jnp.abs(at) / 4)
+        most = jnp.where(is_value, jnp.pi / (2 * spacing), jnp.abs(at) / 4)
         move = jnp.clip(-jnp.log(jnp.where(is_near, whole, about)) / slope, -most, most)
         return jnp.where((i < NEWTON) & (jnp.abs(move) < jnp.inf), at + move, root), best
 
-    nothing = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(line.start))
-    return jax.lax.fori_loop(0, NEWTON + ASIDE, look, (line.start, nothing))
+    nothing = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(start))
+    return jax.lax.fori_loop(0, NEWTON + ASIDE, look, (start, nothing))
+
+
+def in_step(held: Any, i: Array) -> Any:
+    """Returns what a loop holds and the number of its step, such that nothing is moved out of the step.
+
+    What a compiler moves out of a loop is a part of the program for each number, and here all is little work.
+    """
+    return jax.lax.optimization_barrier((held, i))
 
 
 def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int, asks_epsilon: bool) -> Array:
     """Returns the bounds of one side on epsilon at a delta (), or on delta at epsilons (q,)."""
     runs = compose(sign, laws, counts)
     u, tiny = roundoff(), jnp.finfo(given.dtype).tiny
-    room = given - runs.infinite
+    infinite, moved = runs.infinite, runs.sums.shift * (1 + (8 + counts.size) * u)
+    room = given - infinite
     each, top = sure_events(runs)
     # Lines are laid for values of eps (e,) with logs of delta: of the two one is given, and the other found.
     if asks_epsilon:
         logs = jnp.log(jnp.maximum(room, tiny))[None]
-        # Beyond the highest loss that counts, a row has e^-cut of delta. Tightness only.
-        highest = jnp.max(jnp.where(each.log_p > logs[0] - cut(side), runs.losses, -jnp.inf))
         first = jnp.zeros_like(logs), logs, jnp.where(sign > 0, jnp.inf, 0.0 * given)
     else:
-        ends, highest = given if given.size == 1 else jnp.stack([jnp.min(given), jnp.max(given)]), jnp.inf
+        ends = given if given.size == 1 else jnp.stack([jnp.min(given), jnp.max(given)])
         first = ends, ends, jnp.where(sign > 0, 1.0, jnp.zeros_like(given))
 
     def goes_on(state: Any) -> Array:
         i, nats, *_ = state
         return (i < ROUNDS) & ~(nats < MOVED)
 
+    held = runs, room, infinite, moved
+
     def improve(state: Any) -> Any:
         i, _, ends, logs, best = state
+        (runs, room, infinite, moved), i = in_step(held, i)
+        sign = runs.sign
         is_later = i > 0
         # From the second round on there is an eps, and atoms so large that the sum is above it are taken out. Below any
         # threshold will do, and the last is eps itself.
         is_last = (sign < 0) & (i == ROUNDS - 1)
-        threshold = jnp.where(is_last, jnp.min(ends), 1.02 * jnp.max(ends) - runs.lowest)
-        rest, rare = split(runs, jnp.minimum(jnp.where(is_later, threshold, jnp.inf), highest))
+        threshold = jnp.where(is_last, jnp.min(ends), 1.02 * jnp.max(ends) + runs.sizes.lowest)
+        rest, rare = split(runs, jnp.where(is_later, threshold, jnp.inf))
         found = search(rest, jnp.mean(ends), logs[0], is_later | (not asks_epsilon))
         if asks_epsilon:
             ends = jnp.where(is_later, ends, found.guess)
@@ -818,7 +900,7 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             logs = jnp.where(is_later, logs, jax.vmap(chernoff_delta, (None, 0))(found, ends) - 2.0)
         share, _ = rare.bound(ends, sign, logs)
         line = lay_line(rest, found, ends, logs + jnp.log(jnp.clip(1 - share, 1e-3, 1.0)), side)
-        shift = runs.shift + line.drift
+        shift = moved + line.numbers.drift * (1 + 2 * u)
         if asks_epsilon:
             root, bound = solve(line, rare, logs[0], shift)
             # A root far off, without a bound about it, is none.
@@ -826,11 +908,11 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             is_root = jnp.isfinite(root) & (is_bound | (root > ends[0] / 4))
             root = jnp.where(is_root, jnp.maximum(root, 0.0), ends[0])
             # By Chernoff's bound on the rest, and P(A).
-            left = jnp.log(jnp.maximum(room * (1 - 4 * u) - jnp.exp(rare.event.log_p) * (1 + 10 * u), 0.0))
+            left = jnp.log(jnp.maximum(room * (1 - 4 * u) - jnp.exp(rare.packed[0]) * (1 + 10 * u), 0.0))
             by_chernoff = chernoff_epsilon(found, left - 16 * u * (1 + jnp.abs(left))) + shift
             by_chernoff = jnp.maximum(by_chernoff, 0.0) * (1 + 4 * u)
             bound = jnp.where(sign > 0, jnp.fmin(bound, by_chernoff), bound)
-            nats = jnp.where(is_bound & is_root, jnp.abs(root - ends[0]) * line.order, jnp.inf)
+            nats = jnp.where(is_bound & is_root, jnp.abs(root - ends[0]) * line.numbers.order, jnp.inf)
             ends = root[None]
         else:
             at = given - sign * (shift + 2 * u * given)
@@ -840,32 +922,34 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             more, _ = rare.bound(at, sign)
             # The exponential errs by eight units and those of its argument.
             bound = bound * jnp.exp(units + sign * u * (12 + jnp.abs(units))) + more
-            bound = (bound + jnp.where(sign > 0, tiny, 0.0) + runs.infinite) * (1 + sign * 8 * u)
+            bound = (bound + jnp.where(sign > 0, tiny, 0.0) + infinite) * (1 + sign * 8 * u)
             nats = logs
             logs = bound if given.size == 1 else jnp.stack([jnp.max(bound), jnp.min(bound)])
             logs = jnp.log(jnp.maximum(logs, tiny))
             nats = jnp.max(jnp.abs(logs - nats))
         best = _tightest(sign, best, bound)
         # Where the smoothing is not small another round may take out rare losses.
-        return i + 1, jnp.where(line.smoothing < WIDE, nats, jnp.inf), ends, logs, best
+        return i + 1, jnp.where(line.numbers.smoothing < WIDE, nats, jnp.inf), ends, logs, best
 
     # Each round lays a line, the later ones for the eps or the deltas found.
     *_, best = jax.lax.while_loop(goes_on, improve, (jnp.int32(0), jnp.full((), jnp.inf, given.dtype), *first))
     is_sure = (sign < 0) | (jnp.sum(counts) <= 1)
+    # NaN where any number of the laws is none.
+    unknown = jnp.where(jnp.any(jnp.isnan(runs.packed)), jnp.nan, 0.0)
     if asks_epsilon:
         room = jnp.where(sign > 0, room, jnp.maximum(room, tiny))
         # A target below the normal numbers is not met by a line.
         best = jnp.where((sign < 0) | (room > 2 * tiny), best, jnp.inf)
         plain = jnp.where(sign > 0, runs.most, 0.0)
         sure = jnp.stack([jnp.where(is_sure, jnp.max(each.epsilon(room, sign)), plain), top.epsilon(room, sign)])
-        sure = jnp.maximum(jnp.maximum(sure, 0.0) * (1 + sign * 4 * u) + sign * runs.shift * (1 + 4 * u), 0.0)
+        sure = jnp.maximum(jnp.maximum(sure, 0.0) * (1 + sign * 4 * u) + sign * moved, 0.0)
         # Where more than delta is infinite, no eps will do.
-        return jnp.where(given < runs.infinite, jnp.inf, _tightest(sign, best, *sure))
-    at = given - sign * (runs.shift + 2 * u * given)
+        return jnp.where(given < infinite, jnp.inf, _tightest(sign, best, *sure)) + unknown
+    at = given - sign * (moved + 2 * u * given)
     bounds = jax.vmap(lambda eps: jnp.max(each.delta(eps, sign)[0]))(at)
     sure = jnp.where(is_sure, bounds, jnp.where(sign > 0, 1.0, 0.0)), top.delta(at, sign)[0]
-    sure = (jnp.where((sign > 0) & (at >= runs.most), 0.0, jnp.stack(sure)) + runs.infinite) * (1 + sign * 2 * u)
-    return jnp.clip(_tightest(sign, best, *sure), 0.0, 1.0)
+    sure = (jnp.where((sign > 0) & (at >= runs.most), 0.0, jnp.stack(sure)) + infinite) * (1 + sign * 2 * u)
+    return jnp.clip(_tightest(sign, best, *sure), 0.0, 1.0) + unknown
 
 
 def _tightest(sign: Array, *bounds: Array) -> Array:
@@ -886,8 +970,7 @@ def _answer(laws: Atoms, counts: ArrayLike, given: Array, side: int, asks_epsilo
     given, counts = (jnp.asarray(value, laws.masses.dtype) for value in (given, counts))
     upper, lower = _both(lambda sign, rows: _bounds_of(sign, rows, counts, given, side, asks_epsilon), laws)
     is_known = jnp.all((counts >= 0) & (counts < jnp.inf) & (counts == jnp.round(counts)))
-    # A sum of everything is a number where all are.
-    return lower, upper, is_known & jnp.isfinite(sum(jnp.sum(leaf) for leaf in laws))
+    return lower, upper, is_known
 
 
 def epsilon(

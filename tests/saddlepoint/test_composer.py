@@ -93,7 +93,7 @@ def smoothed(v, half, mean):
 
 
 @pytest.mark.first_tier("0.1", "6.0")
-@pytest.mark.parametrize("mu", [1e-3, 0.1, 0.7, 1.0, 1.4, 6.0, 30.0])
+@pytest.mark.parametrize("mu", [1e-3, 0.1, 0.7, 1.0, 1.4, 6.0, 80.0])
 def test_smoothing_is_above_and_less_the_bump_below(mu):
     half = mu * mu / 2
     (mean, bump), (mean_below, bump_below) = (
@@ -109,7 +109,7 @@ def test_smoothing_is_above_and_less_the_bump_below(mu):
             room = bump_below * density - (smoothed(v, half, mean_below) - f)
             assert room >= -(mpmath.mpf(10) ** -50)
             least = min(least, room / (bump_below * density))
-    assert least < 0.97  # and not far more than is needed
+    assert least < 0.95  # and not far more than is needed
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ def test_transform_errs_by_no_more_than_its_bound(spread, order):
 
 def true_spectrum(line, laws, counts, half, mean, bump, side):
     """The integrand at all frequencies but for the common factor, in mpmath, by its definition."""
-    t, found = mpmath.mpf(float(line.order)), np.empty((side, side), object)
+    t, found = mpmath.mpf(float(line.numbers.order)), np.empty((side, side), object)
     for a, b in itertools.product(range(side), range(side)):
-        w = mpmath.mpf(float(line.spacing)) * (side * a + b)
+        w = mpmath.mpf(float(line.numbers.spacing)) * (side * a + b)
         z = mpmath.mpc(t, w)
         value = mpmath.exp(z * z * half + (z - t) * mean) * (1 / (z * (z + 1)) - bump)
         for law, count in zip(laws, counts, strict=True):
@@ -172,8 +172,8 @@ def true_spectrum(line, laws, counts, half, mean, bump, side):
                 mpmath.mpf(p) * mpmath.exp(t * mpmath.mpf(y)) for y, p in zip(law.losses, law.masses, strict=True)
             ]
             value *= (mpmath.fsum(terms) / mpmath.fsum(at_zero)) ** count
-        value *= mpmath.exp(mpmath.mpc(0, -w * mpmath.mpf(float(line.start))))
-        found[a, b] = value * mpmath.mpf(float(line.spacing)) / mpmath.pi / (1 if w else 2)
+        value *= mpmath.exp(mpmath.mpc(0, -w * mpmath.mpf(float(line.numbers.start))))
+        found[a, b] = value * mpmath.mpf(float(line.numbers.spacing)) / mpmath.pi / (1 if w else 2)
     return found
 
 
@@ -187,32 +187,34 @@ def test_spectrum_errs_by_no_more_than_its_allowance(sign, spread, counts):
     log_target = jnp.log(1e-3)
     found = composer.search(runs, jnp.zeros(()), log_target, False)
     line = jax.jit(composer.lay_line, static_argnums=4)(runs, found, found.guess[None], log_target[None], side)
-    half = composer.cut(side) / (side**2 * line.spacing) ** 2
+    half = composer.cut(side) / (side**2 * line.numbers.spacing) ** 2
     mean, bump = map(float, composer.smoothing_of(half, sign))
     with mpmath.workdps(40):
         truth = true_spectrum(line, laws, counts, float(half), mean, bump, side)
         re, im = np.asarray(line.spectrum)
         nodes = [[mpmath.mpc(re[i, j], im[i, j]) for j in range(side)] for i in range(side)]
         off = mpmath.fsum(abs(truth[i, j] - nodes[i][j]) for i in range(side) for j in range(side))
-        w = [[mpmath.mpf(float(line.spacing)) * (side * i + j) for j in range(side)] for i in range(side)]
+        w = [[mpmath.mpf(float(line.numbers.spacing)) * (side * i + j) for j in range(side)] for i in range(side)]
         # The rounding of the means moves eps, and that of the unit is the unit's.
-        moved = float(line.drift) * mpmath.fsum(w[i][j] * abs(nodes[i][j]) for i in range(side) for j in range(side))
-        assert 0 < off <= float(line.allowance) + moved
-        assert mpmath.fsum(abs(node) for row in nodes for node in row) <= float(line.size)
-        unit = mpmath.mpf(mean) * float(line.order)
+        moved = float(line.numbers.drift) * mpmath.fsum(
+            w[i][j] * abs(nodes[i][j]) for i in range(side) for j in range(side)
+        )
+        assert 0 < off <= float(line.numbers.allowance) + moved
+        assert mpmath.fsum(abs(node) for row in nodes for node in row) <= float(line.numbers.size)
+        unit = mpmath.mpf(mean) * float(line.numbers.order)
         for law, count in zip(laws, counts, strict=True):
             terms = [
-                mpmath.mpf(p) * mpmath.exp(float(line.order) * mpmath.mpf(y))
+                mpmath.mpf(p) * mpmath.exp(float(line.numbers.order) * mpmath.mpf(y))
                 for y, p in zip(law.losses, law.masses, strict=True)
             ]
             unit += count * mpmath.log(mpmath.fsum(terms))
-        assert abs(unit - float(line.unit)) <= float(line.unit_error)
+        assert abs(unit - float(line.numbers.unit)) <= float(line.numbers.unit_error)
         # Reading multiplies by a turn, and sums.
-        for at in (float(line.start) * 1.01 + spread, float(line.start) * 0.99):
-            log_unit = float(line.unit) - float(line.order) * at
+        for at in (float(line.numbers.start) * 1.01 + spread, float(line.numbers.start) * 0.99):
+            log_unit = float(line.numbers.unit) - float(line.numbers.order) * at
             bound, value, slope = composer.read(line, jnp.float64(at), jnp.float64(log_unit))
             exact = mpmath.fsum(
-                (nodes[i][j] * mpmath.exp(mpmath.mpc(0, -w[i][j] * (at - float(line.start))))).real
+                (nodes[i][j] * mpmath.exp(mpmath.mpc(0, -w[i][j] * (at - float(line.numbers.start))))).real
                 for i in range(side)
                 for j in range(side)
             )
@@ -248,11 +250,12 @@ def test_rare_losses_are_bounded_by_their_paths():
             runs = composer.compose(jnp.float64(sign), stacked(*sides), jnp.asarray(counts, float))
             rest, rare = composer.split(runs, jnp.float64(threshold))
             kept = [law.masses[law.losses <= threshold] for law in sides]
-            assert float(rest.masses.sum()) == pytest.approx(sum(masses.sum() for masses in kept))
+            left = np.where(np.isfinite(rest.log_masses), rest.both[:, 0], 0.0)
+            assert left.sum() == pytest.approx(sum(masses.sum() for masses in kept))
             for i, masses in enumerate(kept):
                 off = abs(Fraction(float(rest.excess[i])) - (sum(map(Fraction, masses)) - 1))
                 assert off <= Fraction(float(rest.excess_error[i]))
-            for eps in (0.0, float(rare.reach), float(rare.reach) + 0.5, threshold + 2.0):
+            for eps in (0.0, float(rare.packed[2]), float(rare.packed[2]) + 0.5, threshold + 2.0):
                 truth = mpmath.mpf(0)
                 for path in paths:
                     atoms = list(zip((sides[0], sides[0], sides[1]), path, strict=True))
@@ -261,7 +264,7 @@ def test_rare_losses_are_bounded_by_their_paths():
                         truth -= mpmath.fprod(mpmath.mpf(law.masses[i]) for law, i in atoms) * mpmath.expm1(eps - loss)
                 bound, _ = rare.bound(jnp.float64(eps), jnp.float64(sign))
                 assert sign * float(bound) >= sign * truth
-                if 0 <= eps <= float(rare.reach):
+                if 0 <= eps <= float(rare.packed[2]):
                     assert float(bound) == pytest.approx(float(truth), rel=1e-9)
 
 
