@@ -12,9 +12,8 @@ second derivative at least -1. Marks more than ``DEEP`` scales below the place a
 density there by Phi(-DEEP) = 7.6e-24 of itself, and the marked masses by as much in all. Marked masses are normal
 tails of deviation sqrt(1 + soft^2).
 
-*Falling path.* Without marks it is the line at height b. With them it comes down towards the place, at 0.7 times the
-distance from it, to 2 soft: there Psi grows by e^2 at most, and before by at most 2; the slope makes it longer by
-sqrt(1 + 0.49).
+*Falling path.* Without marks it is the line at height b. With them it comes down towards the place, at half of the
+distance from it, to ``soft``: there Psi grows by e^(1/2) at most. The slope makes it longer by sqrt(1 + 1/4).
 
 Let s be the noise over the sensitivity, q the sampling rate, z the noise over s, u = (z - 1/(2s))/s and r = 1 - q + q
 e^u, the likelihood ratio of the mixture over the base.
@@ -29,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.mechanisms.nodes import CELL, FAINT, HEIGHTS, NARROWER, Ask, Nodes, Strips, exact_steps
+from jaxacct.mechanisms.nodes import CELL, FAINT, HEIGHTS, NARROWER, PIECES, Ask, Nodes, Strips, exact_steps
 from jaxacct.mechanisms.normal import lower_tail
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import TINY, log_complement
@@ -67,7 +66,7 @@ def nodes_and_strips(
     u, mixed = roundoff(), jnp.where(q < 1, 1.0, 0.0)
     reach, far = jnp.sqrt(2 * jnp.maximum(ask.nats, 40.0)), jnp.where(removes, 1 / s, 0.0)
     # Where outcomes are marked: from a loss on, or the last ones of some mass; all of it only steers.
-    soft = jnp.maximum(SOFT * jnp.minimum(s, 1.0), 3 * (2 * reach + far) / size)
+    soft = jnp.maximum(SOFT * jnp.minimum(s, 1.0), 6 * (2 * reach + far) / size)
     logs = jnp.stack([ask.log_mass, ask.log_mass - jnp.log(q)])
     tails = jnp.maximum(-2 * logs - 1.84, 1.0)
     ends = jnp.sqrt(tails - jnp.log(tails)) + jnp.stack([jnp.zeros_like(s), 1 / s])
@@ -94,7 +93,9 @@ def nodes_and_strips(
     sizes = 64 + 4 * (jnp.abs(kept) + jnp.abs(of_r) + square) + 16 * (1 + jnp.maximum(x, 0.0) ** 2)
     doubt = doubt + u * (2 * jnp.abs(log_r) + 2 * share(z)[0] * jnp.abs(z) / s)
     # Cells' ends, half a step beyond their own nodes' steps; shares there, and heights.
-    low, high = z[::CELL] - step, z[CELL - 1 :: CELL] + step
+    afar = jnp.stack([z[-1] + piece for piece in PIECES])
+    low = jnp.concatenate([z[::CELL] - step, z[:1] - 1e9, afar])
+    high = jnp.concatenate([z[CELL - 1 :: CELL] + step, z[:1], afar[1:], z[-1:] + 1e9])
     (least, _), (most, rest) = share(low), share(high)
     (_, most_rest), middle = share(low), jnp.clip(0.5, least, most)
     lowest_height = jnp.minimum(jnp.sqrt(72 / jnp.maximum(ask.runs, 1.0)) / (2 * s), 0.1)
@@ -118,30 +119,30 @@ def nodes_and_strips(
     # Lines below: the largest turn and modulus.
     largest = jnp.maximum(shrink(least, most_rest, theta), shrink(most, rest, theta)) * (1 - NARROWER)
     smallest = shrink(middle, jnp.maximum(1 - middle, rest), theta) * (1 + NARROWER)
-    of_order = jnp.where(removes, largest, -smallest)
+    # Beyond the last node r has risen: for "add" that is an order's own fall.
+    risen = jnp.concatenate([jnp.zeros(size // CELL + 1), log_ratio(afar)[0] * (1 - NARROWER) - log_r[-1]])
+    risen = jnp.where(removes, 0.0, jnp.maximum(risen, 0.0))
+    of_order = jnp.where(removes, largest, -smallest - risen)
     size_of = jnp.where(removes, largest, 0.0)
-    # Beyond the nodes the least modulus is that of a share of 1/2, and turns are theta.
-    no_share = -jnp.where(removes, 0.0, mixed) * jnp.log(jnp.cos(jnp.minimum(theta, 3.1) / 2))
-    beyond = [0.5 * height**2 * (1 + steep**2), no_share, theta]
-    beyond = jnp.stack(beyond)[..., 0] * (1 + NARROWER)
     constant = (0.5 * height * height + growth(x, height)) * (1 + NARROWER) + size_of
-    rising = Strips(constant, of_order, turn(most, rest, theta) * (1 + NARROWER), beyond)
+    rising = Strips(constant, of_order, turn(most, rest, theta) * (1 + NARROWER))
     # Paths above: the smallest turn, which rises with the height and then may fall, and the largest modulus.
     top, foot = (
-        jnp.where(has_marks, jnp.minimum(height, 0.7 * jnp.maximum(place - z, 0.0) + 2 * soft), height)
+        jnp.where(has_marks, jnp.minimum(height, 0.5 * jnp.maximum(place - z, 0.0) + soft), height)
         for z in (low, high)
     )
-    longer = jnp.where(has_marks & (top < height), 0.5 * math.log(1.49), 0.0)
+    longer = jnp.where(has_marks & (top < height), 0.5 * math.log(1.25), 0.0)
     largest = jnp.maximum(shrink(least, most_rest, foot / s), shrink(most, rest, foot / s)) * (1 - NARROWER)
     constant = 0.5 * top * top + growth(x, top) + longer
     turned = jnp.minimum(turn(least, most_rest, foot / s), turn(least, most_rest, top / s)) * (1 - NARROWER)
     constant = constant * (1 + NARROWER) + jnp.where(removes, largest, 0.0)
-    beyond = jnp.stack([0.5 * height[:, 0] ** 2 + 2 * mixed + math.log(4), *beyond[1:]]) * (1 + NARROWER)
-    falling = Strips(constant, jnp.where(removes, largest, -smallest), turned, beyond)
+    falling = Strips(constant, jnp.where(removes, largest, -smallest - risen), turned)
     zero, one = jnp.zeros_like(s), jnp.ones_like(s)
     # Slopes of log f outwards, and its curvature.
     curved = jnp.max(middle * jnp.maximum(1 - middle, rest)) / (s * s) * (1 + NARROWER)
-    bend = jnp.stack([1 + steep**2, jnp.where(removes, 0.0, curved)])
+    # Far below the place log Psi is straight: its second derivative is the hazard times less than 1 + |x|.
+    straight = jnp.where(x < -9, 1e-16, 1.0)[0] * steep**2
+    bend = jnp.stack([1 + straight, jnp.where(removes, 0.0, curved) + 0 * straight])
     past = jnp.where(has_marks, (z[-1] - place) / soft**2, zero)
     fall = jnp.stack(
         [

@@ -11,44 +11,45 @@ Let x be a real coordinate of a run's outcome, in which P has the density p, and
 e^(t y(x)) and M(t) its integral, the moments of order t + iw are integrals of f e^(iwy), t >= 0, w >= 0.
 
 *Cells.* Nodes lie in the middles of n steps of length h. A cell is :data:`CELL` steps with half a step more on either
-side, so that cells overlap and every interval between neighbouring nodes lies in the cells of both. For each of J
-heights and each cell a mechanism bounds the integrand above the cell by three numbers (:class:`Strips`): for x in the
-cell,
+side, so that cells overlap and every interval between neighbouring nodes lies in the cells of both. Beyond the first
+node there is one more cell, and beyond the last there are as many as :data:`PIECES` has numbers, which begin at these
+distances from it; the last has no end. For each of J heights and each cell a mechanism bounds the integrand above the
+cell by three numbers (:class:`Strips`): for x in the cell,
 
     log |f e^(iwy)| (x + i b) - log f(x)  <=  constant + t of_order + w turn,
 
 once on the line of height b *below* the real one, where turn >= 0 (*rising*), and once on a path above it, of height at
-most b, where the last term is -w turn, turn >= 0 (*falling*). Beyond the first node and the last ``beyond`` has three
-such numbers for all x.
+most b, where the last term is -w turn, turn >= 0 (*falling*).
 
-*Masses of cells.* (log f)'' >= -C with C = bend[0] + t bend[1]. So between neighbours log f + C x^2/2 is convex, f is
+*Masses of cells.* In a cell (log f)'' >= -C with C = bend[0] + t bend[1]. So between neighbours log f + C x^2/2 is convex, f is
 at most the larger of both ends times e^(C h^2/8), and the integral of f over an interval is at most that times h. And
 about a node f(x_j + v) + f(x_j - v) >= 2 f(x_j) e^(-C v^2/2), so that a step's integral is at least h f(x_j) e^(-C
 h^2/8). Let W_j be the node's weight h f(x_j)/M(t). Then for any c >= 0, c_j its supremum in cell j and d_j its
 infimum,
 
-    sum over cells of e^(-C h^2/8) W d  <=  integral of c f/M between first and last node's steps;
-    integral of c f/M between first and last node  <=  2 e^(C h^2/8) times the sum over cells of W c.
+    sum of e^(-C h^2/8) W d over cells  <=  integral of c f/M between first and last node's steps;
+    integral of c f/M between first and last node  <=  2 times the sum of e^(C h^2/8) W c over cells.
 
-*Left out.* Beyond the first node and the last f falls by e^-g or more in a unit of length, g = fall[0] + t fall[1] > 0
-for each end: so all nodes beyond have together at most W/(g h), W the weight of the end, and so has the integral.
+*Left out.* At a distance v beyond the first node and the last f falls by e^-(g v + v^2/2) at least, g = fall[0] + t
+fall[1] > 0 for each end. So nodes at a distance of v or more have together at most W e^(-g v - v^2/2)/(g h), W the
+weight of the end, and so has the integral.
 
 *Quadrature.* The rule of spacing h errs by at most 2 A/(e^(2 pi b/h) - 1), A the largest integral of the integrand's
 modulus over lines of heights up to b on either side (Trefethen and Weideman 2014, "The exponentially convergent
 trapezoidal rule", Theorem 5.1). The logarithm of that integral is convex in the height (Hadamard's three lines), so the
 line at b or at -b has the largest; the one at -b, where the phase's factor rises, is bounded by the rising strips:
 
-    A/M  <=  2 e^(C h^2/8) sum of W e^(constant + t of_order + w turn)  +  what lies beyond.
+    A/M  <=  2 sum of e^(C h^2/8) W e^(constant + t of_order + w turn),
 
-It rises with w, so one bound at the end of a line serves all its frequencies (:func:`log_missed`).
+with W of the cells beyond as above. It rises with w, so one bound at the end of a line serves all its frequencies (:func:`log_missed`).
 
 *Decay.* Moved to the path above, the integral of order t + iw', w' >= w, is at most, over M,
 
     D = sum of (mass of cell) e^(e_j),    e_j = constant + t of_order - w turn.
 
-Let E = max(0, largest constant + t of_order). As masses of cells add up to at most 1, D <= e^E (1 - e^(-C h^2/8) sum of
-W (1 - e^(e_j - E))) and what lies beyond, all of whose terms are positive: nothing cancels where D is near 1, as it is
-for many runs. Where D is small 2 e^(C h^2/8) sum of W e^(e_j) is less (:func:`log_fading`). A path may have kinks, and come down to the real line; a ``constant`` counts its length.
+Let E = max(0, largest constant + t of_order). As masses of cells add up to at most 1, D <= e^E (1 - sum of
+e^(-C h^2/8) W (1 - e^(e_j - E))) and what the cells beyond have, all of whose terms are positive: nothing cancels where D is near 1, as it is
+for many runs. Where D is small 2 sum of e^(C h^2/8) W e^(e_j) is less (:func:`log_fading`). A path may have kinks, and come down to the real line; a ``constant`` counts its length.
 
 *Rare losses* can be taken out of a run by a mark: an outcome x is marked with a probability that rises with x, with the
 same one under P and under Q. Nodes are those of outcomes without a mark, and marked outcomes are told by their masses
@@ -72,8 +73,14 @@ from jaxacct.numerics.arithmetic import roundoff
 CELL = 8
 """Number of nodes of a cell. Tightness only."""
 
+SCAN = 4
+"""Every SCAN-th node is a rule for real orders, half of a cell or less. Tightness only."""
+
 HEIGHTS = 12
 """Number of heights of strips. Tightness only."""
+
+PIECES = np.array([0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0])
+"""Distances from the last node at which cells beyond it begin. Tightness only."""
 
 NARROWER = 2.0**-36
 """Relative error that bounds on strips are moved outwards by. May not be lowered: whoever gives strips shows that their
@@ -103,14 +110,13 @@ class Strips(NamedTuple):
     """Bounds on the integrand beside the real line, for each height and cell (:mod:`jaxacct.mechanisms.nodes`).
 
     Attributes:
-        constant, of_order, turn (J, n/CELL): the terms of the bound, in nats; turn is not negative.
-        beyond (3, J): the same where there are no nodes; on a falling path turn counts as 0 there.
+        constant, of_order, turn (J, c): the terms of the bound, in nats; turn is not negative. Cells of nodes come
+            first, then the one before them, then those after them.
     """
 
     constant: Float[Array, "J c"]
     of_order: Float[Array, "J c"]
     turn: Float[Array, "J c"]
-    beyond: Float[Array, "3 J"]
 
 
 class Nodes(NamedTuple):
@@ -121,8 +127,8 @@ class Nodes(NamedTuple):
         loss_error, mass_error (n,): bounds on the errors of losses, absolute, and of masses, relative.
         step (): h, the nodes' distance in their own coordinate.
         heights (J,): heights of strips, increasing.
-        rising, falling (J, n/CELL): bounds on the lines below, and on the paths above.
-        bend (2,): C = bend[0] + t bend[1].
+        rising, falling (J, n/CELL + 1 + PIECES): bounds on the lines below, and on the paths above.
+        bend (2, c): C = bend[0] + t bend[1], for each cell.
         fall (2, 2): rates g of the first end and of the last, the constants and those of t.
         marked (2,): P's mass of marked outcomes, and Q's.
         marked_error (): bound on the relative error of these.
@@ -140,7 +146,7 @@ class Nodes(NamedTuple):
     heights: Float[Array, " J"]
     rising: Strips
     falling: Strips
-    bend: Float[Array, 2]
+    bend: Float[Array, "2 c"]
     fall: Float[Array, "2 2"]
     marked: Float[Array, 2]
     marked_error: Array
@@ -165,38 +171,41 @@ def exact_steps(low: Array, high: Array, size: int) -> tuple[Array, Array]:
 
 
 def left_out(nodes: Nodes, order: Array, cumulant: Array) -> Array:
-    """Returns a bound on the share of a moment, given its log, of what lies beyond the nodes, by rule or integral."""
+    """Returns bounds on the shares of a moment, given its log, that the cells beyond the nodes have.
+
+    The first two are those of all that is beyond either end.
+    """
     logs, losses = (jnp.stack([row[0], row[-1]]) for row in (nodes.log_p, nodes.losses))
     rate = nodes.fall[:, 0] + order * nodes.fall[:, 1]
     share = jnp.exp(logs + order * losses - cumulant) / (rate * nodes.step)
-    return jnp.sum(jnp.where(rate > 0, share, jnp.inf)) * (1 + 1e-6)
+    first, last = jnp.where(rate > 0, share, jnp.inf) * (1 + 1e-6)
+    fades = jnp.exp(-jnp.maximum(rate[1], 0.0) * PIECES - PIECES**2 / 2)
+    return jnp.concatenate([first[None], jnp.where(rate[1] > 0, last * fades, jnp.inf)])
 
 
-def log_missed(nodes: Nodes, order: Array, w: Array, weights: Array, outside: Array) -> Array:
+def log_missed(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:
     """Returns the log of a bound on the rule's relative error in moments of frequencies up to w.
 
     Args:
         nodes: of one row.
         order (), w (): order and frequency.
-        weights (n/CELL,): sums of the weights W of each cell's nodes.
-        outside (): :func:`left_out`.
+        weights (c,): sums of the weights W of each cell's nodes, and :func:`left_out`.
     """
     rise, step = nodes.rising, nodes.step
-    bend = jnp.exp((nodes.bend[0] + order * nodes.bend[1]) * step * step / 8)
-    terms = rise.constant + order * rise.of_order + w * rise.turn
-    ends = rise.beyond[0] + order * rise.beyond[1] + w * rise.beyond[2]
-    top = jnp.maximum(jnp.max(terms, -1), 0.0)
-    inside = 2 * bend * jnp.sum(weights * jnp.exp(terms - top[:, None]), -1)
-    size = jnp.logaddexp(top + jnp.log(inside), ends + jnp.log(outside))
+    bend = (nodes.bend[0] + order * nodes.bend[1]) * step * step / 8
+    terms = rise.constant + order * rise.of_order + w * rise.turn + (jnp.log(weights) + bend)
+    top = jnp.max(terms, -1)
+    size = math.log(2) + top + jnp.log(jnp.sum(jnp.exp(terms - top[:, None]), -1))
     return _least(size, 2 * math.pi / step * nodes.heights)
 
 
 def log_scan_missed(nodes: Nodes, order: Array, outside: Array, step: Array) -> Array:
     """Returns the log of a bound on the relative error of a real moment by a rule of spacing ``step``."""
     rise = nodes.rising
-    size = jnp.max(rise.constant + order * rise.of_order, -1)
-    ends = rise.beyond[0] + order * rise.beyond[1]
-    return _least(jnp.logaddexp(size, ends + jnp.log(outside)), 2 * math.pi / step * nodes.heights)
+    terms = rise.constant + order * rise.of_order
+    within = terms.shape[-1] - outside.shape[-1]
+    size = jnp.exp(jnp.max(terms[:, :within], -1)) + jnp.sum(outside * jnp.exp(terms[:, within:]), -1)
+    return _least(jnp.log(size), 2 * math.pi / step * nodes.heights)
 
 
 def _least(log_size: Array, x: Array) -> Array:
@@ -205,7 +214,7 @@ def _least(log_size: Array, x: Array) -> Array:
     return jnp.logaddexp(jnp.min(jnp.where(jnp.isnan(found), jnp.inf, found)) + 1e-9, math.log(FAINT))
 
 
-def log_fading(nodes: Nodes, order: Array, w: Array, weights: Array, outside: Array) -> Array:
+def log_fading(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:
     """Returns a bound on log |phi(w')|, phi the tilted law's characteristic function, for all w' >= w.
 
     Arguments are those of :func:`log_missed`.
@@ -217,10 +226,16 @@ def log_fading(nodes: Nodes, order: Array, w: Array, weights: Array, outside: Ar
     fall, step = nodes.falling, nodes.step
     bend = (nodes.bend[0] + order * nodes.bend[1]) * step * step / 8
     still = fall.constant + order * fall.of_order
-    top = jnp.maximum(jnp.max(still, -1), 0.0)
-    powers = still - w * fall.turn - top[:, None]
-    gone, left = jnp.sum(weights * jnp.stack([-jnp.expm1(powers), jnp.exp(powers)]), -1)
-    near = jnp.log1p(-jnp.clip(gone * (1 - NARROWER) * jnp.exp(-bend), 0.0, 1 - roundoff())) + NARROWER * (top + gone)
-    inside = top + jnp.minimum(near, jnp.log(2 * left) + bend + NARROWER * (1 + top))
-    found = jnp.logaddexp(inside, fall.beyond[0] + order * fall.beyond[1] + jnp.log(outside))
+    within = nodes.losses.shape[-1] // CELL
+    top = jnp.maximum(jnp.max(still[:, :within], -1), 0.0)
+    powers = still - w * fall.turn
+    logs = powers + jnp.log(weights)
+    gone = jnp.sum((weights * jnp.exp(-bend) * -jnp.expm1(powers - top[:, None]))[:, :within], -1)
+    near = jnp.log1p(-jnp.clip(gone * (1 - NARROWER), 0.0, 1 - roundoff())) + NARROWER * (top + gone)
+    near = jnp.logaddexp(top + near, jnp.log(jnp.sum(jnp.exp(jnp.minimum(logs[:, within:], 600.0)), -1)))
+    # Where most terms underflow a sum about the largest is right.
+    logs = logs + bend
+    most = jnp.max(logs, -1)
+    far = most + jnp.log(2 * jnp.sum(jnp.exp(logs - most[:, None]), -1)) + NARROWER * (1 + top)
+    found = jnp.minimum(near, far)
     return jnp.minimum(jnp.min(jnp.where(jnp.isnan(found), 0.0, found)), 0.0)

@@ -46,7 +46,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.mechanisms.nodes import CELL, FAINT, Ask, Nodes, left_out, log_fading, log_missed, log_scan_missed
+from jaxacct.mechanisms.nodes import CELL, FAINT, SCAN, Ask, Nodes, left_out, log_fading, log_missed, log_scan_missed
 from jaxacct.mechanisms.normal import cosm1_and_sin
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import log_complement
@@ -66,7 +66,8 @@ CUT = 36.0
 """Nats below delta at which aliases and the line's end lie. Tightness only."""
 
 NATS = 6.0
-"""Nats by which the integrand on a line may exceed the one at the saddle point. Tightness only."""
+"""Nats by which the integrand on a line may exceed the one at the saddle point, where few runs leave digits for it.
+Tightness only."""
 
 FARTHER = 1.3
 """Factor by which the end of a line is moved out until the bound on the rest is small. Tightness only."""
@@ -81,7 +82,7 @@ class Rows(NamedTuple):
     Attributes:
         nodes: the rows.
         counts (m,): numbers of runs.
-        scan: every CELL-th node as the composer's atoms, for real orders.
+        scan: every SCAN-th node as the composer's atoms, for real orders.
         rare: the event that any run is marked.
     """
 
@@ -103,8 +104,8 @@ def gather(nodes: Nodes, counts: Array) -> Rows:
     the infima of all other losses add up to it; sums err by m + 2 units of their terms' sizes.
     """
     u, rows = roundoff(), counts.shape[0]
-    log_masses = nodes.log_p[:, CELL // 2 :: CELL] + math.log(CELL)
-    losses, none = nodes.losses[:, CELL // 2 :: CELL], jnp.zeros(())
+    log_masses = nodes.log_p[:, SCAN // 2 :: SCAN] + math.log(SCAN)
+    losses, none = nodes.losses[:, SCAN // 2 :: SCAN], jnp.zeros(())
     largest = jnp.max(jnp.abs(losses), -1)
     scan = Runs(
         sign=none + 1,
@@ -131,7 +132,7 @@ def gather(nodes: Nodes, counts: Array) -> Rows:
 
 
 def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | bool) -> Orders:
-    """Returns :func:`.composer.search` on every CELL-th node, whose Chernoff bounds count what such a rule misses.
+    """Returns :func:`.composer.search` on every SCAN-th node, whose Chernoff bounds count what such a rule misses.
 
     A cumulant errs by k log(1 + e), e the relative error of a moment; and by t times the errors of losses.
     """
@@ -140,20 +141,21 @@ def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | b
 
     def missed(nodes: Nodes, orders: Array, cumulants: Array) -> Array:
         outside = jax.vmap(left_out, (None, 0, 0))(nodes, orders, cumulants)
-        error = jax.vmap(log_scan_missed, (None, 0, 0, None))(nodes, orders, outside, CELL * nodes.step)
-        lost = jnp.log1p(jnp.exp(error) + outside)
+        error = jax.vmap(log_scan_missed, (None, 0, 0, None))(nodes, orders, outside, SCAN * nodes.step)
+        lost = jnp.log1p(jnp.exp(error) + outside[:, 0] + outside[:, 1])
         return lost + orders * jnp.max(nodes.loss_error) * 2
 
     error = rows.total(jax.vmap(missed, (0, None, 1))(nodes, found.orders, found.rows))
     return found._replace(log_chernoff=found.log_chernoff + error * SLACK)
 
 
-def choose_line(found: Orders, start: Array, log_target: Array) -> tuple[Array, Array, Array]:
+def choose_line(found: Orders, start: Array, log_target: Array, runs: Array) -> tuple[Array, Array, Array]:
     """Returns the order of a line for eps = ``start`` with log delta ``log_target``, its spacing, and rows' cumulants.
 
     On the line t the alias at eps + L, times e^(tL), is bounded by e^(-(a - t) L) of Chernoff's bound at a > t, and
     that at eps - L by e^(-(t - a) L) of that at a < t, or of 1 at a = 0. Each L will do for which both are e^-CUT of
-    delta. The shortest L takes the fewest frequencies; the height above the saddle point's takes digits. Tightness only.
+    delta. The shortest L takes the fewest frequencies; the height above the saddle point's takes digits, of which many
+    runs have fewer. Tightness only.
     """
     lines, zero = found.orders, jnp.zeros(1, found.orders.dtype)
     orders, logs = jnp.concatenate([lines, zero]), jnp.concatenate([found.log_chernoff, zero])
@@ -163,7 +165,8 @@ def choose_line(found: Orders, start: Array, log_target: Array) -> tuple[Array, 
     lengths = jnp.max(jnp.min(jnp.where(jnp.stack([apart > 0, apart < 0]), needed[None], jnp.inf), 1), 0)
     heights = found.cumulants - jnp.log(lines) - jnp.log1p(lines) - lines * start
     excess = heights - jnp.min(jnp.where(heights > -jnp.inf, heights, jnp.inf))
-    cost = jnp.where(excess < NATS, lengths * (1 + excess / NATS), jnp.inf)
+    nats = jnp.clip(math.log(CLOSE / 2**8 / roundoff()) - 0.5 * jnp.log(runs), 0.5, NATS)
+    cost = jnp.where(excess < nats, lengths * (1 + excess / nats), jnp.inf)
     is_best = cost == jnp.min(jnp.where(cost < jnp.inf, cost, jnp.inf))
     columns = jnp.concatenate([jnp.stack([lines, lengths], 1), found.rows], 1)
     order, length, *cumulants = jnp.max(jnp.where(is_best[:, None], columns, -jnp.inf), 0)
@@ -177,12 +180,12 @@ class Tilted(NamedTuple):
 
     Attributes:
         weights (n,): p e^(t y - g), with the cumulant g, roughly.
-        cells (n/CELL,): their sums over cells.
+        cells (c,): their sums over cells, and bounds on the shares of cells beyond the nodes.
         x (n,): losses' distances from the mean.
         mean, variance (): of the loss, roughly.
         surplus, surplus_error (): E[e^(t Y - g)] - 1, and a bound on its error.
         error (): bound on the error of phi, over w, but for that of tables and sums.
-        outside (): bound on the share beyond the nodes.
+        outside (): bound on the share of all that is beyond the nodes.
     """
 
     weights: Array
@@ -208,13 +211,13 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     Write a = t y - g. The moment over e^g, less 1, is the sum of p (e^a - 1) less the marked mass, as P's masses add up
     to 1 but for that; weights are w = p e^a, and the mean c may be any number near the mean.
 
-    *Surplus.* Let a node's mass err by a share m, its loss by d, and b = |t y| + |a| + |log p + a| + 9. Weights,
-    exponentials of log p + a, err by m + t d + b u =: v of themselves. Where |a| < 1, p (e^a - 1) errs by m + 18u of
-    itself and by w (t d + b u); elsewhere it is w - p, and w + p at most 2.2 |w - p|, so it errs by three times m + 18u
-    of itself and w (t d + b u). The sum adds N = n/CHUNKS + CHUNKS units.
+    *Surplus.* Let a node's mass err by a share m and its loss by d. The exponent a errs by d' = t d + (|t y| + |a|) u,
+    and weights, exponentials of log p + a, by m + d' + c u, c = |log p + a| + 9. Where |a| < 1, p (e^a - 1) errs by m +
+    18u of itself and by w d'; elsewhere it is w - p, and w + p at most 2.2 |w - p|, so it errs by three times m + (c +
+    9) u of itself and w d'. The sum adds N = n/CHUNKS + CHUNKS units.
 
-    *Phi* is a sum of w (e^(i om X) - 1) at frequencies om. It errs by om times the sum of w v |x| + w (d + u |x|), and
-    for the surplus, by which it is not divided.
+    *Phi* is a sum of w (e^(i om X) - 1) at frequencies om. It errs by om times the sum of w |x| (m + d' + c u + u) + w
+    d, and for the surplus, by which it is not divided.
     """
     u, n = roundoff(), nodes.losses.shape[-1]
     y, logs = nodes.losses, nodes.log_p
@@ -223,22 +226,24 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     p, weights = jnp.exp(logs), jnp.exp(logs + exponent)
     is_near = jnp.abs(exponent) < 1
     grown = jnp.where(is_near, p * jnp.expm1(jnp.where(is_near, exponent, 0.0)), weights - p)
-    units = u * (jnp.abs(lever) + jnp.abs(exponent) + jnp.abs(logs + exponent) + 9) + order * nodes.loss_error
+    moves = u * (jnp.abs(lever) + jnp.abs(exponent)) + order * nodes.loss_error
+    units = nodes.mass_error + u * (jnp.abs(logs + exponent) + 9)
     sizes = jnp.abs(grown)
     gained, moved, off, own, mean = _add(
-        jnp.stack([grown, sizes, weights * units, 3 * sizes * nodes.mass_error, weights * y])
+        jnp.stack([grown, sizes, weights * moves, 3 * sizes * (units + 9 * u), weights * y])
     )
     x = y - mean
     surplus = gained - nodes.marked[0]
-    doubt = off + own + u * ((54 + n // CHUNKS + CHUNKS) * moved + 2 * jnp.abs(surplus))
+    doubt = off + own + u * ((n // CHUNKS + CHUNKS) * moved + 2 * jnp.abs(surplus))
     doubt = SLACK * (doubt + nodes.marked[0] * (nodes.marked_error + 2 * u) + n * jnp.finfo(y.dtype).tiny)
     spread = weights * jnp.abs(x)
-    wrong = spread * (units + nodes.mass_error + u) + weights * nodes.loss_error
+    wrong = spread * (moves + units + u) + weights * nodes.loss_error
     first, second, variance = _add(jnp.stack([spread, wrong, spread * jnp.abs(x)]))
     table = 3 * (n // CHUNKS + CHUNKS) + 67 + SIDE
     error = SLACK * (second + (table * u + jnp.abs(surplus) + doubt) * first)
     outside = left_out(nodes, order, cumulant)
-    return Tilted(weights, weights.reshape(-1, CELL).sum(-1), x, mean, variance, surplus, doubt, error, outside)
+    cells = jnp.concatenate([weights.reshape(-1, CELL).sum(-1), outside])
+    return Tilted(weights, cells, x, mean, variance, surplus, doubt, error, outside[0] + outside[1])
 
 
 def transform(row: Tilted, spacing: Array, tables: Array) -> Array:
@@ -292,7 +297,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array) -> Line
     """
     u, tiny, count = roundoff(), jnp.finfo(start.dtype).tiny, SIDE * SIDE
     nodes = rows.nodes
-    order, spacing, cumulants = choose_line(found, start, log_target)
+    order, spacing, cumulants = choose_line(found, start, log_target, jnp.sum(rows.counts))
     row = jax.vmap(tilt, (0, None, 0))(nodes, order, cumulants)
     m, n = row.weights.shape
     surplus = jnp.abs(row.surplus) + row.surplus_error
@@ -303,7 +308,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array) -> Line
     most = spacing * count
 
     def fading(w: Array) -> Array:
-        return rows.total(jax.vmap(log_fading, (0, None, None, 0, 0))(nodes, order, w, row.cells, row.outside))
+        return rows.total(jax.vmap(log_fading, (0, None, None, 0))(nodes, order, w, row.cells))
 
     def farther(state: tuple[Array, Array]) -> tuple[Array, Array]:
         w = jnp.minimum(state[0] * FARTHER, most)
@@ -318,10 +323,11 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array) -> Line
     )
     # A line that ends nowhere near is not worth its frequencies.
     is_short = rest < goal + jnp.log(w) + CUT / 2
-    tables = jnp.where(is_short, jnp.clip(jnp.ceil(w / (spacing * SIDE)), 1, SIDE), 1).astype(jnp.int32)
-    end = spacing * SIDE * tables
+    number = jnp.where(is_short, jnp.clip(jnp.ceil(w / spacing), 1, count), 1)
+    tables = jnp.ceil(number / SIDE).astype(jnp.int32)
+    end = spacing * number
     rest = jnp.where(is_short, rest, 0.0)
-    log_missing = jax.vmap(log_missed, (0, None, None, 0, 0))(nodes, order, end, row.cells, row.outside)
+    log_missing = jax.vmap(log_missed, (0, None, None, 0))(nodes, order, end, row.cells)
     missing = SLACK * (jnp.exp(jnp.minimum(log_missing, 600.0)) + row.outside + FAINT)
     one = jax.lax.map(lambda row: transform(row, spacing, tables), row)
     # The characteristic function to the power of the runs.
@@ -347,7 +353,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array) -> Line
     plus = order * (order + 1)
     d_re, d_im = plus - w * w, (2 * order + 1) * w
     inverse = 1 / (d_re * d_re + d_im * d_im)
-    weight = jnp.where(index < SIDE * tables, np.where(index == 0, 0.5, 1.0), 0.0) * (spacing / math.pi)
+    weight = jnp.where(index < number, np.where(index == 0, 0.5, 1.0), 0.0) * (spacing / math.pi)
     kernel, modulus = weight * jnp.sqrt(inverse), jnp.exp(log_modulus)
     sizes = modulus * weight * inverse
     spectrum = jnp.stack([(1 + less) * d_re + sine * d_im, sine * d_re - (1 + less) * d_im]) * sizes
