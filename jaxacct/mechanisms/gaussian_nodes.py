@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.mechanisms.nodes import CELL, FAINT, HEIGHTS, NARROWER, PIECES, Ask, Nodes, Strips, exact_steps
+from jaxacct.mechanisms.nodes import CELL, FAINT, HEIGHTS, NARROWER, PIECES, Ask, Nodes, Strips, Tails, exact_steps
 from jaxacct.mechanisms.normal import lower_tail
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import TINY, log_complement
@@ -119,10 +119,7 @@ def nodes_and_strips(
     # Lines below: the largest turn and modulus.
     largest = jnp.maximum(shrink(least, most_rest, theta), shrink(most, rest, theta)) * (1 - NARROWER)
     smallest = shrink(middle, jnp.maximum(1 - middle, rest), theta) * (1 + NARROWER)
-    # Beyond the last node r has risen: for "add" that is an order's own fall.
-    risen = jnp.concatenate([jnp.zeros(size // CELL + 1), log_ratio(afar)[0] * (1 - NARROWER) - log_r[-1]])
-    risen = jnp.where(removes, 0.0, jnp.maximum(risen, 0.0))
-    of_order = jnp.where(removes, largest, -smallest - risen)
+    of_order = jnp.where(removes, largest, -smallest)
     size_of = jnp.where(removes, largest, 0.0)
     constant = (0.5 * height * height + growth(x, height)) * (1 + NARROWER) + size_of
     rising = Strips(constant, of_order, turn(most, rest, theta) * (1 + NARROWER))
@@ -136,7 +133,7 @@ def nodes_and_strips(
     constant = 0.5 * top * top + growth(x, top) + longer
     turned = jnp.minimum(turn(least, most_rest, foot / s), turn(least, most_rest, top / s)) * (1 - NARROWER)
     constant = constant * (1 + NARROWER) + jnp.where(removes, largest, 0.0)
-    falling = Strips(constant, jnp.where(removes, largest, -smallest - risen), turned)
+    falling = Strips(constant, jnp.where(removes, largest, -smallest), turned)
     zero, one = jnp.zeros_like(s), jnp.ones_like(s)
     # Slopes of log f outwards, and its curvature.
     curved = jnp.max(middle * jnp.maximum(1 - middle, rest)) / (s * s) * (1 + NARROWER)
@@ -144,15 +141,22 @@ def nodes_and_strips(
     straight = jnp.where(x < -9, 1e-16, 1.0)[0] * steep**2
     bend = jnp.stack([1 + straight, jnp.where(removes, 0.0, curved) + 0 * straight])
     past = jnp.where(has_marks, (z[-1] - place) / soft**2, zero)
-    fall = jnp.stack(
-        [
-            jnp.stack([-z[0], jnp.where(removes, 0.0, -share(z[0])[0] / s)]),
-            jnp.stack([z[-1] + past - far, jnp.where(removes, -1 / s, 0.0)]),
-        ]
-    ) * (1 - NARROWER * jnp.asarray([[1.0, -1.0], [1.0, -1.0]]))
+    # Beyond the last node log f falls as -z v - v^2/2 and log Psi do, and moves with log r, which rises.
+    risen = log_ratio(jnp.concatenate([afar, z[-1:] + PIECES[-1]]))[0] - log_r[-1]
+    most_risen, least_risen = risen[1:] * (1 + NARROWER), risen[:-1] * (1 - NARROWER)
+    rise = jnp.where(removes, most_risen, -jnp.maximum(least_risen, 0.0))
+    fade = -(z[-1] + past) * PIECES - (1 + steep**2) * PIECES**2 / 2
+    is_last = np.arange(len(PIECES)) == len(PIECES) - 1
+    slope = jnp.where(removes & is_last, 1 / s, 0.0)
+    tails = Tails(
+        jnp.append(zero, fade + jnp.where(removes, rise, 0.0)),
+        jnp.append(zero, rise),
+        jnp.append(-z[0], z[-1] + past + PIECES - slope) * (1 - NARROWER),
+        jnp.append(jnp.where(removes, zero, -share(z[0])[0] / s), -slope) * (1 + NARROWER),
+    )
     # Marked outcomes.
-    tails = jnp.where(has_marks, place - jnp.stack([zero, 1 / s]), 40.0) / jnp.sqrt(1 + soft * soft)
-    base, shifted = jnp.where(tails > 0, lower_tail(-jnp.abs(tails)), 1 - lower_tail(-jnp.abs(tails)))
+    apart = jnp.where(has_marks, place - jnp.stack([zero, 1 / s]), 40.0) / jnp.sqrt(1 + soft * soft)
+    base, shifted = jnp.where(apart > 0, lower_tail(-jnp.abs(apart)), 1 - lower_tail(-jnp.abs(apart)))
     marked = jnp.where(has_marks, jnp.stack([(1 - q) * base + q * shifted, base]), 0.0)
     marked_error = u * (48 + 16 * (jnp.abs(place) + 1 / s) ** 2) + FAINT / jnp.min(jnp.maximum(marked, TINY))
     first = log_ratio(place - DEEP * soft)
@@ -167,7 +171,7 @@ def nodes_and_strips(
         rising=rising,
         falling=falling,
         bend=bend,
-        fall=fall,
+        tails=tails,
         marked=marked,
         marked_error=jnp.where(has_marks, marked_error, 0.0),
         marked_loss=jnp.where(has_marks, first[0] - first[1] - 8 * u * (1 + jnp.abs(first[0])), jnp.inf),

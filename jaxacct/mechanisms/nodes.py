@@ -30,9 +30,10 @@ infimum,
     sum of e^(-C h^2/8) W d over cells  <=  integral of c f/M between first and last node's steps;
     integral of c f/M between first and last node  <=  2 times the sum of e^(C h^2/8) W c over cells.
 
-*Left out.* At a distance v beyond the first node and the last f falls by e^-(g v + v^2/2) at least, g = fall[0] + t
-fall[1] > 0 for each end. So nodes at a distance of v or more have together at most W e^(-g v - v^2/2)/(g h), W the
-weight of the end, and so has the integral.
+*Left out.* For the end of the nodes that a cell beyond them is next to, let W be the weight. The mechanism bounds what
+the cell has, by the rule's nodes or as an integral (:class:`Tails`): it is at most W/h e^(constant + t of_order) / (rate
++ t rate_of_order), where that rate is positive, and infinite elsewhere. For f falls at this rate at least where the cell
+begins, and faster beyond.
 
 *Quadrature.* The rule of spacing h errs by at most 2 A/(e^(2 pi b/h) - 1), A the largest integral of the integrand's
 modulus over lines of heights up to b on either side (Trefethen and Weideman 2014, "The exponentially convergent
@@ -79,7 +80,7 @@ SCAN = 4
 HEIGHTS = 12
 """Number of heights of strips. Tightness only."""
 
-PIECES = np.array([0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0])
+PIECES = np.array([0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 40.0])
 """Distances from the last node at which cells beyond it begin. Tightness only."""
 
 NARROWER = 2.0**-36
@@ -119,6 +120,19 @@ class Strips(NamedTuple):
     turn: Float[Array, "J c"]
 
 
+class Tails(NamedTuple):
+    """Bounds on what the cells beyond the nodes have (:mod:`jaxacct.mechanisms.nodes`), the one before them first.
+
+    Attributes:
+        constant, of_order, rate, rate_of_order (1 + PIECES,): the bounds' terms.
+    """
+
+    constant: Float[Array, " e"]
+    of_order: Float[Array, " e"]
+    rate: Float[Array, " e"]
+    rate_of_order: Float[Array, " e"]
+
+
 class Nodes(NamedTuple):
     """The law of one run's privacy loss in one direction, as nodes of the trapezoidal rule, and bounds on its error.
 
@@ -129,7 +143,7 @@ class Nodes(NamedTuple):
         heights (J,): heights of strips, increasing.
         rising, falling (J, n/CELL + 1 + PIECES): bounds on the lines below, and on the paths above.
         bend (2, c): C = bend[0] + t bend[1], for each cell.
-        fall (2, 2): rates g of the first end and of the last, the constants and those of t.
+        tails: bounds on what is beyond the nodes.
         marked (2,): P's mass of marked outcomes, and Q's.
         marked_error (): bound on the relative error of these.
         marked_loss (): lower bound on the losses of marked outcomes.
@@ -147,7 +161,7 @@ class Nodes(NamedTuple):
     rising: Strips
     falling: Strips
     bend: Float[Array, "2 c"]
-    fall: Float[Array, "2 2"]
+    tails: Tails
     marked: Float[Array, 2]
     marked_error: Array
     marked_loss: Array
@@ -171,16 +185,12 @@ def exact_steps(low: Array, high: Array, size: int) -> tuple[Array, Array]:
 
 
 def left_out(nodes: Nodes, order: Array, cumulant: Array) -> Array:
-    """Returns bounds on the shares of a moment, given its log, that the cells beyond the nodes have.
-
-    The first two are those of all that is beyond either end.
-    """
-    logs, losses = (jnp.stack([row[0], row[-1]]) for row in (nodes.log_p, nodes.losses))
-    rate = nodes.fall[:, 0] + order * nodes.fall[:, 1]
-    share = jnp.exp(logs + order * losses - cumulant) / (rate * nodes.step)
-    first, last = jnp.where(rate > 0, share, jnp.inf) * (1 + 1e-6)
-    fades = jnp.exp(-jnp.maximum(rate[1], 0.0) * PIECES - PIECES**2 / 2)
-    return jnp.concatenate([first[None], jnp.where(rate[1] > 0, last * fades, jnp.inf)])
+    """Returns bounds on the shares of a moment, given its log, that the cells beyond the nodes have."""
+    tails = nodes.tails
+    logs, losses = (jnp.stack([row[0], *[row[-1]] * len(PIECES)]) for row in (nodes.log_p, nodes.losses))
+    rate = tails.rate + order * tails.rate_of_order
+    powers = logs + tails.constant + order * (losses + tails.of_order) - cumulant
+    return jnp.where(rate > 0, jnp.exp(jnp.minimum(powers, 600.0)) / (rate * nodes.step), jnp.inf) * (1 + 1e-6)
 
 
 def log_missed(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:

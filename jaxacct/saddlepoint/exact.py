@@ -142,7 +142,7 @@ def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | b
     def missed(nodes: Nodes, orders: Array, cumulants: Array) -> Array:
         outside = jax.vmap(left_out, (None, 0, 0))(nodes, orders, cumulants)
         error = jax.vmap(log_scan_missed, (None, 0, 0, None))(nodes, orders, outside, SCAN * nodes.step)
-        lost = jnp.log1p(jnp.exp(error) + outside[:, 0] + outside[:, 1])
+        lost = jnp.log1p(jnp.exp(error) + jnp.sum(outside, -1))
         return lost + orders * jnp.max(nodes.loss_error) * 2
 
     error = rows.total(jax.vmap(missed, (0, None, 1))(nodes, found.orders, found.rows))
@@ -243,7 +243,7 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     error = SLACK * (second + (table * u + jnp.abs(surplus) + doubt) * first)
     outside = left_out(nodes, order, cumulant)
     cells = jnp.concatenate([weights.reshape(-1, CELL).sum(-1), outside])
-    return Tilted(weights, cells, x, mean, variance, surplus, doubt, error, outside[0] + outside[1])
+    return Tilted(weights, cells, x, mean, variance, surplus, doubt, error, jnp.sum(outside))
 
 
 def transform(row: Tilted, spacing: Array, tables: Array) -> Array:
