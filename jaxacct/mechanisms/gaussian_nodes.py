@@ -9,8 +9,10 @@ the rule need not know of an end: unmarked outcomes have the density times Psi(x
 Phi. With y = b/soft, |Psi(x + iy)| is at most the integral of |phi(v + iy)| over v > x, e^(y^2/2) Psi(x), and at most
 1 + e^(y^2/2) Phi(x); Phi(x) is at most e^(-x^2/2)/2 below 0. log Psi is concave, its slope is at most -x, and its
 second derivative at least -1. Marks more than ``DEEP`` scales below the place are taken for none: that changes the
-density there by Phi(-DEEP) = 7.6e-24 of itself, and the marked masses by as much in all. Marked masses are normal
-tails of deviation sqrt(1 + soft^2).
+density there by Phi(-DEEP) = 7.6e-24 of itself. At a depth v > DEEP soft the marked density Phi(-v/soft) phi(place - v) is at most
+e^(-v^2/(2 soft^2)) phi(place - v)/2, which falls in v at a rate of at least DEEP/soft - place > 1: so marks taken for
+none have a mass of at most e^(-50) phi(place - DEEP soft)/2, and likewise about 1/s. All marked masses are normal tails
+of deviation sqrt(1 + soft^2).
 
 *Falling path.* Without marks it is the line at height b. With them it comes down towards the place, at half of the
 distance from it, to ``soft``: there Psi grows by e^(1/2) at most. The slope makes it longer by sqrt(1 + 1/4).
@@ -71,7 +73,7 @@ def nodes_and_strips(
     tails = jnp.maximum(-2 * logs - 1.84, 1.0)
     ends = jnp.sqrt(tails - jnp.log(tails)) + jnp.stack([jnp.zeros_like(s), 1 / s])
     place = jnp.minimum(jnp.where(loss > 0, loss, jnp.inf), jnp.max(ends)) + DEEP * soft
-    has_marks = removes & (q < 1) & (place < reach + far)
+    has_marks = removes & (q < 1) & (place < reach + far) & (place + 1 < DEEP / soft)
     place = jnp.where(has_marks, place, jnp.inf)
     z, step = exact_steps(-reach, jnp.minimum(reach + far, place + 12 * soft), size)
     log_r, doubt = log_ratio(z)
@@ -151,14 +153,18 @@ def nodes_and_strips(
     tails = Tails(
         jnp.append(zero, fade + jnp.where(removes, rise, 0.0)),
         jnp.append(zero, rise),
-        jnp.append(-z[0], z[-1] + past + PIECES - slope) * (1 - NARROWER),
+        jnp.append(-z[0], z[-1] + past + (1 + steep**2) * PIECES - slope) * (1 - NARROWER),
         jnp.append(jnp.where(removes, zero, -share(z[0])[0] / s), -slope) * (1 + NARROWER),
     )
     # Marked outcomes.
     apart = jnp.where(has_marks, place - jnp.stack([zero, 1 / s]), 40.0) / jnp.sqrt(1 + soft * soft)
     base, shifted = jnp.where(apart > 0, lower_tail(-jnp.abs(apart)), 1 - lower_tail(-jnp.abs(apart)))
     marked = jnp.where(has_marks, jnp.stack([(1 - q) * base + q * shifted, base]), 0.0)
-    marked_error = u * (48 + 16 * (jnp.abs(place) + 1 / s) ** 2) + FAINT / jnp.min(jnp.maximum(marked, TINY))
+    # Marks that count as none: below the deepest one the product of Phi and the density falls faster than 1/soft.
+    deep = place - DEEP * soft - jnp.stack([zero, 1 / s])
+    faint = FAINT * jnp.exp(-0.5 * jnp.maximum(deep, 0.0) ** 2)
+    faint = jnp.stack([(1 - q) * faint[0] + q * faint[1], faint[0]]) / jnp.maximum(marked, TINY)
+    marked_error = u * (48 + 16 * (jnp.abs(place) + 1 / s) ** 2) + jnp.max(faint)
     first = log_ratio(place - DEEP * soft)
     edge = log_complement(q) * (1 + 16 * u)
     return Nodes(
