@@ -35,6 +35,10 @@ from jaxacct.mechanisms.normal import lower_tail
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import TINY, log_complement
 
+FAR = 1e9
+"""A place beyond all outcomes, in standard deviations: nothing is marked there, and shares are 0 or 1 to all digits.
+May not be lowered."""
+
 SOFT, DEEP = 0.06, 10.0
 """Scale of the marks' end, in standard deviations of the noise or, if that is less, in s; and the depth below which
 marks count as none, in scales. The first is for tightness only; FAINT of :mod:`.nodes` rests on the second."""
@@ -65,123 +69,101 @@ def nodes_and_strips(
     and turns and shrinkages by as many and 64 of themselves: NARROWER, 131,072 units, is above that where these four
     sizes are below 10,000.
     """
-    u, mixed = roundoff(), jnp.where(q < 1, 1.0, 0.0)
+    u, zero = roundoff(), jnp.zeros_like(s)
+    centers = jnp.stack([zero, 1 / s])
     reach, far = jnp.sqrt(2 * jnp.maximum(ask.nats, 40.0)), jnp.where(removes, 1 / s, 0.0)
     # Where outcomes are marked: from a loss on, or the last ones of some mass; all of it only steers.
     soft = jnp.maximum(SOFT * jnp.minimum(s, 1.0), 6 * (2 * reach + far) / size)
-    logs = jnp.stack([ask.log_mass, ask.log_mass - jnp.log(q)])
-    tails = jnp.maximum(-2 * logs - 1.84, 1.0)
-    ends = jnp.sqrt(tails - jnp.log(tails)) + jnp.stack([jnp.zeros_like(s), 1 / s])
-    place = jnp.minimum(jnp.where(loss > 0, loss, jnp.inf), jnp.max(ends)) + DEEP * soft
+    tails = jnp.maximum(-2 * (ask.log_mass - jnp.stack([zero, jnp.log(q)])) - 1.84, 1.0)
+    ends = jnp.max(jnp.sqrt(tails - jnp.log(tails)) + centers)
+    place = jnp.minimum(jnp.where(loss > 0, loss, jnp.inf), ends) + DEEP * soft
     has_marks = removes & (q < 1) & (place < reach + far) & (place + 1 < DEEP / soft)
-    place = jnp.where(has_marks, place, jnp.inf)
+    # Without marks the place is so far away that nothing else need know.
+    place = jnp.where(has_marks, place, FAR)
     z, step = exact_steps(-reach, jnp.minimum(reach + far, place + 12 * soft), size)
-    log_r, doubt = log_ratio(z)
-    logit = jnp.log(q) - jnp.log(1 - q)
-
-    def share(z: Array) -> tuple[Array, Array]:
-        exponent = (z - 0.5 / s) / s + logit
-        return 1 / (1 + jnp.exp(-exponent)), 1 / (1 + jnp.exp(exponent))
-
-    def log_psi(z: Array) -> tuple[Array, Array]:
-        x = jnp.where(has_marks, (z - place) / soft, -jnp.inf)
-        tail = lower_tail(-jnp.abs(x))
-        return jnp.where(x > 0, jnp.log(tail), log_complement(tail)), x
-
-    kept, x = log_psi(z)
-    square = 0.5 * z * z
-    of_r = jnp.where(removes, log_r, 0.0)
-    log_p = kept + of_r + (jnp.log(step / math.sqrt(2 * math.pi)) - square)
-    sizes = 64 + 4 * (jnp.abs(kept) + jnp.abs(of_r) + square) + 16 * (1 + jnp.maximum(x, 0.0) ** 2)
-    doubt = doubt + u * (2 * jnp.abs(log_r) + 2 * share(z)[0] * jnp.abs(z) / s)
-    # Cells' ends, half a step beyond their own nodes' steps; shares there, and heights.
     afar = jnp.stack([z[-1] + piece for piece in PIECES])
-    low = jnp.concatenate([z[::CELL] - step, z[:1] - 1e9, afar])
-    high = jnp.concatenate([z[CELL - 1 :: CELL] + step, z[:1], afar[1:], z[-1:] + 1e9])
-    (least, _), (most, rest) = share(low), share(high)
-    (_, most_rest), middle = share(low), jnp.clip(0.5, least, most)
-    lowest_height = jnp.minimum(jnp.sqrt(72 / jnp.maximum(ask.runs, 1.0)) / (2 * s), 0.1)
+    deepest = place - DEEP * soft
+    every_log_r, every_doubt = log_ratio(jnp.concatenate([z, afar, deepest[None]]))
+    log_r, doubt = every_log_r[:size], every_doubt[:size]
+    # Cells' ends, half a step beyond their own nodes' steps.
+    low = jnp.concatenate([z[::CELL] - step, z[:1] - FAR, afar])
+    high = jnp.concatenate([z[CELL - 1 :: CELL] + step, z[:1], afar[1:], z[-1:] + FAR])
+    cells = len(PIECES) + 1 + size // CELL
+    places = jnp.concatenate([low, high, z])
+    exponent = (places - 0.5 / s) / s + (jnp.log(q) - jnp.log(1 - q))
+    shares, rests = 1 / (1 + jnp.exp(-exponent)), 1 / (1 + jnp.exp(exponent))
+    x = (jnp.concatenate([high, z]) - place) / soft
+    tail = lower_tail(-jnp.abs(x))
+    log_psi = jnp.where(x > 0, jnp.log(jnp.maximum(tail, TINY)), log_complement(tail))
+    kept, beside = log_psi[cells:], x[cells:]
+    square, of_r = 0.5 * z * z, jnp.where(removes, log_r, 0.0)
+    log_p = kept + of_r + (jnp.log(step / math.sqrt(2 * math.pi)) - square)
+    sizes = 64 + 4 * (jnp.abs(kept) + jnp.abs(of_r) + square) + 16 * (1 + jnp.maximum(beside, 0.0) ** 2)
+    doubt = doubt + u * (2 * jnp.abs(log_r) + 2 * shares[2 * cells :] * jnp.abs(z) / s)
+    x, steep = x[:cells], jnp.where(has_marks, 1 / (soft * soft), 0.0)
+    # Heights of lines, and of paths above the cells' ends; the path is lower where a cell ends.
+    lowest = jnp.minimum(jnp.sqrt(72 / jnp.maximum(ask.runs, 1.0)) / (2 * s), 0.1)
     highest = jnp.where(q < 1, 3.0, jnp.maximum(3.0, 12 / s))
-    theta = lowest_height * (highest / lowest_height) ** (np.arange(HEIGHTS) / (HEIGHTS - 1))[:, None]
-    height, steep = s * theta, jnp.where(has_marks, 1 / soft, 0.0)
-
-    def turn(share: Array, rest: Array, theta: Array) -> Array:
-        turned = jnp.arctan2(share * jnp.sin(theta), rest + share * jnp.cos(theta))
-        return jnp.where(q < 1, turned, theta)
-
-    def shrink(share: Array, rest: Array, theta: Array) -> Array:
-        return mixed * 0.5 * log_complement(4 * share * rest * jnp.sin(jnp.minimum(theta, 3.1) / 2) ** 2)
-
-    def growth(x: Array, height: Array) -> Array:
-        y = 0.5 * (height / soft) ** 2
-        above = jnp.logaddexp(0.0, y - jnp.where(x < 0, 0.5 * x * x, 0.0)) - log_psi(high)[0]
-        return jnp.where(has_marks, jnp.minimum(y, above), 0.0)
-
-    x = log_psi(high)[1]
-    # Lines below: the largest turn and modulus.
-    largest = jnp.maximum(shrink(least, most_rest, theta), shrink(most, rest, theta)) * (1 - NARROWER)
-    smallest = shrink(middle, jnp.maximum(1 - middle, rest), theta) * (1 + NARROWER)
-    of_order = jnp.where(removes, largest, -smallest)
-    size_of = jnp.where(removes, largest, 0.0)
-    constant = (0.5 * height * height + growth(x, height)) * (1 + NARROWER) + size_of
-    rising = Strips(constant, of_order, turn(most, rest, theta) * (1 + NARROWER))
-    # Paths above: the smallest turn, which rises with the height and then may fall, and the largest modulus.
-    top, foot = (
-        jnp.where(has_marks, jnp.minimum(height, 0.5 * jnp.maximum(place - z, 0.0) + soft), height)
-        for z in (low, high)
-    )
-    longer = jnp.where(has_marks & (top < height), 0.5 * math.log(1.25), 0.0)
-    largest = jnp.maximum(shrink(least, most_rest, foot / s), shrink(most, rest, foot / s)) * (1 - NARROWER)
-    constant = 0.5 * top * top + growth(x, top) + longer
-    turned = jnp.minimum(turn(least, most_rest, foot / s), turn(least, most_rest, top / s)) * (1 - NARROWER)
-    constant = constant * (1 + NARROWER) + jnp.where(removes, largest, 0.0)
-    falling = Strips(constant, jnp.where(removes, largest, -smallest), turned)
-    zero, one = jnp.zeros_like(s), jnp.ones_like(s)
-    # Slopes of log f outwards, and its curvature.
-    curved = jnp.max(middle * jnp.maximum(1 - middle, rest)) / (s * s) * (1 + NARROWER)
+    line = s * lowest * (highest / lowest) ** (np.arange(HEIGHTS) / (HEIGHTS - 1))[:, None]
+    path = jnp.minimum(line, 0.5 * jnp.maximum(place - jnp.stack([low, high])[:, None], 0.0) + soft)
+    heights = jnp.concatenate([jnp.broadcast_to(line, path[:1].shape), path])  # the line, the path's top and its foot
+    theta = heights / s
+    least, most, rest = shares[:cells], shares[cells : 2 * cells], rests[cells : 2 * cells]
+    middle = jnp.clip(0.5, least, most)
+    # Turns: the largest on the line; on the path the smallest, as it rises with the height and then may fall.
+    share, other = jnp.stack([most, least, least])[:, None], jnp.stack([rest, rests[:cells], rests[:cells]])[:, None]
+    turns = jnp.arctan2(share * jnp.sin(theta), other + share * jnp.cos(theta))
+    turns = jnp.where(q < 1, turns, theta)
+    # Logs of moduli: the largest, at the cells' ends, on the line and at the path's foot; and the smallest on the line.
+    evens = jnp.stack([least * rests[:cells], most * rest, middle * jnp.maximum(1 - middle, rest)])[:, None, None]
+    sines = jnp.sin(jnp.minimum(theta[::2], 3.1) / 2) ** 2
+    moduli = jnp.where(q < 1, 0.5 * log_complement(4 * evens * sines), 0.0)
+    largest = jnp.maximum(moduli[0], moduli[1]) * (1 - NARROWER)
+    of_order = jnp.where(removes, largest, -moduli[2, :1] * (1 + NARROWER))
+    # The normal density's growth, that of Psi, and the path's length.
+    y = 0.5 * (heights[:2] / soft) ** 2
+    above = jnp.log1p(jnp.exp(jnp.minimum(y - jnp.where(x < 0, 0.5 * x * x, 0.0), 600.0))) - log_psi[:cells]
+    longer = jnp.where(path[:1] < line, np.array([0.0, 0.5 * math.log(1.25)])[:, None, None], 0.0)
+    constant = (0.5 * heights[:2] ** 2 + jnp.minimum(y, above) + longer) * (1 + NARROWER)
+    constant = constant + jnp.where(removes, largest, 0.0)
     # Far below the place log Psi is straight: its second derivative is the hazard times less than 1 + |x|.
-    straight = jnp.where(x < -9, 1e-16, 1.0)[0] * steep**2
-    bend = jnp.stack([1 + straight, jnp.where(removes, 0.0, curved) + 0 * straight])
-    past = jnp.where(has_marks, (z[-1] - place) / soft**2, zero)
+    curved = jnp.where(removes, 0.0, jnp.max(evens[2]) / (s * s) * (1 + NARROWER))
+    bend = jnp.stack([1 + jnp.where(x < -9, 1e-16, steep), jnp.broadcast_to(curved, x.shape)])
     # Beyond the last node log f falls as -z v - v^2/2 and log Psi do, and moves with log r, which rises.
-    risen = log_ratio(jnp.concatenate([afar, z[-1:] + PIECES[-1]]))[0] - log_r[-1]
-    most_risen, least_risen = risen[1:] * (1 + NARROWER), risen[:-1] * (1 - NARROWER)
-    rise = jnp.where(removes, most_risen, -jnp.maximum(least_risen, 0.0))
-    fade = -(z[-1] + past) * PIECES - (1 + steep**2) * PIECES**2 / 2
-    is_last = np.arange(len(PIECES)) == len(PIECES) - 1
-    slope = jnp.where(removes & is_last, 1 / s, 0.0)
+    risen = every_log_r[size:-1] - log_r[-1]
+    rise = jnp.where(removes, jnp.append(risen[1:], risen[-1]) * (1 + NARROWER), -risen * (1 - NARROWER))
+    begin = z[-1] + jnp.maximum(beside[-1], 0.0) * steep * soft
+    slope = jnp.where(removes & (np.arange(len(PIECES)) == len(PIECES) - 1), 1 / s, 0.0)
+    fade = -PIECES * (begin + (1 + steep) * PIECES / 2) + jnp.where(removes, rise, 0.0)
     tails = Tails(
-        jnp.append(zero, fade + jnp.where(removes, rise, 0.0)),
+        jnp.append(-kept[0], fade),
         jnp.append(zero, rise),
-        jnp.append(-z[0], z[-1] + past + (1 + steep**2) * PIECES - slope) * (1 - NARROWER),
-        jnp.append(jnp.where(removes, zero, -share(z[0])[0] / s), -slope) * (1 + NARROWER),
+        jnp.append(-z[0], begin + (1 + steep) * PIECES - slope) * (1 - NARROWER),
+        jnp.append(jnp.where(removes, zero, -shares[2 * cells] / s), -slope) * (1 + NARROWER),
     )
-    # Marked outcomes.
-    apart = jnp.where(has_marks, place - jnp.stack([zero, 1 / s]), 40.0) / jnp.sqrt(1 + soft * soft)
-    base, shifted = jnp.where(apart > 0, lower_tail(-jnp.abs(apart)), 1 - lower_tail(-jnp.abs(apart)))
-    marked = jnp.where(has_marks, jnp.stack([(1 - q) * base + q * shifted, base]), 0.0)
-    # Marks that count as none: below the deepest one the product of Phi and the density falls faster than 1/soft.
-    deep = place - DEEP * soft - jnp.stack([zero, 1 / s])
-    faint = FAINT * jnp.exp(-0.5 * jnp.maximum(deep, 0.0) ** 2)
-    faint = jnp.stack([(1 - q) * faint[0] + q * faint[1], faint[0]]) / jnp.maximum(marked, TINY)
-    marked_error = u * (48 + 16 * (jnp.abs(place) + 1 / s) ** 2) + jnp.max(faint)
-    first = log_ratio(place - DEEP * soft)
-    edge = log_complement(q) * (1 + 16 * u)
+    # Marked outcomes: normal tails, and those that count as none.
+    apart = (place - centers) / jnp.sqrt(1 + soft * soft)
+    below = lower_tail(-jnp.abs(apart))
+    below = jnp.stack([jnp.where(apart > 0, below, 1 - below), FAINT * jnp.exp(-0.5 * jnp.maximum(deepest - centers, 0) ** 2)])
+    of_p, of_q = (1 - q) * below[:, 0] + q * below[:, 1], below[:, 0]
+    units = 48 + 16 * (place + 1 / s) ** 2
+    marked_error = u * units + jnp.maximum(of_p[1] / jnp.maximum(of_p[0], TINY), of_q[1] / jnp.maximum(of_q[0], TINY))
+    first = every_log_r[-1] - every_doubt[-1] - 8 * u * (1 + jnp.abs(every_log_r[-1]) + place / s)
     return Nodes(
         losses=jnp.where(removes, log_r, -log_r),
         log_p=log_p,
         loss_error=doubt,
         mass_error=u * sizes + jnp.where(removes, doubt, 0.0),
         step=step,
-        heights=height[:, 0] * (1 - NARROWER),
-        rising=rising,
-        falling=falling,
+        heights=line[:, 0] * (1 - NARROWER),
+        rising=Strips(constant[0], of_order[0], turns[0] * (1 + NARROWER)),
+        falling=Strips(constant[1], of_order[-1], jnp.minimum(turns[1], turns[2]) * (1 - NARROWER)),
         bend=bend,
         tails=tails,
-        marked=marked,
+        marked=jnp.where(has_marks, jnp.stack([of_p[0], of_q[0]]), 0.0),
         marked_error=jnp.where(has_marks, marked_error, 0.0),
-        marked_loss=jnp.where(has_marks, first[0] - first[1] - 8 * u * (1 + jnp.abs(first[0])), jnp.inf),
-        lowest=jnp.where(removes, edge, -jnp.inf),
+        marked_loss=jnp.where(has_marks, first, jnp.inf),
+        lowest=jnp.where(removes, log_complement(q) * (1 + 16 * u), -jnp.inf),
         infinite=jnp.zeros(2),
-        is_valid=one > 0,
+        is_valid=jnp.ones((), bool),
     )

@@ -31,9 +31,9 @@ infimum,
     integral of c f/M between first and last node  <=  2 times the sum of e^(C h^2/8) W c over cells.
 
 *Left out.* For the end of the nodes that a cell beyond them is next to, let W be the weight. The mechanism bounds what
-the cell has, by the rule's nodes or as an integral (:class:`Tails`): it is at most W/h e^(constant + t of_order) / (rate
-+ t rate_of_order), where that rate is positive, and infinite elsewhere. For f falls at this rate at least where the cell
-begins, and faster beyond.
+the cell has, by the rule's nodes or as an integral (:class:`Tails`): it is at most W e^(constant + t of_order) (1/(g
+h) + 1), g = rate + t rate_of_order, where that is positive, and infinite elsewhere: for f falls at this rate at least
+where the cell begins, and nodes at distances 0, h, ... from there add up to 1/(1 - e^(-g h)) at most.
 
 *Quadrature.* The rule of spacing h errs by at most 2 A/(e^(2 pi b/h) - 1), A the largest integral of the integrand's
 modulus over lines of heights up to b on either side (Trefethen and Weideman 2014, "The exponentially convergent
@@ -190,7 +190,7 @@ def left_out(nodes: Nodes, order: Array, cumulant: Array) -> Array:
     logs, losses = (jnp.stack([row[0], *[row[-1]] * len(PIECES)]) for row in (nodes.log_p, nodes.losses))
     rate = tails.rate + order * tails.rate_of_order
     powers = logs + tails.constant + order * (losses + tails.of_order) - cumulant
-    return jnp.where(rate > 0, jnp.exp(jnp.minimum(powers, 600.0)) / (rate * nodes.step), jnp.inf) * (1 + 1e-6)
+    return jnp.where(rate > 0, jnp.exp(jnp.minimum(powers, 600.0)) * (1 / (rate * nodes.step) + 1), jnp.inf) * 1.001
 
 
 def log_missed(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:

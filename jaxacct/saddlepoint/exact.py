@@ -84,12 +84,18 @@ class Rows(NamedTuple):
         counts (m,): numbers of runs.
         scan: every SCAN-th node as the composer's atoms, for real orders.
         rare: the event that any run is marked.
+        infinite (2,): bounds on what infinite sums add to delta, from above and from below.
+        is_known (): whether all numbers are in range.
+        is_idle (): whether nothing is run.
     """
 
     nodes: Nodes
     counts: Array
     scan: Runs
     rare: Rare
+    infinite: Array
+    is_known: Array
+    is_idle: Array
 
     def total(self, values: Array) -> Array:
         """Returns the sum over all runs of a quantity of each row, the first axis."""
@@ -99,9 +105,11 @@ class Rows(NamedTuple):
 def gather(nodes: Nodes, counts: Array) -> Rows:
     """Returns the composition of rows of nodes.
 
-    *Marks.* P(A) is 1 - prod (1 - p)^k, p the rows' marked masses, and likewise Q(A). A function errs by 8 units and
-    sums over m rows by m + 2: 24 + 2 m units, besides the masses' own. S is at least eps on A where a marked loss and
-    the infima of all other losses add up to it; sums err by m + 2 units of their terms' sizes.
+    P(A) is 1 - prod (1 - p)^k, p the rows' marked masses, and likewise Q(A), and the mass of an infinite sum. Some of
+    P(A) may be sums that are infinite: so where anything is marked, an infinite sum counts for nothing from below. A
+    function errs by 8 units and sums over m rows by m + 2: 24 + 2 m units, besides the masses' own. S is at least eps
+    on A where a marked loss and the infima of all other losses add up to it; sums err by m + 2 units of their terms'
+    sizes.
     """
     u, rows = roundoff(), counts.shape[0]
     log_masses = nodes.log_p[:, SCAN // 2 :: SCAN] + math.log(SCAN)
@@ -120,15 +128,18 @@ def gather(nodes: Nodes, counts: Array) -> Rows:
         shift=none,
     )
     marked = jnp.where(counts[:, None] > 0, nodes.marked, 0.0)
-    parts = jnp.concatenate([log_complement(marked), nodes.lowest[:, None]], 1)
-    log_p, log_q, lowest = scan.total(parts)
+    parts = jnp.concatenate([log_complement(jnp.concatenate([marked, nodes.infinite], 1)), nodes.lowest[:, None]], 1)
+    *logs, lowest = scan.total(parts)
+    p, q, most, least_infinite = -jnp.expm1(jnp.stack(logs))
     error = SLACK * (jnp.max(jnp.where(counts > 0, nodes.marked_error, 0.0)) + (24 + 2 * rows) * u)
     least = jnp.where((counts > 0) & (marked[:, 0] > 0), nodes.marked_loss - nodes.lowest, jnp.inf)
     reach = jnp.min(least) + lowest - (rows + 2) * u * (jnp.abs(jnp.min(least)) + 2 * jnp.abs(lowest))
     # Without marks every eps will do; an infimum that is not known is known for none.
     reach = jnp.where(jnp.max(marked) > 0, jnp.where(jnp.isnan(reach), -jnp.inf, reach), jnp.inf)
-    p, q = -jnp.expm1(log_p), -jnp.expm1(log_q)
-    return Rows(nodes, counts, scan, Rare(p, q, error, error, reach))
+    infinite = jnp.stack([most, jnp.where(p > 0, -most, least_infinite)]) * (1 + jnp.asarray([1.0, -1.0]) * (24 + 2 * rows) * u)
+    is_known = jnp.all((counts >= 0) & (counts < jnp.inf) & (counts == jnp.round(counts)))
+    is_known = is_known & jnp.all(nodes.is_valid | (counts == 0))
+    return Rows(nodes, counts, scan, Rare(p, q, error, error, reach), infinite, is_known, jnp.all(counts == 0))
 
 
 def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | bool) -> Orders:
@@ -208,8 +219,8 @@ def _add(values: Array) -> Array:
 def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     """Returns a row's law at an order t, given its cumulant g, roughly.
 
-    Write a = t y - g. The moment over e^g, less 1, is the sum of p (e^a - 1) less the marked mass, as P's masses add up
-    to 1 but for that; weights are w = p e^a, and the mean c may be any number near the mean.
+    Write a = t y - g. The moment over e^g, less 1, is the sum of p (e^a - 1) less the masses of marked outcomes and of
+    infinite losses, as P's masses add up to 1 with these; weights are w = p e^a, and the mean c may be any number near the mean.
 
     *Surplus.* Let a node's mass err by a share m and its loss by d. The exponent a errs by d' = t d + (|t y| + |a|) u,
     and weights, exponentials of log p + a, by m + d' + c u, c = |log p + a| + 9. Where |a| < 1, p (e^a - 1) errs by m +
@@ -233,9 +244,11 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
         jnp.stack([grown, sizes, weights * moves, 3 * sizes * (units + 9 * u), weights * y])
     )
     x = y - mean
-    surplus = gained - nodes.marked[0]
+    absent = nodes.marked[0] + nodes.infinite[0]
+    surplus = gained - absent
     doubt = off + own + u * ((n // CHUNKS + CHUNKS) * moved + 2 * jnp.abs(surplus))
-    doubt = SLACK * (doubt + nodes.marked[0] * (nodes.marked_error + 2 * u) + n * jnp.finfo(y.dtype).tiny)
+    doubt = doubt + absent * (nodes.marked_error + 4 * u) + (nodes.infinite[0] - nodes.infinite[1])
+    doubt = SLACK * (doubt + n * jnp.finfo(y.dtype).tiny)
     spread = weights * jnp.abs(x)
     wrong = spread * (moves + units + u) + weights * nodes.loss_error
     first, second, variance = _add(jnp.stack([spread, wrong, spread * jnp.abs(x)]))
@@ -394,13 +407,13 @@ class State(NamedTuple):
 
     Attributes:
         round (): number of rounds done.
-        start (): the eps for which the next line is made; NaN where none is known.
-        lower, upper (): the bracket.
+        guess (): about the answer.
+        lower, upper (): the bracket of epsilon or of delta.
         ask: what the next round asks of a law.
     """
 
     round: Array
-    start: Array
+    guess: Array
     lower: Array
     upper: Array
     ask: Ask
@@ -410,10 +423,18 @@ LawOf = Callable[[Ask], Nodes]
 """The rows of nodes (m, ...) of a composition, as asked for."""
 
 
-def _first(counts: Array, log_delta: Array, lower: Array, upper: Array, start: Array) -> State:
+def first_state(counts: Array, worst: Array, nats: Array) -> State:
+    """Returns the state before the first round: all that is known is that the answer is between 0 and ``worst``.
+
+    Args:
+        counts (m,): numbers of runs.
+        worst (): the largest answer there is.
+        nats (): nats below 1 at which delta lies, roughly.
+    """
     runs = jnp.maximum(jnp.sum(counts), 1.0)
-    nats = jnp.maximum(jnp.log(runs) - log_delta, 0.0) + 34.0
-    return State(jnp.int32(0), start, lower, upper, Ask(nats, runs, jnp.inf * runs, -jnp.inf * runs))
+    nats = jnp.maximum(jnp.log(runs) + nats, 0.0) + 34.0
+    ask = Ask(nats, runs, jnp.inf * runs, -jnp.inf * runs)
+    return State(jnp.zeros((), jnp.int32), jnp.zeros_like(worst), jnp.zeros_like(worst), worst, ask)
 
 
 def goes_on(state: State) -> Array:
@@ -422,59 +443,126 @@ def goes_on(state: State) -> Array:
     return (state.round < ROUNDS) & ~is_close
 
 
-def first_for_epsilon(counts: Array, delta: Array) -> State:
-    """Returns the state before the first round for epsilon."""
-    zero = jnp.zeros_like(delta)
-    log_delta = jnp.log(jnp.maximum(delta, jnp.finfo(delta.dtype).tiny))
-    return _first(counts, log_delta, zero, zero + jnp.inf, zero + jnp.nan)
+def _next(rows: Rows, state: State, epsilon: Array, log_delta: Array) -> State:
+    """Returns the state with what the next round asks, given about eps and log delta; the round is done.
+
+    The first round marks nothing, the second the last outcomes, which make up a quarter of delta and so leave a guess
+    of eps; later ones mark losses that are above eps whatever the others lose. All of it only steers.
+    """
+    lowest = jnp.where(jnp.isfinite(rows.nodes.lowest), rows.nodes.lowest, 0.0)
+    is_first = state.round == 0
+    loss = jnp.where(is_first, jnp.inf, 1.02 * epsilon - rows.total(lowest))
+    log_mass = log_delta - jnp.log(state.ask.runs) - jnp.where(is_first, math.log(4.0), 30.0)
+    return state._replace(round=state.round + 1, ask=state.ask._replace(loss=loss, log_mass=log_mass))
+
+
+def _lines_both(line: Line, of_line: Callable[[Line], Array]) -> Array:
+    """Returns a function of a line for its upper bound and for its lower one, an axis first."""
+    signs = jnp.asarray([1.0, -1.0], line.order.dtype)
+    return jax.vmap(lambda sign: of_line(line._replace(sign=sign)))(signs)
 
 
 def improve_epsilon(nodes: Nodes, counts: Array, delta: Array, state: State) -> State:
-    """Returns the state after a round for epsilon: bounds from a line, and what is asked next."""
+    """Returns the state after a round for epsilon.
+
+    Args:
+        nodes: rows, as the state asks.
+        counts (m,): numbers of runs.
+        delta (): from 0 to 1.
+        state: the state before.
+    """
     u, tiny = roundoff(), jnp.finfo(delta.dtype).tiny
     rows = gather(nodes, counts)
-    log_delta = jnp.log(jnp.maximum(delta, tiny))
+    rare = rows.rare
+    room = delta - rows.infinite
+    # A target below the normal numbers is met by no upper bound.
+    log_room = jnp.log(jnp.maximum(room, tiny)) + jnp.asarray([-1.0, 1.0]) * 4 * u
     is_given = state.round > 1
-    share, _ = rows.rare.bound(jnp.where(is_given, state.start, 0.0), jnp.ones_like(delta))
-    target = log_delta + jnp.log1p(-jnp.minimum(share / delta, 0.9))
-    found = search_rows(rows, state.start, target, is_given)
-    start = jnp.where(is_given, state.start, found.guess)
+    start = state.guess
+    share, _ = rare.bound(start, jnp.ones_like(delta))
+    target = log_room[0] + jnp.where(is_given, jnp.log1p(-jnp.minimum(share / delta, 0.9)), 0.0)
+    found = search_rows(rows, start, target, is_given)
+    start = jnp.where(is_given, start, found.guess)
     line = lay_line(rows, found, start, target)
-    signs = jnp.asarray([1.0, -1.0], delta.dtype)
-    solve = lambda sign: composer.solve(line._replace(sign=sign), rows.rare, log_delta, line.drift)  # noqa: E731
-    roots, bounds = jax.vmap(solve)(signs)
+
+    def solve(line: Line) -> Array:
+        log_target = jnp.where(line.sign > 0, log_room[0], log_room[1])
+        return jnp.stack(composer.solve(line, rare, log_target, line.drift))
+
+    (root, above), (_, below) = _lines_both(line, solve)
     # By Chernoff's bound on the unmarked, and P(A).
-    left = delta * (1 - 4 * u) - rows.rare.p * (1 + rows.rare.p_error)
-    left = jnp.log(jnp.maximum(left, 0.0))
-    left = left - 16 * u * (1 + jnp.abs(left))
-    by_chernoff = jnp.maximum(composer.chernoff_epsilon(found, left), 0.0) * (1 + 4 * u)
-    upper = jnp.fmin(state.upper, jnp.fmin(bounds[0], by_chernoff))
-    lower = jnp.fmax(state.lower, bounds[1])
-    # Marks: first outcomes that make up a quarter of delta, for a guess of eps; then losses that are larger than it.
-    is_root = jnp.isfinite(roots[0]) & (roots[0] >= 0) & (bounds[0] < jnp.inf)
-    guess = jnp.where(is_root, roots[0], upper)
-    runs = state.ask.runs
-    below = rows.total(jnp.where(jnp.isfinite(nodes.lowest), nodes.lowest, 0.0))
-    loss = jnp.where(state.round > 0, 1.001 * upper - below, jnp.inf)
-    log_mass = log_delta - jnp.log(runs) - jnp.where(state.round > 0, 30.0, math.log(4.0))
-    return State(state.round + 1, guess, lower, upper, state.ask._replace(loss=loss, log_mass=log_mass))
+    left = jnp.log(jnp.maximum(room[0] * (1 - 4 * u) - rare.p * (1 + rare.p_error), 0.0))
+    by_chernoff = composer.chernoff_epsilon(found, left - 16 * u * (1 + jnp.abs(left)))
+    above = jnp.fmin(above, jnp.maximum(by_chernoff, 0.0) * (1 + 4 * u))
+    upper = jnp.fmin(state.upper, jnp.where(room[0] > 2 * tiny, above, jnp.inf))
+    lower = jnp.fmax(state.lower, jnp.where(room[1] > 0, below, jnp.inf))
+    guess = jnp.where((root >= lower) & (root <= upper), root, upper)
+    upper = jnp.where(rows.is_known & (delta >= 0), jnp.where(rows.is_idle | (delta >= 1), 0.0, upper), jnp.inf)
+    lower = jnp.where(rows.is_known & ~rows.is_idle & (delta >= 0) & (delta < 1), lower, 0.0)
+    return _next(rows, state._replace(guess=guess, lower=lower, upper=upper), guess, log_room[0])
 
 
-def epsilon(
-    law: LawOf, counts: ArrayLike, delta: ArrayLike, *, rounds: int = ROUNDS
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def improve_delta(nodes: Nodes, counts: Array, epsilon: Array, state: State) -> State:
+    """Returns the state after a round for delta at an ``epsilon`` of at least 0; arguments as :func:`improve_epsilon`.
+
+    The guess is log delta.
+    """
+    u, tiny = roundoff(), jnp.finfo(epsilon.dtype).tiny
+    rows = gather(nodes, counts)
+    found = search_rows(rows, epsilon, jnp.zeros_like(epsilon), True)
+    by_chernoff = composer.chernoff_delta(found, epsilon * (1 - 2 * u))
+    # Chernoff's bound is some nats above delta.
+    target = jnp.where(state.round > 0, jnp.minimum(state.guess, by_chernoff), by_chernoff - 2.0)
+    line = lay_line(rows, found, epsilon, target)
+
+    def read(line: Line) -> Array:
+        log_bound, log_value, _ = composer.read(line, epsilon - line.sign * (line.drift + 2 * u * epsilon))
+        log_bound = jnp.where(line.sign > 0, jnp.fmin(log_bound, by_chernoff), log_bound)
+        marked, _ = rows.rare.bound(epsilon, line.sign)
+        whole = jnp.exp(log_bound) * (1 + line.sign * 16 * u) + jnp.where(line.sign > 0, tiny, 0.0) + marked
+        return jnp.stack([(whole + rows.infinite[jnp.where(line.sign > 0, 0, 1)]) * (1 + line.sign * 8 * u), log_value])
+
+    (above, guess), (below, _) = _lines_both(line, read)
+    upper, lower = jnp.fmin(state.upper, above), jnp.fmax(state.lower, below)
+    is_known = rows.is_known & (epsilon >= 0)
+    upper = jnp.where(is_known, jnp.where(rows.is_idle, 0.0, upper), 1.0)
+    lower = jnp.where(is_known & ~rows.is_idle, lower, 0.0)
+    guess = jnp.where(jnp.isfinite(guess) & (guess <= 0), guess, by_chernoff)
+    log_delta = jnp.log(jnp.maximum(upper, tiny))
+    state = _next(rows, state._replace(guess=guess, lower=lower, upper=upper), epsilon, log_delta)
+    return state._replace(ask=state.ask._replace(nats=jnp.maximum(state.ask.nats, jnp.log(state.ask.runs) + 34 - guess)))
+
+
+def epsilon(law: LawOf, counts: ArrayLike, delta: ArrayLike) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Returns lower and upper bounds on the epsilon of a composition at a delta, in one program.
 
     Args:
         law: what makes the rows of nodes.
         counts (m,): numbers of runs of each row.
         delta: from 0 to 1.
-        rounds: largest number of rounds.
     """
     delta, counts = (jnp.asarray(value, jnp.float64) for value in (delta, counts))
-    state = jax.lax.while_loop(
-        lambda state: goes_on(state) & (state.round < rounds),
-        lambda state: improve_epsilon(law(state.ask), counts, delta, state),
-        first_for_epsilon(counts, delta),
-    )
-    return state.lower, state.upper
+    return _rounds(improve_epsilon, law, counts, delta, epsilon_state(counts, delta))
+
+
+def delta(law: LawOf, counts: ArrayLike, epsilon: ArrayLike) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Returns lower and upper bounds on the delta of a composition at an epsilon; arguments as :func:`epsilon`."""
+    epsilon, counts = (jnp.asarray(value, jnp.float64) for value in (epsilon, counts))
+    return _rounds(improve_delta, law, counts, epsilon, delta_state(counts, epsilon))
+
+
+def epsilon_state(counts: Array, delta: Array) -> State:
+    """Returns the state before the first round for epsilon at a delta."""
+    least = jnp.maximum(delta, jnp.finfo(delta.dtype).tiny)
+    return first_state(counts, jnp.full_like(delta, jnp.inf), -jnp.log(least))
+
+
+def delta_state(counts: Array, epsilon: Array) -> State:
+    """Returns the state before the first round for delta at an epsilon."""
+    return first_state(counts, jnp.ones_like(epsilon), 30 * jnp.ones_like(epsilon))
+
+
+def _rounds(improve: Callable[..., State], law: LawOf, counts: Array, value: Array, first: State) -> tuple[Array, Array]:
+    # Each round asks the law for nodes and improves the bracket, until that is close.
+    last = jax.lax.while_loop(goes_on, lambda state: improve(law(state.ask), counts, value, state), first)
+    return last.lower, last.upper
