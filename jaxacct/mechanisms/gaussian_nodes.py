@@ -4,15 +4,15 @@ With share = q e^u/r, which rises with z, r(z + ib)/r(z) = 1 - share + share e^(
 rises with the share, and its squared modulus, 1 - 4 share (1 - share) sin(theta/2)^2, is convex in it. So the extreme
 values in a cell are those at its ends, or at a share of 1/2 for the least modulus. The normal density grows by b^2/2.
 
-*Marks* ("remove" only). An outcome z is marked with probability Phi((z - place)/soft), an entire function, so that
-the rule need not know of an end: unmarked outcomes have the density times Psi(x), x = (z - place)/soft, Psi = 1 -
-Phi. With y = b/soft, |Psi(x + iy)| is at most the integral of |phi(v + iy)| over v > x, e^(y^2/2) Psi(x), and at most
-1 + e^(y^2/2) Phi(x); Phi(x) is at most e^(-x^2/2)/2 below 0. log Psi is concave, its slope is at most -x, and its
-second derivative at least -1. Marks more than ``DEEP`` scales below the place are taken for none: that changes the
-density there by Phi(-DEEP) = 7.6e-24 of itself. At a depth v > DEEP soft the marked density Phi(-v/soft) phi(place - v) is at most
-e^(-v^2/(2 soft^2)) phi(place - v)/2, which falls in v at a rate of at least DEEP/soft - place > 1: so marks taken for
-none have a mass of at most e^(-50) phi(place - DEEP soft)/2, and likewise about 1/s. All marked masses are normal tails
-of deviation sqrt(1 + soft^2).
+*Marks* ("remove" only). An outcome z is marked with probability Phi((z - place)/soft), an entire function, so that the
+rule need not know of an end: unmarked outcomes have the density times Psi(x), x = (z - place)/soft, Psi = 1 - Phi. With
+y = b/soft, |Psi(x + iy)| is at most the integral of |phi(v + iy)| over v > x, e^(y^2/2) Psi(x), and at most 1 +
+e^(y^2/2) Phi(x); Phi(x) is at most e^(-x^2/2)/2 below 0. log Psi is concave, its slope is at most -x, and its second
+derivative at least -1. Marks more than ``DEEP`` scales below the place are taken for none: that changes the density
+there by Phi(-DEEP) = 7.6e-24 of itself. At a depth v > DEEP soft the marked density Phi(-v/soft) phi(place - v) is at
+most e^(-v^2/(2 soft^2)) phi(place - v)/2, which falls in v at a rate of at least DEEP/soft - place > 1: so marks taken
+for none have a mass of at most e^(-50) phi(place - DEEP soft)/2, and likewise about 1/s. All marked masses are normal
+tails of deviation sqrt(1 + soft^2).
 
 *Falling path.* Without marks it is the line at height b. With them it comes down towards the place, at half of the
 distance from it, to ``soft``: there Psi grows by e^(1/2) at most. The slope makes it longer by sqrt(1 + 1/4).
@@ -56,7 +56,9 @@ def nodes_and_strips(
     """Returns the law as nodes.
 
     Args:
-        s (), q (), removes (): fields of :class:`.SubsampledGaussianPair`.
+        s (): field of :class:`.SubsampledGaussianPair`.
+        q (): likewise.
+        removes (): likewise.
         loss (): the z from which on outcomes may be marked for their loss.
         ask: what the composer wants.
         size: number of nodes, a multiple of CELL.
@@ -76,7 +78,7 @@ def nodes_and_strips(
     soft = jnp.maximum(SOFT * jnp.minimum(s, 1.0), 6 * (2 * reach + far) / size)
     tails = jnp.maximum(-2 * (ask.log_mass - jnp.stack([zero, jnp.log(q)])) - 1.84, 1.0)
     ends = jnp.max(jnp.sqrt(tails - jnp.log(tails)) + centers)
-    place = jnp.minimum(jnp.where(loss > 0, loss, jnp.inf), ends) + DEEP * soft
+    place = jnp.fmin(jnp.where(loss > 0, loss, jnp.inf), ends) + DEEP * soft
     has_marks = removes & (q < 1) & (place < reach + far) & (place + 1 < DEEP / soft)
     # Without marks the place is so far away that nothing else need know.
     place = jnp.where(has_marks, place, FAR)
@@ -105,7 +107,7 @@ def nodes_and_strips(
     lowest = jnp.minimum(jnp.sqrt(72 / jnp.maximum(ask.runs, 1.0)) / (2 * s), 0.1)
     highest = jnp.where(q < 1, 3.0, jnp.maximum(3.0, 12 / s))
     line = s * lowest * (highest / lowest) ** (np.arange(HEIGHTS) / (HEIGHTS - 1))[:, None]
-    path = jnp.minimum(line, 0.5 * jnp.maximum(place - jnp.stack([low, high])[:, None], 0.0) + soft)
+    path = jnp.minimum(line[None], 0.5 * jnp.maximum(place - jnp.stack([low, high])[:, None], 0.0) + soft)
     heights = jnp.concatenate([jnp.broadcast_to(line, path[:1].shape), path])  # the line, the path's top and its foot
     theta = heights / s
     least, most, rest = shares[:cells], shares[cells : 2 * cells], rests[cells : 2 * cells]
@@ -117,13 +119,14 @@ def nodes_and_strips(
     # Logs of moduli: the largest, at the cells' ends, on the line and at the path's foot; and the smallest on the line.
     evens = jnp.stack([least * rests[:cells], most * rest, middle * jnp.maximum(1 - middle, rest)])[:, None, None]
     sines = jnp.sin(jnp.minimum(theta[::2], 3.1) / 2) ** 2
-    moduli = jnp.where(q < 1, 0.5 * log_complement(4 * evens * sines), 0.0)
+    moduli = jnp.where(q < 1, 0.5 * log_complement(4 * evens * sines[None]), 0.0)
     largest = jnp.maximum(moduli[0], moduli[1]) * (1 - NARROWER)
     of_order = jnp.where(removes, largest, -moduli[2, :1] * (1 + NARROWER))
     # The normal density's growth, that of Psi, and the path's length.
     y = 0.5 * (heights[:2] / soft) ** 2
-    above = jnp.log1p(jnp.exp(jnp.minimum(y - jnp.where(x < 0, 0.5 * x * x, 0.0), 600.0))) - log_psi[:cells]
-    longer = jnp.where(path[:1] < line, np.array([0.0, 0.5 * math.log(1.25)])[:, None, None], 0.0)
+    above = y - jnp.where(x < 0, 0.5 * x * x, 0.0)[None, None]
+    above = jnp.maximum(above, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(above))) - log_psi[None, None, :cells]
+    longer = jnp.where(path[:1] < line[None], np.array([0.0, 0.5 * math.log(1.25)])[:, None, None], 0.0)
     constant = (0.5 * heights[:2] ** 2 + jnp.minimum(y, above) + longer) * (1 + NARROWER)
     constant = constant + jnp.where(removes, largest, 0.0)
     # Far below the place log Psi is straight: its second derivative is the hazard times less than 1 + |x|.
@@ -144,7 +147,9 @@ def nodes_and_strips(
     # Marked outcomes: normal tails, and those that count as none.
     apart = (place - centers) / jnp.sqrt(1 + soft * soft)
     below = lower_tail(-jnp.abs(apart))
-    below = jnp.stack([jnp.where(apart > 0, below, 1 - below), FAINT * jnp.exp(-0.5 * jnp.maximum(deepest - centers, 0) ** 2)])
+    below = jnp.stack(
+        [jnp.where(apart > 0, below, 1 - below), FAINT * jnp.exp(-0.5 * jnp.maximum(deepest - centers, 0) ** 2)]
+    )
     of_p, of_q = (1 - q) * below[:, 0] + q * below[:, 1], below[:, 0]
     units = 48 + 16 * (place + 1 / s) ** 2
     marked_error = u * units + jnp.maximum(of_p[1] / jnp.maximum(of_p[0], TINY), of_q[1] / jnp.maximum(of_q[0], TINY))

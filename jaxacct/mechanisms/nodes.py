@@ -7,8 +7,8 @@ suffice is derived here. In reading order: :class:`Ask`, what a composer tells a
 :class:`Nodes`, what a mechanism gives; :func:`log_missed`, :func:`log_fading` and :func:`left_out`, the bounds that
 follow.
 
-Let x be a real coordinate of a run's outcome, in which P has the density p, and the loss is y(x). With f(x) = p(x)
-e^(t y(x)) and M(t) its integral, the moments of order t + iw are integrals of f e^(iwy), t >= 0, w >= 0.
+Let x be a real coordinate of a run's outcome, in which P has the density p, and the loss is y(x). With f(x) = p(x) e^(t
+y(x)) and M(t) its integral, the moments of order t + iw are integrals of f e^(iwy), t >= 0, w >= 0.
 
 *Cells.* Nodes lie in the middles of n steps of length h. A cell is :data:`CELL` steps with half a step more on either
 side, so that cells overlap and every interval between neighbouring nodes lies in the cells of both. Beyond the first
@@ -21,18 +21,18 @@ cell by three numbers (:class:`Strips`): for x in the cell,
 once on the line of height b *below* the real one, where turn >= 0 (*rising*), and once on a path above it, of height at
 most b, where the last term is -w turn, turn >= 0 (*falling*).
 
-*Masses of cells.* In a cell (log f)'' >= -C with C = bend[0] + t bend[1]. So between neighbours log f + C x^2/2 is convex, f is
-at most the larger of both ends times e^(C h^2/8), and the integral of f over an interval is at most that times h. And
-about a node f(x_j + v) + f(x_j - v) >= 2 f(x_j) e^(-C v^2/2), so that a step's integral is at least h f(x_j) e^(-C
-h^2/8). Let W_j be the node's weight h f(x_j)/M(t). Then for any c >= 0, c_j its supremum in cell j and d_j its
-infimum,
+*Masses of cells.* In a cell (log f)'' >= -C with C = bend[0] + t bend[1]. So between neighbours log f + C x^2/2 is
+convex, f is at most the larger of both ends times e^(C h^2/8), and the integral of f over an interval is at most that
+times h. And about a node f(x_j + v) + f(x_j - v) >= 2 f(x_j) e^(-C v^2/2), so that a step's integral is at least h
+f(x_j) e^(-C h^2/8). Let W_j be the node's weight h f(x_j)/M(t). Then for any c >= 0, c_j its supremum in cell j and d_j
+its infimum,
 
     sum of e^(-C h^2/8) W d over cells  <=  integral of c f/M between first and last node's steps;
     integral of c f/M between first and last node  <=  2 times the sum of e^(C h^2/8) W c over cells.
 
 *Left out.* For the end of the nodes that a cell beyond them is next to, let W be the weight. The mechanism bounds what
-the cell has, by the rule's nodes or as an integral (:class:`Tails`): it is at most W e^(constant + t of_order) (1/(g
-h) + 1), g = rate + t rate_of_order, where that is positive, and infinite elsewhere: for f falls at this rate at least
+the cell has, by the rule's nodes or as an integral (:class:`Tails`): it is at most W e^(constant + t of_order) (1/(g h)
++ 1), g = rate + t rate_of_order, where that is positive, and infinite elsewhere: for f falls at this rate at least
 where the cell begins, and nodes at distances 0, h, ... from there add up to 1/(1 - e^(-g h)) at most.
 
 *Quadrature.* The rule of spacing h errs by at most 2 A/(e^(2 pi b/h) - 1), A the largest integral of the integrand's
@@ -42,15 +42,17 @@ line at b or at -b has the largest; the one at -b, where the phase's factor rise
 
     A/M  <=  2 sum of e^(C h^2/8) W e^(constant + t of_order + w turn),
 
-with W of the cells beyond as above. It rises with w, so one bound at the end of a line serves all its frequencies (:func:`log_missed`).
+with W of the cells beyond as above. It rises with w, so one bound at the end of a line serves all its frequencies
+(:func:`log_missed`).
 
 *Decay.* Moved to the path above, the integral of order t + iw', w' >= w, is at most, over M,
 
     D = sum of (mass of cell) e^(e_j),    e_j = constant + t of_order - w turn.
 
-Let E = max(0, largest constant + t of_order). As masses of cells add up to at most 1, D <= e^E (1 - sum of
-e^(-C h^2/8) W (1 - e^(e_j - E))) and what the cells beyond have, all of whose terms are positive: nothing cancels where D is near 1, as it is
-for many runs. Where D is small 2 sum of e^(C h^2/8) W e^(e_j) is less (:func:`log_fading`). A path may have kinks, and come down to the real line; a ``constant`` counts its length.
+Let E = max(0, largest constant + t of_order). As masses of cells add up to at most 1, D <= e^E (1 - sum of e^(-C h^2/8)
+W (1 - e^(e_j - E))) and what the cells beyond have, all of whose terms are positive: nothing cancels where D is near 1,
+as it is for many runs. Where D is small 2 sum of e^(C h^2/8) W e^(e_j) is less (:func:`log_fading`). A path may have
+kinks, and come down to the real line; a ``constant`` counts its length.
 
 *Rare losses* can be taken out of a run by a mark: an outcome x is marked with a probability that rises with x, with the
 same one under P and under Q. Nodes are those of outcomes without a mark, and marked outcomes are told by their masses
@@ -198,12 +200,13 @@ def log_missed(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:
 
     Args:
         nodes: of one row.
-        order (), w (): order and frequency.
+        order (): the order t.
+        w (): frequency.
         weights (c,): sums of the weights W of each cell's nodes, and :func:`left_out`.
     """
     rise, step = nodes.rising, nodes.step
     bend = (nodes.bend[0] + order * nodes.bend[1]) * step * step / 8
-    terms = rise.constant + order * rise.of_order + w * rise.turn + (jnp.log(weights) + bend)
+    terms = rise.constant + order * rise.of_order + w * rise.turn + (jnp.log(weights) + bend)[None]
     top = jnp.max(terms, -1)
     size = math.log(2) + top + jnp.log(jnp.sum(jnp.exp(terms - top[:, None]), -1))
     return _least(size, 2 * math.pi / step * nodes.heights)
@@ -214,7 +217,7 @@ def log_scan_missed(nodes: Nodes, order: Array, outside: Array, step: Array) -> 
     rise = nodes.rising
     terms = rise.constant + order * rise.of_order
     within = terms.shape[-1] - outside.shape[-1]
-    size = jnp.exp(jnp.max(terms[:, :within], -1)) + jnp.sum(outside * jnp.exp(terms[:, within:]), -1)
+    size = jnp.exp(jnp.max(terms[:, :within], -1)) + jnp.sum(outside[None] * jnp.exp(terms[:, within:]), -1)
     return _least(jnp.log(size), 2 * math.pi / step * nodes.heights)
 
 
@@ -239,12 +242,12 @@ def log_fading(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:
     within = nodes.losses.shape[-1] // CELL
     top = jnp.maximum(jnp.max(still[:, :within], -1), 0.0)
     powers = still - w * fall.turn
-    logs = powers + jnp.log(weights)
-    gone = jnp.sum((weights * jnp.exp(-bend) * -jnp.expm1(powers - top[:, None]))[:, :within], -1)
+    logs = powers + jnp.log(weights)[None]
+    gone = jnp.sum(((weights * jnp.exp(-bend))[None] * -jnp.expm1(powers - top[:, None]))[:, :within], -1)
     near = jnp.log1p(-jnp.clip(gone * (1 - NARROWER), 0.0, 1 - roundoff())) + NARROWER * (top + gone)
     near = jnp.logaddexp(top + near, jnp.log(jnp.sum(jnp.exp(jnp.minimum(logs[:, within:], 600.0)), -1)))
     # Where most terms underflow a sum about the largest is right.
-    logs = logs + bend
+    logs = logs + bend[None]
     most = jnp.max(logs, -1)
     far = most + jnp.log(2 * jnp.sum(jnp.exp(logs - most[:, None]), -1)) + NARROWER * (1 + top)
     found = jnp.minimum(near, far)

@@ -9,8 +9,8 @@ Y)] over the rows, and f(v) = (1 - e^-v)+. Then, infinite losses aside, delta(ep
 
 It is the skeleton of :mod:`.composer`, without its smoothing: the transform of a density falls by itself. What differs:
 
-*One line for both bounds.* The rule with spacing dw gives delta(eps) and, for every j but 0, delta(eps + j L) e^(t j L),
-L = 2 pi/dw. These are positive: the upper bound needs nothing, the lower one subtracts Chernoff's bounds. All other
+*One line for both bounds.* The rule with spacing dw gives delta(eps) and, for every j but 0, delta(eps + j L) e^(t j
+L), L = 2 pi/dw. These are positive: the upper bound needs nothing, the lower one subtracts Chernoff's bounds. All other
 errors count on both sides.
 
 *Errors of the nodes.* A moment errs by a share e of itself, the rule's error at the line's end and what lies beyond the
@@ -19,10 +19,10 @@ nodes (:func:`.log_missed`, :func:`.left_out`); a tilted law's characteristic fu
 *End.* Frequencies end where a bound on |phi| for all that are beyond (:func:`.log_fading`), to the power of the runs,
 is e^-CUT of delta.
 
-*Rounds.* Nodes are of a fixed shape. A mechanism lays them for what a composer asks (:class:`~.nodes.Ask`); what a round
-finds decides what the next one asks: where few runs have rare large losses no line ends soon, and they are marked. A
-round is one call of the mechanism's law and one of :func:`improve`. So eagerly there is one program of each law and one
-composer for all of them, and within a trace a loop around both (:func:`epsilon`).
+*Rounds.* Nodes are of a fixed shape. A mechanism lays them for what a composer asks (:class:`~.nodes.Ask`); what a
+round finds decides what the next one asks: where few runs have rare large losses no line ends soon, and they are
+marked. A round is one call of the mechanism's law and one of :func:`improve`. So eagerly there is one program of each
+law and one composer for all of them, and within a trace a loop around both (:func:`epsilon`).
 
 *Rare losses.* Outcomes are marked with a probability that depends on the outcome alone, the same under P and Q. With A
 the event that any run is marked, E[f(S - eps); A] is between P(A) - e^eps Q(A) and P(A), and the former if S >= eps on
@@ -136,7 +136,9 @@ def gather(nodes: Nodes, counts: Array) -> Rows:
     reach = jnp.min(least) + lowest - (rows + 2) * u * (jnp.abs(jnp.min(least)) + 2 * jnp.abs(lowest))
     # Without marks every eps will do; an infimum that is not known is known for none.
     reach = jnp.where(jnp.max(marked) > 0, jnp.where(jnp.isnan(reach), -jnp.inf, reach), jnp.inf)
-    infinite = jnp.stack([most, jnp.where(p > 0, -most, least_infinite)]) * (1 + jnp.asarray([1.0, -1.0]) * (24 + 2 * rows) * u)
+    infinite = jnp.stack([most, jnp.where(p > 0, -most, least_infinite)]) * (
+        1 + jnp.asarray([1.0, -1.0]) * (24 + 2 * rows) * u
+    )
     is_known = jnp.all((counts >= 0) & (counts < jnp.inf) & (counts == jnp.round(counts)))
     is_known = is_known & jnp.all(nodes.is_valid | (counts == 0))
     return Rows(nodes, counts, scan, Rare(p, q, error, error, reach), infinite, is_known, jnp.all(counts == 0))
@@ -220,7 +222,8 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     """Returns a row's law at an order t, given its cumulant g, roughly.
 
     Write a = t y - g. The moment over e^g, less 1, is the sum of p (e^a - 1) less the masses of marked outcomes and of
-    infinite losses, as P's masses add up to 1 with these; weights are w = p e^a, and the mean c may be any number near the mean.
+    infinite losses, as P's masses add up to 1 with these; weights are w = p e^a, and the mean c may be any number near
+    the mean.
 
     *Surplus.* Let a node's mass err by a share m and its loss by d. The exponent a errs by d' = t d + (|t y| + |a|) u,
     and weights, exponentials of log p + a, by m + d' + c u, c = |log p + a| + 9. Where |a| < 1, p (e^a - 1) errs by m +
@@ -290,8 +293,8 @@ def transform(row: Tilted, spacing: Array, tables: Array) -> Array:
 
     def table(i: Array, found: Array) -> Array:
         first = jnp.stack(cosm1_and_sin((SIDE * i).astype(angle.dtype) * angle)).reshape(2, CHUNKS, -1)
-        added = add(jnp.einsum("pqbcx,qcx->pbc", both, first * weights, precision="highest")) + own
-        at = jnp.int32(0), i, jnp.int32(0)
+        added = add(jnp.einsum("pqbcx,qcx->pbc", both, first * weights[None], precision="highest")) + own
+        at = jnp.int32(0), i.astype(jnp.int32), jnp.int32(0)
         return jax.lax.dynamic_update_slice(found, added[:, None], at, allow_negative_indices=False)
 
     # One table of frequencies a step, until those wanted are done; the others stay 0.
@@ -369,7 +372,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array) -> Line
     weight = jnp.where(index < number, np.where(index == 0, 0.5, 1.0), 0.0) * (spacing / math.pi)
     kernel, modulus = weight * jnp.sqrt(inverse), jnp.exp(log_modulus)
     sizes = modulus * weight * inverse
-    spectrum = jnp.stack([(1 + less) * d_re + sine * d_im, sine * d_re - (1 + less) * d_im]) * sizes
+    spectrum = jnp.stack([(1 + less) * d_re + sine * d_im, sine * d_re - (1 + less) * d_im]) * sizes[None]
     sizes = modulus * kernel
     units = units + 9 * jnp.abs(turn) + jnp.abs(far) * w + 60
     grown = modulus * jnp.expm1(jnp.minimum(grows, 1.0))
@@ -530,7 +533,9 @@ def improve_delta(nodes: Nodes, counts: Array, epsilon: Array, state: State) -> 
     guess = jnp.where(jnp.isfinite(guess) & (guess <= 0), guess, by_chernoff)
     log_delta = jnp.log(jnp.maximum(upper, tiny))
     state = _next(rows, state._replace(guess=guess, lower=lower, upper=upper), epsilon, log_delta)
-    return state._replace(ask=state.ask._replace(nats=jnp.maximum(state.ask.nats, jnp.log(state.ask.runs) + 34 - guess)))
+    return state._replace(
+        ask=state.ask._replace(nats=jnp.maximum(state.ask.nats, jnp.log(state.ask.runs) + 34 - guess))
+    )
 
 
 def epsilon(law: LawOf, counts: ArrayLike, delta: ArrayLike) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -562,7 +567,9 @@ def delta_state(counts: Array, epsilon: Array) -> State:
     return first_state(counts, jnp.ones_like(epsilon), 30 * jnp.ones_like(epsilon))
 
 
-def _rounds(improve: Callable[..., State], law: LawOf, counts: Array, value: Array, first: State) -> tuple[Array, Array]:
+def _rounds(
+    improve: Callable[..., State], law: LawOf, counts: Array, value: Array, first: State
+) -> tuple[Array, Array]:
     # Each round asks the law for nodes and improves the bracket, until that is close.
     last = jax.lax.while_loop(goes_on, lambda state: improve(law(state.ask), counts, value, state), first)
     return last.lower, last.upper
