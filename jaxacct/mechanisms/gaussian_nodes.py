@@ -73,7 +73,9 @@ def nodes_and_strips(
     """
     u, zero = roundoff(), jnp.zeros_like(s)
     centers = jnp.stack([zero, 1 / s])
-    reach, far = jnp.sqrt(2 * jnp.maximum(ask.nats, 40.0)), jnp.where(removes, 1 / s, 0.0)
+    reach = jnp.sqrt(2 * jnp.maximum(ask.nats + 34.0, 40.0))
+    # The last outcomes that count are those at e^-nats; an order makes them the middle of a law.
+    far = jnp.where(removes, jnp.sqrt(2 * ask.nats) + 8.7 + 1 / s, reach) - reach
     # Where outcomes are marked: from a loss on, or the last ones of some mass; all of it only steers.
     soft = jnp.maximum(SOFT * jnp.minimum(s, 1.0), 6 * (2 * reach + far) / size)
     tails = jnp.maximum(-2 * (ask.log_mass - jnp.stack([zero, jnp.log(q)])) - 1.84, 1.0)

@@ -162,13 +162,13 @@ def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | b
     return found._replace(log_chernoff=found.log_chernoff + error * SLACK)
 
 
-def choose_line(found: Orders, start: Array, log_target: Array, runs: Array) -> tuple[Array, Array, Array]:
+def choose_line(found: Orders, start: Array, log_target: Array, nats: Array) -> tuple[Array, Array, Array]:
     """Returns the order of a line for eps = ``start`` with log delta ``log_target``, its spacing, and rows' cumulants.
 
     On the line t the alias at eps + L, times e^(tL), is bounded by e^(-(a - t) L) of Chernoff's bound at a > t, and
     that at eps - L by e^(-(t - a) L) of that at a < t, or of 1 at a = 0. Each L will do for which both are e^-CUT of
-    delta. The shortest L takes the fewest frequencies; the height above the saddle point's takes digits, of which many
-    runs have fewer. Tightness only.
+    delta. The shortest L takes the fewest frequencies; the height above the saddle point's, up to ``nats``, takes
+    digits. Tightness only.
     """
     lines, zero = found.orders, jnp.zeros(1, found.orders.dtype)
     orders, logs = jnp.concatenate([lines, zero]), jnp.concatenate([found.log_chernoff, zero])
@@ -178,7 +178,6 @@ def choose_line(found: Orders, start: Array, log_target: Array, runs: Array) -> 
     lengths = jnp.max(jnp.min(jnp.where(jnp.stack([apart > 0, apart < 0]), needed[None], jnp.inf), 1), 0)
     heights = found.cumulants - jnp.log(lines) - jnp.log1p(lines) - lines * start
     excess = heights - jnp.min(jnp.where(heights > -jnp.inf, heights, jnp.inf))
-    nats = jnp.clip(math.log(CLOSE / 2**8 / roundoff()) - 0.5 * jnp.log(runs), 0.5, NATS)
     cost = jnp.where(excess < nats, lengths * (1 + excess / nats), jnp.inf)
     is_best = cost == jnp.min(jnp.where(cost < jnp.inf, cost, jnp.inf))
     columns = jnp.concatenate([jnp.stack([lines, lengths], 1), found.rows], 1)
@@ -301,7 +300,7 @@ def transform(row: Tilted, spacing: Array, tables: Array) -> Array:
     return jax.lax.fori_loop(jnp.int32(0), tables, table, jnp.zeros((2, SIDE, SIDE), angle.dtype))
 
 
-def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array) -> Line:
+def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: Array) -> Line:
     """Returns a line for eps = ``start``, with log delta about ``log_target``; its sign is open.
 
     The mathematics, and units of rounding, are those of :func:`.composer.lay_line` without a smoothing: units of
@@ -313,7 +312,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array) -> Line
     """
     u, tiny, count = roundoff(), jnp.finfo(start.dtype).tiny, SIDE * SIDE
     nodes = rows.nodes
-    order, spacing, cumulants = choose_line(found, start, log_target, jnp.sum(rows.counts))
+    order, spacing, cumulants = choose_line(found, start, log_target, nats)
     row = jax.vmap(tilt, (0, None, 0))(nodes, order, cumulants)
     m, n = row.weights.shape
     surplus = jnp.abs(row.surplus) + row.surplus_error
@@ -435,7 +434,7 @@ def first_state(counts: Array, worst: Array, nats: Array) -> State:
         nats (): nats below 1 at which delta lies, roughly.
     """
     runs = jnp.maximum(jnp.sum(counts), 1.0)
-    nats = jnp.maximum(jnp.log(runs) + nats, 0.0) + 34.0
+    nats = jnp.maximum(jnp.log(runs) + nats, 0.0)
     ask = Ask(nats, runs, jnp.inf * runs, -jnp.inf * runs)
     return State(jnp.zeros((), jnp.int32), jnp.zeros_like(worst), jnp.zeros_like(worst), worst, ask)
 
@@ -457,6 +456,16 @@ def _next(rows: Rows, state: State, epsilon: Array, log_delta: Array) -> State:
     loss = jnp.where(is_first, jnp.inf, 1.02 * epsilon - rows.total(lowest))
     log_mass = log_delta - jnp.log(state.ask.runs) - jnp.where(is_first, math.log(4.0), 30.0)
     return state._replace(round=state.round + 1, ask=state.ask._replace(loss=loss, log_mass=log_mass))
+
+
+def _nats(state: State) -> Array:
+    """Returns by how much a line may be higher than the saddle point's: what many runs leave of the digits.
+
+    It is less where a round has come close already. Tightness only.
+    """
+    runs, is_near = state.ask.runs, state.upper - state.lower < 1e-6 * state.upper
+    left = math.log(CLOSE / 2**8 / roundoff()) - 0.5 * jnp.log(runs) - jnp.where(is_near, 3.0, 0.0)
+    return jnp.clip(left, 0.5, NATS)
 
 
 def _lines_both(line: Line, of_line: Callable[[Line], Array]) -> Array:
@@ -486,7 +495,7 @@ def improve_epsilon(nodes: Nodes, counts: Array, delta: Array, state: State) -> 
     target = log_room[0] + jnp.where(is_given, jnp.log1p(-jnp.minimum(share / delta, 0.9)), 0.0)
     found = search_rows(rows, start, target, is_given)
     start = jnp.where(is_given, start, found.guess)
-    line = lay_line(rows, found, start, target)
+    line = lay_line(rows, found, start, target, _nats(state))
 
     def solve(line: Line) -> Array:
         log_target = jnp.where(line.sign > 0, log_room[0], log_room[1])
@@ -516,7 +525,7 @@ def improve_delta(nodes: Nodes, counts: Array, epsilon: Array, state: State) -> 
     by_chernoff = composer.chernoff_delta(found, epsilon * (1 - 2 * u))
     # Chernoff's bound is some nats above delta.
     target = jnp.where(state.round > 0, jnp.minimum(state.guess, by_chernoff), by_chernoff - 2.0)
-    line = lay_line(rows, found, epsilon, target)
+    line = lay_line(rows, found, epsilon, target, _nats(state))
 
     def read(line: Line) -> Array:
         log_bound, log_value, _ = composer.read(line, epsilon - line.sign * (line.drift + 2 * u * epsilon))
@@ -533,9 +542,7 @@ def improve_delta(nodes: Nodes, counts: Array, epsilon: Array, state: State) -> 
     guess = jnp.where(jnp.isfinite(guess) & (guess <= 0), guess, by_chernoff)
     log_delta = jnp.log(jnp.maximum(upper, tiny))
     state = _next(rows, state._replace(guess=guess, lower=lower, upper=upper), epsilon, log_delta)
-    return state._replace(
-        ask=state.ask._replace(nats=jnp.maximum(state.ask.nats, jnp.log(state.ask.runs) + 34 - guess))
-    )
+    return state._replace(ask=state.ask._replace(nats=jnp.maximum(state.ask.nats, jnp.log(state.ask.runs) - guess)))
 
 
 def epsilon(law: LawOf, counts: ArrayLike, delta: ArrayLike) -> tuple[Float[Array, ""], Float[Array, ""]]:
