@@ -41,6 +41,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
 from jaxacct.mechanisms.finite import PublicCoinPair, log_absence, noiseless_pairs
+from jaxacct.mechanisms.gaussian_nodes import nodes_and_strips
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
 from jaxacct.mechanisms.mechanism import (
     Mechanism,
@@ -51,6 +52,8 @@ from jaxacct.mechanisms.mechanism import (
     less_noise,
     nothing_sampled,
 )
+from jaxacct.mechanisms.nodes import Ask
+from jaxacct.mechanisms.nodes import Nodes as RuleNodes
 from jaxacct.mechanisms.normal import normal_cells, normal_masses, sampled_delta
 from jaxacct.mechanisms.pair import (
     ANGLES,
@@ -504,6 +507,13 @@ class SubsampledGaussianPair(DominatingPair):
         # Weights and products round by u of themselves, and so do sums.
         errors = errors * (1 + 8 * roundoff()) + 4 * roundoff() * masses
         return atoms_of_cells(side * log_r, masses[0], errors[0], masses[1], errors[1], doubt, valid=self.is_valid())
+
+    def nodes(self, size: int, ask: Ask) -> RuleNodes:
+        """Returns the law as ``size`` nodes of the trapezoidal rule in the noise (:func:`.nodes_and_strips`)."""
+        s, q, removes = self._fields()
+        loss = self._threshold(ask.loss) / s
+        found = nodes_and_strips(s, q, removes, loss, ask, size, lambda z: _log_ratio_and_error(s, q, s * z))
+        return found._replace(is_valid=self.is_valid())
 
     def boundary_error(self, largest: Array) -> Array:
         # _threshold errs by at most 9u + 5u |L| + 8u |log q| + u/s^2 in L = log_excess - log q (each of its three forms
