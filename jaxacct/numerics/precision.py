@@ -139,7 +139,7 @@ def in_float64(
             return by_host(scoped, args, kwargs) if platform() == "tpu" else as_it_is(*args, **kwargs)
         leaves, structure = jax.tree.flatten((args, kwargs))
         moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-        fixed = tuple(_Known(settle(leaf)) for leaf, move in zip(leaves, moves, strict=True) if not move)
+        fixed = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)
         # As :func:`settle` does, outside the scope.
         moving = [jnp.array(leaf, copy=True) for leaf, move in zip(leaves, moves, strict=True) if move]
         with float64_elsewhere():
@@ -178,18 +178,35 @@ def settle(tree: Tree) -> Tree:
     first operation only. Within the scope that would see float64, beside tangents of float32. What is mapped and not
     differentiated has no tangents, and keeps all of its digits.
 
-    Arrays of NumPy are copied. JAX remembers an array that was a constant of a float32 trace as one of float32, and in
-    the scope passes that to a program of float64 numbers, which refuses it.
+    Arrays of NumPy are copied (:func:`_own`). JAX remembers an array that was a constant of a float32 trace as one of
+    float32, and in the scope passes that to a program of float64 numbers, which refuses it. And a trace keeps its
+    constants by their memory, into which their owner may write: what was decided of the old numbers would then stand
+    beside the new ones. Within the scope what was copied already is not copied again.
     """
-    if jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64:
-        return tree
+    is_inside = jax.dtypes.canonicalize_dtype(jnp.float64) == jnp.float64
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, np.ndarray):
-            return leaf.copy()
-        return jnp.array(leaf, copy=True) if isinstance(leaf, jax.core.Tracer) and not _is_batch(leaf) else leaf
+            is_own = is_inside and leaf.flags.owndata and not leaf.flags.writeable
+            return leaf if is_own else _own(leaf)
+        is_moving = not is_inside and isinstance(leaf, jax.core.Tracer) and not _is_batch(leaf)
+        return jnp.array(leaf, copy=True) if is_moving else leaf
 
     return jax.tree.map(convert, tree)
+
+
+def _own(value: Any) -> Any:
+    """Returns an array of numbers that nobody else can write into; what is no array, as it is.
+
+    JAX's arrays may share their memory with the NumPy array that they were made of.
+    """
+    if isinstance(value, np.ndarray):
+        value = value.copy()
+        value.flags.writeable = False
+    elif isinstance(value, jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        with jax.core.eval_context():
+            value = value.copy()
+    return value
 
 
 def _is_batch(leaf: Any) -> bool:
@@ -200,10 +217,13 @@ def _is_batch(leaf: Any) -> bool:
 
 
 class _Known:
-    """A value that a program is made for; two of one type, shape and bits are equal."""
+    """A value that a program is made for; two of one type, shape and bits are equal.
+
+    The program outlives the call, and is found again by the bits: so the memory that they were read from is its own.
+    """
 
     def __init__(self, value: Any) -> None:
-        self.value = value
+        self.value = value = _own(value)
         # By bits, so that 0.0 and -0.0, and numbers of one value and two types, are told apart.
         if isinstance(getattr(value, "dtype", None), np.dtype):  # not a key's
             bits = np.asarray(value)
@@ -281,7 +301,7 @@ def by_host(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
 
-_PLAIN = frozenset({int, float, bool, str})
+_PLAIN = frozenset({int, float, bool, str, np.float64})
 """Types of leaves that :func:`settle` leaves as they are. Speed only."""
 
 
@@ -307,8 +327,7 @@ def within_scope(function: Any = None, *, by_programs: bool = False) -> Any:
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
-        is_outside = jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64
-        if is_outside and not _PLAIN.issuperset(map(type, jax.tree.leaves((args, kwargs)))):
+        if not _PLAIN.issuperset(map(type, jax.tree.leaves((args, kwargs)))):
             args, kwargs = settle((args, kwargs))
         with scope(by_programs=by_programs):
             return function(*args, **kwargs)
