@@ -323,7 +323,7 @@ def _chernoff(laws: Atoms, counts: Array, epsilon: Array) -> Array:
     """Returns about the log of delta at an epsilon, by moments. It only steers."""
     orders = jnp.asarray(2.0 ** np.linspace(-20.0, 20.0, 61))
     losses, masses = laws.losses[:, 0], laws.masses[:, 0]
-    terms = jnp.where(masses > 0, jnp.log(masses), -jnp.inf)[:, None] + orders[:, None] * losses[:, None]
+    terms = jnp.where(masses > 0, jnp.log(masses), -jnp.inf)[:, None] + orders[None, :, None] * losses[:, None]
     cumulants = jax.nn.logsumexp(terms, -1)
     total = jnp.sum(jnp.where(counts[:, None] > 0, counts[:, None] * cumulants, 0.0), 0)
     logs = total + log_peak(orders) - orders * epsilon

@@ -60,7 +60,9 @@ class Arithmetic:
         of_close: error, in units of roundoff, of a difference of numbers within a factor of two of one another: none
             by IEEE 754 (Sterbenz). A value below the true one breaks bounds.
         of_level: error, in units of roundoff, of each of the log2(n) levels of a Fourier transform, relative to the sum
-            of magnitudes (:func:`jaxacct.prv.compose.transform_error`). Too few would break a bound.
+            of magnitudes (:func:`jaxacct.prv.evolving.transform_error`). Too few would break a bound.
+        has_transforms: whether meshes are composed in it, by Fourier transforms. Only where it is true is of_level asked
+            for.
         is_certified: whether the errors of functions are known to be as stated, so that there are bounds and not
             estimates.
         has_quick_loops: whether a loop of 10^8 operations takes less than a second. No bound depends on it.
@@ -75,6 +77,7 @@ class Arithmetic:
     largest_exponent: float
     of_close: float = 0.0
     of_level: float = 12.0
+    has_transforms: bool = True
     is_certified: bool = True
     has_quick_loops: bool = True
     leaves_out_rare: bool = False
@@ -99,7 +102,9 @@ FLOAT64 = Arithmetic("float64", 2.0**-53, 36.0, 10.0, 600.0, leaves_out_rare=Tru
 """IEEE 754's double, with the functions' errors that :mod:`jaxacct.numerics.elementary` asks for: four units in the
 last place. Bounds rest on its numbers."""
 
-PAIR = Arithmetic("pair", 2.0**-44, 36.0, 10.0, 600.0, of_close=1.0, of_level=2.5, has_quick_loops=False)
+PAIR = Arithmetic(
+    "pair", 2.0**-44, 36.0, 10.0, 600.0, of_close=1.0, of_level=2.5, has_transforms=False, has_quick_loops=False
+)
 """Pairs of float32: sums of two float32 numbers with an exponent of their own beside them, so with a wider range than
 float64's. Bounds rest on its numbers."""
 

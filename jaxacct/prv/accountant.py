@@ -47,7 +47,7 @@ from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import vmapped_loops
-from jaxacct.numerics.arithmetic import CERTIFIED, FLOAT64, Chosen, arithmetic, roundoff
+from jaxacct.numerics.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
 from jaxacct.numerics.derivatives import Known, by_slopes, differences
 from jaxacct.numerics.precision import (
     TINY,
@@ -520,7 +520,7 @@ def _of_leaves(static: Static, leaves: list[Any]) -> Answer:
     structure, relation, points, method = static
     mechanism, steps, question = jax.tree.unflatten(structure, leaves)
     question = question.at(as_float64(question.value))
-    if arithmetic() != FLOAT64:
+    if not arithmetic().has_transforms:
         return _no_answer(question)
     return in_trace(mesh_of(method), directed_parts(mechanism, steps, relation), question, points)
 
