@@ -30,7 +30,7 @@ ROADS: dict[str, tuple[str, Callable[[Any], Any], tuple[str, str]]] = {
     "mesh": ("By the mesh:", lambda run: ja.prv.epsilon(run, 10_000, 1e-5), ("jaxacct/prv/evolving.py", "_multiply")),
     "atoms": (
         "By atoms on a contour:",
-        lambda run: ja.epsilon(ja.PoissonSubsampledLaplace(2.0, run.sampling_rate), 10_000, 1e-5),
+        lambda _: ja.epsilon(ja.Laplace(50.0), 3_000, 1e-6),
         ("jaxacct/saddlepoint/composer.py", "transform"),
     ),
     "contour": (

@@ -61,8 +61,7 @@ class Arithmetic:
             by IEEE 754 (Sterbenz). A value below the true one breaks bounds.
         of_level: error, in units of roundoff, of each of the log2(n) levels of a Fourier transform, relative to the sum
             of magnitudes (:func:`jaxacct.prv.evolving.transform_error`). Too few would break a bound.
-        has_transforms: whether meshes are composed in it, by Fourier transforms. Only where it is true is of_level asked
-            for.
+        has_transforms: whether meshes are composed in it, by Fourier transforms.
         is_certified: whether the errors of functions are known to be as stated, so that there are bounds and not
             estimates.
         has_quick_loops: whether a loop of 10^8 operations takes less than a second. No bound depends on it.

@@ -19,8 +19,8 @@ Searches that stay elsewhere know more than a condition, and prove more than tha
 
 - :func:`jaxacct.calibrate.search.search`: secants from bounds on both sides, which also prove how near the best is;
 - Newton's steps with an error bound of their own: for a normal tail (:mod:`jaxacct.mechanisms.normal`), for the inverse
-  of an increasing loss (:mod:`jaxacct.mechanisms.shifted_noise`), for the epsilon of a spectrum, whose halvings move
-  both ends of a bracket (:mod:`jaxacct.prv.compose`), and of a line or its saddle point
+  of an increasing loss (:mod:`jaxacct.mechanisms.shifted_noise`), for the epsilon of a line over atoms, and a bound on
+  it (:mod:`jaxacct.saddlepoint.composer`), and of another line or its saddle point
   (:mod:`jaxacct.saddlepoint.contour`, :mod:`jaxacct.saddlepoint.solve`);
 - Newton's steps that are monotone by convexity, in a fixed number: stationary points of a sampled Gaussian's moments
   (:mod:`jaxacct.mechanisms.gaussian`), the reading of a mixture (:mod:`jaxacct.odometers`, which checks the result);

@@ -52,11 +52,11 @@ from jaxacct.numerics.derivatives import Known, by_slopes, differences
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
+    by_host,
     in_float64,
     is_concrete,
     leave_scope,
     log_complement,
-    by_host,
     within_scope,
 )
 from jaxacct.numerics.programs import OUTWARD, by_platform, compiled, needs_pairs, outward
@@ -665,8 +665,8 @@ def curve(
     if at.ndim != 1 or not at.size:
         raise ValueError(f"epsilon of shape {at.shape} is not a list of epsilons: give one axis, at least one entry.")
     directions = directed_parts(mechanism, steps, relation)
-    if is_out_of_range(directions):
-        # Pairs that are not valid stay unknown on every mesh: the bracket is [0, 1].
+    if not arithmetic().has_transforms or is_out_of_range(directions):
+        # Nothing is known without certified transforms, nor, on any mesh, of pairs that are not valid.
         nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
         return Curve(epsilon=at, delta=nothing)
     found = [_profile(points, parts, at, method) for parts in directions]

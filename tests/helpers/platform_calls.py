@@ -90,6 +90,8 @@ def groups() -> list[Group]:
             "curve": of_numbers(lambda s, k, d: ja.curve(ja.Gaussian(s), k, deltas=d), NUMBER, NUMBER, THREE),
             "saddlepoint.epsilon": of_numbers(lambda s, q, k, d: ja.saddlepoint.epsilon(sampled(s, q), k, d)),
             "saddlepoint.delta": of_numbers(lambda s, q, k, e: ja.saddlepoint.delta(sampled(s, q), k, e)),
+        }),
+        Group("`ja`", "bracket; on a TPU one that says nothing", {
             "prv.epsilon": of_numbers(lambda s, q, k, d: ja.prv.epsilon(sampled(s, q), k, d, points=128)),
             "prv.delta": of_numbers(lambda s, q, k, e: ja.prv.delta(sampled(s, q), k, e, points=128)),
             "prv.curve": of_numbers(
