@@ -173,7 +173,7 @@ def _profile(
         return leave_scope(stack(*(ask(asked, accountants) for asked in each)))
     exact = saddlepoint.accountant.curve(mechanism, steps, questions, relation)
     of_atoms = functools.partial(saddlepoint.of_atoms.curve, mechanism, steps, questions.epsilon, relation)
-    return narrowed(exact, of_atoms, questions.tolerance)
+    return narrow_down(exact, of_atoms, questions.tolerance)
 
 
 def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question:
@@ -437,7 +437,7 @@ def is_settled(bounds: Bounds, tolerance: Any) -> Any:
 
 
 @within_scope(by_programs=True)
-def narrowed(exact: Bounds, other: Callable[..., Bounds] | None, tolerance: float, *run: Any) -> Bounds:
+def narrow_down(exact: Bounds, other: Callable[..., Bounds] | None, tolerance: float, *run: Any) -> Bounds:
     """Returns the exact accountant's brackets, intersected with another's where they are not settled.
 
     Brackets are of numbers, or of concrete arrays of one shape. This is the one place that decides when another is
@@ -486,7 +486,7 @@ def _traced_jvp(asked: Asked, composer: Composer | None, primals: Any, tangents:
         else:
             static = asked, composer, tuple(moving)
             narrowed = one_by_one(_with_differences, *static, settled=_is_known, result=(exact, at))
-            found, at = narrowed((exact, at), leaves)
+            found, at = narrow_down((exact, at), leaves)
     return found, saddlepoint.accountant.move_by(found, at, [moves[i] for i in moving])
 
 
@@ -541,7 +541,7 @@ def _has_converged(exact: Bounds, leaves: tuple[Any, ...]) -> Any:
 
 def _with_composer(asked: Asked, composer: Composer | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
     other = None if composer is None else functools.partial(composer.answer, asked)
-    return narrowed(exact, other, asked.arguments(leaves)[-1].tolerance, leaves)
+    return narrow_down(exact, other, asked.arguments(leaves)[-1].tolerance, leaves)
 
 
 # ----------------------------------------------------------------------------------------------------

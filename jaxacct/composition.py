@@ -289,7 +289,7 @@ def laws_of(cells: int, parts: Parts, nats: Array) -> tuple[Atoms, Array]:
     laws = [of_each(lambda pair: pair.discretize(cells, nats))(pairs) for pairs, _ in parts]
     longest = max(law.losses.shape[-1] for law in laws)
 
-    rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(law.filled(longest) for law in laws))
+    rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(law.fill(longest) for law in laws))
     return rows, jnp.concatenate([counts for _, counts in parts])
 
 

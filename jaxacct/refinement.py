@@ -231,7 +231,7 @@ def _of_directions(composer: Composer, size: Size, directions: list[Parts], ques
     if len(directions) == 1:
         return answer(describe(directions[0]))
     if len({jax.tree.structure(parts) for parts in directions}) > 1:
-        rows = _stacked([describe(parts) for parts in directions])
+        rows = _stack_rows([describe(parts) for parts in directions])
     else:
         rows = jax.lax.map(describe, stack(*directions))
     batch = jax.lax.map(answer, rows)
@@ -239,7 +239,7 @@ def _of_directions(composer: Composer, size: Size, directions: list[Parts], ques
     return functools.reduce(functools.partial(_larger, question.tolerance), every)
 
 
-def _stacked(rows: Sequence[tuple[Atoms, Array, Facts]]) -> Any:
+def _stack_rows(rows: Sequence[tuple[Atoms, Array, Facts]]) -> Any:
     """Returns the laws, counts and facts of several directions as one, filled up with atoms, and rows, of no mass."""
     longest = max(laws.losses.shape[-1] for laws, _, _ in rows)
     most = max(len(counts) for _, counts, _ in rows)
@@ -247,7 +247,7 @@ def _stacked(rows: Sequence[tuple[Atoms, Array, Facts]]) -> Any:
     # Facts that some directions know without numbers become numbers: no infinite losses, and no bounds.
     for laws, counts, facts in rows:
         missing = most - len(counts)
-        wider = [jnp.pad(leaf, [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]) for leaf in laws.filled(longest)]
+        wider = [jnp.pad(leaf, [(0, missing), *[(0, 0)] * (leaf.ndim - 1)]) for leaf in laws.fill(longest)]
         laws = Atoms(*wider)
         filled.append((laws, jnp.pad(counts, (0, missing)), facts.in_numbers()))
     return stack(*filled)

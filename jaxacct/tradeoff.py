@@ -31,7 +31,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import prv, saddlepoint, validation
 from jaxacct.bounds import Bounds, enclose
-from jaxacct.certified import narrowed
+from jaxacct.certified import narrow_down
 from jaxacct.composition import ForDelta, Parts, check, directed_parts, facts_of
 from jaxacct.convert.one_parameter import check_mu
 from jaxacct.mechanisms import DiscretePair
@@ -297,7 +297,7 @@ def certify_profile(mechanism: Any, steps: Any, epsilons: Any, relation: Relatio
         if accountant == "best" and is_concrete(mechanism, steps, epsilons):
             # A gap of delta of 1e-13, or of 1e-6 of itself, needs no mesh. Sound for any value.
             small = bounds.upper - bounds.lower <= 1e-13
-            bounds = _monotone(narrowed(replace(bounds, converged=small), mesh, 1e-6))
+            bounds = _monotone(narrow_down(replace(bounds, converged=small), mesh, 1e-6))
     return Profile(as_float64(epsilons), as_float64(bounds.lower), as_float64(bounds.upper))
 
 

@@ -137,7 +137,9 @@ def _is_whole_first_tier(config: pytest.Config) -> bool:
     """Whether this run is README's command: no file, no name and no other mark chosen, and not a thorough run."""
     option, chosen = config.option, config.args_source is pytest.Config.ArgsSource.TESTPATHS
     is_usual = option.markexpr == "not exhaustive" and "JAXACCT_TESTS" not in os.environ
-    return chosen and is_usual and not (option.keyword or vars(option).get("lf") or option.collectonly or option.deselect)
+    return (
+        chosen and is_usual and not (option.keyword or vars(option).get("lf") or option.collectonly or option.deselect)
+    )
 
 
 class Budget:

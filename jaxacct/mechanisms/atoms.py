@@ -51,7 +51,7 @@ class Atoms(NamedTuple):
     infinite: Float[Array, 2]
     shift: Array
 
-    def filled(self, length: int) -> Atoms:
+    def fill(self, length: int) -> Atoms:
         """Returns the same laws (..., 2, n) with as many atoms, the last of no mass."""
         widths = [(0, 0)] * (self.losses.ndim - 1) + [(0, length - self.losses.shape[-1])]
         return self._replace(losses=jnp.pad(self.losses, widths, "edge"), masses=jnp.pad(self.masses, widths))

@@ -47,7 +47,7 @@ from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics import vmapped_loops
-from jaxacct.numerics.arithmetic import CERTIFIED, Chosen, arithmetic, roundoff
+from jaxacct.numerics.arithmetic import Chosen, arithmetic, roundoff
 from jaxacct.numerics.derivatives import Known, by_slopes, differences
 from jaxacct.numerics.precision import (
     TINY,
@@ -568,12 +568,9 @@ def answer(
     """Returns the result of :func:`epsilon` or :func:`delta`, by the question."""
     check_asked(mechanism, steps, question)
     method = check_method(method)
-    validation.check_one_of(arithmetic, "arithmetic", CERTIFIED)
-    if arithmetic == "pair":
-        raise ValueError(
-            "arithmetic = 'pair': the mesh is composed by Fourier transforms, which are certified in float64 alone; "
-            "ask jaxacct.epsilon or jaxacct.delta, which have brackets in pairs of float32."
-        )
+    # Meshes are composed by Fourier transforms, which are certified in float64 alone.
+    reason = " for a mesh; jaxacct.epsilon and jaxacct.delta have brackets in pairs of float32,"
+    validation.check_one_of(arithmetic, "arithmetic", ("auto", "float64"), reason)
     if needs_pairs(arithmetic, mechanism, steps, question):
         options = tolerance, points, return_diagnostics, arithmetic, error, method
         return by_host(answer, (mechanism, steps, question, relation, *options), {})

@@ -68,14 +68,17 @@ SIDES = np.array([1.0, -1.0])
 
 
 class Method(enum.Enum):
-    """The choice of meshes: how many runs the first circle holds, and how many a stage adds at least."""
+    """The choice of meshes: how many runs the first circle holds, and how many a stage adds at least.
+
+    Attributes:
+        RECURSIVE: every stage adds what fits; the first circle holds as many runs as make the sum smooth.
+        TWO_STAGE: two stages of about sqrt(k) runs each, with as many coarsenings in between as the second one needs.
+        FIXED: one stage, on a mesh whose circle holds all runs.
+    """
 
     RECURSIVE = "recursive"
-    """Every stage adds what fits; the first circle holds as many runs as make the sum smooth."""
     TWO_STAGE = "two_stage"
-    """Two stages of about sqrt(k) runs each, with as many coarsenings in between as the second one needs."""
     FIXED = "fixed"
-    """One stage, on a mesh whose circle holds all runs."""
 
 
 SMOOTH = 8.0

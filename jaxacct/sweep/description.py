@@ -33,6 +33,7 @@ from jaxacct.composition import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
 from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
+from jaxacct.numerics.programs import needs_pairs
 from jaxacct.outward import float_of
 
 
@@ -514,11 +515,11 @@ class Quantity:
                     return before
             exact = Bounds(before["lower"], before["estimate"], before["upper"], before["converged"])
             arguments = self._arguments(mechanism, entry)
-            if self.arithmetic == "pair":  # in which there is no mesh
+            if needs_pairs(self.arithmetic):  # in which there is no mesh
                 mesh = functools.partial(certified.answer, *arguments, self.relation, arithmetic=self.arithmetic)
             else:
                 mesh = functools.partial(prv.accountant.answer, *arguments, self.relation, self.tolerance)
-            bounds = certified.narrowed(exact, mesh, self.tolerance)
+            bounds = certified.narrow_down(exact, mesh, self.tolerance)
         if certified.is_settled(exact, self.tolerance):  # no mesh was asked
             return _answer(bounds, bounds.converged, True, before["accountant"])
         says = (bounds.upper < self.question.worst) | (bounds.lower > 0)

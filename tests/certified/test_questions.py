@@ -9,7 +9,7 @@ from helpers.thorough import THOROUGH
 
 import jaxacct as ja
 from jaxacct.bounds import Bounds
-from jaxacct.certified import with_mesh
+from jaxacct.certified import narrow_down
 from jaxacct.composition import ForDelta, ForEpsilon, unknown
 
 EPSILONS = np.array([6.0, 0.0, 1.0, 2.0])
@@ -91,11 +91,11 @@ def test_the_mesh_is_asked_once_where_anything_is_open_and_proves_no_less():
         calls.append(1)
         return mesh
 
-    both = with_mesh(exact, asked, 1e-2)
+    both = narrow_down(exact, asked, 1e-2)
     assert len(calls) == 1
     assert np.all((both.lower <= truth) & (truth <= both.upper))
     assert np.all((both.lower >= exact.lower) & (both.upper <= exact.upper))
     np.testing.assert_array_equal(both.converged, exact.converged | mesh.converged)
     settled = Bounds(truth, truth, truth, np.ones(6, bool))
-    assert np.all(with_mesh(settled, asked, 1e-2).upper == truth)
+    assert np.all(narrow_down(settled, asked, 1e-2).upper == truth)
     assert len(calls) == 1

@@ -140,7 +140,7 @@ def test_paid_flows_are_of_second_order():
 @pytest.mark.parametrize("seed", range(6))
 def test_pools_are_dominated_and_lie_on_the_mesh(seed):
     rng = np.random.default_rng(seed)
-    pool = jax.jit(evolving._pool)
+    pool = jax.jit(evolving.pool)
     for h in (1e-4, 0.03, 0.5):
         y = np.sort(rng.normal(size=64) * rng.choice([0.01, 1.0, 10.0]))
         y[rng.random(64) < 0.2] = y[7]
@@ -163,7 +163,7 @@ def test_pools_lose_the_square_of_the_mesh():
     p = np.exp(-((y - 0.5) ** 2) / 2)
     p /= p.sum()
     at = np.linspace(-2, 2, 401)
-    pool = jax.jit(evolving._pool)
+    pool = jax.jit(evolving.pool)
     for h in (0.2, 0.1, 0.05):
         falls = []
         for offset in (0.0, 0.31, 0.62):
