@@ -486,7 +486,7 @@ def _traced_jvp(asked: Asked, composer: Composer | None, primals: Any, tangents:
         else:
             static = asked, composer, tuple(moving)
             narrowed = one_by_one(_with_differences, *static, settled=_is_known, result=(exact, at))
-            found, at = narrow_down((exact, at), leaves)
+            found, at = narrowed((exact, at), leaves)
     return found, saddlepoint.accountant.move_by(found, at, [moves[i] for i in moving])
 
 

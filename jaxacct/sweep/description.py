@@ -515,10 +515,10 @@ class Quantity:
                     return before
             exact = Bounds(before["lower"], before["estimate"], before["upper"], before["converged"])
             arguments = self._arguments(mechanism, entry)
+            ask = functools.partial(prv.accountant.answer, arithmetic=self.arithmetic)
+            mesh = functools.partial(ask, *arguments, self.relation, self.tolerance)
             if needs_pairs(self.arithmetic):  # in which there is no mesh
                 mesh = functools.partial(certified.answer, *arguments, self.relation, arithmetic=self.arithmetic)
-            else:
-                mesh = functools.partial(prv.accountant.answer, *arguments, self.relation, self.tolerance)
             bounds = certified.narrow_down(exact, mesh, self.tolerance)
         if certified.is_settled(exact, self.tolerance):  # no mesh was asked
             return _answer(bounds, bounds.converged, True, before["accountant"])
