@@ -842,11 +842,14 @@ def solve(line: Line, rare: Rare, log_target: Array, shift: Array) -> tuple[Arra
         best = sign * jnp.minimum(sign * best, sign * found)
         is_value = (value > 0) & (value < jnp.inf) & ((bound > 0) | (more <= 0))
         about = jnp.where(is_value, value, 0.0) + more
-        slope = (jnp.where(is_value, slope, 0.0) + fall) / about
+        slope = jnp.where(is_value, slope, 0.0) + fall
         # The last steps are to the root of the bound, the others to that of the estimate, which need not be a bound.
         is_near = (i >= NEWTON // 2) & (whole > 0) & (whole < jnp.inf)
         most = jnp.where(is_value, jnp.pi / (2 * spacing), jnp.abs(at) / 4)
-        move = jnp.clip(-jnp.log(jnp.where(is_near, whole, about)) / slope, -most, most)
+        # What the bound has besides falls as the common factor does.
+        about = jnp.where(is_near, whole, about)
+        slope = jnp.where(is_near, slope - order * (bound - value), slope) / about
+        move = jnp.clip(-jnp.log(about) / slope, -most, most)
         return jnp.where((i < NEWTON) & (jnp.abs(move) < jnp.inf), at + move, root), best
 
     nothing = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(start))
@@ -874,24 +877,26 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
         first = jnp.zeros_like(logs), logs, jnp.where(sign > 0, jnp.inf, 0.0 * given)
     else:
         ends = given if given.size == 1 else jnp.stack([jnp.min(given), jnp.max(given)])
-        first = ends, ends, jnp.where(sign > 0, 1.0, jnp.zeros_like(given))
+        first = ends, jnp.full_like(ends, -jnp.inf), jnp.where(sign > 0, 1.0, jnp.zeros_like(given))
 
     def goes_on(state: Any) -> Array:
         i, nats, *_ = state
         return (i < ROUNDS) & ~(nats < MOVED)
 
-    held = runs, room, infinite, moved
+    held = runs, each.log_p, room, infinite, moved
 
     def improve(state: Any) -> Any:
         i, _, ends, logs, best = state
-        (runs, room, infinite, moved), i = in_step(held, i)
+        (runs, log_tails, room, infinite, moved), i = in_step(held, i)
         sign = runs.sign
         is_later = i > 0
         # From the second round on there is an eps, and atoms so large that the sum is above it are taken out. Below any
         # threshold will do, and the last is eps itself.
         is_last = (sign < 0) & (i == ROUNDS - 1)
         threshold = jnp.where(is_last, jnp.min(ends), 1.02 * jnp.max(ends) + runs.sizes.lowest)
-        rest, rare = split(runs, jnp.where(is_later, threshold, jnp.inf))
+        # Losses beyond the highest that counts have e^-cut of delta together, and bend K where t is large.
+        highest = jnp.max(jnp.where(log_tails > jnp.min(logs) - cut(side), runs.losses, -jnp.inf))
+        rest, rare = split(runs, jnp.minimum(jnp.where(is_later, threshold, jnp.inf), highest))
         found = search(rest, jnp.mean(ends), logs[0], is_later | (not asks_epsilon))
         if asks_epsilon:
             ends = jnp.where(is_later, ends, found.guess)
