@@ -61,7 +61,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.normal import cosm1_and_sin
 from jaxacct.numerics.arithmetic import roundoff
-from jaxacct.numerics.precision import log_complement, log_peak
+from jaxacct.numerics.precision import log_complement
 
 SLACK = 1.01
 """Factor of every bound on rounding, over errors of the bound's own rounding and products of errors. May not be
@@ -265,14 +265,12 @@ class Events(NamedTuple):
     def delta(self, at: Array, sign: Array, unit: Array | float = 0.0) -> tuple[Array, Array]:
         """Returns a bound on (P - e^at Q)+, and its slope in ``at``, both over e^unit.
 
-        Exponentials err by eight units and those of their arguments, a unit of each part and of their sums; the
-        difference by one of itself.
+        Exponents err by a unit of each part for each sum, exponentials by eight, the difference by one of itself.
         """
         u = roundoff()
         size_p, size_q = (jnp.where(log > -jnp.inf, jnp.abs(log), 0.0) for log in self)
-        of_p = jnp.exp(self.log_p - unit) * (1 + sign * u * (10 + 2 * (size_p + jnp.abs(unit))))
-        of_q = jnp.exp(at + self.log_q - unit)
-        of_q = of_q * (1 - sign * u * (10 + 3 * (size_q + jnp.abs(at) + jnp.abs(unit))))
+        of_p = jnp.exp(self.log_p - unit + sign * u * (10 + 2 * (size_p + jnp.abs(unit))))
+        of_q = jnp.exp(at + self.log_q - unit - sign * u * (10 + 3 * (size_q + jnp.abs(at) + jnp.abs(unit))))
         return jnp.maximum(of_p - of_q, 0.0) * (1 + sign * 4 * u), jnp.where(of_p > of_q, -of_q, 0.0)
 
     def epsilon(self, room: Array, sign: Array) -> Array:
@@ -292,13 +290,14 @@ def events_of(runs: Runs, none: Array) -> Events:
     """Returns events, given the logs of P's and Q's probability that one does not happen, of all finite sums (2, ...).
 
     With M P's mass of a row and r that of the atoms of an event, in row after row, its mass is the product of M^k times
-    1 - prod (1 - r/M)^k. The latter errs by n + 40 + 2 m units of itself, for it moves by no more than r does, relative
-    to itself; the former by those of log M times k, which are 10 of 1 + |log M|. Likewise for Q, whose M and r err by n
-    units and as its masses do. The logs err by eight units of themselves and one of each part. May not be lowered.
+    1 - prod (1 - r/M)^k. The latter errs by 2 n + 40 + 2 m units of itself, for it moves by no more than r/M does,
+    relative to itself; the former by those of log M times k, which are 10 of 1 + |log M|. Likewise for Q, whose M and r
+    err by n units and as its masses do. The logs err by eight units of themselves and one of each part. May not be
+    lowered.
     """
     u, (rows, n) = roundoff(), runs.losses.shape
     sums, sizes, shape = runs.sums, runs.sizes, (2,) + (1,) * (none.ndim - 1)
-    p_error = (n + 40 + 2 * rows) + 10 * (sums.number + sizes.log_p) + n * sums.far
+    p_error = (2 * n + 40 + 2 * rows) + 10 * (sums.number + sizes.log_p) + n * sums.far
     q_error = p_error + 10 * (sums.number + sizes.log_q) + (7000 + n) * (1 + sums.number) + 4 * runs.largest
     error, whole = u * jnp.stack([p_error, q_error]), jnp.stack([sums.log_p, sums.log_q])
     bent = runs.sign * SLACK * np.array([1.0, -1.0])
@@ -362,13 +361,13 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
     """Returns orders about the one of least height at an eps that is given, or of least eps for a delta that is.
 
     A height is that of Laplace's method, K(t) - t eps - log t (1 + t). Chernoff's bound is e^(K(t) - t eps) times the
-    peak of e^(-tv) f(v) (:func:`.log_peak`).
+    peak of e^(-tv) f(v), whose log is -t log(1 + 1/t) - log(1 + t), and log(1 + x) >= 2x/(2 + x).
 
     *Rounding* of a cumulant: a logarithm of a mass, at most 709 in size, errs by 8u of itself, the product of t and a
     loss by u, their sum, and its distance from the largest (at most 745 where it counts) by u; the sum of n
     exponentials by 8 + n, its logarithm by 8u of at most log n < 20, the last sum by u of itself. With x = t |loss|
     these are 9 * 709 + 745 + 2 x + 8 + n + 160 + (x + 709) < 9,000 + n + 3 x units; the sum over m rows adds m + 2 of
-    709 + x. Peaks err by 30 units of 1 + |log peak|. May not be lowered.
+    709 + x. Peaks err by 30 units of their two parts. May not be lowered.
     """
     u = roundoff()
     rows, size = runs.losses.shape
@@ -379,24 +378,27 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
         top = jnp.max(terms, -1)
         top = jnp.where(top > -jnp.inf, top, 0.0)
         each = top + jnp.log(jnp.sum(jnp.exp(terms - top[..., None]), -1))
-        heights = runs.total(each) - jnp.log(orders) - jnp.log1p(orders)
+        fall = jnp.log1p(orders)
+        heights = runs.total(each) - jnp.log(orders) - fall
         cost = jnp.where(is_given, heights - orders * start, (heights - log_target) / orders)
         best = jnp.min(jnp.where(cost < jnp.inf, cost, jnp.inf))
-        return jnp.max(jnp.where(cost == best, orders, 0.0)), best, orders, each
+        return jnp.max(jnp.where(cost == best, orders, 0.0)), best, orders, fall, each
 
-    nothing = jnp.zeros((LADDER.size,), start.dtype), jnp.zeros((rows, LADDER.size), start.dtype)
+    none = jnp.zeros((LADDER.size,), start.dtype)
+    nothing = none, none, jnp.zeros((rows, LADDER.size), start.dtype)
     # Each look narrows the ladder about the best order of the one before; the last is LADDER.
-    *_, orders, each = jax.lax.fori_loop(0, len(LOOKS), look, (jnp.ones_like(start), start, *nothing))
+    *_, orders, fall, each = jax.lax.fori_loop(0, len(LOOKS), look, (jnp.ones_like(start), start, *nothing))
     doubt = (9000 + size + 709 * (rows + 2)) * runs.sums.number + (rows + 5) * (orders * runs.largest)
-    cumulants, peak = runs.total(each), log_peak(orders)
-    chernoff = cumulants + peak + SLACK * u * (doubt + 30 * (1 + jnp.abs(peak)) + jnp.abs(cumulants))
+    cumulants = runs.total(each)
+    chernoff = cumulants - fall - 2 * orders / (2 * orders + 1)
+    chernoff = chernoff + SLACK * u * (doubt + 30 * (1 + fall) + jnp.abs(cumulants))
     # Means between neighbours are those at an order between.
     means = (each[:, 1:] - each[:, :-1]) / (orders[1:] - orders[:-1])[None]
     means = jnp.concatenate([means[:, :1], (means[:, 1:] + means[:, :-1]) / 2, means[:, -1:]], 1)
     # Laplace's method at the best order: t^2 K''(t) by differences, and the normal tail about as 1/(2 + sqrt(2 pi) x).
     below, here, above = AT - 2, AT, AT + 1
     curvature = jnp.maximum(cumulants[below] + cumulants[above] - 2 * cumulants[here], 0.0) / 0.2**2
-    height = cumulants[here] - jnp.log1p(orders[here]) - jnp.log(2 + jnp.sqrt(2 * math.pi * curvature))
+    height = cumulants[here] - fall[here] - jnp.log(2 + jnp.sqrt(2 * math.pi * curvature))
     guess = jnp.maximum((height - log_target) / orders[here], 0.0)
     return Orders(orders, each.T, means.T, cumulants, chernoff, guess)
 
@@ -550,10 +552,11 @@ def smoothing_of(half: Array, sign: Array) -> tuple[Array, Array]:
 
 
 class Chosen(NamedTuple):
-    """A line that is chosen: its order, spacing, and cumulants and means of one run of each row."""
+    """A line that is chosen: its order, spacing, length to 2^-30, and cumulants and means of one run of each row."""
 
     order: Array
     spacing: Array
+    length: Array
     cumulants: Array
     means: Array
 
@@ -582,9 +585,9 @@ def choose_line(found: Orders, starts: Array, log_targets: Array, side: int) -> 
     order, length, *rows = jnp.max(jnp.where(is_best[:, None], columns, -jnp.inf), 0)
     # Few digits, such that multiples of the spacing up to the number of frequencies are exact.
     info = jnp.finfo(lines.dtype)
-    spacing = jax.lax.reduce_precision(2 * math.pi / length, info.nexp, info.nmant - 2 * side.bit_length())
+    spacing = jax.lax.reduce_precision((2 * math.pi) / length, info.nexp, info.nmant - 2 * side.bit_length())
     half = len(rows) // 2
-    return Chosen(order, spacing, jnp.stack(rows[:half]), jnp.stack(rows[half:]))
+    return Chosen(order, spacing, length, jnp.stack(rows[:half]), jnp.stack(rows[half:]))
 
 
 class Transform(NamedTuple):
@@ -698,7 +701,8 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
 
     *End.* Frequencies from W on are left out. What falls with w sums to at most its value at W times the spacing and
     its integral from W on: with h = mu^2/2 that of e^(-h w^2)/w^2 is at most e^(-h W^2)/(2 h W^3), and that of
-    e^(-h w^2) at most e^(-h W^2)/(2 h W). A transform's modulus is at most 1 there, in units of the common factor.
+    e^(-h w^2) at most e^(-h W^2)/(2 h W). A transform's modulus is at most 1 there, in units of the common factor. As h
+    is ``cut``/W^2, 1/(2 h W) is W/(2 cut); a length stands for 2 pi/spacing, which differ by less than 2^-30.
     """
     u, tiny = roundoff(), jnp.finfo(runs.losses.dtype).tiny
     (rows, n), count = runs.losses.shape, side * side
@@ -729,14 +733,15 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     log_modulus, phase, doubt = runs.total(jnp.stack([log_size, argument, doubt], 1))
     # What follows of the rows without an axis of frequencies.
     surplus = jnp.abs(each.surplus) + each.surplus_error
-    logs = chosen.cumulants + jnp.log1p(each.surplus)
-    # A surplus that is not small says that the cumulants were none.
-    unit_error = jnp.where(surplus < 0.25, each.surplus_error / jnp.maximum(1 - surplus, 0.5), jnp.inf)
+    logs = chosen.cumulants + each.surplus
+    # The log of 1 + r is r to r^2 for |r| < 1/2. A surplus that is not small says that the cumulants were none.
+    unit_error = jnp.where(surplus < 0.25, 2 * each.surplus_error + surplus * surplus, jnp.inf)
     unit_error = unit_error + u * ((rows + 3) * jnp.abs(logs) + jnp.abs(chosen.cumulants) + 8 * surplus)
     unit, unit_error, center, drift = runs.total(jnp.stack([logs, unit_error, chosen.means, jnp.abs(chosen.means)], 1))
     # The kernel, with its smoothing, and the bump.
     end = count * spacing
-    half = cut(side) / (end * end)
+    short = chosen.length * (1 / (2 * math.pi * count))  # 1/end, to 2^-30
+    half = cut(side) * (short * short)
     mean, bump = smoothing_of(half, runs.sign)
     plus, square = t * (t + 1), w * w
     drift = SLACK * u * ((rows + 3) * drift + 4 * (jnp.abs(start) + half * (1 + 2 * t)))
@@ -744,7 +749,7 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     turn = phase - far * w
     d_re, d_im = plus - square, (2 * t + 1) * w
     inverse = 1 / (d_re * d_re + d_im * d_im)
-    weight = spacing / math.pi * jnp.asarray(np.where(index == 0, 0.5, 1.0), t.dtype)
+    weight = spacing * jnp.asarray(np.where(index == 0, 0.5, 1.0) / math.pi, t.dtype)
     level = log_modulus + half * (t * t - square)
     height = weight * jnp.exp(level)
     less, sine = cosm1_and_sin(turn)
@@ -753,11 +758,11 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     doubt = doubt + u * (9 * jnp.abs(turn) + jnp.abs(far) * w + 60 + 8 * half * (plus + square))
     sizes = weight * jnp.exp(level + doubt) * (jnp.sqrt(inverse) + bump)
     size, off = jnp.stack([sizes, sizes * jnp.minimum(doubt, 1.0)]).sum((-1, -2))
-    after = jnp.exp(half * (t * t - end * end)) * (1 / (end * end) + bump) * (spacing + 1 / (2 * half * end))
+    after = jnp.exp(half * (t * t - end * end)) * (short * short + bump) * (spacing + end * (1 / (2 * cut(side))))
     # Aliases: Chernoff's bounds at the orders beside t, and delta <= 1 at order 0.
     none = jnp.zeros(1, t.dtype)
     orders, log_beside = jnp.concatenate([found.orders, none]), jnp.concatenate([found.log_chernoff, none])
-    fall = -jnp.abs(orders - t) * (2 * math.pi / spacing) * (1 - 8 * u)
+    fall = -jnp.abs(orders - t) * chosen.length * (1 - 2.0**-30)
     beside = log_beside + fall - jnp.log(-jnp.expm1(fall)) + 16 * u * (1 + jnp.abs(log_beside) + jnp.abs(fall))
     numbers = LineNumbers(
         order=t,
@@ -765,7 +770,7 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
         spacing=spacing,
         unit=unit + mean * t,
         unit_error=SLACK * (unit_error + 4 * u * mean * t) + drift * t,
-        allowance=SLACK * (off + after / math.pi + 16 * count * tiny),
+        allowance=SLACK * (off + after * (1 / math.pi) + 16 * count * tiny),
         size=SLACK * size,
         drift=drift,
         smoothing=2 * half * plus,
@@ -842,11 +847,14 @@ def solve(line: Line, rare: Rare, log_target: Array, shift: Array) -> tuple[Arra
         best = sign * jnp.minimum(sign * best, sign * found)
         is_value = (value > 0) & (value < jnp.inf) & ((bound > 0) | (more <= 0))
         about = jnp.where(is_value, value, 0.0) + more
-        slope = (jnp.where(is_value, slope, 0.0) + fall) / about
+        slope = jnp.where(is_value, slope, 0.0) + fall
         # The last steps are to the root of the bound, the others to that of the estimate, which need not be a bound.
         is_near = (i >= NEWTON // 2) & (whole > 0) & (whole < jnp.inf)
         most = jnp.where(is_value, jnp.pi / (2 * spacing), jnp.abs(at) / 4)
-        move = jnp.clip(-jnp.log(jnp.where(is_near, whole, about)) / slope, -most, most)
+        # What the bound has besides falls as the common factor does.
+        about = jnp.where(is_near, whole, about)
+        slope = jnp.where(is_near, slope - order * (bound - value), slope) / about
+        move = jnp.clip(-jnp.log(about) / slope, -most, most)
         return jnp.where((i < NEWTON) & (jnp.abs(move) < jnp.inf), at + move, root), best
 
     nothing = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(start))
@@ -874,24 +882,26 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
         first = jnp.zeros_like(logs), logs, jnp.where(sign > 0, jnp.inf, 0.0 * given)
     else:
         ends = given if given.size == 1 else jnp.stack([jnp.min(given), jnp.max(given)])
-        first = ends, ends, jnp.where(sign > 0, 1.0, jnp.zeros_like(given))
+        first = ends, jnp.full_like(ends, -jnp.inf), jnp.where(sign > 0, 1.0, jnp.zeros_like(given))
 
     def goes_on(state: Any) -> Array:
         i, nats, *_ = state
         return (i < ROUNDS) & ~(nats < MOVED)
 
-    held = runs, room, infinite, moved
+    held = runs, each.log_p, room, infinite, moved
 
     def improve(state: Any) -> Any:
         i, _, ends, logs, best = state
-        (runs, room, infinite, moved), i = in_step(held, i)
+        (runs, log_tails, room, infinite, moved), i = in_step(held, i)
         sign = runs.sign
         is_later = i > 0
         # From the second round on there is an eps, and atoms so large that the sum is above it are taken out. Below any
         # threshold will do, and the last is eps itself.
         is_last = (sign < 0) & (i == ROUNDS - 1)
         threshold = jnp.where(is_last, jnp.min(ends), 1.02 * jnp.max(ends) + runs.sizes.lowest)
-        rest, rare = split(runs, jnp.where(is_later, threshold, jnp.inf))
+        # Losses beyond the highest that counts have e^-cut of delta together, and bend K where t is large.
+        highest = jnp.max(jnp.where(log_tails > jnp.min(logs) - cut(side), runs.losses, -jnp.inf))
+        rest, rare = split(runs, jnp.minimum(jnp.where(is_later, threshold, jnp.inf), highest))
         found = search(rest, jnp.mean(ends), logs[0], is_later | (not asks_epsilon))
         if asks_epsilon:
             ends = jnp.where(is_later, ends, found.guess)
@@ -947,8 +957,8 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
         return jnp.where(given < infinite, jnp.inf, _tightest(sign, best, *sure)) + unknown
     at = given - sign * (moved + 2 * u * given)
     bounds = jax.vmap(lambda eps: jnp.max(each.delta(eps, sign)[0]))(at)
-    sure = jnp.where(is_sure, bounds, jnp.where(sign > 0, 1.0, 0.0)), top.delta(at, sign)[0]
-    sure = (jnp.where((sign > 0) & (at >= runs.most), 0.0, jnp.stack(sure)) + infinite) * (1 + sign * 2 * u)
+    sure = jnp.stack([jnp.where(is_sure, bounds, jnp.where(sign > 0, 1.0, 0.0)), top.delta(at, sign)[0]])
+    sure = (jnp.where((sign > 0) & (at >= runs.most), 0.0, sure) + infinite) * (1 + sign * 2 * u)
     return jnp.clip(_tightest(sign, best, *sure), 0.0, 1.0) + unknown
 
 

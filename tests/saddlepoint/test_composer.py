@@ -269,6 +269,59 @@ def test_rare_losses_are_bounded_by_their_paths():
 
 
 # ----------------------------------------------------------------------------------------------------
+# Events
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("infinite", [0.0, 2.0**-8])
+def test_events_that_need_no_line_bound_delta(infinite):
+    random, counts = np.random.default_rng(17), (2, 1)
+    laws = [random_law(random, 4, 1.5, infinite) for _ in counts]
+    # Losses such that Q is a law, too.
+    laws = [law._replace(losses=law.losses + np.log(np.sum(law.masses * np.exp(-law.losses)) / 2)) for law in laws]
+    sides = stacked(*(jax.tree.map(lambda leaf: leaf[0] if leaf.ndim else leaf, law) for law in laws))
+    most = sum(count * float(law.losses.max()) for law, count in zip(laws, counts, strict=True))
+    above, below = (
+        composer.sure_events(composer.compose(jnp.float64(sign), sides, jnp.asarray(counts, float)))
+        for sign in (1.0, -1.0)
+    )
+    best = 0.0
+    with mpmath.workdps(30):
+        none = 1 - (1 - mpmath.mpf(infinite)) ** sum(counts)
+        for share in (0.0, 0.3, 0.8, 0.999, 1 - 1e-6):
+            eps = share * most
+            truth = exact_delta(laws, counts, eps) - none
+            each, top = (float(jnp.max(event.delta(eps, -1.0)[0])) for event in below)
+            assert max(each, top) <= truth <= float(above[1].delta(eps, 1.0)[0])
+            best = max(best, each / float(truth))
+            assert share < 0.99 or top > 0.99 * truth  # near the supremum no other path counts
+        assert best > 0.5
+        # The same bounds, inverted.
+        for room in (1e-3, 0.2):
+            found = max(float(jnp.max(event.epsilon(room, -1.0))) for event in below)
+            assert found > 0
+            assert exact_delta(laws, counts, found) - none >= room
+
+
+@pytest.mark.parametrize(("infinite", "spread"), [(0.0, 1.0), (2.0**-8, 4.0)])
+def test_a_single_run_is_read_off_its_atoms(infinite, spread):
+    law = random_law(np.random.default_rng(19), 6, spread, infinite)
+    law = law._replace(losses=law.losses + np.log(np.sum(law.masses * np.exp(-law.losses)) / 2))
+    rows, counts = alone(law, 1.0)
+    for share in (0.01, 0.5, 0.95):
+        eps = share * float(law.losses.max())
+        with mpmath.workdps(30):
+            truth = exact_delta([law], [1], eps)
+            lower, upper = map(float, delta(rows, counts, eps))
+            assert lower <= truth <= upper <= lower * (1 + 1e-9)
+            least, most = map(float, epsilon(rows, counts, float(truth)))
+        assert least <= eps * (1 + 1e-12)
+        assert most >= eps * (1 - 1e-12)
+        assert most - least <= 1e-5 * eps
+
+
+# ----------------------------------------------------------------------------------------------------
 # Brackets against exact sums
 # ----------------------------------------------------------------------------------------------------
 
