@@ -424,7 +424,10 @@ def coarsen(rows: Float[Array, "... 2 points"], h: Array, order: Array) -> Float
     even, odd = jnp.moveaxis(rows.reshape(*rows.shape[:-1], points // 2, 2), -1, 0)
     up = jnp.stack([odd[..., 0, :] / (1 + jnp.exp(-h)), _flow(odd[..., 1, :], h, order)], -2)
     raised = jnp.exp(order * h)
-    halves = [even + (odd - up) / raised + _former(up * raised), jnp.zeros_like(even)]
+    halves = [
+        even + (odd - up) / raised + jnp.pad(up * raised, [(0, 0)] * (up.ndim - 1) + [(1, 0)])[..., :-1],
+        jnp.zeros_like(even),
+    ]
     halves[1] = halves[1].at[..., 0].set((up * raised)[..., -1])
     return jnp.concatenate(halves, -1)
 
@@ -432,14 +435,6 @@ def coarsen(rows: Float[Array, "... 2 points"], h: Array, order: Array) -> Float
 def _coarsening_error(h: Array, order: Array) -> Array:
     """Returns a bound on the share of the mass by which :func:`coarsen` rounds."""
     return roundoff() * (16 + order * h)
-
-
-def _later(row: Array) -> Array:
-    return jnp.concatenate([row[..., 1:], jnp.zeros_like(row[..., :1])], -1)
-
-
-def _former(row: Array) -> Array:
-    return jnp.concatenate([jnp.zeros_like(row[..., :1]), row[..., :-1]], -1)
 
 
 def _flow(odd: Float[Array, "... n"], h: Array, order: Array) -> Float[Array, "... n"]:
@@ -454,36 +449,21 @@ def _flow(odd: Float[Array, "... n"], h: Array, order: Array) -> Float[Array, ".
     a_i = 1. In words: what goes up is paid for by what goes down from farther above, e^-h of its Q-mass by each. A flow
     that is cut pays more than it takes.
 
-    *Neighbours first.* u_i = min(a_i p_i, e^-h (1 - a_j) p_j), j the next odd point, and any a in [0, 1], is paid by
-    p_j out of the part that a_j leaves. With a_i = 1/(1 + e^(h - g_i)), g_i half the log ratio of the next and the last
-    odd mass, all but a third order is paid for on smooth rows. Of this product 1 - a_j and three products err by u
-    each, e^-h by 4u, and e^(-2th) by 4u and 2u of its argument: (12 + 4th)u, and a last sum by u; 32u + 8(h + th)u are
-    cut off, so the balance holds to the bit.
+    *Who pays for whom.* Points are paired by blocks of 1, 2, 4, ... of them: in each pair of blocks the lower one goes
+    up and the upper one goes down, until the Q-mass of either is used up; what remains is part of the next, longer
+    block. On smooth rows nearly all is settled between neighbours, which costs the square of the mesh. A point without
+    neighbours finds whatever balances it, and one sum over the whole row is all that is left to fall: where losses lie
+    on a lattice, nothing else keeps them from falling by a mesh at each stage.
 
-    *Then blocks.* What is left, in no such pair, is paired by blocks of 1, 2, 4, ... points: in each pair of blocks the
-    lower one goes up and the upper one goes down, until the Q-mass of either is used up; what remains is part of the
-    next, longer block. So a point without neighbours finds whatever balances it, and one sum over the whole row is all
-    that is left to fall. Where losses lie on a lattice, nothing else keeps them from falling by a mesh at each stage.
-
-    *Rounding of blocks.* Shares, and what they keep, are what they are to the bit, and add up to less than 1, as what
-    is kept is cut by 2u. A sum of Q-masses errs at each level by 3u for two products and a sum, and for e^(-2(t+1)h
-    size) by 4u and 2u of the argument: this is at most 750 where the product is not flushed to 0, and doubles from
-    level to level. In all, of 32 levels or fewer, by 3,300u; so the ratio of two by 6,600u, and by 6u for e^h and two
-    operations. The share of a point is a sum of products of one number a level, 3u each. What goes up is cut by 2^13 u
-    at each level, and once more in the end. A sum below 1e-290 may be short of what was flushed, and goes nowhere.
+    *Rounding.* Shares, and what they keep, are what they are to the bit, and add up to less than 1, as what is kept is
+    cut by 2u. A sum of Q-masses errs at each level by 3u for two products and a sum, and for e^(-2(t+1)h size) by 4u
+    and 2u of the argument: this is at most 750 where the product is not flushed to 0, and doubles from level to level.
+    In all, of 32 levels or fewer, by 3,300u; so the ratio of two by 6,600u, and by 6u for e^h and two operations. The
+    share of a point is a sum of products of one number a level, 3u each. What goes up is cut by 2^13 u at each level,
+    and once more in the end. A sum below 1e-290 may be short of what was flushed, and goes nowhere.
     """
     u, size = roundoff(), odd.shape[-1]
     cut = 1 - 2.0**13 * u
-    fall = jnp.exp(-2 * order * h)
-    root = jnp.sqrt(odd)
-    rise, sink = _later(root) * fall, _former(root) * jnp.exp(h)
-    share = rise / jnp.maximum(rise + sink, TINY)
-    flow = jnp.minimum(share * odd, jnp.exp(-h) * _later((1 - share) * odd) * fall)
-    flow = flow * (1 - u * (32 + 8 * (h + order * h)))
-    # What pays for a flow from below has e^-h of its Q-mass. More than that, by all roundings, is set aside.
-    paid = _former(flow) * (jnp.exp(h + 2 * order * h) * (1 + u * (64 + 8 * (h + order * h))))
-    # Three roundings of the size of the mass itself: 8u of it are in no pair.
-    rest = jnp.maximum(odd * (1 - 8 * u) - flow - paid, 0.0)
 
     def pair(sums: Array, fall: Array) -> tuple[Array, tuple[Array, Array]]:
         left, right = jnp.moveaxis(sums.reshape(*sums.shape[:-1], size // 2, 2), -1, 0)
@@ -492,9 +472,9 @@ def _flow(odd: Float[Array, "... n"], h: Array, order: Array) -> Float[Array, ".
         up = jnp.minimum(ratio * cut, 1.0) * cut
         down = jnp.where(ratio > 0, jnp.minimum(1 / ratio, 1.0), 0.0)
         keeps = (1 - jnp.stack([up, down], -1)) * (1 - 2 * u)
-        merged = keeps[..., 0] * left + keeps[..., 1] * right
+        rest = keeps[..., 0] * left + keeps[..., 1] * right
         ups = jnp.stack([up, jnp.zeros_like(up)], -1).reshape(sums.shape)
-        return jnp.concatenate([merged, jnp.zeros_like(merged)], -1), (ups, keeps.reshape(sums.shape))
+        return jnp.concatenate([rest, jnp.zeros_like(rest)], -1), (ups, keeps.reshape(sums.shape))
 
     def spread(later: Array, level: tuple[Array, Array]) -> tuple[Array, None]:
         ups, keeps = level
@@ -502,9 +482,9 @@ def _flow(odd: Float[Array, "... n"], h: Array, order: Array) -> Float[Array, ".
 
     # Up the levels of blocks, then down: a point's share is what its block sends, and its part of what is kept.
     falls = jnp.exp(-2 * (order + 1) * h * 2.0 ** np.arange(round(math.log2(size))))
-    _, levels = jax.lax.scan(pair, rest, falls)
-    shares, _ = jax.lax.scan(spread, jnp.zeros_like(rest), levels, reverse=True)
-    return flow + rest * (shares * cut)
+    _, levels = jax.lax.scan(pair, odd, falls)
+    shares, _ = jax.lax.scan(spread, jnp.zeros_like(odd), levels, reverse=True)
+    return odd * (shares * cut)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -130,8 +130,8 @@ def test_paid_flows_are_of_second_order():
         w = p / p.sum() * np.exp(y)
         found = np.asarray(evolving.coarsen(jnp.asarray([w, w]), h, 1.0), LONG)
         points = y[0] + 2 * h * np.arange(512)
-        above, below = (divergences(points, row, np.array([3.7])) for row in found * np.exp(-LONG(1) * points))
-        costs.append(float((above - below)[0]))
+        above, below = (divergences(points, row, np.linspace(3, 5, 201)) for row in found * np.exp(-LONG(1) * points))
+        costs.append(float((above - below).mean()))
     assert 3 < costs[0] / costs[1] < 6
     assert 3 < costs[1] / costs[2] < 6
 
@@ -341,32 +341,35 @@ def test_what_goes_up_is_paid_from_above_to_the_bit(h, kind):
         assert h > 1e-4 or kind == "steep" or up.sum() > 0.3
 
 
-@pytest.mark.parametrize("number", [2, 7, 200])
-def test_placing_rounds_by_less_than_is_counted(number):
+@pytest.mark.parametrize(("number", "order", "center"), [(2, 2.0, 0.0), (200, 2.0, 0.0), (3, 200.0, 2.0)])
+def test_placing_rounds_by_less_than_is_counted(number, order, center):
     """Above, where all atoms count, so that rounding is all that is in the error."""
     rng, place = (
         np.random.default_rng(number),
-        jax.jit(functools.partial(evolving.put_on_mesh, is_shared=False), static_argnums=3),
+        jax.jit(evolving.put_on_mesh, static_argnums=3, static_argnames="is_shared"),
     )
-    plan = evolving.Plan(jnp.asarray(2.0), jnp.asarray(30.0), jnp.asarray(-90.0))
+    plan = evolving.Plan(jnp.asarray(order), jnp.asarray(30.0), jnp.asarray(-90.0))
     seen = []
-    for _ in range(4):
-        y, p = np.sort(rng.normal(size=number)), rng.uniform(0.5, 1.0, size=number)
+    for _ in range(8):
+        y, p = center + np.sort(rng.normal(size=number)) * 2 / order, rng.uniform(0.5, 1.0, size=number)
         p /= p.sum()
-        state, h, _, _, _ = place(of_masses(y, p), jnp.asarray(1.0), plan, POINTS, jnp.asarray([1.0]), 0.0)
-        first, h = LONG(float(state.first[0])), LONG(float(h))
+        law = atoms_of_masses(jnp.asarray(y), jnp.asarray(p), infinite=(0.0, 0.0))
+        state, h, _, _, _ = place(law, jnp.asarray(1.0), plan, POINTS, jnp.asarray([1.0]), 0.0, is_shared=False)
+        first, h, t = LONG(float(state.first[0])), LONG(float(h)), LONG(order)
+        # Cells as the program finds them: an atom on a point may be in either of two.
         at = (y.astype(LONG) - first) / h
-        cell = np.floor(at)
+        cell = np.floor(at + 1e-9)
         up = p * (np.expm1((cell - at) * h) / np.expm1(-h))
         exact = np.zeros(POINTS, LONG)
-        np.add.at(exact, cell.astype(int), (p - up) * np.exp(2 * (first + cell * h)))
-        np.add.at(exact, cell.astype(int) + 1, up * np.exp(2 * (first + (cell + 1) * h)))
+        np.add.at(exact, cell.astype(int), (p - up) * np.exp(t * (first + cell * h)))
+        np.add.at(exact, cell.astype(int) + 1, up * np.exp(t * (first + (cell + 1) * h)))
         got = np.asarray(state.rows[0, 0], LONG) * np.exp(LONG(float(state.log_mass[0, 0])))
         # A place that is off by the rounding of a loss moves as much of an atom, over the mesh: that is in the shift.
-        off = np.abs(got - exact).sum() / exact.sum()
-        seen.append(float(off) / (float(state.error[0, 0]) + 16 * roundoff() * np.abs(y).max() / float(h)))
-        assert float(state.log_bound[0, 0]) >= float(np.log((p.astype(LONG) * np.exp(2 * y.astype(LONG))).sum()))
-    assert is_of_size(max(seen), 1.0)
+        moved = 4 * roundoff() * np.abs(y).max() * (2 / float(h) + order)
+        off = float(np.abs(got - exact).sum() / exact.sum())
+        seen.append(max(off - moved, 0.0) / float(state.error[0, 0]))
+        assert float(state.log_bound[0, 0]) >= float(np.log((p.astype(LONG) * np.exp(t * y.astype(LONG))).sum()))
+    assert max(seen) <= 1
 
 
 def test_what_is_left_out_below_is_not_in_the_bound():
