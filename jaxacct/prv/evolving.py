@@ -45,7 +45,8 @@ the error (:func:`_trim`).
 
 **What is wide.** One run's atoms have to lie on the first circle, and a sum is coarsened only once it is smooth. Where
 losses are rare and large (rates below 1e-3 with noise below 1, and few of them in all runs), the first mesh is coarse
-beside the bulk: the bounds hold, and are far apart.
+beside the bulk: the bounds hold, and are some hundredths apart where epsilon is of the bulk's size. Doubling the points
+divides the gap by four until the law's own cells are what is wide.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ STEEPEST = 600.0
 ENDLESS = 128
 """Largest number of turns of the stages' loop: none ever takes as many, and a sum that does is no bound at all."""
 
-TRIES = np.unique(np.concatenate([2.0 ** np.arange(46), 3 * 2.0 ** np.arange(44)]))
-"""Numbers of runs that a stage may add, besides all that are left. Sound for any whole numbers from 1."""
+TRIES = np.unique(np.concatenate([2.0 ** np.arange(25), 3 * 2.0 ** np.arange(23)]))
+"""Numbers of runs that a stage may add, besides all that are left, which are as many at most."""
 
 
 class Plan(NamedTuple):
@@ -240,15 +241,26 @@ def put_on_mesh(
     stand for its atoms at the loss log P/Q of their sums, and at any smaller loss. A pool begins with an atom, and its
     target is the next point ahead; it takes atoms, or the part of the last one, until P/Q is e^target exactly; the
     rest of that atom begins the next pool. What the pass ends with has a loss above the point behind, and is moved
-    there. The pass is upwards or downwards, so as to end where there is less mass.
+    there. There is a pass upwards and one downwards, and the one that keeps more tilted mass stands: an end in the bulk
+    costs a whole mesh, and pools that begin there may take all rare losses into it. Atoms outside of the upper law's
+    window are left out first, and so are no part of the law that K bounds.
 
-    *Rounding*. Losses are taken right to their errors, plus 4u(|y| + |offset|) for (y - offset)/h times h, which all
-    uses of it share, plus 8u of the same where an atom that is so close to a point counts as on it. The two shares of
-    an atom err by at most 19u of its mass each (expm1 twice, 8u each; quotient, product, difference), so by
-    19u (1 + e^(th)) of its tilted mass. Pools: masses are sums of up to n atoms, nu; the balance of a pool is a sum of
-    up to n terms of 10u each, which are within (e^h - 1) of their mass: (n + 16)u (e^h - 1) in the loss. The weight's
-    exponent rounds by 4u of its terms' sizes, the exponential by 4u, sums of up to 2n weights by 2nu. What falls
-    outside of the window counts for the upper law.
+    *Rounding of losses*: 2u(|y| + |offset|) for (y - offset)/h times h, which all uses of it share, and 8u of the same
+    where an atom that is so close to a point counts as on it. A pool's balance is a sum of up to n terms p (e^(target -
+    y) - 1), right to 11u each (two differences and products, u each, and expm1, 8u). All but the last are within
+    p (e^h - 1), or balance others that are; so is the part that is taken of the last, which errs by 5u for itself: in
+    all 2(n + 16)u (e^h - 1) of the pool's mass, and so of its loss.
+
+    *Rounding of masses*, in tilted mass. The share that goes up errs by 20u (a difference and a product, u each, and
+    expm1, 8u, above the line; expm1 below it; a quotient and a product), so both parts together by 41u of the one that
+    goes up and u of the other. A pool's mass is a sum of up to n atoms, nu; a point's one of up to 2n weights, 2nu. A
+    weight's exponent, of three products and sums, rounds by 4u of its terms' sizes, the exponential by 4u, the product
+    by u. The sum of a row is no error, as rows are divided by it and log_mass is its logarithm: u for the quotient,
+    8u of the logarithm and u of log_mass. What falls outside of the window counts for the upper law.
+
+    *Rounding of K*, the logarithm of a sum of n products: nu, and for each product 8u of log p and 2u of ty and of the
+    whole exponent. Exponents, and so both terms, that matter are within 1,500 or cancel: 2^14 u is more than that, and
+    also more than what is wrong with the tilted masses of the atoms that are left out.
     """
     u, n = roundoff(), law.losses.shape[-1]
     t = plan.order
@@ -304,15 +316,16 @@ def put_on_mesh(
     fits = (place >= 0) & (place < points)
     place = jnp.where(fits, place, points).astype(jnp.int32)
     rows = jnp.zeros((2, points)).at[np.arange(2)[:, None], place].add(weights, mode="drop")
-    sizes = 4 * (t * (jnp.abs(offset) + jnp.abs(index) * h) + jnp.abs(scale)) + 24 * (1 + jnp.exp(t * h)) + 3 * n + 64
+    sizes = 4 * (t * (jnp.abs(offset) + jnp.abs(index) * h) + jnp.abs(scale)) + 3 * n + 64
     too_large = jnp.where((mass > 0) & (exponents >= 700.0), 1.0, 0.0)
     wrong, outside, failures = jnp.sum(jnp.stack([(u * sizes) * weights, jnp.where(fits, 0.0, weights), too_large]), -1)
-    missing = outside[0] + mass_missing * (1 + 3 * n * u)
+    missing = outside[0] + mass_missing * (1 + (n + 2.0**14) * u)
     floor = jnp.maximum(jnp.sum(rows, -1), TINY)
     log_mass = scale + jnp.log(floor)
     log_bound = jnp.maximum(log_mass, scale + jnp.log(jnp.stack([jnp.ones_like(t), jnp.maximum(mass_low, TINY)])))
-    log_bound = log_bound + u * (4 * n + 4 * jnp.abs(log_bound))
+    log_bound = log_bound + u * (4 * n + 2.0**14 + 4 * jnp.abs(log_bound))
     error = wrong / floor + jnp.stack([missing / floor[0], jnp.zeros_like(t)])
+    error = error * (1 + 1e-9) + u * (8 * jnp.abs(log_mass - scale) + 2 * jnp.abs(log_mass) + 8)
     known = jnp.isfinite(anything + law.infinite[0] + law.infinite[1] + law.shift + t) & (t > 0)
     known = known & (count >= 0) & (count == jnp.floor(count)) & (count < 2.0**45)
     error = jnp.where(known & (failures[0] + failures[1] == 0), error, jnp.inf)
@@ -402,65 +415,79 @@ def coarsen(rows: Float[Array, "... 2 points"], h: Array, order: Array) -> Float
 
     *Above* dots are connected: the share 1 / (1 + e^-h) goes up and the rest down, which keeps P and Q.
 
-    *Below* an odd point i sends u_i up and the rest down, where u_i = min(a_i p_i, e^-h (1 - a_j) p_j), j the next odd
-    point, and any a in [0, 1]. Of p_j the part a_j p_j is all that may go up, so e^h u_i of the rest is there: with u_i
-    it is a pool whose P/Q is e^(y_i + h) exactly, the even point between them. What is left of p_i goes down, which
-    lowers. With a_i = 1/(1 + e^(h - g_i)), g_i half the log ratio of the next and the last odd mass, all but a third
-    order finds its pool. The flow is cut by 32u, which is more than all roundings of its factors: 4u for an exponential
-    and 2u of its argument, which is at most 2 (h + th); so the balance holds to the bit. Masses round by as much.
+    *Below* a flow goes up and the rest goes down (:func:`_flow`).
+
+    *Rounding* (:func:`_coarsening_error`), in L1 beside the masses that exact arithmetic makes of the same odd masses
+    and, below, of the same flow: e^-h errs by 4u, so the share by 3u and its quotient by u, and what goes up and what
+    is left of it by 4u of what goes up. e^(th) errs by th u for its exponent and by 4u; a product or a quotient, and
+    two sums, by u each. In all (11 + th)u of what goes up, (8 + th)u of what goes down, and 4u of what goes up again,
+    as the share is wrong on both sides; what is moved down by the share that is missing above weighs e^(-2th) of it.
     """
-    u, points = roundoff(), rows.shape[-1]
+    points = rows.shape[-1]
     even, odd = jnp.moveaxis(rows.reshape(*rows.shape[:-1], points // 2, 2), -1, 0)
-
-    def later(row: Array) -> Array:
-        return jnp.concatenate([row[..., 1:], jnp.zeros_like(row[..., :1])], -1)
-
-    def former(row: Array) -> Array:
-        return jnp.concatenate([jnp.zeros_like(row[..., :1]), row[..., :-1]], -1)
-
-    fall = jnp.exp(-2 * order * h)
-    below = odd[..., 1, :]
-    root = jnp.sqrt(below)
-    rise, sink = later(root) * fall, former(root) * jnp.exp(h)
-    share = rise / jnp.maximum(rise + sink, TINY)
-    flow = jnp.minimum(share * below, jnp.exp(-h) * later((1 - share) * below) * fall)
-    flow = flow * (1 - u * (32 + 8 * (h + order * h)))
-    # What of an odd point is in no pool yet: the flow from below it takes e^-h of its Q-mass with it.
-    rest = jnp.maximum(below - flow - former(flow * jnp.exp(order * h * 2 + h)), 0.0)
-    flow = flow + rest * match(rest, h, order)
-    up = jnp.stack([odd[..., 0, :] / (1 + jnp.exp(-h)), flow], -2)
+    up = jnp.stack([odd[..., 0, :] / (1 + jnp.exp(-h)), _flow(odd[..., 1, :], h, order)], -2)
     raised = jnp.exp(order * h)
-    halves = [even + (odd - up) / raised + former(up * raised), jnp.zeros_like(even)]
+    halves = [
+        even + (odd - up) / raised + jnp.pad(up * raised, [(0, 0)] * (up.ndim - 1) + [(1, 0)])[..., :-1],
+        jnp.zeros_like(even),
+    ]
     halves[1] = halves[1].at[..., 0].set((up * raised)[..., -1])
     return jnp.concatenate(halves, -1)
 
 
-def match(odd: Float[Array, "... n"], h: Array, order: Array) -> Float[Array, "... n"]:
-    """Returns the shares of masses on odd points that may go up."""
+def _coarsening_error(h: Array, order: Array) -> Array:
+    """Returns a bound on the share of the mass by which :func:`coarsen` rounds."""
+    return roundoff() * (16 + order * h)
+
+
+def _flow(odd: Float[Array, "... n"], h: Array, order: Array) -> Float[Array, "... n"]:
+    """Returns how much of the lower law's odd points may go up to the next even point, if the rest goes down.
+
+    *What may go up.* If shares a_i of the Q-masses q_i go up by h, and the rest down, D rises at no eps if, for all i,
+
+        a_i q_i (1 - e^-h)  <=  sum over j > i of q_j ((1 - a_j)(e^h - 1) - a_j (1 - e^-h)).
+
+    At an even point the sum over the points above it, times e^eps, is by how much D falls; the new D is linear in e^eps
+    between two even points, and at the odd one between them the old one is below its own chord by the left side with
+    a_i = 1. In words: what goes up is paid for by what goes down from farther above, e^-h of its Q-mass by each. A flow
+    that is cut pays more than it takes.
+
+    *Who pays for whom.* Points are paired by blocks of 1, 2, 4, ... of them: in each pair of blocks the lower one goes
+    up and the upper one goes down, until the Q-mass of either is used up; what remains is part of the next, longer
+    block. On smooth rows nearly all is settled between neighbours, which costs the square of the mesh. A point without
+    neighbours finds whatever balances it, and one sum over the whole row is all that is left to fall: where losses lie
+    on a lattice, nothing else keeps them from falling by a mesh at each stage.
+
+    *Rounding.* Shares, and what they keep, are what they are to the bit, and add up to less than 1, as what is kept is
+    cut by 2u. A sum of Q-masses errs at each level by 3u for two products and a sum, and for e^(-2(t+1)h size) by 4u
+    and 2u of the argument: this is at most 750 where the product is not flushed to 0, and doubles from level to level.
+    In all, of 32 levels or fewer, by 3,300u; so the ratio of two by 6,600u, and by 6u for e^h and two operations. The
+    share of a point is a sum of products of one number a level, 3u each. What goes up is cut by 2^13 u at each level,
+    and once more in the end. A sum below 1e-290 may be short of what was flushed, and goes nowhere.
+    """
     u, size = roundoff(), odd.shape[-1]
-    margin = 2.0**13 * u
-    numbers = np.arange(round(math.log2(size)))
-    falls = jnp.exp(-2 * (order + 1) * h * 2.0**numbers)
+    cut = 1 - 2.0**13 * u
 
     def pair(sums: Array, fall: Array) -> tuple[Array, tuple[Array, Array]]:
         left, right = jnp.moveaxis(sums.reshape(*sums.shape[:-1], size // 2, 2), -1, 0)
         right = right * fall
-        is_known = (left > 1e-290) & (right > 1e-290)
-        ratio = right * jnp.exp(h) / left
-        up = jnp.where(is_known, jnp.minimum(ratio, 1.0), 0.0) * (1 - margin)
-        down = jnp.where(is_known, jnp.minimum(1 / ratio, 1.0), 0.0)
+        ratio = jnp.where(jnp.minimum(left, right) > 1e-290, right * jnp.exp(h) / left, 0.0)
+        up = jnp.minimum(ratio * cut, 1.0) * cut
+        down = jnp.where(ratio > 0, jnp.minimum(1 / ratio, 1.0), 0.0)
         keeps = (1 - jnp.stack([up, down], -1)) * (1 - 2 * u)
         rest = keeps[..., 0] * left + keeps[..., 1] * right
-        ups = jnp.stack([up, jnp.zeros_like(up)], -1)
-        return jnp.concatenate([rest, jnp.zeros_like(rest)], -1), (ups.reshape(sums.shape), keeps.reshape(sums.shape))
+        ups = jnp.stack([up, jnp.zeros_like(up)], -1).reshape(sums.shape)
+        return jnp.concatenate([rest, jnp.zeros_like(rest)], -1), (ups, keeps.reshape(sums.shape))
 
     def spread(later: Array, level: tuple[Array, Array]) -> tuple[Array, None]:
         ups, keeps = level
         return ups + keeps * jnp.repeat(later[..., : size // 2], 2, -1), None
 
+    # Up the levels of blocks, then down: a point's share is what its block sends, and its part of what is kept.
+    falls = jnp.exp(-2 * (order + 1) * h * 2.0 ** np.arange(round(math.log2(size))))
     _, levels = jax.lax.scan(pair, odd, falls)
     shares, _ = jax.lax.scan(spread, jnp.zeros_like(odd), levels, reverse=True)
-    return shares * (1 - margin)
+    return odd * (shares * cut)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -499,7 +526,8 @@ def _gaps(points: int) -> np.ndarray:
 def _trim(rows: Float[Array, "kinds 2 points"], most: Float[Array, " kinds"]) -> tuple[Array, Array, Array, Array]:
     """Returns rows without the blocks at their ends that hold ``most`` at either end, what they held, and the ends.
 
-    The ends are the first and the last block that are left of either side's row.
+    The ends are the first and the last block that are left of either side's row. What is held rounds by as many units
+    as a block has points, and as there are blocks.
     """
     outer, inner = _blocks(rows.shape[-1])
     table = rows.reshape(*rows.shape[:-1], outer, inner)
@@ -507,7 +535,7 @@ def _trim(rows: Float[Array, "kinds 2 points"], most: Float[Array, " kinds"]) ->
     up, down = (jnp.einsum("ksb,cb->ksc", sums, triangle, precision="highest") for triangle in _triangles(outer))
     keeps = (up > most[:, None, None]) & (down > most[:, None, None])
     numbers = np.arange(float(outer))
-    cut = jnp.sum(jnp.where(keeps, 0.0, sums), -1)
+    cut = jnp.sum(jnp.where(keeps, 0.0, sums), -1) * (1 + (2 * (inner + outer)) * roundoff())
     ends = jnp.min(jnp.where(keeps, numbers, outer - 1.0), (-1, -2)), jnp.max(jnp.where(keeps, numbers, 0.0), (-1, -2))
     return jnp.where(keeps[..., None], table, 0.0).reshape(rows.shape), cut, *ends
 
@@ -521,9 +549,12 @@ def _log_moments(rows: Float[Array, "kinds 2 points"], low: Array, high: Array) 
     """Returns upper bounds on log sum of rows_j e^(g j), g of :func:`_gaps`; the larger one of both sides.
 
     The exponential is a product of one of the block and one within it, as is the sum; exponents count from the last
-    block that is not empty, or from the first, so that none is positive. An exponent of at most 745 rounds by 3u of
-    itself and the exponential by 4u, twice; sums of up to the root of the points, so 2^13 u are more than all. Products
-    that vanish are each below TINY.
+    block that is not empty, or from the first, so that none is positive. Of those within a block the largest is 512,
+    which rounds by u of itself; of those of blocks, 745, by 2u. Both exponentials err by 4u and a product by u, a sum
+    of a block's points or of all blocks by as many units as it has terms, at most 512 at 2^17 points: below 2,800u in
+    all. The logarithm, at most 700 in size, errs by 8u of itself: 2^14 u are more than both. Products that vanish are
+    each below TINY. The last product and sum round by 2u of the result's size, as do those with numbers of runs later:
+    where moments are used as exponents this is counted (:func:`_convolve`).
     """
     outer, inner = _blocks(rows.shape[-1])
     gaps = _gaps(rows.shape[-1])
@@ -534,7 +565,7 @@ def _log_moments(rows: Float[Array, "kinds 2 points"], low: Array, high: Array) 
     falls = jnp.exp(jnp.minimum((gaps[:, None] * inner)[None] * (np.arange(outer)[None, None] - ends[..., None]), 0.0))
     sums = jnp.max(jnp.sum(partial * falls[:, None], -1), 1) + rows.shape[-1] * TINY
     reference = ends * inner + np.where(gaps > 0, inner - 1, 0)[None]
-    return jnp.log(sums) + gaps[None] * reference + 2.0**13 * roundoff()
+    return jnp.log(sums) + gaps[None] * reference + 2.0**14 * roundoff()
 
 
 def _window(logs: Array, nats: Array, points: int) -> tuple[Array, Array]:
@@ -567,13 +598,16 @@ def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array
     ``logs`` are the sums' log-moments, ``nats`` their tails, and ``wrong`` (kinds, 2) what the sums' errors are before.
 
     *Aliasing*: what lies outside of the window is missing there, and wraps around to where it is not: twice its mass,
-    which is at most e^(K(g) - g end), for each end (Chernoff). 2.02 covers the rounding of this exponent.
+    which is at most e^(K(g) - g end), for each end (Chernoff). Rows begin at 0 and stages add 2^24 runs at most, so
+    ends are whole numbers to the bit, and with g at most 512 over the points of a block neither term is above 2^42: the
+    exponent, of four operations, rounds by 6u 2^42, below .003, and 2.02 covers that.
 
     *Rounding*, for rows of mass 1 at most, so spectra within 1: with a the L2 error of a transform, spectra err by
     a sqrt(N) |x|, and a power k of one by k times that, and by 3u k of itself, as a complex product errs by sqrt(5) u
     (Higham, section 3.6) and a square doubles what was; the spectrum of the result is no larger in L2 than that of
     either factor, and is transformed back with a. By Parseval, the L2 error is (2a + 3u)(k |x| + |y|) in all; the L1
-    error is at most sqrt(N) times that. Moduli beyond 1 by rounding: e^(k a sqrt(N)).
+    error is at most sqrt(N) times that. Moduli beyond 1 by rounding, of the transform and of the sum that rows were
+    divided by: e^(k (a sqrt(N) + Nu)), and as much is taken again.
     """
     u, points = roundoff(), state.rows.shape[-1]
     gaps = _gaps(points)[None]
@@ -595,7 +629,7 @@ def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array
     norms = jnp.sqrt(jnp.sum(state.rows * state.rows, -1))
     unit = transform_error(points)
     rounding = math.sqrt(points) * (2 * unit + 3 * u) * (powers[:, None] * norms[:1] + others[:, None] * norms[1:])
-    rounding = rounding * jnp.exp(powers * (2 * unit * math.sqrt(points)))[:, None]
+    rounding = rounding * jnp.exp(powers * (2 * unit * math.sqrt(points) + 2 * points * u))[:, None]
 
     def of_both(row: Array) -> Array:
         powers_of, others_of = (numbers.reshape(-1, *[1] * (row.ndim - 1)) for numbers in (powers, others))
@@ -611,23 +645,29 @@ def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array
 def _normalize(state: _State) -> _State:
     """Returns the state with rows that sum to 1, the bound on their mass raised to it, and the rounding of both.
 
-    Sums of the points err by the number of points times u at most if they are added one by one; they are added by
-    blocks, or pairwise, in any compiler: so twice the root of the number is taken. Logs add to some 4u of themselves.
+    Any number will do as a row's sum, as log_mass is raised by its logarithm: the quotient errs by u, the logarithm by
+    8u of itself and the sum of both by u. Rows then sum to 1 up to Nu, which is added to the bound on the mass.
     """
     u, points = roundoff(), state.rows.shape[-1]
-    sums = jnp.maximum(jnp.sum(jnp.sum(state.rows.reshape(*state.rows.shape[:-1], *_blocks(points)), -1), -1), TINY)
-    log_mass = state.log_mass + jnp.log(sums)
-    rounding = u * (2 * math.sqrt(points) + 2 * sum(_blocks(points)) + 16 + 8 * jnp.abs(log_mass))
-    bound = jnp.maximum(state.log_bound, log_mass)
+    sums = jnp.maximum(jnp.sum(state.rows, -1), TINY)
+    logs = jnp.log(sums)
+    log_mass = state.log_mass + logs
+    rounding = u * (4 + 8 * jnp.abs(logs) + 2 * jnp.abs(log_mass))
+    bound = jnp.maximum(state.log_bound, log_mass + points * u)
     return state._replace(
         rows=state.rows / sums[..., None], log_mass=log_mass, log_bound=bound, error=state.error + rounding
     )
 
 
 def _power_of_error(powers: Array, others: Array, error: Float[Array, "2 2"]) -> Float[Array, "kinds 2"]:
-    """Returns (1 + e)^powers (1 + f)^others - 1 for errors e, f of both kinds, 16u too large."""
+    """Returns (1 + e)^powers (1 + f)^others - 1 for errors e, f of both kinds, 16u or more too large.
+
+    The logarithms err by 8u, their products and sum by u each; expm1 errs by 8u, and passes on its argument's error, at
+    most 1 plus the argument times as large a share of itself.
+    """
     logs = powers[:, None] * jnp.log1p(error[:1]) + jnp.where(others[:, None] > 0, jnp.log1p(error[1:]), 0.0)
-    return jnp.expm1(jnp.where(jnp.isnan(logs), jnp.inf, logs)) * (1 + 32 * roundoff())
+    logs = jnp.where(jnp.isnan(logs), jnp.inf, logs)
+    return jnp.expm1(logs) * (1 + roundoff() * (32 + 16 * jnp.minimum(logs, 1e3)))
 
 
 def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method, is_shared: bool) -> Sum:
@@ -666,6 +706,7 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
         fits = jnp.all(ends[1] - ends[0] <= points - 4, -1) & ((tries >= least) | (tries > left))
         # The first stage was planned from the upper law alone, and goes ahead; what it spills is counted.
         fits = (fits | ((turn == 0) & (tries == jnp.where(planned < left, planned, left + 1)))) & (tries <= left + 1)
+        fits = fits & (tries <= TRIES[-1])
         chosen = tries == jnp.maximum(jnp.max(jnp.where(fits, tries, 1.0)), 1.0)
 
         def pick(rows: Array) -> Array:
@@ -680,7 +721,7 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
         state = jax.lax.cond(added > 1, add, lambda: state)
         left = jnp.floor(left / added)
         wide = _normalize(state._replace(rows=coarsen(state.rows, h, plan.order)))
-        wide = wide._replace(error=wide.error + (16 * roundoff()) * (4 + plan.order * h))
+        wide = wide._replace(error=wide.error + _coarsening_error(h, plan.order))
         goes_on = left > 0
         state = _State(*(jnp.where(goes_on, *pair) for pair in zip(wide, state, strict=True)))
         return turn + 1, left, jnp.where(goes_on, 2 * h, h), state
@@ -722,7 +763,7 @@ def join(left: Sum, right: Sum) -> Sum:
         is_finer = (mesh < jnp.max(mesh)) | (mesh[0] == mesh[1]) & ~fits
         is_finer = is_finer & (joint.turn > 0)
         rows = jax.vmap(coarsen, (0, 0, None))(state.rows, mesh, left.order)
-        rounding = (16 * roundoff()) * (4 + left.order * mesh)
+        rounding = _coarsening_error(mesh, left.order)
         wide = _normalize(state._replace(rows=rows, error=state.error + rounding[:, None]))
         state = _State(*(_where(is_finer, *leaves) for leaves in zip(wide, state, strict=True)))
         rows, cut, low, high = _trim(state.rows, jnp.exp(-nats) + jnp.max(state.error, -1) / 64)
@@ -806,9 +847,15 @@ def compose(
 
 
 def _log_errors(found: Sum, epsilon: Float[Array, "... n"]) -> Float[Array, "2 n"]:
-    """Returns the logs of what the errors can change D at epsilons (n,), or (2, n), by; it falls with epsilon."""
-    logs = jnp.log(jnp.maximum(found.error, TINY)) + found.log_bound + log_peak(found.order)
-    return logs[:, None] - jnp.broadcast_to(found.order * epsilon, (2, epsilon.shape[-1]))
+    """Returns the logs of what the errors can change D at epsilons (n,), or (2, n), by; it falls with epsilon.
+
+    The logarithms err by 8u of themselves, log_peak by as much of its parts, the product and three sums by 4u of all
+    sizes: 16u of these, and 16u for the exponential that follows, are added.
+    """
+    error, peak = jnp.log(jnp.maximum(found.error, TINY)), log_peak(found.order)
+    fixed, fall = error + found.log_bound + peak, jnp.broadcast_to(found.order * epsilon, (2, epsilon.shape[-1]))
+    sizes = jnp.abs(error) + jnp.abs(found.log_bound) + jnp.abs(peak) + 2 + jnp.log1p(found.order)
+    return fixed[:, None] - fall + (16 * roundoff()) * (sizes[:, None] + jnp.abs(fall) + 1)
 
 
 def error_of_delta(found: Sum, epsilon: Array) -> Float[Array, " 2"]:
@@ -828,11 +875,14 @@ def infinite_mass(found: Sum) -> Float[Array, " 2"]:
 def _reading_error(found: Sum, size: Array) -> Array:
     """Returns the relative error of a mass of P, or Q, of points with |t y| up to ``size``, and of sums of them.
 
-    The exponent is a sum of four terms, each right to 2u of itself, its products to u more; the exponential errs by 4u;
-    two sums of blocks by as many u as they have terms.
+    The exponent is a sum of four terms, each right to 2u of itself, its products to u more: 8u of all sizes with those
+    of first + j mesh in it. The exponential errs by 4u, 1 - e^(eps - y) by 12u, products by u each: 64u are more. A sum
+    of N terms errs by Nu in any order. Where points are off by ``shift``, masses that hold at their true places are off
+    by e^(t shift): a tilted mass is not P's.
     """
     sizes = jnp.max(jnp.abs(found.log_mass)) + size
-    return roundoff() * (64 + 2 * sum(_blocks(found.rows.shape[-1])) + 8 * sizes)
+    rounding = roundoff() * (64 + found.rows.shape[-1] + 8 * sizes)
+    return rounding + (1 + rounding) * jnp.expm1(jnp.minimum(found.order * found.shift * (1 + 1e-9), STEEPEST))
 
 
 def _points_of(found: Sum) -> Array:
