@@ -78,8 +78,8 @@ def nodes_and_strips(
     far = jnp.where(removes, jnp.sqrt(2 * ask.nats) + 8.7 + 1 / s, reach) - reach
     # Where outcomes are marked: from a loss on, or the last ones of some mass; all of it only steers.
     soft = jnp.maximum(SOFT * jnp.minimum(s, 1.0), 6 * (2 * reach + far) / size)
-    tails = jnp.maximum(-2 * (ask.log_mass - jnp.stack([zero, jnp.log(q)])) - 1.84, 1.0)
-    ends = jnp.max(jnp.sqrt(tails - jnp.log(tails)) + centers)
+    squares = jnp.maximum(-2 * (ask.log_mass - jnp.stack([zero, jnp.log(q)])) - 1.84, 1.0)
+    ends = jnp.max(jnp.sqrt(squares - jnp.log(squares)) + centers)
     place = jnp.fmin(jnp.where(loss > 0, loss, jnp.inf), ends) + DEEP * soft
     has_marks = removes & (q < 1) & (place < reach + far) & (place + 1 < DEEP / soft)
     # Without marks the place is so far away that nothing else need know.
