@@ -122,9 +122,10 @@ def compare(ranges: tuple[tuple[float, float], ...], number: int, seed: int) -> 
             # Both have rounding inside.
             if found.lower > float(known.upper) or found.upper < float(known.lower) or found.lower > found.upper:
                 wrong.append([s, q, steps, delta, direction, found[:2], float(known.lower), float(known.upper)])
-            rows.append(
-                [steps > 1, width(*found[:2]), width(float(known.lower), float(known.upper)), found.rounds, taken]
-            )
+            widths = width(*found[:2]), width(float(known.lower), float(known.upper))
+            if widths[1] <= CLOSE < widths[0] and steps > 1:
+                lost.append([s, q, steps, delta, direction, widths[0]])
+            rows.append([steps > 1, *widths, found.rounds, taken])
     several, new, old, rounds, taken = np.array(rows).T
     chosen = several > 0
     return {

@@ -83,7 +83,7 @@ def nodes_and_strips(
     place = jnp.fmin(jnp.where(loss > 0, loss, jnp.inf), ends) + DEEP * soft
     has_marks = removes & (q < 1) & (place < reach + far) & (place + 1 < DEEP / soft)
     # Without marks the place is so far away that nothing else need know.
-    place = jnp.where(has_marks, place, FAR)
+    place = jnp.where(has_marks, place, 1e3 * FAR)
     z, step = exact_steps(-reach, jnp.minimum(reach + far, place + 12 * soft), size)
     afar = jnp.stack([z[-1] + piece for piece in PIECES])
     deepest = place - DEEP * soft
