@@ -1,9 +1,10 @@
 """The exact composer over nodes beside the exact accountant: sizes of programs, and brackets at random settings.
 
-Run: python -m bench.exact [--settings N] [--seed N] [--kinds KIND ...]
+    python -m bench.exact [--settings N] [--seed N] [--kinds KIND ...]
+    python -m bench.frozen compare --evaluator bench.exact:nodes [--only WORD] [--sample N]
 
-Sizes are lines of StableHLO and CPU seconds to lower and to compile, in one process, by JAX's default options and by
-those of eager calls. A contradiction is a bracket that shares no number with the accountant's, or does not hold a known
+The second puts it beside the frozen brackets, of mechanisms whose pairs give nodes. Sizes are lines of StableHLO and
+CPU seconds to lower and to compile, in one process, by JAX's default options and by those of eager calls. A contradiction is a bracket that shares no number with the accountant's, or does not hold a known
 value: one of the two is wrong. A width is that of the bracket over its upper end; it is 1 where nothing is known from
 above. Single runs are left out of the accountant's comparison: it has a closed form of these.
 """
@@ -21,10 +22,17 @@ from rich.table import Table
 
 import jaxacct as ja
 from bench import report
+from bench.composers import VERBS, close
+from bench.frozen import Setting, build
+from jaxacct.bounds import Bounds
+from jaxacct.composition import ForEpsilon, directed_parts, facts_of
+from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
 from jaxacct.mechanisms.nodes import Ask, Nodes
 from jaxacct.numerics.elementary import FAST
-from jaxacct.numerics.precision import scope
+from jaxacct.numerics.precision import leave_scope, scope
+from jaxacct.numerics.programs import compiled
+from jaxacct.numerics.pytrees import of_each
 from jaxacct.saddlepoint import exact
 
 TRUTHS = Path(__file__).parents[1] / "tests" / "data" / "delta_truth.json"
@@ -67,6 +75,36 @@ def solve(improve: Any, start: Any, s: float, q: float, removes: bool, steps: fl
     while exact.goes_on(state):
         state = improve(law(jnp.float64(s), jnp.float64(q), removes, state.ask), counts, value, state)
     return Found(float(state.lower), float(state.upper), int(state.round))
+
+
+@compiled
+def rows_of(parts: Any, ask: Ask) -> Nodes:
+    """Returns the rows of nodes of a direction."""
+    rows = [of_each(lambda pair: pair.nodes(exact.NODES, ask))(pairs) for pairs, _ in parts]
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
+
+
+def nodes(setting: Setting) -> Bounds | None:
+    """Evaluates a frozen setting, or returns None where a pair gives no nodes or something else is asked."""
+    kind = VERBS.get(setting.verb)
+    mechanism, steps = setting.run()
+    if kind is None or has_renyi_only(mechanism):
+        return None
+    improve, start = (improve_epsilon, start_epsilon) if kind is ForEpsilon else (improve_delta, start_delta)
+    every = []
+    with scope():
+        question = kind(np.float64(build(setting.at)))
+        # Each direction has pairs of its own.
+        for parts in directed_parts(mechanism, steps, setting.relation):
+            if not all(hasattr(pairs, "nodes") for pairs, _ in parts):
+                return None
+            counts, value = jnp.concatenate([counts for _, counts in parts]), jnp.float64(question.value)
+            state = start(counts, value)
+            while exact.goes_on(state):
+                state = improve(rows_of(parts, state.ask), counts, value, state)
+            every.append(leave_scope(close(state.lower, state.upper, question, facts_of(parts))))
+    lower, estimate, upper = (max(float(getattr(b, end)) for b in every) for end in ("lower", "estimate", "upper"))
+    return Bounds(np.float64(lower), np.float64(estimate), np.float64(upper), np.bool_(False))
 
 
 def sizes() -> dict[str, Any]:
