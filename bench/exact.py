@@ -4,9 +4,10 @@
     python -m bench.frozen compare --evaluator bench.exact:nodes [--only WORD] [--sample N]
 
 The second puts it beside the frozen brackets, of mechanisms whose pairs give nodes. Sizes are lines of StableHLO and
-CPU seconds to lower and to compile, in one process, by JAX's default options and by those of eager calls. A contradiction is a bracket that shares no number with the accountant's, or does not hold a known
-value: one of the two is wrong. A width is that of the bracket over its upper end; it is 1 where nothing is known from
-above. Single runs are left out of the accountant's comparison: it has a closed form of these.
+CPU seconds to lower and to compile, in one process, by JAX's default options and by those of eager calls. A
+contradiction is a bracket that shares no number with the accountant's, or does not hold a known value: one of the two
+is wrong. A width is that of the bracket over its upper end; it is 1 where nothing is known from above. Single runs are
+left out of the accountant's comparison: it has a closed form of these.
 """
 
 import json

@@ -45,6 +45,10 @@ line at b or at -b has the largest; the one at -b, where the phase's factor rise
 with W of the cells beyond as above. It rises with w, so one bound at the end of a line serves all its frequencies
 (:func:`log_missed`).
 
+*Shares of what is summed.* Weights are over the sum M_h of the nodes in place of M. Let e be the bounds on the rule's
+error and on what is left out together, as shares of a moment that are formed with these weights. Then |M - M_h| <= e' M
+with e' <= e M_h/M <= e (1 + e'), so that the error over M_h is at most e/(1 - 2 e) (:func:`over_sum`), if e < 1/4.
+
 *Decay.* Moved to the path above, the integral of order t + iw', w' >= w, is at most, over M,
 
     D = sum of (mass of cell) e^(e_j),    e_j = constant + t of_order - w turn.
@@ -195,7 +199,7 @@ def left_out(nodes: Nodes, order: Array, cumulant: Array) -> Array:
     return jnp.where(rate > 0, jnp.exp(jnp.minimum(powers, 600.0)) * (1 / (rate * nodes.step) + 1), jnp.inf) * 1.001
 
 
-def log_missed(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:
+def log_missed(nodes: Nodes, order: Array, w: Array | float, weights: Array) -> Array:
     """Returns the log of a bound on the rule's relative error in moments of frequencies up to w.
 
     Args:
@@ -227,10 +231,16 @@ def _least(log_size: Array, x: Array) -> Array:
     return jnp.logaddexp(jnp.min(jnp.where(jnp.isnan(found), jnp.inf, found)) + 1e-9, math.log(FAINT))
 
 
+def over_sum(error: Array) -> Array:
+    """Returns a bound on a relative error over what is summed, given the bound that is formed with its weights."""
+    return jnp.where(error < 0.25, error / (1 - 2 * error), jnp.inf)
+
+
 def log_fading(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:
     """Returns a bound on log |phi(w')|, phi the tilted law's characteristic function, for all w' >= w.
 
-    Arguments are those of :func:`log_missed`.
+    Arguments are those of :func:`log_missed`. It holds over the sum of the nodes: over M it is more by twice
+    :func:`over_sum` of the order's errors at most.
 
     *Rounding.* Weights are right to NARROWER of themselves, as whoever makes them shows. A sum of n/CELL < 1,024
     terms, each right to 32 units besides its weight and exponent, and a logarithm: less than NARROWER of E and of the

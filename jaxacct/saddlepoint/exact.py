@@ -46,7 +46,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.mechanisms.nodes import CELL, FAINT, SCAN, Ask, Nodes, left_out, log_fading, log_missed, log_scan_missed
+from jaxacct.mechanisms.nodes import (
+    CELL,
+    SCAN,
+    Ask,
+    Nodes,
+    left_out,
+    log_fading,
+    log_missed,
+    log_scan_missed,
+    over_sum,
+)
 from jaxacct.mechanisms.normal import cosm1_and_sin
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import log_complement
@@ -155,7 +165,7 @@ def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | b
     def missed(nodes: Nodes, orders: Array, cumulants: Array) -> Array:
         outside = jax.vmap(left_out, (None, 0, 0))(nodes, orders, cumulants)
         error = jax.vmap(log_scan_missed, (None, 0, 0, None))(nodes, orders, outside, SCAN * nodes.step)
-        lost = jnp.log1p(jnp.exp(error) + jnp.sum(outside, -1))
+        lost = jnp.log1p(over_sum(jnp.exp(error) + jnp.sum(outside, -1)))
         return lost + orders * jnp.max(nodes.loss_error) * 2
 
     error = rows.total(jax.vmap(missed, (0, None, 1))(nodes, found.orders, found.rows))
@@ -227,7 +237,8 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     *Surplus.* Let a node's mass err by a share m and its loss by d. The exponent a errs by d' = t d + (|t y| + |a|) u,
     and weights, exponentials of log p + a, by m + d' + c u, c = |log p + a| + 9. Where |a| < 1, p (e^a - 1) errs by m +
     18u of itself and by w d'; elsewhere it is w - p, and w + p at most 2.2 |w - p|, so it errs by three times m + (c +
-    9) u of itself and w d'. The sum adds N = n/CHUNKS + CHUNKS units.
+    9) u of itself and w d'. The sum adds N = n/CHUNKS + CHUNKS units. What the rule misses of P's own mass, at order 0,
+    counts besides.
 
     *Phi* is a sum of w (e^(i om X) - 1) at frequencies om. It errs by om times the sum of w |x| (m + d' + c u + u) + w
     d, and for the surplus, by which it is not divided.
@@ -250,7 +261,11 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     surplus = gained - absent
     doubt = off + own + u * ((n // CHUNKS + CHUNKS) * moved + 2 * jnp.abs(surplus))
     doubt = doubt + absent * (nodes.marked_error + 4 * u) + (nodes.infinite[0] - nodes.infinite[1])
-    doubt = SLACK * (doubt + n * jnp.finfo(y.dtype).tiny)
+    # What the rule errs by in P's mass.
+    outside = left_out(nodes, jnp.zeros_like(order), jnp.zeros_like(order))
+    cells = jnp.concatenate([p.reshape(-1, CELL).sum(-1), outside])
+    missed = over_sum(jnp.exp(log_missed(nodes, jnp.zeros_like(order), 0.0, cells)) + jnp.sum(outside))
+    doubt = SLACK * (doubt + missed + n * jnp.finfo(y.dtype).tiny)
     spread = weights * jnp.abs(x)
     wrong = spread * (moves + units + u) + weights * nodes.loss_error
     first, second, variance = _add(jnp.stack([spread, wrong, spread * jnp.abs(x)]))
@@ -341,9 +356,8 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     number = jnp.where(is_short, jnp.clip(jnp.ceil(w / spacing), 1, count), 1)
     tables = jnp.ceil(number / SIDE).astype(jnp.int32)
     end = spacing * number
-    rest = jnp.where(is_short, rest, 0.0)
     log_missing = jax.vmap(log_missed, (0, None, None, 0))(nodes, order, end, row.cells)
-    missing = SLACK * (jnp.exp(jnp.minimum(log_missing, 600.0)) + row.outside + FAINT)
+    missing = SLACK * over_sum(jnp.exp(log_missing) + row.outside)
     one = jax.lax.map(lambda row: transform(row, spacing, tables), row)
     # The characteristic function to the power of the runs.
     index = np.arange(count, dtype=np.float64).reshape(SIDE, SIDE)
@@ -377,6 +391,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     grown = modulus * jnp.expm1(jnp.minimum(grows, 1.0))
     grown = jnp.where(grows < 1, grown, jnp.exp(jnp.minimum(log_modulus + grows, 600.0)))
     size, lever, off = jnp.stack([sizes, sizes * w, kernel * grown + u * (sizes * units)]).sum((-1, -2))
+    rest = jnp.where(is_short, rest, 0.0) + rows.total(2 * missing)
     after = jnp.exp(rest) * (spacing / (end * end) + 1 / end) / math.pi
     none = jnp.zeros(1, order.dtype)
     orders, beside = jnp.concatenate([found.orders, none]), jnp.concatenate([found.log_chernoff, none])

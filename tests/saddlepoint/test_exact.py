@@ -11,7 +11,17 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
-from jaxacct.mechanisms.nodes import CELL, NARROWER, PIECES, Ask, exact_steps, left_out, log_fading, log_missed
+from jaxacct.mechanisms.nodes import (
+    CELL,
+    NARROWER,
+    PIECES,
+    Ask,
+    exact_steps,
+    left_out,
+    log_fading,
+    log_missed,
+    over_sum,
+)
 from jaxacct.numerics.precision import scope
 from jaxacct.saddlepoint import exact
 
@@ -169,6 +179,7 @@ def test_marks_grow_no_faster_than_strips_say(s, q, loss):
 # Bounds that follow
 # ----------------------------------------------------------------------------------------------------
 
+tilt = jax.jit(exact.tilt)
 bounds = jax.jit(
     lambda nodes, order, w, cells: (log_missed(nodes, order, w, cells), log_fading(nodes, order, w, cells))
 )
@@ -209,6 +220,21 @@ def test_fading_bounds_the_characteristic_function_from_there_on(s, q, removes, 
         if is_right[0] and bound < 0:
             ratios.append(bound / np.log(sizes[0]))
     assert max(ratios, default=1.0) > 0.4
+
+
+@pytest.mark.parametrize(("s", "q", "removes"), SETTINGS)
+def test_moments_of_few_nodes_are_right_to_what_they_miss(s, q, removes):
+    few, many = laws(s, q, removes, ask())
+    random, seen = np.random.default_rng(5), 0
+    for order in 10 ** random.uniform(-1, 0.9, 12):
+        _, cells, cumulant = tilted(few, order)
+        row = tilt(few, order, cumulant)
+        missed = over_sum(jnp.exp(bounds(few, order, 0.0, cells)[0]) + jnp.sum(cells[-len(PIECES) - 1 :]))
+        right = np.sum(np.exp(np.asarray(many.log_p + order * many.losses) - cumulant)) - 1
+        wrong = abs(float(row.surplus) - right)
+        assert wrong <= float(row.surplus_error + missed) + 1e-12
+        seen += float(row.surplus_error + missed) < 0.1
+    assert seen > 0
 
 
 def test_tilted_sums_are_right_to_their_errors():
@@ -353,6 +379,9 @@ def test_edges():
     for pair in ((np.nan, 0.1, True), (1.0, 2.0, True), (0.0, 0.1, True), (-1.0, 0.1, False)):
         assert epsilon([pair], [10.0], 1e-5) == (0.0, np.inf)
         assert delta([pair], [10.0], 1.0) == (0.0, 1.0)
+    # Nodes that do not resolve the law say nothing.
+    assert delta([(1e-4, 1.0, True)], [2.0**40], 0.01)[1] > 0.99
+    assert delta([(1e-4, 0.5, True)], [1.0], 1.0)[1] > 0.49
     lower, upper = delta(row, [10.0], 30.0)
     assert 0 < lower <= upper < 1e-20
 
