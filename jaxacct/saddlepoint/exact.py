@@ -157,7 +157,8 @@ def gather(nodes: Nodes, counts: Array) -> Rows:
 def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | bool) -> Orders:
     """Returns :func:`.composer.search` on every SCAN-th node, whose Chernoff bounds count what such a rule misses.
 
-    A cumulant errs by k log(1 + e), e the relative error of a moment; and by t times the errors of losses.
+    A cumulant errs by k log(1 + e), e the relative error of a moment, and by k times the errors of masses and t times
+    those of losses.
     """
     nodes = rows.nodes
     found = composer.search(rows.scan, start, log_target, is_given)
@@ -166,7 +167,7 @@ def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | b
         outside = jax.vmap(left_out, (None, 0, 0))(nodes, orders, cumulants)
         error = jax.vmap(log_scan_missed, (None, 0, 0, None))(nodes, orders, outside, SCAN * nodes.step)
         lost = jnp.log1p(over_sum(jnp.exp(error) + jnp.sum(outside, -1)))
-        return lost + orders * jnp.max(nodes.loss_error) * 2
+        return lost + jnp.max(nodes.mass_error) + orders * jnp.max(nodes.loss_error) * 2
 
     error = rows.total(jax.vmap(missed, (0, None, 1))(nodes, found.orders, found.rows))
     return found._replace(log_chernoff=found.log_chernoff + error * SLACK)

@@ -52,10 +52,10 @@ def laws(s, q, removes, asked):
     return pair.nodes(128, asked), pair.nodes(exact.NODES, asked)
 
 
-def window(s, removes, nats):
+def window(s, q, removes, nats):
     """Where the law's nodes begin and end, without marks."""
     reach = np.sqrt(2 * (nats + 34))
-    return -reach, np.sqrt(2 * nats) + 8.7 + 1 / s if removes else reach
+    return (1 / s if removes and q == 1 else 0.0) - reach, np.sqrt(2 * nats) + 8.7 + 1 / s if removes else reach
 
 
 def places(low, high, size):
@@ -84,7 +84,7 @@ def tilted(nodes, order):
 @pytest.mark.parametrize(("s", "q", "removes"), SETTINGS)
 def test_nodes_are_right_to_their_errors(s, q, removes):
     nodes, _ = laws(s, q, removes, ask())
-    z, p, largest = places(*window(s, removes, 16.0), 128), mpmath.mpf(0), 0.0
+    z, p, largest = places(*window(s, q, removes, 16.0), 128), mpmath.mpf(0), 0.0
     with mpmath.workdps(50):
         step, ms, mq = mpmath.mpf(float(nodes.step)), mpmath.mpf(s), mpmath.mpf(q)
         for i, x in enumerate(z):
@@ -128,7 +128,7 @@ def beside(s, q, removes, place, soft, z, height, order, w):
 @pytest.mark.parametrize(("s", "q", "removes"), SETTINGS[:4])
 def test_strips_bound_the_integrand_beside_the_real_line(s, q, removes):
     nodes, _ = laws(s, q, removes, ask())
-    z, step = places(*window(s, removes, 16.0), 128), float(nodes.step)
+    z, step = places(*window(s, q, removes, 16.0), 128), float(nodes.step)
     low = np.concatenate([z[::CELL] - step, [z[0] - 20], z[-1] + PIECES])
     high = np.concatenate([z[CELL - 1 :: CELL] + step, z[:1], z[-1] + PIECES[1:], [z[-1] + 60]])
     random, close = np.random.default_rng(1), []
@@ -155,7 +155,7 @@ def test_marks_grow_no_faster_than_strips_say(s, q, loss):
     _, nodes = laws(s, q, True, ask(loss=loss))
     # The place and the scale follow from the last nodes, and the marked masses from both.
     place = float(mpmath.findroot(lambda x: mpmath.log(ratio(s, q, x)) - loss, 5.0))
-    low, high = window(s, True, 16.0)
+    low, high = window(s, q, True, 16.0)
     soft = max(0.06 * min(s, 1.0), 6 * (high - low) / exact.NODES)
     place += 10 * soft
     z = places(low, min(high, place + 12 * soft), exact.NODES)
