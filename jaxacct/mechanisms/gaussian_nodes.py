@@ -30,7 +30,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.mechanisms.nodes import CELL, FAINT, HEIGHTS, NARROWER, PIECES, Ask, Nodes, Strips, Tails, exact_steps
+from jaxacct.mechanisms.nodes import (
+    CELL,
+    FAINT,
+    HEIGHTS,
+    NARROWER,
+    PIECES,
+    SCAN,
+    Ask,
+    Nodes,
+    Strips,
+    Tails,
+    exact_steps,
+)
 from jaxacct.mechanisms.normal import lower_tail
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import TINY, log_complement
@@ -91,9 +103,9 @@ def nodes_and_strips(
     deepest = place - DEEP * soft
     every_log_r, every_doubt = log_ratio(jnp.concatenate([z, afar, deepest[None]]))
     log_r, doubt = every_log_r[:size], every_doubt[:size]
-    # Cells' ends, half a step beyond their own nodes' steps.
-    low = jnp.concatenate([z[::CELL] - step, z[:1] - FAR, afar])
-    high = jnp.concatenate([z[CELL - 1 :: CELL] + step, z[:1], afar[1:], z[-1:] + FAR])
+    # Cells' ends: every SCAN-th node, from the middle of SCAN on, has its neighbour within.
+    low = jnp.concatenate([z[::CELL] - SCAN // 2 * step, z[:1] - FAR, afar])
+    high = jnp.concatenate([z[CELL - 1 :: CELL] + (SCAN // 2 + 1) * step, z[:1], afar[1:], z[-1:] + FAR])
     cells = len(PIECES) + 1 + size // CELL
     places = jnp.concatenate([low, high, z])
     exponent = (places - 0.5 / s) / s + (jnp.log(q) - jnp.log(1 - q))

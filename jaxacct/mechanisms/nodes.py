@@ -10,11 +10,11 @@ follow.
 Let x be a real coordinate of a run's outcome, in which P has the density p, and the loss is y(x). With f(x) = p(x) e^(t
 y(x)) and M(t) its integral, the moments of order t + iw are integrals of f e^(iwy), t >= 0, w >= 0.
 
-*Cells.* Nodes lie in the middles of n steps of length h. A cell is :data:`CELL` steps with half a step more on either
-side, so that cells overlap and every interval between neighbouring nodes lies in the cells of both. Beyond the first
-node there is one more cell, and beyond the last there are as many as :data:`PIECES` has numbers, which begin at these
-distances from it; the last has no end. For each of J heights and each cell a mechanism bounds the integrand above the
-cell by three numbers (:class:`Strips`): for x in the cell,
+*Cells.* Nodes lie in the middles of n steps of length h. Every SCAN-th of them is a coarser rule. A cell is
+:data:`CELL` steps with as many more on either side that every interval between neighbours, of the finer rule and of the
+coarser, lies in the cells of both. Beyond the first node there is one more cell, and beyond the last there are as many
+as :data:`PIECES` has numbers, which begin at these distances from it; the last has no end. For each of J heights and
+each cell a mechanism bounds the integrand above the cell by three numbers (:class:`Strips`): for x in the cell,
 
     log |f e^(iwy)| (x + i b) - log f(x)  <=  constant + t of_order + w turn,
 
@@ -77,10 +77,10 @@ from jaxtyping import Array, Float
 
 from jaxacct.numerics.arithmetic import roundoff
 
-CELL = 8
+CELL = 16
 """Number of nodes of a cell. Tightness only."""
 
-SCAN = 4
+SCAN = 8
 """Every SCAN-th node is a rule for real orders, half of a cell or less. Tightness only."""
 
 HEIGHTS = 12
@@ -191,24 +191,29 @@ def exact_steps(low: Array, high: Array, size: int) -> tuple[Array, Array]:
 
 
 def left_out(nodes: Nodes, order: Array, cumulant: Array) -> Array:
-    """Returns bounds on the shares of a moment, given its log, that the cells beyond the nodes have."""
+    """Returns bounds on the shares of a moment, given its log, that the cells beyond the nodes have.
+
+    They have room for half of SCAN steps at either end, which no interval between nodes of the coarser rule covers: f
+    is at most the larger value of these steps' ends.
+    """
     tails = nodes.tails
     logs, losses = (jnp.stack([row[0], *[row[-1]] * len(PIECES)]) for row in (nodes.log_p, nodes.losses))
     rate = tails.rate + order * tails.rate_of_order
     powers = logs + tails.constant + order * (losses + tails.of_order) - cumulant
-    return jnp.where(rate > 0, jnp.exp(jnp.minimum(powers, 600.0)) * (1 / (rate * nodes.step) + 1), jnp.inf) * 1.001
+    return jnp.where(rate > 0, jnp.exp(jnp.minimum(powers, 600.0)) * (1 / (rate * nodes.step) + SCAN), jnp.inf) * 1.001
 
 
-def log_missed(nodes: Nodes, order: Array, w: Array | float, weights: Array) -> Array:
-    """Returns the log of a bound on the rule's relative error in moments of frequencies up to w.
+def log_missed(nodes: Nodes, order: Array, w: Array | float, weights: Array, stride: int = 1) -> Array:
+    """Returns the log of a bound on a rule's relative error in moments of frequencies up to w.
 
     Args:
         nodes: of one row.
         order (): the order t.
         w (): frequency.
-        weights (c,): sums of the weights W of each cell's nodes, and :func:`left_out`.
+        weights (c,): sums of the weights W of each cell's nodes, those of the rule, and :func:`left_out`.
+        stride: 1, or SCAN for the coarser rule.
     """
-    rise, step = nodes.rising, nodes.step
+    rise, step = nodes.rising, stride * nodes.step
     bend = (nodes.bend[0] + order * nodes.bend[1]) * step * step / 8
     terms = rise.constant + order * rise.of_order + w * rise.turn + (jnp.log(weights) + bend)[None]
     top = jnp.max(terms, -1)

@@ -15,6 +15,7 @@ from jaxacct.mechanisms.nodes import (
     CELL,
     NARROWER,
     PIECES,
+    SCAN,
     Ask,
     exact_steps,
     left_out,
@@ -76,6 +77,12 @@ def tilted(nodes, order):
     return weights, jnp.concatenate([weights.reshape(-1, CELL).sum(-1), outside]), cumulant
 
 
+def coarse_cells(weights, cells):
+    """Weights of cells by the coarser rule."""
+    few = SCAN * weights[SCAN // 2 :: SCAN].reshape(-1, CELL // SCAN).sum(-1)
+    return jnp.concatenate([few, cells[len(few) :]])
+
+
 # ----------------------------------------------------------------------------------------------------
 # What a law gives
 # ----------------------------------------------------------------------------------------------------
@@ -129,8 +136,9 @@ def beside(s, q, removes, place, soft, z, height, order, w):
 def test_strips_bound_the_integrand_beside_the_real_line(s, q, removes):
     nodes, _ = laws(s, q, removes, ask())
     z, step = places(*window(s, q, removes, 16.0), 128), float(nodes.step)
-    low = np.concatenate([z[::CELL] - step, [z[0] - 20], z[-1] + PIECES])
-    high = np.concatenate([z[CELL - 1 :: CELL] + step, z[:1], z[-1] + PIECES[1:], [z[-1] + 60]])
+    beside_it = SCAN // 2 * step
+    low = np.concatenate([z[::CELL] - beside_it, [z[0] - 20], z[-1] + PIECES])
+    high = np.concatenate([z[CELL - 1 :: CELL] + beside_it + step, z[:1], z[-1] + PIECES[1:], [z[-1] + 60]])
     random, close = np.random.default_rng(1), []
     with mpmath.workdps(40):
         for _ in range(150):
@@ -180,6 +188,7 @@ def test_marks_grow_no_faster_than_strips_say(s, q, loss):
 # ----------------------------------------------------------------------------------------------------
 
 tilt = jax.jit(exact.tilt)
+coarsely = jax.jit(lambda nodes, order, w, cells: log_missed(nodes, order, w, cells, SCAN))
 bounds = jax.jit(
     lambda nodes, order, w, cells: (log_missed(nodes, order, w, cells), log_fading(nodes, order, w, cells))
 )
@@ -198,6 +207,14 @@ def test_what_few_nodes_miss_is_bounded(s, q, removes):
         # Rounding of many nodes aside.
         assert wrong <= bound + 1e-12
         seen += wrong > 1e-10
+        # The coarser rule of many nodes.
+        weights, cells, cumulant = tilted(many, order)
+        bound = np.exp(float(coarsely(many, order, w, coarse_cells(weights, cells))))
+        losses = np.asarray(many.losses)
+        right = np.sum(weights * np.exp(1j * w * losses))
+        chosen = slice(SCAN // 2, None, SCAN)
+        wrong = abs(SCAN * np.sum(weights[chosen] * np.exp(1j * w * losses[chosen])) - right)
+        assert wrong <= bound + 2 * float(jnp.sum(cells[-len(PIECES) - 1 :])) + 1e-12
     assert seen > 0
 
 
@@ -244,7 +261,8 @@ def test_tilted_sums_are_right_to_their_errors():
     cumulant = float(cumulant)
     row = exact.tilt(nodes, jnp.float64(order), jnp.float64(cumulant))
     spacing, tables = jnp.float64(0.5), jnp.int32(2)
-    found = exact.transform(row, spacing, tables)
+    found = jax.jit(exact.transform)(row, spacing, tables, False)
+    coarse = jax.jit(exact.transform)(row, spacing, tables, True)
     with mpmath.workdps(40):
         p = [mpmath.exp(mpmath.mpf(float(x))) for x in nodes.log_p]
         y = [mpmath.mpf(float(x)) for x in nodes.losses]
@@ -257,6 +275,9 @@ def test_tilted_sums_are_right_to_their_errors():
             phi = phi / sum(weights) - 1
             off = abs(phi - mpmath.mpc(float(found[0, a, b]), float(found[1, a, b])))
             assert off <= float(row.error) * w
+            # The coarser rule is as good here.
+            off = abs(phi - mpmath.mpc(float(coarse[0, a, b]), float(coarse[1, a, b])))
+            assert off <= float(row.error) * w + 1e-16
     assert float(row.surplus_error) < 1e-13
     assert float(row.error) < 1e-14
 
