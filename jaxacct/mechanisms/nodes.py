@@ -203,7 +203,7 @@ def left_out(nodes: Nodes, order: Array, cumulant: Array) -> Array:
     return jnp.where(rate > 0, jnp.exp(jnp.minimum(powers, 600.0)) * (1 / (rate * nodes.step) + SCAN), jnp.inf) * 1.001
 
 
-def log_missed(nodes: Nodes, order: Array, w: Array | float, weights: Array, stride: int = 1) -> Array:
+def log_missed(nodes: Nodes, order: Array, w: Array | float, weights: Array, stride: Array | int = 1) -> Array:
     """Returns the log of a bound on a rule's relative error in moments of frequencies up to w.
 
     Args:
@@ -211,7 +211,7 @@ def log_missed(nodes: Nodes, order: Array, w: Array | float, weights: Array, str
         order (): the order t.
         w (): frequency.
         weights (c,): sums of the weights W of each cell's nodes, those of the rule, and :func:`left_out`.
-        stride: 1, or SCAN for the coarser rule.
+        stride (): 1, or SCAN for the coarser rule.
     """
     rise, step = nodes.rising, stride * nodes.step
     bend = (nodes.bend[0] + order * nodes.bend[1]) * step * step / 8

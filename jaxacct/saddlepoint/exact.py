@@ -206,13 +206,13 @@ class Tilted(NamedTuple):
 
     Attributes:
         weights (n,): p e^(t y - g), with the cumulant g, roughly.
-        cells (2, c): their sums over cells, by all nodes and by every SCAN-th, and bounds on the shares of cells beyond
-            the nodes.
+        cells (3, c): their sums over cells, by all nodes and by every SCAN-th, and those of P's masses; with bounds on
+            the shares of cells beyond the nodes.
         x (n,): losses' distances from the mean.
         mean, variance (): of the loss, roughly.
         surplus, surplus_error (): E[e^(t Y - g)] - 1, and a bound on its error.
         error (): bound on the error of phi, over w, but for that of tables and sums.
-        outside (): bound on the share of all that is beyond the nodes.
+        outside (3,): bounds on the shares of all that is beyond the nodes.
     """
 
     weights: Array
@@ -242,8 +242,8 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     *Surplus.* Let a node's mass err by a share m and its loss by d. The exponent a errs by d' = t d + (|t y| + |a|) u,
     and weights, exponentials of log p + a, by m + d' + c u, c = |log p + a| + 9. Where |a| < 1, p (e^a - 1) errs by m +
     18u of itself and by w d'; elsewhere it is w - p, and w + p at most 2.2 |w - p|, so it errs by three times m + (c +
-    9) u of itself and w d'. The sum adds N = n/CHUNKS + CHUNKS units. What the rule misses of P's own mass, at order 0,
-    counts besides.
+    9) u of itself and w d'. The sum adds N = n/CHUNKS + CHUNKS units. What the rule misses of P's own mass is left
+    to :func:`lay_line`.
 
     *Phi* is a sum of w (e^(i om X) - 1) at frequencies om. It errs by om times the sum of w |x| (m + d' + c u + u) + w
     d, and for the surplus, by which it is not divided.
@@ -266,21 +266,20 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     surplus = gained - absent
     doubt = off + own + u * ((n // CHUNKS + CHUNKS) * moved + 2 * jnp.abs(surplus))
     doubt = doubt + absent * (nodes.marked_error + 4 * u) + (nodes.infinite[0] - nodes.infinite[1])
-    # What the rule errs by in P's mass.
-    outside = left_out(nodes, jnp.zeros_like(order), jnp.zeros_like(order))
-    cells = jnp.concatenate([p.reshape(-1, CELL).sum(-1), outside])
-    missed = over_sum(jnp.exp(log_missed(nodes, jnp.zeros_like(order), 0.0, cells)) + jnp.sum(outside))
-    doubt = SLACK * (doubt + missed + n * jnp.finfo(y.dtype).tiny)
+    doubt = SLACK * (doubt + n * jnp.finfo(y.dtype).tiny)
     spread = weights * jnp.abs(x)
     wrong = spread * (moves + units + u) + weights * nodes.loss_error
     first, second, variance = _add(jnp.stack([spread, wrong, spread * jnp.abs(x)]))
     table = 3 * (n // (SCAN * ROW)) + 2 * (ROW + SCAN) + 68 + SIDE
     error = SLACK * (second + (table * u + jnp.abs(surplus) + doubt) * first)
-    outside = left_out(nodes, order, cumulant)
+    # Cells of the tilted law and of P itself.
+    at_zero = jnp.zeros_like(order)
+    outside = jax.vmap(left_out, (None, 0, 0))(nodes, jnp.stack([order, at_zero]), jnp.stack([cumulant, at_zero]))
     few = SCAN * weights[SCAN // 2 :: SCAN].reshape(-1, CELL // SCAN).sum(-1)
-    both = jnp.stack([weights.reshape(-1, CELL).sum(-1), few])
-    cells = jnp.concatenate([both, jnp.stack([outside, outside])], 1)
-    return Tilted(weights, cells, x, mean, variance, surplus, doubt, error, jnp.sum(outside))
+    full, own = jnp.stack([weights, p]).reshape(2, -1, CELL).sum(-1)
+    outside = outside[np.array([0, 0, 1])]
+    cells = jnp.concatenate([jnp.stack([full, few, own]), outside], 1)
+    return Tilted(weights, cells, x, mean, variance, surplus, doubt, error, jnp.sum(outside, -1))
 
 
 def transform(row: Tilted, spacing: Array, tables: Array, is_coarse: Array) -> Array:
@@ -337,7 +336,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
 
     The mathematics, and units of rounding, are those of :func:`.composer.lay_line` without a smoothing: units of
     moduli, angles, the phase and of the common factor are the same. What nodes miss, e, adds e and that of the rule for
-    phi to the error of phi, and e to that of a surplus.
+    phi to the error of phi, and e to that of a surplus, as does what the rule misses of P's own mass.
 
     *End.* Frequencies from W on are left out: their terms sum to at most the bound on phi's power times spacing/W^2 +
     1/W, over pi, in units of the common factor.
@@ -347,7 +346,6 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     order, spacing, cumulants = choose_line(found, start, log_target, nats)
     row = jax.vmap(tilt, (0, None, 0))(nodes, order, cumulants)
     m, n = row.weights.shape
-    surplus = jnp.abs(row.surplus) + row.surplus_error
     logs = cumulants + jnp.log1p(row.surplus)
     unit, center, drift, variance = rows.total(jnp.stack([logs, row.mean, jnp.abs(row.mean), row.variance], 1))
     # The end of the line: farther and farther, until what is beyond is small beside delta.
@@ -373,13 +371,11 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     number = jnp.where(is_short, jnp.clip(jnp.ceil(w / spacing), 1, count), 1)
     tables = jnp.ceil(number / SIDE).astype(jnp.int32)
     end = spacing * number
-    log_missing = jnp.stack(
-        [
-            jax.vmap(log_missed, (0, None, None, 0, None))(nodes, order, end, row.cells[:, i], stride)
-            for i, stride in enumerate((1, SCAN))
-        ]
-    )
-    missing, few = SLACK * over_sum(jnp.exp(log_missing) + row.outside[None])
+    # What both rules miss at the end, and the finer one of P's own mass.
+    given = jnp.stack([order, order, 0 * order]), jnp.stack([end, end, 0 * end]), row.cells, np.array([1.0, SCAN, 1.0])
+    of_row = jax.vmap(log_missed, (None, 0, 0, 0, 0))
+    log_missing = jax.vmap(of_row, (0, None, None, 0, None))(nodes, *given)
+    missing, few, of_mass = (SLACK * over_sum(jnp.exp(log_missing) + row.outside)).T
     # The coarser rule serves where what it misses is nothing beside rounding, or beside what is missed anyway.
     is_coarse = rows.total(few) < jnp.maximum(u, 2 * rows.total(missing))
     missed = missing + jnp.where(is_coarse, few, missing)
@@ -392,13 +388,15 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     excess, whole = x * (2 + x) + square, jnp.maximum(real * real + square, u * u)
     log_size = 0.5 * jnp.where(excess > -0.25, jnp.log1p(jnp.maximum(excess, -0.25)), jnp.log(whole))
     argument = jnp.arctan2(y, real)
-    of_row = lambda values: values[:, None, None]  # noqa: E731
-    doubt = of_row(row.error) * w[None] + of_row(missed) + 16 * n * tiny
+    each = lambda values: values[:, None, None]  # noqa: E731
+    doubt = each(row.error) * w[None] + each(missed) + 16 * n * tiny
     doubt = jnp.log1p(doubt * jnp.exp(-log_size))
     units = 12 * jnp.abs(x) + 4 * square + (11 + m) * (jnp.abs(log_size) + jnp.abs(argument))
     log_modulus, phase, grows, units = rows.total(jnp.stack([log_size, argument, doubt, units], 1))
     # A surplus that is not small says that the cumulants were none.
-    unit_error = jnp.where(surplus < 0.25, (row.surplus_error + missing) / jnp.maximum(1 - surplus, 0.5), jnp.inf)
+    wrong = row.surplus_error + of_mass + missing
+    surplus = jnp.abs(row.surplus) + wrong
+    unit_error = jnp.where(surplus < 0.25, wrong / jnp.maximum(1 - surplus, 0.5), jnp.inf)
     unit_error = rows.total(unit_error + u * ((m + 3) * jnp.abs(logs) + jnp.abs(cumulants) + 8 * surplus))
     drift = SLACK * u * ((m + 3) * drift + 3 * jnp.abs(start))
     far = start - center

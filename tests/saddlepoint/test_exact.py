@@ -246,7 +246,11 @@ def test_moments_of_few_nodes_are_right_to_what_they_miss(s, q, removes):
     for order in 10 ** random.uniform(-1, 0.9, 12):
         _, cells, cumulant = tilted(few, order)
         row = tilt(few, order, cumulant)
-        missed = over_sum(jnp.exp(bounds(few, order, 0.0, cells)[0]) + jnp.sum(cells[-len(PIECES) - 1 :]))
+        # What is missed at the order, and of P's mass.
+        missed = sum(
+            over_sum(jnp.exp(bounds(few, at, 0.0, of)[0]) + jnp.sum(of[-len(PIECES) - 1 :]))
+            for at, of in ((order, cells), (0.0, row.cells[2]))
+        )
         right = np.sum(np.exp(np.asarray(many.log_p + order * many.losses) - cumulant)) - 1
         wrong = abs(float(row.surplus) - right)
         assert wrong <= float(row.surplus_error + missed) + 1e-12
