@@ -30,7 +30,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxacct.mechanisms.nodes import CELL, FAINT, HEIGHTS, NARROWER, PIECES, Ask, Nodes, Strips, Tails, exact_steps
+from jaxacct.mechanisms.nodes import (
+    CELL,
+    FAINT,
+    HEIGHTS,
+    NARROWER,
+    PIECES,
+    SCAN,
+    Ask,
+    Nodes,
+    Strips,
+    Tails,
+    exact_steps,
+)
 from jaxacct.mechanisms.normal import lower_tail
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import TINY, log_complement
@@ -78,20 +90,22 @@ def nodes_and_strips(
     far = jnp.where(removes, jnp.sqrt(2 * ask.nats) + 8.7 + 1 / s, reach) - reach
     # Where outcomes are marked: from a loss on, or the last ones of some mass; all of it only steers.
     soft = jnp.maximum(SOFT * jnp.minimum(s, 1.0), 6 * (2 * reach + far) / size)
-    tails = jnp.maximum(-2 * (ask.log_mass - jnp.stack([zero, jnp.log(q)])) - 1.84, 1.0)
-    ends = jnp.max(jnp.sqrt(tails - jnp.log(tails)) + centers)
+    squares = jnp.maximum(-2 * (ask.log_mass - jnp.stack([zero, jnp.log(q)])) - 1.84, 1.0)
+    ends = jnp.max(jnp.sqrt(squares - jnp.log(squares)) + centers)
     place = jnp.fmin(jnp.where(loss > 0, loss, jnp.inf), ends) + DEEP * soft
     has_marks = removes & (q < 1) & (place < reach + far) & (place + 1 < DEEP / soft)
     # Without marks the place is so far away that nothing else need know.
-    place = jnp.where(has_marks, place, FAR)
-    z, step = exact_steps(-reach, jnp.minimum(reach + far, place + 12 * soft), size)
+    place = jnp.where(has_marks, place, 1e3 * FAR)
+    # Where r is an exponential, P is a normal law about 1/s, which orders move on.
+    tilt = jnp.where(removes & (q == 1), 1 / s, 0.0)
+    z, step = exact_steps(tilt - reach, jnp.minimum(reach + far, place + 12 * soft), size)
     afar = jnp.stack([z[-1] + piece for piece in PIECES])
     deepest = place - DEEP * soft
     every_log_r, every_doubt = log_ratio(jnp.concatenate([z, afar, deepest[None]]))
     log_r, doubt = every_log_r[:size], every_doubt[:size]
-    # Cells' ends, half a step beyond their own nodes' steps.
-    low = jnp.concatenate([z[::CELL] - step, z[:1] - FAR, afar])
-    high = jnp.concatenate([z[CELL - 1 :: CELL] + step, z[:1], afar[1:], z[-1:] + FAR])
+    # Cells' ends: every SCAN-th node, from the middle of SCAN on, has its neighbour within.
+    low = jnp.concatenate([z[::CELL] - SCAN // 2 * step, z[:1] - FAR, afar])
+    high = jnp.concatenate([z[CELL - 1 :: CELL] + (SCAN // 2 + 1) * step, z[:1], afar[1:], z[-1:] + FAR])
     cells = len(PIECES) + 1 + size // CELL
     places = jnp.concatenate([low, high, z])
     exponent = (places - 0.5 / s) / s + (jnp.log(q) - jnp.log(1 - q))
@@ -143,8 +157,8 @@ def nodes_and_strips(
     tails = Tails(
         jnp.append(-kept[0], fade),
         jnp.append(zero, rise),
-        jnp.append(-z[0], begin + (1 + steep) * PIECES - slope) * (1 - NARROWER),
-        jnp.append(jnp.where(removes, zero, -shares[2 * cells] / s), -slope) * (1 + NARROWER),
+        jnp.append(tilt - z[0], begin + (1 + steep) * PIECES - slope) * (1 - NARROWER),
+        jnp.append(jnp.where(removes, tilt, -shares[2 * cells] / s), -slope),
     )
     # Marked outcomes: normal tails, and those that count as none.
     apart = (place - centers) / jnp.sqrt(1 + soft * soft)
@@ -155,7 +169,7 @@ def nodes_and_strips(
     of_p, of_q = (1 - q) * below[:, 0] + q * below[:, 1], below[:, 0]
     units = 48 + 16 * (place + 1 / s) ** 2
     marked_error = u * units + jnp.maximum(of_p[1] / jnp.maximum(of_p[0], TINY), of_q[1] / jnp.maximum(of_q[0], TINY))
-    first = every_log_r[-1] - every_doubt[-1] - 8 * u * (1 + jnp.abs(every_log_r[-1]) + place / s)
+    marked_loss = every_log_r[-1] - every_doubt[-1] - 8 * u * (1 + jnp.abs(every_log_r[-1]) + place / s)
     return Nodes(
         losses=jnp.where(removes, log_r, -log_r),
         log_p=log_p,
@@ -169,7 +183,7 @@ def nodes_and_strips(
         tails=tails,
         marked=jnp.where(has_marks, jnp.stack([of_p[0], of_q[0]]), 0.0),
         marked_error=jnp.where(has_marks, marked_error, 0.0),
-        marked_loss=jnp.where(has_marks, first, jnp.inf),
+        marked_loss=jnp.where(has_marks, marked_loss, jnp.inf),
         lowest=jnp.where(removes, log_complement(q) * (1 + 16 * u), -jnp.inf),
         infinite=jnp.zeros(2),
         is_valid=jnp.ones((), bool),

@@ -10,11 +10,11 @@ follow.
 Let x be a real coordinate of a run's outcome, in which P has the density p, and the loss is y(x). With f(x) = p(x) e^(t
 y(x)) and M(t) its integral, the moments of order t + iw are integrals of f e^(iwy), t >= 0, w >= 0.
 
-*Cells.* Nodes lie in the middles of n steps of length h. A cell is :data:`CELL` steps with half a step more on either
-side, so that cells overlap and every interval between neighbouring nodes lies in the cells of both. Beyond the first
-node there is one more cell, and beyond the last there are as many as :data:`PIECES` has numbers, which begin at these
-distances from it; the last has no end. For each of J heights and each cell a mechanism bounds the integrand above the
-cell by three numbers (:class:`Strips`): for x in the cell,
+*Cells.* Nodes lie in the middles of n steps of length h. Every SCAN-th of them is a coarser rule. A cell is
+:data:`CELL` steps with as many more on either side that every interval between neighbours, of the finer rule and of the
+coarser, lies in the cells of both. Beyond the first node there is one more cell, and beyond the last there are as many
+as :data:`PIECES` has numbers, which begin at these distances from it; the last has no end. For each of J heights and
+each cell a mechanism bounds the integrand above the cell by three numbers (:class:`Strips`): for x in the cell,
 
     log |f e^(iwy)| (x + i b) - log f(x)  <=  constant + t of_order + w turn,
 
@@ -45,6 +45,10 @@ line at b or at -b has the largest; the one at -b, where the phase's factor rise
 with W of the cells beyond as above. It rises with w, so one bound at the end of a line serves all its frequencies
 (:func:`log_missed`).
 
+*Shares of what is summed.* Weights are over the sum M_h of the nodes in place of M. Let e be the bounds on the rule's
+error and on what is left out together, as shares of a moment that are formed with these weights. Then |M - M_h| <= e' M
+with e' <= e M_h/M <= e (1 + e'), so that the error over M_h is at most e/(1 - 2 e) (:func:`over_sum`), if e < 1/4.
+
 *Decay.* Moved to the path above, the integral of order t + iw', w' >= w, is at most, over M,
 
     D = sum of (mass of cell) e^(e_j),    e_j = constant + t of_order - w turn.
@@ -73,10 +77,10 @@ from jaxtyping import Array, Float
 
 from jaxacct.numerics.arithmetic import roundoff
 
-CELL = 8
+CELL = 16
 """Number of nodes of a cell. Tightness only."""
 
-SCAN = 4
+SCAN = 8
 """Every SCAN-th node is a rule for real orders, half of a cell or less. Tightness only."""
 
 HEIGHTS = 12
@@ -187,24 +191,29 @@ def exact_steps(low: Array, high: Array, size: int) -> tuple[Array, Array]:
 
 
 def left_out(nodes: Nodes, order: Array, cumulant: Array) -> Array:
-    """Returns bounds on the shares of a moment, given its log, that the cells beyond the nodes have."""
+    """Returns bounds on the shares of a moment, given its log, that the cells beyond the nodes have.
+
+    They have room for half of SCAN steps at either end, which no interval between nodes of the coarser rule covers: f
+    is at most the larger value of these steps' ends.
+    """
     tails = nodes.tails
     logs, losses = (jnp.stack([row[0], *[row[-1]] * len(PIECES)]) for row in (nodes.log_p, nodes.losses))
     rate = tails.rate + order * tails.rate_of_order
     powers = logs + tails.constant + order * (losses + tails.of_order) - cumulant
-    return jnp.where(rate > 0, jnp.exp(jnp.minimum(powers, 600.0)) * (1 / (rate * nodes.step) + 1), jnp.inf) * 1.001
+    return jnp.where(rate > 0, jnp.exp(jnp.minimum(powers, 600.0)) * (1 / (rate * nodes.step) + SCAN), jnp.inf) * 1.001
 
 
-def log_missed(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:
-    """Returns the log of a bound on the rule's relative error in moments of frequencies up to w.
+def log_missed(nodes: Nodes, order: Array, w: Array | float, weights: Array, stride: Array | int = 1) -> Array:
+    """Returns the log of a bound on a rule's relative error in moments of frequencies up to w.
 
     Args:
         nodes: of one row.
         order (): the order t.
         w (): frequency.
-        weights (c,): sums of the weights W of each cell's nodes, and :func:`left_out`.
+        weights (c,): sums of the weights W of each cell's nodes, those of the rule, and :func:`left_out`.
+        stride (): 1, or SCAN for the coarser rule.
     """
-    rise, step = nodes.rising, nodes.step
+    rise, step = nodes.rising, stride * nodes.step
     bend = (nodes.bend[0] + order * nodes.bend[1]) * step * step / 8
     terms = rise.constant + order * rise.of_order + w * rise.turn + (jnp.log(weights) + bend)[None]
     top = jnp.max(terms, -1)
@@ -227,10 +236,16 @@ def _least(log_size: Array, x: Array) -> Array:
     return jnp.logaddexp(jnp.min(jnp.where(jnp.isnan(found), jnp.inf, found)) + 1e-9, math.log(FAINT))
 
 
+def over_sum(error: Array) -> Array:
+    """Returns a bound on a relative error over what is summed, given the bound that is formed with its weights."""
+    return jnp.where(error < 0.25, error / (1 - 2 * error), jnp.inf)
+
+
 def log_fading(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:
     """Returns a bound on log |phi(w')|, phi the tilted law's characteristic function, for all w' >= w.
 
-    Arguments are those of :func:`log_missed`.
+    Arguments are those of :func:`log_missed`. It holds over the sum of the nodes: over M it is more by twice
+    :func:`over_sum` of the order's errors at most.
 
     *Rounding.* Weights are right to NARROWER of themselves, as whoever makes them shows. A sum of n/CELL < 1,024
     terms, each right to 32 units besides its weight and exponent, and a logarithm: less than NARROWER of E and of the

@@ -46,21 +46,34 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct.mechanisms.nodes import CELL, FAINT, SCAN, Ask, Nodes, left_out, log_fading, log_missed, log_scan_missed
+from jaxacct.mechanisms.nodes import (
+    CELL,
+    SCAN,
+    Ask,
+    Nodes,
+    left_out,
+    log_fading,
+    log_missed,
+    log_scan_missed,
+    over_sum,
+)
 from jaxacct.mechanisms.normal import cosm1_and_sin
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import log_complement
 from jaxacct.saddlepoint import composer
 from jaxacct.saddlepoint.composer import SLACK, Line, Orders, Rare, Runs
 
-NODES = 2048
+NODES = 4096
 """Usual number of nodes of a law. Tightness only."""
 
 SIDE = 32
 """Number of powers in a table of frequencies, and largest number of tables: there are its square of frequencies."""
 
-CHUNKS = 16
-"""Number of parts in which nodes are summed, and in which these sums are. Tightness of rounding only."""
+CHUNKS = 64
+"""Number of parts in which nodes are summed, and then these sums. Tightness of rounding only."""
+
+ROW = 8
+"""Number of parts in which every SCAN-th node is summed, and then these sums. Tightness of rounding only."""
 
 CUT = 36.0
 """Nats below delta at which aliases and the line's end lie. Tightness only."""
@@ -147,7 +160,8 @@ def gather(nodes: Nodes, counts: Array) -> Rows:
 def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | bool) -> Orders:
     """Returns :func:`.composer.search` on every SCAN-th node, whose Chernoff bounds count what such a rule misses.
 
-    A cumulant errs by k log(1 + e), e the relative error of a moment; and by t times the errors of losses.
+    A cumulant errs by k log(1 + e), e the relative error of a moment, and by k times the errors of masses and t times
+    those of losses.
     """
     nodes = rows.nodes
     found = composer.search(rows.scan, start, log_target, is_given)
@@ -155,8 +169,8 @@ def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | b
     def missed(nodes: Nodes, orders: Array, cumulants: Array) -> Array:
         outside = jax.vmap(left_out, (None, 0, 0))(nodes, orders, cumulants)
         error = jax.vmap(log_scan_missed, (None, 0, 0, None))(nodes, orders, outside, SCAN * nodes.step)
-        lost = jnp.log1p(jnp.exp(error) + jnp.sum(outside, -1))
-        return lost + orders * jnp.max(nodes.loss_error) * 2
+        lost = jnp.log1p(over_sum(jnp.exp(error) + jnp.sum(outside, -1)))
+        return lost + jnp.max(nodes.mass_error) + orders * jnp.max(nodes.loss_error) * 2
 
     error = rows.total(jax.vmap(missed, (0, None, 1))(nodes, found.orders, found.rows))
     return found._replace(log_chernoff=found.log_chernoff + error * SLACK)
@@ -192,12 +206,13 @@ class Tilted(NamedTuple):
 
     Attributes:
         weights (n,): p e^(t y - g), with the cumulant g, roughly.
-        cells (c,): their sums over cells, and bounds on the shares of cells beyond the nodes.
+        cells (3, c): their sums over cells, by all nodes and by every SCAN-th, and those of P's masses; with bounds on
+            the shares of cells beyond the nodes.
         x (n,): losses' distances from the mean.
         mean, variance (): of the loss, roughly.
         surplus, surplus_error (): E[e^(t Y - g)] - 1, and a bound on its error.
         error (): bound on the error of phi, over w, but for that of tables and sums.
-        outside (): bound on the share of all that is beyond the nodes.
+        outside (3,): bounds on the shares of all that is beyond the nodes.
     """
 
     weights: Array
@@ -227,7 +242,8 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     *Surplus.* Let a node's mass err by a share m and its loss by d. The exponent a errs by d' = t d + (|t y| + |a|) u,
     and weights, exponentials of log p + a, by m + d' + c u, c = |log p + a| + 9. Where |a| < 1, p (e^a - 1) errs by m +
     18u of itself and by w d'; elsewhere it is w - p, and w + p at most 2.2 |w - p|, so it errs by three times m + (c +
-    9) u of itself and w d'. The sum adds N = n/CHUNKS + CHUNKS units.
+    9) u of itself and w d'. The sum adds N = n/CHUNKS + CHUNKS units. What the rule misses of P's own mass is left
+    to :func:`lay_line`.
 
     *Phi* is a sum of w (e^(i om X) - 1) at frequencies om. It errs by om times the sum of w |x| (m + d' + c u + u) + w
     d, and for the surplus, by which it is not divided.
@@ -254,58 +270,73 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     spread = weights * jnp.abs(x)
     wrong = spread * (moves + units + u) + weights * nodes.loss_error
     first, second, variance = _add(jnp.stack([spread, wrong, spread * jnp.abs(x)]))
-    table = 3 * (n // CHUNKS + CHUNKS) + 67 + SIDE
+    table = 3 * (n // (SCAN * ROW)) + 2 * (ROW + SCAN) + 68 + SIDE
     error = SLACK * (second + (table * u + jnp.abs(surplus) + doubt) * first)
-    outside = left_out(nodes, order, cumulant)
-    cells = jnp.concatenate([weights.reshape(-1, CELL).sum(-1), outside])
-    return Tilted(weights, cells, x, mean, variance, surplus, doubt, error, jnp.sum(outside))
+    # Cells of the tilted law and of P itself.
+    at_zero = jnp.zeros_like(order)
+    outside = jax.vmap(left_out, (None, 0, 0))(nodes, jnp.stack([order, at_zero]), jnp.stack([cumulant, at_zero]))
+    few = SCAN * weights[SCAN // 2 :: SCAN].reshape(-1, CELL // SCAN).sum(-1)
+    full, own = jnp.stack([weights, p]).reshape(2, -1, CELL).sum(-1)
+    outside = outside[np.array([0, 0, 1])]
+    cells = jnp.concatenate([jnp.stack([full, few, own]), outside], 1)
+    return Tilted(weights, cells, x, mean, variance, surplus, doubt, error, jnp.sum(outside, -1))
 
 
-def transform(row: Tilted, spacing: Array, tables: Array) -> Array:
+def transform(row: Tilted, spacing: Array, tables: Array, is_coarse: Array) -> Array:
     """Returns real and imaginary parts of phi - 1 (2, SIDE, SIDE) at frequencies spacing (SIDE a + b), a < ``tables``.
+
+    It is the sum over all nodes, or over every SCAN-th where ``is_coarse``.
 
     *Rounding.* Powers b of e^(i spacing x) are products as in :func:`.composer.transform`, right to 24 + SIDE units of
     the power's angle. The first of each table, of the angle spacing SIDE a x, errs by 3 units of the angle and by 5 for
-    each part: 12. Sums of w A, w B and w A B, with A and B powers less 1, err by N + 3 units of the sizes' sum (N as in
-    :func:`tilt`), times 1.5 for two parts, and |A B| <= |A| + |B|: 3 N + 22 units of the sum of w |om x|, with those of
-    adding them. Together 3 N + 22 + 36 + SIDE + 5.
+    each part: 12. Nodes come in SCAN rows of n/SCAN; a row is summed in parts. Sums of w A, and of w B (1 + A) in both
+    parts at once, with A and B powers less 1, err by 1.5 (2 n/(SCAN ROW) + ROW + SCAN + 3) units of w |A|, or of w |B|,
+    and |A| + |B| <= |om x| up to the powers' errors. With 1 + A and the sum of both parts that is 3 n/(SCAN ROW) + 2
+    (ROW + SCAN) + 5 + 5 + 36 + SIDE units of the sum of w |om x|, and some to spare.
     """
-    angle = spacing * row.x
-    start = jnp.stack(cosm1_and_sin(angle))  # (parts, n)
-
-    def power(table: Array, _: None) -> tuple[Array, Array]:
-        (re, im), (one_re, one_im) = table, start
-        return (table + start) + jnp.stack([re * one_re - im * one_im, re * one_im + im * one_re]), table
-
-    # Each step multiplies by the first power.
-    _, inner = jax.lax.scan(power, jnp.zeros_like(start), None, SIDE)  # (SIDE, parts, n)
-    pieces = inner.reshape(SIDE, 2, CHUNKS, -1)
-    weights = row.weights.reshape(CHUNKS, -1)
+    x, weights = (values.reshape(-1, SCAN).T.reshape(SCAN, ROW, -1) for values in (row.x, row.weights))
+    weights = weights * jnp.where(is_coarse, SCAN, 1.0)
 
     def add(values: Array) -> Array:
         return jax.lax.optimization_barrier(values).sum(-1)
 
-    own = add(jnp.einsum("bpcx,cx->pbc", pieces, weights, precision="highest"))
-    # Both parts of 1 + A beside one another, for real and imaginary parts of a product.
-    re, im = 1 + inner[:, 0], inner[:, 1]
-    both = jnp.stack([jnp.stack([re, -im]), jnp.stack([im, re])]).reshape(2, 2, SIDE, CHUNKS, -1)
+    def of_row(j: Array, found: Array) -> Array:
+        angle, w = spacing * x[j], weights[j]
+        start = jnp.stack(cosm1_and_sin(angle))  # (parts, ROW, n)
 
-    def table(i: Array, found: Array) -> Array:
-        first = jnp.stack(cosm1_and_sin((SIDE * i).astype(angle.dtype) * angle)).reshape(2, CHUNKS, -1)
-        added = add(jnp.einsum("pqbcx,qcx->pbc", both, first * weights[None], precision="highest")) + own
-        at = jnp.int32(0), i.astype(jnp.int32), jnp.int32(0)
-        return jax.lax.dynamic_update_slice(found, added[:, None], at, allow_negative_indices=False)
+        def power(table: Array, _: None) -> tuple[Array, Array]:
+            (re, im), (one_re, one_im) = table, start
+            return (table + start) + jnp.stack([re * one_re - im * one_im, re * one_im + im * one_re]), table
 
-    # One table of frequencies a step, until those wanted are done; the others stay 0.
-    return jax.lax.fori_loop(jnp.int32(0), tables, table, jnp.zeros((2, SIDE, SIDE), angle.dtype))
+        # Each step multiplies by the first power.
+        _, inner = jax.lax.scan(power, jnp.zeros_like(start), None, SIDE)  # (SIDE, parts, ROW, n)
+        own = add(jnp.einsum("bpcx,cx->pbc", inner, w, precision="highest"))
+        # 1 + A as a matrix of its parts, for real and imaginary parts of a product.
+        re, im = 1 + inner[:, 0], inner[:, 1]
+        both = jnp.stack([jnp.stack([re, -im]), jnp.stack([im, re])])
+
+        def table(i: Array, found: Array) -> Array:
+            first = jnp.stack(cosm1_and_sin((SIDE * i).astype(angle.dtype) * angle)) * w[None]
+            added = add(jnp.einsum("pqbcx,qcx->pbc", both, first, precision="highest")) + own
+            at = jnp.int32(0), i.astype(jnp.int32), jnp.int32(0)
+            old = jax.lax.dynamic_slice(found, at, (2, 1, SIDE), allow_negative_indices=False)
+            return jax.lax.dynamic_update_slice(found, old + added[:, None], at, allow_negative_indices=False)
+
+        # One table of frequencies a step, until those wanted are done; the others stay 0.
+        return jax.lax.fori_loop(jnp.int32(0), tables, table, found)
+
+    # One row of nodes a step: the middle one alone is the coarser rule.
+    begin = jnp.where(is_coarse, SCAN // 2, 0).astype(jnp.int32)
+    end = jnp.where(is_coarse, SCAN // 2 + 1, SCAN).astype(jnp.int32)
+    return jax.lax.fori_loop(begin, end, of_row, jnp.zeros((2, SIDE, SIDE), row.x.dtype))
 
 
 def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: Array) -> Line:
     """Returns a line for eps = ``start``, with log delta about ``log_target``; its sign is open.
 
     The mathematics, and units of rounding, are those of :func:`.composer.lay_line` without a smoothing: units of
-    moduli, angles, the phase and of the common factor are the same. What nodes miss, e, adds 2 e to the error of phi,
-    and e to that of a surplus.
+    moduli, angles, the phase and of the common factor are the same. What nodes miss, e, adds e and that of the rule for
+    phi to the error of phi, and e to that of a surplus, as does what the rule misses of P's own mass.
 
     *End.* Frequencies from W on are left out: their terms sum to at most the bound on phi's power times spacing/W^2 +
     1/W, over pi, in units of the common factor.
@@ -315,7 +346,6 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     order, spacing, cumulants = choose_line(found, start, log_target, nats)
     row = jax.vmap(tilt, (0, None, 0))(nodes, order, cumulants)
     m, n = row.weights.shape
-    surplus = jnp.abs(row.surplus) + row.surplus_error
     logs = cumulants + jnp.log1p(row.surplus)
     unit, center, drift, variance = rows.total(jnp.stack([logs, row.mean, jnp.abs(row.mean), row.variance], 1))
     # The end of the line: farther and farther, until what is beyond is small beside delta.
@@ -323,7 +353,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     most = spacing * count
 
     def fading(w: Array) -> Array:
-        return rows.total(jax.vmap(log_fading, (0, None, None, 0))(nodes, order, w, row.cells))
+        return rows.total(jax.vmap(log_fading, (0, None, None, 0))(nodes, order, w, row.cells[:, 0]))
 
     def farther(state: tuple[Array, Array]) -> tuple[Array, Array]:
         w = jnp.minimum(state[0] * FARTHER, most)
@@ -341,10 +371,15 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     number = jnp.where(is_short, jnp.clip(jnp.ceil(w / spacing), 1, count), 1)
     tables = jnp.ceil(number / SIDE).astype(jnp.int32)
     end = spacing * number
-    rest = jnp.where(is_short, rest, 0.0)
-    log_missing = jax.vmap(log_missed, (0, None, None, 0))(nodes, order, end, row.cells)
-    missing = SLACK * (jnp.exp(jnp.minimum(log_missing, 600.0)) + row.outside + FAINT)
-    one = jax.lax.map(lambda row: transform(row, spacing, tables), row)
+    # What both rules miss at the end, and the finer one of P's own mass.
+    given = jnp.stack([order, order, 0 * order]), jnp.stack([end, end, 0 * end]), row.cells, np.array([1.0, SCAN, 1.0])
+    of_row = jax.vmap(log_missed, (None, 0, 0, 0, 0))
+    log_missing = jax.vmap(of_row, (0, None, None, 0, None))(nodes, *given)
+    missing, few, of_mass = (SLACK * over_sum(jnp.exp(log_missing) + row.outside)).T
+    # The coarser rule serves where what it misses is nothing beside rounding, or beside what is missed anyway.
+    is_coarse = rows.total(few) < jnp.maximum(u, 2 * rows.total(missing))
+    missed = missing + jnp.where(is_coarse, few, missing)
+    one = jax.lax.map(lambda row: transform(row, spacing, tables, is_coarse), row)
     # The characteristic function to the power of the runs.
     index = np.arange(count, dtype=np.float64).reshape(SIDE, SIDE)
     w = spacing * jnp.asarray(index, order.dtype)
@@ -353,13 +388,15 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     excess, whole = x * (2 + x) + square, jnp.maximum(real * real + square, u * u)
     log_size = 0.5 * jnp.where(excess > -0.25, jnp.log1p(jnp.maximum(excess, -0.25)), jnp.log(whole))
     argument = jnp.arctan2(y, real)
-    of_row = lambda values: values[:, None, None]  # noqa: E731
-    doubt = of_row(row.error) * w[None] + of_row(2 * missing) + 16 * n * tiny
+    each = lambda values: values[:, None, None]  # noqa: E731
+    doubt = each(row.error) * w[None] + each(missed) + 16 * n * tiny
     doubt = jnp.log1p(doubt * jnp.exp(-log_size))
     units = 12 * jnp.abs(x) + 4 * square + (11 + m) * (jnp.abs(log_size) + jnp.abs(argument))
     log_modulus, phase, grows, units = rows.total(jnp.stack([log_size, argument, doubt, units], 1))
     # A surplus that is not small says that the cumulants were none.
-    unit_error = jnp.where(surplus < 0.25, (row.surplus_error + missing) / jnp.maximum(1 - surplus, 0.5), jnp.inf)
+    wrong = row.surplus_error + of_mass + missing
+    surplus = jnp.abs(row.surplus) + wrong
+    unit_error = jnp.where(surplus < 0.25, wrong / jnp.maximum(1 - surplus, 0.5), jnp.inf)
     unit_error = rows.total(unit_error + u * ((m + 3) * jnp.abs(logs) + jnp.abs(cumulants) + 8 * surplus))
     drift = SLACK * u * ((m + 3) * drift + 3 * jnp.abs(start))
     far = start - center
@@ -377,6 +414,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     grown = modulus * jnp.expm1(jnp.minimum(grows, 1.0))
     grown = jnp.where(grows < 1, grown, jnp.exp(jnp.minimum(log_modulus + grows, 600.0)))
     size, lever, off = jnp.stack([sizes, sizes * w, kernel * grown + u * (sizes * units)]).sum((-1, -2))
+    rest = jnp.where(is_short, rest, 0.0) + rows.total(2 * missing)
     after = jnp.exp(rest) * (spacing / (end * end) + 1 / end) / math.pi
     none = jnp.zeros(1, order.dtype)
     orders, beside = jnp.concatenate([found.orders, none]), jnp.concatenate([found.log_chernoff, none])

@@ -11,7 +11,18 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
-from jaxacct.mechanisms.nodes import CELL, NARROWER, PIECES, Ask, exact_steps, left_out, log_fading, log_missed
+from jaxacct.mechanisms.nodes import (
+    CELL,
+    NARROWER,
+    PIECES,
+    SCAN,
+    Ask,
+    exact_steps,
+    left_out,
+    log_fading,
+    log_missed,
+    over_sum,
+)
 from jaxacct.numerics.precision import scope
 from jaxacct.saddlepoint import exact
 
@@ -31,7 +42,7 @@ def float64():
         yield
 
 
-def ask(runs=100.0, loss=np.inf, nats=50.0):
+def ask(runs=100.0, loss=np.inf, nats=16.0):
     return Ask(*map(jnp.float64, (nats, runs, loss, -np.inf)))
 
 
@@ -42,10 +53,15 @@ def laws(s, q, removes, asked):
     return pair.nodes(128, asked), pair.nodes(exact.NODES, asked)
 
 
-def places(s, removes, size, asked, loss_place=np.inf):
+def window(s, q, removes, nats):
+    """Where the law's nodes begin and end, without marks."""
+    reach = np.sqrt(2 * (nats + 34))
+    return (1 / s if removes and q == 1 else 0.0) - reach, np.sqrt(2 * nats) + 8.7 + 1 / s if removes else reach
+
+
+def places(low, high, size):
     """The nodes' places, as the law lays them."""
-    reach = np.sqrt(2 * float(asked.nats))
-    return np.asarray(exact_steps(jnp.float64(-reach), jnp.float64(reach + (1 / s if removes else 0.0)), size)[0])
+    return np.asarray(exact_steps(jnp.float64(low), jnp.float64(high), size)[0])
 
 
 def ratio(s, q, z):
@@ -61,6 +77,12 @@ def tilted(nodes, order):
     return weights, jnp.concatenate([weights.reshape(-1, CELL).sum(-1), outside]), cumulant
 
 
+def coarse_cells(weights, cells):
+    """Weights of cells by the coarser rule."""
+    few = SCAN * weights[SCAN // 2 :: SCAN].reshape(-1, CELL // SCAN).sum(-1)
+    return jnp.concatenate([few, cells[len(few) :]])
+
+
 # ----------------------------------------------------------------------------------------------------
 # What a law gives
 # ----------------------------------------------------------------------------------------------------
@@ -69,7 +91,7 @@ def tilted(nodes, order):
 @pytest.mark.parametrize(("s", "q", "removes"), SETTINGS)
 def test_nodes_are_right_to_their_errors(s, q, removes):
     nodes, _ = laws(s, q, removes, ask())
-    z, p, largest = places(s, removes, 128, ask()), mpmath.mpf(0), 0.0
+    z, p, largest = places(*window(s, q, removes, 16.0), 128), mpmath.mpf(0), 0.0
     with mpmath.workdps(50):
         step, ms, mq = mpmath.mpf(float(nodes.step)), mpmath.mpf(s), mpmath.mpf(q)
         for i, x in enumerate(z):
@@ -113,9 +135,10 @@ def beside(s, q, removes, place, soft, z, height, order, w):
 @pytest.mark.parametrize(("s", "q", "removes"), SETTINGS[:4])
 def test_strips_bound_the_integrand_beside_the_real_line(s, q, removes):
     nodes, _ = laws(s, q, removes, ask())
-    z, step = places(s, removes, 128, ask()), float(nodes.step)
-    low = np.concatenate([z[::CELL] - step, [z[0] - 20], z[-1] + PIECES])
-    high = np.concatenate([z[CELL - 1 :: CELL] + step, z[:1], z[-1] + PIECES[1:], [z[-1] + 60]])
+    z, step = places(*window(s, q, removes, 16.0), 128), float(nodes.step)
+    beside_it = SCAN // 2 * step
+    low = np.concatenate([z[::CELL] - beside_it, [z[0] - 20], z[-1] + PIECES])
+    high = np.concatenate([z[CELL - 1 :: CELL] + beside_it + step, z[:1], z[-1] + PIECES[1:], [z[-1] + 60]])
     random, close = np.random.default_rng(1), []
     with mpmath.workdps(40):
         for _ in range(150):
@@ -140,10 +163,10 @@ def test_marks_grow_no_faster_than_strips_say(s, q, loss):
     _, nodes = laws(s, q, True, ask(loss=loss))
     # The place and the scale follow from the last nodes, and the marked masses from both.
     place = float(mpmath.findroot(lambda x: mpmath.log(ratio(s, q, x)) - loss, 5.0))
-    soft = max(0.06 * min(s, 1.0), 6 * (20.0 + 1 / s) / exact.NODES)
+    low, high = window(s, q, True, 16.0)
+    soft = max(0.06 * min(s, 1.0), 6 * (high - low) / exact.NODES)
     place += 10 * soft
-    reach = np.sqrt(100.0)
-    z = np.asarray(exact_steps(jnp.float64(-reach), jnp.float64(min(reach + 1 / s, place + 12 * soft)), exact.NODES)[0])
+    z = places(low, min(high, place + 12 * soft), exact.NODES)
     random, close = np.random.default_rng(2), []
     with mpmath.workdps(60):
         for _ in range(60):
@@ -164,6 +187,8 @@ def test_marks_grow_no_faster_than_strips_say(s, q, loss):
 # Bounds that follow
 # ----------------------------------------------------------------------------------------------------
 
+tilt = jax.jit(exact.tilt)
+coarsely = jax.jit(lambda nodes, order, w, cells: log_missed(nodes, order, w, cells, SCAN))
 bounds = jax.jit(
     lambda nodes, order, w, cells: (log_missed(nodes, order, w, cells), log_fading(nodes, order, w, cells))
 )
@@ -182,6 +207,14 @@ def test_what_few_nodes_miss_is_bounded(s, q, removes):
         # Rounding of many nodes aside.
         assert wrong <= bound + 1e-12
         seen += wrong > 1e-10
+        # The coarser rule of many nodes.
+        weights, cells, cumulant = tilted(many, order)
+        bound = np.exp(float(coarsely(many, order, w, coarse_cells(weights, cells))))
+        losses = np.asarray(many.losses)
+        right = np.sum(weights * np.exp(1j * w * losses))
+        chosen = slice(SCAN // 2, None, SCAN)
+        wrong = abs(SCAN * np.sum(weights[chosen] * np.exp(1j * w * losses[chosen])) - right)
+        assert wrong <= bound + 2 * float(jnp.sum(cells[-len(PIECES) - 1 :])) + 1e-12
     assert seen > 0
 
 
@@ -206,6 +239,25 @@ def test_fading_bounds_the_characteristic_function_from_there_on(s, q, removes, 
     assert max(ratios, default=1.0) > 0.4
 
 
+@pytest.mark.parametrize(("s", "q", "removes"), SETTINGS)
+def test_moments_of_few_nodes_are_right_to_what_they_miss(s, q, removes):
+    few, many = laws(s, q, removes, ask())
+    random, seen = np.random.default_rng(5), 0
+    for order in 10 ** random.uniform(-1, 0.9, 12):
+        _, cells, cumulant = tilted(few, order)
+        row = tilt(few, order, cumulant)
+        # What is missed at the order, and of P's mass.
+        missed = sum(
+            over_sum(jnp.exp(bounds(few, at, 0.0, of)[0]) + jnp.sum(of[-len(PIECES) - 1 :]))
+            for at, of in ((order, cells), (0.0, row.cells[2]))
+        )
+        right = np.sum(np.exp(np.asarray(many.log_p + order * many.losses) - cumulant)) - 1
+        wrong = abs(float(row.surplus) - right)
+        assert wrong <= float(row.surplus_error + missed) + 1e-12
+        seen += float(row.surplus_error + missed) < 0.1
+    assert seen > 0
+
+
 def test_tilted_sums_are_right_to_their_errors():
     _, nodes = laws(1.0, 0.01, True, ask())
     order = 3.0
@@ -213,7 +265,8 @@ def test_tilted_sums_are_right_to_their_errors():
     cumulant = float(cumulant)
     row = exact.tilt(nodes, jnp.float64(order), jnp.float64(cumulant))
     spacing, tables = jnp.float64(0.5), jnp.int32(2)
-    found = exact.transform(row, spacing, tables)
+    found = jax.jit(exact.transform)(row, spacing, tables, False)
+    coarse = jax.jit(exact.transform)(row, spacing, tables, True)
     with mpmath.workdps(40):
         p = [mpmath.exp(mpmath.mpf(float(x))) for x in nodes.log_p]
         y = [mpmath.mpf(float(x)) for x in nodes.losses]
@@ -226,6 +279,9 @@ def test_tilted_sums_are_right_to_their_errors():
             phi = phi / sum(weights) - 1
             off = abs(phi - mpmath.mpc(float(found[0, a, b]), float(found[1, a, b])))
             assert off <= float(row.error) * w
+            # The coarser rule is as good here.
+            off = abs(phi - mpmath.mpc(float(coarse[0, a, b]), float(coarse[1, a, b])))
+            assert off <= float(row.error) * w + 1e-16
     assert float(row.surplus_error) < 1e-13
     assert float(row.error) < 1e-14
 
@@ -348,6 +404,9 @@ def test_edges():
     for pair in ((np.nan, 0.1, True), (1.0, 2.0, True), (0.0, 0.1, True), (-1.0, 0.1, False)):
         assert epsilon([pair], [10.0], 1e-5) == (0.0, np.inf)
         assert delta([pair], [10.0], 1.0) == (0.0, 1.0)
+    # Nodes that do not resolve the law say nothing.
+    assert delta([(1e-4, 1.0, True)], [2.0**40], 0.01)[1] > 0.99
+    assert delta([(1e-4, 0.5, True)], [1.0], 1.0)[1] > 0.49
     lower, upper = delta(row, [10.0], 30.0)
     assert 0 < lower <= upper < 1e-20
 
