@@ -348,12 +348,28 @@ def within_scope(function: Any = None, *, by_programs: bool = False) -> Any:
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
-        if not _PLAIN.issuperset(map(type, jax.tree.leaves((args, kwargs)))):
+        leaves = jax.tree.leaves((args, kwargs))
+        if not _PLAIN.issuperset(map(type, leaves)):
             args, kwargs = settle((args, kwargs))
-        with scope(by_programs=by_programs):
+        with scope(by_programs=by_programs), _as_constants(leaves):
             return function(*args, **kwargs)
 
     return scoped
+
+
+def _as_constants(leaves: list[Any]) -> contextlib.AbstractContextManager[None]:
+    """Returns the context in which concrete arguments are computed with at once, inside a caller's trace, too.
+
+    There operations of JAX would make tracers of them, which are of no use to what decides by their values. What is
+    traced for a platform stays a trace.
+    """
+    return contextlib.nullcontext() if is_decided() or any(map(_holds_tracers, leaves)) else jax.core.eval_context()
+
+
+def _holds_tracers(leaf: Any) -> bool:
+    """Returns whether a leaf is a tracer, or a function that may have one in its closure."""
+    is_open = callable(leaf) and getattr(leaf, "__closure__", leaf) is not None
+    return is_open or isinstance(leaf, jax.core.Tracer)
 
 
 def as_float64(value) -> jax.Array:
