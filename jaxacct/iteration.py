@@ -31,7 +31,7 @@ from jaxacct.mechanisms.mechanism import Fields
 from jaxacct.mechanisms.normal import log_delta_at
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.elementary import By
-from jaxacct.numerics.precision import TINY, in_float64, kept_positive
+from jaxacct.numerics.precision import TINY, kept_positive
 from jaxacct.numerics.programs import lower_bound
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect_traced
@@ -218,14 +218,19 @@ def extend(log_delta: Array, log_factor: Array) -> Array:
     return jnp.where((log_delta == -jnp.inf) | (log_factor == -jnp.inf), -jnp.inf, rounded)
 
 
-@elementwise(static=1)
+@elementwise(static=1, inside=lambda epsilon, ratio, log: (epsilon >= 0) & (ratio >= 0))
 def _theta(epsilon: Array, ratio: Array, log: bool) -> Array:
     return from_log(log_theta(epsilon, ratio), log=log)
 
 
-@elementwise(static=2)
+def _is_process(epsilon: Array, delta: Array, ratio: Array, steps: Array, *_: Any) -> Array:
+    whole = (steps >= 0) & (jnp.floor(steps) == steps)
+    return (delta >= 0) & (delta <= 1) & (epsilon >= 0) & whole & (ratio >= 0)
+
+
+@elementwise(static=2, inside=_is_process)
 def _contract(epsilon: Array, delta: Array, ratio: Array, steps: Array, method: str, log: bool) -> Array:
-    valid = (delta >= 0) & (delta <= 1) & (epsilon >= 0) & (steps >= 0) & (jnp.floor(steps) == steps) & (ratio >= 0)
+    valid = _is_process(epsilon, delta, ratio, steps)
     start = jnp.log(jnp.where(valid, delta, 1.0))
     start = start + 2 * arithmetic().function * jnp.where(start == -jnp.inf, 0.0, jnp.abs(start))
     if method == "linear":
@@ -293,6 +298,11 @@ def amplified_mu(shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: Ar
     >>> amplified_mu([1.0, 0.0, 0.0, 0.0], noise=2.0).round(6).tolist()  # 1 / (2 sqrt(4))
     0.25
     """
+    return _amplified_mu(*_checked_shifts(shifts, noise))
+
+
+def _checked_shifts(shifts: Any, noise: Any) -> tuple[Any, Any]:
+    """Returns both as arrays of one axis, the noise or () for all; raises ValueError where they do not match."""
     validation.check_numbers(shifts=shifts, noise=noise)
     shifts, noise = as_array(shifts), as_array(noise)
     validation.check_not_negative(shifts, "shifts", "bounds on how far the two updates can be apart")
@@ -302,10 +312,9 @@ def amplified_mu(shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: Ar
             f"shifts of shape {np.shape(shifts)} and noise of shape {np.shape(noise)} do not match: give one shift for "
             "each iteration, and one standard deviation for each or one for all."
         )
-    return _amplified_mu(shifts, noise)
+    return shifts, noise
 
 
-@in_float64
 def amplified_rdp(
     orders: Orders, shifts: Float[ArrayLike, " steps"] | Sequence[float], noise: ArrayLike
 ) -> Float[Array, " orders"]:
@@ -317,14 +326,23 @@ def amplified_rdp(
     >>> amplified_rdp([2.0, 8.0], shifts=[1.0, 0.0], noise=1.0).round(6).tolist()
     [0.5, 2.0]
     """
-    validation.check_numbers(shifts=shifts, noise=noise)
-    orders = checked_orders(orders)
-    mu = amplified_mu(shifts, noise)
-    return _rdp_of_mu(orders, mu)
+    return _amplified_rdp(checked_orders(orders), *_checked_shifts(shifts, noise))
 
 
-@elementwise
+@kernel(by=By.XLA)
 def _amplified_mu(shifts: Array, noise: Array) -> Array:
+    return _mu_of(shifts, jnp.broadcast_to(noise, shifts.shape))
+
+
+@kernel(by=By.XLA)
+def _amplified_rdp(orders: Array, shifts: Array, noise: Array) -> Array:
+    mu = _mu_of(shifts, jnp.broadcast_to(noise, shifts.shape))
+    divergence = jnp.where(mu > 0, jnp.maximum(orders * mu**2 / 2 * (1 + 8 * roundoff()), TINY), 0.0)
+    return jnp.where(orders > 1, divergence, jnp.inf)
+
+
+def _mu_of(shifts: Array, noise: Array) -> Array:
+    """Returns mu, rounded up, ``inf`` where an argument is out of range."""
     count = shifts.shape[0]
     ordered = jnp.arange(count)[:, None] <= jnp.arange(count)[None, :]
 
@@ -346,12 +364,6 @@ def _amplified_mu(shifts: Array, noise: Array) -> Array:
     ratio = jnp.sqrt(jnp.sum((slopes * noise) ** 2)) * (1 + roundoff() * (4 * count + 64))
     mu = jnp.maximum(jnp.maximum(furthest / widest, TINY) * ratio, TINY)
     return jnp.where(valid & (mu >= 0), jnp.where(furthest > 0, mu, 0.0), jnp.inf)
-
-
-@elementwise
-def _rdp_of_mu(orders: Array, mu: Array) -> Array:
-    divergence = jnp.where(mu > 0, jnp.maximum(orders * mu**2 / 2 * (1 + 8 * roundoff()), TINY), 0.0)
-    return jnp.where(orders > 1, divergence, jnp.inf)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -601,12 +613,15 @@ def log_delta_of_rdp(
     return jnp.min(jnp.where(known, logs, 0.0), axis=0)
 
 
-@elementwise(static=2)
-def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, method: str, log: bool) -> Array:
+def _is_last_iterate(sgd: Any, epsilon: Array, position: Array, method: str, log: bool) -> Array:
     after = sgd.steps - position
     known = is_valid(sgd) & (position >= 1) & (after >= 0) & (jnp.floor(position) == position) & (epsilon >= 0)
-    if method in NEEDS_CONVEXITY:
-        known &= is_contractive(sgd)
+    return known & is_contractive(sgd) if method in NEEDS_CONVEXITY else known
+
+
+@elementwise(static=2, inside=_is_last_iterate)
+def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, method: str, log: bool) -> Array:
+    after, known = sgd.steps - position, _is_last_iterate(sgd, epsilon, position, method, log)
     if method == "contraction":
         ratios = first_ratio(sgd), image_ratio(sgd, use_convexity=False)
         start, factor = log_theta(jnp.stack([epsilon, epsilon]), jnp.stack(ratios))
@@ -851,10 +866,13 @@ def _mean_log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
     return largest + jnp.log(total / sgd.steps) + roundoff() * (4 * sgd.steps + 4 * jnp.abs(largest) + 64)
 
 
-def _log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
+def _is_stopped(sgd: Any, epsilon: Array, method: str, *_: Any) -> Array:
     known = is_valid(sgd) & (epsilon >= 0)
-    if method in NEEDS_CONVEXITY:
-        known &= is_contractive(sgd)
+    return known & is_contractive(sgd) if method in NEEDS_CONVEXITY else known
+
+
+def _log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
+    known = _is_stopped(sgd, epsilon, method)
     if method == "contraction":
         ratios = first_ratio(sgd), image_ratio(sgd, use_convexity=False)
         # The geometric series: theta(r0) / T times the sum of c^(k - 1), at most 1 / (1 - c), with c = theta(r).
@@ -873,7 +891,7 @@ def _log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
     return jnp.where(known, jnp.where(epsilon == jnp.inf, -jnp.inf, result), 0.0)
 
 
-@elementwise(static=2)
+@elementwise(static=2, inside=_is_stopped)
 def _stopped_delta(sgd: Any, epsilon: Array, method: str, log: bool) -> Array:
     return from_log(_log_delta(sgd, epsilon, method), log=log)
 

@@ -423,7 +423,11 @@ def lines_below(profile: Profile) -> Lines:
 # ----------------------------------------------------------------------------------------------------
 
 
-@in_float64
+def _has_converged(bounds: Bounds) -> Array:
+    return bounds.converged
+
+
+@in_float64(known=_has_converged, outermost=True)
 def curve(
     mechanism: Mechanisms,
     steps: Steps,
@@ -525,7 +529,7 @@ def advantage(
     return leave_scope(enclose(lower, upper, upper < 1))
 
 
-@in_float64
+@in_float64(known=_has_converged, outermost=True)
 def true_positive_rate(
     mechanism: Mechanisms,
     steps: Steps,
@@ -555,7 +559,7 @@ def true_positive_rate(
     return leave_scope(enclose(lower, upper, found.converged))
 
 
-@in_float64
+@in_float64(known=_has_converged, outermost=True)
 def bayes_risk(
     mechanism: Mechanisms,
     steps: Steps,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -36,6 +37,7 @@ from jaxacct.convert.renyi import (
     by_order,
     checked_divergences,
     checked_orders,
+    is_finite,
     kernel,
     least_between,
     softplus,
@@ -328,7 +330,11 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
     return jnp.where(known & ~jnp.isnan(rho), rho, jnp.inf), orders[-1]
 
 
-@kernel(static=1)
+def _are_in_range(rho: Array, omega: Array, number: Array, to: Conversion) -> Array:
+    return (rho >= 0) & (omega > 1) & to.is_known(number)
+
+
+@kernel(static=1, inside=_are_in_range)
 def _tcdp_implies(rho: Array, omega: Array, number: Array, to: Conversion) -> Array:
     """Returns the least implied at ``number``, over orders around 1 + sqrt(size/rho), the best for Mironov's rule."""
     rho = kept_positive(rho)
@@ -694,18 +700,20 @@ def _answer_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, An
         first, second = (as_float64(primal) for primal in primals)
         found = as_float64(value)
         mu, epsilon = {"delta": (first, second), "epsilon": (first, found), "mu": (found, first)}[quantity]
-        by_mu = jnp.exp(-0.5 * (epsilon / mu - mu / 2) ** 2 - LOG_NORMAL)
-        by_epsilon = -jnp.exp(epsilon + log_ndtr(-epsilon / mu - mu / 2))
+        # At a mu of 0, no loss at all, epsilon = 0 keeps the slopes that it has next to there.
+        place = jnp.where(epsilon == 0, 0.0, epsilon / mu)
+        by_mu = jnp.exp(-0.5 * (place - mu / 2) ** 2 - LOG_NORMAL)
+        by_epsilon = -jnp.exp(epsilon + log_ndtr(-place - mu / 2))
         slopes = {
             "delta": (by_mu, by_epsilon),
             "epsilon": (-by_mu / by_epsilon, 1 / by_epsilon),
             "mu": (-by_epsilon / by_mu, 1 / by_mu),
         }[quantity]
-        # An epsilon of 0 stays at 0, whichever way the arguments move.
-        held = (found <= 0) if quantity == "epsilon" else False
+        if quantity == "epsilon":
+            # An epsilon of 0 stays at 0, whichever way the arguments move.
+            slopes = tuple(jnp.where(found <= 0, 0.0, slope) for slope in slopes)
         moves = (as_float64(move) for move in tangents)
-        tangent = sum(slope * move for slope, move in zip(slopes, moves, strict=True))
-        return value, jnp.where(held, 0.0, tangent)
+        return value, sum(slope * move for slope, move in zip(slopes, moves, strict=True))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -721,7 +729,23 @@ def margin_of_costs() -> float:
     return 8 * arithmetic().function
 
 
-@in_float64
+def _of_one_run(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of a mechanism entered in float64, with derivatives by differences.
+
+    JAX's own are 0 at the ends of ranges, where a minimum or an exception decides. They are right for
+    :class:`.DiscretePair`, whose masses sum to 1 and so do not move alone.
+    """
+    by_differences = in_float64(known=is_finite, outermost=True)(function)
+    plain = in_float64(function)
+
+    @functools.wraps(function)
+    def run(mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Any:
+        return (plain if isinstance(mechanism, DiscretePair) else by_differences)(mechanism, relation=relation)
+
+    return run
+
+
+@_of_one_run
 def mechanism_to_dp(
     mechanism: Mechanism, *, relation: Relation = "add_or_remove"
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
@@ -789,7 +813,7 @@ def _no_epsilon(mechanism: Mechanism) -> str:
     )
 
 
-@in_float64
+@_of_one_run
 def mechanism_to_zcdp(
     mechanism: Mechanism, *, relation: Relation = "add_or_remove"
 ) -> tuple[Float[Array, " ..."], Float[Array, " ..."]]:
@@ -825,7 +849,7 @@ def mechanism_to_zcdp(
     return epsilon if holds_one_way(mechanism, relation) else pure_to_zcdp(epsilon), delta
 
 
-@in_float64
+@_of_one_run
 def mechanism_to_gdp(mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " ..."]:
     """Returns mu: one run is mu-GDP; float64, of the mechanism's batch shape.
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -32,6 +33,7 @@ from jaxacct import validation
 from jaxacct.mechanisms.pair import exp_remainder, weighted_remainder
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.derivatives import Inside
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import (
     TINY,
@@ -226,6 +228,7 @@ def kernel(
     safe: Callable[[Any], Any] = outward,
     by: By = By.XLA_FAST,
     of_one_shape: bool = False,
+    inside: Inside | None = None,
 ) -> Callable[..., Any]:
     """Returns ``function`` compiled once for all values of one shape, and entered in float64.
 
@@ -238,22 +241,34 @@ def kernel(
         safe: as of :func:`.precision.in_float64`.
         by: as of :func:`.programs.compiled`; By.XLA for loops that run longer than they take to compile.
         of_one_shape: whether all numbers are broadcast against one another first.
+        inside: tells of the arguments whether they are in range, for each entry of the result; where a result out of
+            range is finite, it has to be given.
     """
     if function is None:
-        return functools.partial(kernel, static=static, safe=safe, by=by, of_one_shape=of_one_shape)
+        return functools.partial(kernel, static=static, safe=safe, by=by, of_one_shape=of_one_shape, inside=inside)
     count = function.__code__.co_argcount
     names = function.__code__.co_varnames[count - static : count]
     program: Program[Any] = Program(function, names, by)
 
-    @in_float64(safe=safe, by_programs=True, known=_is_finite, outermost=True)
-    @functools.wraps(function)
-    def run(*args: Any) -> Any:
-        arrays, rest = args[: count - static], args[count - static :]
+    def taken(arrays: Any) -> Any:
         leaves = jax.tree.map(float64_leaf, arrays)
         if of_one_shape:
             shape = np.broadcast_shapes(*map(np.shape, jax.tree.leaves(leaves)))
             broadcast: Any = np.broadcast_to if is_concrete(leaves) else jnp.broadcast_to
             leaves = jax.tree.map(lambda leaf: broadcast(leaf, shape), leaves)
+        return leaves
+
+    def in_range(*args: Any) -> Any:
+        assert inside is not None
+        return inside(*taken(args[: count - static]), *args[count - static :])
+
+    @in_float64(
+        safe=safe, by_programs=True, known=is_finite, inside=None if inside is None else in_range, outermost=True
+    )
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        arrays, rest = args[: count - static], args[count - static :]
+        leaves = taken(arrays)
         if is_concrete(leaves):
             return leave_scope(program(*leaves, *rest))
         # Within a caller's trace concrete values stay concrete: they decide which parts need not be traced.
@@ -263,9 +278,12 @@ def kernel(
     return run
 
 
-def _is_finite(result: Any) -> Any:
-    """Returns whether all numbers of a result are finite: a :data:`.Known`."""
-    return functools.reduce(lambda one, other: one & other, (jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(result)))
+def is_finite(result: Any) -> Any:
+    """Returns whether numbers are finite: a :data:`.Known`, for each entry where all parts have one shape."""
+    finite = [jnp.isfinite(part) for part in jax.tree.leaves(result)]
+    if len({part.shape for part in finite}) > 1:
+        finite = [jnp.all(part) for part in finite]
+    return functools.reduce(operator.and_, finite)
 
 
 def float64_leaf(leaf: Any) -> Any:
@@ -824,7 +842,11 @@ def log_delta_of_orders(rdp: Array, orders: Array, epsilon: Array, method: str, 
     return logs + margin_of_closed() * (1 + (orders - 1) * (rdp + epsilon) + jnp.log(orders) + jnp.abs(logs))
 
 
-@kernel(static=1)
+def _are_in_range(rdp: Array, orders: Array, number: Array, to: Conversion) -> Array:
+    return jnp.all(rdp >= 0, axis=-1) & jnp.all(orders > 1) & to.is_known(number)
+
+
+@kernel(static=1, inside=_are_in_range)
 def least_implied(rdp: Array, orders: Array, number: Array, to: Conversion) -> Array:
     """Returns :func:`least_of`, compiled as one program."""
     return least_of(rdp, orders, number, to)
@@ -842,7 +864,12 @@ def least_of(rdp: Array, orders: Array, number: Array, to: Conversion) -> Array:
     return jax.vmap(lambda row, value: to.least(row, orders, value))(rows, numbers).reshape(batch)
 
 
-@kernel(static=1, safe=lower_bound)
+def _are_epsilon_and_delta(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
+    inside, above = by_order((epsilon >= 0) & (delta >= 0) & (delta < 1), orders)
+    return (inside > 0) & (above > 1)
+
+
+@kernel(static=1, safe=lower_bound, inside=_are_epsilon_and_delta)
 def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
     epsilon, delta = jnp.broadcast_arrays(epsilon, delta)
     (epsilon, _), (delta, orders) = by_order(epsilon, orders), by_order(delta, orders)

@@ -3,8 +3,8 @@
 Bounds come out of searches, of the best of many orders, and of sums on a lattice: loops that JAX cannot differentiate
 backwards, and rounding that has no derivative. Their values are smooth to nearly all of their digits, so differences
 are right to about four of them. In reading order: :func:`differences`, the values and slopes of a function;
-:func:`by_slopes`, a function that has slopes for
-derivatives; :func:`of_first_order`, which refuses a second one.
+:func:`by_slopes`, a function that has slopes for derivatives; :func:`_share`, by which an unknown slope matters only
+where something moves; :func:`of_first_order`, which refuses a second derivative.
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
-from jaxacct.numerics.arithmetic import scale_error
+from jaxacct.numerics.arithmetic import PAIR, arithmetic, scale_error
 from jaxacct.numerics.pytrees import is_concrete
 
 Known = Callable[[Any], Any]
 """A function of a result that tells whether it says anything: a boolean for all of it, or for each of its entries."""
+
+Inside = Callable[..., Any]
+"""A function of arguments that tells whether they are in range, in the same form: of those out of range a bound may be
+as finite as any other (1 for a delta, 0 from below), so that the result does not tell."""
 
 
 def step_of_differences() -> float:
@@ -51,12 +57,14 @@ def differences(
     moving: Sequence[int],
     counts: Sequence[bool],
     known: Known,
+    inside: Callable[[list[Any]], Any] | None = None,
 ) -> tuple[Any, list[Array]]:
     """Returns a function's value and, for each real leaf of it, its slopes (n, ...) in the n numbers that move.
 
-    Numbers move by a small share of themselves, counts by one. The slope is one-sided where the function says nothing
-    on one side, as at the end of a range. Where it says nothing on either, but here, it raises ValueError for concrete
-    numbers, and is NaN for traced ones. It is called in the float64 scope.
+    Numbers move by a small share of themselves, counts by one; infinite ones stay, with a slope of 0. The slope is
+    one-sided where the function says nothing on one side, or that side is out of range. Where it says nothing on
+    either, but here, it raises ValueError for concrete numbers, and is NaN for traced ones. It is called in the float64
+    scope.
 
     Args:
         function: function of the list of leaves, to a pytree of arrays.
@@ -64,6 +72,7 @@ def differences(
         moving: which of them move, by their places.
         counts: for each leaf whether it holds whole numbers of runs.
         known: whether a result says anything.
+        inside: an :data:`Inside` of the list of leaves.
     """
     concrete = is_concrete(leaves)
     library: Any = np if concrete else jnp
@@ -73,6 +82,7 @@ def differences(
     for i, real in zip(moving, reals, strict=True):
         # A number that is 0 has no share: it moves as if it were 1.
         size = library.ones_like(real) if counts[i] else step * library.where(real == 0, 1.0, library.abs(real))
+        size = library.where(library.isinf(real), 0.0, size)
         ends.append((library.maximum(real - size, 0.0) if counts[i] else real - size, real + size))
     below, above = (library.concatenate([library.ravel(end[side]) for end in ends]) for side in (0, 1))
     flat = library.concatenate([library.ravel(real) for real in reals])
@@ -86,7 +96,7 @@ def differences(
         for i, real, part in zip(moving, reals, library.split(found, np.cumsum(sizes)[:-1]), strict=True):
             moved[i] = part.reshape(np.shape(real))
         result = function(moved)
-        return result, known(result)
+        return result, known(result) if inside is None else known(result) & inside(moved)
 
     rows = np.concatenate([[-1], places, places]), library.concatenate([np.zeros(1), below, above])
     found, says = _each(at, rows) if concrete else jax.lax.map(at, rows)
@@ -101,7 +111,7 @@ def differences(
         rise = library.where(is_up, up, here) - library.where(is_down, down, here)
         run = library.where(is_up, wide(above), wide(flat)) - library.where(is_down, wide(below), wide(flat))
         is_any = (is_down | is_up) & wide(says[:1])
-        return library.where(is_any, rise / library.where(is_any, run, 1.0), library.nan)
+        return library.where(is_any, rise / library.where(run == 0, 1.0, run), library.nan)
 
     if concrete and np.any(says[:1] & ~(says[1 : 1 + count] | says[1 + count :])):
         raise ValueError(
@@ -174,7 +184,41 @@ def _tangent_of(leaf: Any, move: Any, slopes: Iterator[Any]) -> Any:
 @jax.jit
 def _move(moves: Array, slopes: Array) -> Array:
     """Returns the sum over the numbers of moves (n,) times slopes (n, ...): one program, as its transpose is."""
-    return jnp.sum(moves.reshape(moves.shape + (1,) * (slopes.ndim - 1)) * slopes, axis=0)
+    each = jnp.broadcast_to(moves.reshape(moves.shape + (1,) * (slopes.ndim - 1)), slopes.shape)
+    # Pairs of float32 are made of JAX's own operations.
+    return jnp.sum(slopes * each if arithmetic() == PAIR else _share_p.bind(slopes, each), axis=0)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The product of slopes and moves of one shape, linear in the moves, that is 0 where a move is: a slope of NaN times a
+# move of 0 would be NaN. Its transpose is a product of the same kind, so that an entry of a result whose slope is not
+# known says so to those who ask for it, and to nobody else.
+# ----------------------------------------------------------------------------------------------------
+
+_share_p = Primitive("share")
+
+
+def _share(slopes: Any, moves: Any) -> Array:
+    with jax.enable_x64(True):  # a transpose is computed and lowered after the scope was left
+        return jnp.where(moves == 0, 0.0, slopes * moves)
+
+
+def _batch(args: Any, dims: Any) -> tuple[Any, int]:
+    (size, *_) = {arg.shape[dim] for arg, dim in zip(args, dims, strict=True) if dim is not None}
+    with jax.enable_x64(True):
+        return _share_p.bind(*(batching.bdim_at_front(arg, dim, size) for arg, dim in zip(args, dims, strict=True))), 0
+
+
+def _transpose(cotangent: Any, slopes: Any, moves: Any) -> tuple[None, Any]:
+    return None, cotangent if type(cotangent) is ad.Zero else _share_p.bind(slopes, cotangent)
+
+
+_share_p.def_impl(_share)
+_share_p.def_abstract_eval(lambda slopes, moves: moves)
+mlir.register_lowering(_share_p, mlir.lower_fun(_share, multiple_results=False))
+batching.primitive_batchers[_share_p] = _batch
+ad.defjvp(_share_p, None, lambda tangent, slopes, moves: _share_p.bind(slopes, tangent))
+ad.primitive_transposes[_share_p] = _transpose
 
 
 def of_first_order(leaves: Any, name: str) -> Any:

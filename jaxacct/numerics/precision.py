@@ -17,11 +17,12 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import GetAttrKey
 from jaxtyping import ArrayLike
 
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import FLOAT64, PAIR, arithmetic, float64_elsewhere, is_decided, platform
-from jaxacct.numerics.derivatives import Known, by_slopes, differences
+from jaxacct.numerics.derivatives import Inside, Known, by_slopes, differences
 from jaxacct.numerics.programs import by_platform, outward
 from jaxacct.numerics.pytrees import is_concrete as is_concrete
 from jaxacct.processes import note_computing
@@ -100,6 +101,7 @@ def in_float64(
     by_programs: bool = False,
     safe: Callable[[Any], Any] = outward,
     known: Known | None = None,
+    inside: Inside | None = None,
     outermost: bool = False,
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]: ...
 
@@ -110,6 +112,7 @@ def in_float64(
     by_programs: bool = False,
     safe: Callable[[Any], Any] = outward,
     known: Known | None = None,
+    inside: Inside | None = None,
     outermost: bool = False,
 ) -> Any:
     """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent.
@@ -122,11 +125,15 @@ def in_float64(
         by_programs: as in :func:`scope`.
         safe: as in :func:`.programs.by_platform`.
         known: tells of a result whether it says anything. If it is given, derivatives are those of
-            :func:`.derivatives.differences`, where an argument ``steps`` moves by whole runs; else they are JAX's.
+            :func:`.derivatives.differences`, where arguments and fields that are named in :data:`COUNTS` move by whole
+            runs; else they are JAX's.
+        inside: tells of the arguments whether they are in range, where the result does not.
         outermost: whether that is so of calls from outside alone, and not of those within others, which trace less.
     """
     if function is None:
-        return functools.partial(in_float64, by_programs=by_programs, safe=safe, known=known, outermost=outermost)
+        return functools.partial(
+            in_float64, by_programs=by_programs, safe=safe, known=known, inside=inside, outermost=outermost
+        )
     as_it_is = within_scope(by_programs=by_programs)(function)
     names = tuple(inspect.signature(function).parameters) if known is not None else ()
 
@@ -147,28 +154,40 @@ def in_float64(
         with context:
             if known is None:
                 return _call(function, safe, structure, moves, fixed, moving)
-            placed = [_mark(arg, name) for name, arg in zip(names, args, strict=False)]
-            marks = jax.tree.leaves((placed, {name: _mark(arg, name) for name, arg in kwargs.items()}))
+            placed = dict(zip(names, args, strict=False))
+            marks = [*_count(placed), *_count(kwargs)]
             counts = tuple(mark for mark, move in zip(marks, moves, strict=True) if move)
             call = functools.partial(_call, function, safe, structure, moves, fixed)
-            slopes = functools.partial(_slopes, function, safe, structure, moves, fixed, counts, known)
+            slopes = functools.partial(_slopes, function, safe, structure, moves, fixed, counts, known, inside)
+            in_range = None if inside is None else functools.partial(_apply, inside, structure, moves, fixed)
 
             def value_of(moving: list[Any]) -> Any:
                 # Concrete within a derivative, they take the programs of eager calls.
                 return _apply(scoped, structure, moves, fixed, moving) if is_concrete(moving) else call(moving)
 
             def slopes_of(moving: list[Any], which: tuple[int, ...]) -> Any:
-                concrete = is_concrete(moving)
-                return differences(value_of, moving, which, counts, known) if concrete else slopes(which, moving)
+                if is_concrete(moving):
+                    return differences(value_of, moving, which, counts, known, in_range)
+                return slopes(which, moving)
 
             return by_slopes(value_of, slopes_of, f"{function.__module__}.{function.__name__}")(moving)
 
     return scoped
 
 
-def _mark(argument: Any, name: str) -> list[bool]:
-    """Returns, for each leaf of an argument of this name, whether it counts runs."""
-    return [name == "steps"] * len(jax.tree.leaves(argument))
+COUNTS = frozenset({"steps", "position"})
+"""Names of arguments, and of fields of arguments, that count runs: they move by one in differences."""
+
+
+def _count(arguments: dict[str, Any]) -> list[bool]:
+    """Returns, for each leaf of arguments with their names, whether it counts runs."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(tuple(arguments.values()))
+    names = list(arguments)
+    # The name nearest to the leaf counts: that of a field, or the argument's.
+    return [
+        ([names[path[0].idx]] + [key.name for key in path[1:] if isinstance(key, GetAttrKey)])[-1] in COUNTS
+        for path, _ in paths
+    ]
 
 
 def settle(tree: Tree) -> Tree:
@@ -266,7 +285,7 @@ def _call(
     return by_platform(functools.partial(_apply, function, structure, moves, fixed), moving, safe=safe)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6, 7), inline=True)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6, 7, 8), inline=True)
 def _slopes(
     function: Callable[..., Any],
     safe: Callable[[Any], Any],
@@ -275,13 +294,15 @@ def _slopes(
     fixed: tuple[_Known, ...],
     counts: tuple[bool, ...],
     known: Known,
+    inside: Inside | None,
     which: tuple[int, ...],
     moving: list[Any],
 ) -> Any:
     """Returns the result of a function for its platform, and its slopes."""
     run = functools.partial(_apply, function, structure, moves, fixed)
+    in_range = None if inside is None else functools.partial(_apply, inside, structure, moves, fixed)
     return by_platform(
-        lambda moving: differences(run, moving, which, counts, known),
+        lambda moving: differences(run, moving, which, counts, known, in_range),
         moving,
         safe=lambda found: (safe(found[0]), found[1]),
     )
@@ -327,12 +348,28 @@ def within_scope(function: Any = None, *, by_programs: bool = False) -> Any:
 
     @functools.wraps(function)
     def scoped(*args: Any, **kwargs: Any) -> Any:
-        if not _PLAIN.issuperset(map(type, jax.tree.leaves((args, kwargs)))):
+        leaves = jax.tree.leaves((args, kwargs))
+        if not _PLAIN.issuperset(map(type, leaves)):
             args, kwargs = settle((args, kwargs))
-        with scope(by_programs=by_programs):
+        with scope(by_programs=by_programs), _as_constants(leaves):
             return function(*args, **kwargs)
 
     return scoped
+
+
+def _as_constants(leaves: list[Any]) -> contextlib.AbstractContextManager[None]:
+    """Returns the context in which concrete arguments are computed with at once, inside a caller's trace, too.
+
+    There operations of JAX would make tracers of them, which are of no use to what decides by their values. What is
+    traced for a platform stays a trace.
+    """
+    return contextlib.nullcontext() if is_decided() or any(map(_holds_tracers, leaves)) else jax.core.eval_context()
+
+
+def _holds_tracers(leaf: Any) -> bool:
+    """Returns whether a leaf is a tracer, or a function that may have one in its closure."""
+    is_open = callable(leaf) and getattr(leaf, "__closure__", leaf) is not None
+    return is_open or isinstance(leaf, jax.core.Tracer)
 
 
 def as_float64(value) -> jax.Array:

@@ -9,6 +9,7 @@ read: it gives a bracket for its direction, and decides which line is next.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, ForDelta, ForEpsilon, Parts, Question, facts_of
+from jaxacct.composition import RAISED, Facts, ForDelta, ForEpsilon, Parts, Question, facts_of
 from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.arithmetic import arithmetic, scale_error
 from jaxacct.numerics.precision import log_complement
@@ -157,7 +158,11 @@ def answer_directions(directions: Sequence[Parts], question: Question, point: Po
     done = 0
     for group in [tuple(directions)] if alike else [(parts,) for parts in directions]:
         state, done = _solve_directions(group, done, state, question, point), done + len(group)
-    return state
+    # The estimate of a narrow bracket is its middle, where nothing better has converged.
+    is_alone = jnp.isnan(state.bounds.estimate) & _is_narrow(state.bounds, question)
+    middle = state.bounds.lower + (state.bounds.upper - state.bounds.lower) / 2
+    estimate = jnp.where(is_alone, middle, state.bounds.estimate)
+    return state._replace(bounds=replace(state.bounds, estimate=estimate))
 
 
 def _solve_directions(
@@ -271,9 +276,17 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
         at_most = jnp.exp(log_above(line, epsilon, read)) + most
         is_below = at_most * (1 + 16 * u) <= state.bounds.lower
         bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
+        # Closing lowers the lower end by a share of the smallest numbers, which of a tiny delta may be half.
+        settled = _is_narrow(bounds, question) | (bounds.upper <= RAISED * on.facts.runs)
+        bounds = replace(bounds, converged=bounds.converged & settled)
     else:
         bounds = _estimate_alone(estimate, good, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
     return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
+
+
+def _is_narrow(bounds: Bounds, question: Question) -> Array:
+    """Returns whether a bracket is within the tolerance of its question."""
+    return bounds.upper - bounds.lower <= question.tolerance * bounds.upper
 
 
 def _estimate_alone(estimate: Array, good: Array, facts: Facts, valid: Array, worst: float) -> Bounds:
