@@ -70,10 +70,12 @@ def test_a_rare_large_loss_does_not_cost_the_bulk_its_mesh():
     ],
 )
 def test_where_single_rare_losses_decide(noise, rate, steps, delta):
-    """Points lie where such losses exceed epsilon, however many they are."""
+    """Atoms lie where such losses exceed epsilon, however many they are. A mesh that holds them is coarse beside the
+    bulk: its bracket is wide, and holds."""
     mechanism = ja.PoissonSubsampledGaussian(noise, rate)
     bounds = [ja.prv.epsilon(mechanism, steps, delta, relation="remove", points=2**n) for n in (12, 14)]
-    assert max(one.gap for one in bounds) <= 3e-4
+    bounds.append(ja.epsilon(mechanism, steps, delta, relation="remove", tolerance=3e-4))
+    assert bounds[-1].gap <= 3e-4
     upper = min(one.upper for one in bounds)
     verdict = verify.epsilon(mechanism, steps, delta, (0.0, upper), relation="remove")
     assert verdict.status == "PROVED"
