@@ -881,7 +881,9 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
         logs = jnp.log(jnp.maximum(room, tiny))[None]
         first = jnp.zeros_like(logs), logs, jnp.where(sign > 0, jnp.inf, 0.0 * given)
     else:
-        ends = given if given.size == 1 else jnp.stack([jnp.min(given), jnp.max(given)])
+        # From the supremum on there is nothing to find.
+        inside = given < runs.most
+        ends = given if given.size == 1 else _ends(given, inside)
         first = ends, jnp.full_like(ends, -jnp.inf), jnp.where(sign > 0, 1.0, jnp.zeros_like(given))
 
     def goes_on(state: Any) -> Array:
@@ -925,7 +927,7 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             nats = jnp.where(is_bound & is_root, jnp.abs(root - ends[0]) * line.numbers.order, jnp.inf)
             ends = root[None]
         else:
-            at = given - sign * (shift + 2 * u * given)
+            at = given * (1 - sign * 2 * u) - sign * shift
             units = jax.vmap(chernoff_delta, (None, 0))(found, at)
             bound, *_ = jax.vmap(read, (None, 0, 0))(line, at, units)
             bound = jnp.where(sign > 0, jnp.minimum(bound, 1.0), bound)
@@ -934,8 +936,7 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             bound = bound * jnp.exp(units + sign * u * (12 + jnp.abs(units))) + more
             bound = (bound + jnp.where(sign > 0, tiny, 0.0) + infinite) * (1 + sign * 8 * u)
             nats = logs
-            logs = bound if given.size == 1 else jnp.stack([jnp.max(bound), jnp.min(bound)])
-            logs = jnp.log(jnp.maximum(logs, tiny))
+            logs = jnp.log(jnp.maximum(bound if given.size == 1 else _ends(bound, inside)[::-1], tiny))
             nats = jnp.max(jnp.abs(logs - nats))
         best = _tightest(sign, best, bound)
         # Where the smoothing is not small another round may take out rare losses.
@@ -955,11 +956,16 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
         sure = jnp.maximum(jnp.maximum(sure, 0.0) * (1 + sign * 4 * u) + sign * moved, 0.0)
         # Where more than delta is infinite, no eps will do.
         return jnp.where(given < infinite, jnp.inf, _tightest(sign, best, *sure)) + unknown
-    at = given - sign * (moved + 2 * u * given)
+    at = given * (1 - sign * 2 * u) - sign * moved
     bounds = jax.vmap(lambda eps: jnp.max(each.delta(eps, sign)[0]))(at)
     sure = jnp.stack([jnp.where(is_sure, bounds, jnp.where(sign > 0, 1.0, 0.0)), top.delta(at, sign)[0]])
     sure = (jnp.where((sign > 0) & (at >= runs.most), 0.0, sure) + infinite) * (1 + sign * 2 * u)
     return jnp.clip(_tightest(sign, best, *sure), 0.0, 1.0) + unknown
+
+
+def _ends(values: Array, where: Array) -> Array:
+    """Returns the least and the largest of some values."""
+    return jnp.stack([jnp.min(jnp.where(where, values, jnp.inf)), jnp.max(jnp.where(where, values, -jnp.inf))])
 
 
 def _tightest(sign: Array, *bounds: Array) -> Array:

@@ -372,6 +372,22 @@ def test_a_curve_from_one_spectrum_holds_the_gaussian_mechanism():
 
 
 @pytest.mark.exhaustive
+def test_an_epsilon_beyond_all_losses_spoils_no_other():
+    law = random_law(np.random.default_rng(23), infinite=2.0**-9)
+    most = float(law.losses.max())
+    rows, counts = alone(law, 4.0)
+    eps = np.array([0.2 * most, 3 * most, 5 * most, np.inf])
+    lower, upper = curve(rows, counts, eps)
+    none = 1 - (1 - 2.0**-9) ** 4
+    for i, at in enumerate(eps[:2]):
+        least, upmost = delta(rows, counts, at)
+        assert max(least, lower[i]) <= min(upmost, upper[i])
+        assert upper[i] <= lower[i] * 1.2 < 1
+    np.testing.assert_allclose(np.stack([lower, upper])[:, 2:], none, rtol=1e-12)
+    assert np.all(lower <= upper)
+
+
+@pytest.mark.exhaustive
 def test_several_sizes_narrow():
     gaps = []
     for cells, side in ((128, 16), (512, 32), (2048, 64)):
