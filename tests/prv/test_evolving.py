@@ -363,6 +363,20 @@ def test_placing_rounds_by_less_than_is_counted(order):
     assert is_of_size(max(seen), 1.0)
 
 
+def test_the_bound_on_the_mass_is_not_rounded_down():
+    """Where logarithms of masses and the tilt are large, and cancel."""
+    rng, place = np.random.default_rng(13), jax.jit(evolving.put_on_mesh, static_argnums=3, static_argnames="is_shared")
+    plan = evolving.Plan(jnp.asarray(200.0), jnp.asarray(30.0), jnp.asarray(-690.0))
+    for _ in range(30):
+        y = 2 + np.sort(rng.uniform(0, 0.05, size=2))
+        p = rng.uniform(0.5, 1.0, size=2) * np.exp(-200 * y)
+        law = Atoms(jnp.asarray([y, y]), jnp.asarray([p, p]), jnp.zeros(2), jnp.asarray(0.0))
+        state, *_ = place(law, jnp.asarray(1.0), plan, POINTS, jnp.asarray([1.0]), 0.0, is_shared=False)
+        exact = np.log((p.astype(LONG) * np.exp(200 * y.astype(LONG))).sum())
+        assert (np.asarray(state.log_bound[0], LONG) >= exact).all()
+        assert (np.asarray(state.log_bound[0], LONG) <= exact + 1e-9).all()
+
+
 def test_what_is_left_out_below_is_not_in_the_bound():
     """A rare loss beyond the upper law's window would make every error e^40 times as large."""
     y, p = np.array([-0.01, 0.01, 0.02, 30.0]), np.array([0.5, 0.4, 0.1, 1e-30])
@@ -496,6 +510,30 @@ def test_a_stage_adds_no_more_runs_than_it_can_place():
     mean, deviation = 0.5 * 0.2e-13 * count, 0.5 * math.sqrt(1e-13 * count)
     assert lower <= mean + 12 * deviation
     assert upper >= mean - 12 * deviation
+
+
+def test_a_power_rounds_by_less_than_is_counted():
+    """Where nothing wraps around, so that transforms are what is wrong, beside convolutions in 18 digits."""
+    rng, points, power = np.random.default_rng(12), 4096, 64
+    row = np.zeros(points)
+    row[:50] = rng.exponential(size=50) ** 4
+    row /= row.sum()
+    rows, zeros = jnp.asarray([[row, row], [np.eye(1, points)[0]] * 2]), jnp.zeros((2, 2))
+    state = evolving._State(rows, jnp.zeros(2), zeros, zeros, zeros, jnp.zeros(2))
+    powers, others = jnp.asarray([float(power), 1.0]), jnp.asarray([0.0, 1.0])
+    _, _, low, high = evolving._trim(rows, jnp.zeros(2))
+    logs = powers[:, None] * evolving._log_moments(rows, low, high)[:1]
+    found = evolving._convolve(state, jnp.asarray(1.0), powers, others, logs, jnp.full(2, 60.0), zeros)
+    whole = row[:50].astype(LONG)
+    for _ in range(6):
+        whole = np.convolve(whole, whole)
+    got = np.asarray(found.rows[0, 0], LONG) * np.exp(LONG(float(found.log_mass[0, 0])))
+    inside = round(float(found.first[0])) + np.arange(points)
+    exact = np.where((inside >= 0) & (inside < len(whole)), whole[np.clip(inside, 0, len(whole) - 1)], 0)
+    off = float(np.abs(got - exact).sum() + whole.sum() - exact.sum())
+    assert is_of_size(off, float(found.error[0, 0]))
+    # More than what dividing by the sum may cost, which is counted apart.
+    assert off > 8 * roundoff()
 
 
 # ------------------------------------------------------------------------------------------------ brackets
