@@ -77,11 +77,11 @@ from jaxtyping import Array, Float
 
 from jaxacct.numerics.arithmetic import roundoff
 
-CELL = 16
-"""Number of nodes of a cell. Tightness only."""
-
 SCAN = 8
-"""Every SCAN-th node is a rule for real orders, half of a cell or less. Tightness only."""
+"""Every SCAN-th node is a rule of its own, the first in the middle of its SCAN steps. Even; tightness only."""
+
+CELL = 16
+"""Number of nodes of a cell, a multiple of SCAN. Tightness only."""
 
 HEIGHTS = 12
 """Number of heights of strips. Tightness only."""

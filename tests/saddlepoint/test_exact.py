@@ -1,5 +1,6 @@
 """The exact composer over nodes: every bound as an inequality, and its brackets against known truths."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -181,6 +182,30 @@ def test_marks_grow_no_faster_than_strips_say(s, q, loss):
             assert room >= -1e-9 * size
             close.append(room / size)
     assert min(close) < 0.1
+
+
+@pytest.mark.parametrize(("s", "q", "removes"), SETTINGS)
+@pytest.mark.parametrize("order", [0.5, 8.0])
+def test_cells_beyond_the_nodes_have_no_more(s, q, removes, order):
+    nodes, _ = laws(s, q, removes, ask())
+    z, shares = places(*window(s, q, removes, 16.0), 128), np.asarray(left_out(nodes, order, 0.0))
+
+    def density(x):
+        r = ratio(mpmath.mpf(s), mpmath.mpf(q), x)
+        return mpmath.npdf(x) * r ** (order + 1 if removes else -order)
+
+    # The last pieces are far away and too small to integrate.
+    ends = [z[0] - 30, z[0], *(z[-1] + PIECES[:8])]
+    with mpmath.workdps(30):
+        for i, (low, high) in enumerate(itertools.pairwise(ends)):
+            if i == 1:
+                continue
+            low, high = mpmath.mpf(low), mpmath.mpf(high)
+            inside = mpmath.quad(density, mpmath.linspace(low, high, 9))
+            bound = shares[i - 1 if i else 0]
+            assert inside <= bound
+            # Pieces next to the nodes are short.
+            assert bound < 1e3 * inside or i > 3
 
 
 # ----------------------------------------------------------------------------------------------------
