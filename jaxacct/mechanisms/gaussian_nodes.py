@@ -26,9 +26,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from jaxacct.mechanisms.nodes import (
     CELL,
@@ -57,13 +57,13 @@ marks count as none, in scales. The first is for tightness only; FAINT of :mod:`
 
 
 def nodes_and_strips(
-    s: Array,
-    q: Array,
-    removes: Array,
-    loss: Array,
+    s: jax.Array,
+    q: jax.Array,
+    removes: jax.Array,
+    loss: jax.Array,
     ask: Ask,
     size: int,
-    log_ratio: Callable[[Array], tuple[Array, Array]],
+    log_ratio: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
 ) -> Nodes:
     """Returns the law as nodes.
 

@@ -98,7 +98,7 @@ FAINT = 1e-22
 
 
 class Ask(NamedTuple):
-    """What a composer wants of a mechanism's nodes. Any values are sound: they steer.
+    """A composer's wishes for a mechanism's nodes. Any values are sound: they steer.
 
     Attributes:
         nats (): how far tails are resolved: what is below e^-nats of P need not be.

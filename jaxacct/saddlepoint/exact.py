@@ -448,7 +448,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
 
 
 class State(NamedTuple):
-    """What rounds have found, and what the next one asks of laws.
+    """The bracket after some rounds, and what the next one asks of laws.
 
     Attributes:
         round (): number of rounds done.
