@@ -551,7 +551,9 @@ def improve_epsilon(nodes: Nodes, counts: Array, delta: Array, state: State) -> 
     above = jnp.fmin(above, jnp.maximum(by_chernoff, 0.0) * (1 + 4 * u))
     upper = jnp.fmin(state.upper, jnp.where(room[0] > 2 * tiny, above, jnp.inf))
     lower = jnp.fmax(state.lower, jnp.where(room[1] > 0, below, jnp.inf))
-    guess = jnp.where((root >= lower) & (root <= upper), root, upper)
+    # A root that is none, or is known to be wrong, leaves the middle of the bracket.
+    guess = jnp.where((root > lower) & (root <= upper), root, 0.5 * (lower + upper))
+    guess = jnp.where(upper < jnp.inf, guess, root)
     upper = jnp.where(rows.is_known & (delta >= 0), jnp.where(rows.is_idle | (delta >= 1), 0.0, upper), jnp.inf)
     lower = jnp.where(rows.is_known & ~rows.is_idle & (delta >= 0) & (delta < 1), lower, 0.0)
     return _next(rows, state._replace(guess=guess, lower=lower, upper=upper), guess, log_room[0])
