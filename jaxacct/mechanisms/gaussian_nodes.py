@@ -26,9 +26,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from jaxacct.mechanisms.nodes import (
     CELL,
@@ -57,13 +57,13 @@ marks count as none, in scales. The first is for tightness only; FAINT of :mod:`
 
 
 def nodes_and_strips(
-    s: Array,
-    q: Array,
-    removes: Array,
-    loss: Array,
+    s: jax.Array,
+    q: jax.Array,
+    removes: jax.Array,
+    loss: jax.Array,
     ask: Ask,
     size: int,
-    log_ratio: Callable[[Array], tuple[Array, Array]],
+    log_ratio: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
 ) -> Nodes:
     """Returns the law as nodes.
 
@@ -145,9 +145,9 @@ def nodes_and_strips(
     longer = jnp.where(path[:1] < line[None], np.array([0.0, 0.5 * math.log(1.25)])[:, None, None], 0.0)
     constant = (0.5 * heights[:2] ** 2 + jnp.minimum(y, above) + longer) * (1 + NARROWER)
     constant = constant + jnp.where(removes, largest, 0.0)
-    # Far below the place log Psi is straight: its second derivative is the hazard times less than 1 + |x|.
+    # Far below the place log Psi is straight: its second derivative is 1e-17 in the scale of the marks.
     curved = jnp.where(removes, 0.0, jnp.max(evens[2]) / (s * s) * (1 + NARROWER))
-    bend = jnp.stack([1 + jnp.where(x < -9, 1e-16, steep), jnp.broadcast_to(curved, x.shape)])
+    bend = jnp.stack([1 + jnp.where(x < -9, 1e-12, steep), jnp.broadcast_to(curved, x.shape)])
     # Beyond the last node log f falls as -z v - v^2/2 and log Psi do, and moves with log r, which rises.
     risen = every_log_r[size:-1] - log_r[-1]
     rise = jnp.where(removes, jnp.append(risen[1:], risen[-1]) * (1 + NARROWER), -risen * (1 - NARROWER))

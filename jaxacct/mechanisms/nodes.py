@@ -77,11 +77,11 @@ from jaxtyping import Array, Float
 
 from jaxacct.numerics.arithmetic import roundoff
 
-CELL = 16
-"""Number of nodes of a cell. Tightness only."""
-
 SCAN = 8
-"""Every SCAN-th node is a rule for real orders, half of a cell or less. Tightness only."""
+"""Every SCAN-th node is a rule of its own, the first in the middle of its SCAN steps. Even; tightness only."""
+
+CELL = 16
+"""Number of nodes of a cell, a multiple of SCAN. Tightness only."""
 
 HEIGHTS = 12
 """Number of heights of strips. Tightness only."""
@@ -98,7 +98,7 @@ FAINT = 1e-22
 
 
 class Ask(NamedTuple):
-    """What a composer wants of a mechanism's nodes. Any values are sound: they steer.
+    """A composer's wishes for a mechanism's nodes. Any values are sound: they steer.
 
     Attributes:
         nats (): how far tails are resolved: what is below e^-nats of P need not be.

@@ -21,8 +21,8 @@ is e^-CUT of delta.
 
 *Rounds.* Nodes are of a fixed shape. A mechanism lays them for what a composer asks (:class:`~.nodes.Ask`); what a
 round finds decides what the next one asks: where few runs have rare large losses no line ends soon, and they are
-marked. A round is one call of the mechanism's law and one of :func:`improve`. So eagerly there is one program of each
-law and one composer for all of them, and within a trace a loop around both (:func:`epsilon`).
+marked. A round is one call of the mechanism's law and one of :func:`improve_epsilon`. So eagerly there is one program
+of each law and one composer for all of them, and within a trace a loop around both (:func:`epsilon`).
 
 *Rare losses.* Outcomes are marked with a probability that depends on the outcome alone, the same under P and Q. With A
 the event that any run is marked, E[f(S - eps); A] is between P(A) - e^eps Q(A) and P(A), and the former if S >= eps on
@@ -149,9 +149,9 @@ def gather(nodes: Nodes, counts: Array) -> Rows:
     reach = jnp.min(least) + lowest - (rows + 2) * u * (jnp.abs(jnp.min(least)) + 2 * jnp.abs(lowest))
     # Without marks every eps will do; an infimum that is not known is known for none.
     reach = jnp.where(jnp.max(marked) > 0, jnp.where(jnp.isnan(reach), -jnp.inf, reach), jnp.inf)
-    infinite = jnp.stack([most, jnp.where(p > 0, -most, least_infinite)]) * (
-        1 + jnp.asarray([1.0, -1.0]) * (24 + 2 * rows) * u
-    )
+    rounding = (24 + 2 * rows) * u
+    most, least_infinite = most * (1 + rounding), least_infinite * (1 - rounding)
+    infinite = jnp.stack([most, jnp.where(p > 0, -most, least_infinite)])
     is_known = jnp.all((counts >= 0) & (counts < jnp.inf) & (counts == jnp.round(counts)))
     is_known = is_known & jnp.all(nodes.is_valid | (counts == 0))
     return Rows(nodes, counts, scan, Rare(p, q, error, error, reach), infinite, is_known, jnp.all(counts == 0))
@@ -372,7 +372,12 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     tables = jnp.ceil(number / SIDE).astype(jnp.int32)
     end = spacing * number
     # What both rules miss at the end, and the finer one of P's own mass.
-    given = jnp.stack([order, order, 0 * order]), jnp.stack([end, end, 0 * end]), row.cells, np.array([1.0, SCAN, 1.0])
+    given = (
+        jnp.stack([order, order, 0 * order]),
+        jnp.stack([end, end, 0 * end]),
+        row.cells,
+        jnp.asarray([1.0, SCAN, 1.0]),
+    )
     of_row = jax.vmap(log_missed, (None, 0, 0, 0, 0))
     log_missing = jax.vmap(of_row, (0, None, None, 0, None))(nodes, *given)
     missing, few, of_mass = (SLACK * over_sum(jnp.exp(log_missing) + row.outside)).T
@@ -443,7 +448,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
 
 
 class State(NamedTuple):
-    """What rounds have found, and what the next one asks of laws.
+    """The bracket after some rounds, and what the next one asks of laws.
 
     Attributes:
         round (): number of rounds done.
@@ -546,7 +551,9 @@ def improve_epsilon(nodes: Nodes, counts: Array, delta: Array, state: State) -> 
     above = jnp.fmin(above, jnp.maximum(by_chernoff, 0.0) * (1 + 4 * u))
     upper = jnp.fmin(state.upper, jnp.where(room[0] > 2 * tiny, above, jnp.inf))
     lower = jnp.fmax(state.lower, jnp.where(room[1] > 0, below, jnp.inf))
-    guess = jnp.where((root >= lower) & (root <= upper), root, upper)
+    # A root that is none, or is known to be wrong, leaves the middle of the bracket.
+    guess = jnp.where((root > lower) & (root <= upper), root, 0.5 * (lower + upper))
+    guess = jnp.where(upper < jnp.inf, guess, root)
     upper = jnp.where(rows.is_known & (delta >= 0), jnp.where(rows.is_idle | (delta >= 1), 0.0, upper), jnp.inf)
     lower = jnp.where(rows.is_known & ~rows.is_idle & (delta >= 0) & (delta < 1), lower, 0.0)
     return _next(rows, state._replace(guess=guess, lower=lower, upper=upper), guess, log_room[0])

@@ -1,5 +1,6 @@
 """The exact composer over nodes: every bound as an inequality, and its brackets against known truths."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -183,6 +184,30 @@ def test_marks_grow_no_faster_than_strips_say(s, q, loss):
     assert min(close) < 0.1
 
 
+@pytest.mark.parametrize(("s", "q", "removes"), SETTINGS)
+@pytest.mark.parametrize("order", [0.5, 8.0])
+def test_cells_beyond_the_nodes_have_no_more(s, q, removes, order):
+    nodes, _ = laws(s, q, removes, ask())
+    z, shares = places(*window(s, q, removes, 16.0), 128), np.asarray(left_out(nodes, order, 0.0))
+
+    def density(x):
+        r = ratio(mpmath.mpf(s), mpmath.mpf(q), x)
+        return mpmath.npdf(x) * r ** (order + 1 if removes else -order)
+
+    # The last pieces are far away and too small to integrate.
+    ends = [z[0] - 30, z[0], *(z[-1] + PIECES[:8])]
+    with mpmath.workdps(30):
+        for i, (low, high) in enumerate(itertools.pairwise(ends)):
+            if i == 1:
+                continue
+            low, high = mpmath.mpf(low), mpmath.mpf(high)
+            inside = mpmath.quad(density, mpmath.linspace(low, high, 9))
+            bound = shares[i - 1 if i else 0]
+            assert inside <= bound
+            # Pieces next to the nodes are short.
+            assert bound < 1e3 * inside or i > 3
+
+
 # ----------------------------------------------------------------------------------------------------
 # Bounds that follow
 # ----------------------------------------------------------------------------------------------------
@@ -349,6 +374,21 @@ def test_gaussian_mechanisms_have_a_closed_form(s, runs, value):
     split = epsilon([(s, 1.0, True), (s, 1.0, False)], [runs - 1, 1.0], value)
     assert split[0] <= upper
     assert split[1] >= lower
+
+
+@pytest.mark.parametrize(
+    ("s", "q", "steps", "eps", "truth"),
+    [
+        (0.33622011050197304, 0.05543430730118734, 141136.0, 4814.3543566305325, 6.483844178929072e-12),
+        (0.2844659322157392, 0.013514560724938797, 9451.0, 114.30597798789105, 2.7217637625507e-33),
+    ],
+)
+def test_added_examples_of_little_noise(s, q, steps, eps, truth):
+    # Truths of 40 digits, by the same integral over 1,600 and more nodes. Q lies farther out than P, by 1/s.
+    lower, upper = delta([(s, q, False)], [steps], eps)
+    assert lower <= truth * (1 + 1e-13)
+    assert upper >= truth * (1 - 1e-13)
+    assert upper <= (1 + 1e-8) * lower
 
 
 @pytest.mark.first_tier("0")
