@@ -284,7 +284,7 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
     return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
 
 
-def _is_narrow(bounds: Bounds, question: Question) -> Array:
+def _is_narrow(bounds: Bounds, question: Question) -> Any:
     """Returns whether a bracket is within the tolerance of its question."""
     return bounds.upper - bounds.lower <= question.tolerance * bounds.upper
 
