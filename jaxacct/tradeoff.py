@@ -423,7 +423,7 @@ def lines_below(profile: Profile) -> Lines:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _has_converged(bounds: Bounds) -> Array:
+def _has_converged(bounds: Bounds) -> Any:
     return bounds.converged
 
 
@@ -818,7 +818,7 @@ def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     return leave_scope((b[::-1], a[::-1]))
 
 
-@in_float64(safe=lower_bound)
+@in_float64(safe=lower_bound, gathers=True)
 def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
     """Returns the greatest convex function below a polygon, at its vertices: the double conjugate; float64 (n,).
 
@@ -838,7 +838,7 @@ def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
     return leave_scope(_lower_hull(a, b))
 
 
-@in_float64(safe=as_it_is)
+@in_float64(safe=as_it_is, gathers=True)
 def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     """Returns min(f, f^-1)**, the curve for both exchanges of the two data sets: a polygon of 2 n vertices, float64.
 
@@ -862,7 +862,7 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     return leave_scope(_symmetrize(a, b))
 
 
-@in_float64(safe=as_it_is)
+@in_float64(safe=as_it_is, gathers=True)
 def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
     """Returns a polygon's false-negative rates at ``rates`` (m,); float64 (m,).
 

@@ -704,16 +704,16 @@ def _answer_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, An
         place = jnp.where(epsilon == 0, 0.0, epsilon / mu)
         by_mu = jnp.exp(-0.5 * (place - mu / 2) ** 2 - LOG_NORMAL)
         by_epsilon = -jnp.exp(epsilon + log_ndtr(-place - mu / 2))
-        slopes = {
+        by_first, by_second = {
             "delta": (by_mu, by_epsilon),
             "epsilon": (-by_mu / by_epsilon, 1 / by_epsilon),
             "mu": (-by_epsilon / by_mu, 1 / by_mu),
         }[quantity]
         if quantity == "epsilon":
             # An epsilon of 0 stays at 0, whichever way the arguments move.
-            slopes = tuple(jnp.where(found <= 0, 0.0, slope) for slope in slopes)
-        moves = (as_float64(move) for move in tangents)
-        return value, sum(slope * move for slope, move in zip(slopes, moves, strict=True))
+            by_first, by_second = (jnp.where(found <= 0, 0.0, slope) for slope in (by_first, by_second))
+        first_move, second_move = (as_float64(move) for move in tangents)
+        return value, by_first * first_move + by_second * second_move
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
 from jaxacct.numerics.arithmetic import PAIR, arithmetic, scale_error
+from jaxacct.numerics.programs import lower_later
 from jaxacct.numerics.pytrees import is_concrete
 
 Known = Callable[[Any], Any]
@@ -219,6 +220,43 @@ mlir.register_lowering(_share_p, mlir.lower_fun(_share, multiple_results=False))
 batching.primitive_batchers[_share_p] = _batch
 ad.defjvp(_share_p, None, lambda tangent, slopes, moves: _share_p.bind(slopes, tangent))
 ad.primitive_transposes[_share_p] = _transpose
+
+
+def in_scope(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Returns a function of leaves whose derivatives are JAX's own, taken and transposed with float64 enabled.
+
+    JAX transposes after the scope was left, and then pads and scatters float64 numbers with zeros of float32, which it
+    refuses.
+    """
+
+    @jax.custom_jvp
+    def value_of(leaves: list[Any]) -> Any:
+        return function(leaves)
+
+    @functools.partial(value_of.defjvp, symbolic_zeros=True)
+    def derive(primals: Any, tangents: Any) -> tuple[Any, Any]:
+        (leaves,), (moves,) = primals, tangents
+        places = [i for i, move in enumerate(moves) if not isinstance(move, SymbolicZero) and is_real(leaves[i])]
+
+        def tangents_of(*args: Any) -> tuple[Any, ...]:
+            given = list(args[: len(leaves)])
+
+            def at(*reals: Any) -> list[Any]:
+                moved = list(given)
+                for place, real in zip(places, reals, strict=True):
+                    moved[place] = real
+                return list(filter(is_real, jax.tree.leaves(function(moved))))
+
+            return tuple(jax.jvp(at, [given[place] for place in places], list(args[len(leaves) :]))[1])
+
+        with jax.enable_x64(True):
+            found = value_of(leaves)
+            types = tuple(map(jax.typeof, filter(is_real, jax.tree.leaves(found))))
+            rest = iter(lower_later(tangents_of, types, *leaves, *(moves[place] for place in places)))
+            zero = lambda leaf: np.zeros(np.shape(leaf), jax.dtypes.float0)  # noqa: E731
+            return found, jax.tree.map(lambda leaf: next(rest) if is_real(leaf) else zero(leaf), found)
+
+    return value_of
 
 
 def of_first_order(leaves: Any, name: str) -> Any:

@@ -22,7 +22,7 @@ from jaxtyping import ArrayLike
 
 from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import FLOAT64, PAIR, arithmetic, float64_elsewhere, is_decided, platform
-from jaxacct.numerics.derivatives import Inside, Known, by_slopes, differences
+from jaxacct.numerics.derivatives import Inside, Known, by_slopes, differences, in_scope
 from jaxacct.numerics.programs import by_platform, outward
 from jaxacct.numerics.pytrees import is_concrete as is_concrete
 from jaxacct.processes import note_computing
@@ -103,6 +103,7 @@ def in_float64(
     known: Known | None = None,
     inside: Inside | None = None,
     outermost: bool = False,
+    gathers: bool = False,
 ) -> Callable[[Callable[Params, Result]], Callable[Params, Result]]: ...
 
 
@@ -114,6 +115,7 @@ def in_float64(
     known: Known | None = None,
     inside: Inside | None = None,
     outermost: bool = False,
+    gathers: bool = False,
 ) -> Any:
     """Returns ``function`` run, and traced, in the :func:`scope` with float64 for its own extent.
 
@@ -129,10 +131,18 @@ def in_float64(
             runs; else they are JAX's.
         inside: tells of the arguments whether they are in range, where the result does not.
         outermost: whether that is so of calls from outside alone, and not of those within others, which trace less.
+        gathers: whether JAX's derivatives are taken by :func:`.derivatives.in_scope`, as a function needs that slices
+            or gathers its arguments.
     """
     if function is None:
         return functools.partial(
-            in_float64, by_programs=by_programs, safe=safe, known=known, inside=inside, outermost=outermost
+            in_float64,
+            by_programs=by_programs,
+            safe=safe,
+            known=known,
+            inside=inside,
+            outermost=outermost,
+            gathers=gathers,
         )
     as_it_is = within_scope(by_programs=by_programs)(function)
     names = tuple(inspect.signature(function).parameters) if known is not None else ()
@@ -153,7 +163,8 @@ def in_float64(
             context = scope(by_programs=by_programs)
         with context:
             if known is None:
-                return _call(function, safe, structure, moves, fixed, moving)
+                plain = functools.partial(_call, function, safe, structure, moves, fixed)
+                return in_scope(plain)(moving) if gathers else plain(moving)
             placed = dict(zip(names, args, strict=False))
             marks = [*_count(placed), *_count(kwargs)]
             counts = tuple(mark for mark, move in zip(marks, moves, strict=True) if move)
@@ -363,13 +374,12 @@ def _as_constants(leaves: list[Any]) -> contextlib.AbstractContextManager[None]:
     There operations of JAX would make tracers of them, which are of no use to what decides by their values. What is
     traced for a platform stays a trace.
     """
-    return contextlib.nullcontext() if is_decided() or any(map(_holds_tracers, leaves)) else jax.core.eval_context()
-
-
-def _holds_tracers(leaf: Any) -> bool:
-    """Returns whether a leaf is a tracer, or a function that may have one in its closure."""
-    is_open = callable(leaf) and getattr(leaf, "__closure__", leaf) is not None
-    return is_open or isinstance(leaf, jax.core.Tracer)
+    is_traced = is_decided()
+    # A function among the arguments may have tracers in its closure.
+    for leaf in leaves:
+        is_open = callable(leaf) and getattr(leaf, "__closure__", leaf) is not None
+        is_traced = is_traced or is_open or isinstance(leaf, jax.core.Tracer)
+    return contextlib.nullcontext() if is_traced else jax.core.eval_context()
 
 
 def as_float64(value) -> jax.Array:

@@ -284,9 +284,9 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
     return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
 
 
-def _is_narrow(bounds: Bounds, question: Question) -> Array:
-    """Returns whether a bracket is within the tolerance of its question."""
-    return bounds.upper - bounds.lower <= question.tolerance * bounds.upper
+def _is_narrow(bounds: Bounds, question: Question) -> Any:
+    """Returns whether a bracket is finite, and within the tolerance of its question."""
+    return (bounds.upper - bounds.lower <= question.tolerance * bounds.upper) & (bounds.upper < jnp.inf)
 
 
 def _estimate_alone(estimate: Array, good: Array, facts: Facts, valid: Array, worst: float) -> Bounds:

@@ -109,7 +109,7 @@ def roads() -> list[list[tuple[pathlib.Path, str]]]:
 
 MOST = {
     ("mesh", "cold"): (16, 245, 22),
-    ("mesh", "warm"): (12, 92, 13),
+    ("mesh", "warm"): (12, 94, 13),
     ("contour", "cold"): (19, 315, 33),
     ("contour", "warm"): (15, 110, 17),
     ("training step", "trace"): (22, 285, 18),

@@ -27,17 +27,27 @@ def test_a_narrow_bracket_has_an_estimate_and_slopes():
     assert jax.grad(lambda epsilon: delta(epsilon).estimate)(at) == pytest.approx(slope, rel=1e-2)
 
 
+def test_a_bracket_without_an_upper_end_has_no_estimate():
+    mechanism = ja.PoissonSubsampledGaussian(3.3639578202819926, 0.00013171921395570518)
+    bounds = ja.saddlepoint.epsilon(mechanism, 76, 0.025080101316599886, relation="remove")
+    assert bounds.upper < np.inf or (np.isnan(bounds.estimate) and not bounds.converged)
+
+
 @pytest.mark.exhaustive
-def test_final_brackets_of_random_settings():
+@pytest.mark.parametrize("name", ["epsilon", "delta"])
+def test_final_brackets_of_random_settings(name):
     rng, narrow = np.random.default_rng(0), 0
+    ask, tolerance = getattr(ja.saddlepoint, name), {"epsilon": 1e-3, "delta": 1e-2}[name]
     for _ in range(60):
         mechanism = ja.PoissonSubsampledGaussian(10 ** rng.uniform(-0.5, 2), 10 ** rng.uniform(-6, -0.5))
         steps, relation = int(10 ** rng.uniform(1, 7)), str(rng.choice(["remove", "add"]))
-        bounds = ja.saddlepoint.delta(mechanism, steps, 10 ** rng.uniform(-4, 1), relation=relation)
-        assert 0 <= bounds.lower <= bounds.upper <= 1
+        number = 10 ** (rng.uniform(-4, 1) if name == "delta" else rng.uniform(-12, -0.1))
+        bounds = ask(mechanism, steps, number, relation=relation)
+        assert 0 <= bounds.lower <= bounds.upper
         if bounds.converged:
-            assert bounds.gap <= 1e-2 or bounds.upper < 1e-306 * steps
-        if bounds.gap <= 1e-2:
+            # An epsilon below 1e-6 nats is as good as 0, and a delta among the smallest numbers, too.
+            assert bounds.gap <= tolerance or bounds.upper < (1.01e-6 if name == "epsilon" else 1e-306 * steps)
+        if bounds.gap <= tolerance:
             narrow += 1
             assert bounds.lower <= bounds.estimate <= bounds.upper
         elif not bounds.converged:
