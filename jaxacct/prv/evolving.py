@@ -158,7 +158,7 @@ def plan_sum(
     of the laws' cumulants (Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy",
     Proposition 12). It need not be exact.
     """
-    y, mass = laws.losses[:, 0], laws.masses[:, 0]
+    y, mass = laws.losses[:, 0], jnp.where(counts[:, None] > 0, laws.masses[:, 0], 0.0)
     known = jnp.where(mass > 0, jnp.abs(y), 0.0)
 
     def rare_of(log_delta: ArrayLike) -> Array:
