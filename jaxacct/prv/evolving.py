@@ -76,7 +76,7 @@ class Method(enum.Enum):
     TWO_STAGE = "two_stage"
     """Two stages of about sqrt(k) runs each, with as many coarsenings in between as the second one needs."""
     FIXED = "fixed"
-    """One stage, on a mesh whose circle holds all runs."""
+    """One stage, on a mesh whose circle holds all runs, up to 2^24 of them."""
 
 
 SMOOTH = 8.0
@@ -377,7 +377,7 @@ def _first_mesh(
 
 def _pool(at: Array, mass: Array, h: Array, order: Array) -> tuple[Array, Array]:
     """Returns points and masses (n + 1,) of pools of sorted atoms, at most the atoms' law (:func:`put_on_mesh`)."""
-    both = jnp.stack([jnp.stack([at, at[::-1]]), jnp.stack([mass, mass[::-1]])])
+    atoms = jnp.stack([at, at[::-1]], -1), jnp.stack([mass, mass[::-1]], -1)
     ways = np.array([1.0, -1.0])
 
     def gather(
@@ -397,8 +397,8 @@ def _pool(at: Array, mass: Array, h: Array, order: Array) -> tuple[Array, Array]
 
     zeros = jnp.zeros_like(h, shape=2)
     # One pass over the atoms from either end.
-    begin = (ways * jnp.ceil(ways * both[0, :, 0]), zeros, zeros)
-    (target, held, due), (targets, pools) = jax.lax.scan(gather, begin, jnp.moveaxis(both, -1, 0))
+    begin = (jnp.ceil(atoms[0][0] * ways) * ways, zeros, zeros)
+    (target, held, due), (targets, pools) = jax.lax.scan(gather, begin, atoms)
     behind = target - jnp.where(due > 0, 1.0, 0.0)
     index, mass = jnp.concatenate([targets, behind[None]]), jnp.concatenate([pools, held[None]])
     exponents = jnp.where(mass > 0, index * (order * h), -jnp.inf)
@@ -678,8 +678,9 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
     if method is Method.RECURSIVE:
         runs, outside, least = jnp.append(RUNS, count), SMOOTH, jnp.full_like(root, 2.0)
     elif method is Method.FIXED:
-        runs, least = count[None], count
+        runs, least = count[None], jnp.minimum(count, TRIES[-1])
     one, h, planned, log_finite, shift = put_on_mesh(law, count, plan, points, runs, outside, is_shared=is_shared)
+    planned = jnp.minimum(planned, TRIES[-1])
     nothing = _State(*map(jnp.zeros_like, one))
     nothing = nothing._replace(rows=nothing.rows.at[..., 0].set(1.0))
     state = _State(*(jnp.concatenate(pair) for pair in zip(one, nothing, strict=True)))
@@ -702,8 +703,8 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
         ends = _window(of_tries, nats, points)
         fits = jnp.all(ends[1] - ends[0] <= points - 4, -1) & ((tries >= least) | (tries > left))
         # The first stage was planned from the upper law alone, and goes ahead; what it spills is counted.
-        fits = (fits | ((turn == 0) & (tries == jnp.where(planned < left, planned, left + 1)))) & (tries <= left + 1)
-        fits = fits & (tries <= TRIES[-1])
+        due = jnp.where(planned < left, planned, left + 1)
+        fits = (fits | ((turn == 0) & (tries == due))) & (tries <= jnp.minimum(left + 1, TRIES[-1]))
         chosen = tries == jnp.maximum(jnp.max(jnp.where(fits, tries, 1.0)), 1.0)
 
         def pick(rows: Array) -> Array:
