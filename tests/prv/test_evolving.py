@@ -464,16 +464,20 @@ def test_epsilon_is_read_between_its_own_neighbours():
 @pytest.mark.parametrize("moved", [0.01, -0.01])
 def test_places_that_are_off_are_read_on_the_safe_side(moved):
     """Tilted masses are what a sum keeps: at other places they are other masses of P."""
-    rng = np.random.default_rng(8)
+    rng, read_delta, read_epsilon = (
+        np.random.default_rng(8),
+        jax.jit(evolving.bound_delta),
+        jax.jit(evolving.bound_epsilon),
+    )
     found, y, p = some_sum(rng, order=4.0, shift=0.01)
     truth = p * np.exp(-4 * LONG(moved))
     for epsilon in np.linspace(-1.5, 2.5, 40):
-        lower, upper = map(float, evolving.bound_delta(found, jnp.asarray(epsilon)))
+        lower, upper = map(float, read_delta(found, jnp.asarray(epsilon)))
         up, down = (float(divergences(y + LONG(moved), row, [LONG(epsilon)])[0]) for row in truth)
         assert lower <= down
         assert up <= upper
     for delta in (1e-3, 0.05, 0.2):
-        lower, upper = map(float, evolving.bound_epsilon(found, jnp.asarray(delta)))
+        lower, upper = map(float, read_epsilon(found, jnp.asarray(delta)))
         assert float(divergences(y + LONG(moved), truth[0], [LONG(upper)])[0]) <= delta
         assert lower == 0 or float(divergences(y + LONG(moved), truth[1], [LONG(lower)])[0]) >= delta
 
