@@ -44,9 +44,10 @@ mass, which large moments would magnify; so points beyond those that count are s
 the error (:func:`_trim`).
 
 **What is wide.** One run's atoms have to lie on the first circle, and a sum is coarsened only once it is smooth. Where
-losses are rare and large (rates below 1e-3 with noise below 1, and few of them in all runs), the first mesh is coarse
-beside the bulk: the bounds hold, and are some hundredths apart where epsilon is of the bulk's size. Doubling the points
-divides the gap by four until the law's own cells are what is wide.
+losses are rare and large (rates below 1e-3 with noise below 1, and on the order of one of them in all runs), the first
+mesh may be coarser than one run's bulk: the bounds hold, and are some hundredths apart, or more. Otherwise, and there
+once the mesh resolves the bulk, twice as many points divide the gap by four, until the cells of the law are what is
+wide: these have to grow with the points.
 """
 
 from __future__ import annotations
