@@ -549,7 +549,7 @@ class ForEpsilon:
         lower = lower if is_inside else jnp.where(delta == 0, pure, lower)
         if facts.masses is not None:
             lower = jnp.where(delta < least, jnp.inf, lower)
-        return _settle(bounds, lower, upper, valid, facts, self.worst)
+        return _settle(bounds, lower, upper, valid, facts, self)
 
 
 @register_dataclass
@@ -603,7 +603,7 @@ class ForDelta:
             above = least - (1 - least) * jnp.expm1(past) * (1 - 16 * roundoff())
             lower = jnp.maximum(lower, jnp.where(past < 0, above * (1 - 4 * roundoff()), 0.0))
         upper = jnp.where(beyond, jnp.minimum(most, 1.0), jnp.maximum(upper, TINY))
-        return _settle(bounds, jnp.minimum(lower, upper), upper, valid, facts, self.worst)
+        return _settle(bounds, jnp.minimum(lower, upper), upper, valid, facts, self)
 
 
 def _room(delta: Any, mass: Any) -> Any:
@@ -631,15 +631,18 @@ def unknown(question: Question) -> Bounds:
     return Bounds(nothing, nothing + jnp.nan, nothing + question.worst, nothing > 0)
 
 
-def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, facts: Facts, worst: float) -> Bounds:
+def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, facts: Facts, question: Question) -> Bounds:
     """Returns the bracket with these ends, 0 where nothing is run, and the whole range where arguments are wrong."""
+    worst, tolerance = question.worst, question.tolerance
     idle, raised = facts.is_idle, RAISED * facts.runs
     valid = valid & (idle | (lower <= upper))  # false for NaN, too
     # The absolute value turns -0 into 0.
     lower = jnp.abs(jnp.where(valid & ~idle, lower, 0.0))
     upper = jnp.where(valid, jnp.abs(jnp.where(idle, 0.0, upper)), worst)
-    closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= raised))
+    # What is judged is the bracket that is returned.
     lower = jnp.maximum(lower - raised, 0.0)
+    closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= raised))
+    is_narrow = (1 - tolerance) * upper <= lower
     estimate = jnp.where(closed & jnp.isnan(bounds.estimate), 0.5 * (lower + upper), bounds.estimate)
     estimate = jnp.clip(estimate, lower, upper)
-    return replace(bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged | closed))
+    return replace(bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged & is_narrow | closed))

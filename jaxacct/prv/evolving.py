@@ -44,9 +44,10 @@ mass, which large moments would magnify; so points beyond those that count are s
 the error (:func:`_trim`).
 
 **What is wide.** One run's atoms have to lie on the first circle, and a sum is coarsened only once it is smooth. Where
-losses are rare and large (rates below 1e-3 with noise below 1, and few of them in all runs), the first mesh is coarse
-beside the bulk: the bounds hold, and are some hundredths apart where epsilon is of the bulk's size. Doubling the points
-divides the gap by four until the law's own cells are what is wide.
+losses are rare and large (rates below 1e-3 with noise below 1, and on the order of one of them in all runs), the first
+mesh may be coarser than one run's bulk: the bounds hold, and are some hundredths apart, or more. Otherwise, and there
+once the mesh resolves the bulk, twice as many points divide the gap by four, until the cells of the law are what is
+wide: these have to grow with the points.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Method(enum.Enum):
     Attributes:
         RECURSIVE: every stage adds what fits; the first circle holds as many runs as make the sum smooth.
         TWO_STAGE: two stages of about sqrt(k) runs each, with as many coarsenings in between as the second one needs.
-        FIXED: one stage, on a mesh whose circle holds all runs.
+        FIXED: one stage, on a mesh whose circle holds all runs, up to 2^24 of them.
     """
 
     RECURSIVE = "recursive"
@@ -380,7 +381,7 @@ def _first_mesh(
 
 def pool(at: Array, mass: Array, h: Array, order: Array) -> tuple[Array, Array]:
     """Returns points and masses (n + 1,) of pools of sorted atoms, at most the atoms' law (:func:`put_on_mesh`)."""
-    both = jnp.stack([jnp.stack([at, at[::-1]]), jnp.stack([mass, mass[::-1]])])
+    atoms = jnp.stack([at, at[::-1]], -1), jnp.stack([mass, mass[::-1]], -1)
     ways = np.array([1.0, -1.0])
 
     def gather(
@@ -400,8 +401,8 @@ def pool(at: Array, mass: Array, h: Array, order: Array) -> tuple[Array, Array]:
 
     zeros = jnp.zeros_like(h, shape=2)
     # One pass over the atoms from either end.
-    begin = (ways * jnp.ceil(ways * both[0, :, 0]), zeros, zeros)
-    (target, held, due), (targets, pools) = jax.lax.scan(gather, begin, jnp.moveaxis(both, -1, 0))
+    begin = (jnp.ceil(atoms[0][0] * ways) * ways, zeros, zeros)
+    (target, held, due), (targets, pools) = jax.lax.scan(gather, begin, atoms)
     behind = target - jnp.where(due > 0, 1.0, 0.0)
     index, mass = jnp.concatenate([targets, behind[None]]), jnp.concatenate([pools, held[None]])
     exponents = jnp.where(mass > 0, index * (order * h), -jnp.inf)
@@ -681,8 +682,9 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
     if method is Method.RECURSIVE:
         runs, outside, least = jnp.append(RUNS, count), SMOOTH, jnp.full_like(root, 2.0)
     elif method is Method.FIXED:
-        runs, least = count[None], count
+        runs, least = count[None], jnp.minimum(count, TRIES[-1])
     one, h, planned, log_finite, shift = put_on_mesh(law, count, plan, points, runs, outside, is_shared=is_shared)
+    planned = jnp.minimum(planned, TRIES[-1])
     nothing = _State(*map(jnp.zeros_like, one))
     nothing = nothing._replace(rows=nothing.rows.at[..., 0].set(1.0))
     state = _State(*(jnp.concatenate(pair) for pair in zip(one, nothing, strict=True)))
@@ -705,8 +707,8 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
         ends = _window(of_tries, nats, points)
         fits = jnp.all(ends[1] - ends[0] <= points - 4, -1) & ((tries >= least) | (tries > left))
         # The first stage was planned from the upper law alone, and goes ahead; what it spills is counted.
-        fits = (fits | ((turn == 0) & (tries == jnp.where(planned < left, planned, left + 1)))) & (tries <= left + 1)
-        fits = fits & (tries <= TRIES[-1])
+        due = jnp.where(planned < left, planned, left + 1)
+        fits = (fits | ((turn == 0) & (tries == due))) & (tries <= jnp.minimum(left + 1, TRIES[-1]))
         chosen = tries == jnp.maximum(jnp.max(jnp.where(fits, tries, 1.0)), 1.0)
 
         def pick(rows: Array) -> Array:

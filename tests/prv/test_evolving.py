@@ -298,6 +298,7 @@ def is_of_size(seen, bound):
     return 1e-4 * bound < seen <= bound
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("h", [1e-6, 0.07, 1.3])
 def test_coarsening_rounds_by_less_than_is_counted(h):
     rng, t = np.random.default_rng(3), 3.1
@@ -341,6 +342,7 @@ def test_what_goes_up_is_paid_from_above_to_the_bit(h, kind):
         assert h > 1e-4 or kind == "steep" or up.sum() > 0.3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("order", [2.0, 200.0])
 def test_placing_rounds_by_less_than_is_counted(order):
     """Losses that are points of the mesh to the bit: rounding is all that is in the error, on both sides."""
@@ -363,6 +365,7 @@ def test_placing_rounds_by_less_than_is_counted(order):
     assert is_of_size(max(seen), 1.0)
 
 
+@pytest.mark.exhaustive
 def test_the_bound_on_the_mass_is_not_rounded_down():
     """Where logarithms of masses and the tilt are large, and cancel."""
     rng, place = np.random.default_rng(13), jax.jit(evolving.put_on_mesh, static_argnums=3, static_argnames="is_shared")
@@ -377,6 +380,7 @@ def test_the_bound_on_the_mass_is_not_rounded_down():
         assert (np.asarray(state.log_bound[0], LONG) <= exact + 1e-9).all()
 
 
+@pytest.mark.exhaustive
 def test_what_is_left_out_below_is_not_in_the_bound():
     """A rare loss beyond the upper law's window would make every error e^40 times as large."""
     y, p = np.array([-0.01, 0.01, 0.02, 30.0]), np.array([0.5, 0.4, 0.1, 1e-30])
@@ -388,6 +392,7 @@ def test_what_is_left_out_below_is_not_in_the_bound():
     assert float(state.log_bound[0, 1]) < 1
 
 
+@pytest.mark.exhaustive
 def test_moments_round_by_less_than_is_added():
     rng = np.random.default_rng(4)
     rows = rng.exponential(size=(2, 2, 4096)) ** 4
@@ -416,6 +421,7 @@ def some_sum(rng, points=256, order=2.0, shift=0.0):
     return evolving.Sum(*map(jnp.asarray, numbers)), places, masses
 
 
+@pytest.mark.exhaustive
 def test_reading_rounds_by_less_than_is_counted():
     rng, delta = np.random.default_rng(5), jax.jit(evolving.bound_delta)
     seen = []
@@ -454,23 +460,29 @@ def test_epsilon_is_read_between_its_own_neighbours():
                 assert abs(bound - high) < 1e-11
 
 
+@pytest.mark.first_tier("0.01")
 @pytest.mark.parametrize("moved", [0.01, -0.01])
 def test_places_that_are_off_are_read_on_the_safe_side(moved):
     """Tilted masses are what a sum keeps: at other places they are other masses of P."""
-    rng = np.random.default_rng(8)
+    rng, read_delta, read_epsilon = (
+        np.random.default_rng(8),
+        jax.jit(evolving.bound_delta),
+        jax.jit(evolving.bound_epsilon),
+    )
     found, y, p = some_sum(rng, order=4.0, shift=0.01)
     truth = p * np.exp(-4 * LONG(moved))
     for epsilon in np.linspace(-1.5, 2.5, 40):
-        lower, upper = map(float, evolving.bound_delta(found, jnp.asarray(epsilon)))
+        lower, upper = map(float, read_delta(found, jnp.asarray(epsilon)))
         up, down = (float(divergences(y + LONG(moved), row, [LONG(epsilon)])[0]) for row in truth)
         assert lower <= down
         assert up <= upper
     for delta in (1e-3, 0.05, 0.2):
-        lower, upper = map(float, evolving.bound_epsilon(found, jnp.asarray(delta)))
+        lower, upper = map(float, read_epsilon(found, jnp.asarray(delta)))
         assert float(divergences(y + LONG(moved), truth[0], [LONG(upper)])[0]) <= delta
         assert lower == 0 or float(divergences(y + LONG(moved), truth[1], [LONG(lower)])[0]) >= delta
 
 
+@pytest.mark.exhaustive
 def test_powers_of_an_error():
     with mpmath.workdps(40):
         rng = np.random.default_rng(9)
@@ -484,6 +496,7 @@ def test_powers_of_an_error():
                 assert all(float(found[kind, i]) <= both[kind] * (1 + 1e-9) for kind in range(2))
 
 
+@pytest.mark.exhaustive
 def test_an_error_of_many_sizes_is_not_rounded_down():
     rng = np.random.default_rng(10)
     for _ in range(20):
@@ -500,6 +513,7 @@ def test_an_error_of_many_sizes_is_not_rounded_down():
                 assert exact <= logs[side] <= exact + 1e-9
 
 
+@pytest.mark.exhaustive
 def test_a_stage_adds_no_more_runs_than_it_can_place():
     """Nearly all mass on one point: a circle would hold 2^44 runs, at places beyond all whole numbers of a double."""
     assert evolving.TRIES[-1] == 2.0**24
@@ -512,6 +526,7 @@ def test_a_stage_adds_no_more_runs_than_it_can_place():
     assert upper >= mean - 12 * deviation
 
 
+@pytest.mark.exhaustive
 def test_a_power_rounds_by_less_than_is_counted():
     """Where nothing wraps around, so that transforms are what is wrong, beside convolutions in 18 digits."""
     rng, points, power = np.random.default_rng(12), 4096, 64
