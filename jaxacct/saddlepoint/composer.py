@@ -169,6 +169,15 @@ class Runs(NamedTuple):
         return Named(Sums, self.packed[1])
 
     @property
+    def flushed(self) -> Array:
+        """Bounds (2,) on what sums of P's and Q's masses lose where terms are flushed to 0.
+
+        It counts for P's above, and for Q's below.
+        """
+        lost = self.losses.shape[1] * jnp.finfo(self.losses.dtype).tiny
+        return jnp.where(jnp.asarray([1.0, -1.0], self.losses.dtype) * self.sign > 0, lost, 0.0)
+
+    @property
     def largest(self) -> Array:
         """Bound on the sum of all |losses|."""
         return self.sizes.lowest + self.sizes.most
@@ -213,7 +222,7 @@ def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
     log M.
 
     *Q's masses* are exponentials of log p - y, whose parts are at most 709 and |y|: they err by 8 * 709 + 709 + 2 |y| +
-    8 units. Above less will do, and none is above 1.
+    8 units. Above less will do, and none is above 1. Below those that are flushed to 0 count (:attr:`Runs.flushed`).
     """
     u, tiny = roundoff(), jnp.finfo(laws.masses.dtype).tiny
     losses, masses, infinite = laws.losses, laws.masses, laws.infinite
@@ -222,6 +231,7 @@ def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
     q = jnp.minimum(jnp.exp(log_masses - losses), jnp.where(sign > 0, 1.0, jnp.inf))
     coarse, top = jnp.round(masses * (0.25 / u)) * (4 * u), jnp.where(losses == losses[:, -1:], masses, 0.0)
     coarse, rest, of_q, top = jnp.stack([coarse, masses - coarse, q, top]).sum(-1)
+    of_q = of_q + jnp.where(sign > 0, 0.0, masses.shape[1] * tiny)
     excess = (coarse - 1) + rest
     far = excess < -0.5
     mass = jnp.where(far, coarse + rest, 1 + excess)
@@ -319,7 +329,7 @@ def sure_events(runs: Runs) -> tuple[Events, Events]:
     *Rounding* of log p: k times 8 units of a log mass, n of the mass, its product and sum m + 2.
     """
     u, sign = roundoff(), runs.sign
-    tails = jax.lax.cumsum(runs.both, 2, reverse=True)
+    tails = jax.lax.cumsum(runs.both, 2, reverse=True) + runs.flushed[None, :, None]
     tiny = jnp.finfo(tails.dtype).tiny
     shares = jnp.moveaxis(tails / jnp.maximum(tails[..., :1], tiny), 1, 0)
     counts = runs.counts[None, :, None]
@@ -456,7 +466,7 @@ def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
     rows, n = runs.losses.shape
     is_rare = runs.losses > threshold
     taken = jnp.sum(jnp.where(is_rare[:, None], runs.both, 0.0), -1)
-    none = runs.total(log_complement(jnp.clip(taken / runs.wholes, 0.0, 1.0)))
+    none = runs.total(log_complement(jnp.clip((taken + runs.flushed[None]) / runs.wholes, 0.0, 1.0)))
     excess = runs.excess - taken[:, 0]
     rest = runs._replace(
         log_masses=jnp.where(is_rare, -jnp.inf, runs.log_masses),

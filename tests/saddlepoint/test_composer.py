@@ -371,6 +371,20 @@ def test_a_curve_from_one_spectrum_holds_the_gaussian_mechanism():
     assert np.max(np.asarray(upper - lower) / np.asarray(upper)) < 0.02
 
 
+def test_losses_whose_exponentials_are_no_numbers():
+    losses = np.array([-900.0, 0.0, 999.0, 1000.0, 1000.0, 1000.0, 1000.0, 1000.0])
+    masses = np.array([0.0, 0.25, 0.25, 0.5, 0.0, 0.0, 0.0, 0.0])
+    law = Atoms(np.stack([losses] * 2), np.stack([masses] * 2), np.zeros(2), np.zeros(()))
+    for count, eps in ((1, 999.9), (1, 998.5), (2, 1999.5), (2, 999.5), (3, 2000.0)):
+        with mpmath.workdps(30):
+            truth = exact_delta([law], [count], eps)
+            lower, upper = map(float, delta(*alone(law, float(count)), eps))
+            assert lower <= truth <= upper
+            least, most = map(float, epsilon(*alone(law, float(count)), float(truth)))
+            assert least <= eps * (1 + 1e-12)
+            assert most >= eps * (1 - 1e-12)
+
+
 @pytest.mark.exhaustive
 def test_an_epsilon_beyond_all_losses_spoils_no_other():
     law = random_law(np.random.default_rng(23), infinite=2.0**-9)
