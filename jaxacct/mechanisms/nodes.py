@@ -4,7 +4,7 @@ A loss with a smooth density has moments of complex order t + iw that are integr
 trapezoidal rule gives them to all digits. So a mechanism gives the rule's nodes (losses and logs of P's masses), and
 the numbers that bound what the rule leaves out; a composer that knows only these serves every mechanism. Which arrays
 suffice is derived here. In reading order: :class:`Ask`, what a composer tells a mechanism; :class:`Strips` and
-:class:`Nodes`, what a mechanism gives; :func:`log_missed`, :func:`log_fading` and :func:`left_out`, the bounds that
+:class:`Nodes`, what a mechanism gives; :func:`log_missed`, :func:`log_fading` and :func:`log_left_out`, the bounds that
 follow.
 
 Let x be a real coordinate of a run's outcome, in which P has the density p, and the loss is y(x). With f(x) = p(x) e^(t
@@ -190,44 +190,48 @@ def exact_steps(low: Array, high: Array, size: int) -> tuple[Array, Array]:
     return step * (first + (np.arange(size) + 0.5)), step
 
 
-def left_out(nodes: Nodes, order: Array, cumulant: Array) -> Array:
-    """Returns bounds on the shares of a moment, given its log, that the cells beyond the nodes have.
+def log_left_out(nodes: Nodes, order: Array, cumulant: Array) -> Array:
+    """Returns logs of bounds on the shares of a moment, given its log, that the cells beyond the nodes have.
 
     They have room for half of SCAN steps at either end, which no interval between nodes of the coarser rule covers: f
-    is at most the larger value of these steps' ends.
+    is at most the larger value of these steps' ends. They are logs, as beside the real line what is next to nothing may
+    be all that counts.
     """
     tails = nodes.tails
     logs, losses = (jnp.stack([row[0], *[row[-1]] * len(PIECES)]) for row in (nodes.log_p, nodes.losses))
     rate = tails.rate + order * tails.rate_of_order
     powers = logs + tails.constant + order * (losses + tails.of_order) - cumulant
-    return jnp.where(rate > 0, jnp.exp(jnp.minimum(powers, 600.0)) * (1 / (rate * nodes.step) + SCAN), jnp.inf) * 1.001
+    return jnp.where(rate > 0, powers + jnp.log(1 / (rate * nodes.step) + SCAN) + 1e-6, jnp.inf)
 
 
-def log_missed(nodes: Nodes, order: Array, w: Array | float, weights: Array, stride: Array | int = 1) -> Array:
+def log_missed(nodes: Nodes, order: Array, w: Array | float, log_weights: Array, stride: Array | int = 1) -> Array:
     """Returns the log of a bound on a rule's relative error in moments of frequencies up to w.
 
     Args:
         nodes: of one row.
         order (): the order t.
         w (): frequency.
-        weights (c,): sums of the weights W of each cell's nodes, those of the rule, and :func:`left_out`.
+        log_weights (c,): logs of the sums of the weights W of each cell's nodes, those of the rule, or of what is more;
+            and :func:`log_left_out`.
         stride (): 1, or SCAN for the coarser rule.
     """
     rise, step = nodes.rising, stride * nodes.step
     bend = (nodes.bend[0] + order * nodes.bend[1]) * step * step / 8
-    terms = rise.constant + order * rise.of_order + w * rise.turn + (jnp.log(weights) + bend)[None]
+    terms = rise.constant + order * rise.of_order + w * rise.turn + (log_weights + bend)[None]
     top = jnp.max(terms, -1)
     size = math.log(2) + top + jnp.log(jnp.sum(jnp.exp(terms - top[:, None]), -1))
     return _least(size, 2 * math.pi / step * nodes.heights)
 
 
-def log_scan_missed(nodes: Nodes, order: Array, outside: Array, step: Array) -> Array:
+def log_scan_missed(nodes: Nodes, order: Array, log_outside: Array, step: Array) -> Array:
     """Returns the log of a bound on the relative error of a real moment by a rule of spacing ``step``."""
     rise = nodes.rising
     terms = rise.constant + order * rise.of_order
-    within = terms.shape[-1] - outside.shape[-1]
-    size = jnp.exp(jnp.max(terms[:, :within], -1)) + jnp.sum(outside[None] * jnp.exp(terms[:, within:]), -1)
-    return _least(jnp.log(size), 2 * math.pi / step * nodes.heights)
+    within = terms.shape[-1] - log_outside.shape[-1]
+    # No more than the largest in all that is within, and for each cell beyond.
+    beyond = terms[:, within:] + log_outside[None] + math.log(log_outside.shape[-1])
+    size = jnp.maximum(jnp.max(terms[:, :within], -1), jnp.max(beyond, -1)) + math.log(2)
+    return _least(size, 2 * math.pi / step * nodes.heights)
 
 
 def _least(log_size: Array, x: Array) -> Array:
@@ -241,11 +245,12 @@ def over_sum(error: Array) -> Array:
     return jnp.where(error < 0.25, error / (1 - 2 * error), jnp.inf)
 
 
-def log_fading(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:
+def log_fading(nodes: Nodes, order: Array, w: Array, weights: Array, log_weights: Array) -> Array:
     """Returns a bound on log |phi(w')|, phi the tilted law's characteristic function, for all w' >= w.
 
-    Arguments are those of :func:`log_missed`. It holds over the sum of the nodes: over M it is more by twice
-    :func:`over_sum` of the order's errors at most.
+    ``weights`` (n/CELL,) are the sums of the weights of each cell's nodes, or less; other arguments are those of
+    :func:`log_missed`. It holds over the sum of the nodes: over M it is more by twice :func:`over_sum` of the order's
+    errors at most.
 
     *Rounding.* Weights are right to NARROWER of themselves, as whoever makes them shows. A sum of n/CELL < 1,024
     terms, each right to 32 units besides its weight and exponent, and a logarithm: less than NARROWER of E and of the
@@ -254,16 +259,16 @@ def log_fading(nodes: Nodes, order: Array, w: Array, weights: Array) -> Array:
     fall, step = nodes.falling, nodes.step
     bend = (nodes.bend[0] + order * nodes.bend[1]) * step * step / 8
     still = fall.constant + order * fall.of_order
-    within = nodes.losses.shape[-1] // CELL
+    within = weights.shape[-1]
     top = jnp.maximum(jnp.max(still[:, :within], -1), 0.0)
     powers = still - w * fall.turn
-    logs = powers + jnp.log(weights)[None]
-    gone = jnp.sum(((weights * jnp.exp(-bend))[None] * -jnp.expm1(powers - top[:, None]))[:, :within], -1)
+    logs = powers + (log_weights + bend)[None]
+    heavy = (weights * jnp.exp(-bend[:within]))[None]
+    gone = jnp.sum(heavy * -jnp.expm1(powers[:, :within] - top[:, None]), -1)
     near = jnp.log1p(-jnp.clip(gone * (1 - NARROWER), 0.0, 1 - roundoff())) + NARROWER * (top + gone)
-    near = jnp.logaddexp(top + near, jnp.log(jnp.sum(jnp.exp(jnp.minimum(logs[:, within:], 600.0)), -1)))
-    # Where most terms underflow a sum about the largest is right.
-    logs = logs + bend[None]
-    most = jnp.max(logs, -1)
+    # Sums about the largest term, as most may underflow.
+    most, beyond = jnp.max(logs, -1), jnp.max(logs[:, within:], -1)
+    near = jnp.logaddexp(top + near, beyond + math.log(logs.shape[-1] - within))
     far = most + jnp.log(2 * jnp.sum(jnp.exp(logs - most[:, None]), -1)) + NARROWER * (1 + top)
     found = jnp.minimum(near, far)
     return jnp.minimum(jnp.min(jnp.where(jnp.isnan(found), 0.0, found)), 0.0)

@@ -14,7 +14,7 @@ L), L = 2 pi/dw. These are positive: the upper bound needs nothing, the lower on
 errors count on both sides.
 
 *Errors of the nodes.* A moment errs by a share e of itself, the rule's error at the line's end and what lies beyond the
-nodes (:func:`.log_missed`, :func:`.left_out`); a tilted law's characteristic function phi by 2 e, besides rounding.
+nodes (:func:`.log_missed`, :func:`.log_left_out`); a tilted law's characteristic function phi by 2 e, besides rounding.
 
 *End.* Frequencies end where a bound on |phi| for all that are beyond (:func:`.log_fading`), to the power of the runs,
 is e^-CUT of delta.
@@ -51,8 +51,8 @@ from jaxacct.mechanisms.nodes import (
     SCAN,
     Ask,
     Nodes,
-    left_out,
     log_fading,
+    log_left_out,
     log_missed,
     log_scan_missed,
     over_sum,
@@ -167,9 +167,9 @@ def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | b
     found = composer.search(rows.scan, start, log_target, is_given)
 
     def missed(nodes: Nodes, orders: Array, cumulants: Array) -> Array:
-        outside = jax.vmap(left_out, (None, 0, 0))(nodes, orders, cumulants)
+        outside = jax.vmap(log_left_out, (None, 0, 0))(nodes, orders, cumulants)
         error = jax.vmap(log_scan_missed, (None, 0, 0, None))(nodes, orders, outside, SCAN * nodes.step)
-        lost = jnp.log1p(over_sum(jnp.exp(error) + jnp.sum(outside, -1)))
+        lost = jnp.log1p(over_sum(jnp.exp(error) + jnp.sum(jnp.exp(outside), -1)))
         return lost + jnp.max(nodes.mass_error) + orders * jnp.max(nodes.loss_error) * 2
 
     error = rows.total(jax.vmap(missed, (0, None, 1))(nodes, found.orders, found.rows))
@@ -206,8 +206,9 @@ class Tilted(NamedTuple):
 
     Attributes:
         weights (n,): p e^(t y - g), with the cumulant g, roughly.
-        cells (3, c): their sums over cells, by all nodes and by every SCAN-th, and those of P's masses; with bounds on
-            the shares of cells beyond the nodes.
+        cells (n/CELL,): their sums over cells.
+        log_cells (3, c): bounds on the logs of these, by all nodes and by every SCAN-th, and of those of P itself; with
+            bounds on the shares of cells beyond the nodes.
         x (n,): losses' distances from the mean.
         mean, variance (): of the loss, roughly.
         surplus, surplus_error (): E[e^(t Y - g)] - 1, and a bound on its error.
@@ -217,6 +218,7 @@ class Tilted(NamedTuple):
 
     weights: Array
     cells: Array
+    log_cells: Array
     x: Array
     mean: Array
     variance: Array
@@ -273,13 +275,16 @@ def tilt(nodes: Nodes, order: Array, cumulant: Array) -> Tilted:
     table = 3 * (n // (SCAN * ROW)) + 2 * (ROW + SCAN) + 68 + SIDE
     error = SLACK * (second + (table * u + jnp.abs(surplus) + doubt) * first)
     # Cells of the tilted law and of P itself.
-    at_zero = jnp.zeros_like(order)
-    outside = jax.vmap(left_out, (None, 0, 0))(nodes, jnp.stack([order, at_zero]), jnp.stack([cumulant, at_zero]))
-    few = SCAN * weights[SCAN // 2 :: SCAN].reshape(-1, CELL // SCAN).sum(-1)
-    full, own = jnp.stack([weights, p]).reshape(2, -1, CELL).sum(-1)
+    zero = jnp.zeros_like(order)
+    outside = jax.vmap(log_left_out, (None, 0, 0))(nodes, jnp.stack([order, zero]), jnp.stack([cumulant, zero]))
     outside = outside[np.array([0, 0, 1])]
-    cells = jnp.concatenate([jnp.stack([full, few, own]), outside], 1)
-    return Tilted(weights, cells, x, mean, variance, surplus, doubt, error, jnp.sum(outside, -1))
+    each = jnp.stack([logs + exponent, logs]).reshape(2, -1, CELL)
+    full, own = jnp.max(each, -1) + math.log(CELL)
+    few = jnp.max(each[0, :, SCAN // 2 :: SCAN], -1) + math.log(CELL)
+    log_cells = jnp.concatenate([jnp.stack([full, few, own]), outside], 1)
+    outside = jnp.sum(jnp.exp(outside), -1)
+    cells = weights.reshape(-1, CELL).sum(-1)
+    return Tilted(weights, cells, log_cells, x, mean, variance, surplus, doubt, error, outside)
 
 
 def transform(row: Tilted, spacing: Array, tables: Array, is_coarse: Array) -> Array:
@@ -353,7 +358,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     most = spacing * count
 
     def fading(w: Array) -> Array:
-        return rows.total(jax.vmap(log_fading, (0, None, None, 0))(nodes, order, w, row.cells[:, 0]))
+        return rows.total(jax.vmap(log_fading, (0, None, None, 0, 0))(nodes, order, w, row.cells, row.log_cells[:, 0]))
 
     def farther(state: tuple[Array, Array]) -> tuple[Array, Array]:
         w = jnp.minimum(state[0] * FARTHER, most)
@@ -375,7 +380,7 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     given = (
         jnp.stack([order, order, 0 * order]),
         jnp.stack([end, end, 0 * end]),
-        row.cells,
+        row.log_cells,
         jnp.asarray([1.0, SCAN, 1.0]),
     )
     of_row = jax.vmap(log_missed, (None, 0, 0, 0, 0))

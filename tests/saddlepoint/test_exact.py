@@ -19,8 +19,8 @@ from jaxacct.mechanisms.nodes import (
     SCAN,
     Ask,
     exact_steps,
-    left_out,
     log_fading,
+    log_left_out,
     log_missed,
     over_sum,
 )
@@ -74,14 +74,14 @@ def tilted(nodes, order):
     logs = np.asarray(nodes.log_p + order * nodes.losses)
     cumulant = np.log(np.sum(np.exp(logs - logs.max()))) + logs.max()
     weights = np.exp(logs - cumulant)
-    outside = left_out(nodes, order, cumulant)
-    return weights, jnp.concatenate([weights.reshape(-1, CELL).sum(-1), outside]), cumulant
+    outside = log_left_out(nodes, order, cumulant)
+    cells = np.max((logs - cumulant).reshape(-1, CELL), -1) + np.log(CELL)
+    return weights, jnp.concatenate([cells, outside]), cumulant
 
 
-def coarse_cells(weights, cells):
-    """Weights of cells by the coarser rule."""
-    few = SCAN * weights[SCAN // 2 :: SCAN].reshape(-1, CELL // SCAN).sum(-1)
-    return jnp.concatenate([few, cells[len(few) :]])
+def beyond(cells):
+    """What cells beyond the nodes have together."""
+    return float(jnp.sum(jnp.exp(cells[-len(PIECES) - 1 :])))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_marks_grow_no_faster_than_strips_say(s, q, loss):
 @pytest.mark.parametrize("order", [0.5, 8.0])
 def test_cells_beyond_the_nodes_have_no_more(s, q, removes, order):
     nodes, _ = laws(s, q, removes, ask())
-    z, shares = places(*window(s, q, removes, 16.0), 128), np.asarray(left_out(nodes, order, 0.0))
+    z, shares = places(*window(s, q, removes, 16.0), 128), np.asarray(jnp.exp(log_left_out(nodes, order, 0.0)))
 
     def density(x):
         r = ratio(mpmath.mpf(s), mpmath.mpf(q), x)
@@ -215,7 +215,10 @@ def test_cells_beyond_the_nodes_have_no_more(s, q, removes, order):
 tilt = jax.jit(exact.tilt)
 coarsely = jax.jit(lambda nodes, order, w, cells: log_missed(nodes, order, w, cells, SCAN))
 bounds = jax.jit(
-    lambda nodes, order, w, cells: (log_missed(nodes, order, w, cells), log_fading(nodes, order, w, cells))
+    lambda nodes, order, w, cells: (
+        log_missed(nodes, order, w, cells),
+        log_fading(nodes, order, w, jnp.exp(cells[: -len(PIECES) - 1]) / CELL, cells),
+    )
 )
 
 
@@ -226,7 +229,7 @@ def test_what_few_nodes_miss_is_bounded(s, q, removes):
     for _ in range(40):
         order, w = 10 ** random.uniform(-1, 0.7), 10 ** random.uniform(-1, 2) / q
         weights, cells, cumulant = tilted(few, order)
-        bound = np.exp(float(bounds(few, order, w, cells)[0])) + 2 * float(jnp.sum(cells[-len(PIECES) - 1 :]))
+        bound = np.exp(float(bounds(few, order, w, cells)[0])) + 2 * beyond(cells)
         right = np.sum(np.exp(np.asarray(many.log_p + (order + 1j * w) * many.losses) - cumulant))
         wrong = abs(np.sum(weights * np.exp(1j * w * np.asarray(few.losses))) - right)
         # Rounding of many nodes aside.
@@ -234,12 +237,32 @@ def test_what_few_nodes_miss_is_bounded(s, q, removes):
         seen += wrong > 1e-10
         # The coarser rule of many nodes.
         weights, cells, cumulant = tilted(many, order)
-        bound = np.exp(float(coarsely(many, order, w, coarse_cells(weights, cells))))
+        bound = np.exp(float(coarsely(many, order, w, cells)))
         losses = np.asarray(many.losses)
         right = np.sum(weights * np.exp(1j * w * losses))
         chosen = slice(SCAN // 2, None, SCAN)
         wrong = abs(SCAN * np.sum(weights[chosen] * np.exp(1j * w * losses[chosen])) - right)
-        assert wrong <= bound + 2 * float(jnp.sum(cells[-len(PIECES) - 1 :])) + 1e-12
+        assert wrong <= bound + 2 * beyond(cells) + 1e-12
+    assert seen > 0
+
+
+def test_what_is_next_to_nothing_counts_beside_the_real_line():
+    # Marked outcomes that no node reaches grow most there: both rules err, and say so.
+    s, q = 1.7212, 0.003123
+    _, nodes = laws(s, q, True, ask(runs=1.0, loss=0.0202, nats=30.0))
+    order, losses, seen = 687.0, np.asarray(nodes.losses), 0
+    weights, cells, _ = tilted(nodes, order)
+    for w in np.geomspace(1e2, 2e5, 40):
+        terms = weights * np.exp(1j * w * losses)
+        wrong = abs(SCAN * np.sum(terms[SCAN // 2 :: SCAN]) - np.sum(terms))
+        missed = np.exp(min(float(coarsely(nodes, order, w, cells)), 99.0))
+        missed += np.exp(min(float(bounds(nodes, order, w, cells)[0]), 99.0))
+        assert wrong <= missed + 1e-10
+        # The sum is of a modulus that the characteristic function has no more.
+        fading = np.exp(float(bounds(nodes, order, w, cells)[1]))
+        missed = np.exp(min(float(bounds(nodes, order, w, cells)[0]), 99.0))
+        assert abs(np.sum(terms)) <= fading + missed + 1e-10
+        seen += wrong > 0.01
     assert seen > 0
 
 
@@ -251,7 +274,7 @@ def test_fading_bounds_the_characteristic_function_from_there_on(s, q, removes, 
     for _ in range(40):
         order, w = 10 ** random.uniform(-1, 2.7), 10 ** random.uniform(-1, 4)
         weights, cells, _ = tilted(nodes, order)
-        if float(jnp.sum(cells[-len(PIECES) - 1 :])) > 1e-12:
+        if beyond(cells) > 1e-12:
             continue
         missed, bound = map(float, bounds(nodes, order, w, cells))
         farther = w * np.append(1.0, 2 ** random.uniform(0, 3, 4))
@@ -273,8 +296,8 @@ def test_moments_of_few_nodes_are_right_to_what_they_miss(s, q, removes):
         row = tilt(few, order, cumulant)
         # What is missed at the order, and of P's mass.
         missed = sum(
-            over_sum(jnp.exp(bounds(few, at, 0.0, of)[0]) + jnp.sum(of[-len(PIECES) - 1 :]))
-            for at, of in ((order, cells), (0.0, row.cells[2]))
+            over_sum(jnp.exp(bounds(few, at, 0.0, of)[0]) + beyond(of))
+            for at, of in ((order, cells), (0.0, row.log_cells[2]))
         )
         right = np.sum(np.exp(np.asarray(many.log_p + order * many.losses) - cumulant)) - 1
         wrong = abs(float(row.surplus) - right)
