@@ -645,4 +645,6 @@ def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, facts: Fac
     is_narrow = (1 - tolerance) * upper <= lower
     estimate = jnp.where(closed & jnp.isnan(bounds.estimate), 0.5 * (lower + upper), bounds.estimate)
     estimate = jnp.clip(estimate, lower, upper)
-    return replace(bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged & is_narrow | closed))
+    return replace(
+        bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged & is_narrow | closed)
+    )

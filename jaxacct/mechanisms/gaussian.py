@@ -54,7 +54,7 @@ from jaxacct.mechanisms.mechanism import (
 )
 from jaxacct.mechanisms.nodes import Ask
 from jaxacct.mechanisms.nodes import Nodes as RuleNodes
-from jaxacct.mechanisms.normal import normal_cells, normal_masses, sampled_delta
+from jaxacct.mechanisms.normal import lower_tail, normal_cells, normal_masses, sampled_delta
 from jaxacct.mechanisms.pair import (
     ANGLES,
     COARSEST,
@@ -626,7 +626,13 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def scan(self) -> Nodes:
         low, step, _ = self._span()
-        return self.nodes(low, step)
+        found, (s, q, removes), place = self.nodes(low, step), self.pair._fields(), self._place()
+        # For "add" Q has mass about 1/s, of which little may lie beyond the last node: P has none there, but moments
+        # take the sum of Q's masses for whole.
+        beyond = jnp.where(removes, 0.0, q * lower_tail(1 / s - (low + RULE * step)))
+        if place is not None:
+            beyond = jnp.where(place < jnp.inf, 0.0, beyond)
+        return found._replace(missing=found.missing + beyond)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
         x, losses, log_p = _nodes(*self.pair._fields(), self._place(), low, step)
