@@ -38,7 +38,7 @@ from jaxacct.numerics.precision import in_float64, is_concrete, leave_scope, sco
 from jaxacct.numerics.programs import by_pairs, compiled, needs_pairs
 from jaxacct.numerics.vmapped_loops import one_by_one, stack, where_needed
 from jaxacct.refinement import warn_of
-from jaxacct.saddlepoint import closed_forms
+from jaxacct.saddlepoint import closed_forms, of_atoms
 from jaxacct.saddlepoint.accountant import Asked, unchecked
 from jaxacct.selection import LARGEST, Binomial, OneWay, Selection, pair_of
 from jaxacct.validation import check_one_of
@@ -172,8 +172,8 @@ def _profile(
         each = [whole._replace(question=questions.at(value)) for value in questions.value]
         return leave_scope(stack(*(ask(asked, accountants) for asked in each)))
     exact = saddlepoint.accountant.curve(mechanism, steps, questions, relation)
-    of_atoms = functools.partial(saddlepoint.of_atoms.curve, mechanism, steps, questions.epsilon, relation)
-    return narrow_down(exact, of_atoms, questions.tolerance)
+    composed = functools.partial(of_atoms.curve, mechanism, steps, questions.epsilon, relation)
+    return narrow_down(exact, composed, questions.tolerance)
 
 
 def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question:
@@ -404,7 +404,7 @@ def _by_contour(asked: Composition, found: Bounds | None) -> Bounds:
 def _by_composing(asked: Composition, found: Bounds | None) -> Bounds:
     """Returns the bracket by a composer of laws, which has an answer for every composition of pairs."""
     if asked.points is None:
-        composed = saddlepoint.of_atoms.answer(*asked.run, asked.relation, asked.gap)
+        composed = of_atoms.answer(*asked.run, asked.relation, asked.tolerance)
     else:
         composed = prv.accountant.answer(*asked.run, asked.relation, points=asked.points)
     narrow = leave_scope(_judge(composed if found is None else found.intersection(composed), asked.gap))
@@ -426,7 +426,7 @@ class Composer(NamedTuple):
     def answer(self, asked: Asked, leaves: Any) -> Bounds:
         """Returns its bracket of a question."""
         if self.points is None:
-            return saddlepoint.of_atoms.answer(*asked.arguments(leaves), asked.relation)
+            return of_atoms.answer(*asked.arguments(leaves), asked.relation)
         found: Bounds = prv.accountant.answer(*asked.arguments(leaves), asked.relation, points=self.points)
         return found
 

@@ -15,7 +15,6 @@ Beside it stands the contour over atoms, which needs no law that is integrated, 
 :mod:`.composer`, and :mod:`.of_atoms`, which chooses sizes.
 """
 
-from jaxacct.saddlepoint import of_atoms as of_atoms
 from jaxacct.saddlepoint.accountant import delta, epsilon
 
 __all__ = ["delta", "epsilon"]

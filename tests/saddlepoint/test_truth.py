@@ -30,6 +30,20 @@ def test_values_known_to_160_bits():
     assert converged >= 0.95 * len(TRUTHS)
 
 
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "epsilon", "truth"),
+    [
+        (0.33622011050197304, 0.05543430730118734, 141_136, 4814.3543566305325, 6.483844178929072e-12),
+        (0.2844659322157392, 0.013514560724938797, 9_451, 114.30597798789105, 2.7217637625507e-33),
+    ],
+)
+def test_little_noise_under_add(noise, rate, steps, epsilon, truth):
+    """Q has its mass about 1/noise, farther out than P: truths of 40 digits, by the same integral over more nodes."""
+    bounds = saddlepoint.delta(ja.PoissonSubsampledGaussian(noise, rate), steps, epsilon, relation="add")
+    assert_holds(bounds, truth, 1e-13)
+    assert bounds.converged
+
+
 def test_float32_against_the_same():
     converged = 0
     for row in TRUTHS:
