@@ -54,7 +54,7 @@ from jaxacct.mechanisms.mechanism import (
 )
 from jaxacct.mechanisms.nodes import Ask
 from jaxacct.mechanisms.nodes import Nodes as RuleNodes
-from jaxacct.mechanisms.normal import lower_tail, normal_cells, normal_masses, sampled_delta
+from jaxacct.mechanisms.normal import normal_cells, normal_masses, sampled_delta
 from jaxacct.mechanisms.pair import (
     ANGLES,
     COARSEST,
@@ -626,13 +626,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def scan(self) -> Nodes:
         low, step, _ = self._span()
-        found, (s, q, removes), place = self.nodes(low, step), self.pair._fields(), self._place()
-        # For "add" Q has mass about 1/s, of which little may lie beyond the last node: P has none there, but moments
-        # take the sum of Q's masses for whole.
-        beyond = jnp.where(removes, 0.0, q * lower_tail(1 / s - (low + RULE * step)))
-        if place is not None:
-            beyond = jnp.where(place < jnp.inf, 0.0, beyond)
-        return found._replace(missing=found.missing + beyond)
+        return self.nodes(low, step)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
         x, losses, log_p = _nodes(*self.pair._fields(), self._place(), low, step)
@@ -707,7 +701,8 @@ def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Arra
 
     For "add" its density is log-concave, and the order adds to the slope of its logarithm at most order/s times the
     share of q e^u in r, which is at most q where z < 0. So the order moves the law by at most that, and the scan is
-    longer than the reach of the noise by as much.
+    longer than the reach of the noise by as much. At its other end it is longer by 1/s, about which Q has its mass:
+    moments take the sum of Q's masses for whole.
     """
     # Standard deviations by which an order may move a law that ends, away from its end. Sound for any value.
     far_at_end = 2.0
@@ -719,7 +714,7 @@ def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Arra
     reach = arithmetic().reach
     spacing = jnp.minimum(FINEST * s, jnp.where(removes, COARSEST, jnp.clip(FINEST / 2 * s, least_add, COARSEST / 2)))
     far = jnp.maximum(RULE * jnp.where(q == 1, COARSEST, spacing) - 2 * reach, 0.0)
-    high = reach + jnp.where(removes, far, 0.0)
+    high = reach + jnp.where(removes, far, 1 / s)
     if place is not None:
         is_end = place < jnp.inf
         far = jnp.where(is_end, jnp.where(removes, jnp.inf, far_at_end), far)
