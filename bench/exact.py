@@ -29,7 +29,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.composition import ForEpsilon, directed_parts, facts_of
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
-from jaxacct.mechanisms.nodes import Ask, Nodes
+from jaxacct.mechanisms.nodes import Wishes, Nodes
 from jaxacct.numerics.elementary import FAST
 from jaxacct.numerics.precision import leave_scope, scope
 from jaxacct.numerics.programs import compiled
@@ -59,7 +59,7 @@ class Found(NamedTuple):
     rounds: int
 
 
-def law_of(s: Any, q: Any, removes: Any, ask: Ask) -> Nodes:
+def law_of(s: Any, q: Any, removes: Any, ask: Wishes) -> Nodes:
     """Returns the one row of nodes of a direction."""
     return jax.tree.map(lambda leaf: leaf[None], SubsampledGaussianPair(s, q, removes).nodes(exact.NODES, ask))
 
@@ -79,7 +79,7 @@ def solve(improve: Any, start: Any, s: float, q: float, removes: bool, steps: fl
 
 
 @compiled
-def rows_of(parts: Any, ask: Ask) -> Nodes:
+def rows_of(parts: Any, ask: Wishes) -> Nodes:
     """Returns the rows of nodes of a direction."""
     rows = [of_each(lambda pair: pair.nodes(exact.NODES, ask))(pairs) for pairs, _ in parts]
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)

@@ -52,7 +52,7 @@ from jaxacct.mechanisms.mechanism import (
     less_noise,
     nothing_sampled,
 )
-from jaxacct.mechanisms.nodes import Ask
+from jaxacct.mechanisms.nodes import Wishes
 from jaxacct.mechanisms.nodes import Nodes as RuleNodes
 from jaxacct.mechanisms.normal import normal_cells, normal_masses, sampled_delta
 from jaxacct.mechanisms.pair import (
@@ -508,7 +508,7 @@ class SubsampledGaussianPair(DominatingPair):
         errors = errors * (1 + 8 * roundoff()) + 4 * roundoff() * masses
         return atoms_of_cells(side * log_r, masses[0], errors[0], masses[1], errors[1], doubt, valid=self.is_valid())
 
-    def nodes(self, size: int, ask: Ask) -> RuleNodes:
+    def nodes(self, size: int, ask: Wishes) -> RuleNodes:
         """Returns the law as ``size`` nodes of the trapezoidal rule in the noise (:func:`.nodes_and_strips`)."""
         s, q, removes = self._fields()
         loss = self._threshold(ask.loss) / s

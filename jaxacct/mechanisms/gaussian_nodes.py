@@ -37,7 +37,7 @@ from jaxacct.mechanisms.nodes import (
     NARROWER,
     PIECES,
     SCAN,
-    Ask,
+    Wishes,
     Nodes,
     Strips,
     Tails,
@@ -61,7 +61,7 @@ def nodes_and_strips(
     q: jax.Array,
     removes: jax.Array,
     loss: jax.Array,
-    ask: Ask,
+    ask: Wishes,
     size: int,
     log_ratio: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
 ) -> Nodes:

@@ -3,7 +3,7 @@
 A loss with a smooth density has moments of complex order t + iw that are integrals of an analytic function, and the
 trapezoidal rule gives them to all digits. So a mechanism gives the rule's nodes (losses and logs of P's masses), and
 the numbers that bound what the rule leaves out; a composer that knows only these serves every mechanism. Which arrays
-suffice is derived here. In reading order: :class:`Ask`, what a composer tells a mechanism; :class:`Strips` and
+suffice is derived here. In reading order: :class:`Wishes`, what a composer tells a mechanism; :class:`Strips` and
 :class:`Nodes`, what a mechanism gives; :func:`log_missed`, :func:`log_fading` and :func:`log_left_out`, the bounds that
 follow.
 
@@ -97,7 +97,7 @@ FAINT = 1e-22
 """Bound on the share of a density by which nodes may differ from the law that they stand for. May not be lowered."""
 
 
-class Ask(NamedTuple):
+class Wishes(NamedTuple):
     """A composer's wishes for a mechanism's nodes. Any values are sound: they steer.
 
     Attributes:

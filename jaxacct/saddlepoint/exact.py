@@ -19,7 +19,7 @@ nodes (:func:`.log_missed`, :func:`.log_left_out`); a tilted law's characteristi
 *End.* Frequencies end where a bound on |phi| for all that are beyond (:func:`.log_fading`), to the power of the runs,
 is e^-CUT of delta.
 
-*Rounds.* Nodes are of a fixed shape. A mechanism lays them for what a composer asks (:class:`~.nodes.Ask`); what a
+*Rounds.* Nodes are of a fixed shape. A mechanism lays them for what a composer asks (:class:`~.nodes.Wishes`); what a
 round finds decides what the next one asks: where few runs have rare large losses no line ends soon, and they are
 marked. A round is one call of the mechanism's law and one of :func:`improve_epsilon`. So eagerly there is one program
 of each law and one composer for all of them, and within a trace a loop around both (:func:`epsilon`).
@@ -49,7 +49,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.mechanisms.nodes import (
     CELL,
     SCAN,
-    Ask,
+    Wishes,
     Nodes,
     log_fading,
     log_left_out,
@@ -61,7 +61,7 @@ from jaxacct.mechanisms.normal import cosm1_and_sin
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import log_complement
 from jaxacct.saddlepoint import composer
-from jaxacct.saddlepoint.composer import SLACK, Line, Orders, Rare, Runs
+from jaxacct.saddlepoint.composer import SLACK, Line, LineNumbers, Orders, Rare, Runs, Sums
 
 NODES = 4096
 """Usual number of nodes of a law. Tightness only."""
@@ -96,7 +96,7 @@ class Rows(NamedTuple):
         nodes: the rows.
         counts (m,): numbers of runs.
         scan: every SCAN-th node as the composer's atoms, for real orders.
-        rare: the event that any run is marked.
+        marked (2, 3): the event that any run is marked, above and below, as :class:`.composer.Rare` has it.
         infinite (2,): bounds on what infinite sums add to delta, from above and from below.
         is_known (): whether all numbers are in range.
         is_idle (): whether nothing is run.
@@ -105,7 +105,7 @@ class Rows(NamedTuple):
     nodes: Nodes
     counts: Array
     scan: Runs
-    rare: Rare
+    marked: Array
     infinite: Array
     is_known: Array
     is_idle: Array
@@ -114,32 +114,42 @@ class Rows(NamedTuple):
         """Returns the sum over all runs of a quantity of each row, the first axis."""
         return self.scan.total(values)
 
+    def rare(self, sign: Array | float) -> Rare:
+        """Returns the event that any run is marked, for a bound from above or from below."""
+        return Rare(jnp.where(sign > 0, self.marked[0], self.marked[1]))
+
 
 def gather(nodes: Nodes, counts: Array) -> Rows:
     """Returns the composition of rows of nodes.
 
     P(A) is 1 - prod (1 - p)^k, p the rows' marked masses, and likewise Q(A), and the mass of an infinite sum. Some of
     P(A) may be sums that are infinite: so where anything is marked, an infinite sum counts for nothing from below. A
-    function errs by 8 units and sums over m rows by m + 2: 24 + 2 m units, besides the masses' own. S is at least eps
-    on A where a marked loss and the infima of all other losses add up to it; sums err by m + 2 units of their terms'
-    sizes.
+    function errs by 8 units and sums over m rows by m + 2: 24 + 2 m units, besides the masses' own, which are normal
+    numbers or 0. Logs of P(A) and of Q(A) err by 8 units of themselves, and their sum with the error by one. S is at
+    least eps on A where a marked loss and the infima of all other losses add up to it; sums err by m + 2 units of their
+    terms' sizes.
+
+    Of the scan, :func:`.composer.search` looks at losses, logs of masses, the number of runs, and the sizes of the
+    extreme losses, which need not be the first and the last here.
     """
     u, rows = roundoff(), counts.shape[0]
     log_masses = nodes.log_p[:, SCAN // 2 :: SCAN] + math.log(SCAN)
-    losses, none = nodes.losses[:, SCAN // 2 :: SCAN], jnp.zeros(())
-    largest = jnp.max(jnp.abs(losses), -1)
+    losses, none = nodes.losses[:, SCAN // 2 :: SCAN], jnp.zeros(rows, counts.dtype)
+    sums = dict.fromkeys(Sums._fields, none)
+    sums |= {"number": none + 1, "lowest": jnp.min(losses, -1), "most": jnp.max(losses, -1)}
+    each = jnp.stack(list(sums.values()), 1)
     scan = Runs(
-        sign=none + 1,
+        sign=jnp.ones_like(none[0]),
         losses=losses,
-        masses=jnp.exp(log_masses),
         log_masses=log_masses,
-        excess=jnp.zeros(rows),
+        both=jnp.zeros((rows, 2, 1), counts.dtype),
+        excess=none,
+        excess_error=none,
         counts=counts,
-        infinite=none,
-        largest=largest,
-        most=none + jnp.inf,
-        shift=none,
+        wholes=jnp.ones((rows, 2), counts.dtype),
+        packed=none,
     )
+    scan = scan._replace(packed=scan.total(jnp.stack([each, jnp.abs(each)], 1)))
     marked = jnp.where(counts[:, None] > 0, nodes.marked, 0.0)
     parts = jnp.concatenate([log_complement(jnp.concatenate([marked, nodes.infinite], 1)), nodes.lowest[:, None]], 1)
     *logs, lowest = scan.total(parts)
@@ -149,12 +159,19 @@ def gather(nodes: Nodes, counts: Array) -> Rows:
     reach = jnp.min(least) + lowest - (rows + 2) * u * (jnp.abs(jnp.min(least)) + 2 * jnp.abs(lowest))
     # Without marks every eps will do; an infimum that is not known is known for none.
     reach = jnp.where(jnp.max(marked) > 0, jnp.where(jnp.isnan(reach), -jnp.inf, reach), jnp.inf)
+    # Errors of logs outwards: P's up and Q's down above, and the other way below.
+    up, down = jnp.log1p(error), jnp.log1p(-jnp.minimum(error, 1.0))
+    outwards = jnp.stack([jnp.stack([up, down]), jnp.stack([down, up])])
+    logs = jnp.log(jnp.stack([p, q]))
+    sizes = jnp.where(logs > -jnp.inf, 10 * u * jnp.abs(logs), 0.0)
+    events = logs[None] + outwards + sizes[None] * np.array([[1.0, -1.0], [-1.0, 1.0]])
+    marked_both = jnp.concatenate([events, jnp.stack([reach, reach])[:, None]], 1)
     rounding = (24 + 2 * rows) * u
     most, least_infinite = most * (1 + rounding), least_infinite * (1 - rounding)
     infinite = jnp.stack([most, jnp.where(p > 0, -most, least_infinite)])
     is_known = jnp.all((counts >= 0) & (counts < jnp.inf) & (counts == jnp.round(counts)))
     is_known = is_known & jnp.all(nodes.is_valid | (counts == 0))
-    return Rows(nodes, counts, scan, Rare(p, q, error, error, reach), infinite, is_known, jnp.all(counts == 0))
+    return Rows(nodes, counts, scan, marked_both, infinite, is_known, jnp.all(counts == 0))
 
 
 def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | bool) -> Orders:
@@ -166,13 +183,13 @@ def search_rows(rows: Rows, start: Array, log_target: Array, is_given: Array | b
     nodes = rows.nodes
     found = composer.search(rows.scan, start, log_target, is_given)
 
-    def missed(nodes: Nodes, orders: Array, cumulants: Array) -> Array:
+    def miss(nodes: Nodes, orders: Array, cumulants: Array) -> Array:
         outside = jax.vmap(log_left_out, (None, 0, 0))(nodes, orders, cumulants)
         error = jax.vmap(log_scan_missed, (None, 0, 0, None))(nodes, orders, outside, SCAN * nodes.step)
         lost = jnp.log1p(over_sum(jnp.exp(error) + jnp.sum(jnp.exp(outside), -1)))
         return lost + jnp.max(nodes.mass_error) + orders * jnp.max(nodes.loss_error) * 2
 
-    error = rows.total(jax.vmap(missed, (0, None, 1))(nodes, found.orders, found.rows))
+    error = rows.total(jax.vmap(miss, (0, None, 1))(nodes, found.orders, found.rows))
     return found._replace(log_chernoff=found.log_chernoff + error * SLACK)
 
 
@@ -339,9 +356,15 @@ def transform(row: Tilted, spacing: Array, tables: Array, is_coarse: Array) -> A
 def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: Array) -> Line:
     """Returns a line for eps = ``start``, with log delta about ``log_target``; its sign is open.
 
-    The mathematics, and units of rounding, are those of :func:`.composer.lay_line` without a smoothing: units of
-    moduli, angles, the phase and of the common factor are the same. What nodes miss, e, adds e and that of the rule for
-    phi to the error of phi, and e to that of a surplus, as does what the rule misses of P's own mass.
+    The mathematics, and units of rounding, are those of :func:`.composer.lay_line` without a smoothing: units of the
+    phase and of the kernel are the same, as are those of moduli and angles but for one, since no exponent is added to
+    theirs. So a node of size s is off by s e^d min(d, 1), d the sum of the logs of all its factors' errors. What nodes
+    miss, e, adds e and that of the rule for phi to the error of phi, and e to that of a surplus, as does what the rule
+    misses of P's own mass.
+
+    *Common factor.* With r the surplus of a row that is found, log (1 + r) errs by 8 units of r and by the surplus's
+    error over 1 - |r|; a cumulant is added, products and sums over m rows add m + 3 units of the log. The distance of
+    start from the sum of means errs by a unit of both, besides m + 2 of means (``drift``).
 
     *End.* Frequencies from W on are left out: their terms sum to at most the bound on phi's power times spacing/W^2 +
     1/W, over pi, in units of the common factor.
@@ -400,9 +423,9 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     argument = jnp.arctan2(y, real)
     each = lambda values: values[:, None, None]  # noqa: E731
     doubt = each(row.error) * w[None] + each(missed) + 16 * n * tiny
-    doubt = jnp.log1p(doubt * jnp.exp(-log_size))
     units = 12 * jnp.abs(x) + 4 * square + (11 + m) * (jnp.abs(log_size) + jnp.abs(argument))
-    log_modulus, phase, grows, units = rows.total(jnp.stack([log_size, argument, doubt, units], 1))
+    doubt = jnp.log1p(doubt * jnp.exp(-log_size)) + u * units
+    log_modulus, phase, doubt = rows.total(jnp.stack([log_size, argument, doubt], 1))
     # A surplus that is not small says that the cumulants were none.
     wrong = row.surplus_error + of_mass + missing
     surplus = jnp.abs(row.surplus) + wrong
@@ -415,36 +438,31 @@ def lay_line(rows: Rows, found: Orders, start: Array, log_target: Array, nats: A
     plus = order * (order + 1)
     d_re, d_im = plus - w * w, (2 * order + 1) * w
     inverse = 1 / (d_re * d_re + d_im * d_im)
-    weight = jnp.where(index < number, np.where(index == 0, 0.5, 1.0), 0.0) * (spacing / math.pi)
-    kernel, modulus = weight * jnp.sqrt(inverse), jnp.exp(log_modulus)
-    sizes = modulus * weight * inverse
+    is_summed = index < number
+    weight = jnp.where(is_summed, np.where(index == 0, 0.5, 1.0), 0.0) * (spacing / math.pi)
+    sizes = jnp.exp(log_modulus) * weight * inverse
     spectrum = jnp.stack([(1 + less) * d_re + sine * d_im, sine * d_re - (1 + less) * d_im]) * sizes[None]
-    sizes = modulus * kernel
-    units = units + 9 * jnp.abs(turn) + jnp.abs(far) * w + 60
-    grown = modulus * jnp.expm1(jnp.minimum(grows, 1.0))
-    grown = jnp.where(grows < 1, grown, jnp.exp(jnp.minimum(log_modulus + grows, 600.0)))
-    size, lever, off = jnp.stack([sizes, sizes * w, kernel * grown + u * (sizes * units)]).sum((-1, -2))
+    doubt = jnp.where(is_summed, doubt + u * (9 * jnp.abs(turn) + jnp.abs(far) * w + 60), 0.0)
+    sizes = weight * jnp.exp(log_modulus + doubt) * jnp.sqrt(inverse)
+    size, off = jnp.stack([sizes, sizes * jnp.minimum(doubt, 1.0)]).sum((-1, -2))
     rest = jnp.where(is_short, rest, 0.0) + rows.total(2 * missing)
     after = jnp.exp(rest) * (spacing / (end * end) + 1 / end) / math.pi
     none = jnp.zeros(1, order.dtype)
     orders, beside = jnp.concatenate([found.orders, none]), jnp.concatenate([found.log_chernoff, none])
     fall = -jnp.abs(orders - order) * (2 * math.pi / spacing) * (1 - 8 * u)
-    return Line(
-        sign=jnp.ones_like(order),
+    aliases = beside + fall - jnp.log(-jnp.expm1(fall)) + 16 * u * (1 + jnp.abs(beside) + jnp.abs(fall))
+    numbers = LineNumbers(
         order=order,
         start=start,
         spacing=spacing,
-        spectrum=spectrum,
         unit=unit,
         unit_error=SLACK * unit_error + drift * order,
         allowance=SLACK * (off + after + 16 * count * tiny),
-        size=size,
-        lever=lever,
-        orders=orders,
-        log_aliases=beside + fall - jnp.log(-jnp.expm1(fall)) + 16 * u * (1 + jnp.abs(beside) + jnp.abs(fall)),
+        size=SLACK * size,
         drift=drift,
         smoothing=jnp.zeros_like(order),
     )
+    return Line(jnp.ones_like(order), spectrum, jnp.stack([orders, aliases]), jnp.stack(numbers))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -466,10 +484,10 @@ class State(NamedTuple):
     guess: Array
     lower: Array
     upper: Array
-    ask: Ask
+    ask: Wishes
 
 
-LawOf = Callable[[Ask], Nodes]
+LawOf = Callable[[Wishes], Nodes]
 """The rows of nodes (m, ...) of a composition, as asked for."""
 
 
@@ -483,7 +501,7 @@ def first_state(counts: Array, worst: Array, nats: Array) -> State:
     """
     runs = jnp.maximum(jnp.sum(counts), 1.0)
     nats = jnp.maximum(jnp.log(runs) + nats, 0.0)
-    ask = Ask(nats, runs, jnp.inf * runs, -jnp.inf * runs)
+    ask = Wishes(nats, runs, jnp.inf * runs, -jnp.inf * runs)
     return State(jnp.zeros((), jnp.int32), jnp.zeros_like(worst), jnp.zeros_like(worst), worst, ask)
 
 
@@ -518,7 +536,7 @@ def _nats(state: State) -> Array:
 
 def _lines_both(line: Line, of_line: Callable[[Line], Array]) -> Array:
     """Returns a function of a line for its upper bound and for its lower one, an axis first."""
-    signs = jnp.asarray([1.0, -1.0], line.order.dtype)
+    signs = jnp.asarray([1.0, -1.0], line.spectrum.dtype)
     return jax.vmap(lambda sign: of_line(line._replace(sign=sign)))(signs)
 
 
@@ -533,25 +551,27 @@ def improve_epsilon(nodes: Nodes, counts: Array, delta: Array, state: State) -> 
     """
     u, tiny = roundoff(), jnp.finfo(delta.dtype).tiny
     rows = gather(nodes, counts)
-    rare = rows.rare
     room = delta - rows.infinite
-    # A target below the normal numbers is met by no upper bound.
-    log_room = jnp.log(jnp.maximum(room, tiny)) + jnp.asarray([-1.0, 1.0]) * 4 * u
+    # A target below the normal numbers is met by no upper bound. The log errs by eight units of itself, the sum by one.
+    log_room = jnp.log(jnp.maximum(room, tiny))
+    log_room = log_room + np.array([-1.0, 1.0]) * (u * (4 + 10 * jnp.abs(log_room)))
     is_given = state.round > 1
     start = state.guess
-    share, _ = rare.bound(start, jnp.ones_like(delta))
-    target = log_room[0] + jnp.where(is_given, jnp.log1p(-jnp.minimum(share / delta, 0.9)), 0.0)
+    of_marked = rows.rare(1.0)
+    share, _ = of_marked.bound(start, jnp.ones_like(delta), log_room[0])
+    target = log_room[0] + jnp.where(is_given, jnp.log1p(-jnp.minimum(share, 0.9)), 0.0)
     found = search_rows(rows, start, target, is_given)
     start = jnp.where(is_given, start, found.guess)
     line = lay_line(rows, found, start, target, _nats(state))
 
     def solve(line: Line) -> Array:
         log_target = jnp.where(line.sign > 0, log_room[0], log_room[1])
-        return jnp.stack(composer.solve(line, rare, log_target, line.drift))
+        shift = line.numbers.drift * (1 + 2 * u)
+        return jnp.stack(composer.solve(line, rows.rare(line.sign), log_target, shift))
 
     (root, above), (_, below) = _lines_both(line, solve)
     # By Chernoff's bound on the unmarked, and P(A).
-    left = jnp.log(jnp.maximum(room[0] * (1 - 4 * u) - rare.p * (1 + rare.p_error), 0.0))
+    left = jnp.log(jnp.maximum(room[0] * (1 - 4 * u) - jnp.exp(of_marked.packed[0]) * (1 + 10 * u), 0.0))
     by_chernoff = composer.chernoff_epsilon(found, left - 16 * u * (1 + jnp.abs(left)))
     above = jnp.fmin(above, jnp.maximum(by_chernoff, 0.0) * (1 + 4 * u))
     upper = jnp.fmin(state.upper, jnp.where(room[0] > 2 * tiny, above, jnp.inf))
@@ -578,11 +598,15 @@ def improve_delta(nodes: Nodes, counts: Array, epsilon: Array, state: State) -> 
     line = lay_line(rows, found, epsilon, target, _nats(state))
 
     def read(line: Line) -> Array:
-        log_bound, log_value, _ = composer.read(line, epsilon - line.sign * (line.drift + 2 * u * epsilon))
-        log_bound = jnp.where(line.sign > 0, jnp.fmin(log_bound, by_chernoff), log_bound)
-        marked, _ = rows.rare.bound(epsilon, line.sign)
-        whole = jnp.exp(log_bound) * (1 + line.sign * 16 * u) + jnp.where(line.sign > 0, tiny, 0.0) + marked
-        return jnp.stack([(whole + rows.infinite[jnp.where(line.sign > 0, 0, 1)]) * (1 + line.sign * 8 * u), log_value])
+        sign = line.sign
+        at = epsilon - sign * (line.numbers.drift * (1 + 2 * u) + 2 * u * epsilon)
+        bound, value, _ = composer.read(line, at, by_chernoff)
+        bound = jnp.where(sign > 0, jnp.fmin(bound, 1.0), bound)
+        # The exponential errs by eight units and those of its argument.
+        bound = bound * jnp.exp(by_chernoff + sign * u * (12 + jnp.abs(by_chernoff)))
+        marked, _ = rows.rare(sign).bound(epsilon, sign)
+        whole = bound + jnp.where(sign > 0, tiny, 0.0) + marked + jnp.where(sign > 0, *rows.infinite)
+        return jnp.stack([whole * (1 + sign * 8 * u), jnp.log(value) + by_chernoff])
 
     (above, guess), (below, _) = _lines_both(line, read)
     upper, lower = jnp.fmin(state.upper, above), jnp.fmax(state.lower, below)

@@ -17,7 +17,7 @@ from jaxacct.mechanisms.nodes import (
     NARROWER,
     PIECES,
     SCAN,
-    Ask,
+    Wishes,
     exact_steps,
     log_fading,
     log_left_out,
@@ -44,7 +44,7 @@ def float64():
 
 
 def ask(runs=100.0, loss=np.inf, nats=16.0):
-    return Ask(*map(jnp.float64, (nats, runs, loss, -np.inf)))
+    return Wishes(*map(jnp.float64, (nats, runs, loss, -np.inf)))
 
 
 @jax.jit
@@ -332,6 +332,21 @@ def test_tilted_sums_are_right_to_their_errors():
             assert off <= float(row.error) * w + 1e-16
     assert float(row.surplus_error) < 1e-13
     assert float(row.error) < 1e-14
+
+
+@pytest.mark.parametrize("runs", [1.0, 1000.0, 2.0**40])
+def test_marks_of_all_runs_are_between_two_events(runs):
+    _, nodes = laws(1.0, 0.01, True, ask(loss=1.0))
+    rows = exact.gather(jax.tree.map(lambda leaf: leaf[None], nodes), jnp.array([runs]))
+    above, below = (np.asarray(rows.rare(sign).packed) for sign in (1.0, -1.0))
+    with mpmath.workdps(50):
+        logs = [mpmath.log(-mpmath.expm1(runs * mpmath.log1p(-mpmath.mpf(float(mass))))) for mass in nodes.marked]
+    # P's mass is more above and less below, and Q's the other way.
+    error = float(nodes.marked_error)
+    for log, most, least in zip(logs, (above[0], below[1]), (below[0], above[1]), strict=True):
+        assert log + error < float(most) <= log + 1.1 * error + 1e-13
+        assert log - error > float(least) >= log - 1.1 * error - 1e-13
+    assert above[2] == below[2] <= nodes.marked_loss + (runs - 1) * nodes.lowest
 
 
 # ----------------------------------------------------------------------------------------------------
