@@ -29,7 +29,7 @@ from jaxacct.bounds import Bounds
 from jaxacct.composition import ForEpsilon, directed_parts, facts_of
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
-from jaxacct.mechanisms.nodes import Wishes, Nodes
+from jaxacct.mechanisms.nodes import Nodes, Wishes
 from jaxacct.numerics.elementary import FAST
 from jaxacct.numerics.precision import leave_scope, scope
 from jaxacct.numerics.programs import compiled

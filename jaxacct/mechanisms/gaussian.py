@@ -52,8 +52,8 @@ from jaxacct.mechanisms.mechanism import (
     less_noise,
     nothing_sampled,
 )
-from jaxacct.mechanisms.nodes import Wishes
 from jaxacct.mechanisms.nodes import Nodes as RuleNodes
+from jaxacct.mechanisms.nodes import Wishes
 from jaxacct.mechanisms.normal import normal_cells, normal_masses, sampled_delta
 from jaxacct.mechanisms.pair import (
     ANGLES,

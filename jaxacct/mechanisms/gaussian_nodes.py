@@ -37,10 +37,10 @@ from jaxacct.mechanisms.nodes import (
     NARROWER,
     PIECES,
     SCAN,
-    Wishes,
     Nodes,
     Strips,
     Tails,
+    Wishes,
     exact_steps,
 )
 from jaxacct.mechanisms.normal import lower_tail

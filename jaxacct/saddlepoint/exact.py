@@ -49,8 +49,8 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct.mechanisms.nodes import (
     CELL,
     SCAN,
-    Wishes,
     Nodes,
+    Wishes,
     log_fading,
     log_left_out,
     log_missed,
@@ -152,8 +152,9 @@ def gather(nodes: Nodes, counts: Array) -> Rows:
     scan = scan._replace(packed=scan.total(jnp.stack([each, jnp.abs(each)], 1)))
     marked = jnp.where(counts[:, None] > 0, nodes.marked, 0.0)
     parts = jnp.concatenate([log_complement(jnp.concatenate([marked, nodes.infinite], 1)), nodes.lowest[:, None]], 1)
-    *logs, lowest = scan.total(parts)
-    p, q, most, least_infinite = -jnp.expm1(jnp.stack(logs))
+    totals = scan.total(parts)
+    lowest = totals[-1]
+    p, q, most, least_infinite = -jnp.expm1(totals[:-1])
     error = SLACK * (jnp.max(jnp.where(counts > 0, nodes.marked_error, 0.0)) + (24 + 2 * rows) * u)
     least = jnp.where((counts > 0) & (marked[:, 0] > 0), nodes.marked_loss - nodes.lowest, jnp.inf)
     reach = jnp.min(least) + lowest - (rows + 2) * u * (jnp.abs(jnp.min(least)) + 2 * jnp.abs(lowest))
@@ -605,7 +606,9 @@ def improve_delta(nodes: Nodes, counts: Array, epsilon: Array, state: State) -> 
         # The exponential errs by eight units and those of its argument.
         bound = bound * jnp.exp(by_chernoff + sign * u * (12 + jnp.abs(by_chernoff)))
         marked, _ = rows.rare(sign).bound(epsilon, sign)
-        whole = bound + jnp.where(sign > 0, tiny, 0.0) + marked + jnp.where(sign > 0, *rows.infinite)
+        whole = (
+            bound + jnp.where(sign > 0, tiny, 0.0) + marked + jnp.where(sign > 0, rows.infinite[0], rows.infinite[1])
+        )
         return jnp.stack([whole * (1 + sign * 8 * u), jnp.log(value) + by_chernoff])
 
     (above, guess), (below, _) = _lines_both(line, read)
