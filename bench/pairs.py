@@ -1,14 +1,13 @@
 """The accountants in pairs of float32, on a CPU: brackets beside float64's, and beside values known to 160 bits.
 
-Run: python -m bench.pairs --settings 2000 --mesh 100 --minutes 60 --json bench/results/pairs.json
+Run: python -m bench.pairs --settings 2000 --minutes 60 --json bench/results/pairs.json
 
 A question is traced for pairs and compiled once, in minutes, and a setting then takes a third of a second; closed forms
 and questions with known answers are worked off operation by operation, side by side, as concrete numbers are on a
 device that has no float64. Float64 runs the same settings. Two brackets of one number must overlap, the known value be
 within both, and the referee (:mod:`jaxacct.verify`) is asked of some: how many fail is counted, and none may. Widths
-are relative, of the settings on which float64 has converged; wanted are 1e-9 for 95 % of those, from the exact
-accountant, and for the mesh a gap of 1e-3 for 99 %. Deltas go down to 1e-40. Settings are float32 numbers, which pairs
-hold as they are.
+are relative, of the settings on which float64 has converged; wanted are 1e-9 for 95 % of those. Deltas go down to
+1e-40. Settings are float32 numbers, which pairs hold as they are.
 
 ``--counted`` asks about widths alone, of as many settings as are wanted: certificates that count a pair's roundings, of
 programs that float64 runs, in milliseconds each.
@@ -206,36 +205,14 @@ def refereed(job: Job, found: Any, count: int) -> dict[str, int]:
     return dict(verdicts)
 
 
-def mesh_ones(count: int, batch: int, points: int) -> Iterator[Job]:
-    """Yields random questions of the mesh, of one size."""
-    make = KINDS["poisson gaussian"]
-    ask = _asking(ja.prv.epsilon, make, "add_or_remove", points=points)
-    for seed in range(-(-count // batch)):
-        *rows, _ = settings(batch, 1000 + seed)
-        deltas = np.exp(np.random.default_rng(2000 + seed).uniform(np.log(1e-12), np.log(1e-2), batch))
-        yield Job(f"mesh, {points} points", ask, (*rows, deltas), None, GAP, compiled)
-
-
-def narrow_one(points: int) -> Iterator[Job]:
-    """Yields the one question whose gap is to be a millionth."""
-    usual = tuple(np.array([value]) for value in (1.0, 0.01, 1e4, 1e-5))
-    ask = _asking(ja.prv.epsilon, KINDS["poisson gaussian"], "add_or_remove", points=points)
-    yield Job(f"mesh, {points} points, narrow", ask, usual, None, 1e-6, compiled)
-
-
-def counted_ones(count: int, points: int, seed: int) -> Iterator[Job]:
+def counted_ones(count: int, seed: int) -> Iterator[Job]:
     """Yields usual questions of which the widths are asked."""
     make, rows = KINDS["poisson gaussian"], settings(count, seed, USUAL, USUAL_DELTAS)
-    epsilon, delta, mesh = (
-        ja.saddlepoint.epsilon,
-        ja.saddlepoint.delta,
-        functools.partial(ja.prv.epsilon, points=points),
-    )
+    epsilon, delta = ja.saddlepoint.epsilon, ja.saddlepoint.delta
     yield Job("epsilon as counted", _asking(epsilon, make, "remove"), rows, run=as_counted)
     yield Job(
         "delta as counted", _asking(delta, make, "remove"), _at_their_epsilons(make, "remove", rows), run=as_counted
     )
-    yield Job(f"mesh, {points} points, as counted", _asking(mesh, make, "remove"), rows, None, GAP, as_counted)
 
 
 def judge(job: Job, exact: Any, found: Any) -> dict[str, Any]:
@@ -266,9 +243,6 @@ def judge(job: Job, exact: Any, found: Any) -> dict[str, Any]:
 def main() -> None:
     parser = report.arguments_of(__doc__)
     parser.add_argument("--settings", type=int, default=2000)
-    parser.add_argument("--mesh", type=int, default=100)
-    parser.add_argument("--points", type=int, default=8192, help="of the mesh")
-    parser.add_argument("--narrow", type=int, default=0, help="points of the mesh whose gap is to be 1e-6")
     parser.add_argument("--counted", type=int, default=0, help="usual settings whose widths are asked about")
     parser.add_argument("--seed", type=int, default=0, help="of those")
     parser.add_argument("--batch", type=int, default=50, help="settings at once")
@@ -280,10 +254,8 @@ def main() -> None:
     records = json.loads(path.read_text())["batches"] if path and path.exists() else []
     count, batch, only = arguments.settings, arguments.batch, arguments.only
     exact = (known(batch), exact_ones(count, batch, only)) if count else ()
-    mesh = mesh_ones(arguments.mesh, 1, arguments.points) if arguments.mesh else ()
-    narrow = narrow_one(arguments.narrow) if arguments.narrow else ()
-    counted = counted_ones(arguments.counted, arguments.points, arguments.seed) if arguments.counted else ()
-    for job in itertools.chain(counted, *exact, mesh, narrow):
+    counted = counted_ones(arguments.counted, arguments.seed) if arguments.counted else ()
+    for job in itertools.chain(counted, *exact):
         if time.monotonic() - start > 60 * arguments.minutes:
             break
         if only not in job.name:
@@ -299,14 +271,11 @@ def main() -> None:
 
 
 def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the counts over batches: the exact accountant's, and the mesh's."""
+    """Returns the counts over batches."""
     counted = ("settings", "float64 converged", "both converged", "as narrow as wanted")
-    found: dict[str, Any] = {}
-    for name in ("exact", "mesh"):
-        mine = [record for record in records if record["name"].startswith("mesh") == (name == "mesh")]
-        found[name] = {key: sum(record[key] for record in mine) for key in counted}
-        found[name]["violations"] = sum(len(record["violations"]) for record in mine)
-        found[name]["referee"] = dict(sum((Counter(record["referee"]) for record in mine), Counter()))
+    found: dict[str, Any] = {key: sum(record[key] for record in records) for key in counted}
+    found["violations"] = sum(len(record["violations"]) for record in records)
+    found["referee"] = dict(sum((Counter(record["referee"]) for record in records), Counter()))
     return found
 
 

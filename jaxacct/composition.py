@@ -301,9 +301,9 @@ def laws_for(cells: int, parts: Parts, question: Question) -> tuple[Atoms, Array
     ones resolve all that numbers hold, and tell how small it may be.
     """
     # Nats that are added, and the most that tails are resolved to: float64 ends at 708. Tightness only.
-    more, most = 12.0, 690.0
+    few, most = 12.0, 690.0
     runs = sum((jnp.sum(counts) for _, counts in parts), jnp.zeros(()))
-    more = more + jnp.log(jnp.maximum(runs, 1.0))
+    more = few + jnp.log(jnp.maximum(runs, 1.0))
     if isinstance(question, ForEpsilon):
         return laws_of(cells, parts, jnp.minimum(more - jnp.log(jnp.maximum(question.delta, TINY)), most))
 

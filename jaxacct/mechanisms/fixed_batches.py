@@ -477,7 +477,7 @@ class GaussianWithReplacement(Mechanism):
 
     >>> from jaxacct import epsilon
     >>> drawn = GaussianWithReplacement.for_batches(2.0, num_examples=1000, batch_size=10)
-    >>> bool(epsilon(drawn, steps=100, delta=1e-5, relation="replace", points=1024).upper < 0.9)
+    >>> bool(epsilon(drawn, steps=100, delta=1e-5, relation="replace").upper < 0.9)
     True
     """
 

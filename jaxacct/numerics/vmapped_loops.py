@@ -263,17 +263,19 @@ def _in_lanes(alone: Callable[..., Any], together: Callable[..., Any]) -> Callab
     return single
 
 
-def in_lanes(function: Callable[..., Tree], most: int = LANES) -> Callable[..., Tree]:
+def in_lanes(function: Callable[..., Tree], most: int | None = None) -> Callable[..., Tree]:
     """Returns a function of arrays whose batches are :func:`in_blocks`, traced in the scope that it was made in."""
     return _in_lanes(function, functools.partial(in_blocks, function, most=most))
 
 
-def in_blocks(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any, most: int = LANES) -> Tree:
+def in_blocks(function: Callable[..., Tree], size: int, is_batched: Any, *args: Any, most: int | None = None) -> Tree:
     """Returns ``function(*args)`` for each of so many lanes: at most ``most`` side by side, so memory is bounded.
+
+    LANES are the most by default.
 
     ``is_batched`` says for each leaf of each argument whether its leading axis is that of the lanes.
     """
-    found: Tree = _merging(functools.partial(_block_by_block, function, most), size, is_batched)(*args)
+    found: Tree = _merging(functools.partial(_block_by_block, function, most or LANES), size, is_batched)(*args)
     return found
 
 

@@ -307,9 +307,9 @@ def sums_apart(
     found, start = [], 0
     # The rows of all compositions lie one after the other.
     for parts in compositions:
-        counts = np.concatenate([steps for _, steps in parts])
-        rows = slice(start, start + len(counts))
-        found.append(_sum_as_planned(points, Atoms(*(leaf[rows] for leaf in laws)), counts, plan))
+        runs = np.concatenate([steps for _, steps in parts])
+        rows = slice(start, start + len(runs))
+        found.append(_sum_as_planned(points, Atoms(*(leaf[rows] for leaf in laws)), runs, plan))
         start = rows.stop
     return found
 
