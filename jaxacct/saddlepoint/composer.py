@@ -924,7 +924,9 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
         line = lay_line(rest, found, ends, logs + jnp.log(jnp.clip(1 - share, 1e-3, 1.0)), side)
         shift = moved + line.numbers.drift * (1 + 2 * u)
         if asks_epsilon:
-            root, bound = solve(line, rare, logs[0], shift)
+            # The target's logarithm errs by eight units of itself, and the difference under it by one.
+            target = logs[0] - sign * u * (4 + 10 * jnp.abs(logs[0]))
+            root, bound = solve(line, rare, target, shift)
             # A root far off, without a bound about it, is none.
             is_bound = jnp.where(sign > 0, bound < jnp.inf, bound > 0.9 * root)
             is_root = jnp.isfinite(root) & (is_bound | (root > ends[0] / 4))

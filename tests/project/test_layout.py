@@ -108,7 +108,7 @@ def roads() -> list[list[tuple[pathlib.Path, str]]]:
 
 
 MOST = {
-    ("mesh", "cold"): (16, 245, 22),
+    ("mesh", "cold"): (17, 245, 22),
     ("mesh", "warm"): (12, 94, 13),
     ("contour", "cold"): (19, 315, 33),
     ("contour", "warm"): (15, 110, 17),
