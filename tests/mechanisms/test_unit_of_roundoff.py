@@ -137,6 +137,9 @@ NO_ROUNDING = {
     "fixed_batches.GaussianWithReplacement.validate": "what a user's probabilities may miss",
     "finite.DiscretePair.validate": "likewise",
     "solve.CONVERGED": "what counts as converged",
+    "exact.(ROUNDS, CLOSE)": "likewise",
+    "gaussian_nodes.nodes_and_strips": "far above the second derivative that it covers",
+    "nodes._least": "nats, far above the rounding of a logarithm that it covers, in any unit",
     "composition.NEGLIGIBLE": "what counts as converged",
     "composition._infinite_mass": "far above the rounding of the product that it covers, in any unit",
 }
