@@ -424,10 +424,12 @@ class Composer(NamedTuple):
     """Number of points of an evolving mesh; None: the contour over atoms."""
 
     def answer(self, asked: Asked, leaves: Any) -> Bounds:
-        """Returns its bracket of a question."""
+        """Returns its bracket of a question; arguments that were traced and are concrete now are checked."""
+        mechanism, steps, question = asked.arguments(leaves)
+        check_asked(mechanism, steps, question)
         if self.points is None:
-            return of_atoms.answer(*asked.arguments(leaves), asked.relation)
-        found: Bounds = prv.accountant.answer(*asked.arguments(leaves), asked.relation, points=self.points)
+            return of_atoms.answer(mechanism, steps, question, asked.relation)
+        found: Bounds = prv.accountant.answer(mechanism, steps, question, asked.relation, points=self.points)
         return found
 
 
