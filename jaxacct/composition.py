@@ -634,8 +634,9 @@ def unknown(question: Question) -> Bounds:
 def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, facts: Facts, question: Question) -> Bounds:
     """Returns the bracket with these ends, 0 where nothing is run, and the whole range where arguments are wrong."""
     worst, tolerance = question.worst, question.tolerance
-    idle, raised = facts.is_idle, RAISED * facts.runs
+    idle = facts.is_idle
     valid = valid & (idle | (lower <= upper))  # false for NaN, too
+    raised = jnp.where(valid, RAISED * facts.runs, 0.0)
     # The absolute value turns -0 into 0.
     lower = jnp.abs(jnp.where(valid & ~idle, lower, 0.0))
     upper = jnp.where(valid, jnp.abs(jnp.where(idle, 0.0, upper)), worst)

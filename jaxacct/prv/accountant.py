@@ -430,7 +430,7 @@ def check_method(method: Method | str) -> Method:
 
 def check_points(points: int) -> int:
     """Returns a mesh size as a Python integer; raises unless it is 2^n or 3 2^n, and a multiple of 128."""
-    meaning = "the number of mesh points, a power of two or three times one,"
+    meaning = "the number of mesh points, a power of two or three times one"
     points = validation.check_whole(points, "points", 1, 2**40, meaning)
     whole = points > 0 and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
     if points % 2**7 or not whole:
@@ -569,7 +569,7 @@ def answer(
     check_asked(mechanism, steps, question)
     method = check_method(method)
     # Meshes are composed by Fourier transforms, which are certified in float64 alone.
-    reason = " for a mesh; jaxacct.epsilon and jaxacct.delta have brackets in pairs of float32,"
+    reason = " for a mesh; jaxacct.epsilon and jaxacct.delta have brackets in pairs of float32"
     validation.check_one_of(arithmetic, "arithmetic", ("auto", "float64"), reason)
     if needs_pairs(arithmetic, mechanism, steps, question):
         options = tolerance, points, return_diagnostics, arithmetic, error, method

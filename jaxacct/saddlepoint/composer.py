@@ -378,9 +378,14 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
     exponentials by 8 + n, its logarithm by 8u of at most log n < 20, the last sum by u of itself. With x = t |loss|
     these are 9 * 709 + 745 + 2 x + 8 + n + 160 + (x + 709) < 9,000 + n + 3 x units; the sum over m rows adds m + 2 of
     709 + x. Peaks err by 30 units of their two parts. May not be lowered.
+
+    *Steepest.* Orders whose exponents t |loss| round by more than 2^-24 are not chosen: there losses that differ by
+    units of roundoff alone would be told apart, next to the supremum.
     """
     u = roundoff()
     rows, size = runs.losses.shape
+    largest = jnp.max(jnp.where((runs.counts > 0)[:, None] & (runs.log_masses > -jnp.inf), jnp.abs(runs.losses), 0.0))
+    steepest = 2.0**-24 / u / largest
 
     def look(i: Any, state: Any) -> Any:
         orders = jnp.asarray(LOOKS, start.dtype)[i] * state[0]
@@ -391,7 +396,8 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
         fall = jnp.log1p(orders)
         heights = runs.total(each) - jnp.log(orders) - fall
         cost = jnp.where(is_given, heights - orders * start, (heights - log_target) / orders)
-        best = jnp.min(jnp.where(cost < jnp.inf, cost, jnp.inf))
+        cost = jnp.where((cost < jnp.inf) & (orders <= steepest), cost, jnp.inf)
+        best = jnp.min(cost)
         return jnp.max(jnp.where(cost == best, orders, 0.0)), best, orders, fall, each
 
     none = jnp.zeros((LADDER.size,), start.dtype)
@@ -966,9 +972,13 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
         plain = jnp.where(sign > 0, runs.most, 0.0)
         sure = jnp.stack([jnp.where(is_sure, jnp.max(each.epsilon(room, sign)), plain), top.epsilon(room, sign)])
         sure = jnp.maximum(jnp.maximum(sure, 0.0) * (1 + sign * 4 * u) + sign * moved, 0.0)
+        # Below, no eps from the supremum on.
+        best = jnp.where(sign > 0, best, jnp.minimum(best, jnp.maximum(runs.most, 0.0)))
         # Where more than delta is infinite, no eps will do.
         return jnp.where(given < infinite, jnp.inf, _tightest(sign, best, *sure)) + unknown
     at = given * (1 - sign * 2 * u) - sign * moved
+    # Below, what no sum of losses exceeds has no delta but that of infinite ones.
+    best = jnp.where((sign < 0) & (at >= runs.most), infinite * (1 - 8 * u), best)
     bounds = jax.vmap(lambda eps: jnp.max(each.delta(eps, sign)[0]))(at)
     sure = jnp.stack([jnp.where(is_sure, bounds, jnp.where(sign > 0, 1.0, 0.0)), top.delta(at, sign)[0]])
     sure = (jnp.where((sign > 0) & (at >= runs.most), 0.0, sure) + infinite) * (1 + sign * 2 * u)

@@ -145,7 +145,7 @@ def test_one_step_is_the_theorem(relation, epsilon):
 
     truth = (1 - v - e) * delta(s, q) + v * delta(s / 2, r) + e * delta(s / 2, q)
     mechanism = ja.TruncatedPoissonGaussian(s, q, w, v, r, e)
-    bounds = ja.prv.delta(mechanism, 1, epsilon, relation=relation, points=2**10)
+    bounds = ja.prv.delta(mechanism, 1, epsilon, relation=relation, points=2**14)
     assert bounds.lower <= truth <= bounds.upper
     assert bounds.gap < 1e-2
 

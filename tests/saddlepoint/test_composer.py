@@ -542,3 +542,20 @@ def test_brackets_agree_with_those_of_the_exact_accountant():
         lower, upper = sampled_epsilon(s, q, float(steps), level)
         assert lower <= float(known.upper)
         assert upper >= float(known.lower)
+
+
+SUPREMA = [
+    (5.983759282304653, 2, 0),
+    (0.006757862552945369, 100, 0),
+    (3.5016395140129415, 10, 0),
+    (4.770198012365221, 10, 4),
+]
+
+
+@pytest.mark.parametrize(("loss", "runs", "units"), SUPREMA)
+def test_nothing_is_left_of_delta_at_the_supremum(loss, runs, units):
+    """Losses of two values: from runs times the larger on delta is 0, and there is no bound below but that."""
+    epsilon = runs * loss * (1 + units * 2.0**-52)
+    bounds = ja.delta(ja.RandomizedResponse(epsilon=loss), runs, epsilon)
+    assert bounds.lower == 0
+    assert bounds.upper < 1e-12
