@@ -552,6 +552,7 @@ SUPREMA = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::jaxacct.prv.ToleranceWarning")
 @pytest.mark.parametrize(("loss", "runs", "units"), SUPREMA)
 def test_nothing_is_left_of_delta_at_the_supremum(loss, runs, units):
     """Losses of two values: from runs times the larger on delta is 0, and there is no bound below but that."""
