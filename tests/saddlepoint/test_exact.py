@@ -133,6 +133,7 @@ def beside(s, q, removes, place, soft, z, height, order, w):
     return (log_size(mpmath.mpc(z, height)) - log_size(mpmath.mpc(z, 0))).real
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("s", "q", "removes"), SETTINGS[:4])
 def test_strips_bound_the_integrand_beside_the_real_line(s, q, removes):
     nodes, _ = laws(s, q, removes, ask())
@@ -159,6 +160,7 @@ def test_strips_bound_the_integrand_beside_the_real_line(s, q, removes):
     assert min(close) < 0.1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("s", "q", "loss"), MARKED)
 def test_marks_grow_no_faster_than_strips_say(s, q, loss):
     _, nodes = laws(s, q, True, ask(loss=loss))
@@ -184,6 +186,7 @@ def test_marks_grow_no_faster_than_strips_say(s, q, loss):
     assert min(close) < 0.1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("s", "q", "removes"), SETTINGS)
 @pytest.mark.parametrize("order", [0.5, 8.0])
 def test_cells_beyond_the_nodes_have_no_more(s, q, removes, order):
@@ -222,6 +225,8 @@ bounds = jax.jit(
 )
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("s", "q", "removes"), SETTINGS)
 def test_what_few_nodes_miss_is_bounded(s, q, removes):
     few, many = laws(s, q, removes, ask())
@@ -266,6 +271,7 @@ def test_what_is_next_to_nothing_counts_beside_the_real_line():
     assert seen > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("s", "q", "removes"), SETTINGS)
 @pytest.mark.parametrize("loss", [np.inf, 1.0])
 def test_fading_bounds_the_characteristic_function_from_there_on(s, q, removes, loss):
@@ -287,6 +293,7 @@ def test_fading_bounds_the_characteristic_function_from_there_on(s, q, removes, 
     assert max(ratios, default=1.0) > 0.4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("s", "q", "removes"), SETTINGS)
 def test_moments_of_few_nodes_are_right_to_what_they_miss(s, q, removes):
     few, many = laws(s, q, removes, ask())
