@@ -108,6 +108,7 @@ def test_nodes_are_right_to_their_errors(s, q, removes):
     assert largest > U / 8
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("s", "q", "loss"), MARKED)
 def test_marked_and_unmarked_outcomes_are_all(s, q, loss):
     _, nodes = laws(s, q, True, ask(loss=loss))
@@ -251,6 +252,7 @@ def test_what_few_nodes_miss_is_bounded(s, q, removes):
     assert seen > 0
 
 
+@pytest.mark.exhaustive
 def test_what_is_next_to_nothing_counts_beside_the_real_line():
     # Marked outcomes that no node reaches grow most there: both rules err, and say so.
     s, q = 1.7212, 0.003123
@@ -313,6 +315,7 @@ def test_moments_of_few_nodes_are_right_to_what_they_miss(s, q, removes):
     assert seen > 0
 
 
+@pytest.mark.exhaustive
 def test_tilted_sums_are_right_to_their_errors():
     _, nodes = laws(1.0, 0.01, True, ask())
     order = 3.0
@@ -341,6 +344,7 @@ def test_tilted_sums_are_right_to_their_errors():
     assert float(row.error) < 1e-14
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("runs", [1.0, 1000.0, 2.0**40])
 def test_marks_of_all_runs_are_between_two_events(runs):
     _, nodes = laws(1.0, 0.01, True, ask(loss=1.0))
@@ -390,6 +394,7 @@ def delta(rows, counts, eps):
     return solve(improve_delta, exact.delta_state, rows, counts, eps)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("removes", [True, False])
 def test_brackets_hold_values_of_160_bits(removes):
     truths = [row for row in json.loads(TRUTHS.read_text()) if row["direction"] == ("remove" if removes else "add")]
@@ -408,6 +413,7 @@ def test_brackets_hold_values_of_160_bits(removes):
 @pytest.mark.parametrize(
     ("s", "runs", "value"), [(1.0, 1.0, 1e-5), (5.0, 100.0, 1e-8), (0.6, 3.0, 1e-12), (50.0, 1e4, 0.01)]
 )
+@pytest.mark.exhaustive
 def test_gaussian_mechanisms_have_a_closed_form(s, runs, value):
     known = ja.epsilon(ja.Gaussian(s / np.sqrt(runs)), 1, value)
     lower, upper = epsilon([(s, 1.0, True)], [runs], value)
@@ -436,7 +442,7 @@ def test_added_examples_of_little_noise(s, q, steps, eps, truth):
     assert upper <= (1 + 1e-8) * lower
 
 
-@pytest.mark.first_tier("0")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_no_contradiction_to_the_accountant(seed):
     random, close = np.random.default_rng(seed), []
@@ -462,6 +468,7 @@ def test_no_contradiction_to_the_accountant(seed):
     assert np.mean(close) > 0.7
 
 
+@pytest.mark.exhaustive
 def test_two_mechanisms_in_a_sequence():
     known = ja.saddlepoint.epsilon(
         (ja.PoissonSubsampledGaussian(1.0, 0.01), ja.PoissonSubsampledGaussian(3.0, 0.2)),
@@ -475,6 +482,7 @@ def test_two_mechanisms_in_a_sequence():
     assert upper - lower < 1e-9 * upper
 
 
+@pytest.mark.exhaustive
 def test_edges():
     row = [(1.0, 0.1, True)]
     assert epsilon(row, [0.0], 1e-5) == (0.0, 0.0)
@@ -496,6 +504,7 @@ def test_edges():
     assert 0 < lower <= upper < 1e-20
 
 
+@pytest.mark.exhaustive
 def test_one_program_of_both():
     def of_noise(s):
         def rows(asked):
