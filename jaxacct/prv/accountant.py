@@ -431,7 +431,7 @@ def check_method(method: Method | str) -> Method:
 def check_points(points: int) -> int:
     """Returns a mesh size as a Python integer; raises unless it is 2^n or 3 2^n, and a multiple of 128."""
     meaning = "the number of mesh points, a power of two or three times one"
-    points = validation.check_whole(points, "points", 1, 2**40, meaning)
+    points = validation.check_whole(points, "points", 1, 2**24, meaning)
     whole = points > 0 and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
     if points % 2**7 or not whole:
         raise ValueError(
