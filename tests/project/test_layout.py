@@ -111,7 +111,7 @@ MOST = {
     ("mesh", "cold"): (17, 225, 18),
     ("mesh", "warm"): (13, 100, 13),
     ("atoms", "cold"): (26, 465, 33),
-    ("atoms", "warm"): (19, 150, 16),
+    ("atoms", "warm"): (19, 155, 16),
     ("contour", "cold"): (19, 318, 33),
     ("contour", "warm"): (15, 113, 17),
     ("training step", "trace"): (22, 287, 18),
