@@ -70,7 +70,17 @@ from jaxacct.mechanisms.mechanism import REVERSE, Relation, check_mechanism, dir
 from jaxacct.mechanisms.normal import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds, quantile
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.precision import TINY, as_float64, in_float64, is_zero, kept_positive, leave_scope, scope
+from jaxacct.numerics.precision import (
+    TINY,
+    Params,
+    Result,
+    as_float64,
+    in_float64,
+    is_zero,
+    kept_positive,
+    leave_scope,
+    scope,
+)
 from jaxacct.numerics.programs import compiled, lower_bound, raise_bound
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect
@@ -729,7 +739,7 @@ def margin_of_costs() -> float:
     return 8 * arithmetic().function
 
 
-def _of_one_run(function: Callable[..., Any]) -> Callable[..., Any]:
+def _of_one_run(function: Callable[Params, Result]) -> Callable[Params, Result]:
     """Returns a function of a mechanism entered in float64, with derivatives by differences.
 
     JAX's own are 0 at the ends of ranges, where a minimum or an exception decides. They are right for
@@ -739,8 +749,9 @@ def _of_one_run(function: Callable[..., Any]) -> Callable[..., Any]:
     plain = in_float64(function)
 
     @functools.wraps(function)
-    def run(mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Any:
-        return (plain if isinstance(mechanism, DiscretePair) else by_differences)(mechanism, relation=relation)
+    def run(*args: Params.args, **kwargs: Params.kwargs) -> Result:
+        mechanism = args[0] if args else kwargs["mechanism"]
+        return (plain if isinstance(mechanism, DiscretePair) else by_differences)(*args, **kwargs)
 
     return run
 
