@@ -368,7 +368,7 @@ def _in_a_trace(asked: Composition, found: Bounds | None) -> Bounds:
     """Returns the bracket of the exact accountant, narrowed by a composer unless a closed form leaves nothing open."""
     static, leaves = saddlepoint.accountant.ask(*asked.run, asked.relation)
     closed = static.has_closed_form(leaves)
-    return _answer_traced(static, None if closed else Composer(asked.points), leaves)
+    return _answer_traced(static, None if closed else Fallback(asked.points), leaves)
 
 
 def in_pairs(given: Sequence[Accountant]) -> Accountant:
@@ -403,10 +403,7 @@ def _by_contour(asked: Composition, found: Bounds | None) -> Bounds:
 
 def _by_composing(asked: Composition, found: Bounds | None) -> Bounds:
     """Returns the bracket by a composer of laws, which has an answer for every composition of pairs."""
-    if asked.points is None:
-        composed = of_atoms.answer(*asked.run, asked.relation, asked.tolerance)
-    else:
-        composed = prv.accountant.answer(*asked.run, asked.relation, points=asked.points)
+    composed = Fallback(asked.points).answer(*asked.run, asked.relation, asked.tolerance)
     narrow = leave_scope(_judge(composed if found is None else found.intersection(composed), asked.gap))
     if asked.points is None and is_concrete(narrow) and not narrow.converged:
         warn_of(asked.question, float(narrow.gap), asked.gap)
@@ -417,20 +414,26 @@ LANES = 64
 """Number of a batch's compositions that are composed side by side. Speed and memory only."""
 
 
-class Composer(NamedTuple):
-    """The composer that narrows what the exact accountant leaves open inside of a trace; a key of programs."""
+class Fallback(NamedTuple):
+    """The composer of laws for what the exact accountant leaves open; a key of programs."""
 
     points: int | None
     """Number of points of an evolving mesh; None: the contour over atoms."""
 
-    def answer(self, asked: Asked, leaves: Any) -> Bounds:
-        """Returns its bracket of a question; arguments that were traced and are concrete now are checked."""
-        mechanism, steps, question = asked.arguments(leaves)
-        check_asked(mechanism, steps, question)
+    def answer(
+        self, mechanism: Any, steps: Any, question: Question, relation: Relation, goal: float | None = None
+    ) -> Bounds:
+        """Returns its bracket; ``goal`` is the gap wanted of concrete arguments where no mesh is named."""
         if self.points is None:
-            return of_atoms.answer(mechanism, steps, question, asked.relation)
-        found: Bounds = prv.accountant.answer(mechanism, steps, question, asked.relation, points=self.points)
+            return of_atoms.answer(mechanism, steps, question, relation, goal)
+        found: Bounds = prv.accountant.answer(mechanism, steps, question, relation, points=self.points)
         return found
+
+    def answer_leaves(self, asked: Asked, leaves: Any) -> Bounds:
+        """Returns its bracket of a question; arguments that were traced and are concrete now are checked."""
+        run = asked.arguments(leaves)
+        check_asked(*run)
+        return self.answer(*run, asked.relation)
 
 
 def is_settled(bounds: Bounds, tolerance: Any) -> Any:
@@ -469,24 +472,24 @@ def _judge(bounds: Bounds, tolerance: Any) -> Bounds:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _answer_traced(asked: Asked, composer: Composer | None, leaves: tuple[Any, ...]) -> Bounds:
-    return _narrow(asked, composer, unchecked(asked, leaves), leaves)
+def _answer_traced(asked: Asked, fallback: Fallback | None, leaves: tuple[Any, ...]) -> Bounds:
+    return _narrow(asked, fallback, unchecked(asked, leaves), leaves)
 
 
 @functools.partial(_answer_traced.defjvp, symbolic_zeros=True)
-def _traced_jvp(asked: Asked, composer: Composer | None, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
+def _traced_jvp(asked: Asked, fallback: Fallback | None, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
     """Takes the exact accountant's derivatives, and where it has not converged the composer's differences."""
     (leaves,), (moves,) = primals, tangents
     moving = [i for i, move in enumerate(moves) if not isinstance(move, SymbolicZero) and is_real(leaves[i])]
     exact, slopes = saddlepoint.accountant.with_slopes(asked, leaves)
     at = [slopes[i] for i in moving]
     with scope(by_programs=True):
-        if composer is None:
+        if fallback is None:
             found = _narrow(asked, None, exact, leaves)
         elif is_concrete(exact, at, leaves):
-            found, at = jax.device_put(_with_differences(asked, composer, tuple(moving), (exact, at), leaves))
+            found, at = jax.device_put(_with_differences(asked, fallback, tuple(moving), (exact, at), leaves))
         else:
-            static = asked, composer, tuple(moving)
+            static = asked, fallback, tuple(moving)
             narrowed = one_by_one(_with_differences, *static, settled=_is_known, result=(exact, at))
             found, at = narrowed((exact, at), leaves)
     return found, saddlepoint.accountant.move_by(found, at, [moves[i] for i in moving])
@@ -500,11 +503,11 @@ def _is_known(given: tuple[Bounds, list[Any]], leaves: Any) -> Any:
 
 
 def _with_differences(
-    asked: Asked, composer: Composer, moving: tuple[int, ...], given: tuple[Bounds, list[Any]], leaves: Sequence[Any]
+    asked: Asked, fallback: Fallback, moving: tuple[int, ...], given: tuple[Bounds, list[Any]], leaves: Sequence[Any]
 ) -> tuple[Bounds, list[Any]]:
     """Returns bracket and slopes, by a composer and its differences where the exact accountant does not know them."""
     mechanism, _, question = asked.arguments(leaves)
-    compose = functools.partial(composer.answer, asked)
+    compose = functools.partial(fallback.answer_leaves, asked)
     # The numbers of runs stand behind the mechanism's leaves, before the question's one.
     first = len(jax.tree.leaves(mechanism))
     counts = [first <= i < len(leaves) - 1 for i in range(len(leaves))]
@@ -526,23 +529,23 @@ def _with_differences(
     return where_needed(jnp.logical_not(known), both, start, given, tuple(leaves), width=LANES)
 
 
-def _narrow(asked: Asked, composer: Composer | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
+def _narrow(asked: Asked, fallback: Fallback | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
     """Returns the exact accountant's bracket with that of a composer, if there is one."""
     if is_concrete(exact, leaves):
         if exact.converged:
             return exact
-        narrowed = _with_composer(asked, composer, exact, leaves)
+        narrowed = _with_fallback(asked, fallback, exact, leaves)
         with scope(by_programs=True):  # outside of the scope NumPy's float64 numbers would have float32 tangents
             return jax.device_put(narrowed)
-    return one_by_one(_with_composer, asked, composer, settled=_has_converged, result=exact)(exact, leaves)
+    return one_by_one(_with_fallback, asked, fallback, settled=_has_converged, result=exact)(exact, leaves)
 
 
 def _has_converged(exact: Bounds, leaves: tuple[Any, ...]) -> Any:
     return exact.converged
 
 
-def _with_composer(asked: Asked, composer: Composer | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
-    other = None if composer is None else functools.partial(composer.answer, asked)
+def _with_fallback(asked: Asked, fallback: Fallback | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
+    other = None if fallback is None else functools.partial(fallback.answer_leaves, asked)
     return narrow_down(exact, other, asked.arguments(leaves)[-1].tolerance, leaves)
 
 

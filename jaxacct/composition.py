@@ -625,6 +625,19 @@ def check_asked(mechanism: Any, steps: Any, question: Question) -> None:
     check(mechanism, steps)
 
 
+def bracket_of(lower: Array, upper: Array, question: Question, facts: Facts) -> Bounds:
+    """Returns the bracket that two bounds on a question's answer make with the facts of a composition.
+
+    Bounds that contradict each other say nothing: then it is the trivial one. Its middle is the estimate, and it has
+    converged where it is as narrow as the question asks.
+    """
+    is_known = lower <= upper
+    lower, upper = jnp.where(is_known, lower, 0.0), jnp.where(is_known, upper, question.worst)
+    bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=jnp.asarray(False))
+    bounds = question.close(bounds, facts)
+    return replace(bounds, converged=bounds.converged | (bounds.gap <= question.tolerance))
+
+
 def unknown(question: Question) -> Bounds:
     """Returns the trivial bracket, of the shape of the question."""
     nothing = jnp.zeros_like(question.value)

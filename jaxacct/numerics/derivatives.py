@@ -152,34 +152,47 @@ def by_slopes(
         name: what is told of where a second derivative is asked for.
     """
 
+    def derive(leaves: list[Any], moves: list[Any], moving: tuple[int, ...]) -> tuple[Any, Iterator[Any]]:
+        if moving:
+            found, slopes = slopes_of(of_first_order(leaves, name), moving)
+            move = jnp.concatenate([jnp.ravel(moves[i]).astype(jnp.float64) for i in moving])
+        else:
+            found = function(leaves)
+            reals = filter(is_real, jax.tree.leaves(found))
+            move, slopes = jnp.zeros(1), [jnp.zeros((1, *np.shape(leaf))) for leaf in reals]
+        return jax.device_put(found), (_move(move, slope) for slope in slopes)
+
+    return _with_derivatives(function, derive)
+
+
+def _with_derivatives(
+    function: Callable[[list[Any]], Any],
+    derive: Callable[[list[Any], list[Any], tuple[int, ...]], tuple[Any, Iterator[Any]]],
+) -> Callable[[list[Any]], Any]:
+    """Returns a function of leaves with a rule for its derivatives, which is asked in the float64 scope.
+
+    ``derive`` is given the leaves, their moves, and the places of real ones that move; it returns the result, and the
+    tangents of its real leaves in their order. Whole numbers have none.
+    """
+
     @jax.custom_jvp
     def value_of(leaves: list[Any]) -> Any:
         return function(leaves)
 
     @functools.partial(value_of.defjvp, symbolic_zeros=True)
-    def derive(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    def rule(primals: Any, tangents: Any) -> tuple[Any, Any]:
         (leaves,), (moves,) = primals, tangents
         moving = tuple(i for i, move in enumerate(moves) if not isinstance(move, SymbolicZero) and is_real(leaves[i]))
+
+        def tangent_of(leaf: Any) -> Any:
+            return next(rest) if is_real(leaf) else np.zeros(np.shape(leaf), jax.dtypes.float0)
+
         # JAX may take the derivative after the scope was left.
         with jax.enable_x64(True):
-            if moving:
-                found, slopes = slopes_of(of_first_order(leaves, name), moving)
-                move = jnp.concatenate([jnp.ravel(moves[i]).astype(jnp.float64) for i in moving])
-            else:
-                found = function(leaves)
-                reals = filter(is_real, jax.tree.leaves(found))
-                move, slopes = jnp.zeros(1), [jnp.zeros((1, *np.shape(leaf))) for leaf in reals]
-            rest = iter(slopes)
-            return jax.device_put(found), jax.tree.map(lambda leaf: _tangent_of(leaf, move, rest), found)
+            found, rest = derive(leaves, moves, moving)
+            return found, jax.tree.map(tangent_of, found)
 
     return value_of
-
-
-def _tangent_of(leaf: Any, move: Any, slopes: Iterator[Any]) -> Any:
-    """Returns the tangent of a leaf of a result, in the type that JAX wants; whole numbers have none."""
-    if not is_real(leaf):
-        return np.zeros(np.shape(leaf), jax.dtypes.float0)
-    return _move(move, next(slopes))
 
 
 @jax.jit
@@ -229,15 +242,7 @@ def in_scope(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]
     refuses.
     """
 
-    @jax.custom_jvp
-    def value_of(leaves: list[Any]) -> Any:
-        return function(leaves)
-
-    @functools.partial(value_of.defjvp, symbolic_zeros=True)
-    def derive(primals: Any, tangents: Any) -> tuple[Any, Any]:
-        (leaves,), (moves,) = primals, tangents
-        places = [i for i, move in enumerate(moves) if not isinstance(move, SymbolicZero) and is_real(leaves[i])]
-
+    def derive(leaves: list[Any], moves: list[Any], places: tuple[int, ...]) -> tuple[Any, Iterator[Any]]:
         def tangents_of(*args: Any) -> tuple[Any, ...]:
             given = list(args[: len(leaves)])
 
@@ -249,13 +254,11 @@ def in_scope(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]
 
             return tuple(jax.jvp(at, [given[place] for place in places], list(args[len(leaves) :]))[1])
 
-        with jax.enable_x64(True):
-            found = value_of(leaves)
-            types = tuple(map(jax.typeof, filter(is_real, jax.tree.leaves(found))))
-            rest = iter(lower_later(tangents_of, types, *leaves, *(moves[place] for place in places)))
-            zero = lambda leaf: np.zeros(np.shape(leaf), jax.dtypes.float0)  # noqa: E731
-            return found, jax.tree.map(lambda leaf: next(rest) if is_real(leaf) else zero(leaf), found)
+        found = value_of(leaves)
+        types = tuple(map(jax.typeof, filter(is_real, jax.tree.leaves(found))))
+        return found, iter(lower_later(tangents_of, types, *leaves, *(moves[place] for place in places)))
 
+    value_of = _with_derivatives(function, derive)
     return value_of
 
 

@@ -34,6 +34,7 @@ from jaxacct.composition import (
     ForEpsilon,
     Parts,
     Question,
+    bracket_of,
     check,
     check_asked,
     directed_parts,
@@ -130,18 +131,11 @@ def sum_for(points: int, laws: Atoms, counts: Array, question: Question, method:
     return evolving.compose(laws, counts, points, epsilon=jnp.minimum(question.epsilon, FARTHEST), method=method)
 
 
-def bracket_of(found: evolving.Sum, question: Question, facts: Facts) -> Bounds:
-    """Returns the bracket that answers a question, read off a sum."""
+def read(found: evolving.Sum, question: Question) -> tuple[Array, Array]:
+    """Returns the lower and the upper bound that answer a question, read off a sum."""
     if isinstance(question, ForEpsilon):
-        lower, upper = evolving.bound_epsilon(found, jnp.clip(question.delta, TINY, 1.0))
-    else:
-        lower, upper = evolving.bound_delta(found, jnp.minimum(question.epsilon, FARTHEST))
-    # Bounds that contradict each other say nothing: the trivial bracket is returned.
-    is_known = lower <= upper
-    lower, upper = jnp.where(is_known, lower, 0.0), jnp.where(is_known, upper, question.worst)
-    bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=jnp.asarray(False))
-    bounds = question.close(bounds, facts)
-    return replace(bounds, converged=bounds.converged | (bounds.gap <= question.tolerance))
+        return evolving.bound_epsilon(found, jnp.clip(question.delta, TINY, 1.0))
+    return evolving.bound_delta(found, jnp.minimum(question.epsilon, FARTHEST))
 
 
 @compiled(static=("points", "method"))
@@ -151,7 +145,7 @@ def answers(
     """Returns the brackets that answer questions (n,) of one kind for one direction, and the record of the first."""
     first = questions.at(questions.value[0])
     found = sum_for(points, laws, counts, first, method)
-    bounds = of_each(lambda question: bracket_of(found, question, facts))(questions)
+    bounds = of_each(lambda question: bracket_of(*read(found, question), question, facts))(questions)
     at = bounds.estimate[0] if isinstance(first, ForEpsilon) else first.value
     return bounds, Diagnostics(
         points=points,

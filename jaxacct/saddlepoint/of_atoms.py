@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -24,6 +23,7 @@ from jaxacct.composition import (
     ForEpsilon,
     Parts,
     Question,
+    bracket_of,
     directed_parts,
     facts_of,
     is_out_of_range,
@@ -62,12 +62,7 @@ def answers(size: Size, laws: Atoms, counts: Array, questions: Question, facts: 
     verb = composer.epsilon if isinstance(questions, ForEpsilon) else composer.delta
 
     def answer(question: Question) -> Bounds:
-        lower, upper = verb(laws, counts, question.value, side=size.side)
-        is_known = lower <= upper
-        lower, upper = jnp.where(is_known, lower, 0.0), jnp.where(is_known, upper, question.worst)
-        bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper, converged=jnp.asarray(False))
-        bounds = question.close(bounds, facts)
-        return replace(bounds, converged=bounds.converged | (bounds.gap <= question.tolerance))
+        return bracket_of(*verb(laws, counts, question.value, side=size.side), question, facts)
 
     if len(questions.value) == 1:
         return jax.tree.map(lambda leaf: leaf[None], answer(questions.at(questions.value[0]))), None
@@ -110,8 +105,7 @@ def answer(mechanism: Any, steps: Any, question: Question, relation: Relation, g
 
 def _has_atoms(directions: Sequence[Parts]) -> bool:
     """Returns whether the losses of all pairs are known, and have atoms."""
-    laws = [pair.law() for parts in directions for pair, _ in parts]
-    return all(law is not None and law.recurring > 0 for law in laws)
+    return all((law := pair.law()) is not None and law.recurring > 0 for parts in directions for pair, _ in parts)
 
 
 ROW = 8

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
-from jaxacct.composition import RAISED, Facts, ForDelta, ForEpsilon, Parts, Question, facts_of
+from jaxacct.composition import Facts, ForDelta, ForEpsilon, Parts, Question, facts_of
 from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.arithmetic import arithmetic, scale_error
 from jaxacct.numerics.precision import log_complement
@@ -276,9 +276,6 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
         at_most = jnp.exp(log_above(line, epsilon, read)) + most
         is_below = at_most * (1 + 16 * u) <= state.bounds.lower
         bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
-        # Closing lowers the lower end by a share of the smallest numbers, which of a tiny delta may be half.
-        settled = _is_narrow(bounds, question) | (bounds.upper <= RAISED * on.facts.runs)
-        bounds = replace(bounds, converged=bounds.converged & settled)
     else:
         bounds = _estimate_alone(estimate, good, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
     return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
