@@ -11,7 +11,7 @@ that says so.
 
     python -m bench SCRIPT [OPTION ...]
 
-runs one of the older benchmarks by its name, with options of its own.
+runs a script of this folder, of bench/peers or of bench/studies by its name, with options of its own.
 """
 
 from __future__ import annotations
@@ -32,13 +32,23 @@ from bench.suite.libraries import LIBRARIES
 
 HERE = Path(__file__).parent
 RESULTS = (HERE / "results").resolve()
-INTERFACE = ("__init__", "__main__", "peers", "report", "timing")
+FOLDERS = ("", "peers", "studies")
+"""Folders of scripts: the project's own instruments, comparisons with one library, and studies of one question."""
+
+NO_SCRIPTS = ("__init__", "__main__", "report", "timing", "decoder", "networks", "torch_decoder")
+"""Modules that scripts share, and what another interpreter runs."""
 VARIABLE = "JAXACCT_BENCH_PEERS_PYTHON"
 
 
-def scripts() -> list[str]:
-    """Returns the names of the benchmarks that are modules of their own."""
-    return sorted(path.stem for path in HERE.glob("*.py") if path.stem not in INTERFACE)
+def scripts() -> dict[str, str]:
+    """Returns the names of the benchmarks that are modules of their own, in order, with the modules' full names."""
+    found = {
+        path.stem: ".".join(filter(None, ("bench", folder, path.stem)))
+        for folder in FOLDERS
+        for path in (HERE / folder).glob("*.py")
+        if path.stem not in NO_SCRIPTS
+    }
+    return dict(sorted(found.items()))
 
 
 def pythons_of(words: list[str]) -> dict[str, str]:
@@ -82,8 +92,9 @@ def versions_of(cases: dict[str, Any]) -> dict[str, str]:
 def main(words: list[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     if words and words[0] in scripts():
-        sys.argv = [f"bench.{words[0]}", *words[1:]]
-        runpy.run_module(f"bench.{words[0]}", run_name="__main__")
+        module = scripts()[words[0]]
+        sys.argv = [module, *words[1:]]
+        runpy.run_module(module, run_name="__main__")
         return 0
     arguments = parser().parse_args(words)
     if arguments.list:

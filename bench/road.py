@@ -1,7 +1,7 @@
 """The road from `ja.epsilon` to the transform, as it is walked: which files and functions a call enters.
 
     python -m bench.road            # counts, cold and warm, and the roads as JSON
-    python -m bench.road --write    # the roads into CONTRIBUTING.md
+    python -m bench.road --write    # the roads into docs/design/roads.md
 
 A road is the stack of the package's functions where the last one, named in ROADS, is entered first. The calls are the
 README's. Everything is imported before, and the platform's functions have been checked, as they are once in a process
@@ -135,7 +135,7 @@ def main() -> None:
     if "--write" not in sys.argv:
         print(json.dumps(found))
         return
-    page = ROOT / "CONTRIBUTING.md"
+    page = ROOT / "docs" / "design" / "roads.md"
     text = page.read_text()
     for name, (title, _, _) in ROADS.items():
         pattern = re.compile(re.escape(title) + r"\n\n(?:\d+\. .*\n(?:   .*\n)*)+")

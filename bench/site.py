@@ -1,6 +1,6 @@
 """Looks at the built pages in headless Chromium: ``python -m bench.site SITE [--shots FOLDER]``.
 
-Of home, guides, API pages, a notebook and the interactive page, 1280 and 400 px wide: nothing on the console, nothing
+Of home, guides, API pages and a notebook, 1280 and 400 px wide: nothing on the console, nothing
 wider than the window, text that stands out from what is behind it by a ratio of 4.5 (3 where it is large), words for
 pictures; and of all pages that links lead to pages and places that there are. Needs chromedriver.
 """
@@ -32,7 +32,6 @@ PAGES = (
     "api/calibrate/",
     "api/top/",
     "notebooks/quickstart/",
-    "explore.html",
 )
 WIDTHS = (1280, 400)
 FLAGS = (

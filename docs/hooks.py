@@ -29,15 +29,19 @@ def on_config(config: Any) -> None:
 
 
 def on_page_markdown(markdown: str, **kwargs: Any) -> str:
-    """Lets links to notebooks lead to their pages."""
-    return re.sub(r"\(\.\./notebooks/(\w+)\.ipynb\)", r"(notebooks/\1.md)", markdown)
+    """Lets links to notebooks lead to their pages, and links to records of benchmarks to what :func:`on_files` adds."""
+    markdown = re.sub(r"\(\.\./notebooks/(\w+)\.ipynb\)", r"(notebooks/\1.md)", markdown)
+    return re.sub(r"\(\.\./(bench/results/[\w-]+\.(?:md|png))\)", r"(\1)", markdown)
 
 
 def on_files(files: Files, config: Any) -> None:
-    """Adds a page for each notebook, with the outputs that it is kept with."""
+    """Adds a page for each notebook, with the outputs that it is kept with, and the benchmarks' record and pictures."""
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         content = page_of(json.loads(path.read_text()))
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=content))
+    results = ROOT / "bench" / "results"
+    for path in (results / "suite.md", *sorted(results.glob("*.png"))):
+        files.append(File.generated(config, f"bench/results/{path.name}", abs_src_path=str(path)))
 
 
 def page_of(notebook: dict[str, Any]) -> str:

@@ -136,7 +136,6 @@ def of_bands(axes: Any) -> None:
 def main() -> None:
     """Writes ``docs/images/accountants.png`` and ``docs/images/correlated-noise.png``."""
     gallery()
-    (FOLDER.parent / "explore.html").write_text(ja.plot.page(mode="saddlepoint"), encoding="utf-8")
     figure = Figure(figsize=(9.2, 3.7), dpi=94, layout="constrained")
     left, right = figure.subplots(1, 2)
     accountants(left)

@@ -13,7 +13,7 @@ DOCTEST = re.compile(r"^( *)>>> ")
 
 SHOWN = {
     "adapters": "from_history", "audit": "epsilon_lower_bound", "calibrate": "noise_multiplier", "certificates":
-    "certify", "convert": "rdp_to_epsilon", "dominating_pairs": "FinitePair", "factorize": "noise_multiplier",
+    "certify", "convert": "rdp_to_epsilon", "factorize": "noise_multiplier",
     "filters": "RenyiFilter", "gdp": "certified_mu", "iteration": "stopped_rdp", "mechanisms":
     "ExponentialMechanism", "menus": "certify", "monte_carlo": "delta", "odometers": "VilleOdometer", "plot":
     "epsilon_over_steps", "policies": "SpendRemaining", "prv": "epsilon", "rdp": "epsilon", "saddlepoint":

@@ -22,7 +22,6 @@ if _typing.TYPE_CHECKING:
         calibrate,
         certificates,
         convert,
-        dominating_pairs,
         factorize,
         filters,
         gdp,
@@ -61,7 +60,6 @@ __all__ = [
     "convert",
     "curve",
     "delta",
-    "dominating_pairs",
     "epsilon",
     "factorize",
     "filters",
@@ -89,10 +87,10 @@ __all__ = [
 
 _HOMES = {"Bounds": "bounds", "curve": "certified", "delta": "certified", "epsilon": "certified",
           "group": "mechanisms", "register_dataclass": "numerics.pytrees"}  # fmt: skip
-"""Homes of the names that are neither classes of mechanisms nor submodules."""
+"""Homes of the names that are neither mechanisms' and pairs' classes nor submodules."""
 
 _OWN = frozenset(__all__)
-"""All public names but the classes of mechanisms, which are those that :mod:`jaxacct.mechanisms` exports."""
+"""All public names but the classes of mechanisms and pairs: those that :mod:`jaxacct.mechanisms` exports."""
 
 _NEED = {"audit": "flax", "train": "flax", "verify": "flint"}
 """Submodules that say what to install where this package is missing."""

@@ -35,7 +35,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 import jaxacct
 from jaxacct import saddlepoint, validation
-from jaxacct.composition import ForDelta
+from jaxacct.composition import ForDelta, query_of
 from jaxacct.convert import gdp_to_delta
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import bisect, geometric_mean
@@ -49,7 +49,7 @@ from jaxacct.train.trainer import DPTrainer
 __all__ = [
     "FAULTS",
     "Audit",
-    "Settings",
+    "AuditSettings",
     "combined",
     "epsilon_lower_bound",
     "guess",
@@ -566,7 +566,7 @@ Watch = Callable[[jax.Array, tuple[Any, ...]], Float[np.ndarray, "moments canari
 
 @takes_python_values
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+class AuditSettings:
     """Settings of an audit: the training, and the guesses made about it.
 
     Attributes:
@@ -580,7 +580,7 @@ class Settings:
 
     Raises ValueError where a field is out of range.
 
-    >>> Settings(steps=100, runs=1).guesses
+    >>> AuditSettings(steps=100, runs=1).guesses
     125
     """
 
@@ -629,7 +629,7 @@ class Audit:
     epsilons. If any noise multiplier of at most the true one is refuted, so is the true one.
     """
 
-    settings: Settings
+    settings: AuditSettings
     claim: float
     correct: tuple[int, ...]
     p_value: float
@@ -648,7 +648,7 @@ def run(
     model: nnx.Module,
     loss: Callable[..., Array],
     data: tuple[Array | np.ndarray, ...],
-    settings: Settings | None = None,
+    settings: AuditSettings | None = None,
     *,
     fault: str | None = None,
     seed: int | None = None,
@@ -672,13 +672,13 @@ def run(
 
     Raises ValueError where an argument is out of range.
     """
-    settings = settings or Settings()
+    settings = settings or AuditSettings()
     trainer = make_trainer(model, loss, data, settings, fault)
     return play(trainer, watch_canaries(trainer, settings.steps), data, settings, seed)
 
 
 def play(
-    trainer: DPTrainer, watch: Watch, data: tuple[Array | np.ndarray, ...], settings: Settings, seed: int | None
+    trainer: DPTrainer, watch: Watch, data: tuple[Array | np.ndarray, ...], settings: AuditSettings, seed: int | None
 ) -> Audit:
     """Returns :func:`run` of a trainer that is made, with the program that watches it: for many seeds of one audit."""
     source = np.random.SeedSequence(seed)
@@ -699,7 +699,7 @@ def make_trainer(
     model: nnx.Module,
     loss: Callable[..., Array],
     data: tuple[Array | np.ndarray, ...],
-    settings: Settings,
+    settings: AuditSettings,
     fault: str | None = None,
     seed: int | jax.Array | None = None,
     included: Bool[np.ndarray, " canaries"] | None = None,
@@ -756,7 +756,7 @@ def watch_canaries(trainer: DPTrainer, steps: int) -> Watch:
     return watch
 
 
-def judge(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...]) -> Audit:
+def judge(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ...]) -> Audit:
     """Returns the audit that the right guesses of each run amount to."""
     found = functools.lru_cache(lambda noise: _p_value(trainer, settings, correct, noise))
     noise = _least_refuted(lambda noise: found(noise) < 1 - settings.confidence, settings.noise_multiplier)
@@ -784,7 +784,7 @@ def judge(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...]) -> A
     )
 
 
-def _p_value(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...], noise: float) -> float:
+def _p_value(trainer: DPTrainer, settings: AuditSettings, correct: tuple[int, ...], noise: float) -> float:
     """Returns the p-value of the claimed mechanism at a noise multiplier, from all runs together."""
     # Batches that are cut are part of the run as it is: their cost adds to each delta.
     cut = [trainer.sampler.overflow_delta(settings.steps, float(epsilon)) for epsilon in EPSILONS]
@@ -797,7 +797,7 @@ def _p_value(trainer: DPTrainer, settings: Settings, correct: tuple[int, ...], n
 def _deltas(noise: float, rate: float, steps: int) -> tuple[float, ...]:
     """Returns upper bounds on delta at ``EPSILONS``; 1 where the exact accountant does not converge."""
     mechanism = jaxacct.PoissonSubsampledGaussian(noise, rate)
-    found = saddlepoint.accountant.curve(mechanism, steps, ForDelta(EPSILONS), "add_or_remove")
+    found = saddlepoint.accountant.curve(query_of(mechanism, steps, ForDelta(EPSILONS), "add_or_remove"))
     return tuple(np.asarray(found.upper).tolist())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,13 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
-    in_float64,
     is_concrete,
+    kernel,
     leave_scope,
     scope,
     within_scope,
 )
-from jaxacct.numerics.programs import OUTWARD, compiled, lower_bound, raise_bound
+from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.outward import rounded_down, rounded_up
 
@@ -72,13 +72,13 @@ class Bounds:
         """Relative width ``(upper - lower) / upper``, float64: 0 where upper is 0, inf where it is infinite."""
         # NumPy computes concrete numbers, as JAX would compile each operation.
         library: Any = np if is_concrete(self.lower, self.upper) else jnp
-        with scope(by_programs=True), np.errstate(invalid="ignore", over="ignore"):
+        with scope(), np.errstate(invalid="ignore", over="ignore"):
             low, high = (library.asarray(end, library.float64) for end in (self.lower, self.upper))
             relative = (high - low) / library.where(high == 0, 1.0, high)
             gap = library.where(high == 0, 0.0, library.where(library.isfinite(high), relative, library.inf))
             return leave_scope(gap)
 
-    @in_float64
+    @kernel
     def to_float32(self) -> Bounds:
         """Returns the same bracket in float32, ``lower`` rounded down and ``upper`` rounded up."""
         lower, upper = as_float64(self.lower), as_float64(self.upper)
@@ -94,7 +94,7 @@ class Bounds:
             converged=self.converged,
         )
 
-    @within_scope(by_programs=True)
+    @within_scope
     def intersection(self, other: Bounds) -> Bounds:
         """Returns the intersection of two brackets of one number, which have the same shape.
 
@@ -154,10 +154,3 @@ def _intersection(first: Bounds, second: Bounds) -> Bounds:
     upper = jnp.where(is_shared, upper, jnp.maximum(first.upper, second.upper))
     estimate = jnp.where(first.converged, first.estimate, jnp.clip(second.estimate, lower, upper))
     return Bounds(lower, estimate, upper, is_shared & (first.converged | second.converged))
-
-
-def _outward(bounds: Bounds) -> Bounds:
-    return replace(bounds, lower=lower_bound(jnp.asarray(bounds.lower)), upper=raise_bound(jnp.asarray(bounds.upper)))
-
-
-OUTWARD[Bounds] = _outward

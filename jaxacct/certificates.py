@@ -20,7 +20,7 @@ In reading order:
 - :func:`certify` to :func:`code_digest`: claim, bracket, profile and risks from the accountants, and the referee's
   verdict on the bracket.
 - :func:`assumptions` and :func:`statement`: the words.
-- :func:`html` to :func:`without_picture`: the page, and that for paper.
+- :func:`html` to :func:`without_picture`: the page, of the template ``certificate.html``, and that for paper.
 - :func:`write` to :func:`text_of`: the sealed folder.
 - :func:`check`: the check of a folder.
 """
@@ -33,6 +33,7 @@ import functools
 import hashlib
 import html as escaping
 import importlib
+import importlib.resources
 import math
 import os
 import pathlib
@@ -40,6 +41,8 @@ import platform
 import re
 import secrets
 import shutil
+import string
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -54,7 +57,7 @@ from jaxacct.json_files import synchronize, write_whole
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold, RepeatAndSelect
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.records import record_of
-from jaxacct.outward import rounded_down, rounded_up, spell_count, up
+from jaxacct.outward import round_up, rounded_down, rounded_up, spell_count
 from jaxacct.specs import ANY, Spec, all_of, parsed, sampling_of, unit_of
 
 __all__ = ["CERTIFICATE", "Checked", "certify", "check", "write"]
@@ -123,7 +126,7 @@ def derive(given: dict[str, Any]) -> dict[str, Any]:
     if spec.epsilon is not None:
         quantity, asked, cost = "delta", spec.epsilon, _cost(spec.epsilon, cut)
         found = jaxacct.delta(spec.mechanisms, spec.steps, asked, relation=spec.relation)
-        claim = {"epsilon": asked, "delta": min(up(Fraction(float(found.upper)) + cost), 1.0)}
+        claim = {"epsilon": asked, "delta": min(round_up(Fraction(float(found.upper)) + cost), 1.0)}
     elif spec.delta is None:
         raise ValueError("delta is missing: give it in the spec or as --delta; or epsilon, at which delta is asked.")
     else:
@@ -136,7 +139,7 @@ def derive(given: dict[str, Any]) -> dict[str, Any]:
         while paid_at < math.inf:
             paid_at = paid_at * 1.001 + 0.001
             cost = _cost(paid_at, cut)
-            asked = -up(cost - Fraction(spec.delta))
+            asked = -round_up(cost - Fraction(spec.delta))
             if asked <= 0:
                 raise ValueError(f"no certificate: batches cut at capacity cost more than delta = {spec.delta}.")
             found = ask(asked)
@@ -145,7 +148,7 @@ def derive(given: dict[str, Any]) -> dict[str, Any]:
     if claim["epsilon"] == math.inf or claim["delta"] >= 1:
         raise ValueError(f"no certificate: no finite epsilon is known at a delta below 1: see jaxacct {quantity}.")
     bracket = {"quantity": quantity, "given": asked, "lower": float(found.lower), "upper": float(found.upper)}
-    profile = _profile(spec, claim, cost)
+    profile = _claimed_profile(spec, claim, cost)
     success = [_success(profile, rate, spec.relation) for rate in rates]
     releases = [
         {"mechanism": record_of(one.mechanism), "count": np.asarray(one.count).tolist(), "sampling": one.sampling}
@@ -188,14 +191,14 @@ def _route(spec: Spec, quantity: str, asked: float, converged: bool) -> str:
     return "mesh: transforms of discretized privacy losses, every error counted"
 
 
-def _profile(spec: Spec, claim: dict[str, float], cost: Fraction) -> dict[str, list[float]]:
+def _claimed_profile(spec: Spec, claim: dict[str, float], cost: Fraction) -> dict[str, list[float]]:
     """Returns pairs (epsilon, delta), the claim's last, for all of which the guarantee holds.
 
     At a delta above the claim's epsilon is smaller, so cut batches cost no more there than they cost the claim.
     """
     # Several deltas together bound an attack more tightly. Sound for any values in (0, 1).
     deltas = (0.3, 0.1, 0.03, 0.01, 1e-3, 1e-4, 1e-5, 1e-6)
-    left = {delta: -up(cost - Fraction(delta)) for delta in deltas if delta > claim["delta"] + cost}
+    left = {delta: -round_up(cost - Fraction(delta)) for delta in deltas if delta > claim["delta"] + cost}
     asked = np.array([*left.values(), 0.5])  # never an empty list
     found = jaxacct.curve(spec.mechanisms, spec.steps, deltas=asked, relation=spec.relation).upper[:-1]
     epsilons = [*np.minimum(found, claim["epsilon"]).tolist(), claim["epsilon"]]
@@ -266,10 +269,11 @@ def digest(value: Any) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """Returns the SHA-256 of the package's Python files, names and contents, with Unix line ends on all systems."""
+    """Returns the SHA-256 of the package's Python files and pages, names and contents, with Unix line ends anywhere."""
     package = pathlib.Path(jaxacct.__file__).parent
     found = hashlib.sha256()
-    for path in sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).as_posix()):
+    files = (path for path in package.rglob("*") if path.suffix in (".py", ".html"))
+    for path in sorted(files, key=lambda path: path.relative_to(package).as_posix()):
         content = path.read_bytes().replace(b"\r\n", b"\n")
         found.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
     return found.hexdigest()
@@ -430,39 +434,30 @@ HTML = "certificate.html"
 
 def html(made: dict[str, Any], picture: bytes | None) -> str:
     """Returns the page; ``picture`` is a PNG, or None for a page without one."""
-    text = escaping.escape
-    style = """body{font:16px/1.5 system-ui,sans-serif;color:#26323f;max-width:46rem;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:1.4rem 0 .3rem}table{border-collapse:collapse;width:100%}
-td,th{text-align:left;vertical-align:top;border-top:1px solid #d9dee3;padding:.3rem .6rem .3rem 0}
-td{overflow-wrap:anywhere}
-.big{font-size:1.2rem}img{max-width:100%}small{color:#5a6672;overflow-wrap:anywhere}
-@media print{body{margin:0;font-size:11px}}"""
+    template = (importlib.resources.files("jaxacct") / "certificate.html").read_text(encoding="utf-8")
     shown = ""
     if picture is not None:
         data = base64.b64encode(picture).decode()
         shown = f'<img alt="The most successful attack" src="data:image/png;base64,{data}">'
-    rows = "".join(f"<tr><th>{text(name)}</th><td>{text(fact)}</td></tr>\n" for name, fact in facts(made))
-    releases = "".join(f"<tr><td>{text(count)}</td><td>{text(what)}</td></tr>\n" for count, what in releases_of(made))
-    assumed = "".join(
-        f"<tr><td>{text(one['text'])}</td><td>{text(one['said_by'])}</td><td>{text(one['void_if'])}</td></tr>\n"
-        for one in made["assumptions"]
+    assumed = [(one["text"], one["said_by"], one["void_if"]) for one in made["assumptions"]]
+    return string.Template(template).substitute(
+        statement=escaping.escape(made["statement"]),
+        picture=shown,
+        releases=_rows(releases_of(made)),
+        assumptions=_rows(assumed),
+        facts=_rows(facts(made), first="th"),
+        hashes=escaping.escape(hashes(made)),
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Certificate of differential privacy</title><style>{style}</style></head><body>
-<h1>Certificate of differential privacy</h1>
-<p class="big">{text(made["statement"])}</p>
-{shown}
-<h2>What was released</h2><table><tr><th>times</th><th>mechanism</th></tr>
-{releases}</table>
-<h2>What this assumes, who says so, and what would void it</h2>
-<table><tr><th>assumed</th><th>said by</th><th>void if</th></tr>
-{assumed}</table>
-<h2>What is proved, and how</h2><table>
-{rows}</table>
-<p><small>{text(hashes(made))}</small></p>
-</body></html>
-"""
+
+
+def _rows(table: Iterable[Sequence[str]], first: str = "td") -> str:
+    """Returns the rows of a table of texts, whose first cell in each may be a head."""
+    found = []
+    for row in table:
+        kinds = [first, *["td"] * (len(row) - 1)]
+        cells = (f"<{kind}>{escaping.escape(cell)}</{kind}>" for kind, cell in zip(kinds, row, strict=True))
+        found.append(f"<tr>{''.join(cells)}</tr>\n")
+    return "".join(found)
 
 
 def facts(made: dict[str, Any]) -> list[tuple[str, str]]:

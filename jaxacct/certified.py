@@ -5,9 +5,9 @@ does: a verb asks the accountants of :data:`ACCOUNTANTS` in order and intersects
 converged (:func:`ask`). In reading order:
 
 - :func:`epsilon`, :func:`delta` and :func:`curve`, the verbs;
-- :class:`Composition`, what is asked, :class:`Accountant`, and :func:`ask`;
-- the accountants, in the order in which they are asked: a closed form, Rényi curves for what has nothing else, pairs of
-  float32 and the program of a trace, the exact accountant, the composers of laws, and Rényi curves;
+- :class:`Accountant`, and :func:`ask`;
+- the accountants, in the order in which they are asked: a closed form, Rényi curves for what has nothing else, programs
+  in float32 and those of a trace, the exact accountant, the composers of laws, and Rényi curves;
 - the accountant of searches (:class:`jaxacct.RepeatAndSelect`), which is given others for the runs of a search;
 - :data:`ACCOUNTANTS`, their order and its reasons.
 """
@@ -22,24 +22,34 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.custom_derivatives import SymbolicZero
 from jaxtyping import ArrayLike
 
 from jaxacct import prv, saddlepoint, validation
 from jaxacct.bounds import Bounds
-from jaxacct.composition import ForDelta, ForEpsilon, Question, check, check_asked, directed_parts
+from jaxacct.choices import Certified
+from jaxacct.composition import (
+    ForDelta,
+    ForEpsilon,
+    Query,
+    Question,
+    check,
+    check_asked,
+    directed_parts,
+    flat_runs,
+    query_of,
+)
 from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
 from jaxacct.mechanisms.bounded_range import has_blocks
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, knows_both_ways, parts_of
-from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
-from jaxacct.numerics.derivatives import differences, is_real, of_first_order
-from jaxacct.numerics.precision import in_float64, is_concrete, leave_scope, scope, within_scope
-from jaxacct.numerics.programs import by_pairs, compiled, needs_pairs
+from jaxacct.numerics.arithmetic import CHOICES, arithmetic
+from jaxacct.numerics.derivatives import differences, of_first_order
+from jaxacct.numerics.precision import as_float64, by_host, is_concrete, kernel, leave_scope, scope, within_scope
+from jaxacct.numerics.programs import asks_host, compiled
 from jaxacct.numerics.vmapped_loops import one_by_one, stack, where_needed
 from jaxacct.refinement import warn_of
-from jaxacct.saddlepoint import closed_forms, of_atoms
-from jaxacct.saddlepoint.accountant import Asked, unchecked
+from jaxacct.saddlepoint import of_atoms
+from jaxacct.saddlepoint.accountant import has_closed_form, in_float32, move_by, moving_leaves, unchecked, with_slopes
 from jaxacct.selection import LARGEST, Binomial, OneWay, Selection, pair_of
 from jaxacct.validation import check_one_of
 
@@ -52,7 +62,7 @@ def epsilon(
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
-    arithmetic: Chosen = "auto",
+    arithmetic: Certified = "auto",
 ) -> Bounds:
     """Returns certified bounds on epsilon of a composition, at ``delta``, by the best route there is.
 
@@ -64,11 +74,13 @@ def epsilon(
         steps: number of adaptive runs, whole and at least 0, of the shape () or (m,), or a tuple. May be traced.
         delta (): failure probability in [0, 1); 0 asks for the pure epsilon, the supremum of the loss. May be traced.
         relation: neighbouring relation, one that the mechanisms support.
-        tolerance: relative gap wanted of :func:`jaxacct.prv.epsilon`, where it is asked; concrete arguments only.
-        points: points of an evolving mesh instead, that :func:`jaxacct.prv.epsilon` composes on.
-        arithmetic: "auto" or "float64": float64, and pairs of float32 on platforms without it (a TPU). "pair": pairs of
-            float32 on every platform. Pairs take no ``tolerance``, have no derivatives where they are asked for by
-            name, and take a CPU seconds.
+        tolerance: relative gap wanted, of concrete arguments only; by default 5e-5 of epsilon and 5e-4 of delta where
+            the exact accountant leaves more open. Smaller ones take longer; a gap that is not reached is warned of.
+        points: points of an evolving mesh, where one is composed: in a trace in place of atoms on a contour, elsewhere
+            for what few of these leave open.
+        arithmetic: "auto" or "float64": float64, and float32 in a program for a platform without it (a TPU).
+            "float32": float32 on every platform. Its bracket, mostly some 1e-4 wide, is that of the float32 numbers
+            nearest to the parameters given; where it has none Rényi curves bound from above. It takes no ``tolerance``.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of float64 scalars: NumPy ones, or JAX ones inside a trace. ``estimate`` is that
@@ -106,7 +118,7 @@ def delta(
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
     points: int | None = None,
-    arithmetic: Chosen = "auto",
+    arithmetic: Certified = "auto",
 ) -> Bounds:
     """Returns certified bounds on delta of a composition, at ``epsilon``, by the best route there is.
 
@@ -120,7 +132,7 @@ def delta(
     return answer(mechanism, steps, ForDelta(epsilon), relation, tolerance, points, arithmetic)
 
 
-@in_float64(by_programs=True)
+@kernel
 def curve(
     mechanism: Mechanisms,
     steps: Steps,
@@ -156,24 +168,24 @@ def curve(
     questions = _questions(epsilons, deltas)
     check(mechanism, steps)
     if not is_concrete(mechanism, steps, questions):
-        return jax.vmap(lambda question: answer(mechanism, steps, question, relation))(questions)
-    return _profile(mechanism, steps, questions, relation, ACCOUNTANTS)
+        # An array of JAX's, as a trace takes no mapped constant of NumPy's.
+        return jax.vmap(lambda question: answer(mechanism, steps, question, relation))(
+            jax.tree.map(as_float64, questions)
+        )
+    return _answer_many(mechanism, steps, questions, relation, ACCOUNTANTS)
 
 
-def _profile(
+def _answer_many(
     mechanism: Any, steps: Any, questions: Question, relation: Relation, accountants: Sequence[Accountant]
 ) -> Bounds:
     """Returns the answers to concrete questions (n,), which share programs and compositions where they can."""
-    mechanism, steps = alone(mechanism, steps)
-    if is_search(mechanism, steps):
-        return leave_scope(stack(*of_search(mechanism, questions, relation, accountants)))
-    whole = Composition(mechanism, steps, questions, relation)
-    if isinstance(questions, ForEpsilon) or has_renyi_only(mechanism) or whole.has_ranges():
-        each = [whole._replace(question=questions.at(value)) for value in questions.value]
-        return leave_scope(stack(*(ask(asked, accountants) for asked in each)))
-    exact = saddlepoint.accountant.curve(mechanism, steps, questions, relation)
-    composed = functools.partial(of_atoms.curve, mechanism, steps, questions.epsilon, relation)
-    return narrow_down(exact, composed, questions.tolerance)
+    query = query_of(mechanism, steps, questions, relation)
+    if is_search(query):
+        return leave_scope(stack(*of_search(query, accountants)))
+    if isinstance(questions, ForEpsilon) or has_renyi_only(query.mechanism) or has_ranges(query):
+        return leave_scope(stack(*(ask(query.at(value), accountants) for value in questions.value)))
+    exact = saddlepoint.accountant.curve(query)
+    return narrow_down(exact, functools.partial(of_atoms.curve, query), questions.tolerance)
 
 
 def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question:
@@ -189,81 +201,42 @@ def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question
     return asked.at(values)
 
 
-class Composition(NamedTuple):
-    """A composition and what is asked of it, as accountants take it."""
-
-    mechanism: Any
-    """One mechanism, a sequence by a leading axis, or a tuple of at least two."""
-    steps: Any
-    """The numbers of runs."""
-    question: Question
-    """Epsilon at a delta, or delta at an epsilon."""
-    relation: Relation
-    """The relation of neighbouring data sets."""
-    tolerance: float | None = None
-    """The relative gap that is wanted; None: the question's own."""
-    points: int | None = None
-    """Points of an evolving mesh instead."""
-    arithmetic: Chosen = "auto"
-    """The arithmetic that the caller wants."""
-
-    @property
-    def run(self) -> tuple[Any, Any, Question]:
-        """The arguments that have numbers to compute with."""
-        return self.mechanism, self.steps, self.question
-
-    @property
-    def gap(self) -> float:
-        """The relative gap at which a bracket is narrow enough."""
-        return self.tolerance or self.question.tolerance
-
-    def is_concrete(self) -> bool:
-        """Returns whether Python sees all numbers."""
-        return is_concrete(self.run)
-
-    def leaves_open(self) -> bool:
-        """Returns whether the caller leaves it open how the answer is found: then a closed form may do."""
-        return self.arithmetic == "auto" and self.tolerance is self.points is None
-
-    def has_ranges(self) -> bool:
-        """Returns whether exponential mechanisms may be run several times."""
-        parts = self.mechanism if isinstance(self.mechanism, (tuple, list)) else (self.mechanism,)
-        counts = self.steps if isinstance(self.mechanism, (tuple, list)) else (self.steps,)
-        ranges = [
-            (part, count) for part, count in zip(parts, counts, strict=True) if type(part) is ExponentialMechanism
-        ]
-        runs = [np.broadcast_to(count, np.shape(part.epsilon)) if is_concrete(count) else 2.0 for part, count in ranges]
-        return sum(float(np.sum(count)) for count in runs) > 1
+def has_ranges(query: Query) -> bool:
+    """Returns whether exponential mechanisms may be run several times."""
+    each: Any = flat_runs(query.mechanism, query.steps)
+    ranges = [(part.epsilon, count) for part, count in each if isinstance(part, ExponentialMechanism)]
+    runs = [np.broadcast_to(count, np.shape(span)) if is_concrete(count) else 2.0 for span, count in ranges]
+    return sum(float(np.sum(count)) for count in runs) > 1
 
 
 class Accountant(NamedTuple):
     """One way to a certified bracket."""
 
-    supports: Callable[[Composition], bool]
-    """Whether it proves anything of a composition that others would not prove for less."""
-    narrow: Callable[[Composition, Bounds | None], Bounds]
+    supports: Callable[[Query], bool]
+    """Whether to ask this accountant: it can prove a bracket, and no cheaper one can."""
+    bracket: Callable[[Query, Bounds | None], Bounds]
     """The bracket that it proves, intersected with the one that is known already, if there is one."""
     suffices: bool = False
     """Whether no accountant after it proves more of what it supports, converged or not."""
 
 
-def ask(asked: Composition, accountants: Sequence[Accountant]) -> Bounds:
-    """Returns the bracket of a composition by accountants, asked in order until it has converged.
+def ask(query: Query, accountants: Sequence[Accountant]) -> Bounds:
+    """Returns the bracket of a query by accountants, asked in order until it has converged.
 
-    ``asked`` has been checked; the float64 scope is entered.
+    The arguments have been checked; the float64 scope is entered.
     """
-    found: Bounds | None = None
+    known: Bounds | None = None
     # Brackets of one number: each accountant narrows what those before it have proved.
     for accountant in accountants:
-        if accountant.supports(asked):
-            found = accountant.narrow(asked, found)
-            if accountant.suffices or found.converged:
+        if accountant.supports(query):
+            known = accountant.bracket(query, known)
+            if accountant.suffices or known.converged:
                 break
-    assert found is not None  # the last of the accountants supports every composition
-    return _by_ranges(asked, found) if asked.has_ranges() else found
+    assert known is not None  # the last of the accountants supports every composition
+    return _by_ranges(query, known) if has_ranges(query) else known
 
 
-@within_scope(by_programs=True)
+@within_scope
 def answer(
     mechanism: Mechanisms,
     steps: Steps,
@@ -271,26 +244,25 @@ def answer(
     relation: Relation,
     tolerance: float | None = None,
     points: int | None = None,
-    arithmetic: Chosen = "auto",
+    arithmetic: Certified = "auto",
 ) -> Bounds:
     """Returns the result of :func:`epsilon` or :func:`delta`, by the question, after the checks of the arguments."""
     check_asked(mechanism, steps, question)
-    check_one_of(arithmetic, "arithmetic", CERTIFIED)
-    asked = Composition(*alone(mechanism, steps), question, relation, tolerance, points, arithmetic)
-    if not asked.leaves_open():
-        is_seen = asked.is_concrete() and not needs_pairs(arithmetic, *asked.run)
-        prv.accountant.check_options(tolerance, points, concrete=is_seen or has_renyi_only(asked.mechanism))
-    found = ask(asked, ACCOUNTANTS)
+    check_one_of(arithmetic, "arithmetic", CHOICES)
+    if asks_host(mechanism, steps, question):
+        options = tolerance, points, arithmetic
+        found = by_host(answer, (mechanism, steps, question, relation, *options), {})
+        return found
+    if tolerance is not None or points is not None:
+        is_seen = is_concrete(mechanism, steps, question) and arithmetic != "float32"
+        tolerance, points = prv.accountant.check_options(
+            tolerance, points, concrete=is_seen or has_renyi_only(mechanism)
+        )
+    query = query_of(mechanism, steps, question, relation, tolerance, points, arithmetic)
+    found = ask(query, ACCOUNTANTS)
     if tolerance is None:
         return found
     return replace(found, converged=found.converged & ((found.gap <= tolerance) | (found.lower == found.upper)))
-
-
-def alone(mechanism: Any, steps: Any) -> tuple[Any, Any]:
-    """Returns the one mechanism of a tuple of one, with its steps; others as they are."""
-    if isinstance(mechanism, (tuple, list)) and len(mechanism) == 1:
-        return mechanism[0], steps[0]
-    return mechanism, steps
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -298,13 +270,14 @@ def alone(mechanism: Any, steps: Any) -> tuple[Any, Any]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _is_plain(asked: Composition) -> bool:
-    return asked.leaves_open() and closed_forms.is_plain(asked.mechanism) and not needs_pairs("auto", *asked.run)
+def _is_plain(query: Query) -> bool:
+    # A closed form may do where the caller leaves it open how the answer is found.
+    return query.facts.is_gaussian and query.arithmetic == "auto" and query.tolerance is query.points is None
 
 
-def _by_normal_tails(asked: Composition, found: Bounds | None) -> Bounds:
+def _by_normal_tails(query: Query, known: Bounds | None) -> Bounds:
     """Returns the bracket of plain Gaussian mechanisms, whose composition is one Gaussian mechanism."""
-    return unchecked(*saddlepoint.accountant.ask(*asked.run, asked.relation))
+    return unchecked(query)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -312,20 +285,20 @@ def _by_normal_tails(asked: Composition, found: Bounds | None) -> Bounds:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _has_curves_alone(asked: Composition) -> bool:
-    return has_renyi_only(asked.mechanism)
+def _has_curves_alone(query: Query) -> bool:
+    return has_renyi_only(query.mechanism)
 
 
-def _by_curves(asked: Composition, found: Bounds | None = None) -> Bounds:
+def _by_curves(query: Query, known: Bounds | None = None) -> Bounds:
     """Returns the bracket by Rényi curves, which bound from above only, or the one that is known if that is tighter."""
     from jaxacct import rdp  # late, as few answers need it
 
-    verb = rdp.epsilon if isinstance(asked.question, ForEpsilon) else rdp.delta
-    mechanism, steps, question = asked.run
-    upper = verb(mechanism, steps, question.value, relation=asked.relation)
+    verb = rdp.epsilon if isinstance(query.question, ForEpsilon) else rdp.delta
+    mechanism, steps, question = query.run
+    upper = verb(mechanism, steps, question.value, relation=query.relation)
     xp: Any = np if is_concrete(upper) else jnp
     curves = Bounds(xp.zeros_like(upper), xp.where(upper > 0, jnp.nan, 0.0), upper, upper == 0)
-    return curves if found is None else no_more_than(found, curves)
+    return curves if known is None else no_more_than(known, curves)
 
 
 def no_more_than(bounds: Bounds, curves: Bounds) -> Bounds:
@@ -336,7 +309,7 @@ def no_more_than(bounds: Bounds, curves: Bounds) -> Bounds:
     return Bounds(lower, np.asarray(np.nan), curves.upper, np.asarray(False))
 
 
-def _by_ranges(asked: Composition, found: Bounds) -> Bounds:
+def _by_ranges(query: Query, found: Bounds) -> Bounds:
     """Returns the bracket of exponential mechanisms, or the curves' bound where that is notably less.
 
     It may be for many ranges that differ, for wide ones, and far out. It is then the estimate as well. Without blocks
@@ -344,9 +317,9 @@ def _by_ranges(asked: Composition, found: Bounds) -> Bounds:
     """
     # Relative distance below which two bounds are the same but for the laws of a block. Tightness only.
     notably = 1e-4
-    curves = _by_curves(asked)
+    curves = _by_curves(query)
     xp: Any = np if is_concrete(found, curves) else jnp
-    less = curves.upper < found.upper * (1 - notably)
+    less = (curves.upper < found.upper * (1 - notably)) | (xp.isnan(found.estimate) & (curves.upper == found.upper))
     return Bounds(
         xp.where(less & ~(found.lower <= curves.upper) | (not has_blocks()), 0.0, found.lower),
         xp.where(less, curves.upper, found.estimate),
@@ -360,34 +333,26 @@ def _by_ranges(asked: Composition, found: Bounds) -> Bounds:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _is_traced(asked: Composition) -> bool:
-    return not asked.is_concrete()
+def _is_traced(query: Query) -> bool:
+    return not query.is_concrete
 
 
-def _in_a_trace(asked: Composition, found: Bounds | None) -> Bounds:
+def _in_a_trace(query: Query, known: Bounds | None) -> Bounds:
     """Returns the bracket of the exact accountant, narrowed by a composer unless a closed form leaves nothing open."""
-    static, leaves = saddlepoint.accountant.ask(*asked.run, asked.relation)
-    closed = static.has_closed_form(leaves)
-    return _answer_traced(static, None if closed else Fallback(asked.points), leaves)
+    return _answer_traced(has_closed_form(query), query)
 
 
-def in_pairs(given: Sequence[Accountant]) -> Accountant:
-    """Returns the accountant for numbers on a device without float64, or where pairs are asked for by name.
+def _is_in_float32(query: Query) -> bool:
+    return query.arithmetic == "float32"
 
-    It is given the accountants that are traced for pairs of float32.
-    """
 
-    def supports(asked: Composition) -> bool:
-        return needs_pairs(asked.arithmetic, *asked.run)
+def _in_float32(query: Query, known: Bounds | None) -> Bounds:
+    """Returns the bracket of the exact accountant in float32, or of Rényi curves where that has none."""
+    return in_float32(query, _answer_as_traced)
 
-    def narrow(asked: Composition, found: Bounds | None) -> Bounds:
-        @within_scope(by_programs=True)
-        def in_order(mechanism: Mechanisms, steps: Steps, question: Question) -> Bounds:
-            return ask(Composition(mechanism, steps, question, asked.relation, points=asked.points), given)
 
-        return leave_scope(by_pairs(in_order, *asked.run))
-
-    return Accountant(supports, narrow, suffices=True)
+def _answer_as_traced(query: Query) -> Bounds:
+    return _in_a_trace(query, None)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -395,18 +360,21 @@ def in_pairs(given: Sequence[Accountant]) -> Accountant:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _by_contour(asked: Composition, found: Bounds | None) -> Bounds:
+def _by_contour(query: Query, known: Bounds | None) -> Bounds:
     """Returns the bracket of the exact accountant, converged if it is as narrow as is asked."""
-    exact = unchecked(*saddlepoint.accountant.ask(*asked.run, asked.relation))
-    return exact if exact.converged else leave_scope(_judge(exact, asked.gap))
+    exact = unchecked(query)
+    if query.tolerance is not None:
+        # Its own standard is the question's.
+        exact = replace(exact, converged=exact.converged & ((exact.gap <= query.gap) | (exact.lower == exact.upper)))
+    return exact if exact.converged else leave_scope(_judge(exact, query.gap))
 
 
-def _by_composing(asked: Composition, found: Bounds | None) -> Bounds:
+def _by_composing(query: Query, known: Bounds | None) -> Bounds:
     """Returns the bracket by a composer of laws, which has an answer for every composition of pairs."""
-    composed = Fallback(asked.points).answer(*asked.run, asked.relation, asked.tolerance)
-    narrow = leave_scope(_judge(composed if found is None else found.intersection(composed), asked.gap))
-    if asked.points is None and is_concrete(narrow) and not narrow.converged:
-        warn_of(asked.question, float(narrow.gap), asked.gap)
+    composed = _compose(query)
+    narrow = leave_scope(_judge(composed if known is None else known.intersection(composed), query.gap))
+    if query.points is None and is_concrete(narrow) and not narrow.converged:
+        warn_of(query.question, float(narrow.gap), query.gap)
     return narrow
 
 
@@ -414,26 +382,23 @@ LANES = 64
 """Number of a batch's compositions that are composed side by side. Speed and memory only."""
 
 
-class Fallback(NamedTuple):
-    """The composer of laws for what the exact accountant leaves open; a key of programs."""
+def _compose(query: Query) -> Bounds:
+    """Returns the bracket by a composer of laws, or by Rényi curves in an arithmetic in which laws are not composed.
 
-    points: int | None
-    """Number of points of an evolving mesh; None: the contour over atoms."""
+    In a trace that names points it is an evolving mesh, in place of the contour over atoms.
+    """
+    if not arithmetic().has_transforms:
+        return _by_curves(query)
+    if query.points is None or query.is_concrete:
+        return of_atoms.answer(query)
+    found: Bounds = prv.accountant.answer(*query.run, query.relation, points=query.points)
+    return found
 
-    def answer(
-        self, mechanism: Any, steps: Any, question: Question, relation: Relation, goal: float | None = None
-    ) -> Bounds:
-        """Returns its bracket; ``goal`` is the gap wanted of concrete arguments where no mesh is named."""
-        if self.points is None:
-            return of_atoms.answer(mechanism, steps, question, relation, goal)
-        found: Bounds = prv.accountant.answer(mechanism, steps, question, relation, points=self.points)
-        return found
 
-    def answer_leaves(self, asked: Asked, leaves: Any) -> Bounds:
-        """Returns its bracket of a question; arguments that were traced and are concrete now are checked."""
-        run = asked.arguments(leaves)
-        check_asked(*run)
-        return self.answer(*run, asked.relation)
+def _check_and_compose(query: Query) -> Bounds:
+    """Returns :func:`_compose` of arguments that were traced; those that are concrete now are checked."""
+    check_asked(*query.run)
+    return _compose(query)
 
 
 def is_settled(bounds: Bounds, tolerance: Any) -> Any:
@@ -441,7 +406,7 @@ def is_settled(bounds: Bounds, tolerance: Any) -> Any:
     return bounds.converged | (bounds.gap <= tolerance)
 
 
-@within_scope(by_programs=True)
+@within_scope
 def narrow_down(exact: Bounds, other: Callable[..., Bounds] | None, tolerance: float, *run: Any) -> Bounds:
     """Returns the exact accountant's brackets, intersected with another's where they are not settled.
 
@@ -471,82 +436,80 @@ def _judge(bounds: Bounds, tolerance: Any) -> Bounds:
     return replace(bounds, estimate=estimate, converged=settled)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _answer_traced(asked: Asked, fallback: Fallback | None, leaves: tuple[Any, ...]) -> Bounds:
-    return _narrow(asked, fallback, unchecked(asked, leaves), leaves)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _answer_traced(is_closed: bool, query: Query) -> Bounds:
+    return _narrow(is_closed, unchecked(query), query)
 
 
 @functools.partial(_answer_traced.defjvp, symbolic_zeros=True)
-def _traced_jvp(asked: Asked, fallback: Fallback | None, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
+def _traced_jvp(is_closed: bool, primals: tuple[Query], tangents: tuple[Query]) -> tuple[Bounds, Bounds]:
     """Takes the exact accountant's derivatives, and where it has not converged the composer's differences."""
-    (leaves,), (moves,) = primals, tangents
-    moving = [i for i, move in enumerate(moves) if not isinstance(move, SymbolicZero) and is_real(leaves[i])]
-    exact, slopes = saddlepoint.accountant.with_slopes(asked, leaves)
+    (query,), (moves,) = primals, tangents
+    moving, each = moving_leaves(query, moves), jax.tree.leaves(moves)
+    exact, slopes = with_slopes(query)
     at = [slopes[i] for i in moving]
-    with scope(by_programs=True):
-        if fallback is None:
-            found = _narrow(asked, None, exact, leaves)
-        elif is_concrete(exact, at, leaves):
-            found, at = jax.device_put(_with_differences(asked, fallback, tuple(moving), (exact, at), leaves))
+    with scope():
+        if is_closed:
+            found = _narrow(is_closed, exact, query)
+        elif is_concrete(exact, at, query):
+            found, at = jax.device_put(_with_differences(tuple(moving), (exact, at), query))
         else:
-            static = asked, fallback, tuple(moving)
-            narrowed = one_by_one(_with_differences, *static, settled=_is_known, result=(exact, at))
-            found, at = narrowed((exact, at), leaves)
-    return found, saddlepoint.accountant.move_by(found, at, [moves[i] for i in moving])
+            narrowed = one_by_one(_with_differences, tuple(moving), settled=_is_known, result=(exact, at))
+            found, at = narrowed((exact, at), query)
+    return found, move_by(found, at, [each[i] for i in moving])
 
 
-def _is_known(given: tuple[Bounds, list[Any]], leaves: Any) -> Any:
+def _is_known(exact_and_slopes: tuple[Bounds, list[Any]], query: Query) -> Any:
     """Returns whether the exact accountant has converged, and knows its derivatives, for all of a batch."""
-    exact, slopes = given
-    xp: Any = np if is_concrete(given) else jnp
+    exact, slopes = exact_and_slopes
+    xp: Any = np if is_concrete(exact_and_slopes) else jnp
     return functools.reduce(lambda known, s: known & ~xp.any(xp.isnan(s)), slopes, xp.all(exact.converged))
 
 
 def _with_differences(
-    asked: Asked, fallback: Fallback, moving: tuple[int, ...], given: tuple[Bounds, list[Any]], leaves: Sequence[Any]
+    moving: tuple[int, ...], exact_and_slopes: tuple[Bounds, list[Any]], query: Query
 ) -> tuple[Bounds, list[Any]]:
     """Returns bracket and slopes, by a composer and its differences where the exact accountant does not know them."""
-    mechanism, _, question = asked.arguments(leaves)
-    compose = functools.partial(fallback.answer_leaves, asked)
-    # The numbers of runs stand behind the mechanism's leaves, before the question's one.
-    first = len(jax.tree.leaves(mechanism))
-    counts = [first <= i < len(leaves) - 1 for i in range(len(leaves))]
+    counts, structure, worst = query.counts_runs(), jax.tree.structure(query), query.question.worst
 
-    def both(given: tuple[Bounds, list[Any]], leaves: Any) -> tuple[Bounds, list[Any]]:
-        exact, slopes = given
-        leaves = of_first_order(leaves, "jaxacct.epsilon")
-        found, rises = differences(compose, leaves, moving, counts, lambda bounds: bounds.upper < question.worst)
+    def compose(leaves: Sequence[Any]) -> Bounds:
+        return _check_and_compose(jax.tree.unflatten(structure, leaves))
+
+    def both(exact_and_slopes: tuple[Bounds, list[Any]], query: Query) -> tuple[Bounds, list[Any]]:
+        exact, slopes = exact_and_slopes
+        leaves = of_first_order(jax.tree.leaves(query), "jaxacct.epsilon")
+        found, rises = differences(compose, leaves, moving, counts, lambda bounds: bounds.upper < worst)
         ends = np.cumsum([np.size(leaves[i]) for i in moving])[:-1]
         # Of the slopes of all three ends those of the estimate.
         parts = [part.reshape(np.shape(leaves[i])) for part, i in zip(jnp.split(rises[1], ends), moving, strict=True)]
         slopes = [jnp.where(exact.converged & ~jnp.isnan(s), s, new) for s, new in zip(slopes, parts, strict=True)]
-        return leave_scope((_judge(exact.intersection(found), question.tolerance), slopes))
+        return leave_scope((_judge(exact.intersection(found), query.question.tolerance), slopes))
 
-    known = _is_known(given, leaves)
+    known = _is_known(exact_and_slopes, query)
     if is_concrete(known):
-        return given if known else both(given, leaves)
-    start = leave_scope((_judge(given[0], question.tolerance), given[1]))
-    return where_needed(jnp.logical_not(known), both, start, given, tuple(leaves), width=LANES)
+        return exact_and_slopes if known else both(exact_and_slopes, query)
+    exact, slopes = exact_and_slopes
+    start = leave_scope((_judge(exact, query.question.tolerance), slopes))
+    return where_needed(jnp.logical_not(known), both, start, exact_and_slopes, query, width=LANES)
 
 
-def _narrow(asked: Asked, fallback: Fallback | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
-    """Returns the exact accountant's bracket with that of a composer, if there is one."""
-    if is_concrete(exact, leaves):
+def _narrow(is_closed: bool, exact: Bounds, query: Query) -> Bounds:
+    """Returns the exact accountant's bracket with that of a composer, if there is no closed form."""
+    if is_concrete(exact, query):
         if exact.converged:
             return exact
-        narrowed = _with_fallback(asked, fallback, exact, leaves)
-        with scope(by_programs=True):  # outside of the scope NumPy's float64 numbers would have float32 tangents
+        narrowed = _with_composer(is_closed, exact, query)
+        with scope():  # outside of the scope NumPy's float64 numbers would have float32 tangents
             return jax.device_put(narrowed)
-    return one_by_one(_with_fallback, asked, fallback, settled=_has_converged, result=exact)(exact, leaves)
+    return one_by_one(_with_composer, is_closed, settled=_has_converged, result=exact)(exact, query)
 
 
-def _has_converged(exact: Bounds, leaves: tuple[Any, ...]) -> Any:
+def _has_converged(exact: Bounds, query: Query) -> Any:
     return exact.converged
 
 
-def _with_fallback(asked: Asked, fallback: Fallback | None, exact: Bounds, leaves: tuple[Any, ...]) -> Bounds:
-    other = None if fallback is None else functools.partial(fallback.answer_leaves, asked)
-    return narrow_down(exact, other, asked.arguments(leaves)[-1].tolerance, leaves)
+def _with_composer(is_closed: bool, exact: Bounds, query: Query) -> Bounds:
+    return narrow_down(exact, None if is_closed else _check_and_compose, query.question.tolerance, query)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -562,41 +525,38 @@ def searches(given: Sequence[Accountant]) -> Accountant:
     It is given the accountants of the runs of a search, to which it adds itself, as a run may hold searches again.
     """
 
-    def supports(asked: Composition) -> bool:
-        return has_renyi_only(asked.mechanism) and asked.is_concrete()
+    def supports(query: Query) -> bool:
+        return has_renyi_only(query.mechanism) and query.is_concrete
 
-    def narrow(asked: Composition, found: Bounds | None) -> Bounds:
-        if is_search(asked.mechanism, asked.steps):
-            return of_search(
-                asked.mechanism, asked.question.at(np.atleast_1d(asked.question.value)), asked.relation, all_of_them
-            )[0]
-        return _with_searches(asked, all_of_them)
+    def bracket(query: Query, known: Bounds | None) -> Bounds:
+        if is_search(query):
+            return of_search(query.at(np.atleast_1d(query.question.value)), all_of_them)[0]
+        return _with_searches(query, all_of_them)
 
-    itself = Accountant(supports, narrow, suffices=True)
+    itself = Accountant(supports, bracket, suffices=True)
     all_of_them = (itself, *given)
     return itself
 
 
-def is_search(mechanism: Any, steps: Any) -> bool:
+def is_search(query: Query) -> bool:
     """Returns whether a composition is one search alone."""
-    return isinstance(mechanism, RepeatAndSelect) and np.ndim(steps) == 0 and steps == 1
+    return isinstance(query.mechanism, RepeatAndSelect) and np.ndim(query.steps) == 0 and query.steps == 1
 
 
-def of_search(
-    search: RepeatAndSelect, questions: Question, relation: Relation, accountants: Sequence[Accountant]
-) -> list[Bounds]:
+def of_search(query: Query, accountants: Sequence[Accountant]) -> list[Bounds]:
     """Returns the bracket of a search for each number asked, the intersection of those by profile and Rényi curves."""
     # Largest number of runs of a search that are composed, in case that gives a smaller bound. Tightness only.
     most_composed = 2.0**20
+    search, questions, relation = query.mechanism, query.question, query.relation
     directions(search, relation)
     run, trials = (search.mechanism, search.steps), search.trials
     each = [questions.at(value) for value in questions.value]
-    by_curves = [_by_curves(Composition(search, 1, question, relation)) for question in each]
+    by_curves = [_by_curves(query.at(value)) for value in questions.value]
     most: Any = trials.count if isinstance(trials, Binomial) else np.inf
     # Whoever sees all runs sees the best one, so their composition bounds the search.
     if most <= most_composed:
         often = jax.tree.map(lambda count: count * float(most), run[1])
-        together = [ask(Composition(*alone(run[0], often), question, relation), accountants) for question in each]
+        together = [ask(query_of(run[0], often, question, relation), accountants) for question in each]
         by_curves = [no_more_than(*both) for both in zip(together, by_curves, strict=True)]
     ways = profile_of_one_run(run, questions, float(trials.mean), relation, accountants)
     selections = [Selection(way, trials) for way in ways]
@@ -616,7 +576,7 @@ def of_search(
     return found
 
 
-def _with_searches(asked: Composition, accountants: Sequence[Accountant]) -> Bounds:
+def _with_searches(query: Query, accountants: Sequence[Accountant]) -> Bounds:
     """Returns the bracket of a composition with mechanisms that are known by Rényi curves.
 
     The upper bound is that of the curves or, where all such mechanisms are searches, that of the composition of the
@@ -626,8 +586,8 @@ def _with_searches(asked: Composition, accountants: Sequence[Accountant]) -> Bou
     unasked = 1e-12
     # Share of a given delta that the pairs of searches may count as infinite losses. Tightness only.
     beyond = 1e-3
-    mechanism, steps, question, relation = *asked.run, asked.relation
-    curves = _by_curves(asked)
+    mechanism, steps, question, relation = *query.run, query.relation
+    curves = _by_curves(query)
     least = beyond * float(question.value) if isinstance(question, ForEpsilon) else unasked
     parts: list[Mechanism] = []
     counts: list[Any] = []
@@ -651,12 +611,12 @@ def _with_searches(asked: Composition, accountants: Sequence[Accountant]) -> Bou
         counts.append(count)
     if not parts:
         return curves
-    composed = Composition(*alone(tuple(parts), tuple(counts)), question, relation)
+    composed = query_of(tuple(parts), tuple(counts), question, relation)
     found = no_more_than(ask(composed, accountants), curves)
     return replace(found, lower=np.zeros(()), estimate=np.asarray(np.nan), converged=found.upper == 0)
 
 
-@within_scope(by_programs=True)
+@within_scope
 def profile_of_one_run(
     run: tuple[Any, Any], questions: Question, mean: float, relation: Relation, accountants: Sequence[Accountant]
 ) -> list[OneWay]:
@@ -671,14 +631,13 @@ def profile_of_one_run(
     # Number of epsilons at which the profile of one run is taken. Tightness and speed only. Twice as many lower the
     # epsilon of a search by a thousandth.
     ratios = 48
-    run = alone(*run)
     span = _span(run, questions, mean, relation, accountants)
     if not 0 <= span < np.inf:
         return []
     apart = relation == "add_or_remove" and knows_both_ways(*run)
     ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
     epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), ratios)
-    found = [_profile(*run, ForDelta(epsilons), way, accountants) for way in ways]
+    found = [_answer_many(*run, ForDelta(epsilons), way, accountants) for way in ways]
     # The largest of several profiles bounds from above alone: its chords are not those of any one of them. A single
     # pair for both directions has one profile.
     if not apart and not _is_its_own_mirror(run, relation):
@@ -697,7 +656,7 @@ def _span(
     """Returns the epsilon up to which the profile of one run is wanted: beyond it ``mean`` runs hardly count."""
 
     def upper(question: Question) -> float:
-        return float(ask(Composition(*run, question, relation), accountants).upper)
+        return float(ask(query_of(*run, question, relation), accountants).upper)
 
     lost = upper(ForDelta(np.inf)) * (1 + 1e-6)
     if isinstance(questions, ForEpsilon):
@@ -728,7 +687,7 @@ OF_RUNS = (
     PLAIN,
     # Without a pair no accountant below applies.
     Accountant(_has_curves_alone, _by_curves, suffices=True),
-    in_pairs((PLAIN, *BY_PROGRAMS)),
+    Accountant(_is_in_float32, _in_float32, suffices=True),
     *BY_PROGRAMS,
 )
 """The accountants of all compositions; for those of searches by their Rényi curves alone."""

@@ -13,8 +13,8 @@ whose clipped gradients are all 0).
 Under "replace" and "zero_out" neighbours have equally many examples: their number is public and may be used. Under the
 others it is protected as well. Sums protect it, but what a sum is divided by must not depend on it."""
 
-Certified: TypeAlias = Literal["auto", "float64", "pair"]
-"""Arithmetics that give bounds: "auto" is float64, and pairs of float32 on platforms that lack it."""
+Certified: TypeAlias = Literal["auto", "float64", "float32"]
+"""Arithmetics, which all give bounds: "auto" is float64, and float32 on platforms that lack it."""
 
 Mode: TypeAlias = Literal["saddlepoint", "certified"]
 """Modes of a sweep: the exact accountant alone, or the mesh where that does not converge."""

@@ -7,15 +7,17 @@ reading order:
 - :func:`laws_of` and :func:`laws_for`, from these to the discrete laws of their losses, one row for each pair;
 - :class:`Facts`, the facts of a composition that need no composing: whether all is in range, the mass of infinite
   losses, and the largest finite loss, which is at most the sum of the losses' suprema;
-- :class:`ForEpsilon` and :class:`ForDelta`, the questions, which close brackets by these facts.
+- :class:`ForEpsilon` and :class:`ForDelta`, the questions, which close brackets by these facts;
+- :class:`Query`, a composition and the question asked of it: the one value that accountants take.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
@@ -26,9 +28,12 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds
+from jaxacct.choices import Certified
 from jaxacct.mechanisms import bounded_range
 from jaxacct.mechanisms.approximate_dp import ExponentialMechanism
 from jaxacct.mechanisms.atoms import Atoms
+from jaxacct.mechanisms.finite import FinitePair
+from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import (
     Mechanism,
     Relation,
@@ -40,8 +45,7 @@ from jaxacct.mechanisms.mechanism import (
     without_noops,
 )
 from jaxacct.mechanisms.pair import DominatingPair
-from jaxacct.numerics import elementary
-from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, is_concrete, log_complement, log_peak
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import check_told_apart, of_each, register_dataclass
@@ -80,37 +84,37 @@ def check(mechanism: Any, steps: Any) -> None:
         )
 
 
-class Once(enum.Enum):
-    """The way in which a composition is known to be one run of one pair, before numbers are traced.
+class SingleRun(enum.Enum):
+    """The reason why a composition is a single run of one pair, known before numbers are traced.
 
-    ``ITSELF``: it is one run of the mechanism's own pair. ``APART``: it is one run of the mechanism that
+    ``DIRECT``: it is one run of the mechanism's own pair. ``DECOMPOSED``: it is one run of the mechanism that
     :meth:`.Mechanism.apart` gives, and gives by the mechanism's class alone, or of one block of ranges.
     """
 
-    ITSELF = enum.auto()
-    APART = enum.auto()
+    DIRECT = enum.auto()
+    DECOMPOSED = enum.auto()
 
 
-def once(mechanism: Any, steps: Any) -> Once | None:
-    """Returns the way in which a composition is seen to be one run of one pair; None where that is not seen.
+def single_run(mechanism: Any, steps: Any) -> SingleRun | None:
+    """Returns why a composition is seen to be a single run of one pair; None where that is not seen.
 
     The mechanisms that are actually composed decide: a mechanism that is run once may amount to several runs, of itself
     or of others.
     """
     if isinstance(mechanism, (tuple, list)) or mechanism.batch_shape or mechanism.composed or not is_concrete(steps):
         return None
-    if type(mechanism) is ExponentialMechanism and bounded_range.is_block(mechanism, steps):
-        return Once.APART
+    if isinstance(mechanism, ExponentialMechanism) and bounded_range.is_block(mechanism, steps):
+        return SingleRun.DECOMPOSED
     if steps != 1:
         return None
     leaves, structure = jax.tree.flatten(mechanism)
-    seen: list[Once | None] = []
+    seen: list[SingleRun | None] = []
 
     def look(leaves: list[Any]) -> None:
         mechanism = jax.tree.unflatten(structure, leaves)
         entries = mechanism.apart(steps)
         if len(entries) == 1 and is_concrete(entries[0][1]) and entries[0][1] == 1:
-            seen.append(Once.ITSELF if _is_same(entries[0][0], mechanism) else Once.APART)
+            seen.append(SingleRun.DIRECT if _is_same(entries[0][0], mechanism) else SingleRun.DECOMPOSED)
 
     without_computing(look, leaves)
     return seen[0] if seen else None
@@ -142,18 +146,18 @@ def _is_same(first: Any, second: Any) -> bool:
     )
 
 
-def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: Once | None = None) -> list[Parts]:
+def directed_parts(mechanism: Any, steps: Any, relation: Relation, known: SingleRun | None = None) -> list[Parts]:
     """Returns, for each direction of ``relation``, the parts of a composition, in the precision of the scope.
 
     If ``known`` says that all is one run of the mechanism itself, the result is one part with one row.
     """
-    if known is Once.ITSELF:
+    if known is SingleRun.DIRECT:
         return _direct(*without_noops(mechanism, counts_of(steps)), relation)
-    runs = _flat(mechanism, steps)
+    runs = flat_runs(mechanism, steps)
     nested: list[list[Parts]] = []
-    ranges = [(part, counts_of(count)) for part, count in runs if type(part) is ExponentialMechanism]
+    ranges = [(part, counts_of(count)) for part, count in runs if isinstance(part, ExponentialMechanism)]
     for part, count in runs:
-        if type(part) is not ExponentialMechanism:
+        if not isinstance(part, ExponentialMechanism):
             part, count = without_noops(part, counts_of(count))
             nested += [_direct(one, each, relation) for one, each in part.apart(count)]
     # Runs of exponential mechanisms cost less together than each by its own pair, wherever they stand.
@@ -172,11 +176,11 @@ def _join_all(nested: list[list[Parts]]) -> list[Parts]:
     return [_gather(sum((parts[min(i, len(parts) - 1)] for parts in nested), ())) for i in range(count)]
 
 
-def _flat(mechanism: Any, steps: Any) -> list[tuple[Mechanism, Any]]:
-    """Returns the mechanisms of tuples within tuples, with their counts."""
+def flat_runs(mechanism: Any, steps: Any) -> list[tuple[Mechanism, Any]]:
+    """Returns the mechanisms of tuples within tuples, with their numbers of runs."""
     if not isinstance(mechanism, (tuple, list)):
         return [(mechanism, steps)]
-    return [run for part, count in zip(mechanism, steps, strict=True) for run in _flat(part, count)]
+    return [run for part, count in zip(mechanism, steps, strict=True) for run in flat_runs(part, count)]
 
 
 def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]:
@@ -186,7 +190,6 @@ def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]
         return _without_noise(mechanism, steps, relation)
     if mechanism.batch_shape:
         length = mechanism.batch_shape[0]
-        elementary.check()
         pairs = jax.vmap(lambda m: m.dominating_pairs(relation))(sequence(mechanism, length))
         counts = jnp.broadcast_to(_real(steps), (length,))
         return [_gather(((pair, counts),)) for pair in pairs]
@@ -267,9 +270,6 @@ def _real(leaf: ArrayLike) -> Any:
     real = jax.dtypes.canonicalize_dtype(jnp.float64)
     if isinstance(leaf, jax.core.Tracer):
         return leaf.astype(real) if jnp.issubdtype(leaf.dtype, jnp.number) else leaf
-    if isinstance(leaf, jax.Array):
-        # A mechanism may have computed it, operation by operation, outside of this package's programs.
-        elementary.check()
     values = np.asarray(leaf)
     return values if values.dtype == bool else values.astype(real)
 
@@ -290,7 +290,43 @@ def laws_of(cells: int, parts: Parts, nats: Array) -> tuple[Atoms, Array]:
     longest = max(law.losses.shape[-1] for law in laws)
 
     rows = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *(law.fill(longest) for law in laws))
-    return rows, jnp.concatenate([counts for _, counts in parts])
+    counts = jnp.concatenate([counts for _, counts in parts])
+    misses = [of_each(lambda p: p.surplus()[0])(p) if isinstance(p, FinitePair) else None for p, _ in parts]
+    return _with_missed(rows, counts, _bound_missed(misses, [counts for _, counts in parts])), counts
+
+
+def _bound_missed(each: Sequence[Array | None], counts: Sequence[Array]) -> Array | None:
+    """Returns w such that the product of the sums of P, over all runs, is within w of 1; None where it is 1.
+
+    A sum S that misses 1 by d < 1/100 has a logarithm of at most 1.01 d, and so the product is e^x with |x| at most the
+    sum of 1.01 k d over the pairs. Another hundredth covers the roundings.
+    """
+    rows = [jnp.where(k > 0, k * d, 0.0) for d, k in zip(each, counts, strict=True) if d is not None]
+    return 1.01 * jnp.expm1(1.01 * jnp.sum(_row(rows))) if rows else None
+
+
+def _with_missed(laws: Atoms, counts: Array, missed: Array | None) -> Atoms:
+    """Returns laws whose infinite losses are those of pairs whose masses miss 1, by w of :func:`_bound_missed`.
+
+    The numbers of a pair are the truth: an outcome of several runs has the product of their masses. With S the sum of
+    P, and m the mass of infinite losses, the outcomes with an infinite loss thus have S^k - (S - m)^k, and in general
+    the product of all S^k times 1 - i', with i' = 1 - prod (1 - m/S)^k. Composers of laws count i = 1 - prod (1 - m)^k.
+    With m/S in place of m it grows, or falls, by a share of w at most, as it is concave in a common factor of all m,
+    and 0 with it; the product of all S^k is within w of 1. So the truth is within 2w + w^2 < 3w of i, relative to it.
+    To move i by so much, all logarithms log(1 - m) are multiplied by one number.
+    """
+    if missed is None:
+        return laws
+    sides = np.array([[1.0, -1.0]])
+    share = jnp.clip(3 * missed, 0.0, 1.0) * sides
+    logs = log_complement(jnp.minimum(laws.infinite, 1.0))
+    total = jnp.sum(jnp.where(counts[:, None] > 0, counts[:, None] * logs, 0.0), 0, keepdims=True)
+    moved = log_complement(jnp.clip(-jnp.expm1(total) * (1 + share), 0.0, 1.0))
+    factor = jnp.where((total < 0) & (total > -jnp.inf), moved / total, 1.0)
+    # Three functions, each of 8 units, a sum, a quotient and a product, either way.
+    found = -jnp.expm1(jnp.where(laws.infinite > 0, logs * factor, 0.0))
+    found = found * (1 + (40 + 2 * counts.size) * roundoff() * sides)
+    return laws._replace(infinite=jnp.where(missed == 0, laws.infinite, jnp.clip(found, 0.0, 1.0)))
 
 
 @compiled(static=("cells",))
@@ -341,6 +377,8 @@ class Known(NamedTuple):
     """Bounds (lower, upper) on the supremum of the finite losses."""
     infimum: Array | None
     """A lower bound on the infimum of the finite losses; None where the class gives none."""
+    missed: Array | None = None
+    """Bound on the distance of P's sum from one; None where P is a law."""
 
 
 class Facts(NamedTuple):
@@ -361,6 +399,8 @@ class Facts(NamedTuple):
     """Bounds, at least 0, on the supremum of the finite losses' sum; None is infinity."""
     infimum: Array | None = None
     """A lower bound on the infimum of the finite losses' sum; None is minus infinity."""
+    missed: Array | None = None
+    """Bound on the distance from one of the product of P's sums over all runs; None is 0."""
 
     @property
     def infinite(self) -> tuple[Array, Array]:
@@ -372,14 +412,16 @@ class Facts(NamedTuple):
         endless = jnp.full_like(self.runs, jnp.inf)
         suprema = (jnp.zeros_like(endless), endless) if self.suprema is None else self.suprema
         infimum = -endless if self.infimum is None else self.infimum
-        return self._replace(masses=self.infinite, suprema=suprema, infimum=infimum)
+        missed = jnp.zeros_like(endless) if self.missed is None else self.missed
+        return self._replace(masses=self.infinite, suprema=suprema, infimum=infimum, missed=missed)
 
 
 def known_of(pair: DominatingPair) -> Known:
     """Returns the facts of one pair."""
     never = type(pair).infinite_mass is DominatingPair.infinite_mass
     mass = None if never else (pair.infinite_mass(), pair.infinite_mass_error())
-    return Known(pair.is_valid(), mass, pair.supremum(), pair.infimum())
+    missed = pair.surplus()[0] if isinstance(pair, FinitePair) else None
+    return Known(pair.is_valid(), mass, pair.supremum(), pair.infimum(), missed)
 
 
 @compiled
@@ -410,13 +452,15 @@ def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
     """Returns the facts of a composition from those of the pairs of each part, (m,), and their counts, (m,)."""
     steps = _row(counts)
     valid = _row([of_pairs.is_valid for of_pairs in known])
+    missed = _bound_missed([of_pairs.missed for of_pairs in known], counts)
     return Facts(
         jnp.all((valid | (steps == 0)) & is_count(steps)),
         jnp.all(steps == 0),
         jnp.sum(steps),
-        _infinite_mass(known, counts),
+        _infinite_mass(known, counts, missed),
         _supremum(_row([jnp.stack(of_pairs.supremum) for of_pairs in known]), steps),
         _infimum(known, counts),
+        missed,
     )
 
 
@@ -424,7 +468,11 @@ def _row(rows: Sequence[Any]) -> Array:
     return rows[0] if len(rows) == 1 else jnp.concatenate(list(rows), axis=-1)
 
 
-def _infinite_mass(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Array, Array] | None:
+def _infinite_mass(known: Sequence[Known], counts: Sequence[Array], missed: Array | None) -> tuple[Array, Array] | None:
+    """Returns bounds on the probability of an infinite loss; None where no class has one.
+
+    Where sums of P miss one it is within 3w of itself (:func:`_with_missed`). That of a single run is a given number.
+    """
     seen = [(of_pairs.mass, steps) for of_pairs, steps in zip(known, counts, strict=True) if of_pairs.mass is not None]
     if not seen:
         return None
@@ -437,20 +485,24 @@ def _infinite_mass(known: Sequence[Known], counts: Sequence[Array]) -> tuple[Arr
     single = jnp.sum(jnp.where(run, steps, 0.0)) == 1
     total = jnp.where(single, jnp.sum(jnp.where(run, mass, 0.0)), total)
     off = jnp.max(jnp.where(run, error, 0.0)) * (1 + 1e-9)
-    off = off + jnp.where(single, 0.0, (40 + 2 * len(steps)) * roundoff())
+    rounding = (40 + 2 * len(steps)) * roundoff()
+    off = off + jnp.where(single, 0.0, rounding if missed is None else rounding + 3 * missed)
     return jnp.maximum(total * (1 - off), 0.0), jnp.minimum(total * (1 + off), 1.0)
 
 
 def _supremum(each: Array, steps: Array) -> tuple[Array, Array]:
-    """Returns bounds on the sum of suprema, given bounds (2, m) on each; a bound that is NaN or -inf is not known.
+    """Returns bounds on the sum of suprema, at least 0, from bounds (2, m) on each; NaN or -inf is not known.
 
-    A supremum is not negative, because P and Q both sum to one.
+    A supremum is not negative where P and Q both sum to one, but may be where given masses miss that: then all losses
+    may be negative, and take something from the others' sum. From above 0 in its place does no harm.
     """
-    none = np.array([[0.0], [np.inf]])
+    none, least = np.array([[0.0], [np.inf]]), np.array([[-np.inf], [0.0]])
     steps = steps[None]
-    terms = jnp.where(steps > 0, jnp.where(each > -jnp.inf, jnp.maximum(each, 0.0), none) * steps, 0.0)
+    terms = jnp.where(steps > 0, jnp.where(each > -jnp.inf, jnp.maximum(each, least), none) * steps, 0.0)
     # Products and sum round once each, relative to the terms.
-    moved = jnp.sum(terms, axis=-1) * (1 + np.array([-2.0, 2.0]) * (steps.size * roundoff()))
+    off = np.array([-2.0, 2.0]) * (steps.size * roundoff())
+    found = jnp.sum(terms, axis=-1)
+    moved = jnp.where(jnp.isinf(found), found, jnp.maximum(found + off * jnp.sum(jnp.abs(terms), axis=-1), 0.0))
     return moved[0], moved[1]
 
 
@@ -478,7 +530,8 @@ def _infimum(known: Sequence[Known], counts: Sequence[Array]) -> Array | None:
 #
 # Beside the infinite losses, delta(eps) is the mean of (1 - e^(eps - Y))+ over finite losses Y, of mass 1 - m at most.
 # So it is at most m + (1 - m) (1 - e^(eps - S)), and with I the sum of the losses' infima at least the same with I in
-# the place of S. Where all finite losses are one, as under a guarantee of one direction, the two are equal.
+# the place of S. Where all finite losses are one, as under a guarantee of one direction, the two are equal. Where P's
+# sums miss one, 1 - m is 1 + w - m from above, and 1 - w - m from below.
 # ----------------------------------------------------------------------------------------------------
 
 NEGLIGIBLE = 1e-9
@@ -532,24 +585,27 @@ class ForEpsilon:
         lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
         valid = facts.is_valid if is_inside else facts.is_valid & (delta >= 0) & (delta < 1)
         least, most = facts.masses or (0.0, 0.0)
+        missed = 0.0 if facts.missed is None else facts.missed
         upper = upper if is_inside else jnp.where(delta == 0, jnp.inf, upper)
         pure = jnp.full_like(lower, jnp.inf)
         if facts.suprema is not None:
             low, high = facts.suprema
             pure = jnp.maximum(lower, low)
-            room = _room(delta, most) if facts.masses else jnp.clip(delta, 0.0, 1.0)
+            room = _room(delta, most, 1 + missed) if facts.masses else jnp.clip(delta, 0.0, 1.0)
             below = high + log_complement(room * (1 - 8 * roundoff()))
             below = jnp.maximum(below + 16 * roundoff() * (high + jnp.abs(below)), 0.0)
             below = jnp.where(room > 0, jnp.minimum(below, high), high)
             upper = jnp.where(delta >= most, jnp.minimum(upper, below), upper)
         if facts.infimum is not None:
-            taken = log_complement(jnp.minimum(_room(delta, least) * (1 + 8 * roundoff()), 1.0))
+            taken = log_complement(jnp.minimum(_room(delta, least, 1 - missed) * (1 + 8 * roundoff()), 1.0))
             above = facts.infimum + taken - 16 * roundoff() * (jnp.abs(facts.infimum) + jnp.abs(taken))
             lower = jnp.maximum(lower, jnp.where(above > 0, above, 0.0))
+        if arithmetic().has_short_range:  # a delta of 0 may have been one below all normal numbers
+            pure = jnp.zeros_like(lower)
         lower = lower if is_inside else jnp.where(delta == 0, pure, lower)
         if facts.masses is not None:
             lower = jnp.where(delta < least, jnp.inf, lower)
-        return _settle(bounds, lower, upper, valid, facts, self)
+        return _close_bracket(bounds, lower, upper, valid, facts, self)
 
 
 @register_dataclass
@@ -590,25 +646,26 @@ class ForDelta:
         lower, upper = jnp.asarray(bounds.lower), jnp.asarray(bounds.upper)
         valid = facts.is_valid if is_inside else facts.is_valid & (epsilon >= 0)
         least, most = facts.masses or (0.0, 0.0)
+        missed = 0.0 if facts.missed is None else facts.missed
         beyond = epsilon == jnp.inf
         lower = jnp.where(beyond, least, lower if facts.masses is None else jnp.maximum(lower, least))
         if facts.suprema is not None:
             past = epsilon - facts.suprema[1]
             beyond = (past >= 0) | beyond
             # The difference errs by a unit of itself, and one less its exponential by eight units.
-            below = most - (1 - most) * jnp.expm1(jnp.minimum(past, 0.0)) * (1 + 16 * roundoff())
+            below = most - (1 + missed - most) * jnp.expm1(jnp.minimum(past, 0.0)) * (1 + 16 * roundoff())
             upper = jnp.minimum(upper, below * (1 + 4 * roundoff()))
         if facts.infimum is not None:
             past = jnp.minimum(epsilon - facts.infimum, 0.0)
-            above = least - (1 - least) * jnp.expm1(past) * (1 - 16 * roundoff())
+            above = least - jnp.maximum(1 - missed - least, 0.0) * jnp.expm1(past) * (1 - 16 * roundoff())
             lower = jnp.maximum(lower, jnp.where(past < 0, above * (1 - 4 * roundoff()), 0.0))
         upper = jnp.where(beyond, jnp.minimum(most, 1.0), jnp.maximum(upper, TINY))
-        return _settle(bounds, jnp.minimum(lower, upper), upper, valid, facts, self)
+        return _close_bracket(bounds, jnp.minimum(lower, upper), upper, valid, facts, self)
 
 
-def _room(delta: Any, mass: Any) -> Any:
-    """Returns the delta that is left of one beside a mass of infinite losses, of the finite ones: in [0, 1]."""
-    return jnp.clip((delta - mass) / jnp.where(mass < 1, 1 - mass, 1.0), 0.0, 1.0)
+def _room(delta: Any, mass: Any, whole: Any = 1.0) -> Any:
+    """Returns the delta that is left of the whole beside a mass of infinite losses, of the finite ones: in [0, 1]."""
+    return jnp.clip((delta - mass) / jnp.where(mass < whole, whole - mass, 1.0), 0.0, 1.0)
 
 
 Question: TypeAlias = ForEpsilon | ForDelta
@@ -644,7 +701,9 @@ def unknown(question: Question) -> Bounds:
     return Bounds(nothing, nothing + jnp.nan, nothing + question.worst, nothing > 0)
 
 
-def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, facts: Facts, question: Question) -> Bounds:
+def _close_bracket(
+    bounds: Bounds, lower: Array, upper: Array, valid: Array, facts: Facts, question: Question
+) -> Bounds:
     """Returns the bracket with these ends, 0 where nothing is run, and the whole range where arguments are wrong."""
     worst, tolerance = question.worst, question.tolerance
     idle = facts.is_idle
@@ -655,6 +714,8 @@ def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, facts: Fac
     upper = jnp.where(valid, jnp.abs(jnp.where(idle, 0.0, upper)), worst)
     # What is judged is the bracket that is returned.
     lower = jnp.maximum(lower - raised, 0.0)
+    if arithmetic().has_short_range:  # a finite epsilon may overflow: 2^60 nats are enough from below
+        lower = jnp.minimum(lower, 2.0**60)
     closed = valid & (((1 - NEGLIGIBLE) * upper <= lower) | (upper <= raised))
     is_narrow = (1 - tolerance) * upper <= lower
     estimate = jnp.where(closed & jnp.isnan(bounds.estimate), 0.5 * (lower + upper), bounds.estimate)
@@ -662,3 +723,116 @@ def _settle(bounds: Bounds, lower: Array, upper: Array, valid: Array, facts: Fac
     return replace(
         bounds, lower=lower, estimate=estimate, upper=upper, converged=valid & (bounds.converged & is_narrow | closed)
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The query: a composition and the question asked of it, which travels from the verbs to the accountants.
+#
+# It is a pytree. Its leaves are the numbers of mechanism, steps and question; all else is static, so that a query
+# passes through ``jit``, ``vmap`` and ``jvp`` as one argument, and one program serves all numbers.
+# ----------------------------------------------------------------------------------------------------
+
+
+class StaticFacts(NamedTuple):
+    """The facts that Python sees of a query before its numbers are traced, so that no program has to check them."""
+
+    single: SingleRun | None = None
+    """Why all comes to one run of one pair, which traced counts do not tell; None where that is not seen."""
+    is_gaussian: bool = False
+    """Whether all runs are plain Gaussian ones by their class; the facts below are looked for of those alone."""
+    has_runs: bool = False
+    """Whether all numbers of runs are seen to be above 0."""
+    is_inside: bool = False
+    """Whether the number asked about is seen to be inside of its range, not at an end."""
+
+
+def is_gaussian(mechanism: Any) -> bool:
+    """Returns whether all runs are plain Gaussian ones by their class, and none is seen to be without noise."""
+    parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
+    return all(type(part) is Gaussian and not np.any(part.lacks_noise()) for part in parts)
+
+
+def static_facts(mechanism: Any, steps: Any, question: Question) -> StaticFacts:
+    """Returns the facts that Python sees of checked arguments."""
+    if not is_gaussian(mechanism):
+        return StaticFacts(single_run(mechanism, steps))
+    counts, value = (is_concrete(x) for x in (steps, question.value))
+    most = 1.0 if isinstance(question, ForEpsilon) else np.inf
+    return StaticFacts(
+        None,
+        True,
+        counts and all(np.all(np.asarray(k) > 0) for k in jax.tree.leaves(steps)),
+        value and bool(np.all((np.asarray(question.value) > 0) & (np.asarray(question.value) < most))),
+    )
+
+
+AS_IT_IS = {"static": True, "as_it_is": True}
+"""Static fields of a query: their values have been converted."""
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class Query:
+    """A composition, and what is asked of it; arguments are not checked (:func:`check_asked`)."""
+
+    mechanism: Any
+    """One mechanism, a sequence by a leading axis, or a tuple of mechanisms."""
+    steps: Any
+    """The numbers of runs."""
+    question: Question
+    """Epsilon at a delta, or delta at an epsilon; at one number, or at several (n,) where an accountant takes these."""
+    relation: Relation = field(metadata=AS_IT_IS)
+    """The relation of neighbouring data sets."""
+    facts: StaticFacts = field(default=StaticFacts(), metadata=AS_IT_IS)
+    """The facts that were seen of the numbers, which may be traced by now."""
+    tolerance: Any = field(default=None, metadata=AS_IT_IS)
+    """The relative gap that is wanted, of concrete arguments only, a float; None: the question's own."""
+    points: Any = field(default=None, metadata=AS_IT_IS)
+    """Points of the evolving mesh, an integer, where one is composed; or None."""
+    arithmetic: Certified = field(default="auto", metadata=AS_IT_IS)
+    """The arithmetic that the caller wants."""
+
+    @property
+    def run(self) -> tuple[Any, Any, Question]:
+        """The arguments that have numbers to compute with."""
+        return self.mechanism, self.steps, self.question
+
+    @property
+    def gap(self) -> float:
+        """The relative gap at which a bracket is narrow enough."""
+        return self.tolerance or self.question.tolerance
+
+    @functools.cached_property
+    def is_concrete(self) -> bool:
+        """Whether Python sees all numbers."""
+        return is_concrete(self.run)
+
+    @functools.cached_property
+    def directions(self) -> list[Parts]:
+        """The pairs of the composition for each direction, made once: those of blocks of ranges take time."""
+        return directed_parts(self.mechanism, self.steps, self.relation, self.facts.single)
+
+    def at(self, value: Any) -> Query:
+        """Returns the same query at another number, or at other numbers (n,)."""
+        return replace(self, question=self.question.at(value))
+
+    def counts_runs(self) -> tuple[bool, ...]:
+        """Returns, for each leaf, whether it is a number of runs: they stand between the mechanism's and the value."""
+        first, last = len(jax.tree.leaves(self.mechanism)), len(jax.tree.leaves(self))
+        return tuple(first <= i < last - 1 for i in range(last))
+
+
+def query_of(
+    mechanism: Any,
+    steps: Any,
+    question: Question,
+    relation: Relation,
+    tolerance: float | None = None,
+    points: int | None = None,
+    arithmetic: Certified = "auto",
+) -> Query:
+    """Returns the query of checked arguments; a tuple of one mechanism is that mechanism."""
+    if isinstance(mechanism, (tuple, list)) and len(mechanism) == 1:
+        return query_of(mechanism[0], steps[0], question, relation, tolerance, points, arithmetic)
+    facts = static_facts(mechanism, steps, question)
+    return Query(mechanism, steps, question, relation, facts, tolerance, points, arithmetic)

@@ -22,7 +22,7 @@ from jaxtyping import Array
 from jaxacct import calibrate, validation
 from jaxacct.calibrate import Calibrated
 from jaxacct.mechanisms import MatrixMechanism, Relation
-from jaxacct.numerics.precision import in_float64
+from jaxacct.numerics.precision import kernel
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import (
     PREFIX_SUMS,
@@ -194,7 +194,7 @@ def banded_toeplitz(
     start: Any = square_root(
         bands, float(np.asarray(workload.momentum)), float(np.asarray(workload.decay))
     ).first_column
-    free = _least(_make_banded, pattern, worst, iterations, np.asarray(start, np.float64)[1:], workload)
+    free = _least_product(_make_banded, pattern, worst, iterations, np.asarray(start, np.float64)[1:], workload)
     column = np.concatenate([[1.0], free])
     return BandedToeplitz(column / BandedToeplitz(column).sensitivity(pattern))
 
@@ -238,7 +238,9 @@ def buffered_toeplitz(
         weights = 2 / math.pi * np.sqrt(1 - roots**2) * roots * width
         weights *= min(1.0, 0.5 / weights.sum())
         start = np.concatenate([np.log(weights), np.log((1 - roots**2) / roots**2)])
-        found.append(_make_buffered(jnp.asarray(_least(_make_buffered, pattern, worst, iterations, start, workload))))
+        found.append(
+            _make_buffered(jnp.asarray(_least_product(_make_buffered, pattern, worst, iterations, start, workload)))
+        )
     return min(found, key=lambda strategy: error(strategy, participation, workload)[worst])
 
 
@@ -260,9 +262,9 @@ def _squared_sensitivity(strategy: Toeplitz, pattern: Pattern) -> Array:
     return jnp.sum(total**2)
 
 
-@in_float64
+@kernel
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _least(
+def _least_product(
     make: Callable[[Array], Toeplitz],
     pattern: Pattern,
     worst: bool,

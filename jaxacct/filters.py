@@ -18,8 +18,8 @@ In reading order, each with its proof before it:
 
 from __future__ import annotations
 
+import abc
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -29,10 +29,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from jaxacct import convert, rdp, validation
+from jaxacct import convert, validation
 from jaxacct.convert import METHODS
-from jaxacct.convert.renyi import Orders, ToEpsilon, float64_leaf
-from jaxacct.ledger import FIXED, Ledger, RenyiLedger, RenyiState, checked_orders, open_sums, read_sum
+from jaxacct.convert.renyi import Orders, ToEpsilon
+from jaxacct.ledger import FIXED, Ledger, RenyiLedger, RenyiState, fixed_orders, open_sums, read_sum
 from jaxacct.mechanisms.mechanism import (
     Mechanism,
     Mechanisms,
@@ -44,7 +44,15 @@ from jaxacct.mechanisms.mechanism import (
 )
 from jaxacct.menus.filter import MenuFilter
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.precision import as_float64, exact_float64, in_float64, is_zero, kept_positive, leave_scope
+from jaxacct.numerics.precision import (
+    as_float64,
+    exact_float64,
+    float64_leaf,
+    is_zero,
+    kept_positive,
+    kernel,
+    leave_scope,
+)
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.rounded_sum import LEAST_COST, RoundedSum, log_inverse_above, precise, rounding, runs_within
@@ -106,13 +114,13 @@ class AdditiveFilter(Ledger):
 
     state: AdditiveState
 
-    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
+    @abc.abstractmethod
+    def _numbers(self, mechanism: Mechanism, relation: Relation) -> Cost:
         """Returns the numbers that one run adds."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def _convert(self, total: Array, delta: Array) -> Array:
         """Returns the epsilon at ``delta`` of a sum; inside the float64 scope. ``delta`` is above 0, or 0 if pure."""
-        raise NotImplementedError
 
     def _is_pure(self) -> bool:
         """Returns whether delta is 0."""
@@ -124,26 +132,37 @@ class AdditiveFilter(Ledger):
         own, kept = read_sum(self.state.log_inverse_delta), read_sum(self.state.delta_budget)
         return read_sum(self.state.epsilon), np.exp(-own) + kept
 
-    @in_float64
+    @kernel
     def spend(
-        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
+        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation | None = None
     ) -> tuple[Bool[Array, ""], Self]:
-        cost, delta = total_cost(lambda part: self._cost(part, relation), mechanism, steps)
-        granted, total, delta_total = _spend(self.state, cost, delta)
+        return self._spend(total_cost(lambda part: self.cost(part, relation=relation), mechanism, steps))
+
+    @kernel
+    def cost(self, mechanism: Mechanism, *, relation: Relation | None = None) -> Cost:
+        """Returns the numbers that one run adds, float64, for :meth:`spend_cost`; the last is a failure probability."""
+        return tuple(map(as_float64, self._numbers(mechanism, relation or self.relation)))
+
+    @kernel
+    def spend_cost(self, cost: Cost, steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
+        return self._spend(cost_of_runs(cost, steps))
+
+    def _spend(self, cost: Cost) -> tuple[Bool[Array, ""], Self]:
+        granted, total, delta_total = _spend(self.state, *cost)
         return granted, self._with(replace(self.state, total=total, delta_total=delta_total))
 
-    @in_float64
-    def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
+    @kernel
+    def remaining(self, mechanism: Mechanism, *, relation: Relation | None = None) -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
 
         The number is on the safe side, never too large: of n runs, one or n^2 2^-46 fewer than would be granted at once
         (none of 1e6, 210 of 1e8), since one by one their sum is rounded up so often.
         """
         if mechanism.composed:
-            cost = total_cost(lambda part: self._cost(part, relation), mechanism, 1)
+            cost = total_cost(lambda part: self.cost(part, relation=relation), mechanism, 1)
         else:
-            cost = self._cost(mechanism, relation)
-        return leave_scope(_remaining(self.state, *cost))
+            cost = self.cost(mechanism, relation=relation)
+        return leave_scope(_count_affordable(self.state, *cost))
 
     def epsilon(self) -> Float[Array, ""]:
         """Returns the epsilon of what has been granted so far, at the filter's delta; float64.
@@ -166,8 +185,7 @@ class AdditiveFilter(Ledger):
 
 
 def check_mechanism_delta(own: ArrayLike, delta: ArrayLike) -> None:
-    """Raises ValueError where delta is out of range, or the mechanisms' own part of it leaves nothing of it."""
-    validation.check_delta(delta)
+    """Raises ValueError where the mechanisms' own part of delta, which was checked, leaves nothing of it."""
     validation.check_scalar(own, "mechanism_delta")
     validation.check_probability(own, "mechanism_delta")
     part, whole = validation.concrete_value(own), validation.concrete_value(delta)
@@ -188,17 +206,28 @@ def total_cost(cost: Callable[[Mechanism], Cost], mechanism: Mechanisms, steps: 
         runs = validation.exact_steps(count)
         check_count(part, runs)
         costs.append(_times(cost(part), runs))
-    return costs[0] if len(costs) == 1 else _add(tuple(costs))
+    return costs[0] if len(costs) == 1 else _add_costs(tuple(costs))
 
 
-@in_float64(by_programs=True)
+def cost_of_runs(cost: Cost, steps: ArrayLike) -> Cost:
+    """Returns what so many runs of one cost add, rounded up; raises ValueError where either is several."""
+    runs = validation.exact_steps(steps)
+    if np.shape(runs) or any(map(np.shape, cost)):
+        raise ValueError(
+            f"steps of shape {np.shape(runs)} and a cost of shape {np.shape(cost[0])} are several: give spend the "
+            "mechanisms, or one number of steps for one cost."
+        )
+    return _times(cost, runs)
+
+
+@kernel
 @compiled
-def _add(parts: tuple[Cost, ...]) -> Cost:
+def _add_costs(parts: tuple[Cost, ...]) -> Cost:
     slack = 1 + len(parts) * rounding()
     return tuple(jnp.sum(jnp.stack(list(map(as_float64, each)))) * slack for each in zip(*parts, strict=True))
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _times(cost: Cost, steps: ArrayLike) -> Cost:
     steps = as_float64(steps)
@@ -214,7 +243,7 @@ Budget = Callable[..., Array]
 """Type of a function from an epsilon, a delta and static settings to nearly the largest sum that they allow."""
 
 
-@in_float64
+@kernel
 def open_state(
     epsilon: ArrayLike, delta: ArrayLike, own: ArrayLike, budget_of: Budget, *settings: str, pure: bool = False
 ) -> AdditiveState:
@@ -247,7 +276,7 @@ def _open(
     )
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _spend(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> tuple[Array, RoundedSum, RoundedSum]:
     # Both sums have to fit; a release of no cost is granted whatever is left. NaN compares false, and is refused.
@@ -264,7 +293,7 @@ def _spend(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> tuple[Arr
     )
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _epsilon(ledger: AdditiveFilter) -> Array:
     # Of a delta that is below the least float nothing is known but that no cost has no epsilon.
@@ -276,9 +305,9 @@ def _epsilon(ledger: AdditiveFilter) -> Array:
     return jnp.where(total == 0, 0.0, found)
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
-def _remaining(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> Array:
+def _count_affordable(state: AdditiveState, cost: ArrayLike, delta: ArrayLike) -> Array:
     # A cost that float64 may flush to 0 counts as the least one: as 0 it would be granted without end.
     cost, delta = (kept_positive(as_float64(each), LEAST_COST) for each in (cost, delta))
     budget = state.budget.value()
@@ -312,7 +341,6 @@ class _ConcentratedFilter(AdditiveFilter):
 
     def _open(self, epsilon: ArrayLike, delta: ArrayLike, mechanism_delta: ArrayLike, conversion: str) -> None:
         _check_budget(epsilon, delta)
-        validation.check_scalar(mechanism_delta, "mechanism_delta")
         check_mechanism_delta(mechanism_delta, delta)
         validation.check_one_of(conversion, "conversion", METHODS)
         self._fill(open_state(epsilon, delta, mechanism_delta, rho_budget, conversion), conversion)
@@ -356,7 +384,7 @@ class ZCDPFilter(_ConcentratedFilter):
     ) -> None:
         self._open(epsilon, delta, mechanism_delta, conversion)
 
-    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
+    def _numbers(self, mechanism: Mechanism, relation: Relation) -> Cost:
         return convert.mechanism_to_zcdp(mechanism, relation=relation)
 
 
@@ -412,7 +440,7 @@ class ApproximateDPFilter(_ConcentratedFilter):
     def _is_pure(self) -> bool:
         return self.conversion == BASIC
 
-    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
+    def _numbers(self, mechanism: Mechanism, relation: Relation) -> Cost:
         if holds_one_way(mechanism, relation):
             return convert.mechanism_to_zcdp(mechanism, relation=relation)
         epsilon, delta = convert.mechanism_to_dp(mechanism, relation=relation)
@@ -448,12 +476,12 @@ def _check_budget(epsilon: ArrayLike, delta: ArrayLike, *, pure: bool = False) -
     validation.check_delta(delta, pure=pure)
 
 
-@in_float64
+@kernel
 def _half(delta: ArrayLike) -> Any:
     return leave_scope(as_float64(delta) / 2)
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _half_square(epsilon: ArrayLike) -> Array:
     return square(as_float64(epsilon)) / 2
@@ -522,14 +550,14 @@ class GDPFilter(AdditiveFilter):
         _check_budget(epsilon, delta)
         self._fill(open_state(epsilon, delta, 0.0, _mu_squared_budget))
 
-    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
+    def _numbers(self, mechanism: Mechanism, relation: Relation) -> Cost:
         return _gaussian_cost(convert.mechanism_to_gdp(mechanism, relation=relation))
 
     def _convert(self, total: Array, delta: Array) -> Array:
         return as_float64(convert.gdp_to_epsilon(jnp.sqrt(total) * (1 + 4 * roundoff()), delta))
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _gaussian_cost(mu: ArrayLike) -> Cost:
     mu = as_float64(mu)
@@ -623,7 +651,7 @@ class RenyiFilter(RenyiLedger):
             run, "optimal" is the tightest filter.
 
     A pytree whose leaves are float32, so that it passes through ``jit``, ``vmap``, ``lax.scan`` and ``jnp.where`` of a
-    float32 program unchanged. Sums are pairs of float32 (48 bits), rounded up. Batches are ``jax.vmap``.
+    float32 program unchanged. Sums are two float32 numbers each (48 bits), rounded up. Batches are ``jax.vmap``.
 
     Formal guarantee: however the mechanisms are chosen from earlier results, everything granted together is
     (epsilon, :attr:`proven_delta`)-DP, for the neighbouring relation asked for. ``proven_delta`` is ``delta`` for the
@@ -654,7 +682,7 @@ class RenyiFilter(RenyiLedger):
     ) -> None:
         _check_budget(epsilon, delta, pure=True)
         validation.check_one_of(conversion, "conversion", ("mironov", "improved", "optimal"))
-        tried = checked_orders(orders_for(epsilon, delta) if orders is None else orders, infinity=True)
+        tried = fixed_orders(orders_for(epsilon, delta) if orders is None else orders, infinity=True)
         _check_some_budget(epsilon, delta, tried, conversion)
         self._fill(_open_renyi(epsilon, delta, tried, conversion), tried, conversion)
 
@@ -677,7 +705,7 @@ class RenyiFilter(RenyiLedger):
         """
         validation.check_delta(delta)
         validation.check_scalar(delta, "delta")
-        orders = checked_orders(orders, infinity=True)
+        orders = fixed_orders(orders, infinity=True)
         validation.check_numbers(budgets=budgets)
         budgets = validation.as_array(budgets, "budgets")
         seen = validation.concrete_value(budgets)
@@ -698,16 +726,16 @@ class RenyiFilter(RenyiLedger):
         It is an upper bound for releases fixed in advance, 0 before the first. It is no guarantee at a moment chosen
         because it looks good: then the budget is what holds, or an odometer (:mod:`jaxacct.odometers`).
         """
-        return leave_scope(_epsilon_of_curve(self.state, self.orders, self.conversion))
+        return leave_scope(_epsilon_of_sums(self.state, self.orders, self.conversion))
 
-    @in_float64(by_programs=True)
-    def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, ""]:
+    @kernel
+    def remaining(self, mechanism: Mechanism, *, relation: Relation | None = None) -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` would be granted, at once or one by one; int32, at most 2^31 - 1.
 
         The number is on the safe side, never too large: of n runs, one or n^2 2^-46 fewer than would be granted at once
         (none of 1e6, 210 of 1e8), since one by one their sum is rounded up so often.
         """
-        return leave_scope(_remaining_of_curve(self.state, self.curve(mechanism, relation=relation)))
+        return leave_scope(_remaining_of_cost(self.state, self.cost(mechanism, relation=relation)))
 
     @property
     def proven_delta(self) -> Float[Array, ""]:
@@ -716,12 +744,12 @@ class RenyiFilter(RenyiLedger):
         return leave_scope(_proven_delta(self.state.log_inverse_delta, max(total, 1.0)))
 
 
-@in_float64(by_programs=True)
+@kernel
 def _open_renyi(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float, ...], conversion: str) -> RenyiState:
     return _renyi_state(float64_leaf(epsilon), float64_leaf(delta), orders, conversion)
 
 
-@in_float64(by_programs=True)
+@kernel
 def _open_divergences(budgets: Orders, delta: ArrayLike) -> RenyiState:
     return _state_of_divergences(float64_leaf(budgets), float64_leaf(delta))
 
@@ -754,9 +782,9 @@ def _state_of_divergences(budgets: Array, delta: Array) -> RenyiState:
     return open_sums(delta, len(budgets), budgets * (1 - rounding()))
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled(static=("orders", "conversion"))
-def _epsilon_of_curve(state: RenyiState, orders: tuple[float, ...], conversion: str) -> Array:
+def _epsilon_of_sums(state: RenyiState, orders: tuple[float, ...], conversion: str) -> Array:
     spent, tried = state.total.value(), as_float64(orders)
     log_inverse = state.log_inverse_delta.value()
     if conversion == "mironov" or set(orders) == {math.inf}:
@@ -770,14 +798,14 @@ def _epsilon_of_curve(state: RenyiState, orders: tuple[float, ...], conversion: 
     return jnp.where(jnp.all(spent == 0), 0.0, safe)
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled(static=("orders", "conversion"))
 def _epsilon_of_budget(state: RenyiState, orders: tuple[float, ...], conversion: str) -> Array:
     """Returns nearly the epsilon that the budgets were made of, the least that one of them stands for; for print."""
     assert state.budget is not None
     budget, nothing = state.budget.value(), RoundedSum.above(jnp.zeros(len(orders)))
     whole = replace(state, total=RoundedSum.above(jnp.where(budget > 0, budget, jnp.inf)), budget=nothing)
-    return jnp.where(jnp.any(budget > 0), _epsilon_of_curve(whole, orders, conversion), 0.0)
+    return jnp.where(jnp.any(budget > 0), _epsilon_of_sums(whole, orders, conversion), 0.0)
 
 
 def _check_some_budget(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float, ...], conversion: str) -> None:
@@ -794,24 +822,23 @@ def _check_some_budget(epsilon: ArrayLike, delta: ArrayLike, orders: tuple[float
         return
     least = 1 - math.log(float(failing)) / float(asked)
     if max(orders) <= least:
-        warnings.warn(
+        validation.warn_caller(
             f"orders = {shorten(orders)} have no budget at epsilon = {epsilon}, delta = {delta}, and grant nothing: "
-            f"give some above 1 + log(1/delta)/epsilon = {least:.6g}, best near {2 * least:.6g}, or leave orders out.",
-            stacklevel=3,
+            f"give some above 1 + log(1/delta)/epsilon = {least:.6g}, best near {2 * least:.6g}, or leave orders out."
         )
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
-def _remaining_of_curve(state: RenyiState, curve: ArrayLike) -> Array:
+def _remaining_of_cost(state: RenyiState, cost: ArrayLike) -> Array:
     assert state.budget is not None  # only an odometer has none
-    curve, budget = precise(curve), state.budget.value()
-    most = runs_within(state.total.value(), budget, curve)
-    left = jnp.max(jnp.where((budget > 0) | jnp.all(curve == 0), most, 0.0))
-    return jnp.where(jnp.all(curve >= 0), left, 0.0).astype(jnp.int32)
+    cost, budget = precise(cost), state.budget.value()
+    most = runs_within(state.total.value(), budget, cost)
+    left = jnp.max(jnp.where((budget > 0) | jnp.all(cost == 0), most, 0.0))
+    return jnp.where(jnp.all(cost >= 0), left, 0.0).astype(jnp.int32)
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _proven_delta(log_inverse_delta: RoundedSum, total: ArrayLike) -> Array:
     # The logarithm that is kept was rounded up, by 2^-47 where it was stored.
@@ -873,57 +900,64 @@ class IndividualRenyiFilter:
         one = RenyiFilter(epsilon, delta, orders, conversion)
         return cls(jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (examples, *jnp.shape(leaf))), one))
 
-    @in_float64
+    @kernel
     def spend(
         self,
         mechanism: Mechanism,
         steps: Int[ArrayLike, " examples"] | int = 1,
         *,
-        relation: Relation = "add_or_remove",
+        relation: Relation | None = None,
     ) -> tuple[Bool[Array, " examples"], IndividualRenyiFilter]:
         """Returns whether each example may take part in ``steps`` runs, and the filter after them.
 
         Args:
             mechanism: fields with the leading axis (examples,): the mechanism that each one's contribution amounts to.
             steps (examples,): or one number for all.
-            relation: neighbouring relation, one that the mechanism supports.
+            relation: neighbouring relation, one that the mechanism supports; None: "add_or_remove".
 
         An example that is not granted spends nothing. Errors are those of :meth:`.RenyiFilter.spend`, and ValueError
         where shapes do not fit.
         """
-        return self.spend_curves(self._curves(mechanism, relation), steps)
+        return self.spend_cost(self.cost(mechanism, relation=relation), steps)
 
-    @in_float64
-    def spend_curves(
-        self, curves: Float[Array, "examples orders"], steps: Int[ArrayLike, " examples"] | int = 1
+    @kernel
+    def cost(self, mechanism: Mechanism, *, relation: Relation | None = None) -> Float[Array, "examples orders"]:
+        """Returns the RDP of one run of each example's mechanism, at the filters' orders, for :meth:`spend_cost`."""
+        self._check(mechanism)
+        each = jax.vmap(lambda one, mechanism: one.cost(mechanism, relation=relation))
+        return each(self.filters, _broadcast_fields(mechanism, self._shape))
+
+    @kernel
+    def spend_cost(
+        self, cost: Float[Array, "examples orders"], steps: Int[ArrayLike, " examples"] | int = 1
     ) -> tuple[Bool[Array, " examples"], IndividualRenyiFilter]:
-        """Returns :meth:`spend` of mechanisms with the given Rényi curves (examples, orders)."""
+        """Returns :meth:`spend` of mechanisms with the given :meth:`cost` (examples, orders)."""
         runs = validation.exact_steps(steps)
-        if np.shape(curves)[:1] != self._shape:
-            raise ValueError(f"curves of shape {np.shape(curves)} do not fit {self._shape[0]} examples.")
+        if np.shape(cost)[:1] != self._shape:
+            raise ValueError(f"cost of shape {np.shape(cost)} does not match {self._shape[0]} examples.")
         if np.shape(runs) not in ((), self._shape):
             raise ValueError(
                 f"steps of shape {np.shape(runs)} do not fit {self._shape[0]} examples: give one number for all, or "
                 "one for each."
             )
-        granted, filters = _spend_each(self.filters, curves, runs)
+        granted, filters = _spend_each(self.filters, cost, runs)
         return granted, IndividualRenyiFilter(filters)
 
     def would_grant(
-        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: Relation = "add_or_remove"
+        self, mechanism: Mechanism, steps: ArrayLike = 1, *, relation: Relation | None = None
     ) -> Bool[Array, " examples"]:
         """Returns whether :meth:`spend` would grant each example, spending nothing."""
         return self.spend(mechanism, steps, relation=relation)[0]
 
-    @in_float64
-    def remaining(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Int[Array, " examples"]:
+    @kernel
+    def remaining(self, mechanism: Mechanism, *, relation: Relation | None = None) -> Int[Array, " examples"]:
         """Returns how many more runs of its mechanism each example would be granted; int32."""
         self._check(mechanism)
         return jax.vmap(lambda one, each: one.remaining(each, relation=relation))(
-            self.filters, _spread(mechanism, self._shape)
+            self.filters, _broadcast_fields(mechanism, self._shape)
         )
 
-    @in_float64
+    @kernel
     def epsilon(self) -> Float[Array, " examples"]:
         """Returns the epsilon that each example has spent; not to be released, for it depends on the data."""
         return jax.vmap(RenyiFilter.epsilon)(self.filters)
@@ -940,19 +974,14 @@ class IndividualRenyiFilter:
                 "with that leading axis, what each example's own contribution amounts to."
             )
 
-    def _curves(self, mechanism: Mechanism, relation: Relation) -> Float[Array, "examples orders"]:
-        self._check(mechanism)
-        each = jax.vmap(lambda one: rdp.curve(one, self.filters.orders, relation=relation))
-        return in_float64(each)(_spread(mechanism, self._shape))
 
-
-@in_float64
-def _spread(mechanism: Mechanism, shape: tuple[int, ...]) -> Mechanism:
+@kernel
+def _broadcast_fields(mechanism: Mechanism, shape: tuple[int, ...]) -> Mechanism:
     """Returns the mechanism with every field of the batch's shape, in float64."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(exact_float64(leaf), shape), mechanism)
 
 
-@in_float64  # outside the scope vmap would make float32 of the runs, and int32 of integers
-def _spend_each(filters: RenyiFilter, curves: ArrayLike, runs: ArrayLike) -> tuple[Array, RenyiFilter]:
-    each = jnp.broadcast_to(as_float64(runs), jnp.shape(curves)[:1])
-    return jax.vmap(lambda one, curve, count: one.spend_curve(curve, count))(filters, curves, each)
+@kernel  # outside the scope vmap would make float32 of the runs, and int32 of integers
+def _spend_each(filters: RenyiFilter, costs: ArrayLike, runs: ArrayLike) -> tuple[Array, RenyiFilter]:
+    each = jnp.broadcast_to(as_float64(runs), jnp.shape(costs)[:1])
+    return jax.vmap(lambda one, cost, count: one.spend_cost(cost, count))(filters, costs, each)

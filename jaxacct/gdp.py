@@ -37,16 +37,16 @@ from jaxacct.mechanisms.finite import DiscreteGaussianPair, FinitePair
 from jaxacct.mechanisms.fixed_batches import SHIFT
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Mechanisms, Relation, Steps, parts_of
 from jaxacct.mechanisms.normal import delta_bounds, quantile, solve_mu
-from jaxacct.mechanisms.pair import LARGEST_EXPONENT, DominatingPair, exp_remainder
+from jaxacct.mechanisms.pair import DominatingPair, exp_remainder
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
-from jaxacct.numerics.derivatives import is_below_one
-from jaxacct.numerics.precision import TINY, as_float64, first_index, in_float64, is_concrete, leave_scope
+from jaxacct.numerics.derivatives import Differences, is_below_one
+from jaxacct.numerics.precision import TINY, as_float64, first_index, is_concrete, kernel, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.saddlepoint.accountant import ROW
 from jaxacct.tradeoff import (
-    Lines,
     Profile,
+    SupportLines,
     certify_profile,
     extend,
     infinite_share,
@@ -87,14 +87,13 @@ FARTHER = 1.1
 by this factor too. Sound for any value."""
 
 
-@in_float64
+@kernel
 def certified_mu(
     mechanism: Mechanisms,
     steps: Steps,
     *,
     fpr: ArrayLike = 1e-10,
     relation: Relation = "add_or_remove",
-    accountant: str = "best",
 ) -> GaussianSummary:
     """Returns the least mu whose Gaussian trade-off curve lies below that of a composition, and its regret.
 
@@ -105,8 +104,6 @@ def certified_mu(
             G_mu(a) are at least this. Few mechanisms have a mu for all rates: k steps with a Poisson sample and noise
             multiplier s are as bad as sqrt(k)/s far enough out, where every batch has the example.
         relation: neighbouring relation, one that the mechanisms support.
-        accountant: "best" (the exact accountant where it converges, else meshes), "saddlepoint" or "prv"; the last
-            inside a trace where the exact one does not converge.
 
     Returns :class:`GaussianSummary`. With f the trade-off function, delta(eps) the privacy profile, delta_mu that of
     G_mu (:func:`gaussian_delta`), and mu what is called ``mu.upper``:
@@ -121,7 +118,7 @@ def certified_mu(
     For :class:`~jaxacct.Gaussian` mechanisms mu is exact, ``delta`` and the regret are 0. Where nothing is known (no
     noise, hardly any finite losses, invalid traced values; inside a trace, any infinite losses) ``mu.upper`` is
     ``inf``, ``delta`` and the regret are 1. Inside a trace the grid is not refined, and an exact accountant that does
-    not converge is not replaced: if ``mu.upper`` is ``inf`` there, accountant="prv" can help.
+    not converge is not replaced.
 
     Formal guarantee: the above, rounding included; the proofs are in the comments above :class:`GaussianSummary`.
 
@@ -143,7 +140,7 @@ def certified_mu(
         return leave_scope(_exact_summary(rows))
     last = largest_epsilon(mechanism, steps, fpr, relation)
     end = _end(last, rate)
-    ask = functools.partial(certify_profile, mechanism, steps, relation=relation, accountant=accountant)
+    ask = functools.partial(certify_profile, mechanism, steps, relation=relation)
     if not is_concrete(mechanism, steps, fpr):
         sound = jnp.isfinite(last) & (rate > 0) & (rate <= LARGEST_RATE)
         profile = ask(jnp.where(sound, end, 1.0) * _grid(POINTS))
@@ -228,7 +225,7 @@ def _pad(profile: Profile, share: float) -> Profile:
     return Profile(*(jnp.asarray(np.concatenate([values, added])) for values, added in every))
 
 
-def _between(epsilon: np.ndarray, gain: Gain, enough: float, tolerance: float, count: int) -> list[float]:
+def _refine_places(epsilon: np.ndarray, gain: Gain, enough: float, tolerance: float, count: int) -> list[float]:
     """Returns about ``count`` new places in the segments that keep a bound above ``enough``, worst first.
 
     The share of a segment falls with the square of its width, so it gets as many pieces as bring it below ``enough``,
@@ -251,8 +248,8 @@ def _worth_asking(profile: Profile, rate: float, gains: tuple[Gain, Gain], summa
     """Returns ROW more places for the profile, where they may lower mu and where they may lower the regret."""
     old = np.asarray(profile.epsilon)
     mu, regret = float(summary.mu.lower), float(summary.regret.lower)
-    for_mu = _between(old, gains[0], mu, TOLERANCES[0] * mu, ROW)
-    for_regret = _between(old, gains[1], regret, TOLERANCES[1], ROW)
+    for_mu = _refine_places(old, gains[0], mu, TOLERANCES[0] * mu, ROW)
+    for_regret = _refine_places(old, gains[1], regret, TOLERANCES[1], ROW)
     for_mu = [float(tangents(profile, rate)), *for_mu]
     # Half of the places are for each of the two, or more where the other needs less.
     places = dict.fromkeys([*for_mu[: ROW // 2], *for_regret[: ROW // 2], *for_mu, *for_regret])
@@ -329,7 +326,7 @@ def summarize(profile: Profile, rate: Array, known: Array) -> tuple[GaussianSumm
     return summary, (of_mu, (above[:-1], jnp.maximum(below[:-1], below[1:])))
 
 
-def _demands(profile: Profile, lines: Lines, rate: Array) -> tuple[Gain, Array, Array, Array]:
+def _demands(profile: Profile, lines: SupportLines, rate: Array) -> tuple[Gain, Array, Array, Array]:
     """Returns each segment's demand on mu, a mu that is enough, one that is not too much, and the delta not covered.
 
     Segments beyond the place i of the proof ask for nothing.
@@ -384,7 +381,7 @@ def _distance(high: Array, low: Array, side: float) -> Array:
     return jnp.where(inside, rounded, side * jnp.inf)
 
 
-def _excess(mu: Array, profile: Profile, lines: Lines) -> tuple[Array, Array]:
+def _excess(mu: Array, profile: Profile, lines: SupportLines) -> tuple[Array, Array]:
     """Returns how far G_mu's profile exceeds the true one, over 1 + e^eps.
 
     The first is an upper bound by segment, the second a lower bound by place.
@@ -478,7 +475,7 @@ def _of_points(pair: DominatingPair, p: Array, q: Array, losses: Array) -> Funct
 
     def divergence(masses: Array, loss: Array, opposite: Array) -> Array:
         # masses e^-loss is the other's mass; where e^-loss would overflow it is taken from there.
-        back = jnp.minimum(-loss, LARGEST_EXPONENT)
+        back = jnp.minimum(-loss, arithmetic().largest_exponent)
         values = jnp.where(-loss > 30.0, opposite - masses * (1 - loss), masses * exp_remainder(back, jnp.expm1(back)))
         return jnp.sum(jnp.where((masses > 0) | (opposite > 0), values, 0.0))
 
@@ -511,7 +508,7 @@ def _edges(pair: DominatingPair) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 
-@in_float64(known=jnp.isfinite)
+@kernel(derivatives=Differences(nested=True))
 def mu(
     mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_or_remove", method: str | None = None
 ) -> Float[Array, ""]:
@@ -556,7 +553,7 @@ def mu(
     return _estimates(mechanism, steps, relation, method)[0]
 
 
-@in_float64(known=jnp.isfinite)
+@kernel(derivatives=Differences(nested=True))
 def epsilon(
     mechanism: Mechanisms,
     steps: Steps,
@@ -580,7 +577,7 @@ def epsilon(
     return gaussian_epsilon(mu(mechanism, steps, relation=relation, method=method), delta)
 
 
-@in_float64(known=is_below_one)
+@kernel(derivatives=Differences(is_below_one, nested=True))
 def delta(
     mechanism: Mechanisms,
     steps: Steps,
@@ -605,7 +602,7 @@ def delta(
     return gaussian_delta(mu(mechanism, steps, relation=relation, method=method), epsilon)
 
 
-@in_float64(known=jnp.isfinite)
+@kernel(derivatives=Differences(nested=True))
 def clt_error(mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_or_remove") -> Float[Array, ""]:
     """Returns about how far the composed trade-off function f may be from G_mu, mu by the functionals; float64 ().
 
@@ -650,7 +647,7 @@ def _summarize_in_program(
     # A symmetric mechanism has one direction, which stands for both.
     directions = max(len(mean) for mean, *_ in parts)
     wide = [[jnp.broadcast_to(row, (directions,)) for row in part] for part in parts]
-    mean, variance, reverse_variance, third, reverse_third = _add(wide)
+    mean, variance, reverse_variance, third, reverse_third = _add_runs(wide)
     mus = jnp.where(mean == 0, 0.0, mean / jnp.sqrt((variance + reverse_variance) / 2))
     errors = third / jnp.sqrt(variance) ** 3, reverse_third / jnp.sqrt(reverse_variance) ** 3
     # The constant of the theorem of Berry and Esseen for summands that differ: Shevtsova (2010), "An improvement of
@@ -662,7 +659,7 @@ def _summarize_in_program(
 
 
 def _sum_runs(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: str | None) -> list[Array]:
-    """Returns the sums of :func:`_moments` over the runs of one mechanism, each (directions,)."""
+    """Returns the sums of :func:`_sum_moments` over the runs of one mechanism, each (directions,)."""
     closed = _closed_form(mechanism, relation) if method != "functionals" else None
     if closed is None and method == "small_rate":
         raise ValueError(
@@ -676,21 +673,21 @@ def _sum_runs(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method
         counts = _counts(jnp.broadcast_to(as_float64(steps), np.shape(closed)))
         return [jnp.sum(jnp.where(counts == 0, 0.0, counts * closed))[None]] * 5
     directions = directed_parts(mechanism, steps, relation)
-    sums = [_add([_sum_pairs(pairs, number) for pairs, number in parts]) for parts in directions]
+    sums = [_add_runs([_sum_pairs(pairs, number) for pairs, number in parts]) for parts in directions]
     return [jnp.stack(each) for each in zip(*sums, strict=True)]
 
 
-def _add(sums: list[list[Array]]) -> list[Array]:
+def _add_runs(sums: list[list[Array]]) -> list[Array]:
     return [functools.reduce(jnp.add, each) for each in zip(*sums, strict=True)]
 
 
 def _sum_pairs(pairs: Any, number: Array) -> list[Array]:
     # One pair at a time: each takes some 4,000 cells, and a batch would hold them for all pairs.
-    moments = _moments(jax.lax.map(functionals_of, pairs))
+    moments = _sum_moments(jax.lax.map(functionals_of, pairs))
     return [jnp.sum(jnp.where(number == 0, 0.0, _counts(number) * row)) for row in moments]
 
 
-def _moments(of: Functionals) -> list[Array]:
+def _sum_moments(of: Functionals) -> list[Array]:
     """Returns what adds up over runs: K = kl + kl~, two variances, and bounds on two third absolute central moments."""
     variances = of.kappa2 - of.kl**2, of.reverse_kappa2 - of.reverse_kl**2
     # E|Y - m|^3 <= (|Y|_3 + |m|)^3, by Minkowski's inequality.

@@ -26,13 +26,13 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.convert.renyi import Orders, checked_orders, kernel, log_delta_of_orders
+from jaxacct.convert.renyi import Orders, checked_orders, log_delta_of_orders
 from jaxacct.mechanisms.mechanism import Fields
 from jaxacct.mechanisms.normal import log_delta_at
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.derivatives import Differences
 from jaxacct.numerics.elementary import By
-from jaxacct.numerics.precision import TINY, kept_positive
-from jaxacct.numerics.programs import lower_bound
+from jaxacct.numerics.precision import TINY, kept_positive, kernel
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect_traced
 from jaxacct.validation import as_array
@@ -75,7 +75,7 @@ LEAST_LOG = -1e300
 """Floor that stands in for a logarithm that float64 cannot hold: it is the larger number, so a bound stays one."""
 
 
-elementwise = functools.partial(kernel, by=By.XLA, of_one_shape=True)
+elementwise = functools.partial(kernel, compiles=By.XLA, of_one_shape=True, derivatives=Differences())
 """Decorator of functions of numbers of one shape, whose loops may be long."""
 
 
@@ -218,7 +218,7 @@ def extend(log_delta: Array, log_factor: Array) -> Array:
     return jnp.where((log_delta == -jnp.inf) | (log_factor == -jnp.inf), -jnp.inf, rounded)
 
 
-@elementwise(static=1, inside=lambda epsilon, ratio, log: (epsilon >= 0) & (ratio >= 0))
+@elementwise(static=1, derivatives=Differences(inside=lambda epsilon, ratio, log: (epsilon >= 0) & (ratio >= 0)))
 def _theta(epsilon: Array, ratio: Array, log: bool) -> Array:
     return from_log(log_theta(epsilon, ratio), log=log)
 
@@ -228,7 +228,7 @@ def _is_process(epsilon: Array, delta: Array, ratio: Array, steps: Array, *_: An
     return (delta >= 0) & (delta <= 1) & (epsilon >= 0) & whole & (ratio >= 0)
 
 
-@elementwise(static=2, inside=_is_process)
+@elementwise(static=2, derivatives=Differences(inside=_is_process))
 def _contract(epsilon: Array, delta: Array, ratio: Array, steps: Array, method: str, log: bool) -> Array:
     valid = _is_process(epsilon, delta, ratio, steps)
     start = jnp.log(jnp.where(valid, delta, 1.0))
@@ -329,12 +329,12 @@ def amplified_rdp(
     return _amplified_rdp(checked_orders(orders), *_checked_shifts(shifts, noise))
 
 
-@kernel(by=By.XLA)
+@kernel(compiles=By.XLA, derivatives=Differences())
 def _amplified_mu(shifts: Array, noise: Array) -> Array:
     return _mu_of(shifts, jnp.broadcast_to(noise, shifts.shape))
 
 
-@kernel(by=By.XLA)
+@kernel(compiles=By.XLA, derivatives=Differences())
 def _amplified_rdp(orders: Array, shifts: Array, noise: Array) -> Array:
     mu = _mu_of(shifts, jnp.broadcast_to(noise, shifts.shape))
     divergence = jnp.where(mu > 0, jnp.maximum(orders * mu**2 / 2 * (1 + 8 * roundoff()), TINY), 0.0)
@@ -380,7 +380,7 @@ METHODS = ("contraction", "recursive", *NEEDS_CONVEXITY, "best")
 """Names of the methods of :func:`stopped_delta`; without "feldman", those of :func:`last_iterate_delta`."""
 
 
-def rounded_up() -> float:
+def rounding_factor() -> float:
     """Returns a factor that covers the four roundings of each ratio below."""
     return 1 + 16 * roundoff()
 
@@ -558,7 +558,7 @@ def is_contractive(sgd: Any) -> Array:
 
 def first_ratio(sgd: Any) -> Array:
     """Returns 2 L / noise, rounded up: how far the record moves the iterate at its own position, over the noise."""
-    return at_least_tiny(2 * sgd.lipschitz / sgd.noise * rounded_up())
+    return at_least_tiny(2 * sgd.lipschitz / sgd.noise * rounding_factor())
 
 
 def at_least_tiny(bound: Array) -> Array:
@@ -576,12 +576,12 @@ def image_ratio(sgd: Any, *, use_convexity: bool) -> Array:
         apart = jnp.where(is_contractive(sgd), sgd.diameter, apart)
     # One of the two is right where a product overflows or a quotient underflows, and neither is less.
     found = jnp.maximum(apart / (sgd.learning_rate * sgd.noise), apart / sgd.learning_rate / sgd.noise)
-    return at_least_tiny(found * rounded_up())
+    return at_least_tiny(found * rounding_factor())
 
 
 def next_log_delta(sgd: Any, epsilon: Array, before: Array, count: Array, method: str) -> Array:
     """Returns log delta after ``count`` iterations from the record's own on, given log delta after one fewer."""
-    own = epsilon, at_least_tiny(first_ratio(sgd) / jnp.sqrt(count) * rounded_up())
+    own = epsilon, at_least_tiny(first_ratio(sgd) / jnp.sqrt(count) * rounding_factor())
     if method == "shifted":
         return log_theta(*own)
     further = raised_epsilon(epsilon, before), image_ratio(sgd, use_convexity=method == "best")
@@ -619,7 +619,7 @@ def _is_last_iterate(sgd: Any, epsilon: Array, position: Array, method: str, log
     return known & is_contractive(sgd) if method in NEEDS_CONVEXITY else known
 
 
-@elementwise(static=2, inside=_is_last_iterate)
+@elementwise(static=2, derivatives=Differences(inside=_is_last_iterate))
 def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, method: str, log: bool) -> Array:
     after, known = sgd.steps - position, _is_last_iterate(sgd, epsilon, position, method, log)
     if method == "contraction":
@@ -642,7 +642,7 @@ def _last_iterate_delta(sgd: Any, epsilon: Array, position: Array, method: str, 
 
 def _divergence(sgd: Any, orders: Array, count: Array) -> Array:
     """Returns 2 order L^2 / (noise^2 count), rounded up."""
-    return at_least_tiny(orders * 2 * (sgd.lipschitz / sgd.noise) ** 2 / count * rounded_up())
+    return at_least_tiny(orders * 2 * (sgd.lipschitz / sgd.noise) ** 2 / count * rounding_factor())
 
 
 @elementwise
@@ -829,7 +829,7 @@ def _feldman(sgd: Any, orders: Array) -> Array:
     return jnp.where((sgd.steps >= 3) & is_contractive(sgd) & (orders <= limit), value, jnp.inf)
 
 
-def _moments(sgd: Any, orders: Array) -> Array:
+def _log_mean_moments(sgd: Any, orders: Array) -> Array:
     """Returns log(mean over k of e^((a-1) z_k)) / (a - 1), rounded up; fields of the orders' rank.
 
     With x_k = (a-1) z_k the sum carried is that of e^(x_k - x_1) (1 - e^(-x_k)): no overflow, no cancellation.
@@ -885,13 +885,13 @@ def _log_delta(sgd: Any, epsilon: Array, method: str) -> Array:
     elif method == "feldman":
         result = log_delta_of_rdp(_feldman, sgd, epsilon, _order_limit(sgd.lipschitz, sgd.noise))
     elif method == "renyi":
-        result = log_delta_of_rdp(_moments, sgd, epsilon)
+        result = log_delta_of_rdp(_log_mean_moments, sgd, epsilon)
     else:
         result = _mean_log_delta(sgd, epsilon, method)
     return jnp.where(known, jnp.where(epsilon == jnp.inf, -jnp.inf, result), 0.0)
 
 
-@elementwise(static=2, inside=_is_stopped)
+@elementwise(static=2, derivatives=Differences(inside=_is_stopped))
 def _stopped_delta(sgd: Any, epsilon: Array, method: str, log: bool) -> Array:
     return from_log(_log_delta(sgd, epsilon, method), log=log)
 
@@ -918,12 +918,12 @@ def _stopped_epsilon(sgd: Any, delta: Array, method: str) -> Array:
 
 @elementwise(static=1)
 def _stopped_rdp(sgd: Any, orders: Array, method: str) -> Array:
-    value = _feldman(sgd, orders) if method == "feldman" else _moments(sgd, orders)
+    value = _feldman(sgd, orders) if method == "feldman" else _log_mean_moments(sgd, orders)
     known = is_valid(sgd) & is_contractive(sgd) & (orders > 1) & (value >= 0)
     return jnp.where(known, value, jnp.inf)
 
 
-@elementwise(safe=lower_bound)
+@elementwise
 def _highest_order(lipschitz: Array, noise: Array) -> Array:
     # Order 1, at which nothing is claimed, where a number is out of range: squares would hide a sign.
     return jnp.where((lipschitz > 0) & (noise > 0), _order_limit(lipschitz, noise), 1.0)

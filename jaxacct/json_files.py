@@ -56,7 +56,11 @@ def loads(text: str | bytes) -> Any:
     """
     try:
         return json.loads(
-            text, parse_constant=_no_number, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once
+            text,
+            parse_constant=_no_number,
+            parse_float=_parse_finite,
+            parse_int=_parse_integer,
+            object_pairs_hook=_once,
         )
     except RecursionError:
         raise ValueError("the text is nested too deeply.") from None
@@ -66,7 +70,7 @@ def _no_number(text: str) -> Any:
     raise ValueError(f"{text} is no JSON.")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float_of(text)
     return value if math.isfinite(value) else _no_number(text[:20])
 
@@ -81,7 +85,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _whole(text: str) -> int:
+def _parse_integer(text: str) -> int:
     # All numbers of 300 digits are in float64's range.
     return int(text) if len(text) <= 300 else _no_number(f"{text[:20]}...")
 

@@ -7,7 +7,6 @@ base of all; :class:`RenyiLedger` is that of the ledgers that add up Rényi dive
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Self
@@ -18,9 +17,10 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxacct import rdp, validation
+from jaxacct.convert.renyi import checked_orders
 from jaxacct.mechanisms import Mechanism
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
-from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope
+from jaxacct.numerics.precision import as_float64, is_concrete, kernel, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.outward import rounded_up
@@ -37,7 +37,8 @@ class Ledger(abc.ABC):
     """Base of filters and odometers; each subclass is registered as a pytree by itself.
 
     Attributes:
-        state: a registered dataclass of float32 leaves. The fields that a subclass adds are hashable and static.
+        state: a registered dataclass of float32 leaves, or of int32 where whole units are counted. The fields that a
+            subclass adds are hashable and static.
     """
 
     has_budget: ClassVar[bool] = True
@@ -45,9 +46,25 @@ class Ledger(abc.ABC):
 
     state: PyTree
 
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation that is meant where none is given: a menu's own, else "add_or_remove"."""
+        return "add_or_remove"
+
+    @abc.abstractmethod
+    def cost(self, mechanism: Mechanism, *, relation: Relation | None = None) -> Any:
+        """Returns what one run of ``mechanism`` costs, in the ledger's own currency, for :meth:`spend_cost`.
+
+        It is a pytree of arrays, to be handed on as it is. Errors are those of :meth:`spend`.
+        """
+
+    @abc.abstractmethod
+    def spend_cost(self, cost: Any, steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
+        """Returns :meth:`spend` of a mechanism with the given :meth:`cost`: cheap, for a step of a training loop."""
+
     @abc.abstractmethod
     def spend(
-        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
+        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation | None = None
     ) -> tuple[Bool[Array, ""], Self]:
         """Returns whether ``steps`` runs of ``mechanism`` are granted, and the ledger after them.
 
@@ -56,11 +73,11 @@ class Ledger(abc.ABC):
         with a tuple of steps, is granted as a whole. Runs that cost nothing, none at all or those of a mechanism that
         releases nothing, are always granted. Invalid mechanisms, NaN and traced steps that are no whole number up to
         2^53 are refused; concrete ones raise ValueError. An odometer has no budget: it refuses only these, and runs
-        that have no finite cost.
+        that have no finite cost. ``relation`` is the neighbouring relation; None is :attr:`relation`.
         """
 
     def would_grant(
-        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
+        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation | None = None
     ) -> Bool[Array, ""]:
         """Returns whether :meth:`spend` would grant, spending nothing."""
         return self.spend(mechanism, steps, relation=relation)[0]
@@ -204,34 +221,40 @@ class RenyiLedger(Ledger):
     state: RenyiState
     orders: tuple[float, ...]
 
-    @in_float64(by_programs=True)
-    def curve(self, mechanism: Mechanism, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
-        """Returns the RDP of one run of ``mechanism`` at the ledger's orders, for :meth:`spend_curve`.
+    @kernel
+    def cost(self, mechanism: Mechanism, *, relation: Relation | None = None) -> Float[Array, " orders"]:
+        """Returns the RDP of one run of ``mechanism`` at the ledger's orders, for :meth:`spend_cost`.
 
         It is a float64 JAX array, which stays float64 as an argument of a jitted function (a NumPy array would become
         float32).
         """
-        return _as_jax(rdp.curve(mechanism, self.orders, relation=relation))
+        return _as_jax(rdp.curve(mechanism, self.orders, relation=relation or self.relation))
 
-    @in_float64(by_programs=True)
+    @kernel
     def spend(
-        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
+        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation | None = None
     ) -> tuple[Bool[Array, ""], Self]:
         steps = validation.exact_steps(steps)
-        return self._spend(rdp.composed_curve(mechanism, steps, self.orders, relation=relation), None)
+        return self._spend(rdp.composed_curve(mechanism, steps, self.orders, relation=relation or self.relation), None)
 
-    @in_float64(by_programs=True)
-    def spend_curve(self, curve: Float[Array, " orders"], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
-        """Returns :meth:`spend` of a mechanism with the given :meth:`curve`: cheap, for a step of a training loop.
+    @kernel
+    def spend_cost(self, cost: Float[Array, " orders"], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
+        """Returns :meth:`spend` of a mechanism with the given :meth:`cost`: cheap, for a step of a training loop.
 
-        A curve that was made less precise than float64 on its way is rounded up by its last bit.
+        A cost that was made less precise than float64 on its way is rounded up by its last bit.
         """
-        return self._spend(curve, validation.exact_steps(steps))
+        runs = validation.exact_steps(steps)
+        if np.shape(runs):  # an order would be charged its own number of runs
+            raise ValueError(f"steps of shape {np.shape(runs)} are several: give one number of runs of one cost.")
+        return self._spend(cost, runs)
 
-    def _spend(self, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], Self]:
-        if np.shape(curve) != (len(self.orders),):
-            raise ValueError(f"a curve of shape {np.shape(curve)} does not fit {len(self.orders)} orders.")
-        granted, total = _grant(self.state, curve, steps)
+    def _spend(self, cost: ArrayLike, steps: ArrayLike | None) -> tuple[Bool[Array, ""], Self]:
+        if np.shape(cost) != (len(self.orders),):
+            raise ValueError(
+                f"cost of shape {np.shape(cost)} does not match {len(self.orders)} orders: give what the ledger's own "
+                "cost returns."
+            )
+        granted, total = _grant(self.state, cost, steps)
         return granted, self._with(replace(self.state, total=total))
 
     @property
@@ -240,7 +263,7 @@ class RenyiLedger(Ledger):
         return read_sum(self.state.total)
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _grant(state: RenyiState, curve: ArrayLike, steps: ArrayLike | None) -> tuple[Array, RoundedSum]:
     """Returns whether so many runs of a curve are granted, and the divergences after them, rounded up.
@@ -265,27 +288,18 @@ def _grant(state: RenyiState, curve: ArrayLike, steps: ArrayLike | None) -> tupl
     return granted, state.total.replace_where(new, granted & changed)
 
 
-def checked_orders(orders: Sequence[float], *, infinity: bool = False) -> tuple[float, ...]:
-    """Returns orders as a tuple of floats; raises ValueError where one is not above 1, or there is none.
-
-    They are finite, unless ``infinity`` is allowed.
-    """
-    shown: object = orders
-    try:
-        tried = () if isinstance(orders, (str, bytes)) else tuple(float(order) for order in orders)
-        shown = tried if not isinstance(orders, (str, bytes)) else orders
-    except (TypeError, ValueError, OverflowError, jax.errors.ConcretizationTypeError):
-        tried = ()
-    if not tried or not all(1 < order < math.inf or (infinity and order == math.inf) for order in tried):
-        what = "above 1" if infinity else "finite and above 1"
-        raise ValueError(f"orders = {shorten(shown)} are not Rényi orders: give at least one, each {what}.")
-    return tried
+def fixed_orders(orders: Sequence[float], *, infinity: bool = False) -> tuple[float, ...]:
+    """Returns :func:`.checked_orders` as a tuple of floats, which are static; raises ValueError where traced."""
+    if not is_concrete(orders):
+        raise ValueError(f"orders = {shorten(orders)} are traced: give numbers, which are settings of a ledger.")
+    known = checked_orders(tuple(orders) if isinstance(orders, list) else orders, infinity=infinity)
+    return tuple(known.tolist())
 
 
-_as_jax = in_float64(by_programs=True)(as_float64)
+_as_jax = kernel(as_float64)
 
 
-@in_float64(by_programs=True)
+@kernel
 def read_sum(total: RoundedSum) -> Float[Array, ...]:
     """Returns the value of a sum that is kept in two float32, float64 outside the scope as well."""
     return leave_scope(total.value())

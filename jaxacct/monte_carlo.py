@@ -38,7 +38,7 @@ from jaxacct.mechanisms.mechanism import DIRECTIONS, Relation, check_mechanism
 from jaxacct.numerics.precision import as_float64, scope
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect
-from jaxacct.strategies import Strategy
+from jaxacct.strategies import BufferedStrategy
 
 __all__ = ["BallsInBins", "Interval", "delta"]
 
@@ -106,14 +106,14 @@ class BallsInBins:
     (10, 20)
     """
 
-    strategy: Strategy
+    strategy: BufferedStrategy
     noise_multiplier: float
     batches: int
     epochs: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.strategy, Strategy):
-            raise TypeError(f"strategy = {self.strategy!r} is none: give one of jaxacct.strategies.")
+        if not isinstance(self.strategy, BufferedStrategy):
+            raise TypeError(f"strategy = {self.strategy!r} has no rows: give one of jaxacct.strategies but Streamed.")
         validation.check_count(self.batches, "batches", "the batches of an epoch")
         validation.check_count(self.epochs, "epochs", "the number of epochs")
         validation.check_noise_multiplier(self.noise_multiplier)
@@ -160,7 +160,7 @@ def delta(
     True
     """
     validation.check_numbers(epsilon=epsilon)
-    _check(mechanism, steps, epsilon, draws, failure_probability)
+    _check_arguments(mechanism, steps, epsilon, draws, failure_probability)
     validation.check_one_of(relation, "relation", RandomAllocation.relations, f" by {type(mechanism).__name__}")
     if key is None:
         words = jnp.asarray(np.frombuffer(secrets.token_bytes(8), np.uint32))
@@ -188,7 +188,7 @@ def delta(
     return Interval(lower, max(means), upper, failure_probability, rows * blocks)
 
 
-def _check(mechanism: object, steps: int, epsilon: float, draws: int, failure_probability: float) -> None:
+def _check_arguments(mechanism: object, steps: int, epsilon: float, draws: int, failure_probability: float) -> None:
     if not isinstance(mechanism, (RandomAllocation, BallsInBins)):
         raise TypeError(
             f"mechanism = {mechanism!r} is not drawn here: give RandomAllocation or monte_carlo.BallsInBins; of others "

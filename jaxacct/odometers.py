@@ -13,6 +13,7 @@ In reading order, each kind with its proofs before it:
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,13 +24,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, Float32, Int, Int32
 
 from jaxacct import convert, validation
-from jaxacct.convert.renyi import float64_leaf
-from jaxacct.filters import Cost, check_mechanism_delta, square, total_cost
-from jaxacct.ledger import FIXED, Ledger, RenyiLedger, RenyiState, checked_orders, open_sums, read_sum
+from jaxacct.filters import Cost, check_mechanism_delta, cost_of_runs, square, total_cost
+from jaxacct.ledger import FIXED, Ledger, RenyiLedger, RenyiState, fixed_orders, open_sums, read_sum
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, holds_one_way, parts_of
 from jaxacct.menus.filter import MenuOdometer
 from jaxacct.numerics.arithmetic import roundoff
-from jaxacct.numerics.precision import as_float64, in_float64, is_zero, kept_positive, leave_scope
+from jaxacct.numerics.precision import as_float64, float64_leaf, is_zero, kept_positive, kernel, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import bisect_traced
@@ -131,20 +131,20 @@ class _RenyiOdometer(RenyiLedger):
         """Returns the reading, of an odometer that is not stacked."""
         return _reading_of(self, self.state.log_inverse_delta)
 
+    @abc.abstractmethod
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
         """Returns the bound on the loss; inside the float64 scope."""
-        raise NotImplementedError
 
-    @in_float64(by_programs=True)
+    @kernel
     def remaining(
-        self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: Relation = "add_or_remove"
+        self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: Relation | None = None
     ) -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, below 2^30.
 
         For the default epsilon that is the most there is, as an odometer has no budget. 0 if one run cannot be counted.
         """
         validation.check_epsilon(epsilon)
-        return leave_scope(_remaining(self, self.curve(mechanism, relation=relation), epsilon))
+        return leave_scope(_count_affordable_runs(self, self.cost(mechanism, relation=relation), epsilon))
 
     def epsilon(self) -> Float[Array, ""]:
         """Returns the reading: the bound on the privacy loss of everything counted so far; float64, 0 at the start."""
@@ -195,7 +195,7 @@ class RenyiOdometer(_RenyiOdometer):
         growth: float = 2.0,
     ) -> None:
         validation.check_delta(delta)
-        tried = checked_orders(orders)
+        tried = fixed_orders(orders)
         if base is None:
             seen = validation.concrete_value(delta)
             if seen is None:
@@ -252,7 +252,7 @@ class VilleOdometer(_RenyiOdometer):
 
     def __init__(self, delta: ArrayLike, orders: Sequence[float] = VILLE_ORDERS) -> None:
         validation.check_delta(delta)
-        tried = checked_orders(orders)
+        tried = fixed_orders(orders)
         self._fill(_open(delta, len(tried)), tried)
 
     def _reading(self, spent: Float[Array, " orders"]) -> Float[Array, ""]:
@@ -285,12 +285,12 @@ class VilleOdometer(_RenyiOdometer):
         return jnp.where(enough & (start < jnp.inf), jnp.minimum(reading, start), start)
 
 
-@in_float64(by_programs=True)
+@kernel
 def _open(delta: ArrayLike, orders: int) -> RenyiState:
     return open_sums(float64_leaf(delta), orders, None)
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _epsilon(odometer: _RenyiOdometer) -> Array:
     spent = odometer.state.total.value()
@@ -298,9 +298,9 @@ def _epsilon(odometer: _RenyiOdometer) -> Array:
     return jnp.where(jnp.all(spent == 0), 0.0, jnp.where(jnp.isnan(reading), jnp.inf, jnp.maximum(reading, 0.0)))
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
-def _remaining(odometer: _RenyiOdometer, curve: ArrayLike, epsilon: ArrayLike) -> Array:
+def _count_affordable_runs(odometer: _RenyiOdometer, curve: ArrayLike, epsilon: ArrayLike) -> Array:
     curve, old = precise(curve), odometer.state.total.value()
     possible = jnp.all(curve >= 0) & jnp.any(old + curve < jnp.inf)
     return jnp.where(
@@ -380,9 +380,9 @@ class _TimeUniformOdometer(Ledger):
         """Returns the reading, of an odometer that is not stacked."""
         return _reading_of(self, self.state.log_inverse_delta)
 
+    @abc.abstractmethod
     def _boundary(self, variance: Float[Array, ""], start: Float[Array, ""]) -> Float[Array, ""]:
         """Returns u(V); inside the float64 scope."""
-        raise NotImplementedError
 
     def _highest(
         self, since: Float[Array, ""], variance: Float[Array, ""], start: Float[Array, ""]
@@ -390,23 +390,33 @@ class _TimeUniformOdometer(Ledger):
         """Returns the largest u between two values of V: at the latter, unless a subclass's boundary ever falls."""
         return self._boundary(variance, start)
 
-    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
+    def _numbers(self, mechanism: Mechanism, relation: Relation) -> Cost:
         """Returns v, the drift and the failure probability of one run."""
         rho, delta = convert.mechanism_to_zcdp(mechanism, relation=relation)
         return *_double(rho), delta
 
-    @in_float64
+    @kernel
+    def cost(self, mechanism: Mechanism, *, relation: Relation | None = None) -> Cost:
+        """Returns v, the drift and the failure probability of one run, float64, for :meth:`spend_cost`."""
+        return tuple(map(as_float64, self._numbers(mechanism, relation or self.relation)))
+
+    @kernel
     def spend(
-        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation = "add_or_remove"
+        self, mechanism: Mechanisms, steps: Steps = 1, *, relation: Relation | None = None
     ) -> tuple[Bool[Array, ""], Self]:
-        cost = total_cost(lambda each: self._cost(each, relation), mechanism, steps)
+        cost = total_cost(lambda each: self.cost(each, relation=relation), mechanism, steps)
         first = parts_of(mechanism, steps)[0][0]
-        granted, state = _spend_cost(self.state, cost, self._cost(first, relation)[0])
+        granted, state = _add_cost(self.state, cost, self.cost(first, relation=relation)[0])
         return granted, self._with(state)
 
-    @in_float64
+    @kernel
+    def spend_cost(self, cost: Cost, steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
+        granted, state = _add_cost(self.state, cost_of_runs(cost, steps), cost[0])
+        return granted, self._with(state)
+
+    @kernel
     def remaining(
-        self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: Relation = "add_or_remove"
+        self, mechanism: Mechanism, epsilon: ArrayLike = math.inf, *, relation: Relation | None = None
     ) -> Int[Array, ""]:
         """Returns how many more runs of ``mechanism`` keep the reading at or below ``epsilon``; int32, below 2^30.
 
@@ -414,7 +424,7 @@ class _TimeUniformOdometer(Ledger):
         there is, as an odometer has no budget. 0 if one run cannot be counted.
         """
         validation.check_epsilon(epsilon)
-        return leave_scope(_time_uniform_remaining(self, self._cost(mechanism, relation), epsilon))
+        return leave_scope(_time_uniform_remaining(self, self.cost(mechanism, relation=relation), epsilon))
 
     def epsilon(self) -> Float[Array, ""]:
         """Returns the reading: the bound on the privacy loss of everything counted so far; float64, 0 at the start."""
@@ -564,9 +574,9 @@ class RogersOdometer(_TimeUniformOdometer):
         examples = validation.check_whole(examples, "examples", 4, 2**53, "the number of examples in the data set")
         self._fill(_open_time_uniform(delta, mechanism_delta), int(examples))
 
-    def _cost(self, mechanism: Mechanism, relation: Relation) -> Cost:
+    def _numbers(self, mechanism: Mechanism, relation: Relation) -> Cost:
         if holds_one_way(mechanism, relation):
-            return super()._cost(mechanism, relation)
+            return super()._numbers(mechanism, relation)
         epsilon, delta = convert.mechanism_to_dp(mechanism, relation=relation)
         return *_rogers_cost(epsilon), delta
 
@@ -591,14 +601,14 @@ class RogersOdometer(_TimeUniformOdometer):
         return jnp.maximum(self._boundary(variance, start), jnp.where(came, before, 0.0))
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _double(rho: ArrayLike) -> tuple[Array, Array]:
     rho = as_float64(rho)
     return 2 * rho, rho
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _rogers_cost(epsilon: ArrayLike) -> tuple[Array, Array]:
     epsilon = as_float64(epsilon)
@@ -607,11 +617,12 @@ def _rogers_cost(epsilon: ArrayLike) -> tuple[Array, Array]:
 
 
 def _open_time_uniform(delta: ArrayLike, own: ArrayLike) -> TimeUniformState:
+    validation.check_delta(delta)
     check_mechanism_delta(own, delta)
     return _time_uniform_state(delta, own)
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _time_uniform_state(delta: ArrayLike, own: ArrayLike) -> TimeUniformState:
     delta, own = as_float64(delta), as_float64(own)
@@ -623,9 +634,9 @@ def _time_uniform_state(delta: ArrayLike, own: ArrayLike) -> TimeUniformState:
     return TimeUniformState(nothing, nothing, nothing, kept, RoundedSum.above(log_inverse), jnp.zeros((), jnp.float32))
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
-def _spend_cost(state: TimeUniformState, cost: Cost, first: ArrayLike) -> tuple[Array, TimeUniformState]:
+def _add_cost(state: TimeUniformState, cost: Cost, first: ArrayLike) -> tuple[Array, TimeUniformState]:
     added = [as_float64(each) for each in cost]
     old = (state.variance, state.drift, state.delta_total)
     new = [total.plus(each) for total, each in zip(old, added, strict=True)]
@@ -644,7 +655,9 @@ def _spend_cost(state: TimeUniformState, cost: Cost, first: ArrayLike) -> tuple[
     return granted, replace(state, variance=sums[0], drift=sums[1], delta_total=sums[2], start=start)
 
 
-def _read(odometer: _TimeUniformOdometer, boundary: Array, variance: Array, drift: Array, delta: Array) -> Array:
+def _read_boundary(
+    odometer: _TimeUniformOdometer, boundary: Array, variance: Array, drift: Array, delta: Array
+) -> Array:
     state = odometer.state
     reading = (boundary + drift) * (1 + rounding_of_reading())
     # Once the mechanisms' own failures may exceed their part of delta nothing is promised: the reading is inf.
@@ -653,15 +666,15 @@ def _read(odometer: _TimeUniformOdometer, boundary: Array, variance: Array, drif
     return jnp.where(variance + drift + delta == 0, 0.0, jnp.where(known, reading, jnp.inf))
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _time_uniform_epsilon(odometer: _TimeUniformOdometer) -> Array:
     state = odometer.state
     variance, drift, delta = (total.value() for total in (state.variance, state.drift, state.delta_total))
-    return _read(odometer, odometer._boundary(variance, as_float64(state.start)), variance, drift, delta)
+    return _read_boundary(odometer, odometer._boundary(variance, as_float64(state.start)), variance, drift, delta)
 
 
-@in_float64(by_programs=True)
+@kernel
 @compiled
 def _time_uniform_remaining(odometer: _TimeUniformOdometer, cost: Cost, epsilon: ArrayLike) -> Array:
     state = odometer.state
@@ -672,6 +685,6 @@ def _time_uniform_remaining(odometer: _TimeUniformOdometer, cost: Cost, epsilon:
 
     def reading(count: Array, slack: Array) -> Array:
         now = [(have + count * more) * slack for have, more in zip(old, each, strict=True)]
-        return _read(odometer, odometer._highest(old[0], now[0], start), *now)
+        return _read_boundary(odometer, odometer._highest(old[0], now[0], start), *now)
 
     return jnp.where(possible, most_steps(reading, epsilon), 0)

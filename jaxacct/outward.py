@@ -79,10 +79,10 @@ def spell_count(count: float | Decimal, one: str, many: str = "") -> str:
 # ----------------------------------------------------------------------------------------------------
 
 
-def up(value: Fraction) -> float:
+def round_up(value: Fraction) -> float:
     """Returns a float64 that is not below the exact value.
 
-    >>> up(Fraction(1, 3)) > Fraction(1, 3)
+    >>> round_up(Fraction(1, 3)) > Fraction(1, 3)
     True
     """
     nearest = float(value)
@@ -118,7 +118,7 @@ def number(text: str) -> float:
     over, slash, under = (word.strip() for word in text.partition("/"))
     if slash and Fraction(under) == 0:
         raise ValueError(f"{text!r} divides by 0")
-    return up(Fraction(over) / Fraction(under)) if slash else float_of(text)
+    return round_up(Fraction(over) / Fraction(under)) if slash else float_of(text)
 
 
 def rate_of(batch_size: float, examples: float, name: str = "batch_size") -> float:
@@ -130,7 +130,7 @@ def rate_of(batch_size: float, examples: float, name: str = "batch_size") -> flo
     if not 0 < batch_size <= examples < math.inf:
         given = f"{name} = {batch_size:g} of examples = {examples:g}"
         raise ValueError(f"{given}: give numbers above 0, the first not the larger.")
-    return up(Fraction(batch_size) / Fraction(examples))
+    return round_up(Fraction(batch_size) / Fraction(examples))
 
 
 def steps_of(epochs: float, sampling_rate: float) -> int:

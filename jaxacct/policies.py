@@ -26,7 +26,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree
 from jaxacct import validation
 from jaxacct.ledger import Ledger
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
-from jaxacct.numerics.precision import as_float64, in_float64
+from jaxacct.numerics.precision import as_float64, kernel
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import bisect_traced, geometric_mean
 
@@ -112,7 +112,7 @@ class FinitePolicy(Policy, Protocol):
 # ----------------------------------------------------------------------------------------------------
 
 
-class _Plain:
+class _PlainPolicy:
     """Base of policies: unless they say otherwise they choose nothing, ask nothing and keep no state.
 
     They do not end training, at a sampling rate of their own.
@@ -143,7 +143,7 @@ class _Plain:
 
 @takes_python_values
 @dataclass(frozen=True)
-class Constant(_Plain):
+class Constant(_PlainPolicy):
     """Constant policy: the same noise and rate at every step.
 
     >>> Constant(1.1, 0.01).setting((), 5)
@@ -171,7 +171,7 @@ class Constant(_Plain):
 
 @takes_python_values
 @dataclass(frozen=True)
-class Schedule(_Plain):
+class Schedule(_PlainPolicy):
     """Noise that is a function of the step, fixed in advance: an Optax schedule, or any traceable one.
 
     Attributes:
@@ -207,7 +207,7 @@ class Schedule(_Plain):
 
 @takes_python_values
 @dataclass(frozen=True)
-class SpendRemaining(_Plain):
+class SpendRemaining(_PlainPolicy):
     """Policy that spends what is left of the budget evenly over the steps left: it asks for the least noise that does.
 
     Attributes:
@@ -296,7 +296,7 @@ class Levels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Levelled(_Plain):
+class _Levelled(_PlainPolicy):
     """Base of Lécuyer's policies: one level more private on a significant rise of a noisy count, one less without.
 
     A rise is an answer more than three standard deviations of its noise above the one at the last rise. The level moves
@@ -400,7 +400,7 @@ class AdaptiveNoise(_Levelled):
     def setting(self, state: Levels, step: ArrayLike) -> Setting:
         return Setting(self._noise(state.level), jnp.float32(self.sampling_rate))
 
-    @in_float64
+    @kernel
     def _noise(self, level: Int32[Array, ""]) -> Float32[Array, ""]:
         # In float64, so that the float32 result is the same where a step is charged and where it is made: one of the
         # two programs may contract the product and the sum into one rounding, which float32 would show.
@@ -453,7 +453,7 @@ class AdaptiveBatchSize(_Levelled):
     def setting(self, state: Levels, step: ArrayLike) -> Setting:
         return Setting(jnp.float32(self.noise_multiplier), self._rate(state.level))
 
-    @in_float64
+    @kernel
     def _rate(self, level: Int32[Array, ""]) -> Float32[Array, ""]:
         # In float64 for the same reason as the noise of :class:`AdaptiveNoise`.
         size = jnp.clip(self.initial - self.increment * as_float64(level), self.least, self.most)

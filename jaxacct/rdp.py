@@ -34,13 +34,13 @@ from jaxacct.convert.renyi import (
     checked_orders,
     epsilon_improved,
     epsilon_mironov,
-    kernel,
     least_implied,
     least_of,
     log_delta_improved,
     log_delta_mironov,
 )
 from jaxacct.mechanisms import Mechanism, RenyiOnly
+from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.mechanism import (
     Mechanisms,
     Relation,
@@ -52,9 +52,10 @@ from jaxacct.mechanisms.mechanism import (
     parts_of,
     sequence,
 )
-from jaxacct.numerics.arithmetic import roundoff, scale_error
-from jaxacct.numerics.derivatives import is_below_one
-from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, log_complement
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
+from jaxacct.numerics.derivatives import Differences, is_below_one
+from jaxacct.numerics.elementary import By
+from jaxacct.numerics.precision import TINY, as_float64, is_concrete, kernel, log_complement
 from jaxacct.numerics.vmapped_loops import stack
 
 __all__ = [
@@ -122,13 +123,22 @@ where the spacing of nodes decides. tests/rdp/test_cumulants.py and tests/rdp/te
 """
 
 
-def allowance() -> float:
-    """Returns :data:`ALLOWANCE` in the arithmetic that is traced for: in a coarser one all of it may be rounding."""
-    return scale_error(ALLOWANCE)
+def allowance(counts_rounding: bool = False) -> float:
+    """Returns :data:`ALLOWANCE` in the arithmetic that is traced for: in a coarser one all of it may be rounding.
+
+    Where a pair ``counts_rounding`` itself it is that of the rule, and of what is done with the divergence: some
+    products, and sums over parts (:func:`total` counts these).
+    """
+    return ALLOWANCE + 32 * roundoff() if counts_rounding else scale_error(ALLOWANCE)
 
 
 FLOOR = 2.0**-960
 """Smallest divergence reported for a run, in nats: below it (q under 1e-144) squares of q lose digits to underflow."""
+
+
+def floor() -> float:
+    """Returns :data:`FLOOR`, which is as far above the smallest normal number in any arithmetic."""
+    return FLOOR * (arithmetic().tiny / TINY)
 
 
 @dataclass(frozen=True)
@@ -161,22 +171,36 @@ def _of_pairs(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
     # A direction is left out where another one's divergence is known never to be smaller.
     pairs = tuple(pair for pair in pairs if not any(other.outcosts(pair) for other in pairs))
     if len(pairs) == 1 or len({jax.tree.structure(pair) for pair in pairs}) > 1:
-        return functools.reduce(jnp.maximum, (_rounded_up(pair.divergence(orders)) for pair in pairs))
+        return functools.reduce(jnp.maximum, (_divergence(pair, orders) for pair in pairs))
     # Directions of one kind run one after the other: half the code to compile.
-    every = jax.lax.map(lambda pair: _rounded_up(pair.divergence(orders)), stack(*pairs))
+    every = jax.lax.map(lambda pair: _divergence(pair, orders), stack(*pairs))
     return jnp.max(every, axis=0)
 
 
-def _rounded_up(divergence: Array) -> Array:
+def _divergence(pair: Any, orders: Array) -> Array:
+    """Returns the divergence of a pair, rounded up, with what the sum of Q misses (:func:`_surplus`)."""
+    found = _rounded_up(pair.divergence(orders), pair.counts_rounding and arithmetic().has_few_digits)
+    return found + 1.01 * pair.surplus()[1] if isinstance(pair, FinitePair) else found
+
+
+def _rounded_up(divergence: Array, counts_rounding: bool = False) -> Array:
     """Returns the divergence with the allowance for its errors; ``inf`` for NaN."""
     # A comparison with NaN is false: a divergence that is not known becomes infinite.
-    return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance()), FLOOR), jnp.inf)
+    return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance(counts_rounding)), floor()), jnp.inf)
 
 
 def total(mechanism: Any, steps: Any, orders: Array, relation: Relation) -> Array:
-    """Returns the divergence of the composition; the rounding of its sums is far inside the allowance."""
+    """Returns the divergence of the composition; in float64 the rounding of its sums is far inside the allowance."""
     one = functools.partial(single, orders=orders, relation=relation)
-    return composed_by(one, mechanism, steps, jnp.zeros(orders.shape, jnp.float64))
+    found = composed_by(one, mechanism, steps, jnp.zeros(orders.shape, jnp.float64))
+    return found * (1 + 2 * roundoff() * _count(mechanism)) if arithmetic().has_few_digits else found
+
+
+def _count(mechanism: Any) -> int:
+    """Returns at least the number of sums that a composition takes."""
+    if isinstance(mechanism, (tuple, list)):
+        return len(mechanism) + sum(map(_count, mechanism))
+    return 8 + sum(np.size(leaf) for leaf in jax.tree.leaves(mechanism))
 
 
 def composed_by(one: Callable[[Mechanism], Array], mechanism: Any, steps: Any, nothing: Array) -> Array:
@@ -219,7 +243,7 @@ def has_infinity(orders: Any) -> bool:
     return is_concrete(orders) and bool(np.any(np.isinf(orders)))
 
 
-@kernel(static=2)
+@kernel(compiles=By.XLA_FAST, static=2, derivatives=Differences())
 def _compose(mechanism: Any, steps: Any, orders: Any, tried: Any, infinity: bool, relation: Relation) -> Array:
     return of_all_orders(mechanism, steps, orders, tried, relation, infinity=infinity)
 
@@ -243,7 +267,7 @@ def at_orders(curve: Callable[[Any], Array], orders: Any) -> Array:
     return jnp.where(valid, curve(jnp.where(valid, orders, 2.0)), jnp.inf)
 
 
-@kernel(static=1)
+@kernel(compiles=By.XLA_FAST, static=1, derivatives=Differences())
 def largest_losses(mechanism: Any, steps: Any, relation: Relation) -> Array:
     """Returns the divergence of order infinity of a composition, rounded up: the sum of the suprema of its losses."""
     return composed_by(functools.partial(_largest_loss, relation=relation), mechanism, steps, jnp.zeros(()))
@@ -295,7 +319,7 @@ def least_beside_failures(
     The curve is that given finite losses; the mass m of infinite ones comes off delta first, or is added to it. If
     ``between``, orders between those given are tried as well.
     """
-    curve, log_kept = _remaining(mechanism, steps, orders, relation)
+    curve, log_kept = _finite_part(mechanism, steps, orders, relation)
     if isinstance(to, ToEpsilon):
         number = _left(number, log_kept)
     least = least_implied(curve, orders, number, to)
@@ -304,29 +328,55 @@ def least_beside_failures(
     return least if isinstance(to, ToEpsilon) else _with_failures(least, log_kept)
 
 
-@kernel(static=2)
+@kernel(compiles=By.XLA_FAST, static=2, derivatives=Differences())
 def _least_between(
     mechanism: Any, steps: Any, number: Any, orders: Any, rdp: Any, least: Any, relation: Relation, to: Conversion
 ) -> Array:
     """Returns the least of ``least`` and of what divergences given finite losses imply between the orders."""
 
     def curve(orders: Array) -> Array:
-        return _remaining(mechanism, steps, orders, relation)[0]
+        return _finite_part(mechanism, steps, orders, relation)[0]
 
     return jnp.fmin(least, to.between(curve, as_float64(rdp), as_float64(orders), as_float64(number)))
 
 
-@kernel(static=1)
-def _remaining(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> tuple[Array, Array]:
+@kernel(compiles=By.XLA_FAST, static=1, derivatives=Differences())
+def _finite_part(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> tuple[Array, Array]:
     """Returns the divergences given finite losses, rounded up, and log(1 - m), rounded down."""
 
     def curve(orders: Array) -> Array:
-        one = functools.partial(_finite, orders=orders, relation=relation)
+        one = functools.partial(_divergence_of_finite, orders=orders, relation=relation)
         return composed_by(one, mechanism, steps, jnp.zeros(orders.shape))
 
     failures = functools.partial(_failure, relation=relation)
     log_lost = composed_by(failures, mechanism, steps, jnp.zeros(()))
     return at_orders(curve, orders), -log_lost * (1 + ROUNDING * roundoff())
+
+
+def _surplus(pair: Any) -> tuple[Array, Array]:
+    """Returns bounds a, b on the distances from one of the sums of P and Q, of numbers that are taken for exact.
+
+    Let P' and Q' be P and Q over their sums where these are above 1, and P and Q otherwise. Then P - e^eps Q is at most
+    P' - e^eps Q' besides the mass a, which counts as an infinite loss (:func:`_failure`).
+
+    The losses of P' and Q' are shifted by s = a + b at most. A cumulant of order t takes sums for 1, so that its moment
+    is 1 and the mean of g(Y) = phi(tY) + t phi(-Y), phi(x) = e^x - 1 - x (:func:`.pair.moments`). As |phi'(x)| is at
+    most phi(x) + (2 phi(x))^(1/2), |g'| is at most (t + 1) g + (t + t^(1/2)) (2g)^(1/2); hence by Minkowski the root of
+    the mean of g rises by a share of (t + 1) s/2 and by (t + t^(1/2)) s/2^(1/2), up to terms of order s^2.
+
+    That is the cumulant of P and of Q over its sum, where Q misses b of its mass. To k runs of Q itself epsilon is as
+    epsilon - k b to these, at which delta is k b more at most, as its slope is at least -1: so b counts as an infinite
+    loss besides. A divergence is that of Q over its sum and b more.
+    """
+    return pair.surplus() if isinstance(pair, FinitePair) else (jnp.zeros(()), jnp.zeros(()))
+
+
+def _shift_of(pair: Any, moment: Array, t: Array) -> Array:
+    """Returns what the moment's logarithm may rise by where sums miss one (:func:`_surplus`), a hundredth too much."""
+    shift = sum(_surplus(pair), jnp.zeros(()))
+    share = jnp.maximum(-jnp.expm1(-moment), 0.0) + (t + 1) * pair.infinite_mass() * jnp.exp(-moment)
+    risen = (t + jnp.sqrt(t)) * shift * jnp.exp(-moment / 2)
+    return 1.01 * (2 * (t + 2) * shift * share + 2 * jnp.sqrt(share) * risen + risen * risen)
 
 
 def _mass(pair: Any) -> Array:
@@ -335,14 +385,19 @@ def _mass(pair: Any) -> Array:
     return jnp.where(pair.is_valid(), jnp.minimum(mass, 1.0), 1.0)
 
 
+def _lost(pair: Any) -> Array:
+    """Returns the mass m_i with four times what the sums miss: 1 - delta' of it are added to a delta'."""
+    return jnp.minimum(_mass(pair) + 4 * sum(_surplus(pair), jnp.zeros(())), 1.0)
+
+
 def _failure(mechanism: Mechanism, relation: Relation) -> Array:
     """Returns -log(1 - m_i), the largest over the directions."""
     if not mechanism.may_fail:
         return jnp.zeros(())
-    return functools.reduce(jnp.maximum, (-log_complement(_mass(p)) for p in mechanism.dominating_pairs(relation)))
+    return functools.reduce(jnp.maximum, (-log_complement(_lost(p)) for p in mechanism.dominating_pairs(relation)))
 
 
-def _finite(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
+def _divergence_of_finite(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
     """Returns D(P_i' || Q_i), rounded up, the largest over the directions."""
     if not mechanism.may_fail:
         return single(mechanism, orders, relation)
@@ -351,6 +406,7 @@ def _finite(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
         # Both terms are rounded up by the allowance; only rounding makes their sum negative.
         moment, lost = pair.cumulant(orders - 1), orders * -log_complement(_mass(pair))
         raised = moment + lost + allowance() * (jnp.abs(moment) + lost)
+        raised = raised + _shift_of(pair, moment, jnp.maximum(orders - 1, 0.0))
         known = pair.is_valid() & (orders > 1) & ~jnp.isnan(raised)
         return jnp.where(known, jnp.maximum(raised, 0.0) / (orders - 1), jnp.inf)
 
@@ -382,7 +438,7 @@ CONVERSIONS = convert.METHODS
 """Names of the methods that convert a Rényi curve to epsilon or delta."""
 
 
-@in_float64(by_programs=True, known=jnp.isfinite)
+@kernel(derivatives=Differences(nested=True))
 def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_remove") -> Float[Array, " orders"]:
     """Returns the Rényi divergence of one run of a mechanism at each order, rounded up.
 
@@ -416,7 +472,7 @@ def curve(mechanism: Mechanism, orders: Orders, *, relation: Relation = "add_or_
     return compose(mechanism, 1, orders, relation)
 
 
-@in_float64(by_programs=True, known=jnp.isfinite)
+@kernel(derivatives=Differences(nested=True))
 def composed_curve(
     mechanism: Mechanisms, steps: Steps, orders: Orders, *, relation: Relation = "add_or_remove"
 ) -> Float[Array, " orders"]:
@@ -442,7 +498,7 @@ def composed_curve(
     return compose(mechanism, steps, orders, relation)
 
 
-@in_float64(by_programs=True, known=jnp.isfinite)
+@kernel(derivatives=Differences(nested=True))
 def epsilon(
     mechanism: Mechanisms,
     steps: Steps,
@@ -487,10 +543,10 @@ def epsilon(
     # At delta = 0 only the divergence of order infinity implies anything.
     if is_concrete(delta) and not np.any(delta):
         return largest_losses(mechanism, steps, relation)
-    return _least(mechanism, steps, delta, tried, relation, ToEpsilon(conversion), between)
+    return _least_over_orders(mechanism, steps, delta, tried, relation, ToEpsilon(conversion), between)
 
 
-@in_float64(by_programs=True, known=is_below_one)
+@kernel(derivatives=Differences(is_below_one, nested=True))
 def delta(
     mechanism: Mechanisms,
     steps: Steps,
@@ -515,7 +571,7 @@ def delta(
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
     tried, between = _search(orders)
-    return _least(mechanism, steps, epsilon, tried, relation, ToDelta(conversion), between)
+    return _least_over_orders(mechanism, steps, epsilon, tried, relation, ToDelta(conversion), between)
 
 
 def _check_composition(mechanism: Mechanisms, steps: Steps, relation: Relation) -> None:
@@ -535,7 +591,7 @@ def _search(orders: Orders | str) -> tuple[ArrayLike, bool]:
     return checked_orders(orders, infinity=True), False
 
 
-def _least(
+def _least_over_orders(
     mechanism: Mechanisms,
     steps: Steps,
     number: ArrayLike,
@@ -550,7 +606,7 @@ def _least(
     return _imply(mechanism, steps, number, orders, tried_orders(orders), has_infinity(orders), relation, to, between)
 
 
-@kernel(static=4)
+@kernel(compiles=By.XLA_FAST, static=4, derivatives=Differences())
 def _imply(
     mechanism: Mechanisms,
     steps: Steps,
@@ -562,7 +618,7 @@ def _imply(
     to: Conversion,
     between: bool,
 ) -> Array:
-    """Returns :func:`_least` without failures, as one program."""
+    """Returns :func:`_least_over_orders` without failures, as one program."""
     curve = of_all_orders(mechanism, steps, orders, tried, relation, infinity=infinity)
     least = least_of(curve, orders, number, to)
     if not between:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,8 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxacct import validation
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, ForEpsilon, Parts, Question, facts_of, laws_for
+from jaxacct.composition import Facts, ForDelta, ForEpsilon, Parts, Question, facts_of, laws_for
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.numerics import vmapped_loops
 from jaxacct.numerics.precision import leave_scope
@@ -159,8 +159,8 @@ def within(
 ) -> Answer:
     """Returns the answer of concrete arguments by the smallest size found to reach a goal; warns where none does.
 
-    The first size tells how far the gap has to fall. A direction whose upper end lies below another's lower end needs
-    no refinement. ``quiet`` leaves the warning to the caller.
+    The first two sizes tell how far the gap has to fall, and whether it does. A direction whose upper end lies below
+    another's lower end needs no refinement. ``quiet`` leaves the warning to the caller.
     """
     # Factor by which the gap foreseen for a size must lie below the goal for it to be chosen. Speed only.
     safety = 1.5
@@ -177,13 +177,15 @@ def within(
             found.narrow(composer.rough)
             bounds, record = found.largest()
         gap, excess = float(bounds.gap), found.excess()
-        # Where only rounding or truncation is left of the gap a larger size does not help: two stalls tell.
+        # Where only rounding, truncation or the two laws themselves are left of the gap a larger size does not help:
+        # two stalls tell.
         stalls += 0.8 * previous < gap
         if bounds.converged or stalls == 2 or which == len(sizes) - 1:
             break
         # A gap far above the goal is a poor guide to how it will fall: 0.3 caps what is read from it.
         wanted = 1 / (safety * excess * min(0.3 / gap, 1.0)) if np.isfinite(gap) else 0.0
-        later = range(which + 1, len(sizes))
+        # Whether a larger size helps at all is seen at the next one, which costs least.
+        later = range(which + 1, which + 2 if which == 0 else len(sizes))
         enough = (i for i in later if shares[i] <= shares[which] * max(wanted, farthest))
         which, previous = next(enough, later[-1]), gap
     if not bounds.converged and not quiet:
@@ -194,11 +196,10 @@ def within(
 def warn_of(question: Question, gap: float, goal: Goal) -> None:
     """Warns that a goal was not reached."""
     asked = "the errors" if isinstance(goal, tuple) else f"the {goal:.1e}"
-    warnings.warn(
+    validation.warn_caller(
         f"{question.name} is known to a relative gap of {gap:.1e}, not {asked} asked for: the bracket is valid and "
         "as wide as it says.",
         ToleranceWarning,
-        stacklevel=6,
     )
 
 
@@ -208,7 +209,7 @@ def warn_of(question: Question, gap: float, goal: Goal) -> None:
 
 
 def in_trace(composer: Composer, directions: list[Parts], question: Question, size: Size) -> Answer:
-    """Returns the answer inside a trace.
+    """Returns the answer inside a trace, or those to questions (n,) that share a law.
 
     All directions are one mapped composer, and pairs of one structure one law. On devices other than CPUs the lanes of
     a batch are worked on side by side.
@@ -218,15 +219,18 @@ def in_trace(composer: Composer, directions: list[Parts], question: Question, si
 
 
 def _of_directions(composer: Composer, size: Size, directions: list[Parts], question: Question) -> Answer:
-    questions = question.at(question.value[None])
+    is_one = not question.value.ndim
+    questions = question.at(jnp.atleast_1d(question.value))
+    # A law resolves tails for the least delta of all.
+    hardest = questions.at(jnp.max(questions.value) if isinstance(question, ForDelta) else jnp.min(questions.value))
 
     def describe(parts: Parts) -> tuple[Atoms, Array, Facts]:
-        return *laws_for(composer.cells(size), parts, question), facts_of(parts)
+        return *laws_for(composer.cells(size), parts, hardest), facts_of(parts)
 
     def answer(row: tuple[Atoms, Array, Facts]) -> Answer:
         laws, counts, facts = row
         bounds, record = composer.answers(size, laws, counts, questions, facts)
-        return jax.tree.map(operator.itemgetter(0), bounds), record
+        return jax.tree.map(operator.itemgetter(0), bounds) if is_one else bounds, record
 
     if len(directions) == 1:
         return answer(describe(directions[0]))

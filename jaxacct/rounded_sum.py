@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Float32
 
-from jaxacct.numerics.arithmetic import arithmetic, roundoff, with_pair_form
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, with_own_form
 from jaxacct.numerics.precision import TINY, UNIT_ROUNDOFF, as_float64, exact_float64, kept_positive
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.validation import MOST_COUNT
@@ -81,15 +81,15 @@ def binomial_tail(trials: int, probability: float, least: int) -> BinomialTail:
     first, last = mode - len(falling), mode + len(rising) - 1
     terms, k = np.concatenate([falling[::-1], rising]), np.arange(first, last + 1, dtype=np.float64)
     error = UNIT_ROUNDOFF * (8 * len(terms) + 32)
-    rest_above = _rest(rising[-1], (trials - last) / (last + 1) * odds)
-    rest_below = _rest(terms[0], first / (trials - first + 1) / odds)
+    rest_above = _bound_later_terms(rising[-1], (trials - last) / (last + 1) * odds)
+    rest_below = _bound_later_terms(terms[0], first / (trials - first + 1) / odds)
     split = min(max(least - first, 0), len(terms))
     inside, outside = float(np.sum(terms[split:])), float(np.sum(terms[:split]))
     # If ``least`` lies among terms that are not summed, that rest may count on either side.
     inside_most = inside * (1 + error) + rest_above + (rest_below if least < first else 0.0)
     outside_most = outside * (1 + error) + rest_below + (rest_above if least > last + 1 else 0.0)
-    most = min(max(_share(inside_most, outside * (1 - error)) * (1 + 8 * UNIT_ROUNDOFF), TINY), 1.0)
-    fewest = _share(inside * (1 - error), outside_most) * (1 - 8 * UNIT_ROUNDOFF)
+    most = min(max(_share_of_sum(inside_most, outside * (1 - error)) * (1 + 8 * UNIT_ROUNDOFF), TINY), 1.0)
+    fewest = _share_of_sum(inside * (1 - error), outside_most) * (1 - 8 * UNIT_ROUNDOFF)
     inverse = most / (least + 1)
     if inside > 0:
         rests = rest_above / (last + 1) + (rest_below / (least + 1) if least < first else 0.0)
@@ -98,12 +98,12 @@ def binomial_tail(trials: int, probability: float, least: int) -> BinomialTail:
     return BinomialTail(fewest, most, inverse * (1 + 8 * UNIT_ROUNDOFF))
 
 
-def _share(part: float, other: float) -> float:
+def _share_of_sum(part: float, other: float) -> float:
     """Returns ``part / (part + other)`` for numbers that may be 0 or infinite."""
     return 1 / (1 + other / part) if part > 0 else 0.0
 
 
-def _rest(term: float, ratio: float) -> float:
+def _bound_later_terms(term: float, ratio: float) -> float:
     """Returns an upper bound on the terms after one, where the next ratio is ``ratio`` and those after it are less."""
     ratio = float(ratio) * (1 + 8 * UNIT_ROUNDOFF)
     # The term itself is right to far less than 1e-6, and 1 - ratio to 1e-16 / 1e-10.
@@ -116,11 +116,9 @@ def _rest(term: float, ratio: float) -> float:
 # The sum that a filter or an odometer has spent must survive ``jit``, ``scan`` and checkpoints of a float32 program,
 # and 10^6 small spends. It is a pair of float32 numbers, 48 bits, read and added to in float64 and rounded up.
 #
-# *Where float64 is itself made of pairs* (:mod:`jaxacct.numerics.arithmetic`) a difference of close numbers is right to
-# u of itself, not exact: the part that the first number lacks is raised by as much before it is rounded. Reading a sum
-# may round there, too, which :func:`rounding` counts. A sum that such a device has stored is read exactly by any other
-# device: the part that the first number lacks is a whole multiple of 2^-52 of the first number's power of two, so that
-# both together have 53 bits.
+# *In float32* (:mod:`jaxacct.numerics.arithmetic`) a sum is one number, raised by :func:`rounding` with each addition,
+# and what the first number lacks is 0. Reading a sum that another device has stored may round there, which
+# :func:`rounding` counts.
 # ----------------------------------------------------------------------------------------------------
 
 SMALLEST_FLOAT32 = 2.0**-126
@@ -179,7 +177,7 @@ class RoundedSum:
 
         In float64 it is the least such sum.
         """
-        return cls(*_above(as_float64(value)))
+        return cls(*_split_upwards(as_float64(value)))
 
     @classmethod
     def below(cls, value: ArrayLike) -> RoundedSum:
@@ -188,7 +186,7 @@ class RoundedSum:
         return cls(-opposite.high, -opposite.low)
 
     def value(self) -> Float[Array, " ..."]:
-        """Returns the numbers in float64, exactly unless float64 is made of pairs."""
+        """Returns the numbers in float64, exactly; in float32 they round."""
         if self.high.dtype != jnp.float32 or self.low.dtype != jnp.float32:
             raise TypeError(
                 f"the state of a filter or odometer came back as {self.high.dtype}: keep its leaves float32 "
@@ -208,7 +206,7 @@ class RoundedSum:
         return RoundedSum(jnp.where(where, up.high, self.high), jnp.where(where, up.low, self.low))
 
 
-@with_pair_form
+@with_own_form
 def missing_above(value: Float[Array, " ..."], high: Float[Array, " ..."]) -> Float[Array, " ..."]:
     """Returns an upper bound on the part of ``value`` that ``high``, its float32, lacks; 0 where it is infinite.
 
@@ -260,7 +258,7 @@ def runs_within(
 
 
 @functools.partial(jax.jit, inline=True)
-def _above(value: Float[Array, " ..."]) -> tuple[Array, Array]:
+def _split_upwards(value: Float[Array, " ..."]) -> tuple[Array, Array]:
     """Returns the two parts of the least sum that is at least ``value``, by one program."""
     # ``reduce_precision`` and not a cast there and back: XLA may drop such a pair of casts as excess precision.
     high = jnp.where(jnp.abs(value) < SMALLEST_FLOAT32, 0.0, jax.lax.reduce_precision(value, 8, 23))

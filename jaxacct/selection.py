@@ -128,10 +128,10 @@ class Poisson(Trials):
     mean: ArrayLike
 
     def _fall(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return (_number(self.mean) * (1 - x),) * 2
+        return (_as_number(self.mean) * (1 - x),) * 2
 
     def _recursion(self) -> tuple[int, float, float, float]:
-        return 0, -_number(self.mean), 0.0, _number(self.mean)
+        return 0, -_as_number(self.mean), 0.0, _as_number(self.mean)
 
 
 @register_dataclass
@@ -161,7 +161,7 @@ class TruncatedNegativeBinomial(Trials):
 
         With u = log(1/g) the mean is expm1(u)/u times x/(1 - e^-x) at x = eta u: it rises, and is at least e^(u/2).
         """
-        mean, shape = _number(self.mean), _number(self.shape)
+        mean, shape = _as_number(self.mean), _as_number(self.shape)
 
         def expect(u: float) -> float:
             x = shape * u
@@ -175,16 +175,16 @@ class TruncatedNegativeBinomial(Trials):
 
     def _fall(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         # f' is mean (1 + (1/g - 1) (1 - x))^-(1 + eta).
-        low, high = ((1 + _number(self.shape)) * np.log1p(math.expm1(u) * (1 - x)) for u in self._odds())
+        low, high = ((1 + _as_number(self.shape)) * np.log1p(math.expm1(u) * (1 - x)) for u in self._odds())
         return low, high
 
     def _recursion(self) -> tuple[int, float, float, float]:
         rest = -math.expm1(-self._odds()[1])
         return (
             1,
-            math.log(_number(self.mean)) - float(self._fall(np.zeros(()))[1]),
+            math.log(_as_number(self.mean)) - float(self._fall(np.zeros(()))[1]),
             rest,
-            rest * (_number(self.shape) - 1),
+            rest * (_as_number(self.shape) - 1),
         )
 
 
@@ -237,7 +237,7 @@ class Binomial(Trials):
     @property
     def mean(self) -> float:
         """Expected number of trials, ``count`` times ``probability``."""
-        return _number(self.count) * _number(self.probability)
+        return _as_number(self.count) * _as_number(self.probability)
 
     def validate(self) -> None:
         count = validation.seen_value(self.count, "count")
@@ -249,7 +249,7 @@ class Binomial(Trials):
         validation.check_probability(self.probability, "probability")
 
     def _fall(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        others, chance = _number(self.count) - 1, _number(self.probability)
+        others, chance = _as_number(self.count) - 1, _as_number(self.probability)
         # A single possible trial: f' is constant.
         if others == 0:
             return (np.zeros_like(x),) * 2
@@ -259,7 +259,7 @@ class Binomial(Trials):
         return (-others * logs,) * 2
 
     def _recursion(self) -> tuple[int, float, float, float]:
-        count, chance = _number(self.count), _number(self.probability)
+        count, chance = _as_number(self.count), _as_number(self.probability)
         if chance == 1:
             return int(count), 0.0, 0.0, 0.0
         odds = chance / (1 - chance)
@@ -281,7 +281,7 @@ class Fixed(Binomial):
     probability: ArrayLike = field(default=1.0, init=False)
 
 
-def _number(value: Any) -> float:
+def _as_number(value: Any) -> float:
     return float(value)
 
 

@@ -470,7 +470,7 @@ def _parse(given: dict[str, Any]) -> Spec:
         key = f"{len(together) if is_sequence else ''} {json_files.dumps(record_of(mechanism))} {release.said_by}"
         before = together[key].count if key in together else 0
         together[key] = release._replace(count=release.count + before)
-    cut = outward.up(sum((Fraction(one.cut_probability) for one in found), Fraction(0)))
+    cut = outward.round_up(sum((Fraction(one.cut_probability) for one in found), Fraction(0)))
     return Spec(given, tuple(together.values()), relation, size, delta, epsilon, cut)
 
 

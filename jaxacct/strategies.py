@@ -5,7 +5,7 @@ multiplier, on C's sensitivity and on how examples come to steps. In reading ord
 
 - participation (:class:`SinglePass`, :class:`MinSeparation`, :class:`FixedEpochs`, :class:`CyclicPoisson`),
 - patterns of participation, and upper bounds on sensitivities (:func:`of_toeplitz`, :func:`of_matrix`),
-- :class:`Strategy`, and its stream of noise,
+- :class:`Strategy`, a stream of noise, and :class:`BufferedStrategy`, a matrix whose rows make one,
 - Toeplitz strategies, matrices, other libraries' streams, and tree aggregation,
 - the error in a workload (:func:`squared_errors`).
 
@@ -34,15 +34,17 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from jaxacct import validation
-from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64, is_concrete, leave_scope, scope
+from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, is_concrete, kernel, leave_scope, scope
 from jaxacct.numerics.pytrees import flag, register_dataclass, takes_python_values
 
 __all__ = [
     "BandedToeplitz",
+    "BufferedStrategy",
     "BufferedToeplitz",
     "CyclicPoisson",
     "Dense",
     "FixedEpochs",
+    "HonakerTree",
     "MinSeparation",
     "NoiseState",
     "Participation",
@@ -50,7 +52,6 @@ __all__ = [
     "SinglePass",
     "Strategy",
     "Streamed",
-    "TreeAggregation",
     "Workload",
     "identity",
     "square_root",
@@ -369,12 +370,7 @@ class Strategy(abc.ABC):
     row by row: a Gaussian mechanism whose sensitivity is that of C x (:meth:`sensitivity`). Prefix sums, and so the
     model after t steps, get the noise of A C^-1 in place of A, which may be far less (:func:`.squared_errors`).
 
-    Streaming needs :attr:`buffers` copies of the noise, never all steps. With y = C^-1 z, row t of C y = z says that
-    z_t is y_t times one number plus a combination of buffers, which hold what later rows need of the rows before. A
-    subclass gives the numbers, and the buffers after a row: :meth:`entries` and :meth:`keep`. All are pure functions of
-    noise and state: a restart that draws the same noise for the same step (keys by ``jax.random.fold_in(key, step)``)
-    goes on as if it had not stopped. Numbers are float32's, and are used as they are, so that the account is of the
-    matrix that makes the noise, up to the rounding of the noise itself.
+    This is the interface of a stream of noise. :class:`BufferedStrategy` makes one of a matrix's rows.
 
     Source: Li et al. (2015), "The matrix mechanism"; adaptive inputs, Denisov et al. (2022), "Improved differential
     privacy for SGD via optimal private linear operators on adaptive streams", and :class:`.MatrixMechanism`.
@@ -382,6 +378,53 @@ class Strategy(abc.ABC):
 
     def validate(self) -> None:  # noqa: B027 (a strategy of the caller's need not have any checks)
         """Raises where a concrete number is out of range, for JAX may have rebuilt the strategy."""
+
+    @abc.abstractmethod
+    def start(self, like: PyTree) -> NoiseState:
+        """Returns the state before the first step, of noise like these arrays (or ``jax.ShapeDtypeStruct``)."""
+
+    @abc.abstractmethod
+    def correlate(self, noise: PyTree, state: NoiseState) -> tuple[PyTree, NoiseState]:
+        """Returns the next row of C^-1 z and the state after it, ``noise`` being the next row of z."""
+
+    @abc.abstractmethod
+    def sensitivity(self, pattern: Pattern) -> float:
+        """Returns an upper bound on the L2 sensitivity of C x, rounding included, for inputs with norms of at most 1.
+
+        Raises TypeError where the strategy is traced: bounds are of numbers, found on the host.
+        """
+
+    def bands(self, steps: int) -> int:
+        """Returns a number b with C[i, j] = 0 for i - j >= b: nearer steps share noise. By default it is all steps."""
+        return steps
+
+    def after(self, steps: Step, draw: Callable[[Array], PyTree], like: PyTree) -> NoiseState:
+        """Returns the state after some steps, recomputed from the noise ``draw(step)`` of each: none is drawn anew."""
+
+        def following(step: Array, state: NoiseState) -> NoiseState:
+            return self.correlate(draw(step), state)[1]
+
+        # The state is the stream's own, so that no noise but a step's own is in memory.
+        return jax.lax.fori_loop(0, steps, following, self.start(like))
+
+    def solve(self, noise: PyTree) -> PyTree:
+        """Returns C^-1 z, for arrays (steps, ...): the rows that :meth:`correlate` gives one by one."""
+        return jax.lax.scan(lambda state, row: self.correlate(row, state)[::-1], self._start_of(noise), noise)[1]
+
+    def _start_of(self, rows: PyTree) -> NoiseState:
+        """Returns the state before the first of these rows, arrays (steps, ...)."""
+        return self.start(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows))
+
+
+class BufferedStrategy(Strategy):
+    """A strategy whose rows are known: it streams by :attr:`buffers` copies of the noise, never all steps.
+
+    With y = C^-1 z, row t of C y = z says that z_t is y_t times one number plus a combination of buffers, which hold
+    what later rows need of the rows before. A subclass gives the numbers, and the buffers after a row: :meth:`entries`
+    and :meth:`keep`. All are pure functions of noise and state: a restart that draws the same noise for the same step
+    (keys by ``jax.random.fold_in(key, step)``) goes on as if it had not stopped. Numbers are float32's, and are used as
+    they are, so that the account is of the matrix that makes the noise, up to the rounding of the noise itself.
+    """
 
     @property
     @abc.abstractmethod
@@ -396,27 +439,13 @@ class Strategy(abc.ABC):
     def keep(self, kept: Array, row: Array, step: Step) -> Array:
         """Returns the buffers (buffers, ...) of one leaf after ``row`` (...)."""
 
-    @abc.abstractmethod
-    def sensitivity(self, pattern: Pattern) -> float:
-        """Returns an upper bound on the L2 sensitivity of C x, rounding included, for inputs with norms of at most 1.
-
-        Raises TypeError where the strategy is traced: bounds are of numbers, found on the host.
-        """
-
-    def bands(self, steps: int) -> int:
-        """Returns a number b with C[i, j] = 0 for i - j >= b: nearer steps share noise. By default it is all steps."""
-        return steps
-
     def start(self, like: PyTree) -> NoiseState:
-        """Returns the state before the first step, of noise like these arrays (or ``jax.ShapeDtypeStruct``)."""
-
         def empty(leaf: Any) -> Array:
             return jnp.zeros((self.buffers, *leaf.shape), jnp.promote_types(leaf.dtype, jnp.float32))
 
         return NoiseState(jnp.int32(0), jax.tree.map(empty, like))
 
     def correlate(self, noise: PyTree, state: NoiseState) -> tuple[PyTree, NoiseState]:
-        """Returns the next row of C^-1 z and the state after it, ``noise`` being the next row of z."""
         own, factors = self.entries(state.step)
 
         def row(new: Array, kept: Array) -> Array:
@@ -429,19 +458,6 @@ class Strategy(abc.ABC):
         """Returns the state after one more row of y."""
         buffers = jax.tree.map(lambda kept, row: self.keep(kept, row, state.step), state.buffers, rows)
         return NoiseState(state.step + 1, buffers)
-
-    def after(self, steps: Step, draw: Callable[[Array], PyTree], like: PyTree) -> NoiseState:
-        """Returns the state after some steps, recomputed from the noise ``draw(step)`` of each: none is drawn anew."""
-
-        def following(step: Array, state: NoiseState) -> NoiseState:
-            return self.correlate(draw(step), state)[1]
-
-        # The state is the stream's own, so that no noise but a step's own is in memory.
-        return jax.lax.fori_loop(0, steps, following, self.start(like))
-
-    def solve(self, noise: PyTree) -> PyTree:
-        """Returns C^-1 z, for arrays (steps, ...): the rows that :meth:`correlate` gives one by one."""
-        return jax.lax.scan(lambda state, row: self.correlate(row, state)[::-1], self._start_of(noise), noise)[1]
 
     def multiply(self, rows: PyTree) -> PyTree:
         """Returns C x, for arrays (steps, ...)."""
@@ -457,10 +473,6 @@ class Strategy(abc.ABC):
 
         # As in the stream, the buffers hold what is needed of the rows before; here the rows are known.
         return jax.lax.scan(one, self._start_of(rows), rows)[1]
-
-    def _start_of(self, rows: PyTree) -> NoiseState:
-        """Returns the state before the first of these rows, arrays (steps, ...)."""
-        return self.start(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows))
 
 
 def combined(factors: Array, kept: Array) -> Array:
@@ -499,7 +511,7 @@ def numbers(value: Any, name: str) -> np.ndarray:
 # ----------------------------------------------------------------------------------------------------
 
 
-class Toeplitz(Strategy):
+class Toeplitz(BufferedStrategy):
     """A strategy whose entries depend on i - j alone, so that it is defined for any number of steps."""
 
     @abc.abstractmethod
@@ -686,7 +698,7 @@ class BufferedToeplitz(Toeplitz):
 
 @register_dataclass
 @dataclass(frozen=True)
-class Dense(Strategy):
+class Dense(BufferedStrategy):
     """Any lower-triangular matrix, for few steps: its stream holds all of them.
 
     Attributes:
@@ -760,21 +772,12 @@ class Streamed(Strategy):
         stream: the object that multiplies by C^-1, as in jax_privacy's noise addition.
 
     Its state is held in :attr:`.NoiseState.buffers`. The sensitivity is of the matrix that the stream multiplies by,
-    to the digits of its arithmetic: let M be that matrix, N its computed inverse, and R = I - N M. Then
+    to the digits of its arithmetic. All of its steps count as sharing noise, as zeros of C come out of the inversion as
+    small numbers: no band can be told. Let M be that matrix, N its computed inverse, and R = I - N M. Then
     C = M^-1 = (I - R)^-1 N, and so C x is at most N x over 1 - |R|, in Frobenius norm.
     """
 
     stream: StreamingMatrix
-
-    @property
-    def buffers(self) -> int:
-        raise NotImplementedError("a stream of another library says not what it remembers: see its state.")
-
-    def entries(self, step: Step) -> tuple[Array, Array]:
-        raise NotImplementedError("a stream of another library says not what it adds up: use correlate and solve.")
-
-    def keep(self, kept: Array, row: Array, step: Step) -> Array:
-        raise NotImplementedError("a stream of another library keeps its own state: use correlate and solve.")
 
     def start(self, like: PyTree) -> NoiseState:
         return NoiseState(jnp.int32(0), self.stream.init_multiply(like))
@@ -782,10 +785,6 @@ class Streamed(Strategy):
     def correlate(self, noise: PyTree, state: NoiseState) -> tuple[PyTree, NoiseState]:
         row, following = self.stream.multiply_next(noise, state.buffers)
         return row, NoiseState(state.step + 1, following)
-
-    def bands(self, steps: int) -> int:
-        # Zeros of C come out of the inversion as small numbers, so no band can be told: all steps is on the safe side.
-        return steps
 
     def sensitivity(self, pattern: Pattern) -> float:
         check_dense(pattern.steps)
@@ -809,7 +808,7 @@ class Streamed(Strategy):
 
 @register_dataclass
 @dataclass(frozen=True)
-class TreeAggregation(Strategy):
+class HonakerTree(BufferedStrategy):
     """The strategy of binary trees with Honaker's online estimate: the noise of DP-FTRL, a buffer for each level.
 
     :class:`.MatrixMechanism` accounts for it. For trees that something else has built, whose nodes are released one by
@@ -837,7 +836,7 @@ class TreeAggregation(Strategy):
     Source: Honaker (2015), "Efficient use of differentially private binary trees"; Kairouz et al. (2021), "Practical
     and private (deep) learning without sampling or shuffling".
 
-    >>> bool(TreeAggregation(steps=2).sensitivity(Pattern(2, 2, 1)) ** 2 < 1.8 + 1e-6)
+    >>> bool(HonakerTree(steps=2).sensitivity(Pattern(2, 2, 1)) ** 2 < 1.8 + 1e-6)
     True
     """
 
@@ -870,18 +869,18 @@ class TreeAggregation(Strategy):
             return of_matrix(self.matrix(pattern.steps), pattern, error)
         # One participation: the largest norm of a column, summed up over the levels.
         squares = np.zeros(self._check(pattern.steps))
-        for level, starts in _blocks(pattern.steps):
+        for level, starts in _largest_blocks(pattern.steps):
             # Blocks of a level do not overlap: an example is in at most one of them, and adds to one row.
-            squares[starts[:, None] + np.arange(2**level)] += _row(level, self.buffers) ** 2
+            squares[starts[:, None] + np.arange(2**level)] += _entries_of_block(level, self.buffers) ** 2
         return of_matrix(np.sqrt(np.max(squares))[None, None], Pattern(1, 1, 1), error)
 
     def matrix(self, steps: int) -> np.ndarray:
         """Returns C (steps, steps), float64, with the numbers of the stream: a row for the block that ends there."""
         check_dense(self._check(steps))
         matrix = np.zeros((steps, steps))
-        for level, starts in _blocks(steps):
+        for level, starts in _largest_blocks(steps):
             for start in starts:
-                matrix[start + 2**level - 1, start : start + 2**level] = _row(level, self.buffers)
+                matrix[start + 2**level - 1, start : start + 2**level] = _entries_of_block(level, self.buffers)
         return matrix
 
     def _check(self, steps: int) -> int:
@@ -895,12 +894,12 @@ class TreeAggregation(Strategy):
         return jnp.sum(ends).astype(jnp.int32)
 
 
-def _blocks(steps: int) -> list[tuple[int, np.ndarray]]:
+def _largest_blocks(steps: int) -> list[tuple[int, np.ndarray]]:
     """Returns for each level the starts of its blocks that are the largest to end where they do."""
     return [(level, np.arange(0, steps - 2**level + 1, 2 ** (level + 1))) for level in range(steps.bit_length())]
 
 
-def _row(level: int, levels: int) -> np.ndarray:
+def _entries_of_block(level: int, levels: int) -> np.ndarray:
     """Returns the entries of C for the steps of a block, the last of which is its own."""
     own, factors = (table.astype(np.float64) for table in _tables(levels))
     halves = [np.repeat(factors[level, half], 2**half) for half in reversed(range(level))]
@@ -980,7 +979,7 @@ def squared_errors(strategy: Strategy, steps: int, workload: Workload = PREFIX_S
     return leave_scope(_squared_errors(strategy, steps, workload))
 
 
-@in_float64
+@kernel
 @functools.partial(jax.jit, static_argnums=1)
 def _squared_errors(strategy: Strategy, steps: int, workload: Workload) -> Array:
     toeplitz = isinstance(strategy, Toeplitz) and workload.rates is None

@@ -29,20 +29,21 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Float
 
-from jaxacct import prv, saddlepoint, validation
+from jaxacct import saddlepoint, validation
 from jaxacct.bounds import Bounds, enclose
 from jaxacct.certified import narrow_down
-from jaxacct.composition import ForDelta, Parts, check, directed_parts, facts_of
+from jaxacct.composition import ForDelta, Parts, check, directed_parts, facts_of, query_of
 from jaxacct.convert.one_parameter import check_mu
 from jaxacct.mechanisms import DiscretePair
 from jaxacct.mechanisms.mechanism import REVERSE, Mechanisms, Relation, Steps, knows_both_ways
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, log_complement
-from jaxacct.numerics.programs import as_it_is, compiled, lower_bound
+from jaxacct.numerics.derivatives import Differences
+from jaxacct.numerics.precision import as_float64, is_concrete, kernel, leave_scope, log_complement
+from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import of_each
-from jaxacct.numerics.vmapped_loops import rows
 from jaxacct.rdp import compose
+from jaxacct.saddlepoint import of_atoms
 from jaxacct.saddlepoint.accountant import ROW, may_answer
 
 __all__ = [
@@ -221,7 +222,7 @@ def checked_rates(fpr: ArrayLike) -> ArrayLike:
     return rates
 
 
-@in_float64(safe=lower_bound)
+@kernel
 def _elementwise(function: Callable[..., Array], *arguments: ArrayLike) -> Array:
     return leave_scope(_clip(function, *(as_float64(argument) for argument in arguments)))
 
@@ -276,28 +277,23 @@ class Profile(NamedTuple):
     upper: Float[Array, " n"]
 
 
-@in_float64
-def certify_profile(mechanism: Any, steps: Any, epsilons: Any, relation: Relation, accountant: str = "best") -> Profile:
+@kernel
+def certify_profile(mechanism: Any, steps: Any, epsilons: Any, relation: Relation) -> Profile:
     """Returns the profile at ``epsilons`` (n,), at least 0 and increasing, of what :func:`jaxacct.curve` takes.
 
-    "best" asks the exact accountant where it may have an answer, and meshes (:func:`jaxacct.prv.curve`) where it does
-    not or, outside a trace, where it did not converge; both brackets are valid, and so is what they share.
+    The exact accountant is asked where it may have an answer, and laws of atoms where it does not or, outside a trace,
+    where it did not converge; both brackets are valid, and so is what they share.
     """
-    validation.check_one_of(accountant, "accountant", ("best", "saddlepoint", "prv"))
-
-    def mesh() -> Bounds:
-        # Meshes compose afresh in each call: of one size, so that one program is compiled. Speed only.
-        found = [prv.curve(mechanism, steps, row, relation=relation).delta for row in rows(epsilons, 2 * ROW)]
-        return _monotone(jax.tree.map(lambda *parts: jnp.concatenate(parts)[: np.shape(epsilons)[0]], *found))
-
-    if accountant == "prv" or (accountant == "best" and not may_answer(mechanism, steps, relation)):
-        bounds = mesh()
+    query = query_of(mechanism, steps, ForDelta(epsilons), relation)
+    if not may_answer(query):
+        bounds = _monotone(of_atoms.curve(query))
     else:
-        bounds = _monotone(saddlepoint.accountant.curve(mechanism, steps, ForDelta(epsilons), relation))
-        if accountant == "best" and is_concrete(mechanism, steps, epsilons):
-            # A gap of delta of 1e-13, or of 1e-6 of itself, needs no mesh. Sound for any value.
+        bounds = _monotone(saddlepoint.accountant.curve(query))
+        if query.is_concrete:
+            # A gap of delta of 1e-13, or of 1e-6 of itself, needs no more. Sound for any value.
             small = bounds.upper - bounds.lower <= 1e-13
-            bounds = _monotone(narrow_down(replace(bounds, converged=small), mesh, 1e-6))
+            other = functools.partial(of_atoms.curve, query)
+            bounds = _monotone(narrow_down(replace(bounds, converged=small), other, 1e-6))
     return Profile(as_float64(epsilons), as_float64(bounds.lower), as_float64(bounds.upper))
 
 
@@ -310,7 +306,7 @@ def _monotone(bounds: Bounds) -> Bounds:
     return replace(bounds, lower=jax.lax.cummax(lower, reverse=True), upper=jax.lax.cummin(upper))
 
 
-@in_float64
+@kernel
 def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: Relation) -> Array:
     """Returns about how far a profile has to go for deltas down to ``delta``: an epsilon, no number if none is known.
 
@@ -349,14 +345,14 @@ def _last(directions: list[Parts], curve: Array | None, delta: Array) -> Array:
     return functools.reduce(jnp.maximum, map(end, directions))
 
 
-@in_float64
+@kernel
 def infinite_share(mechanism: Any, steps: Any, relation: Relation) -> Array:
     """Returns a lower bound on the probability of an infinite loss, which delta does not fall below."""
     masses = [facts_of(parts).infinite[0] for parts in directed_parts(mechanism, steps, relation)]
     return functools.reduce(jnp.maximum, masses)
 
 
-class Lines(NamedTuple):
+class SupportLines(NamedTuple):
     """Two lines below delta on each of n - 1 segments between neighbouring x = e^eps, by their values at its ends."""
 
     from_left: tuple[Array, Array]
@@ -388,7 +384,7 @@ def rounding_of_lengths(length: Array) -> Array:
     return 4 * arithmetic().function + 4 * roundoff() * jnp.max(length)
 
 
-def lines_below(profile: Profile) -> Lines:
+def lines_below(profile: Profile) -> SupportLines:
     """Returns two lines below delta on each segment; the larger of them is within second order of delta.
 
     With d_0, d_1 the values at x_0 < x_1 a convex function is at least d_1 + (x - x_1) (d_1 - d_0)/(x_1 - x_0) beyond
@@ -415,7 +411,7 @@ def lines_below(profile: Profile) -> Lines:
     at_left, at_right = left[0] - right[0], left[1] - right[1]
     crosses = at_left * at_right < 0
     share = jnp.where(crosses, at_left / jnp.where(crosses, at_left - at_right, 1.0), 0.0)
-    return Lines(left, right, share)
+    return SupportLines(left, right, share)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -427,14 +423,13 @@ def _has_converged(bounds: Bounds) -> Any:
     return bounds.converged
 
 
-@in_float64(known=_has_converged, outermost=True)
+@kernel(derivatives=Differences(_has_converged))
 def curve(
     mechanism: Mechanisms,
     steps: Steps,
     fpr: ArrayLike,
     *,
     relation: Relation = "add_or_remove",
-    accountant: str = "best",
 ) -> Bounds:
     """Returns certified bounds on the least false-negative rate of any attack, at each false-positive rate: f-DP.
 
@@ -445,7 +440,6 @@ def curve(
         relation: neighbouring relation, one that the mechanisms support. "remove" and "add" alone give curves that are
             not their own inverses; the null hypothesis is the data set that is left with "remove", and the one before
             it with "add".
-        accountant: "best" (the exact accountant where it converges, else meshes), "saddlepoint" or "prv".
 
     Returns :class:`~jaxacct.bounds.Bounds` of the shape of ``fpr``. Here ``lower`` is what protects: no attack has
     fewer false negatives. It is convex in fpr and at most 1 - fpr. 0 where nothing is known.
@@ -453,12 +447,13 @@ def curve(
     Formal guarantee: ``lower <= f(fpr) <= upper``, f the trade-off function of the dominating pairs' composition,
     rounding included. f(a) is the supremum over real eps of 1 - delta(eps) - e^eps a (Dong, Roth and Su 2022,
     Proposition 2.12), so any certified delta gives a bound from below. Between two epsilons of a grid delta is at least
-    the larger of two lines (:func:`~jaxacct.tradeoff.lines_below`), and on each piece what is to be maximized
-    is linear: that bounds f from above. The grid has 64 epsilons and, outside a trace, those of the tangents at the
-    rates asked for: ``lower`` is within 1e-4 of f there. Under "remove" and "add" the deltas at negative epsilons are
-    those of the other one's pair. Where the composition holds a guarantee of one direction alone (:class:`.PureDP` or
-    :class:`.ApproximateDP` under these two) that is another claim and not the pair's reverse: then they are taken for
-    unknown, and ``lower`` is less where f falls less steeply than 1 - fpr.
+    the larger of two lines (:func:`~jaxacct.tradeoff.lines_below`), and on each piece what is to be maximized is
+    linear: that bounds f from above. The grid has 64 epsilons and, outside a trace, those of the tangents at the rates
+    asked for: ``lower`` is within 1e-4 of f there, or 1e-3 where losses are few numbers, as f has corners then. Under
+    "remove" and "add" the deltas at negative epsilons are those of the other one's pair. Where the composition holds a
+    guarantee of one direction alone (:class:`.PureDP` or :class:`.ApproximateDP` under these two) that is another claim
+    and not the pair's reverse: then they are taken for unknown, and ``lower`` is less where f falls less steeply than 1
+    - fpr.
 
     Raises ValueError where a concrete argument is out of range.
 
@@ -475,7 +470,7 @@ def curve(
         raise ValueError(f"fpr of shape {np.shape(rates)} is no list: give one axis of rates, at least one, or a rate.")
     a = as_float64(rates)
     if not np.ndim(rates):
-        found = curve(mechanism, steps, a[None], relation=relation, accountant=accountant)
+        found = curve(mechanism, steps, a[None], relation=relation)
         return leave_scope(jax.tree.map(lambda leaf: leaf[0], found))
     concrete = is_concrete(mechanism, steps, rates)
     positive = np.asarray(rates)[np.asarray(rates) > 0] if concrete else np.ones(0)
@@ -489,7 +484,7 @@ def curve(
     grid = jnp.where(known, jnp.maximum(last, 1e-6), 1.0) * jnp.linspace(0.0, 1.0, 2 * ROW)
     if concrete and not known:
         return leave_scope(_unknown(a))
-    ask = {r: functools.partial(certify_profile, mechanism, steps, relation=r, accountant=accountant) for r in every}
+    ask = {r: functools.partial(certify_profile, mechanism, steps, relation=r) for r in every}
     profiles = {r: ask[r](np.asarray(grid) if concrete else grid) for r in every}
     if concrete:
         # Places of the tangents at the rates that are asked for: there the bound from below is nearly attained.
@@ -504,14 +499,11 @@ def curve(
     return leave_scope(enclose(lower, upper, converged))
 
 
-@in_float64
-def advantage(
-    mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_or_remove", accountant: str = "best"
-) -> Bounds:
+@kernel
+def advantage(mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_or_remove") -> Bounds:
     """Returns certified bounds on the largest difference of an attack's true- and false-positive rate, ().
 
-    It is delta at epsilon = 0, the total variation distance. Arguments, errors and the accountants are those of
-    :func:`curve`.
+    It is delta at epsilon = 0, the total variation distance. Arguments and errors are those of :func:`curve`.
 
     Formal guarantee: ``lower <= advantage <= upper`` for the dominating pairs' composition under ``relation``, rounding
     included; ``upper`` is what protects. It is 1 where nothing is known, as for invalid traced arguments.
@@ -524,19 +516,18 @@ def advantage(
     '0.38292492 0.38292492'
     """
     check(mechanism, steps)
-    found = certify_profile(mechanism, steps, np.zeros(1), relation, accountant)
+    found = certify_profile(mechanism, steps, np.zeros(1), relation)
     lower, upper = found.lower[0], found.upper[0]
     return leave_scope(enclose(lower, upper, upper < 1))
 
 
-@in_float64(known=_has_converged, outermost=True)
+@kernel(derivatives=Differences(_has_converged))
 def true_positive_rate(
     mechanism: Mechanisms,
     steps: Steps,
     fpr: ArrayLike,
     *,
     relation: Relation = "add_or_remove",
-    accountant: str = "best",
 ) -> Bounds:
     """Returns certified bounds on the largest true-positive rate of any attack, at each false-positive rate.
 
@@ -552,21 +543,20 @@ def true_positive_rate(
     """
     validation.check_numbers(fpr=fpr)
     validation.check_type(relation, "relation", str)
-    found = curve(mechanism, steps, fpr, relation=relation, accountant=accountant)
+    found = curve(mechanism, steps, fpr, relation=relation)
     rounding = 2 * roundoff()
     lower = jnp.maximum(1 - as_float64(found.upper) - rounding, 0.0)
     upper = jnp.minimum(1 - as_float64(found.lower) + rounding, 1.0)
     return leave_scope(enclose(lower, upper, found.converged))
 
 
-@in_float64(known=_has_converged, outermost=True)
+@kernel(derivatives=Differences(_has_converged))
 def bayes_risk(
     mechanism: Mechanisms,
     steps: Steps,
     prior: ArrayLike = 0.5,
     *,
     relation: Relation = "add_or_remove",
-    accountant: str = "best",
 ) -> Bounds:
     """Returns certified bounds on the least error, (), of an attack that knows how likely the example is to be in.
 
@@ -575,7 +565,6 @@ def bayes_risk(
         steps: likewise.
         prior (): probability, in (0, 1), that the example took part.
         relation: as of :func:`curve`; all but "add" and "remove" alone.
-        accountant: likewise.
 
     Formal guarantee: the error is the minimum of (1 - prior) a + prior f(a) over a, that is the smaller of both
     probabilities times 1 - delta(|log odds|). ``lower`` is what protects, rounding included. 0 where nothing is known.
@@ -601,9 +590,7 @@ def bayes_risk(
     error = 16 * roundoff() * (1 + jnp.abs(jnp.log(rarer)))
     places = odds + error * jnp.arange(-1.0, 2.0)
     places = jnp.maximum(places, jnp.arange(3.0) * 1e-300)
-    found = certify_profile(
-        mechanism, steps, np.asarray(places) if is_concrete(places) else places, relation, accountant
-    )
+    found = certify_profile(mechanism, steps, np.asarray(places) if is_concrete(places) else places, relation)
     lower = jnp.maximum(rarer * (1 - found.upper[0]) * (1 - 8 * roundoff()) - 4 * roundoff(), 0.0)
     upper = rarer * (1 - found.lower[2]) * (1 + 8 * roundoff())
     valid = (chance > 0) & (chance < 1)
@@ -719,7 +706,7 @@ Curve = tuple[Float[Array, " n"], Float[Array, " n"]]
 """Type of a polygon: false-positive rates from 0 to 1, increasing, and false-negative rates, falling."""
 
 
-@in_float64(safe=lower_bound)
+@kernel
 def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Array, " n"]:
     """Returns the least false-negative rates that are consistent with finitely many (epsilon, delta).
 
@@ -742,14 +729,15 @@ def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Ar
     """
     validation.check_numbers(epsilon=epsilon, delta=delta, fpr=fpr)
     e, d, rates = (
-        as_float64(_check(value, name)) for value, name in ((epsilon, "epsilon"), (delta, "delta"), (fpr, "fpr"))
+        as_float64(_check_probability(value, name))
+        for value, name in ((epsilon, "epsilon"), (delta, "delta"), (fpr, "fpr"))
     )
     validation.check_epsilon(validation.as_array(epsilon))
     validation.check_probability(validation.as_array(delta), "delta")
     return leave_scope(_supremum(e, d, rates))
 
 
-@in_float64
+@kernel
 def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array, " m"]:
     """Returns the deltas of a polygon (n,), (n,) at ``epsilon`` (m,), any real numbers; float64 (m,).
 
@@ -768,10 +756,10 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
     """
     validation.check_numbers(fpr=fpr, fnr=fnr, epsilon=epsilon)
     a, b = _curve(fpr, fnr)
-    return leave_scope(_deltas(a, b, as_float64(_check(epsilon, "epsilon"))))
+    return leave_scope(_deltas(a, b, as_float64(_check_probability(epsilon, "epsilon"))))
 
 
-@in_float64(safe=lower_bound)
+@kernel
 def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Float[Array, ...]:
     """Returns p f + (1 - p) Id, the curve of a mechanism on a Poisson sample with rate p; float64, elementwise.
 
@@ -800,7 +788,7 @@ def subsampled(fpr: ArrayLike, fnr: ArrayLike, sampling_rate: ArrayLike) -> Floa
     return leave_scope(jnp.where(_is_rate(p) & _is_rate(a) & _is_rate(b), p * b + (1 - p) * (1 - a), 0.0))
 
 
-@in_float64(safe=as_it_is)
+@kernel
 def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     """Returns the polygon of the inverse: the two errors exchanged. For a curve below 1 at 0 it ends there.
 
@@ -818,7 +806,7 @@ def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     return leave_scope((b[::-1], a[::-1]))
 
 
-@in_float64(safe=lower_bound, gathers=True)
+@kernel(gathers=True)
 def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
     """Returns the greatest convex function below a polygon, at its vertices: the double conjugate; float64 (n,).
 
@@ -838,7 +826,7 @@ def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
     return leave_scope(_lower_hull(a, b))
 
 
-@in_float64(safe=as_it_is, gathers=True)
+@kernel(gathers=True)
 def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     """Returns min(f, f^-1)**, the curve for both exchanges of the two data sets: a polygon of 2 n vertices, float64.
 
@@ -862,7 +850,7 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     return leave_scope(_symmetrize(a, b))
 
 
-@in_float64(safe=as_it_is, gathers=True)
+@kernel(gathers=True)
 def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
     """Returns a polygon's false-negative rates at ``rates`` (m,); float64 (m,).
 
@@ -876,7 +864,7 @@ def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
     """
     validation.check_numbers(fpr=fpr, fnr=fnr, rates=rates)
     a, b = _curve(fpr, fnr)
-    return leave_scope(jnp.interp(as_float64(_check(rates, "rates")), a, b))
+    return leave_scope(jnp.interp(as_float64(_check_probability(rates, "rates")), a, b))
 
 
 def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
@@ -898,7 +886,7 @@ def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
     ([0.0, 0.8, 0.2, 0.0], [0.0, 0.5, 0.5, 0.0])
     """
     validation.check_numbers(fpr=fpr, fnr=fnr)
-    a, b = (np.asarray(_check(value, name), np.float64) for value, name in ((fpr, "fpr"), (fnr, "fnr")))
+    a, b = (np.asarray(_check_probability(value, name), np.float64) for value, name in ((fpr, "fpr"), (fnr, "fnr")))
     _check_polygon(a, b)
     p = np.concatenate([[1 - b[0]], -np.diff(b), [b[-1]]])
     q = np.concatenate([[a[0]], np.diff(a), [1 - a[-1]]])
@@ -958,7 +946,7 @@ def _lower_hull(a: Array, b: Array) -> Array:
     return jnp.minimum(b[before] + share * (b[after] - b[before]), b)
 
 
-def _check(value: Any, name: str) -> Any:
+def _check_probability(value: Any, name: str) -> Any:
     array = validation.as_array(value)
     if np.ndim(array) != 1 or not np.size(array):
         raise ValueError(f"{name} of shape {np.shape(array)} is no list: give one axis, at least one entry.")
@@ -975,7 +963,7 @@ def _check_polygon(a: np.ndarray, b: np.ndarray) -> None:
 
 
 def _curve(fpr: Any, fnr: Any) -> tuple[Array, Array]:
-    a, b = _check(fpr, "fpr"), _check(fnr, "fnr")
+    a, b = _check_probability(fpr, "fpr"), _check_probability(fnr, "fnr")
     if is_concrete(a, b):
         _check_polygon(np.asarray(a), np.asarray(b))
     return as_float64(a), as_float64(b)

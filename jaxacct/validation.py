@@ -5,7 +5,10 @@ Traced values cannot raise; what is computed of them lands on the safe side.
 
 from __future__ import annotations
 
+import inspect
 import numbers
+import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -356,3 +359,22 @@ def check_sensitivities(value: object, name: str = "sensitivities") -> None:
         raise ValueError(
             f"{name} = {shorten(value)} are no sensitivities: give (..., m), with one above 0 in each row."
         )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Warnings
+# ----------------------------------------------------------------------------------------------------
+
+PACKAGE = os.path.dirname(__file__)
+"""The folder of this package's files."""
+
+
+def warn_caller(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the line outside of this package whose call led here, from however deep within it."""
+    level, frame = 1, inspect.currentframe()
+    # The level of a frame is its distance from here and one more, as ``warnings.warn`` counts.
+    while (frame := None if frame is None else frame.f_back) is not None:
+        level += 1
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            break
+    warnings.warn(message, category, stacklevel=level)

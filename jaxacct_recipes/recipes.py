@@ -19,9 +19,10 @@ from jaxacct.filters import RenyiFilter
 from jaxacct.outward import steps_of
 from jaxacct.policies import Policy
 from jaxacct.train import DPTrainer, PoissonSampler, cross_entropy, run_key
+from jaxacct.train.config import KEYWORDS, PlannedRun, affordable_steps, run_of
 from jaxacct.train.keys import DerivedKey, describe_seed
 from jaxacct.train.sampling import ALLOWANCE
-from jaxacct.train.settings import affordable_steps, drawn_rate, plan_spending, public_size
+from jaxacct.train.settings import drawn_rate, public_size
 from jaxacct_recipes.datasets import Dataset
 from jaxacct_recipes.networks import MLP, Linear, PatchCNN
 
@@ -176,28 +177,23 @@ def make_trainer(
     if epochs is not None:
         validation.check_positive(epochs, "epochs")
         planned = steps_of(epochs, rate)
-    # Constant settings are planned; a policy, or another ledger, is trained for the steps that a filter affords.
+    # Other settings of the budget are among the options. Constant settings are planned; a policy, or another ledger, is
+    # trained for the steps that a filter affords.
+    asked = {name: options.pop(name) for name in KEYWORDS & options.keys()}
     start = recipe.noise_multiplier if noise_multiplier is None else noise_multiplier
-    if policy is None and options.get("ledger") in (None, "planned"):
+    if policy is None and asked.get("ledger") in (None, "planned"):
         spent, steps = _plan(epsilon, delta, planned, noise_multiplier, start, rate, size)
     else:
-        if epsilon is None:
-            assert planned is not None
-            epsilon = planned_epsilon(size, rate, start, steps=planned, delta=delta)
-        steps = affordable_steps(size, rate, start, epsilon=epsilon, delta=delta)
-        steps = steps if planned is None else min(steps, planned)
-        constant = {"noise_multiplier": start, "sampling_rate": rate}
-        spent = {"epsilon": epsilon} | (constant if policy is None else {"policy": policy(start, rate, steps)})
+        spent, steps = _afford(epsilon, delta, planned, policy, start, rate, size)
     module_key, training_key = jax.random.split(run_key(seed))
     trainer = DPTrainer(
         recipe.module(dataset.train_inputs.shape[1:], dataset.num_classes, nnx.Rngs(module_key)),
         cross_entropy,
         recipe.optimizer(learning_rate, steps),
         (dataset.train_inputs, dataset.train_labels),
-        delta=delta,
-        most_examples=most_examples,
+        run=run_of(**({"delta": delta, "most_examples": most_examples} | spent | asked)),
         seed=DerivedKey(training_key, describe_seed(seed)),
-        **({"clip_norm": clip_norm, "microbatch_size": recipe.microbatch_size} | spent | options),
+        **({"clip_norm": clip_norm, "microbatch_size": recipe.microbatch_size} | options),
     )
     return trainer, steps
 
@@ -217,11 +213,32 @@ def _plan(
         return made | {"noise_multiplier": start}, steps
     if noise is None and steps is not None:
         return made, steps
-    plan = plan_spending(size, epsilon=epsilon, delta=delta, noise_multiplier=start, sampling_rate=rate).plan
+    run = PlannedRun(epsilon=epsilon, delta=delta, noise_multiplier=start, sampling_rate=rate)
+    plan = run.resolve(size).plan
     assert plan is not None
     if noise is None:
         return made | {"steps": plan.steps}, plan.steps
     return made | {"steps": None, "noise_multiplier": noise}, min(plan.steps, steps or plan.steps)
+
+
+def _afford(
+    epsilon: float | None,
+    delta: float,
+    steps: int | None,
+    policy: Callable[[float, float, int], Policy] | None,
+    start: float,
+    rate: float,
+    size: int,
+) -> tuple[dict[str, Any], int]:
+    """Returns what a ledger other than a plan's is given, and the steps to fit: those that a filter affords."""
+    if epsilon is None:
+        assert steps is not None
+        epsilon = planned_epsilon(size, rate, start, steps=steps, delta=delta)
+    afforded = affordable_steps(size, rate, start, epsilon=epsilon, delta=delta)
+    afforded = afforded if steps is None else min(afforded, steps)
+    if policy is None:
+        return {"epsilon": epsilon, "noise_multiplier": start, "sampling_rate": rate}, afforded
+    return {"epsilon": epsilon, "policy": policy(start, rate, afforded)}, afforded
 
 
 def _recipe_for(dataset: Dataset, recipe: str | Recipe | None) -> Recipe:

@@ -10,7 +10,7 @@ import numpy as np
 from bench.papers.exhibits import Exhibit
 from jaxacct import convert, iteration, prv
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.plot import Chart, Curve
+from jaxacct.plot import Chart, Series
 
 SAMPLING_RATE, NOISE, DELTA = 0.04, 4.0, 1e-5
 """Setting of the moments accountant's figure."""
@@ -49,12 +49,12 @@ def conversion() -> Chart:
         y_label=f"epsilon at delta = {DELTA:g}",
         x=STEPS,
         curves=(
-            Curve("epsilon_abadi_printed", "Abadi et al., closed form as printed", printed, "reference"),
-            Curve("epsilon_mironov", "Mironov's rule", rules["mironov"]),
-            Curve("epsilon_improved", "Canonne et al., Balle et al.", rules["improved"]),
-            Curve("epsilon_closed", "Asoodeh et al., two branches", rules["closed"]),
-            Curve("epsilon_optimal", "optimal rule", rules["optimal"]),
-            Curve("epsilon_certified", "the mechanism itself, certified", np.array(certified)),
+            Series("epsilon_abadi_printed", "Abadi et al., closed form as printed", printed, "reference"),
+            Series("epsilon_mironov", "Mironov's rule", rules["mironov"]),
+            Series("epsilon_improved", "Canonne et al., Balle et al.", rules["improved"]),
+            Series("epsilon_closed", "Asoodeh et al., two branches", rules["closed"]),
+            Series("epsilon_optimal", "optimal rule", rules["optimal"]),
+            Series("epsilon_certified", "the mechanism itself, certified", np.array(certified)),
         ),
         notes=(
             "All rules but the last start from the reference's divergence, order q^2 steps / ((1-q) s^2), which holds "
@@ -80,10 +80,10 @@ def order(alpha: float) -> Chart:
         y_label=f"epsilon at delta = {DELTA:g}",
         x=divergences,
         curves=(
-            Curve("epsilon_mironov", "Mironov's rule", rules["mironov"], "reference"),
-            Curve("epsilon_improved", "Canonne et al., Balle et al.", rules["improved"]),
-            Curve("epsilon_closed", "Asoodeh et al., two branches", rules["closed"]),
-            Curve("epsilon_optimal", "optimal rule", rules["optimal"]),
+            Series("epsilon_mironov", "Mironov's rule", rules["mironov"], "reference"),
+            Series("epsilon_improved", "Canonne et al., Balle et al.", rules["improved"]),
+            Series("epsilon_closed", "Asoodeh et al., two branches", rules["closed"]),
+            Series("epsilon_optimal", "optimal rule", rules["optimal"]),
         ),
         notes=(f"All are upper bounds. The two branches are within {apart:.2g} of the optimal rule.",),
     )
@@ -119,12 +119,12 @@ def stopped(learning_rate: float, noise: float, *, diameter: float = DIAMETER) -
         x=epsilons,
         log_y=True,
         curves=(
-            Curve("delta_feldman", "Feldman et al., corollary as printed", feldman["closed"]),
-            Curve("delta_feldman_optimal", "Feldman et al., optimal rule", feldman["optimal"]),
-            Curve("delta_contraction", "Asoodeh et al., contraction", delta["contraction"]),
-            Curve("delta_moments", "Feldman et al., moments in place of weak convexity", delta["renyi"]),
-            Curve("delta_recursive", "contraction, recursive", delta["recursive"]),
-            Curve("delta_best", "best known here, convex losses", delta["best"]),
+            Series("delta_feldman", "Feldman et al., corollary as printed", feldman["closed"]),
+            Series("delta_feldman_optimal", "Feldman et al., optimal rule", feldman["optimal"]),
+            Series("delta_contraction", "Asoodeh et al., contraction", delta["contraction"]),
+            Series("delta_moments", "Feldman et al., moments in place of weak convexity", delta["renyi"]),
+            Series("delta_recursive", "contraction, recursive", delta["recursive"]),
+            Series("delta_best", "best known here, convex losses", delta["best"]),
         ),
         notes=(
             f"All are upper bounds. Diameter of the projection set {diameter:g}; the contraction bounds need it, and "

@@ -10,7 +10,7 @@ from bench.papers.bu_tables import SECTION_4_2, TABLES, NoiseScales, Row
 from bench.papers.exhibits import Cell, Exhibit, Table
 from jaxacct import calibrate, convert, gdp, prv, rdp, tradeoff
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.plot import Chart, Curve
+from jaxacct.plot import Chart, Series
 
 SECOND, THIRD = (row for row in TABLES if row.name in ("MNIST 2", "MNIST 3"))
 """Rows of Table 1: Figures 3 and A.1 discuss the second one, Figure 2 has the third one's setting."""
@@ -97,11 +97,11 @@ def deltas() -> Chart:
         x=epsilons,
         log_y=True,
         curves=(
-            Curve(
+            Series(
                 "delta_clt", CLT, np.asarray(gdp.gaussian_delta(gdp.mu(mechanism, THIRD.steps), epsilons)), "estimate"
             ),
-            Curve("delta_moments", MOMENTS, np.array(moments)),
-            Curve("delta_certified", CERTIFIED, np.asarray(prv.curve(mechanism, THIRD.steps, epsilons).delta.upper)),
+            Series("delta_moments", MOMENTS, np.array(moments)),
+            Series("delta_certified", CERTIFIED, np.asarray(prv.curve(mechanism, THIRD.steps, epsilons).delta.upper)),
         ),
     )
 
@@ -121,9 +121,9 @@ def epochs() -> Chart:
         y_label=f"epsilon at delta = {delta:g}",
         x=numbers,
         curves=(
-            Curve("epsilon_clt", CLT, np.array(estimates), "estimate"),
-            Curve("epsilon_moments", MOMENTS, np.array(moments)),
-            Curve("epsilon_certified", CERTIFIED, np.array(certified)),
+            Series("epsilon_clt", CLT, np.array(estimates), "estimate"),
+            Series("epsilon_moments", MOMENTS, np.array(moments)),
+            Series("epsilon_certified", CERTIFIED, np.array(certified)),
         ),
     )
 
@@ -145,9 +145,9 @@ def scales() -> Chart:
         y_label="noise multiplier for that epsilon",
         x=noises,
         curves=(
-            Curve("noise_moments", MOMENTS, noises, "reference"),
-            Curve("noise_certified", "least noise, certified", needed),
-            Curve("noise_clt", "by the central limit: an estimate", by_clt, "estimate"),
+            Series("noise_moments", MOMENTS, noises, "reference"),
+            Series("noise_certified", "least noise, certified", needed),
+            Series("noise_clt", "by the central limit: an estimate", by_clt, "estimate"),
         ),
         notes=(
             f"The central limit asks for {np.min(by_clt / needed):.1%} to {np.max(by_clt / needed):.1%} of the noise "
@@ -168,10 +168,10 @@ def spending(pair: NoiseScales) -> Chart:
         "certified_less": [float(prv.epsilon(less, count, 1e-5).upper) for count in steps],
     }
     curves = (
-        Curve("epsilon_moments", f"s = {pair[0]:g}: {MOMENTS}", np.array(values["moments"])),
-        Curve("epsilon_certified_more", f"s = {pair[0]:g}: {CERTIFIED}", np.array(values["certified_more"])),
-        Curve("epsilon_clt", f"s = {pair[1]:g}: {CLT}", np.array(values["clt"]), "estimate"),
-        Curve("epsilon_certified_less", f"s = {pair[1]:g}: {CERTIFIED}", np.array(values["certified_less"])),
+        Series("epsilon_moments", f"s = {pair[0]:g}: {MOMENTS}", np.array(values["moments"])),
+        Series("epsilon_certified_more", f"s = {pair[0]:g}: {CERTIFIED}", np.array(values["certified_more"])),
+        Series("epsilon_clt", f"s = {pair[1]:g}: {CLT}", np.array(values["clt"]), "estimate"),
+        Series("epsilon_certified_less", f"s = {pair[1]:g}: {CERTIFIED}", np.array(values["certified_less"])),
     )
     return Chart(
         title=f"Epsilon at delta = 1e-05 over epochs, p = {THIRD.batch_size}/{THIRD.examples}",
@@ -210,15 +210,15 @@ def errors(row: Row = SECOND) -> Chart:
         y_label="false-negative rate (type II error)",
         x=rates,
         curves=(
-            Curve("fnr_lower", "certified: the least false-negative rate is in this band", bounds.lower, "band"),
-            Curve("fnr_upper", "certified, upper", bounds.upper, "band"),
-            Curve("fnr_clt", f"G_mu, mu = {mu:.2f}, {CLT}", np.asarray(tradeoff.gaussian(mu, rates)), "estimate"),
-            Curve(
+            Series("fnr_lower", "certified: the least false-negative rate is in this band", bounds.lower, "band"),
+            Series("fnr_upper", "certified, upper", bounds.upper, "band"),
+            Series("fnr_clt", f"G_mu, mu = {mu:.2f}, {CLT}", np.asarray(tradeoff.gaussian(mu, rates)), "estimate"),
+            Series(
                 "fnr_moments",
                 f"({epsilon:.2f}, {delta:g})-DP by the {MOMENTS}",
                 np.asarray(tradeoff.approximate_dp(epsilon, delta, rates)),
             ),
-            Curve(
+            Series(
                 "fnr_moments_all",
                 f"all pairs by the {MOMENTS}",
                 np.asarray(tradeoff.from_delta(epsilons, pairs, rates)),
@@ -249,9 +249,9 @@ def limit() -> Chart:
         y_label="false-negative rate (type II error)",
         x=rates,
         curves=(
-            Curve("fnr_lower", "(p G + (1-p) Id) composed, certified band", bounds.lower, "band"),
-            Curve("fnr_upper", "certified, upper", bounds.upper, "band"),
-            Curve("fnr_limit", f"G_mu, mu = {mu:.2f}: the limit, an estimate", gaussian, "estimate"),
+            Series("fnr_lower", "(p G + (1-p) Id) composed, certified band", bounds.lower, "band"),
+            Series("fnr_upper", "certified, upper", bounds.upper, "band"),
+            Series("fnr_limit", f"G_mu, mu = {mu:.2f}: the limit, an estimate", gaussian, "estimate"),
         ),
         notes=(f"The two are within {apart:.2g} of one another.",),
     )

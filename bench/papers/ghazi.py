@@ -9,7 +9,7 @@ import numpy as np
 from bench.papers.exhibits import Exhibit
 from jaxacct import prv, rdp
 from jaxacct.mechanisms import PoissonSubsampledGaussian
-from jaxacct.plot import Chart, Curve
+from jaxacct.plot import Chart, Series
 
 NOISE, SAMPLING_RATE, DELTA = 1.0, 0.01, 1e-5
 """A common setting of DP-SGD; the reference's is not in its text."""
@@ -39,7 +39,7 @@ def width() -> Chart:
         x=STEPS,
         log_x=True,
         log_y=True,
-        curves=(Curve("relative_width", "prv accountant, default tolerance", (upper - lower) / upper),),
+        curves=(Series("relative_width", "prv accountant, default tolerance", (upper - lower) / upper),),
         notes=("The tolerance asked for is 1e-3 of epsilon, whatever the number of steps.",),
     )
 
@@ -63,7 +63,7 @@ def run_time() -> Chart:
         y_label="seconds of processor time",
         x=STEPS,
         log_x=True,
-        curves=(Curve("seconds", f"prv accountant, both bounds, best of {REPEATS}", np.array(seconds)),),
+        curves=(Series("seconds", f"prv accountant, both bounds, best of {REPEATS}", np.array(seconds)),),
         notes=("Both directions and both bounds, on the machine that drew this.",),
     )
 
@@ -88,9 +88,9 @@ def buckets() -> Chart:
         log_x=True,
         log_y=True,
         curves=(
-            Curve("points_of_circle", "the circle that holds the sum, of which few frequencies are formed", circle),
-            Curve("points_gopi", "the count of Gopi et al., at the same error", _by_theorem(mechanism), "estimate"),
-            Curve("points_of_step", "a step's mesh", points),
+            Series("points_of_circle", "the circle that holds the sum, of which few frequencies are formed", circle),
+            Series("points_gopi", "the count of Gopi et al., at the same error", _by_theorem(mechanism), "estimate"),
+            Series("points_of_step", "a step's mesh", points),
         ),
         notes=(
             f"Of {SIZES[0]} to {SIZES[-1]} points the fewest whose certified bracket is within the tolerance.",

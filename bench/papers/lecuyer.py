@@ -15,7 +15,7 @@ from jaxacct import convert, rdp
 from jaxacct.certified import epsilon
 from jaxacct.mechanisms import Gaussian, PoissonSubsampledGaussian
 from jaxacct.odometers import RenyiOdometer, VilleOdometer
-from jaxacct.plot import Chart, Curve
+from jaxacct.plot import Chart, Series
 
 ORDERS = (*(2 + i / 4 for i in range(1, 33)), 16.0, 32.0)
 """The orders of the authors' code for these figures."""
@@ -65,9 +65,9 @@ def filter_and_odometer() -> Chart:
         y_label="epsilon",
         x=epochs,
         curves=(
-            Curve("filter", "Rényi filter filling up", np.array(filtered)),
-            *(Curve(name, label, _epochs(noises, each, counts=False)) for name, (label, each) in _odometers().items()),
-            Curve("planned", "length fixed in advance, certified", np.array(exact), "reference"),
+            Series("filter", "Rényi filter filling up", np.array(filtered)),
+            *(Series(name, label, _epochs(noises, each, counts=False)) for name, (label, each) in _odometers().items()),
+            Series("planned", "length fixed in advance, certified", np.array(exact), "reference"),
         ),
         notes=("A filter's curve may not be stopped at: its budget at the planned end is what holds.",),
     )
@@ -84,7 +84,9 @@ def fine_tuning() -> Chart:
         y_label="odometer's epsilon",
         x=epochs,
         curves=tuple(
-            Curve(f"{name}_{kind}", f"{label}, {kind} noise", _epochs(each, odometer, counts=kind == "adaptive"), style)
+            Series(
+                f"{name}_{kind}", f"{label}, {kind} noise", _epochs(each, odometer, counts=kind == "adaptive"), style
+            )
             for name, (label, odometer) in _odometers().items()
             for kind, each, style in (("adaptive", noises, "bound"), ("constant", np.ones(EPOCHS), "reference"))
         ),
@@ -116,7 +118,7 @@ def adaptive_training() -> Chart:
         x_label="epochs",
         y_label="epsilon of the Rényi filter",
         x=np.arange(1, longest + 1),
-        curves=tuple(Curve(name.replace(" ", "_"), name, curve) for name, curve in curves.items()),
+        curves=tuple(Series(name.replace(" ", "_"), name, curve) for name, curve in curves.items()),
         notes=(
             f"Noise and batch sizes are those of the authors' runs; epsilon and epochs at their ends: {ends}. What "
             "such policies reach on data at hand is in bench/results/adaptive.json: none beats planned noise.",

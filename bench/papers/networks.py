@@ -71,7 +71,7 @@ def root_mean_squared_error(model: nnx.Module, inputs: ArrayLike, labels: ArrayL
 
     For data that is not private, such as a public test set: no noise is added.
 
-    >>> from jaxacct.train import Linear
+    >>> from jaxacct_recipes.networks import Linear
     >>> model = Linear((2,), 5, rngs=nnx.Rngs(0))
     >>> round(root_mean_squared_error(model, jnp.zeros((2, 2)), jnp.array([2, 4])), 4)
     1.4142

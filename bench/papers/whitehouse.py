@@ -17,7 +17,7 @@ from jaxacct.odometers import (
     StitchedOdometer,
     VilleOdometer,
 )
-from jaxacct.plot import Chart, Curve
+from jaxacct.plot import Chart, Series
 
 EPSILON, ALGORITHMS = 0.1, 100
 DELTA, EXAMPLES = 1e-6, 1000
@@ -50,9 +50,9 @@ def comparison() -> Chart:
         y_label="bound on the privacy loss",
         x=runs,
         curves=(
-            *(Curve(name, label, readings(odometer)) for name, (label, odometer) in odometers.items()),
-            Curve("basic", "sum of the epsilons", EPSILON * runs, "reference"),
-            Curve("planned", "composition fixed in advance", np.array(planned), "reference"),
+            *(Series(name, label, readings(odometer)) for name, (label, odometer) in odometers.items()),
+            Series("basic", "sum of the epsilons", EPSILON * runs, "reference"),
+            Series("planned", "composition fixed in advance", np.array(planned), "reference"),
         ),
         notes=(
             "The first six hold at all times at once and for adaptively chosen parameters, the drift of half the sum "

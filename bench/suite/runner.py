@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from bench import peers
 from bench.report import seconds
-from bench.suite import truths
+from bench.suite import peers, truths
 from bench.suite.cases import Case, Contender
 
 Record = dict[str, Any]

@@ -6,7 +6,7 @@ counts of hashable parts, so that equal mechanisms are counted together before a
 In reading order:
 
 - :func:`stand_in`: base classes for libraries that are not installed; :func:`upper_end`.
-- :class:`Part` to :func:`join_parts`: counts of mechanisms, and the mechanisms and steps that they become.
+- :class:`EventPart` to :func:`join_parts`: counts of mechanisms, and the mechanisms and steps that they become.
 - :func:`from_dp_event`: an event of dp_accounting as mechanisms and steps.
 - :func:`parts_of` to :data:`CONVERSIONS`: the conversion of each kind of event.
 - :func:`from_history`, :func:`checkpoint_history`: runs of Opacus.
@@ -64,7 +64,7 @@ from jaxacct.mechanisms.finite import LARGEST_SENSITIVITY
 from jaxacct.mechanisms.fixed_batches import LEAST_NOISE
 from jaxacct.numerics.precision import UNIT_ROUNDOFF
 from jaxacct.numerics.pytrees import takes_python_values
-from jaxacct.outward import up
+from jaxacct.outward import round_up
 from jaxacct.rounded_sum import binomial_tail
 from jaxacct.selection import Poisson, TruncatedNegativeBinomial
 from jaxacct.validation import MOST_STEPS
@@ -95,7 +95,7 @@ def upper_end(found: Any) -> float:
 # ----------------------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
+class EventPart(NamedTuple):
     """One mechanism, hashable.
 
     Attributes:
@@ -108,19 +108,19 @@ class Part(NamedTuple):
     kind: type[Mechanism]
     fields: tuple[Any, ...]
     static: tuple[tuple[str, Any], ...] = ()
-    inner: tuple[tuple[Part, int], ...] | None = None
+    inner: tuple[tuple[EventPart, int], ...] | None = None
 
 
-Parts = dict[Part, int]
+Parts = dict[EventPart, int]
 """Mechanisms and the number of runs of each. Their order does not matter: the loss of a composition is a sum."""
 
-NO_PRIVACY = Part(PureDP, (math.inf,))
+NO_PRIVACY = EventPart(PureDP, (math.inf,))
 """The mechanism that releases the data."""
 
 
 def one(kind: type[Mechanism], *fields: Any, inner: Parts | None = None, **static: Any) -> Parts:
     """Returns a single run of a mechanism."""
-    return {Part(kind, fields, tuple(static.items()), None if inner is None else tuple(inner.items())): 1}
+    return {EventPart(kind, fields, tuple(static.items()), None if inner is None else tuple(inner.items())): 1}
 
 
 def lacking(parts: Parts, relation: Relation) -> type[Mechanism] | None:
@@ -138,7 +138,7 @@ def join_parts(parts: Parts) -> tuple[tuple[Mechanism, ...], tuple[ArrayLike, ..
     if not parts:
         return (PureDP(0.0),), (1,)
     # A sequence has one class, the same static fields and the same shapes; a mechanism with others within stays alone.
-    groups: dict[tuple[Any, ...], list[tuple[Part, int]]] = {}
+    groups: dict[tuple[Any, ...], list[tuple[EventPart, int]]] = {}
     for part, count in parts.items():
         alike = part if part.inner else tuple(np.shape(value) for value in part.fields)
         groups.setdefault((part.kind, part.static, alike), []).append((part, count))
@@ -257,7 +257,7 @@ def _field(event: object, name: str) -> Any:
     return getattr(event, name)
 
 
-def _number(event: object, name: str, least: float = 0.0, most: float = math.inf) -> float:
+def _number_field(event: object, name: str, least: float = 0.0, most: float = math.inf) -> float:
     """Returns a field that is a number from ``least`` to ``most``."""
     value = _field(event, name)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
@@ -267,7 +267,7 @@ def _number(event: object, name: str, least: float = 0.0, most: float = math.inf
     return float(value)
 
 
-def _whole(event: object, name: str, least: int = 0, most: int = MOST_STEPS) -> int:
+def _integer_field(event: object, name: str, least: int = 0, most: int = MOST_STEPS) -> int:
     """Returns a field that is a whole number from ``least`` to ``most``."""
     value = _field(event, name)
     return validation.check_whole(value, f"{name_of(event)}.{name}", least, most, "a whole number")
@@ -289,7 +289,7 @@ def _parts_of_composition(event: object) -> Parts:
 
 def _self_composed(event: object) -> Parts:
     """Returns an event's parts with multiplied counts, which have to stay exact in float64."""
-    count = _whole(event, "count")
+    count = _integer_field(event, "count")
     repeated = {part: runs * count for part, runs in parts_of(_field(event, "event")).items() if count}
     for runs in repeated.values():
         validation.check_whole(runs, "count", 0, MOST_STEPS, "numbers of runs whose product is exact in float64")
@@ -303,11 +303,11 @@ def _run_once(parts: Parts) -> Any:
 
 def _poisson_sampled(event: object) -> Parts:
     """A Poisson sample: the sampled form of a mechanism where there is one, else its Rényi curve amplified."""
-    rate = Fraction(_number(event, "sampling_probability", 0, 1))
+    rate = Fraction(_number_field(event, "sampling_probability", 0, 1))
     inner = _field(event, "event")
     # Poisson samples of a Poisson sample: independent choices of the same records, whose rates multiply.
     while name_of(inner) == "PoissonSampledDpEvent":
-        rate *= Fraction(_number(inner, "sampling_probability", 0, 1))
+        rate *= Fraction(_number_field(inner, "sampling_probability", 0, 1))
         inner = _field(inner, "event")
     parts = _on_sample(parts_of(inner), rate)
     part = _run_once(parts)
@@ -320,8 +320,8 @@ def _poisson_sampled(event: object) -> Parts:
 
 def _without_replacement(event: object) -> Parts:
     """A sample of fixed size without replacement, as :func:`_poisson_sampled` for its own sampled forms."""
-    source = _whole(event, "source_dataset_size", least=1)
-    rate = Fraction(_whole(event, "sample_size", most=source), source)
+    source = _integer_field(event, "source_dataset_size", least=1)
+    rate = Fraction(_integer_field(event, "sample_size", most=source), source)
     forms = GaussianWithoutReplacement, LaplaceWithoutReplacement, DPWithoutReplacement, SubsampledWithoutReplacement
     return _in_sampled_form(_on_sample(parts_of(_field(event, "event")), rate), rate, *forms)
 
@@ -340,13 +340,13 @@ def _in_sampled_form(
     if part is not None and part.kind in sampled:
         # Pure privacy is approximate privacy with a delta of 0.
         fields = (*part.fields, 0.0) if part.kind is PureDP else part.fields
-        return one(sampled[part.kind], *fields, up(rate))
-    return one(by_curve, up(rate), inner=parts) if parts else {}
+        return one(sampled[part.kind], *fields, round_up(rate))
+    return one(by_curve, round_up(rate), inner=parts) if parts else {}
 
 
 def _with_replacement(event: object) -> Parts:
     """A sample with replacement, of Gaussian releases alone."""
-    source, draws = _whole(event, "source_dataset_size", least=1), _whole(event, "sample_size")
+    source, draws = _integer_field(event, "source_dataset_size", least=1), _integer_field(event, "sample_size")
     refusal = (
         "does more with its sample than Gaussian releases: with replacement no bound is known for it here. Sample "
         "without replacement."
@@ -366,7 +366,7 @@ def _on_sample(parts: Parts, rate: Fraction) -> Parts:
     """Returns the mechanisms that run on one sample, with all Gaussian releases joined into one."""
     if rate == 0 or not parts:
         return {}
-    if NO_PRIVACY in parts or Part(Gaussian, (0.0,)) in parts:  # as dp_accounting counts it, however rare it is
+    if NO_PRIVACY in parts or EventPart(Gaussian, (0.0,)) in parts:  # as dp_accounting counts it, however rare it is
         return {NO_PRIVACY: 1}
     gaussian = {part: count for part, count in parts.items() if part.kind is Gaussian}
     others = {part: count for part, count in parts.items() if part.kind is not Gaussian}
@@ -389,7 +389,7 @@ def _gaussian_on_sample(event: object, rate: Fraction, refusal: str) -> tuple[Pa
 
 def _mix_with_absence(rate: Fraction, chances: tuple[float, ...]) -> tuple[float, ...]:
     """Returns the probabilities of a mixture that runs with probability ``rate``, preceded by that of its absence."""
-    q = up(rate)
+    q = round_up(rate)
     total = math.fsum(chances)
     return (1 - q, *(q * chance / total for chance in chances))
 
@@ -407,8 +407,8 @@ def _one_noise(parts: Parts) -> float:
 
 def _truncated_parts(event: object) -> Parts:
     """A Poisson sample that is cut at a batch's capacity, with Gaussian noise."""
-    size, capacity = _whole(event, "dataset_size"), _whole(event, "truncated_batch_size")
-    rate, noise = _number(event, "sampling_probability", 0, 1), _number(event, "noise_multiplier")
+    size, capacity = _integer_field(event, "dataset_size"), _integer_field(event, "truncated_batch_size")
+    rate, noise = _number_field(event, "sampling_probability", 0, 1), _number_field(event, "noise_multiplier")
     if rate == 0 or size == 0 or capacity == 0:
         return {}
     # dp_accounting counts ``size`` records in the larger of two neighbours. The bound on overflows is for one record
@@ -420,7 +420,7 @@ def _truncated_parts(event: object) -> Parts:
 
 def _discrete_laplace(event: object) -> Parts:
     """Discrete Laplace noise, whose parameter is 1/scale."""
-    parameter, sensitivity = _number(event, "noise_parameter"), _whole(event, "sensitivity")
+    parameter, sensitivity = _number_field(event, "noise_parameter"), _integer_field(event, "sensitivity")
     if sensitivity == 0:
         return {}
     if parameter == 0:
@@ -434,12 +434,12 @@ def _mixture(event: object) -> Parts:
     sensitivities, probabilities = _numbers(event, "sensitivities"), _numbers(event, "sampling_probs")
     if sensitivities and not any(sensitivities):
         return {}
-    return one(GaussianMixture, _number(event, "standard_deviation"), sensitivities, probabilities)
+    return one(GaussianMixture, _number_field(event, "standard_deviation"), sensitivities, probabilities)
 
 
 def _randomized_response(event: object) -> Parts:
     """Randomized response over buckets: with probability p a uniform one, else the true one."""
-    noise, outcomes = _number(event, "noise_parameter", 0, 1), _whole(event, "num_buckets", least=1)
+    noise, outcomes = _number_field(event, "noise_parameter", 0, 1), _integer_field(event, "num_buckets", least=1)
     if outcomes == 1:
         return {}
     if noise == 0:
@@ -452,22 +452,22 @@ def _randomized_response(event: object) -> Parts:
 
 def _approximate(event: object) -> Parts:
     """An (epsilon, delta) guarantee."""
-    epsilon, delta = _number(event, "epsilon"), _number(event, "delta", 0, 1)
+    epsilon, delta = _number_field(event, "epsilon"), _number_field(event, "delta", 0, 1)
     return one(ApproximateDP, epsilon, delta) if delta else one(PureDP, epsilon)
 
 
 def _exponential(event: object) -> Parts:
     """The exponential mechanism."""
-    epsilon = _number(event, "epsilon")
+    epsilon = _number_field(event, "epsilon")
     return one(ExponentialMechanism if epsilon < math.inf else PureDP, epsilon)
 
 
 def _discrete_gaussian(event: object) -> Parts:
     """Discrete Gaussian noise: one number by its own law, several by the zCDP guarantee of the continuous noise."""
-    sigma, sensitivity = _number(event, "sigma"), _number(event, "sensitivity")
+    sigma, sensitivity = _number_field(event, "sigma"), _number_field(event, "sensitivity")
     dimension = _field(event, "dimension")
     if dimension is not None:
-        dimension = _whole(event, "dimension", least=1)
+        dimension = _integer_field(event, "dimension", least=1)
     if sensitivity == 0 or sigma == math.inf:
         return {}
     if sigma == 0 or sensitivity == math.inf:
@@ -478,12 +478,12 @@ def _discrete_gaussian(event: object) -> Parts:
     # A wider law of its own than 1700 takes long; zCDP is sound for any scale.
     if dimension == 1 and sigma <= 1700.0 and steps <= LARGEST_SENSITIVITY:
         return one(DiscreteGaussian, sigma, sensitivity=steps)
-    return one(ZeroConcentratedDP, up(reach), 0.0)
+    return one(ZeroConcentratedDP, round_up(reach), 0.0)
 
 
 def _tree(event: object) -> Parts:
     """Tree aggregation over a single epoch: the deepest tree, as each record is in one tree only."""
-    noise = _number(event, "noise_multiplier")
+    noise = _number_field(event, "noise_multiplier")
     given = _field(event, "step_counts")
     counts = list(given) if isinstance(given, Sequence) or np.ndim(given) else [given]
     if not counts:
@@ -494,7 +494,7 @@ def _tree(event: object) -> Parts:
 
 def _selection_parts(event: object) -> Parts:
     """Private selection: the best of a random number of runs."""
-    mean, shape = _number(event, "mean", least=1), _number(event, "shape")
+    mean, shape = _number_field(event, "mean", least=1), _number_field(event, "shape")
     parts = parts_of(_field(event, "event"))
     if NO_PRIVACY in parts:
         return {NO_PRIVACY: 1}
@@ -504,8 +504,8 @@ def _selection_parts(event: object) -> Parts:
 
 def _allocation_parts(event: object) -> Parts:
     """Random allocation: each record in k different steps of t, drawn uniformly, as one epoch with k participations."""
-    steps = _whole(event, "num_steps", least=1)
-    selected = _whole(event, "num_selected", most=steps)
+    steps = _integer_field(event, "num_steps", least=1)
+    selected = _integer_field(event, "num_selected", most=steps)
     refusal = "allocates more than Gaussian releases: no bound is known for it here."
     parts, noise = _gaussian_on_sample(event, Fraction(selected), refusal)
     return parts if noise is None else one(RandomAllocation, noise, steps, participations=selected)
@@ -517,12 +517,12 @@ CONVERSIONS: dict[str, Callable[[object], Parts]] = {
     "DiscreteLaplaceDpEvent": _discrete_laplace,
     "EpsilonDeltaDpEvent": _approximate,
     "ExponentialMechanismDpEvent": _exponential,
-    "GaussianDpEvent": lambda event: one(Gaussian, _number(event, "noise_multiplier")),
-    "LaplaceDpEvent": lambda event: one(Laplace, _number(event, "noise_multiplier")),
+    "GaussianDpEvent": lambda event: one(Gaussian, _number_field(event, "noise_multiplier")),
+    "LaplaceDpEvent": lambda event: one(Laplace, _number_field(event, "noise_multiplier")),
     "MixtureOfGaussiansDpEvent": _mixture,
     "NoOpDpEvent": lambda event: {},
     "NonPrivateDpEvent": lambda event: {NO_PRIVACY: 1},
-    "PermuteAndFlipDpEvent": lambda event: one(PureDP, _number(event, "epsilon")),
+    "PermuteAndFlipDpEvent": lambda event: one(PureDP, _number_field(event, "epsilon")),
     "PoissonSampledDpEvent": _poisson_sampled,
     "RandomAllocationDpEvent": _allocation_parts,
     "RandomizedResponseDpEvent": _randomized_response,
@@ -532,7 +532,7 @@ CONVERSIONS: dict[str, Callable[[object], Parts]] = {
     "SelfComposedDpEvent": _self_composed,
     "SingleEpochTreeAggregationDpEvent": _tree,
     "TruncatedSubsampledGaussianDpEvent": _truncated_parts,
-    "ZCDpEvent": lambda event: one(ZeroConcentratedDP, _number(event, "rho"), _number(event, "xi")),
+    "ZCDpEvent": lambda event: one(ZeroConcentratedDP, _number_field(event, "rho"), _number_field(event, "xi")),
 }
 """Conversions, by the name of an event's class."""
 
@@ -563,7 +563,7 @@ def from_history(history: Iterable[tuple[float, float, int]]) -> tuple[tuple[Mec
     for noise_multiplier, rate, count in history:
         count = validation.check_whole(count, "steps", 0, MOST_STEPS, "the number of steps")
         PoissonSubsampledGaussian(noise_multiplier, rate)  # raises where a field is out of range
-        part = Part(PoissonSubsampledGaussian, (float(noise_multiplier), float(rate)))
+        part = EventPart(PoissonSubsampledGaussian, (float(noise_multiplier), float(rate)))
         parts[part] = parts.get(part, 0) + count
     return join_parts(parts)
 
@@ -581,7 +581,7 @@ def checkpoint_history(path: str | os.PathLike[str]) -> list[tuple[float, float,
     try:
         with zipfile.ZipFile(path) as file:
             (name,) = (name for name in file.namelist() if name.endswith("/data.pkl"))
-            state = _Plain(io.BytesIO(file.read(name))).load()["privacy_accountant_state_dict"]
+            state = _PlainUnpickler(io.BytesIO(file.read(name))).load()["privacy_accountant_state_dict"]
         history = [(noise, rate, count) for noise, rate, count in state["history"]]
     except (zipfile.BadZipFile, pickle.UnpicklingError, AttributeError, LookupError, OverflowError, TypeError,
             ValueError, EOFError) as wrong:  # fmt: skip
@@ -608,7 +608,7 @@ class _Nothing:
     def __setitem__(self, _: Any, __: Any) -> None: ...
 
 
-class _Plain(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """An unpickler that makes plain values alone: no class named in a file is ever imported."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -652,7 +652,7 @@ def compute_dp_sgd_privacy(n: int, batch_size: int, noise_multiplier: float, epo
     validation.check_positive(epochs, "epochs")
     steps = -(-Fraction(float(epochs)) * n // batch_size)
     return certified.epsilon(
-        PoissonSubsampledGaussian(noise_multiplier, up(Fraction(batch_size, n))), int(steps), delta
+        PoissonSubsampledGaussian(noise_multiplier, round_up(Fraction(batch_size, n))), int(steps), delta
     )
 
 
@@ -684,5 +684,5 @@ def flower_privacy(
     num_sampled_clients = validation.check_whole(
         num_sampled_clients, "num_sampled_clients", 1, num_clients, "the clients of a round"
     )
-    rate = up(Fraction(num_sampled_clients, num_clients))
+    rate = round_up(Fraction(num_sampled_clients, num_clients))
     return certified.epsilon(GaussianWithoutReplacement(noise_multiplier, rate), rounds, delta, relation="replace")

@@ -17,10 +17,10 @@ try:
 except ImportError:
     IAccountant, register_accountant = stand_in("opacus", __name__), None
 
-__all__ = ["ExactAccountant", "RenyiAccountant", "checkpoint_history", "from_history"]
+__all__ = ["OpacusExactAccountant", "OpacusRenyiAccountant", "checkpoint_history", "from_history"]
 
 
-class _Accountant(IAccountant):
+class _OpacusAccountant(IAccountant):
     """The common part of both accountants: the history of runs, as Opacus's own accountants keep it."""
 
     _name: str
@@ -50,7 +50,7 @@ class _Accountant(IAccountant):
         return cls._name
 
 
-class ExactAccountant(_Accountant):
+class OpacusExactAccountant(_OpacusAccountant):
     """Opacus's accountant "jaxacct": :func:`jaxacct.epsilon` of the history.
 
     Formal guarantee: that of :func:`from_history`.
@@ -59,12 +59,12 @@ class ExactAccountant(_Accountant):
     _name, _epsilon = "jaxacct", staticmethod(certified.epsilon)
 
 
-class RenyiAccountant(_Accountant):
+class OpacusRenyiAccountant(_OpacusAccountant):
     """Opacus's accountant "jaxacct-rdp": :func:`jaxacct.rdp.epsilon` of the history; the guarantee is the same."""
 
     _name, _epsilon = "jaxacct-rdp", staticmethod(rdp.epsilon)
 
 
 if register_accountant is not None:
-    for _accountant in (ExactAccountant, RenyiAccountant):
+    for _accountant in (OpacusExactAccountant, OpacusRenyiAccountant):
         register_accountant(_accountant.mechanism(), _accountant, force=True)

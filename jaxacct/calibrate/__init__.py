@@ -5,8 +5,8 @@ Every setting returned satisfies its budget by a certified upper bound, and says
 * :mod:`.targets` holds the functions that are called: noise, rate, steps and scale for a budget; the noise of a
   guarantee for people, and of a search whose best run is released; the most runs of any mechanism; the budget that an
   attack stands for.
-* :mod:`.search` holds the result (:class:`Calibrated`, :class:`Status`) and the search by certified bounds: as one
-  program by the exact accountant, and by calls of the mesh where that one does not converge.
+* :mod:`.search` holds the result (:class:`Calibrated`, :class:`Status`) and the search by certified bounds: by calls
+  of the top level's accountants for concrete targets, and in a trace as one loop around the exact one.
 """
 
 from jaxacct.calibrate.search import Calibrated, Status

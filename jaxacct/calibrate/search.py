@@ -8,16 +8,17 @@ the time and the tightness, never the guarantee.
 In reading order:
 
 * :class:`Status` and :class:`Calibrated`, the result;
-* :func:`search`, the search by certified bounds, and :func:`search_by_calls`, the same one step at a time;
-* :func:`improve`, the search with the mesh's bounds;
-* :func:`calibrate` and :func:`least_scale`, from a target to a setting in one traced function;
-* :func:`solve`, the same with derivatives.
+* :func:`search_by_calls`, the search by certified bounds, and :func:`search`, the same as one loop of a trace;
+* :func:`solve` and :func:`solve_scale`, from a concrete target to a setting, by calls of the accountants;
+* :func:`solve_traced` and :func:`least_scale`, the same in a trace, by the exact accountant; the former has
+  derivatives.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -27,9 +28,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from jaxacct import certified, prv
-from jaxacct.bounds import Bounds
-from jaxacct.composition import ForEpsilon, Kind, Question, directed_parts
+from jaxacct import certified, rdp
+from jaxacct.bounds import Bounds, zero
+from jaxacct.composition import ForDelta, ForEpsilon, Kind, Question, directed_parts, query_of
 from jaxacct.composition import unknown as unknown_of
 from jaxacct.mechanisms import Gaussian, Mechanism, PoissonSubsampledGaussian, group
 from jaxacct.mechanisms.mechanism import Relation
@@ -39,17 +40,14 @@ from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
-    in_float64,
-    is_concrete,
+    kernel,
     leave_scope,
     log_complement,
-    representable,
-    representable_below,
     within_scope,
 )
-from jaxacct.numerics.programs import OUTWARD, compiled, outward
+from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import of_each, register_dataclass
-from jaxacct.numerics.root_search import bisect_traced
+from jaxacct.numerics.root_search import bisect, bisect_traced
 from jaxacct.numerics.vmapped_loops import one_by_one
 from jaxacct.saddlepoint.accountant import answer, has_laws
 from jaxacct.validation import MOST_STEPS
@@ -65,7 +63,7 @@ class Status(enum.IntEnum):
                     be sampled, or any number of steps run
     LOOSE           satisfies the budget; that it is within the tolerance of the best setting was not proved
     INFEASIBLE      no setting in the range satisfies the budget: a lower bound exceeds it at the end
-    UNKNOWN         nothing was certified; use concrete arguments, which the certified mesh accountant takes over
+    UNKNOWN         nothing was certified; use concrete arguments, for which all accountants are asked
     ==============  =====================================================================================
     """
 
@@ -85,7 +83,7 @@ class Calibrated:
         value: the setting, float64, the shape of the batch. Where ``status`` is INFEASIBLE or UNKNOWN it is on the safe
             side: infinite noise, no sampling, no steps.
         reached: certified bounds on the budgeted quantity at ``value``: on epsilon, or on delta where the target is an
-            advantage. ``reached.upper`` is at most the budget. Where the mesh was needed, :func:`jaxacct.epsilon`
+            advantage. ``reached.upper`` is at most the budget. Where laws of atoms were needed, :func:`jaxacct.epsilon`
             confirms it only at as small a ``tolerance``.
         status: a :class:`Status`, int32.
 
@@ -101,10 +99,6 @@ class Calibrated:
     def satisfied(self) -> Array | np.ndarray | bool:
         """Whether ``value`` was certified to satisfy the budget."""
         return self.status < Status.INFEASIBLE
-
-
-# The setting was made representable when it was evaluated (:func:`.precision.representable`); only the bounds round.
-OUTWARD[Calibrated] = lambda found: replace(found, reached=outward(found.reached))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -151,7 +145,7 @@ class Found(NamedTuple):
 
 @register_dataclass
 @dataclass(frozen=True)
-class Aim:
+class SearchAim:
     """Goal of a search: the budget, the range and the tolerance.
 
     Attributes:
@@ -175,11 +169,9 @@ class Aim:
     def value(self, setting: Array) -> Array:
         """Returns the value of a setting, which is what is evaluated and returned."""
         value = jnp.exp(setting if self.rises else -setting)
-        # The value is evaluated exactly as it will be read. Whole numbers below 2^46 are exact in any case.
         if self.whole:
-            value = jnp.round(value)
-            return jnp.where(value < 2.0**46, value, representable(value))
-        return representable(value)
+            return jnp.round(value)
+        return value
 
     def height(self, level: ArrayLike) -> Array:
         """Returns a function of a level that rises with it, and is nearly linear in u.
@@ -227,11 +219,11 @@ class Aim:
         return jnp.where((ahead > bad) & (ahead < best), ahead, middle)
 
 
-class State(NamedTuple):
+class SearchState(NamedTuple):
     """State of a search after some evaluations: what is asked next, what is known of the curve, and the best setting.
 
     ``bad`` () is the most private setting that does not pass, ``refuted`` () the most private one that was refuted.
-    ``last`` () and ``height`` () are the last setting with a known bound and its height.
+    ``last`` () and ``height`` () are the last setting with a known bound and its height; ``low`` () is its lower end's.
     """
 
     round: Array
@@ -242,6 +234,7 @@ class State(NamedTuple):
     """Whether the slope is known, not only guessed."""
     last: Array
     height: Array
+    low: Array
     retreats: Array
     bad: Array
     refuted: Array
@@ -254,7 +247,7 @@ def search(
     run_at: Callable[[Any, Array], tuple[Any, Any]],
     made: Any,
     given: Given,
-    aim: Aim,
+    aim: SearchAim,
     start: Array,
     slope: Array,
 ) -> Found:
@@ -271,7 +264,7 @@ def search(
     """
 
     # One step evaluates the setting that the last one chose. Every lane ends, as each round counts (:func:`_goes_on`).
-    def step(state: State, of_lane: tuple[Aim, Any, Given]) -> State:
+    def step(state: SearchState, of_lane: tuple[SearchAim, Any, Given]) -> SearchState:
         aim, made, given = of_lane
         run = run_at(made, aim.value(state.setting))
         return _advance(aim, state, answer(*run, given.question_of(config.budget), config.relation))
@@ -282,7 +275,9 @@ def search(
     ).found
 
 
-def search_by_calls(evaluate: Callable[[Any], Bounds], aim: Aim, start: Any, slope: Any, is_slope: Any) -> State:
+def search_by_calls(
+    evaluate: Callable[[Any], Bounds], aim: SearchAim, start: Any, slope: Any, is_slope: Any
+) -> SearchState:
     """Returns the last state of :func:`search` by bounds that a function gives for numbers, one after the other.
 
     ``is_slope`` is whether the slope is known; if not, nothing is called near the least before there is a secant.
@@ -294,14 +289,14 @@ def search_by_calls(evaluate: Callable[[Any], Bounds], aim: Aim, start: Any, slo
     return state
 
 
-def _goes_on(state: State) -> Any:
+def _goes_on(state: SearchState) -> Any:
     # Most evaluations of a search. Four to six are usual, ten where the guess was far off. Sound for any value.
     rounds = 24
     return ~state.is_done & (state.round < rounds)
 
 
 @compiled
-def _start_state(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State:
+def _start_state(aim: SearchAim, start: Array, slope: Array, is_slope: Array) -> SearchState:
     """Returns the state before anything is evaluated."""
     nothing = jnp.full_like(start, jnp.inf)
     never = jnp.zeros(start.shape, bool)
@@ -310,14 +305,14 @@ def _start_state(aim: Aim, start: Array, slope: Array, is_slope: Array) -> State
     first = jnp.clip(aim.below(start, jnp.where(is_slope, BELOW * aim.closeness, 0.0)), aim.least, aim.most)
     unseen = jnp.nan * start
     slope = jnp.where(slope < 0, slope, -1.0)
-    return State(
-        jnp.zeros(start.shape, int), first, slope, is_slope, unseen, unseen, jnp.zeros(start.shape, int), -nothing,
-        -nothing, found, never,
+    return SearchState(
+        jnp.zeros(start.shape, int), first, slope, is_slope, unseen, unseen, unseen, jnp.zeros(start.shape, int),
+        -nothing, -nothing, found, never,
     )  # fmt: skip
 
 
 @compiled
-def _advance(aim: Aim, state: State, bounds: Bounds) -> State:
+def _advance(aim: SearchAim, state: SearchState, bounds: Bounds) -> SearchState:
     """Returns the state after one more evaluation, at the value of its setting.
 
     Its numbers are sound for any value: they decide how many evaluations there are and how near the least they end.
@@ -328,28 +323,35 @@ def _advance(aim: Aim, state: State, bounds: Bounds) -> State:
     is_flat = (bounds.upper <= 0) if aim.scale is not None else jnp.zeros_like(state.is_done)
     known = (bounds.upper < (jnp.inf if aim.scale is not None else 1.0)) & ~is_flat
     passes, is_refuted = (known | is_flat) & (bounds.upper <= aim.target), bounds.lower > aim.target
-    # The curve's slope. A secant counts only where it rose by far more than the bounds are apart.
+    infeasible = found.infeasible | (is_refuted & (u >= aim.most))
+    # The curve's slope. A secant counts only where it rose by far more than the bounds are apart, or both ends alike.
     risen = high - state.height
     secant = risen / (u - state.last)
-    usable = known & (secant < 0) & (jnp.abs(risen) > 10 * (high - low))
+    is_steady = jnp.abs(risen) > 10 * jnp.abs(risen - (low - state.low))
+    usable = known & (secant < 0) & ((jnp.abs(risen) > 10 * (high - low)) | is_steady)
     slope, is_slope = jnp.where(usable, secant, state.slope), state.is_slope | usable
     step = jnp.where(known, (goal - high) / slope, 0.0)
+    # Blur is the bounds' distance, in units of u. Where both ends of a wide bracket move alike the lower one tells
+    # nothing of where the upper one passes.
+    tolerance, blur = aim.closeness, jnp.where(known, (high - low) / -slope, 0.0)
+    is_upper_alone = known & is_steady & (blur >= 1e-2)
+    is_refuted, blur = is_refuted & ~is_upper_alone, jnp.where(is_upper_alone, 0.0, blur)
     # The bracket of settings: refuted by a lower bound, not passed, and the best that passed.
     refuted = jnp.where(is_refuted, jnp.maximum(state.refuted, u), state.refuted)
     bad = jnp.where(passes, state.bad, jnp.maximum(state.bad, u))
     better = passes & (u < found.setting)
     new = Found(u, aim.value(u), bounds, found.distance, found.infeasible)
     best = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
-    best = best._replace(distance=best.setting - refuted, infeasible=found.infeasible | (is_refuted & (u >= aim.most)))
-    # The least setting by the secant, and its uncertainty: blur is the bounds' distance, in units of u.
-    tolerance, blur = aim.closeness, jnp.where(known, (high - low) / -slope, 0.0)
-    # A step may be off by 2 %, as the slope is only near, and is at most 0.5 long. The setting to be accepted lies 0.8
-    # of the tolerance above the one refuted: with BELOW that leaves a third of the tolerance for the foresight's error.
+    best = best._replace(distance=best.setting - refuted, infeasible=infeasible)
+    # The least setting by the secant, and its uncertainty. A step may be off by 2 %, as the slope is only near, and is
+    # at most 0.5 long. The setting to be accepted lies 0.8 of the tolerance above the one refuted: with BELOW that
+    # leaves a third of the tolerance for the foresight's error.
     padding = 0.02 * jnp.abs(step)
     root = u + jnp.clip(step, -0.5, 0.5)
-    accepted = refuted + jnp.maximum(0.8 * tolerance, 3 * blur)
+    lowest = jnp.where(is_upper_alone, bad, refuted)
+    accepted = lowest + jnp.maximum(0.8 * tolerance, 3 * blur)
     if whole:
-        accepted = aim.next_below(refuted, accepted - refuted)
+        accepted = aim.next_below(lowest, accepted - lowest)
     is_near = known & is_slope & ((root if whole else root + padding) <= accepted)
     refutable = aim.below(root, jnp.maximum(BELOW * tolerance, 1.2 * blur))
     # A setting to be refuted lies no farther below one that passed than it takes to prove that one near the least.
@@ -362,87 +364,43 @@ def _advance(aim: Aim, state: State, bounds: Bounds) -> State:
     away = jnp.where(is_flat, -0.02, 0.02) * 4.0**state.retreats
     retreat = jnp.where(is_lost, u + away, (bad + best.setting) / 2)
     retreats = state.retreats + is_lost
+    # Secants of wide brackets lead nowhere where their ends move as they like. Where both ends move alike, and of an
+    # upper bound alone, such as that of suprema or curves, they are as good as any.
+    says = is_flat | (known & ((blur < 1e-2) | (bounds.lower <= 0)))
+    follows = known & (says | ~(has_passed & has_failed))
     if whole:
         retreat = aim.below(retreat, 0.0)
-    ahead = jnp.where(known, jnp.where(is_near, accepted, refutable), retreat)
+    ahead = jnp.where(follows, jnp.where(is_near, accepted, refutable), retreat)
     # A setting at or below one that failed cannot pass. The distance from it grows with each round.
     beyond = jnp.maximum(bad + LEAST_PADDING * 8.0 ** jnp.minimum(state.round, 12), root + padding)
     ahead = jnp.where(ahead > bad, ahead, beyond)
     ahead = aim.between(jnp.clip(ahead, aim.least, aim.most), bad, best.setting)
     at_end = (passes & (u <= aim.least)) | (~passes & (u >= aim.most))
     is_close = best.distance <= jnp.maximum(tolerance, 3.1 * blur)
-    # Where bounds say nothing just below a setting that passes, what is certified is loose, and each such evaluation is
-    # a slow one: 5e-3 is near enough.
-    enough = has_passed & (best.setting - bad <= jnp.where(known | is_flat, tolerance / 2, 5e-3))
+    # Where bounds say nothing just below a setting that passes, or hardly anything, what is certified is loose, and
+    # each such evaluation is a slow one: 5e-3 is near enough, or a third of the blur.
+    enough = has_passed & (best.setting - bad <= jnp.where(says, tolerance / 2, jnp.maximum(5e-3, blur / 3)))
     if whole:
         # Whole numbers end at neighbours, up to 10^8: the refutation of one step more certifies the best.
         is_adjacent = jnp.exp(-bad) - jnp.exp(-best.setting) < 1.5
         is_close = is_adjacent | ((is_close | enough) & (aim.value(u) > 1e8))
     else:
+        # By narrow bounds the least is refuted just below, where rounding alone kept a setting from passing.
+        probes = enough & says & (3 * blur <= tolerance) & (u != closest)
+        ahead, enough = jnp.where(probes & (closest > aim.least), closest, ahead), enough & ~probes
         # After 14 evaluations any setting that passes will do: where so many are needed the bounds are rough.
         is_close = is_close | enough | (has_passed & (state.round + 1 >= 14))
     is_done = is_close | at_end | (retreats > 4) | (ahead == u)
-    height, last = jnp.where(known, high, state.height), jnp.where(known, u, state.last)
-    return State(state.round + 1, ahead, slope, is_slope, last, height, retreats, bad, refuted, best, is_done)
+    last, height, low = (
+        jnp.where(known, new, old) for new, old in ((u, state.last), (high, state.height), (low, state.low))
+    )
+    return SearchState(
+        state.round + 1, ahead, slope, is_slope, last, height, low, retreats, bad, refuted, best, is_done
+    )
 
 
-_value = compiled(Aim.value)
-"""Compiled :meth:`Aim.value`, for the search by calls."""
-
-
-# ----------------------------------------------------------------------------------------------------
-# The search with the mesh's bounds, by calls: for concrete targets that the exact accountant cannot certify.
-#
-# A mesh takes tens of milliseconds, and longer the narrower its bracket is wanted. So the search is made twice: first
-# to about the setting, by rough bounds, then from there, by bounds that blur the setting by a share of the tolerance.
-# ----------------------------------------------------------------------------------------------------
-
-
-@in_float64(by_programs=True)
-def improve(
-    config: Config,
-    compose: Callable[[Any], tuple[Any, Any]],
-    before: Calibrated,
-    start: float,
-    given: Given,
-    ends: tuple[float, float],
-) -> Calibrated:
-    """Returns what is certified with the mesh's help, or ``before`` where that satisfies the budget and is no worse.
-
-    ``compose`` gives the mechanism and the steps for a value of what is looked for.
-    """
-    aim = goal_of(config, Given(*map(np.float64, given)), ends)
-
-    def run_search(bracket: Callable[..., Bounds], start: Any, slope: Any, is_slope: bool) -> State:
-        def bounds_at(value: Any) -> Bounds:
-            return bracket(*compose(value), given.question_of(config.budget), config.relation)
-
-        return search_by_calls(bounds_at, aim, np.float64(start), np.float64(slope), np.bool_(is_slope))
-
-    def better_than(before: Calibrated, found: Found) -> Calibrated:
-        result = leave_scope(_grade(aim, found))
-        worse = not result.satisfied or (result.value > before.value if aim.rises else result.value < before.value)
-        return before if result.status == Status.UNKNOWN or (before.satisfied and worse) else result
-
-    # Before two settings tell, log delta has a slope of about -20 in u. One mesh, of which one program is compiled, is
-    # mostly all that is needed. If not, bounds blur the setting by a fifth of the tolerance, as they need room to
-    # refute within it, but have a gap of no less than 1e-9. Sound for any numbers.
-    # Losses with atoms, which a scale's mechanisms may have, do with fewer points. Sound for any size.
-    mesh = 2**15 if aim.scale is None else 2**13
-    steepness = float(aim.steepness())
-    slope = -20.0 * steepness if aim.scale is None else -0.5
-    rough = run_search(functools.partial(prv.accountant.answer, points=mesh), start, slope, False)
-    result = better_than(before, rough.found)
-    # Distance from the best, in u, at which finer meshes, each of them a program to compile, are not worth their while.
-    near = max(10 * config.tolerance, 1e-5)
-    is_near = rough.found.setting < np.inf and not aim.whole and rough.found.distance <= near
-    if result.status in (Status.LOOSE, Status.UNKNOWN) and not is_near:
-        gap = float(np.clip(-0.2 * config.tolerance * rough.slope / max(steepness, 1e-3), 1e-9, 2e-4))
-        is_found = bool(np.isfinite(rough.found.setting))
-        begin = rough.found.setting if is_found else start
-        finer = run_search(functools.partial(certified.answer, tolerance=gap), begin, rough.slope, is_found).found
-        result = better_than(result, finer) if np.isfinite(finer.setting) else result
-    return result
+_value = compiled(SearchAim.value)
+"""Compiled :meth:`SearchAim.value`, for the search by calls."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -504,33 +462,38 @@ def composition(config: Config, given: Given, value: Any) -> tuple[Mechanism, An
     return group(PoissonSubsampledGaussian(whole.noise_multiplier, whole.sampling_rate), config.group), steps
 
 
-def goal_of(config: Config, given: Given, ends: tuple[Any, Any]) -> Aim:
+def goal_of(config: Config, given: Given, ends: tuple[Any, Any]) -> SearchAim:
     """Returns the goal of the search."""
     target = given.value_of(config.budget)
     # Epsilons far below the budget count by differences, not by ratios; at a budget of 0, so do those far below delta.
     scale = jnp.maximum(given.epsilon, given.delta) if config.budget is ForEpsilon else None
     rises = config.unknown in ("noise_multiplier", "scale")
-    return Aim(target, *ends, config.tolerance, scale, rises=rises, whole=config.unknown == "steps")
+    return SearchAim(target, *ends, config.tolerance, scale, rises=rises, whole=config.unknown == "steps")
 
 
-@in_float64
-def calibrate(config: Config, given: Given) -> tuple[Calibrated, Array]:
-    """Returns the result of one target, and the setting u that was guessed."""
-    return _calibrate(config, Given(*map(as_float64, given)))
+@kernel
+def calibrate(config: Config, given: Given) -> Calibrated:
+    """Returns the result of one target, by the exact accountant, in one loop of a trace."""
+    found: Calibrated = _calibrate(config, Given(*map(as_float64, given)))
+    return found
 
 
 @compiled(static=("config",))
-def _calibrate(config: Config, given: Given) -> tuple[Calibrated, Array]:
-    aim, found, start = _calibrate_in_program(config, given)
-    return _with_covered(config, given, _grade(aim, found)), start
+def _calibrate(config: Config, given: Given) -> Calibrated:
+    return _with_covered(config, given, _grade(*_calibrate_in_program(config, given)))
 
 
-def _calibrate_in_program(config: Config, given: Given) -> tuple[Aim, Found, Array]:
+def _calibrate_in_program(config: Config, given: Given) -> tuple[SearchAim, Found]:
     least, most = ENDS[config.unknown]
     aim = goal_of(config, given, (as_float64(least), as_float64(most)))
+    start, slope = _guess(config, given, aim)
+    return aim, search(config, functools.partial(composition, config), given, given, aim, start, slope)
+
+
+def _guess(config: Config, given: Given, aim: SearchAim) -> tuple[Array, Array]:
+    """Returns about the least setting, and about the slope of the height there."""
     setting, power, mu = _gaussian_start(config, given)
-    run_at = functools.partial(composition, config)
-    return aim, search(config, run_at, given, given, aim, setting, _slope(aim, given, mu) * power), setting
+    return setting, _slope(aim, given, mu) * power
 
 
 def least_setting(config: Config, given: Given) -> Array:
@@ -538,8 +501,7 @@ def least_setting(config: Config, given: Given) -> Array:
     return _calibrate_in_program(config, given)[1].setting
 
 
-@compiled
-def _grade(aim: Aim, found: Found) -> Calibrated:
+def _grade(aim: SearchAim, found: Found) -> Calibrated:
     """Returns the result with its status."""
     # For a whole number of steps the next one is refuted, which is 1 / value away in u.
     close = found.distance <= aim.tolerance + (1 / found.value if aim.whole else 0.0)
@@ -553,24 +515,41 @@ def _grade(aim: Aim, found: Found) -> Calibrated:
 def _gaussian_start(config: Config, given: Given) -> tuple[Array, Array, Array]:
     """Returns the setting by the central limit theorem, the power of e^-u that mu goes like there, and mu.
 
-    It solves mu = q sqrt(k (e^(1/s^2) - 1)) (Bu et al. 2020, Theorem 5). To a group of g the noise is about s/g.
+    It solves mu = q sqrt(k (e^(1/s^2) - 1)) (Bu et al. 2020, Theorem 5). To a group of g the noise is about s/g. Far
+    from that limit, of little noise, an example costs no more than the runs that it is hardly ever sampled beyond, on
+    all of which it is sampled: for these the noise is their root over mu.
     """
     unknown, size = config.unknown, float(config.group)
     s, q, k = given.noise_multiplier / size, given.sampling_rate, given.steps
-    mu = mu_bounds(given.epsilon, given.delta)[0]
+    mu = _mu_of(given)
     if unknown == "noise_multiplier":
         alone = -0.5 * jnp.log(jnp.log1p((mu / q) ** 2 / k))
+        rare = -jnp.log(given.delta)
+        sampled = jnp.minimum(k, k * q + jnp.sqrt(2 * k * q * rare) + rare)
+        alone = jnp.minimum(alone, 0.5 * jnp.log(sampled) - jnp.log(mu))
         setting = jnp.clip(alone + np.log(size), *ENDS[unknown])
         # With little noise the power is capped: there rare large losses rule, and the central limit does not hold.
         inverse = jnp.exp(-2 * (setting - np.log(size)))
         return setting, jnp.minimum(inverse / -jnp.expm1(-inverse), 2.0), mu
     growth = jnp.log(jnp.expm1(jnp.minimum(1 / s**2, 700.0)))
+    # With little noise the budget is for so many runs with the example, and (kq)^n/n! is about the probability of one
+    # more; log n! by Stirling. With the noise for none, delta covers that there is one (:func:`_with_covered`).
+    n = jnp.floor(jnp.minimum(0.99 * mu**2 * s**2, 1e6)) + 1
+    log_kq = jnp.log(n) - 1 + (jnp.log(given.delta) + 0.5 * jnp.log(2 * np.pi * n)) / n
     if unknown == "sampling_rate":
-        return jnp.clip(0.5 * (jnp.log(k) + growth) - jnp.log(mu), *ENDS[unknown]), jnp.ones(()), mu
-    return jnp.clip(2 * (jnp.log(q) - jnp.log(mu)) + growth, *ENDS[unknown]), jnp.full((), 0.5), mu
+        setting = jnp.minimum(0.5 * (jnp.log(k) + growth) - jnp.log(mu), jnp.log(k) - log_kq)
+        return jnp.clip(setting, *ENDS[unknown]), jnp.ones(()), mu
+    setting = jnp.minimum(2 * (jnp.log(q) - jnp.log(mu)) + growth, jnp.log(q) - log_kq)
+    return jnp.clip(setting, *ENDS[unknown]), jnp.full((), 0.5), mu
 
 
-def _slope(aim: Aim, given: Given, mu: Array) -> Array:
+def _mu_of(given: Given) -> Array:
+    """Returns about the mu whose budget is the given one; of a budget beyond all bounds the root of 2 epsilon."""
+    mu = mu_bounds(given.epsilon, given.delta)[0]
+    return jnp.where(mu > 0, mu, jnp.sqrt(2 * given.epsilon))
+
+
+def _slope(aim: SearchAim, given: Given, mu: Array) -> Array:
     """Returns about the derivative of the height in u where mu-GDP meets the target, and mu goes like e^-u."""
     if aim.scale is not None:
         return -jnp.maximum(given.epsilon + mu**2 / 2, 2 * given.delta) / (given.epsilon + aim.scale)
@@ -600,7 +579,6 @@ def _with_covered(config: Config, given: Given, result: Calibrated) -> Calibrate
         value, valid, at_best = jnp.zeros(()), in_range & (k >= 0), Status.NOT_BINDING
     elif config.unknown == "sampling_rate":
         least = -jnp.expm1(uncovered * (1 - 32 * off) / (size * k))
-        least = representable_below(least)
         value, valid, at_best = jnp.where(k > 0, least, 1.0), in_range & (k >= 0) & (s >= 0), Status.CONVERGED
         q = value
     else:
@@ -647,22 +625,152 @@ def _start_of_scale(
     return bisect_traced(lambda setting: spread(setting) <= mu**2, high, low, steps=24)
 
 
-@in_float64
+def _guess_of_scale(
+    config: Config, make: Callable[[Array], Any], given: Given, steps: Any, aim: SearchAim
+) -> tuple[Array, Array]:
+    """Returns about the least setting of a scale, and about the slope of the height there."""
+    mu = _mu_of(given)
+    start = _start_of_scale(config, make, steps, mu, (aim.least, aim.most))
+    return jnp.where(jnp.isnan(start), (aim.least + aim.most) / 2, start), _slope(aim, given, mu)
+
+
+@kernel
 @compiled(static=("config", "make"))
 def least_scale(
     config: Config, make: Callable[[Array], Any], given: Given, steps: Any, ends: tuple[Array, Array]
-) -> tuple[Calibrated, Array]:
-    """Returns the result for the least scale of ``make``, and the setting that the search began at."""
-    low, high = ends
-    if not has_laws(make(jnp.exp(low)), steps, config.relation):
-        nothing = unknown_of(ForEpsilon(low))
-        return Calibrated(nothing.upper, nothing, jnp.asarray(Status.UNKNOWN, jnp.int32)), (low + high) / 2
+) -> Calibrated:
+    """Returns the result for the least scale of ``make``, by the exact accountant, in one loop of a trace."""
+    if not has_laws(query_of(make(jnp.exp(ends[0])), steps, ForEpsilon(ends[0]), config.relation)):
+        nothing = unknown_of(ForEpsilon(ends[0]))
+        return Calibrated(nothing.upper, nothing, jnp.asarray(Status.UNKNOWN, jnp.int32))
     aim = goal_of(config, given, ends)
-    mu = mu_bounds(given.epsilon, given.delta)[0]
-    start = _start_of_scale(config, make, steps, mu, ends)
-    slope = _slope(aim, given, mu)
-    found = search(config, lambda steps, scale: (make(scale), steps), steps, given, aim, start, slope)
-    return _grade(aim, found), start
+    start, slope = _guess_of_scale(config, make, given, steps, aim)
+    return _grade(aim, search(config, lambda steps, scale: (make(scale), steps), steps, given, aim, start, slope))
+
+
+# ----------------------------------------------------------------------------------------------------
+# From a concrete target to a setting: by calls of the top level's accountants.
+#
+# Those have a program each for all that they are asked, so a calibration compiles next to nothing of its own, and it
+# takes whatever a mechanism has: an exact bracket, one by laws of atoms, Rényi curves. Where the exact accountant
+# leaves it open a narrow bracket costs far more than a usual one. So the search is made twice there: first to about the
+# setting, by brackets of usual width, then from there, by brackets that blur the setting by a share of the tolerance.
+# ----------------------------------------------------------------------------------------------------
+
+
+@compiled(static=("config",))
+def _first_look(config: Config, given: Given, ends: tuple[Any, Any]) -> tuple[SearchAim, tuple[Array, Array]]:
+    aim = goal_of(config, given, ends)
+    return aim, _guess(config, given, aim)
+
+
+@compiled(static=("config",))
+def _first_look_at_scale(config: Config, given: Given, ends: tuple[Any, Any]) -> tuple[SearchAim, tuple[Array, Array]]:
+    aim = goal_of(config, given, ends)
+    mu = _mu_of(given)
+    return aim, (mu, _slope(aim, given, mu))
+
+
+@compiled(static=("config",))
+def _result(config: Config, given: Given, aim: SearchAim, found: Found) -> Calibrated:
+    result = _grade(aim, found)
+    return result if config.unknown == "scale" else _with_covered(config, given, result)
+
+
+@kernel
+def solve(config: Config, given: Given, compose: Callable[[Any], tuple[Any, Any]]) -> Calibrated:
+    """Returns the result of one concrete target; ``compose`` gives mechanism and steps for a value."""
+    given = Given(*map(np.float64, given))
+    least, most = ENDS[config.unknown]
+    look = leave_scope(_first_look(_to_search(config, given), given, (np.float64(least), np.float64(most))))
+    return _solve(config, given, compose, *look)
+
+
+@kernel
+def solve_scale(
+    config: Config,
+    given: Given,
+    make: Callable[[Any], Any],
+    steps: Any,
+    ends: tuple[float, float],
+) -> Calibrated:
+    """Returns the result of one concrete target for the least scale of ``make``."""
+    given, (low, high) = Given(*map(np.float64, given)), map(np.float64, ends)
+    aim, (mu, slope) = leave_scope(_first_look_at_scale(_to_search(config, given), given, (low, high)))
+
+    def is_small(setting: float) -> bool:
+        """Whether the divergence of order 2 is at most that of mu, as the central limit theorem has it for small mu."""
+        made = make(np.float64(math.exp(setting)))
+        return bool(rdp.composed_curve(made, steps, [2.0], relation=config.relation)[0] <= mu**2)
+
+    # To a thousandth of the range, or two: speed only.
+    start = bisect(is_small, float(high), float(low), steps=10)
+    return _solve(config, given, lambda value: (make(value), steps), aim, (np.float64(start), slope))
+
+
+def _to_search(config: Config, given: Given) -> Config:
+    """Returns what a search budgets for a concrete target: delta in the place of an epsilon that is no larger.
+
+    Delta at the given epsilon is at most the given one where epsilon at that is at most the given one. Epsilons near 0
+    do not tell how far a setting is from the best, and brackets of as small a share of them take seconds.
+    """
+    is_small = config.budget is ForEpsilon and given.epsilon <= given.delta
+    return config._replace(budget=ForDelta) if is_small else config
+
+
+def _solve(
+    config: Config, given: Given, compose: Callable[[Any], tuple[Any, Any]], aim: SearchAim, guess: tuple[Any, Any]
+) -> Calibrated:
+    searched = _to_search(config, given)
+    question = given.question_of(searched.budget)
+
+    def result_of(found: Found) -> Calibrated:
+        result: Calibrated = leave_scope(_result(config, given, aim, found))
+        if searched.budget is config.budget or not result.satisfied or result.reached.upper == 0:
+            return result
+        if given.epsilon == 0:
+            return replace(result, reached=zero())
+        # The delta that was certified says that epsilon is at most the given one, and its own bracket may say more.
+        most = Bounds(np.float64(0), given.epsilon, given.epsilon, np.bool_(False))
+        asked = given.question_of(config.budget)
+        return replace(
+            result, reached=most.intersection(certified.answer(*compose(result.value), asked, config.relation))
+        )
+
+    def bounds_at(tolerance: float | None, value: Any) -> Bounds:
+        return certified.answer(*compose(value), question, config.relation, tolerance)
+
+    def run_search(tolerance: float | None, start: Any, slope: Any, is_slope: bool) -> SearchState:
+        return search_by_calls(functools.partial(bounds_at, tolerance), aim, start, slope, np.bool_(is_slope))
+
+    if config.unknown == "noise_multiplier":
+        # Where no noise is needed there is nothing to search.
+        unasked = result_of(leave_scope(_start_state(aim, *guess, np.bool_(False))).found)
+        if unasked.status == Status.NOT_BINDING:
+            return unasked
+    rough = run_search(None, *guess, False)
+    result = result_of(rough.found)
+    # Distance from the best, in u, at which narrower brackets are not worth their while.
+    near = max(10 * config.tolerance, 1e-5)
+    is_found = bool(np.isfinite(rough.found.setting))
+    is_near = is_found and not aim.whole and rough.found.distance <= near
+    # A bracket that has not converged is of the largest size already.
+    is_rough = is_found and not rough.found.reached.converged
+    if is_near or is_rough or result.status not in (Status.LOOSE, Status.UNKNOWN):
+        return result
+    # Brackets blur the setting by a fifth of the tolerance, as they need room to refute within it, but have a gap of no
+    # less than 1e-9. Sound for any numbers.
+    steepness = float(aim.steepness())
+    gap = float(np.clip(-0.2 * config.tolerance * rough.slope / max(steepness, 1e-3), 1e-9, 2e-4))
+    if is_found and bounds_at(gap, rough.found.value).gap > max(gap, 0.5 * float(rough.found.reached.gap)):
+        # Brackets are as narrow as they get: a search by slower ones would end where this one did.
+        return result
+    finer = run_search(gap, rough.found.setting if is_found else guess[0], rough.slope, is_found).found
+    if not np.isfinite(finer.setting):
+        return result
+    better = result_of(finer)
+    is_worse = better.value > result.value if aim.rises else better.value < result.value
+    return result if not better.satisfied or (result.satisfied and is_worse) else better
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -673,26 +781,20 @@ def least_scale(
 # setting; the one that is returned is within the tolerance of it, on the safe side.
 # ----------------------------------------------------------------------------------------------------
 
-Answer = tuple[Calibrated, Array]
-"""Type of an answer: the result, and the setting u that was guessed."""
 
-
-def solve(config: Config, given: Given) -> Answer:
-    """Returns the result of one target, and the setting that was guessed; inside a trace it has derivatives.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def solve_traced(config: Config, given: Given) -> Calibrated:
+    """Returns the result of one target inside a trace, where it has derivatives.
 
     Those of ``value`` are NaN where the search has not converged, and 0 at the end of a range and for whole steps.
     """
-    return calibrate(config, given) if is_concrete(given) else _solve_traced(config, given)
+    found: Calibrated = one_by_one(calibrate, config)(given)
+    return found
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _solve_traced(config: Config, given: Given) -> Answer:
-    return one_by_one(calibrate, config)(given)
-
-
-@_solve_traced.defjvp
+@solve_traced.defjvp
 @within_scope
-def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, Answer]:
+def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Calibrated, Calibrated]:
     # Run whose derivatives exist, put in where a derivative is multiplied by 0. Any such run will do.
     plain = Given(epsilon=1.0, delta=1e-5, noise_multiplier=10.0, sampling_rate=0.5, steps=100.0)
     (given,), (moves,) = primals, tangents
@@ -700,7 +802,7 @@ def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, An
     # The tangent of a whole number has dtype float0, with which there is no arithmetic.
     moved = [getattr(move, "dtype", None) != jax.dtypes.float0 for move in moves]
     moves = Given(*(as_float64(move) if is_move else jnp.zeros(()) for move, is_move in zip(moves, moved, strict=True)))
-    found, start = solve(config, given)
+    found = solve_traced(config, given)
     # The argument that is looked for does not move as a given number, and the budgeted quantity is the answer itself.
     still = moves._replace(**{config.unknown: jnp.zeros(()), config.budget.name: jnp.zeros(())})
 
@@ -718,4 +820,4 @@ def _traced_jvp(config: Config, primals: Any, tangents: Any) -> tuple[Answer, An
     move = jnp.where(is_fixed, 0.0, slope) * (sought - by_given)
     flat = np.zeros(np.shape(found.status), jax.dtypes.float0)
     tangent = Calibrated(move, Bounds(sought, sought, sought, flat), flat)
-    return (found, start), (tangent, jnp.zeros(()))
+    return found, tangent

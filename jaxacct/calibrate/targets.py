@@ -1,7 +1,8 @@
-"""Calibrations by name: the setting for a privacy budget, by the exact accountant or by the mesh where it falls short.
+"""Calibrations by name: the setting for a privacy budget, by the certified accountants.
 
 Each function checks its arguments, makes a target of them (:class:`.Config`, :class:`.Given`), and hands it to the
-search of :mod:`jaxacct.calibrate.search`. Concrete targets that the exact accountant leaves open go on to the mesh.
+search of :mod:`jaxacct.calibrate.search`. Concrete targets take all accountants of the top level, traced ones the exact
+accountant.
 
 In reading order:
 
@@ -15,11 +16,12 @@ In reading order:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -34,26 +36,28 @@ from jaxacct.calibrate.search import (
     ENDS,
     LEAST_PADDING,
     PROBE,
-    Aim,
     Calibrated,
     Config,
     Given,
+    SearchAim,
     Status,
     composition,
-    improve,
     least_scale,
     least_setting,
     search_by_calls,
     solve,
+    solve_scale,
+    solve_traced,
 )
 from jaxacct.composition import ForDelta, ForEpsilon, Kind, check
 from jaxacct.convert import dp_to_gdp
 from jaxacct.mechanisms import PoissonSubsampledGaussian, RepeatAndSelect, group
+from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.groups import MOST_EXAMPLES
 from jaxacct.mechanisms.mechanism import DIRECTIONS, REVERSE, Mechanism, Mechanisms, Relation, Steps, check_parts
-from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, leave_scope, scope
-from jaxacct.numerics.programs import as_it_is, compiled, lower_bound
+from jaxacct.numerics.arithmetic import arithmetic
+from jaxacct.numerics.precision import TINY, as_float64, is_concrete, kernel, leave_scope, scope
+from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect, least_by_secants
 from jaxacct.refinement import ToleranceWarning
@@ -95,7 +99,7 @@ def noise_multiplier(
 
     Formal guarantee: where ``status`` is CONVERGED, NOT_BINDING or LOOSE the returned value satisfies the budget by a
     certified upper bound, ``reached.upper <= epsilon``. Where the exact accountant does not converge, concrete targets
-    are answered by :mod:`jaxacct.prv`; traced ones have status LOOSE or UNKNOWN (then value inf).
+    are answered as :func:`jaxacct.epsilon` answers; traced ones have status LOOSE or UNKNOWN (then value inf).
 
     Raises:
         ValueError: a concrete argument out of range, or a concrete target that cannot be met.
@@ -187,7 +191,8 @@ def scale(
         least: smallest scale considered.
         most: largest scale considered.
 
-    Returns, guarantee, errors and source as of :func:`noise_multiplier`. NOT_BINDING where ``least`` suffices.
+    Returns, guarantee, errors and source as of :func:`noise_multiplier`. NOT_BINDING where ``least`` suffices. LOOSE
+    where mechanisms are known by their Rényi curves alone, which never refute.
 
     >>> def falling(scale):
     ...     return PoissonSubsampledGaussian(scale * np.array([1.2, 1.0, 0.8]), 0.01)
@@ -209,14 +214,39 @@ def scale(
         raise ValueError(f"least = {least} is not below most = {most}: give the range of the scale that is searched.")
     check(make(np.float64(least)), steps)
     config = Config("scale", ForEpsilon, relation, float(tolerance))
-    ends = (math.log(least), math.log(most))
+    ends, given = (math.log(least), math.log(most)), Given(epsilon, delta, 1.0, 1.0, 1.0)
+    if is_concrete(given, steps):
+        if has_renyi_only(make(np.float64(least))):
+            return _scale_by_curves(config, make, steps, given, ends)
+        with _quietly():
+            found = solve_scale(config, given, make, steps, ends)
+        return _improve_concrete(config, lambda value: (make(value), steps), found, given, ends)
     with scope():
-        given = Given(as_float64(epsilon), as_float64(delta), 1.0, 1.0, 1.0)
         counts = jax.tree.map(as_float64, steps)
-        result, start = least_scale(config, make, given, counts, (as_float64(ends[0]), as_float64(ends[1])))
-    if not is_concrete(result):
-        return result
-    return _settle(config, lambda value: (make(value), steps), result, start, given, ends)
+        return least_scale(config, make, Given(*map(as_float64, given)), counts, tuple(map(as_float64, ends)))
+
+
+def _scale_by_curves(
+    config: Config, make: Callable[[Any], Any], steps: Any, given: Given, ends: tuple[float, float]
+) -> Calibrated:
+    """Returns about the least scale of mechanisms of which upper bounds alone are known: none is ever refuted."""
+
+    def run(scale: float) -> tuple[Any, Any]:
+        return make(np.float64(scale)), steps
+
+    epsilon, delta, (low, high) = float(given.epsilon), float(given.delta), ends
+    at_least = certified.epsilon(*run(math.exp(low)), delta, relation=config.relation)
+    if at_least.upper <= epsilon:
+        return Calibrated(np.float64(math.exp(low)), at_least, int(Status.NOT_BINDING))
+    scale, reached = _noise_by_secants(
+        run, epsilon, delta, config.relation, math.exp((low + high) / 2), close=config.tolerance, rounds=60
+    )
+    if reached is None or scale > math.exp(high):
+        raise ValueError(
+            f"epsilon = {epsilon:g} was not met by any scale up to most = {math.exp(high):.3g}, by Rényi curves, which "
+            "are all that is known here: allow a larger epsilon, or a larger scale."
+        )
+    return Calibrated(np.float64(scale), reached, int(Status.LOOSE))
 
 
 @takes_python_values
@@ -313,7 +343,7 @@ def noise_multiplier_for_tpr(
     return jax.tree.map(lambda one, other: jnp.where(is_second, other, one), first, second)
 
 
-@in_float64(safe=as_it_is)
+@kernel
 @compiled
 def as_form(rate: Array, false_rate: Array) -> tuple[Array, Array, Array]:
     """Returns the rates of the form of a target that needs less noise, and whether that is the second form."""
@@ -362,37 +392,40 @@ def _calibrate(
         is_single=unknown != "steps" and is_concrete(given.steps) and float(given.steps) == 1,
         group=int(group),
     )  # fmt: skip
-    result, start = solve(config, given)
-    if not is_concrete(result):
-        return result
+    if not is_concrete(given):
+        return solve_traced(config, given)
     numbers = Given(*(float(number) for number in given))
     compose = functools.partial(composition, config, numbers)
-    return _settle(config, compose, result, start, numbers, ENDS[unknown])
+    with _quietly():
+        found = solve(config, numbers, compose)
+    return _improve_concrete(config, compose, found, numbers, ENDS[unknown])
 
 
-def _settle(
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keeps quiet about wide brackets: those of settings that are only tried are the search's own concern."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ToleranceWarning)
+        yield
+
+
+def _improve_concrete(
     config: Config,
     compose: Callable[[Any], tuple[Any, Any]],
     result: Calibrated,
-    start: Any,
     given: Given,
     ends: tuple[float, float],
 ) -> Calibrated:
-    """Returns a concrete result: by the mesh where the exact accountant fell short. Raises where nothing satisfies."""
-    result, given = leave_scope(result), Given(*(float(number) for number in given))
+    """Returns a concrete result, improved where one more question may do so. Raises where nothing satisfies."""
     unknown, budgeted = config.unknown, config.budget.name
-    with warnings.catch_warnings():
-        # Brackets of settings that are only tried are the search's own concern.
-        warnings.simplefilter("ignore", ToleranceWarning)
-        is_rough = result.status in (Status.LOOSE, Status.UNKNOWN)
-        if is_rough:
-            result = improve(config, compose, result, float(start), given, ends)
-        if result.status in (Status.UNKNOWN, Status.INFEASIBLE) and unknown == "noise_multiplier":
+    with _quietly():
+        is_searched = result.status not in (Status.UNKNOWN, Status.INFEASIBLE)
+        if not is_searched and unknown == "noise_multiplier":
             result = _of_everyone(config, compose, result, given)
-        # The mesh has tried to refute the next one already, and another would cost as much again; but numbers of steps
-        # have neighbours, and single runs closed forms.
+        # The search has tried to refute the next one already, and another try would cost as much again; but numbers of
+        # steps have neighbours, and single runs closed forms.
         is_cheap = unknown == "steps" or not np.any(np.asarray(given.steps) != 1)
-        if result.status == Status.LOOSE and (is_cheap or not is_rough):
+        if result.status == Status.LOOSE and (is_cheap or not is_searched):
             result = _prove_optimal(config, compose, result, given)
     if result.status == Status.INFEASIBLE:
         end = {"steps": "a single step", "sampling_rate": f"a rate of {math.exp(-ends[1]):.3g}"}.get(
@@ -462,15 +495,7 @@ def as_delta(rate: Array, false_rate: Array, epsilon: Array) -> Array:
     return rate - jnp.exp(epsilon) * false_rate - 2 * arithmetic().function
 
 
-def _each_enough(found: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Returns an epsilon and a delta that still suffice if reading the epsilon moves it: by at most 4 u of it, with u
-    the unit roundoff, and the delta by no more, for e^eps false_rate is below 1.
-    """
-    epsilon, delta = found
-    return epsilon, lower_bound(delta - 8 * roundoff() * epsilon)
-
-
-@in_float64(safe=_each_enough)
+@kernel
 @compiled(static=("relation",))
 def tangent(
     relation: Relation, rate: Array, false_rate: Array, sampling_rate: Array, steps: Array
@@ -550,7 +575,7 @@ def guessed_runs(mechanism: Mechanism, epsilon: float, delta: float, relation: R
     return min(1.4 * float(np.nanmax(of_orders, initial=1.0)), float(MOST_COUNT))
 
 
-@in_float64(by_programs=True)
+@kernel
 def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float) -> int:
     """Returns the most runs of any composition whose certified delta is at most ``delta``; 0 for none.
 
@@ -566,15 +591,14 @@ def most_certified(delta_at: Callable[[int], Bounds], delta: float, guess: float
     64
     """
     real = np.float64
-    aim = Aim(
+    aim = SearchAim(
         real(delta), least=real(-math.log(MOST_COUNT)), most=real(0.0), tolerance=real(0.0), scale=None, rises=False,
         whole=True,
     )  # fmt: skip
     first = real(-math.log(min(max(guess, 1.0), MOST_COUNT)))
     # Log delta typically falls by 8 for each unit of u, which is minus the logarithm of the runs. Sound for any number.
     slope = real(-8.0 * float(aim.steepness()))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ToleranceWarning)
+    with _quietly():
         state = search_by_calls(lambda value: delta_at(int(value)), aim, first, slope, np.bool_(False))
     return int(state.found.value) if math.isfinite(float(state.found.setting)) else 0
 
@@ -796,10 +820,9 @@ def _noise_by_secants(
     tried: dict[float, Bounds] = {}
 
     def cost(log_noise: float) -> float:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ToleranceWarning)
+        with _quietly():
             tried[log_noise] = certified.epsilon(*run(math.exp(log_noise)), delta, relation=relation)
-        return float(tried[log_noise].upper) / epsilon
+        return float(tried[log_noise].upper) / max(epsilon, TINY)
 
     found = least_by_secants(cost, math.log(start), close=close, rounds=rounds)
     return math.exp(found), tried.get(found)

@@ -20,6 +20,7 @@ from jaxacct.cli.arguments import (
     GUARANTEES,
     PICTURES,
     Elsewhere,
+    Report,
     Run,
     add_json,
     add_overwrite,
@@ -27,12 +28,9 @@ from jaxacct.cli.arguments import (
     file_to_write,
     new_command,
     number,
-    print_columns,
-    print_facts,
     round_to,
     run_of,
     scope_of,
-    show,
     why,
 )
 from jaxacct.outward import spell_count
@@ -108,7 +106,7 @@ def run(quantity: str, given: str, arguments: argparse.Namespace) -> int:
     }
     if record["upper"] == (math.inf if quantity == "epsilon" else 1.0):
         record["why"] = why(asked, value if quantity == "epsilon" else 1.0)
-    show(record, arguments.json, lambda: _print(record, asked, given))
+    _report(record, asked, given).show(arguments.json)
     return 0
 
 
@@ -146,8 +144,8 @@ def times_of(count: Any) -> str:
     return spell_count(count, "time") if isinstance(count, int) else f"{count} times"
 
 
-def _print(record: dict[str, Any], run: Run, given: str) -> None:
-    """Prints a result as a table, its bounds rounded outward."""
+def _report(record: dict[str, Any], run: Run, given: str) -> Report:
+    """Returns a result with its table, bounds rounded outward."""
     quantity = record["quantity"]
     bounds = [(name, record[name]) for name in ("lower", "estimate", "upper") if record[name] is not None]
     facts = [
@@ -158,7 +156,7 @@ def _print(record: dict[str, Any], run: Run, given: str) -> None:
         ("accountant", f"{record['accountant']} ({record['guarantee']})"),
         ("holds for", record["scope"]),
     ]
-    print_facts(f"{quantity} of {run.title}", facts)
+    return Report(record, facts, f"{quantity} of {run.title}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -230,7 +228,7 @@ def run_curve(arguments: argparse.Namespace) -> int:
         _write(record, columns, out)
     if plot is not None:
         _draw(record, columns, plot)
-    show(record, arguments.json, lambda: _print_curve(record, asked, columns))
+    _report_curve(record, asked, columns).show(arguments.json)
     return 0
 
 
@@ -335,8 +333,8 @@ def _title(record: dict[str, Any]) -> str:
     return ", ".join([spell_count(steps, "step"), *(f"{name} {fact}" for name, fact in facts_of_run(record))])
 
 
-def _print_curve(record: dict[str, Any], run: Run, columns: Columns) -> None:
-    """Prints up to 21 places, evenly spread, and the facts of the run."""
+def _report_curve(record: dict[str, Any], run: Run, columns: Columns) -> Report:
+    """Returns a curve with up to 21 places, evenly spread, and the facts of the run."""
     import numpy as np
 
     over = record["over"]
@@ -347,9 +345,8 @@ def _print_curve(record: dict[str, Any], run: Run, columns: Columns) -> None:
         [f"{columns[over][i]:.10g}", *(round_to(name, float(values[i])) for name, values in bounds.items())]
         for i in shown
     ]
-    print_columns([over, *(f"{record['quantity']}, {name}" for name in bounds)], rows)
-    if every > len(shown):
-        print(f"{len(shown)} of {every}" + ("" if record["out"] else ": give --out for all"))
+    names = [over, *(f"{record['quantity']}, {name}" for name in bounds)]
+    rest = [f"{len(shown)} of {every}" + ("" if record["out"] else ": give --out for all")]
     protects = "lower bound" if record["kind"] == "tradeoff" else "upper bound"
     facts = [
         ("what ran", run.title),
@@ -359,4 +356,4 @@ def _print_curve(record: dict[str, Any], run: Run, columns: Columns) -> None:
         ("holds for", record["scope"]),
         *(("written to", record[name]) for name in ("out", "plot") if record[name]),
     ]
-    print_facts("", facts)
+    return Report(record, facts, columns=(names, rows), remarks=rest if every > len(shown) else ())

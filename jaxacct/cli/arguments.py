@@ -15,6 +15,7 @@ import difflib
 import math
 import pathlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_args
 
 import jaxacct as ja
@@ -41,12 +42,35 @@ def scope_of(relation: str, group: int = 1, sampling: str = "Poisson sampling") 
     return f"noise, rate and steps fixed in advance; {sampling}; neighbours: {relation.replace('_', ' ')}{together}"
 
 
-def show(record: Any, as_json: bool, table: Callable[[], None]) -> None:
-    """Prints a record as one JSON object, or calls ``table``, which prints it."""
-    if as_json:
-        print(json_files.dumps(record))
-    else:
-        table()
+@dataclass(frozen=True)
+class Report:
+    """The result of a command: a record, which ``--json`` prints, and the same in tables.
+
+    Attributes:
+        record: a JSON object.
+        facts: names and texts, the last of the tables.
+        title: that of the facts.
+        columns: names, and rows of as many texts, which come first.
+        remarks: lines between the two.
+    """
+
+    record: Any
+    facts: Sequence[tuple[str, str]] = ()
+    title: str = ""
+    columns: tuple[Sequence[str], Sequence[Sequence[str]]] | None = None
+    remarks: Sequence[str] = ()
+
+    def show(self, as_json: bool) -> None:
+        """Prints the record as one JSON object, or the tables."""
+        if as_json:
+            print(json_files.dumps(self.record))
+            return
+        if self.columns is not None:
+            print_columns(*self.columns)
+        for line in self.remarks:
+            print(line)
+        if self.facts:
+            print_facts(self.title, self.facts)
 
 
 def round_to(name: str, value: float, digits: int = 6) -> str:
@@ -114,7 +138,7 @@ def why(run: Run, delta: float) -> str:
         """Returns the least of a number or of nested lists of them."""
         return min(map(least, numbers)) if isinstance(numbers, list | tuple) else float(numbers)
 
-    for one in _all(run.record):
+    for one in _every_mechanism(run.record):
         if min(least(one.get(name, 1.0)) for name in ("noise_multiplier", "scale")) == 0:
             return f"{one['type']} without noise gives away what it is applied to: give noise above 0"
 
@@ -130,11 +154,11 @@ def why(run: Run, delta: float) -> str:
     )
 
 
-def _all(record: Any) -> list[dict[str, Any]]:
+def _every_mechanism(record: Any) -> list[dict[str, Any]]:
     """Returns the mechanisms of a record and, at any depth, those within others."""
     if isinstance(record, list):
-        return [inner for one in record for inner in _all(one)]
-    return [record, *_all(record.get("mechanism", []))]
+        return [inner for one in record for inner in _every_mechanism(one)]
+    return [record, *_every_mechanism(record.get("mechanism", []))]
 
 
 # ----------------------------------------------------------------------------------------------------

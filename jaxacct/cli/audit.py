@@ -10,15 +10,14 @@ from typing import Any
 
 from jaxacct import __version__
 from jaxacct.cli.arguments import (
+    Report,
     add_json,
     add_rate,
     add_steps,
     new_command,
     number,
-    print_facts,
     rate_given,
     round_to,
-    show,
     steps_given,
 )
 from jaxacct.outward import spell_count
@@ -78,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     given["sampling_rate"] = DEFAULTS["sampling_rate"][0] if rate is None else rate
     steps = steps_given(arguments, rate)
     given["steps"] = DEFAULTS["steps"][0] if steps is None else int(steps) if steps % 1 == 0 else steps
-    settings = audit.Settings(**given)
+    settings = audit.AuditSettings(**given)
     if arguments.seed is not None and arguments.seed < 0:
         raise ValueError(f"seed = {arguments.seed} is out of range: give a whole number of at least 0.")
     from flax import nnx
@@ -87,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     model = Linear(inputs.shape[1:], classes, rngs=nnx.Rngs(0))
     found = audit.run(model, cross_entropy, (inputs, labels), settings, fault=arguments.fault, seed=arguments.seed)
     record = _record(arguments, found, len(labels))
-    show(record, arguments.json, lambda: _print(record))
+    _report(record).show(arguments.json)
     return 1 if found.exceeded else 0
 
 
@@ -128,8 +127,8 @@ def _record(arguments: argparse.Namespace, found: Any, examples: int) -> dict[st
     }
 
 
-def _print(record: dict[str, Any]) -> None:
-    """Prints the result as a table."""
+def _report(record: dict[str, Any]) -> Report:
+    """Returns the result with its table."""
     broken = f"; broken: {record['break']}" if record["break"] else ""
     right = ", ".join(map(str, record["correct"]))
     facts = [
@@ -157,4 +156,4 @@ def _print(record: dict[str, Any]) -> None:
         ),
         ("guarantee", record["guarantee"]),
     ]
-    print_facts("audit by gradient canaries", facts)
+    return Report(record, facts, "audit by gradient canaries")

@@ -18,6 +18,7 @@ from jaxacct.choices import Relation
 from jaxacct.cli.accounting import facts_of_run, times_of
 from jaxacct.cli.arguments import (
     GUARANTEES,
+    Report,
     add_group,
     add_json,
     add_noise,
@@ -26,11 +27,9 @@ from jaxacct.cli.arguments import (
     add_steps,
     new_command,
     number,
-    print_facts,
     rate_given,
     round_to,
     scope_of,
-    show,
     steps_given,
 )
 
@@ -108,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
         "guarantee": GUARANTEES["prv"],
         "version": __version__,
     }
-    show(record, arguments.json, lambda: _print(record))
+    _report(record).show(arguments.json)
     return 0
 
 
@@ -139,7 +138,7 @@ def _of_training(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, flo
             raise ValueError("--bands is of single examples: leave --group out.")
         result, correlated = _of_bands(arguments.bands, unknown, target, known, relation)
     else:
-        result = _solve(unknown, target, known, relation, group)
+        result = _ask_library(unknown, target, known, relation, group)
 
     def found(value: float) -> dict[str, Any]:
         """Returns the part of the record that describes the run with the value."""
@@ -173,7 +172,7 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
         raise ValueError(
             f"--solve-for {arguments.solve_for} is of a run of DP-SGD by itself: leave it, or --spec, out."
         )
-    part, field, others = _parts(arguments)
+    part, field, others = _split_parts(arguments)
     settings = {"relation": arguments.relation, "group": arguments.group}
     given = ([{"parts": others}] if others else []) + ([specs.read(arguments.spec)] if arguments.spec else [])
     beside = specs.parsed(specs.combined(given, **settings)) if given else None
@@ -201,7 +200,7 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
 
     steps = (*steps, release.count)
     try:
-        # To within 1e-3 of the least noise, at most 1e6: by the mesh each digit more takes seconds. Sound for any.
+        # To within 1e-3 of the least noise, at most 1e6: by laws of atoms each digit more takes a second.
         result = calibrate.scale(
             make, target["epsilon"], target["delta"], steps, relation=new.relation, tolerance=1e-3, most=1e6
         )
@@ -231,7 +230,7 @@ def _of_composition(arguments: argparse.Namespace) -> tuple[str, Any, dict[str, 
     return field, result, target, found
 
 
-def _parts(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, list[dict[str, Any]]]:
+def _split_parts(arguments: argparse.Namespace) -> tuple[dict[str, Any], str, list[dict[str, Any]]]:
     """Returns the part of a spec whose noise is looked for, with any noise, the noise's field, and the other parts."""
     from jaxacct import specs
     from jaxacct.mechanisms.records import kind_of
@@ -306,28 +305,29 @@ def _target(arguments: argparse.Namespace) -> dict[str, float]:
     return given
 
 
-def _solve(unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, group: int) -> Any:
+def _ask_library(
+    unknown: str, target: dict[str, float], known: dict[str, float], relation: Relation, group: int
+) -> Any:
     """Returns the library's answer for single examples, or for groups."""
     from jaxacct import calibrate
 
+    settings = {name.replace("-", "_"): value for name, value in known.items()}
     if "tpr" in target:
         if group > 1:
             raise ValueError("--tpr is of single examples: leave --group out, or give --epsilon and --delta.")
-        return calibrate.noise_multiplier_for_tpr(target["tpr"], target["fpr"], *known.values(), relation=relation)
+        return calibrate.noise_multiplier_for_tpr(**target, **settings, relation=relation)
     if "advantage" in target:
-        return calibrate.noise_multiplier_for_advantage(
-            target["advantage"], *known.values(), relation=relation, group=group
-        )
-    solve = {
+        return calibrate.noise_multiplier_for_advantage(**target, **settings, relation=relation, group=group)
+    solve: Any = {
         "noise-multiplier": calibrate.noise_multiplier,
         "sampling-rate": calibrate.sampling_rate,
         "steps": calibrate.steps,
     }[unknown]
-    return solve(target["epsilon"], target["delta"], *known.values(), relation=relation, group=group)
+    return solve(**target, **settings, relation=relation, group=group)
 
 
-def _print(record: dict[str, Any]) -> None:
-    """Prints the result as a table."""
+def _report(record: dict[str, Any]) -> Report:
+    """Returns the result with its table."""
     name = record["solve_for"]
     # The number shown must keep the budget, too: noise is rounded up, a rate down.
     safe = "upper" if name in ("noise_multiplier", "scale") else "lower"
@@ -352,7 +352,7 @@ def _print(record: dict[str, Any]) -> None:
             else "no accountant knows a bound where it looked: give more noise, fewer steps or a larger delta"
         )
         facts.insert(-2, ("why inf", why))
-    print_facts(f"{name.replace('_', ' ')} for a budget", facts)
+    return Report(record, facts, f"{name.replace('_', ' ')} for a budget")
 
 
 def _list_composition(record: dict[str, Any]) -> list[tuple[str, str]]:

@@ -1,7 +1,6 @@
 """``jaxacct sweep``: epsilon, delta or the least noise of a whole grid of runs, on all devices or in many jobs.
 
-Its subcommands merge, best, export and plot work on the folders that a sweep wrote. ``jaxacct explore`` makes a page
-with sliders of such a grid.
+Its subcommands merge, best, export and plot work on the folders that a sweep wrote.
 """
 
 from __future__ import annotations
@@ -11,15 +10,16 @@ import contextlib
 import os
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from jaxacct import __version__
-from jaxacct.choices import Certified, Mode, Relation
+from jaxacct.choices import Certified, Mode
 from jaxacct.cli.arguments import (
     GUARANTEES,
     PICTURES,
     Elsewhere,
+    Report,
     add_json,
     add_overwrite,
     add_rate,
@@ -28,11 +28,8 @@ from jaxacct.cli.arguments import (
     file_to_write,
     new_command,
     number,
-    print_columns,
-    print_facts,
     round_to,
     scope_of,
-    show,
 )
 from jaxacct.outward import rate_of, steps_of
 
@@ -84,14 +81,14 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     command.add_argument(
         "--mode", choices=get_args(Mode), default="certified",
-        help="saddlepoint: fast, entries that do not converge are flagged; certified (default): those by the mesh",
+        help="saddlepoint: fast, entries that do not converge are flagged; certified (default): those by laws of atoms",
     )  # fmt: skip
     command.add_argument(
         "--arithmetic", choices=get_args(Certified), default="auto",
         help="float64, pair (of float32 numbers), or auto (default): pairs where a device has no float64",
     )  # fmt: skip
     add_relation(command)
-    command.add_argument("--tolerance", type=number, metavar="T", help="relative gap that the mesh aims at")
+    command.add_argument("--tolerance", type=number, metavar="T", help="relative gap that these aim at")
     add_json(command, "print one JSON object; with the results, without --out")
     command.add_argument("--devices", type=int, metavar="N", help="CPU devices to compute on (default: all cores)")
     group = command.add_argument_group("results on disk")
@@ -138,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     record = describe_sweep(found, out) | {"seconds": time.monotonic() - start}
     results = {"results": found.as_dict()["results"]} if arguments.json and out is None else {}
-    show(record | results, arguments.json, lambda: _print(record, found))
+    _report(record | results, found).show(arguments.json)
     return 0
 
 
@@ -219,19 +216,19 @@ def _use_all_cores(devices: int | None) -> None:
         jax.config.update("jax_num_cpu_devices", devices)
 
 
-def _print(record: dict[str, Any], found: Any) -> None:
-    """Prints the first entries and a summary; only the parts that hold these entries are read."""
+def _report(record: dict[str, Any], found: Any) -> Report:
+    """Returns the first entries and a summary; only the parts that hold these entries are read."""
     first: dict[str, list[Any]] = {}
     shown = 20
     for piece in found.pieces():
         first = {name: (first.get(name, []) + values[:shown].tolist())[:shown] for name, values in piece.items()}
         if len(first["upper"]) == shown:
             break
-    print_entries(found, first)
-    counts, seconds = record["counts"], record["seconds"]
+    counts, seconds, remarks = record["counts"], record["seconds"], _explain_inf(first)
     if counts["entries"] > shown:
-        print(f"... {counts['entries'] - shown:,} more" + ("" if record["out"] else ": give --out for all"))
-    print_about(record, f" in {seconds:.1f} s, {counts['entries'] / seconds:,.0f} a second")
+        remarks += [f"... {counts['entries'] - shown:,} more" + ("" if record["out"] else ": give --out for all")]
+    facts = facts_of_sweep(record, f" in {seconds:.1f} s, {counts['entries'] / seconds:,.0f} a second")
+    return Report(record, facts, columns=list_entries(found, first), remarks=remarks)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -300,7 +297,7 @@ def merge(arguments: argparse.Namespace) -> int:
 
     found = merge(arguments.folder, arguments.shards)
     record = describe_sweep(found, arguments.folder)
-    show(record, arguments.json, lambda: print_about(record))
+    Report(record, facts_of_sweep(record)).show(arguments.json)
     return 0
 
 
@@ -323,13 +320,12 @@ def best(arguments: argparse.Namespace) -> int:
         name: value for name, value in describe_sweep(found, arguments.folder).items() if name not in ("counts", "axes")
     }
 
-    def table() -> None:
-        if columns:
-            print_entries(found, columns)
-        else:
-            print("none: no entry within the budget and the ranges.")
-
-    show(about | {"results": columns}, arguments.json, table)
+    record = about | {"results": columns}
+    if columns:
+        report = Report(record, columns=list_entries(found, columns), remarks=_explain_inf(columns))
+    else:
+        report = Report(record, remarks=["none: no entry within the budget and the ranges."])
+    report.show(arguments.json)
     return 0
 
 
@@ -386,26 +382,30 @@ def describe_sweep(found: Any, out: Any) -> dict[str, Any]:
     }
 
 
-def print_about(record: dict[str, Any], pace: str = "") -> None:
-    """Prints the summary of a sweep from its record."""
+def facts_of_sweep(record: dict[str, Any], pace: str = "") -> list[tuple[str, str]]:
+    """Returns the summary of a sweep from its record, as names and texts."""
     counts = record["counts"]
-    facts = [
+    return [
         ("entries", f"{counts['entries']:,}{pace}"),
-        ("flagged", f"{counts['flagged']:,} not converged; {counts['prv']:,} answered by the mesh"),
+        ("flagged", f"{counts['flagged']:,} not converged; {counts['atoms']:,} answered by laws of atoms"),
         ("guarantee", record["guarantee"]),
         ("holds for", record["scope"]),
         *([("written to", record["out"])] if record["out"] else []),
     ]
-    print_facts("", facts)
 
 
-def print_entries(found: Any, columns: dict[str, list[Any]]) -> None:
-    """Prints entries, by column: the settings that vary, and the bounds rounded outward."""
+def list_entries(found: Any, columns: dict[str, list[Any]]) -> tuple[list[str], list[Sequence[str]]]:
+    """Returns names and rows of entries, given by column: the settings that vary, and the bounds rounded outward."""
     names = [*found.columns, *(name for name in found.results if name not in ("estimate", "converged"))]
     cells = [[_cell(name, value, found.columns) for value in columns[name]] for name in names]
-    print_columns(names, list(zip(*cells, strict=True)))
-    if any(value == float("inf") for value in columns["upper"]):
-        print("inf: no noise, failures more likely than delta, or no bound is known: jaxacct epsilon says which")
+    return names, list(zip(*cells, strict=True))
+
+
+def _explain_inf(columns: dict[str, list[Any]]) -> list[str]:
+    """Returns a line on infinite bounds, where there are some."""
+    if all(value < float("inf") for value in columns["upper"]):
+        return []
+    return ["inf: no noise, failures more likely than delta, or no bound is known: jaxacct epsilon says which"]
 
 
 def _cell(name: str, value: Any, settings: Any) -> str:
@@ -415,69 +415,3 @@ def _cell(name: str, value: Any, settings: Any) -> str:
     if name in settings:
         return f"{value:.10g}"
     return round_to("upper" if name in ("upper", "noise_multiplier") else name, value)
-
-
-# ----------------------------------------------------------------------------------------------------
-# ``jaxacct explore``: an interactive page of certified bounds on epsilon over a grid of runs, as one HTML file.
-# ----------------------------------------------------------------------------------------------------
-
-EXPLORED = {
-    "noise-multiplier": ("noise_multipliers", "0.5:8:25:log"),
-    "sampling-rate": ("sampling_rates", "1e-4 to 0.1"),
-    "epochs": ("epochs", "1 to 100"),
-    "delta": ("deltas", "1e-8 to 1e-4"),
-}
-"""Axes of the grid: the argument of :func:`jaxacct.plot.explorer.page`, and its default in the help's words."""
-
-
-def add_explore(commands: Any) -> None:
-    """Adds ``jaxacct explore``."""
-    command = new_command(
-        commands, "explore", explore, "a page with sliders for noise, rate, epochs and delta, for any browser, offline",
-        "Writes one HTML file that shows certified bounds on epsilon for a grid of runs, and for what lies "
-        "between its points those of the cell around it. VALUES are as of sweep.",
-        "jaxacct explore --out page.html",
-        "jaxacct explore --noise-multiplier 1:4:16:log --epochs 5:50:10:log --sampling-rate 0.01 --delta 1e-6",
-    )  # fmt: skip
-    command.add_argument("--out", metavar="FILE", default="explore.html", help="the page (default: explore.html)")
-    add_overwrite(command, "replace the page that is there")
-    for name, (_, default) in EXPLORED.items():
-        command.add_argument(f"--{name}", metavar="VALUES", help=f"of the grid (default: {default})")
-    add_relation(command)
-    add_json(command)
-
-
-def explore(arguments: argparse.Namespace) -> int:
-    """Computes and writes the page, and returns the exit code."""
-    import numpy as np
-
-    from jaxacct.json_files import write_whole
-    from jaxacct.plot import explorer
-    from jaxacct.sweep.description import parsed
-
-    path = file_to_write(arguments.out, (".html",), arguments)
-    given = {name: vars(arguments)[name.replace("-", "_")] for name in EXPLORED}
-    grid: dict[str, Any] = {
-        EXPLORED[name][0]: np.atleast_1d(parsed(text, name)) for name, text in given.items() if text is not None
-    }
-    relation: Relation = arguments.relation or "add_or_remove"
-    page = explorer.page(**grid, relation=relation, show_progress=True)
-    write_whole(path, page.encode())
-    data = explorer.data_of(page)
-    record = {
-        "out": str(path),
-        "entries": len(data["upper"]),
-        "unknown": data["upper"].count(None),
-        "relation": relation,
-        "guarantee": GUARANTEES["best"],
-        "scope": scope_of(relation),
-        "version": __version__,
-    }
-    facts = [
-        ("written to", record["out"]),
-        ("entries", f"{record['entries']:,}, {record['unknown']:,} of them unknown"),
-        ("guarantee", record["guarantee"]),
-        ("holds for", record["scope"]),
-    ]
-    show(record, arguments.json, lambda: print_facts("", facts))
-    return 0

@@ -15,13 +15,12 @@ from typing import Any
 from jaxacct import json_files
 from jaxacct.cli.arguments import (
     Elsewhere,
+    Report,
     add_json,
     add_noise,
     add_overwrite,
     new_command,
     number,
-    print_facts,
-    show,
 )
 from jaxacct.json_files import PRIVATE, write_whole
 from jaxacct.outward import rounded_down, rounded_up, steps_of
@@ -156,7 +155,7 @@ def run(arguments: argparse.Namespace) -> int:
         plot.training(report, folder / PICTURE)
     except ModuleNotFoundError as error:  # the run is done and its budget spent: a missing picture must not fail it
         print(f"jaxacct train: no picture: {error}", file=sys.stderr)
-    show(report, arguments.json, lambda: _print(report, folder))
+    _report(report, folder).show(arguments.json)
     return 0
 
 
@@ -329,8 +328,8 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
     return history
 
 
-def _print(report: dict[str, Any], folder: pathlib.Path) -> None:
-    """Prints the main results as a table."""
+def _report(report: dict[str, Any], folder: pathlib.Path) -> Report:
+    """Returns a run's report with its main results as a table."""
     config, final = report["config"], report["final"]
     certified, budget = final["epsilon_certified"], rounded_up(config["budget"]["epsilon"])
     proved = "does not apply: see the guarantee"
@@ -358,7 +357,7 @@ def _print(report: dict[str, Any], folder: pathlib.Path) -> None:
         ("guarantee", final["guarantee"]),
         ("written to", str(folder)),
     ]
-    print_facts(f"DP-SGD on {config['dataset']}", facts)
+    return Report(report, facts, f"DP-SGD on {config['dataset']}")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -491,7 +490,7 @@ def _rules(arguments: argparse.Namespace) -> tuple[dict[str, Any], tuple[float, 
         if not colon:
             raise ValueError(f"--bounds {text}: give NAME=LOW:HIGH, or LOW:HIGH for all columns of numbers.")
         if name:
-            _add(rules, name, _bounds(low, high, text))
+            _add_rule(rules, name, _bounds(low, high, text))
         elif everywhere is not None:
             raise ValueError(f"--bounds {text}: all columns without a rule have bounds already.")
         else:
@@ -500,7 +499,7 @@ def _rules(arguments: argparse.Namespace) -> tuple[dict[str, Any], tuple[float, 
         name, equals, names = text.partition("=")
         if not equals:
             raise ValueError(f"--categories {text}: give NAME=A,B,C.")
-        _add(rules, name, tuple(part.strip() for part in names.split(",")))
+        _add_rule(rules, name, tuple(part.strip() for part in names.split(",")))
     return rules, everywhere, drop
 
 
@@ -540,7 +539,7 @@ def _bounds(low: str, high: str, text: str) -> tuple[float, float]:
         raise ValueError(f"--bounds {text}: {error}.") from None
 
 
-def _add(rules: dict[str, Any], name: str, rule: Any) -> None:
+def _add_rule(rules: dict[str, Any], name: str, rule: Any) -> None:
     """Adds a column's rule; raises ValueError where it has one already."""
     if name in rules:
         raise ValueError(f"column {name!r} has two rules: give one.")

@@ -16,16 +16,14 @@ from typing import Any, NamedTuple
 from jaxacct import __version__, json_files
 from jaxacct.choices import Relation
 from jaxacct.cli.arguments import (
+    Report,
     add_json,
     add_overwrite,
     add_relation,
     count,
     new_command,
     number,
-    print_columns,
-    print_facts,
     round_to,
-    show,
 )
 from jaxacct.outward import spell_count
 
@@ -88,24 +86,23 @@ def run(arguments: argparse.Namespace) -> int:
     statuses = [str(verdict["status"]) for verdict in verdicts]
     status = max(statuses, key=("PROVED", "UNDECIDED", "REFUTED").index)  # that of the worst
     counts = {name.lower(): statuses.count(name) for name in CODES}
-    show(
-        {"status": status, "counts": counts, "claims": verdicts, "version": __version__},
-        arguments.json,
-        lambda: _print(status, found, verdicts),
-    )
+    record = {"status": status, "counts": counts, "claims": verdicts, "version": __version__}
+    _report(record, found).show(arguments.json)
     return CODES[status]
 
 
-def _print(status: str, found: list[Claim], verdicts: list[dict[str, Any]]) -> None:
-    """Prints one verdict as a table of facts, or several as rows."""
+def _report(record: dict[str, Any], found: list[Claim]) -> Report:
+    """Returns one verdict with a table of facts, or several as rows."""
+    status, verdicts = record["status"], record["claims"]
     if len(found) > 1:
         names = ["quantity", "given", "lower", "upper", "status"]
-        print_columns(names, [[_show(name, verdict[name]) for name in names] for verdict in verdicts])
-        for verdict in verdicts:
-            if verdict["status"] != "PROVED":
-                print(f"{verdict['quantity']} at {verdict['given']:.12g}: {verdict['reason']}")
-        print(status)
-        return
+        rows = [[_show(name, verdict[name]) for name in names] for verdict in verdicts]
+        reasons = [
+            f"{verdict['quantity']} at {verdict['given']:.12g}: {verdict['reason']}"
+            for verdict in verdicts
+            if verdict["status"] != "PROVED"
+        ]
+        return Report(record, columns=(names, rows), remarks=[*reasons, status])
     (claim,), (verdict,) = found, verdicts
     facts = [
         (JUDGED[claim.quantity], f"{claim.given:.12g}"),
@@ -114,7 +111,7 @@ def _print(status: str, found: list[Claim], verdicts: list[dict[str, Any]]) -> N
         ("verdict", f"{status}: {verdict['reason']}"),
     ]
     of = spell_count(claim.steps, "step") if isinstance(claim.steps, (int, float)) else f"steps {claim.steps}"
-    print_facts(f"{claim.quantity} of {of}", facts)
+    return Report(record, facts, f"{claim.quantity} of {of}")
 
 
 def _show(name: str, value: Any) -> str:
@@ -241,7 +238,7 @@ def certify(arguments: argparse.Namespace) -> int:
         folders = [*filter(None, [arguments.check]), *arguments.spec]
         if len(folders) != 1 or arguments.out or arguments.overwrite or set(settings.values()) != {None}:
             raise ValueError("--check is of one FOLDER that is there: leave out SPEC, --out and all settings.")
-        return _check(folders[0], arguments.json)
+        return _check_folder(folders[0], arguments.json)
     if not arguments.spec:
         raise ValueError("SPEC is missing: give a file of a spec, a report, a history or an event; or --check FOLDER.")
     folder = pathlib.Path(arguments.out or "certificate")
@@ -254,15 +251,12 @@ def certify(arguments: argparse.Namespace) -> int:
     files = {HTML: html(made, png).encode()} | ({} if pdf is None else {"certificate.pdf": pdf})
     seal = certificates.write(folder, made, files, overwrite=arguments.overwrite)
     status = made["verdict"]["status"]
-    show(
-        made | {"seal": seal},
-        arguments.json,
-        lambda: _print_certificate(made, seal, status, [("written to", str(folder))]),
-    )
+    facts = _facts_of_certificate(made, seal, status)
+    Report(made | {"seal": seal}, [*facts, ("written to", str(folder))], "certificate").show(arguments.json)
     return 0
 
 
-def _check(folder: str, as_json: bool) -> int:
+def _check_folder(folder: str, as_json: bool) -> int:
     """Checks a folder, prints the result, and returns the exit code."""
     from jaxacct import certificates
     from jaxacct.certificates import HTML
@@ -273,7 +267,8 @@ def _check(folder: str, as_json: bool) -> int:
     unread = sorted(made["sha256"]["files"].keys() - {HTML})
     facts = [("checked by", by), ("reason", found.reason), ("sealed, not read", ", ".join(unread) or "nothing")]
     record = {"status": found.status, "reason": found.reason, "same_code": found.same_code, "seal": made["seal"]}
-    show(record, as_json, lambda: _print_certificate(made, made["seal"], found.status, facts))
+    known = _facts_of_certificate(made, made["seal"], found.status)
+    Report(record, [*known, *facts], "certificate").show(as_json)
     return CODES[found.status]
 
 
@@ -292,8 +287,8 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     chart = plot.Chart(
         title="The most successful attack", x_name="false_positive_rate", x_label="wrong accusations",
         y_label="right accusations, at most", x=np.array(rates),
-        curves=[plot.Curve("true_positive_rate", "certified", success),
-                plot.Curve("guessing", "guessing", rates, "reference")],
+        curves=[plot.Series("true_positive_rate", "certified", success),
+                plot.Series("guessing", "guessing", rates, "reference")],
     )  # fmt: skip
     png, pdf = io.BytesIO(), io.BytesIO()
     plot.draw(chart, png)
@@ -303,22 +298,18 @@ def _pictures(made: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
     return png.getvalue(), pdf.getvalue()
 
 
-def _print_certificate(made: dict[str, Any], seal: str, status: str, facts: list[tuple[str, str]]) -> None:
-    """Prints a certificate's main numbers, and further facts, as a table."""
+def _facts_of_certificate(made: dict[str, Any], seal: str, status: str) -> list[tuple[str, str]]:
+    """Returns a certificate's main numbers as names and texts."""
     claim = made["claim"]
-    print_facts(
-        "certificate",
-        [
-            ("epsilon", round_to("upper", claim["epsilon"])),
-            ("delta", round_to("upper", claim["delta"])),
-            ("relation, unit", f"{made['relation'].replace('_', ' ')}, {made['unit']}"),
-            ("referee", status if status == "PROVED" else f"{status}: {made['verdict']['reason']}"),
-            ("by", made["route"]),
-            *_list_assumptions(made["assumptions"]),
-            ("seal", seal),
-            *facts,
-        ],
-    )
+    return [
+        ("epsilon", round_to("upper", claim["epsilon"])),
+        ("delta", round_to("upper", claim["delta"])),
+        ("relation, unit", f"{made['relation'].replace('_', ' ')}, {made['unit']}"),
+        ("referee", status if status == "PROVED" else f"{status}: {made['verdict']['reason']}"),
+        ("by", made["route"]),
+        *_list_assumptions(made["assumptions"]),
+        ("seal", seal),
+    ]
 
 
 def _list_assumptions(assumptions: list[dict[str, str]]) -> list[tuple[str, str]]:

@@ -37,8 +37,6 @@ from jaxacct.convert.renyi import (
     by_order,
     checked_divergences,
     checked_orders,
-    is_finite,
-    kernel,
     least_between,
     softplus,
 )
@@ -70,18 +68,20 @@ from jaxacct.mechanisms.mechanism import REVERSE, Relation, check_mechanism, dir
 from jaxacct.mechanisms.normal import LOG_NORMAL, delta_above, epsilon_bounds, mu_bounds, quantile
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.derivatives import Differences
+from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import (
     TINY,
     Params,
     Result,
     as_float64,
-    in_float64,
     is_zero,
     kept_positive,
+    kernel,
     leave_scope,
     scope,
 )
-from jaxacct.numerics.programs import compiled, lower_bound, raise_bound
+from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect
 from jaxacct.rounded_sum import LEAST_COST, log_inverse_above
@@ -133,7 +133,7 @@ def pure_to_zcdp(epsilon: Float[ArrayLike, "*batch"]) -> Float[Array, "*batch"]:
     return _pure_to_zcdp(epsilon)
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
     x, order = by_order(epsilon, orders)
     power = order - 1
@@ -149,7 +149,7 @@ def _pure_to_rdp(epsilon: Array, orders: Array) -> Array:
     return jnp.where(known, jnp.where(x == jnp.inf, jnp.inf, bound), jnp.inf)
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _pure_to_zcdp(epsilon: Array) -> Array:
     epsilon = as_float64(epsilon)
     # Kept above 0 where the product underflows, so that a positive epsilon costs something.
@@ -310,14 +310,14 @@ def _check_rho_and_omega(rho: ArrayLike, omega: ArrayLike) -> None:
             raise ValueError(f"{name} = {value} is out of range: give a number {bound}.")
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _tcdp_to_rdp(rho: Array, omega: Array, orders: Array) -> Array:
     rho, omega, orders = as_float64(rho), as_float64(omega), as_float64(orders)
     known = (rho >= 0) & (orders > 1) & (orders <= omega) & (omega > 1)
     return jnp.where(known, kept_positive(rho) * orders * (1 + margin_of_products()), jnp.inf)
 
 
-@kernel(safe=lambda found: (raise_bound(found[0]), lower_bound(found[1])))
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
     rdp, orders = as_float64(rdp), as_float64(orders)
     x = jnp.concatenate([jnp.zeros(1), orders - 1])
@@ -344,7 +344,7 @@ def _are_in_range(rho: Array, omega: Array, number: Array, to: Conversion) -> Ar
     return (rho >= 0) & (omega > 1) & to.is_known(number)
 
 
-@kernel(static=1, inside=_are_in_range)
+@kernel(compiles=By.XLA_FAST, static=1, derivatives=Differences(inside=_are_in_range))
 def _tcdp_implies(rho: Array, omega: Array, number: Array, to: Conversion) -> Array:
     """Returns the least implied at ``number``, over orders around 1 + sqrt(size/rho), the best for Mironov's rule."""
     rho = kept_positive(rho)
@@ -659,7 +659,7 @@ def check_mu(mu: ArrayLike, name: str = "mu") -> None:
         raise ValueError(f"{name} = {mu} is not a GDP parameter: give a number of at least 0 (a distance of means).")
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _gdp_to_rdp(mu: Array, orders: Array) -> Array:
     mu, orders = by_order(mu, orders)
     known = (mu >= 0) & (orders > 1) & (orders < jnp.inf)
@@ -681,31 +681,31 @@ def _mu_below(epsilon: Array, delta: Array) -> Array:
     return jnp.where(ordinary, below, 0.0)
 
 
-@in_float64
+@kernel
 def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
     # The scope is entered before the derivative's rule, which would take NumPy's float64 for float32. A mu that XLA
     # would flush to 0 is not 0.
     first = as_float64(first) if quantity == "mu" else kept_positive(as_float64(first))
-    return leave_scope(_answer(quantity, first, as_float64(second)))
+    return leave_scope(_convert(quantity, first, as_float64(second)))
 
 
-@in_float64(safe=lower_bound)
+@kernel
 def _exact_below(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
     return _exact(quantity, first, second)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 @compiled(static=("quantity",))
-def _answer(quantity: str, first: Array, second: Array) -> Array:
+def _convert(quantity: str, first: Array, second: Array) -> Array:
     # Functions of the three quantities, each from the other two and rounded to its safe side.
     quantities = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}
     return jnp.vectorize(quantities[quantity])(first, second)
 
 
-@_answer.defjvp
+@_convert.defjvp
 def _answer_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
     """Differentiates delta in closed form, the other two by the implicit function."""
-    value = _answer(quantity, *primals)
+    value = _convert(quantity, *primals)
     with scope():
         first, second = (as_float64(primal) for primal in primals)
         found = as_float64(value)
@@ -745,8 +745,8 @@ def _of_one_run(function: Callable[Params, Result]) -> Callable[Params, Result]:
     JAX's own are 0 at the ends of ranges, where a minimum or an exception decides. They are right for
     :class:`.DiscretePair`, whose masses sum to 1 and so do not move alone.
     """
-    by_differences = in_float64(known=is_finite, outermost=True)(function)
-    plain = in_float64(function)
+    by_differences = kernel(derivatives=Differences())(function)
+    plain = kernel(function)
 
     @functools.wraps(function)
     def run(*args: Params.args, **kwargs: Params.kwargs) -> Result:
@@ -924,14 +924,14 @@ def _of_gaussian(mechanism: Mechanism, relation: Relation) -> tuple[Array, Array
     return None
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _gaussian_cost(shift: Array, scale: Array) -> tuple[Array, Array, Array]:
     ratio = jnp.maximum((shift / scale) ** 2 * (1 + margin_of_costs()), LEAST_COST)
     mu_squared = jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
     return mu_squared / 2, jnp.zeros(scale.shape), jnp.sqrt(mu_squared) * (1 + margin_of_costs())
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _convert_concentrated(rho: Array, xi: Array) -> tuple[Array, Array]:
     rho, xi = jnp.broadcast_arrays(as_float64(rho), as_float64(xi))
     total = jnp.maximum((rho + xi) * (1 + margin_of_costs()), LEAST_COST)
@@ -939,13 +939,13 @@ def _convert_concentrated(rho: Array, xi: Array) -> tuple[Array, Array]:
     return jnp.where(valid, jnp.where(free, 0.0, total), jnp.inf), jnp.zeros(rho.shape)
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _noise_ratio(shift: Array, scale: Array) -> Array:
     ratio = jnp.maximum(as_float64(shift) / scale * (1 + margin_of_costs()), TINY)
     return jnp.where(scale > 0, jnp.where(scale < jnp.inf, ratio, 0.0), jnp.inf)
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _amplify(epsilon: Array, rate: Array) -> Array:
     """Returns :func:`.log_of_sampled`, rounded up."""
     bound = log_of_sampled(epsilon, rate)
@@ -955,7 +955,7 @@ def _amplify(epsilon: Array, rate: Array) -> Array:
     return jnp.where(valid, jnp.where(free, 0.0, jnp.minimum(raised, epsilon)), jnp.inf)
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _amplify_delta(delta: Array, rate: Array) -> Array:
     """Returns rate delta, rounded up, and at most delta; 0 only where one of the two is, NaN where delta is invalid."""
     delta, rate = jnp.broadcast_arrays(as_float64(delta), as_float64(rate))
@@ -964,7 +964,7 @@ def _amplify_delta(delta: Array, rate: Array) -> Array:
     return jnp.where(valid, jnp.where(is_zero(delta) | is_zero(rate), 0.0, raised), jnp.nan)
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _zcdp_of_range(epsilon: Array) -> Array:
     """Returns the least known rho of losses that lie in a range of ``epsilon``, rounded up."""
     hoeffding = jnp.maximum(epsilon * epsilon / 8 * (1 + margin_of_products()), LEAST_COST)
@@ -972,20 +972,20 @@ def _zcdp_of_range(epsilon: Array) -> Array:
     return jnp.where(epsilon >= 0, jnp.where(is_zero(epsilon), 0.0, known), jnp.inf)
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _surely(mu: Array, delta: Array) -> Array:
     """Returns mu where nothing fails, and ``inf`` elsewhere."""
     return jnp.where(delta == 0, mu, jnp.inf)
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _dp(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     epsilon, delta = jnp.broadcast_arrays(as_float64(epsilon), as_float64(delta))
     valid = (epsilon >= 0) & (delta >= 0) & (delta <= 1)
     return jnp.where(valid, kept_positive(epsilon), jnp.inf), jnp.where(valid, kept_positive(delta), 1.0)
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _gdp_of_pure(epsilon: Array) -> Array:
     epsilon = as_float64(epsilon)
     probability = (1 - margin_of_costs()) / (1 + jnp.exp(jnp.minimum(epsilon, 700.0)))
@@ -1021,7 +1021,7 @@ def _end_of_losses(mechanism: Mechanism, relation: Relation) -> tuple[Any, Any]:
     return _worst_end(tuple(ends))
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _end_of_pair(pair: DominatingPair) -> tuple[Array, Array]:
     highest = jnp.maximum(pair.supremum()[1], 0.0)
     infinite = pair.infinite_mass() * (1 + pair.infinite_mass_error()) * (1 + margin_of_costs())
@@ -1030,7 +1030,7 @@ def _end_of_pair(pair: DominatingPair) -> tuple[Array, Array]:
     return jnp.where(known, highest, jnp.inf), jnp.where(known, jnp.minimum(infinite, 1.0), 1.0)
 
 
-@kernel
+@kernel(compiles=By.XLA_FAST, derivatives=Differences())
 def _worst_end(ends: tuple[tuple[Array, Array], ...]) -> tuple[Array, Array]:
     epsilons, deltas = (jnp.stack([as_float64(each) for each in part]) for part in zip(*ends, strict=True))
     return jnp.max(epsilons), kept_positive(jnp.max(deltas))

@@ -6,7 +6,6 @@ order:
 
 - orders, and the search for the best one (:func:`least_between`),
 - logarithms of sums and differences, with their error bounds,
-- :func:`kernel`, which compiles the functions of this package,
 - closed bounds (:func:`epsilon_mironov` and the others),
 - the optimal relation, with its proof (:func:`epsilon_at`, :func:`log_delta_at`, :func:`least_rdp_at`),
 - the public functions :func:`rdp_to_epsilon`, :func:`rdp_to_delta` and :func:`least_rdp`.
@@ -18,8 +17,6 @@ applications".
 from __future__ import annotations
 
 import abc
-import functools
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -31,21 +28,17 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.pair import exp_remainder, weighted_remainder
-from jaxacct.numerics import elementary
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
-from jaxacct.numerics.derivatives import Inside
+from jaxacct.numerics.derivatives import Differences
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
-    exact_float64,
     first_index,
-    in_float64,
     is_concrete,
-    leave_scope,
+    kernel,
     log_complement,
 )
-from jaxacct.numerics.programs import Program, lower_bound, outward
 from jaxacct.numerics.root_search import least_near_root
 from jaxacct.validation import shorten
 
@@ -214,81 +207,6 @@ def log_falling_deficit(y: Array, power: Array) -> Array:
     part = weighted_remainder(x, weight, jnp.ones_like(x)) + power * weight * exp_remainder(-y, jnp.exp(-y) - 1)
     margin = 16 * arithmetic().function
     return jnp.log(part + (2 + power) * TINY) * (1 - margin) + 2 * margin
-
-
-# ----------------------------------------------------------------------------------------------------
-# Compilation: functions of float64 arrays, one program for all values of a shape, usable from float32 programs
-# ----------------------------------------------------------------------------------------------------
-
-
-def kernel(
-    function: Callable[..., Any] | None = None,
-    *,
-    static: int = 0,
-    safe: Callable[[Any], Any] = outward,
-    by: By = By.XLA_FAST,
-    of_one_shape: bool = False,
-    inside: Inside | None = None,
-) -> Callable[..., Any]:
-    """Returns ``function`` compiled once for all values of one shape, and entered in float64.
-
-    Numbers of every type come in as float64, for otherwise an int and a float would be compiled apart; concrete results
-    leave as NumPy arrays. Derivatives are differences: of searches, minima and rounding JAX's own would be NaN.
-
-    Args:
-        function: function of pytrees; its arguments are positional.
-        static: how many of the last arguments are hashable and part of the program.
-        safe: as of :func:`.precision.in_float64`.
-        by: as of :func:`.programs.compiled`; By.XLA for loops that run longer than they take to compile.
-        of_one_shape: whether all numbers are broadcast against one another first.
-        inside: tells of the arguments whether they are in range, for each entry of the result; where a result out of
-            range is finite, it has to be given.
-    """
-    if function is None:
-        return functools.partial(kernel, static=static, safe=safe, by=by, of_one_shape=of_one_shape, inside=inside)
-    count = function.__code__.co_argcount
-    names = function.__code__.co_varnames[count - static : count]
-    program: Program[Any] = Program(function, names, by)
-
-    def taken(arrays: Any) -> Any:
-        leaves = jax.tree.map(float64_leaf, arrays)
-        if of_one_shape:
-            shape = np.broadcast_shapes(*map(np.shape, jax.tree.leaves(leaves)))
-            broadcast: Any = np.broadcast_to if is_concrete(leaves) else jnp.broadcast_to
-            leaves = jax.tree.map(lambda leaf: broadcast(leaf, shape), leaves)
-        return leaves
-
-    def in_range(*args: Any) -> Any:
-        assert inside is not None
-        return inside(*taken(args[: count - static]), *args[count - static :])
-
-    @in_float64(
-        safe=safe, by_programs=True, known=is_finite, inside=None if inside is None else in_range, outermost=True
-    )
-    @functools.wraps(function)
-    def run(*args: Any) -> Any:
-        arrays, rest = args[: count - static], args[count - static :]
-        leaves = taken(arrays)
-        if is_concrete(leaves):
-            return leave_scope(program(*leaves, *rest))
-        # Within a caller's trace concrete values stay concrete: they decide which parts need not be traced.
-        elementary.check()
-        return leave_scope(function(*leaves, *rest))
-
-    return run
-
-
-def is_finite(result: Any) -> Any:
-    """Returns whether numbers are finite: a :data:`.Known`, for each entry where all parts have one shape."""
-    finite = [jnp.isfinite(part) for part in jax.tree.leaves(result)]
-    if len({part.shape for part in finite}) > 1:
-        finite = [jnp.all(part) for part in finite]
-    return functools.reduce(operator.and_, finite)
-
-
-def float64_leaf(leaf: Any) -> Any:
-    """Returns a number or an array as float64, inside the scope: as a NumPy array where it is concrete."""
-    return exact_float64(leaf) if isinstance(leaf, jax.core.Tracer) else np.asarray(leaf, np.float64)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -846,7 +764,7 @@ def _are_in_range(rdp: Array, orders: Array, number: Array, to: Conversion) -> A
     return jnp.all(rdp >= 0, axis=-1) & jnp.all(orders > 1) & to.is_known(number)
 
 
-@kernel(static=1, inside=_are_in_range)
+@kernel(compiles=By.XLA_FAST, static=1, derivatives=Differences(inside=_are_in_range))
 def least_implied(rdp: Array, orders: Array, number: Array, to: Conversion) -> Array:
     """Returns :func:`least_of`, compiled as one program."""
     return least_of(rdp, orders, number, to)
@@ -869,7 +787,7 @@ def _are_epsilon_and_delta(epsilon: Array, delta: Array, orders: Array, method: 
     return (inside > 0) & (above > 1)
 
 
-@kernel(static=1, safe=lower_bound, inside=_are_epsilon_and_delta)
+@kernel(compiles=By.XLA_FAST, static=1, derivatives=Differences(inside=_are_epsilon_and_delta))
 def _least(epsilon: Array, delta: Array, orders: Array, method: str) -> Array:
     epsilon, delta = jnp.broadcast_arrays(epsilon, delta)
     (epsilon, _), (delta, orders) = by_order(epsilon, orders), by_order(delta, orders)

@@ -12,6 +12,9 @@ law for the contour and the moments for Rényi curves, and then the mechanisms.
 * :mod:`.by_curve`: mechanisms known by their Rényi curve alone;
 * :mod:`.records`: mechanisms as JSON.
 
+The pairs are public, too: :class:`DominatingPair`, which is their interface, and the kinds that mechanisms are made
+of. A mechanism of one's own is made of these, or has a kind of its own.
+
 A new mechanism is exported here, in one line and in ``__all__``: the top level, specs and the command line follow, and
 ``tests/mechanisms/test_every_mechanism.py`` says what is missing.
 """
@@ -32,29 +35,49 @@ from jaxacct.mechanisms.by_curve import (
     SubsampledWithoutReplacement,
     ZeroConcentratedDP,
 )
-from jaxacct.mechanisms.finite import DiscreteGaussian, DiscreteLaplace, DiscretePair, PrivacyLoss
+from jaxacct.mechanisms.finite import (
+    DiscreteGaussian,
+    DiscreteGaussianPair,
+    DiscreteLaplace,
+    DiscretePair,
+    FinitePair,
+    LossDistributionPair,
+    PrivacyLoss,
+)
 from jaxacct.mechanisms.fixed_batches import (
     GaussianWithoutReplacement,
     GaussianWithReplacement,
     LaplaceWithoutReplacement,
+    WithoutReplacementPair,
 )
-from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian, TruncatedPoissonGaussian
-from jaxacct.mechanisms.groups import PoissonSubsampledGroup, WithoutReplacementGroup, group
+from jaxacct.mechanisms.gaussian import (
+    Gaussian,
+    PoissonSubsampledGaussian,
+    SubsampledGaussianPair,
+    TruncatedPoissonGaussian,
+)
+from jaxacct.mechanisms.groups import CountedShiftsPair, PoissonSubsampledGroup, WithoutReplacementGroup, group
 from jaxacct.mechanisms.laplace import Laplace, PoissonSubsampledLaplace
 from jaxacct.mechanisms.matrix import MatrixMechanism, TreeAggregation
 from jaxacct.mechanisms.mechanism import DIRECTIONS as DIRECTIONS
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps
-from jaxacct.mechanisms.shifted_noise import GaussianMixture
+from jaxacct.mechanisms.pair import CellMasses, DominatingPair
+from jaxacct.mechanisms.shifted_noise import GaussianMixture, ShiftedNoisePair
 from jaxacct.mechanisms.sparse_vector import AboveThreshold, GaussianAboveThreshold
 
 __all__ = [
     "AboveThreshold",
     "ApproximateDP",
+    "CellMasses",
+    "CountedShiftsPair",
     "DPWithoutReplacement",
     "DiscreteGaussian",
+    "DiscreteGaussianPair",
     "DiscreteLaplace",
     "DiscretePair",
+    "DominatingPair",
     "ExponentialMechanism",
+    "FinitePair",
     "Gaussian",
     "GaussianAboveThreshold",
     "GaussianMixture",
@@ -62,6 +85,7 @@ __all__ = [
     "GaussianWithoutReplacement",
     "Laplace",
     "LaplaceWithoutReplacement",
+    "LossDistributionPair",
     "MatrixMechanism",
     "Mechanism",
     "Mechanisms",
@@ -77,11 +101,14 @@ __all__ = [
     "Relation",
     "RenyiOnly",
     "RepeatAndSelect",
+    "ShiftedNoisePair",
     "Steps",
+    "SubsampledGaussianPair",
     "SubsampledWithoutReplacement",
     "TreeAggregation",
     "TruncatedPoissonGaussian",
     "WithoutReplacementGroup",
+    "WithoutReplacementPair",
     "ZeroConcentratedDP",
     "group",
 ]

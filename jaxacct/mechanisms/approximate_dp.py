@@ -321,12 +321,12 @@ def cdf_p(loss: Array, epsilon: Array) -> Array:
 
 def survival_p(loss: Array, epsilon: Array) -> Array:
     """Returns P(Y > y) = (1 - e^((y-e)/2)) / (1 - e^-e)."""
-    return _rest(loss - epsilon, epsilon)
+    return _mass_left(loss - epsilon, epsilon)
 
 
 def cdf_q(loss: Array, epsilon: Array) -> Array:
     """Returns Q(Y <= y), by reflection P(Y >= -y)."""
-    return _rest(-loss - epsilon, epsilon)
+    return _mass_left(-loss - epsilon, epsilon)
 
 
 def survival_q(loss: Array, epsilon: Array) -> Array:
@@ -340,7 +340,7 @@ def _share(above: Array, epsilon: Array) -> Array:
     return jnp.exp((x - 2 * epsilon) / 2) * jnp.expm1(-x / 2) / jnp.expm1(-epsilon)
 
 
-def _rest(below: Array, epsilon: Array) -> Array:
+def _mass_left(below: Array, epsilon: Array) -> Array:
     return jnp.expm1(jnp.clip(below, -2 * epsilon, 0.0) / 2) / jnp.expm1(-epsilon)
 
 
@@ -363,6 +363,8 @@ class BoundedRangePair(LossDistributionPair):
     e^t = b A / (a B), where it is A e^(b t) / (a (1 - e^-e)). The divergence is also at most a e^2/8, by Hoeffding's
     lemma.
     """
+
+    has_attained_product: ClassVar[bool] = False
 
     def divergence(self, orders: Array) -> Array:
         e, b = as_float64(self.highest), orders - 1
@@ -412,8 +414,9 @@ class ExponentialMechanism(ByEpsilon):
     takes runs of equal epsilon together, wherever they stand, in blocks of up to 128
     (:mod:`jaxacct.mechanisms.bounded_range`): the pair of a block is that of its worst adaptive composition, within
     less than a per cent of epsilon (:func:`jaxacct.convert.bounded_range_to_epsilon`). Runs of different epsilons, and
-    of epsilons above 16, have their own pairs. :mod:`jaxacct.rdp` uses the mechanism's own divergences;
-    :func:`jaxacct.epsilon` and :func:`jaxacct.delta` take its bound where it is less, and then know nothing from below.
+    of epsilons above 16, have their own pairs. Lower bounds are those of scores chosen by what former runs gave: exact
+    for one run or block beside other mechanisms, and of several for one of them. :mod:`jaxacct.rdp` uses the
+    mechanism's own divergences; :func:`jaxacct.epsilon` and :func:`jaxacct.delta` take its bound where it is less.
 
     Source: Dong, Durfee and Rogers (2020), "Optimal differential privacy composition for exponential mechanisms",
     Definition 4.1 and Lemma 4.2; Rényi divergences, Cesar and Rogers (2021), "Bounding, concentrating, and truncating".

@@ -20,6 +20,19 @@ its ends. Right of k e the profile is 0, and left of 0 it is the mirror image, D
 *As a pair.* Between the points that are kept the profile is replaced by its chords in e^x, which are above it. Their
 slopes are the pair's masses.
 
+*From below.* Let Y be the loss of all other runs. Whoever makes them first, and then the runs of one block with what
+D_k(x - Y) is attained by, attains E[D_k(x - Y)] at x: composed with others, D_k of *one* block is attained, and any
+law with a profile nowhere above D_k bounds from below. Let h be the distance of the points that are kept, F at most D_k
+and U at least D_k, at the points, and U the profile of the pair. With s at most F(x_j)/U(x_(j+1)) for all points, the
+law of the pair with losses lowered by 2 h, and masses times s, has such a profile: for x between x_i and x_(i+1)
+
+    s U(x + 2h)  <=  s U(x_(i+2))  <=  F(x_(i+1))  <=  D_k(x_(i+1))  <=  D_k(x),
+
+as profiles fall. Left of all points D_k is 1 - e^x, which no profile of losses in [-k e - 2h, k e - 2h] exceeds: with
+y = -x - 2h, U(-y) = 1 - e^-y (1 - U(y)) by its mirror image, and U(y) is at most 1 - e^-2h from y = k e - 2h on. Of
+several blocks, and of single runs beside them, one may be so; of the others a composition is known that they dominate,
+the same two losses in all runs.
+
 Source: Dong, Durfee and Rogers (2020), "Optimal differential privacy composition for exponential mechanisms", Lemma 4.2
 (two losses) and section 6 (the recursion); chords, Doroshenko et al. (2022), "Connect the dots".
 """
@@ -37,13 +50,21 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike
 
-from jaxacct.mechanisms.approximate_dp import ExponentialMechanism
+from jaxacct.mechanisms.approximate_dp import BoundedRangePair, ExponentialMechanism, bounded_range_pair
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_masses
 from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_count, without_noops
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
-from jaxacct.numerics.precision import as_float64, exact_float64, is_concrete, kept_positive, leave_scope, within_scope
+from jaxacct.numerics.precision import (
+    TINY,
+    as_float64,
+    exact_float64,
+    is_concrete,
+    kept_positive,
+    leave_scope,
+    within_scope,
+)
 from jaxacct.numerics.pytrees import register_dataclass
 
 MOST = 128
@@ -62,9 +83,10 @@ WIDEST = 512.0
 """Most that the squares of a block's ranges, in nats, add up to. Beyond it less than 1e-9 of the losses are near 0, and
 the rounding of the others' masses, which is put there, would leave none. Sound for any value."""
 
-STEP_ERROR = 4e-14
-"""Relative error, in float64, of one evaluation of (*): t is off by an ulp of the range, which near its end is 64 of
-p(t), and the mirror image by four more. The pair rests on it: it must not be lowered."""
+STEP_ERROR = 3e-13
+"""Relative error, in float64, of one evaluation of (*): t is off by an ulp of the range, which near its end is FINEST
+units of p(t), and twice as many of a single run's square; the mirror image is off by four more. The pair rests on it:
+it must not be lowered."""
 
 RARE = 1e-200
 """Mass that the largest loss has beyond what the profile asks for, so that it stays above 0. Sound for any value."""
@@ -72,11 +94,16 @@ RARE = 1e-200
 
 @register_dataclass
 @dataclass(frozen=True)
-class RangeBlock(Mechanism):
-    """Several runs of mechanisms of one range, from 2 to ``MOST + 1``, as one; accountants make it of many runs."""
+class RangeRun(Mechanism):
+    """One run of a mechanism of some range beside others of some range; accountants make it of these.
+
+    ``is_last`` is 1 where it is the one whose losses may be chosen by those of all others, else 0. ``spread`` is the
+    sum of the squares of the ranges of all runs.
+    """
 
     epsilon: ArrayLike
-    runs: ArrayLike
+    is_last: ArrayLike
+    spread: ArrayLike
 
     relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
 
@@ -87,7 +114,60 @@ class RangeBlock(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
-        return (leave_scope(_pair(kept_positive(exact_float64(self.epsilon)), as_float64(self.runs))),)
+        pair = bounded_range_pair(kept_positive(exact_float64(self.epsilon)))
+        return (leave_scope(RangeRunPair(**vars(pair), is_last=self.is_last, spread=self.spread)),)
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class RangeRunPair(BoundedRangePair):
+    """The pair of one run of some range, with a law that it dominates where other such runs are composed with it.
+
+    Attributes:
+        is_last (): 1 where the run's losses may be chosen by those of all others, so that its profile is attained;
+            else 0, and from below it has the two losses t and t - e.
+        spread (): the sum of the squares of the ranges of all runs.
+    """
+
+    is_last: ArrayLike = 0.0
+    spread: ArrayLike = 1.0
+
+    def discretize(self, cells: int, nats: Array) -> Atoms:
+        """Returns the law of the pair, and from below that or one with two losses.
+
+        Any t is sound (:func:`_best_choice`).
+        """
+        above = super().discretize(cells, nats)
+        e = as_float64(self.highest)
+        t = _best_choice(e, nats, self.spread)
+        fixed = _two_losses(e, jnp.ones(()), t, above.losses.shape[-1], self.is_valid())
+        return _with_below(above, above, fixed, as_float64(self.is_last))
+
+
+@register_dataclass
+@dataclass(frozen=True)
+class RangeBlock(Mechanism):
+    """Several runs of mechanisms of one range, from 2 to ``MOST + 1``, as one; accountants make it of many runs.
+
+    ``is_last`` and ``spread`` are as those of :class:`RangeRun`.
+    """
+
+    epsilon: ArrayLike
+    runs: ArrayLike
+    is_last: ArrayLike = 0.0
+    spread: ArrayLike = 1.0
+
+    relations: ClassVar[tuple[Relation, ...]] = tuple(DIRECTIONS)
+
+    def validate(self) -> None:
+        """Raises never: what it is made of was checked."""
+
+    @within_scope
+    def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
+        """Returns the one pair, which is its own mirror image."""
+        directions(self, relation)
+        numbers = kept_positive(exact_float64(self.epsilon)), *map(as_float64, (self.runs, self.is_last, self.spread))
+        return (leave_scope(_pair(*numbers)),)
 
 
 @register_dataclass
@@ -96,52 +176,141 @@ class RangeBlockPair(FinitePair):
     """The pair of a block, which dominates its worst adaptive composition, with a composition that it dominates.
 
     The pair's profile is a supremum of profiles, and no single composition has it: so of several blocks the pair is an
-    upper bound alone. From below there is a mechanism that is as good as any for one purpose, the same two losses, t
-    and t - e, in all runs (:meth:`discretize`).
+    upper bound alone, and it has no law to be read as the truth. Of one block (:meth:`one_run`) each point of the
+    profile is that of an adversary, and known from both sides, also beside others (:mod:`.bounded_range`). From below
+    several blocks have a mechanism that is as good as any for one purpose, the same two losses, t and t - e, in all
+    runs (:meth:`discretize`).
 
     Attributes:
         p, q, losses, rounding: those of :class:`.FinitePair`.
         epsilon (): e, the range of a run.
         runs (): runs of the block.
+        floor (KEPT + 1,): lower bounds on the block's delta at 0 and at the positive losses.
+        is_last (): 1 where its losses may be chosen by those of all others, else 0.
+        spread (): the sum of the squares of the ranges of all runs.
+        share (): s, the share of the masses that a law from below may have whose losses are two steps smaller.
+        cap (): the largest loss of that law, but for the two steps.
+        step (): h, the distance of losses.
     """
+
+    has_attained_product: ClassVar[bool] = False
 
     epsilon: ArrayLike = np.nan
     runs: ArrayLike = np.nan
+    floor: ArrayLike = np.nan
+    is_last: ArrayLike = 0.0
+    spread: ArrayLike = 1.0
+    share: ArrayLike = 0.0
+    cap: ArrayLike = 0.0
+    step: ArrayLike = np.nan
+
+    def law(self) -> None:
+        """Returns None: no composition has this law."""
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        """Returns bounds on the worst delta of a block; from below that of adversaries whose t are on the mesh.
+
+        The profile D falls, and is convex in z = e^x. Let x_i be the first point beyond epsilon, and x_j the next. Left
+        of x_i D is above the line through D(x_i) and D(x_j), and so above the one through any numbers at most D(x_i)
+        and at least D(x_j), if it falls: ``floor`` and the pair's profile.
+
+        *Rounding.* Points err by 4u of themselves, so D is read at 16u more of epsilon. Differences of points, which
+        are at least 1/KEPT of them, so err by 2^14 u of themselves with expm1's 8u; the one from epsilon by 16u x_i.
+        """
+        u, edge = roundoff(), jnp.asarray(epsilon) * (1 + 16 * roundoff())
+        points = jnp.concatenate([jnp.zeros(1), as_float64(self.losses)[:KEPT]])
+        floor = as_float64(self.floor)
+        first = jnp.sum(jnp.where(points < edge, 1, 0))
+        here, after = points[jnp.minimum(first, KEPT)], points[jnp.minimum(first + 1, KEPT)]
+        _, upper = super().one_run(epsilon)
+        _, beyond = super().one_run(after)
+        ahead = jnp.maximum(-jnp.expm1(jnp.minimum(edge - here, 0.0)) - 16 * u * here, 0.0)
+        apart = jnp.expm1(after - here)
+        slope = jnp.where(apart > 0, ahead / jnp.where(apart > 0, apart, 1.0), 0.0) * (1 - 2.0**15 * u)
+        height = floor[jnp.minimum(first, KEPT)]
+        lower = (height + jnp.maximum(height - beyond, 0.0) * slope) * (1 - 8 * u)
+        lower = jnp.where((first <= KEPT) & ~jnp.isnan(lower), lower, 0.0)
+        return jnp.minimum(lower, upper), upper
 
     def discretize(self, cells: int, nats: Array) -> Atoms:
-        """Returns the law of the pair, and from below that of runs that have the losses t and t - e each.
+        """Returns the law of the pair, and from below that of runs that have the losses t and t - e each, or its own.
 
-        P gives t the probability p(t), so that j of k runs have the lower loss with that of a binomial law. Any t is
-        sound. The one that is taken has, of 63, the largest loss beyond which about e^(12 - nats) of the block's is, as
-        Chernoff's bound says for a few runs, and the normal law for more.
-
-        *Rounding.* p(t) and 1 - p(t) are right to 40 units, and their logarithms count k times at most. Each of k
-        ratios of binomial coefficients has a logarithm below 5 in size, right to 42 units; their sizes sum to less than
-        180, so that their sums are right to 42 k, and to 180 k for the additions. With k <= 129 all that is below
-        2^15.3 units, and with the exponential's 8 of itself and of an exponent below 745 it is below 2^16.
+        Any t is sound (:func:`_best_choice`). Of the block that is the last its own law is taken, with losses two steps
+        smaller and a share of its masses.
         """
-        few = 8  # sound for any number
         above = super().discretize(cells, nats)
         e, k, count = as_float64(self.epsilon), as_float64(self.runs), above.losses.shape[-1]
-        choices, orders = e * jnp.asarray(np.arange(1, 64) / 64), jnp.asarray(np.geomspace(1e-3, 1e3, 32))[:, None]
-        high, low = _share_of_high(choices, e)[:, None]
-        bounds = k * jnp.log(high + low * jnp.exp(-orders)) + jnp.maximum(nats - 12.0, 1.0)
-        # Half as many deviations as one block has there, as there may be several blocks.
-        far = jnp.sqrt(jnp.maximum(nats - 12.0, 0.0) / (2 * k))
-        normal = choices - e * low[0] + far * e * jnp.sqrt(high[0] * low[0])
-        score = jnp.where(k > few, normal, jnp.min(k * choices[None] + e * bounds / orders, 0))
-        t = jnp.max(jnp.where(score == jnp.max(score), choices, 0.0))
-        logs, j = jnp.log(_share_of_high(t, e)), jnp.asarray(np.arange(min(MOST + 2.0, count)))
-        is_run = j <= k
-        ratios = jnp.where(is_run & (j > 0), jnp.log((k - j + 1) / jnp.maximum(j, 1.0)), 0.0)
-        coefficients = jnp.matmul(jnp.asarray(np.tri(j.shape[-1])), ratios, precision="highest")
-        masses = jnp.where(is_run, jnp.exp(coefficients + (k - j) * logs[0] + j * logs[1]), 0.0)
-        losses, units = jnp.where(is_run, k * t - e * j, 0.0), 2.0**16
-        off = 4 * roundoff() * (k * t + e * j)
-        rows = jnp.stack([losses, masses, off, units * roundoff() * masses])
-        losses, masses, off, mass_off = jnp.pad(rows, ((0, 0), (0, count - j.shape[-1])))
-        below = atoms_of_masses(losses, masses, off, mass_off, valid=self.is_valid())
-        return jax.tree.map(lambda upper, lower: jnp.stack([upper[0], lower[1]]) if upper.ndim else upper, above, below)
+        t = _best_choice(e, nats, self.spread)
+        fixed = _two_losses(e, k, t, count, self.is_valid())
+        # The law that is below the pair's is so, too, with smaller losses and masses: by 8u of the sum, and 4u.
+        u, step = roundoff(), as_float64(self.step)
+        losses = jnp.minimum(above.losses, as_float64(self.cap))
+        lowered = losses - 2 * step - 8 * u * (jnp.abs(losses) + 2 * step)
+        own = above._replace(losses=lowered, masses=above.masses * (as_float64(self.share) * (1 - 4 * u)))
+        # The one with the larger moment, about where losses count: either is sound.
+        b = _tilt(nats, self.spread)
+        first, second = (jax.nn.logsumexp(b * law.losses[1], b=law.masses[1]) for law in (own, fixed))
+        return _with_below(above, own, fixed, jnp.where(first > second, as_float64(self.is_last), 0.0))
+
+
+def _best_choice(e: Array, nats: Array, spread: ArrayLike) -> Array:
+    """Returns about the best t of one of several runs that have the losses t and t - e each. It only steers.
+
+    The moment at the order 1 + b decides, with b of :func:`_tilt`. The t of the largest moment is in closed form
+    (:class:`.BoundedRangePair`). Of wide ranges the largest losses count, which all runs have with a probability of
+    about e^(12 - nats).
+    """
+    # Ranges from which on the largest losses count, in nats. Tightness only.
+    wide = 8.0
+    e, spread = jnp.maximum(e, TINY), jnp.maximum(as_float64(spread), TINY)
+    b = _tilt(nats, spread)
+    t = jnp.log(b / (1 + b)) + jnp.log(jnp.expm1(-(1 + b) * e) / jnp.expm1(-b * e)) + e
+    t = jnp.where(e > wide, e + jnp.log1p(-jnp.exp(-jnp.maximum(nats - 12.0, 1.0) * (e * e / spread))), t)
+    most = e * (1 - 2.0**-10)
+    return jnp.where((t > 0) & (t < most), t, jnp.where(t > 0, most, e / 2))
+
+
+def _tilt(nats: Array, spread: ArrayLike) -> Array:
+    """Returns about the b by which a tilt moves the mean of all losses to those about as likely as e^(12 - nats).
+
+    The losses' variance is about a quarter of the ranges' squares.
+    """
+    return jnp.sqrt(8 * jnp.maximum(nats - 12.0, 1.0) / jnp.maximum(as_float64(spread), TINY))
+
+
+def _with_below(above: Atoms, own: Atoms, fixed: Atoms, is_last: Array) -> Atoms:
+    """Returns the upper law of ``above`` with a lower one: that of ``own`` of the last run or block, else ``fixed``."""
+
+    def stack(upper: Array, own: Array, fixed: Array) -> Array:
+        return jnp.stack([upper[0], jnp.where(is_last > 0, own[1], fixed[1])]) if upper.ndim else upper
+
+    return jax.tree.map(stack, above, own, fixed)
+
+
+def _two_losses(e: Array, k: Array, t: Array, count: int, valid: Array) -> Atoms:
+    """Returns the laws, of ``count`` atoms, of k runs that have the losses t and t - e each.
+
+    P gives t the probability p(t), so that j of k runs have the lower loss with that of a binomial law.
+
+    *Rounding.* p(t) and 1 - p(t) are right to 40 units, and their logarithms count k times at most. Each of k ratios of
+    binomial coefficients has a logarithm below 5 in size, right to 42 units; their sizes sum to less than 180, so that
+    their sums are right to 42 k, and to 180 k for the additions. With k <= 129 all that is below 2^15.3 units, and with
+    the exponential's 8 of itself and of an exponent below 745 it is below 2^16.
+    """
+    logs, j = jnp.log(_share_of_high(t, e)), jnp.asarray(np.arange(min(MOST + 2.0, count)))
+    is_run = j <= k
+    masses = jnp.where(is_run, jnp.exp(_log_binomials(k, j) + (k - j) * logs[0] + j * logs[1]), 0.0)
+    losses, units = jnp.where(is_run, k * t - e * j, 0.0), 2.0**16
+    off = 4 * roundoff() * (k * t + e * j)
+    rows = jnp.stack([losses, masses, off, units * roundoff() * masses])
+    losses, masses, off, mass_off = jnp.pad(rows, ((0, 0), (0, count - j.shape[-1])))
+    return atoms_of_masses(losses, masses, off, mass_off, valid=valid)
+
+
+def _log_binomials(k: Array, j: Array) -> Array:
+    """Returns the logs of k over j, j = 0, 1, ...; beyond k they are those of k."""
+    ratios = jnp.where((j <= k) & (j > 0), jnp.log(jnp.where(j <= k, k - j + 1, 1.0) / jnp.maximum(j, 1.0)), 0.0)
+    return jnp.matmul(jnp.asarray(np.tri(j.shape[-1])), ratios, precision="highest")
 
 
 def _share_of_high(t: Array, e: Array) -> Array:
@@ -151,9 +320,9 @@ def _share_of_high(t: Array, e: Array) -> Array:
 
 
 @jax.jit
-def _pair(e: Array, runs: Array) -> RangeBlockPair:
+def _pair(e: Array, runs: Array, is_last: Array, spread: Array) -> RangeBlockPair:
     valid = (runs >= 2) & (runs <= MOST + 1) & (runs == jnp.floor(runs)) & (e >= 0)
-    x, above = _masses(e, jnp.where(valid, runs, 2.0))
+    x, above, floor, share, cap, step = _masses(e, jnp.where(valid, runs, 2.0))
     losses = x * e
     below = above * jnp.exp(-losses)
     # Rounding of the masses: that of an exponential, whose argument is off by three units of itself. The mass at 0 is
@@ -164,17 +333,21 @@ def _pair(e: Array, runs: Array) -> RangeBlockPair:
     p, q = (jnp.concatenate([one, rest[None], two]) for one, two in ((above, below), (below, above)))
     signed = jnp.concatenate([losses, jnp.zeros(1), -losses])
     rounding = jnp.concatenate([each, of_rest[None], each])
-    return RangeBlockPair(jnp.where(valid & (rest >= 0), p, jnp.nan), q, signed, rounding, e, runs)
+    p = jnp.where(valid & (rest >= 0), p, jnp.nan)
+    return RangeBlockPair(p, q, signed, rounding, e, runs, floor, is_last, spread, share, cap, step)
 
 
-def _masses(e: Array, runs: Array) -> tuple[Array, Array]:
-    """Returns the positive losses of a block, in units of the range, and P's masses there, each (KEPT,).
+def _masses(e: Array, runs: Array) -> tuple[Array, ...]:
+    """Returns the positive losses of a block, in units of the range, P's masses there, and lower bounds on its profile.
+
+    The first two are (KEPT,), the bounds (KEPT + 1,): at 0 as well. Then the share, the largest loss and the step of a
+    law from below (:func:`_lower_share`).
 
     They are points of the mesh at a distance at which KEPT of them reach the largest loss. A mass is the change of the
     chords' slope, or 0 where that is negative, which makes the profile larger. Then the profile of the masses as they
     are, rounding included, is compared with that of (*), and all masses are raised until it is nowhere below.
     """
-    profile, fine = _profile(e, runs)
+    (profile, least), fine = _worst_profile(e, runs)
     places = jnp.minimum(jnp.ceil(fine * runs / KEPT) * jnp.arange(KEPT + 1.0), fine * runs)
     x, worst = places / fine, profile[places.astype(int)]
     apart = jnp.diff(x) * e
@@ -191,24 +364,56 @@ def _masses(e: Array, runs: Array) -> tuple[Array, Array]:
     # The profile at a point is that at the next one, and (1 - e^-h) sum over losses Y from there on of P e^-(Y - y).
     _, found = lax.scan(add, (jnp.zeros(()), jnp.zeros(())), (masses, apart), reverse=True)
     ratio = jnp.max(jnp.where(found > 0, worst[:-1] / jnp.where(found > 0, found, 1.0), 0.0))
-    return x[1:], masses * (jnp.maximum(ratio, 1.0) * (1 + 64 * KEPT * roundoff()))
+    raised = jnp.maximum(ratio, 1.0) * (1 + 64 * KEPT * roundoff())
+    floor = least[places.astype(int)]
+    step = jnp.ceil(fine * runs / KEPT) / fine * e
+    share, cap = _lower_share(x * e, floor, jnp.append(found * raised, 0.0))
+    return x[1:], masses * raised, floor, share, cap, step
 
 
-def _profile(e: Array, runs: Array) -> tuple[Array, Array]:
-    """Returns upper bounds on D_k at 0, h, 2 h, ..., and the number of mesh points in a range, e/h."""
+def _lower_share(x: Array, least: Array, most: Array) -> tuple[Array, Array]:
+    """Returns the share s of the module, and the largest loss, from the points (n,) from 0 up, and bounds there.
+
+    They are bounds on D_k from below and on U from above. Bounds left of 0 are the mirror images. Losses above the
+    largest one that is returned are lowered to it, which lowers U to 0 from there on: so where D_k is small, and from
+    the first point on that asks for a share, none is asked for. The bounds on U err by 256 KEPT units of themselves,
+    which their mirror images do not magnify, and the share is lowered by as much.
+    """
+    # Deltas of a block from which on losses are lowered to one, if need be and in any case. Tightness only, but the
+    # second is far above RARE, which U has more.
+    small, smallest = 1e-25, 1e-180
+    asks = (least[:-1] < most[1:]) & (least[:-1] < small)
+    is_kept = (least > smallest) & (jnp.cumsum(jnp.append(False, asks)) == 0)
+    cap = jnp.max(jnp.where(jnp.append(True, is_kept[:-1]), x, 0.0))
+    mirrored, up = ((-jnp.expm1(-x) + jnp.exp(-x) * bound)[::-1] for bound in (least, most))
+    least, most = jnp.concatenate([mirrored, least[1:]]), jnp.concatenate([up, jnp.where(is_kept, most, 0.0)[1:]])
+    ratios = jnp.where(most[1:] > 0, least[:-1] / jnp.where(most[1:] > 0, most[1:], 1.0), 1.0)
+    return jnp.minimum(jnp.min(ratios), 1.0) * (1 - 512 * KEPT * roundoff()), cap
+
+
+def _worst_profile(e: Array, runs: Array) -> tuple[Array, Array]:
+    """Returns bounds on D_k at 0, h, 2 h, ..., from above and below (2, n), and the mesh points in a range, e/h.
+
+    From below t is a point of the mesh, so that all values that (*) asks for are on it: an adversary's own profile.
+    """
     # A power of two, so that h is e but for its exponent.
     fine = FINE * 2.0 ** jnp.clip(jnp.floor(jnp.log2(MOST / runs) + 1e-9), 0, math.log2(FINEST // FINE))
     h, last = e / fine, fine.astype(int)
     t = jnp.minimum(h * jnp.arange(FINEST + 1.0), e)
-    off, below_one = 1 + scale_error(STEP_ERROR), -jnp.expm1(-e)
+    off, below_one = 1 + jnp.array([1.0, -1.0]) * scale_error(STEP_ERROR), -jnp.expm1(-e)
     high, low = _share_of_high(t, e)
     # The bulge of (*) between two t's: (h_s)^2 / (4 s^3) at the smaller s, times e^-e / (1 - e^-e).
     bulge = jnp.exp(t[1:] - e) * jnp.expm1(h) ** 2 / 4 / below_one
     x = h * jnp.arange(1.0, FINEST + 2)
     inside = jnp.where(jnp.arange(SIZE + 1) < last, jnp.minimum(h * jnp.arange(SIZE + 1.0) - e, 0.0), 0.0)
-    single = jnp.expm1(inside / 2) ** 2 / below_one * off
+    single = (jnp.expm1(inside / 2) ** 2 / below_one)[None] * off[:, None]
+    # From below nothing lies between two t's.
+    bulges = jnp.stack([bulge, jnp.zeros_like(bulge)])
 
-    def step(_: Any, worst: Array) -> Array:
+    def step(_: Any, found: Array) -> Array:
+        return jax.vmap(step_of)(found, bulges, off)
+
+    def step_of(worst: Array, bulge: Array, off: Array) -> Array:
         mirrored = -jnp.expm1(-x) + jnp.exp(-x) * worst[1 : FINEST + 2]
         padded = jnp.concatenate([mirrored[::-1], worst, jnp.zeros(FINEST + 1)])
         # The chord from each mesh point to the one before it, at its left end: its value at e^x = 0.
@@ -240,8 +445,8 @@ def _profile(e: Array, runs: Array) -> tuple[Array, Array]:
 
 
 def has_blocks() -> bool:
-    """Returns whether runs are taken together: not in pairs of float32, where that would take minutes."""
-    return arithmetic().has_quick_loops
+    """Returns whether runs are taken together: not in float32, where their laws are not composed."""
+    return arithmetic().has_transforms
 
 
 def together(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Mechanism, Any]]:
@@ -266,7 +471,7 @@ def together(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Mechanism, Any]]:
             count = jnp.where(is_first, jnp.sum(jnp.where(equal, count[None], 0.0), axis=1), 0.0)
         else:
             span, count = span[0], count[0]
-        return _blocks(span, count, jnp)
+        return _split_into_blocks(span, count, jnp)
     span, count = (np.concatenate([np.asarray(row, np.float64) for row in rows]) for rows in (spans, counts))
     span, where = np.unique(span, return_inverse=True)
     count = np.bincount(where, weights=count, minlength=len(span))
@@ -274,7 +479,7 @@ def together(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Mechanism, Any]]:
         span, count = span[count != 0], count[count != 0]
     if len(span) == 1:
         span, count = span[0], count[0]
-    runs = _blocks(span, count, np)
+    runs = _split_into_blocks(span, count, np)
     return [run for run in runs if np.any(run[1])] or runs[:1]
 
 
@@ -297,7 +502,7 @@ def is_block(mechanism: ExponentialMechanism, count: Any) -> bool:
 def block(mechanism: Any, count: Any) -> tuple[Mechanism, Any]:
     """Returns the one block that runs of an exponential mechanism are known to be, though they may be traced."""
     known = (count >= 2) & (count <= MOST) & (count == jnp.floor(count))
-    return RangeBlock(mechanism.epsilon, count), jnp.where(known, 1.0, jnp.nan)
+    return RangeBlock(mechanism.epsilon, count, 1.0, 1.0), jnp.where(known, 1.0, jnp.nan)
 
 
 def _rows(span: Any, count: Any) -> tuple[Any, Any]:
@@ -305,7 +510,7 @@ def _rows(span: Any, count: Any) -> tuple[Any, Any]:
     return xp.broadcast_arrays(xp.atleast_1d(xp.asarray(span)), xp.atleast_1d(xp.asarray(count)))
 
 
-def _blocks(span: Any, count: Any, xp: Any) -> list[tuple[Mechanism, Any]]:
+def _split_into_blocks(span: Any, count: Any, xp: Any) -> list[tuple[Mechanism, Any]]:
     """Returns single runs, and blocks of two sizes, one more than the other, with numbers of each."""
     most = most_of(span)
     # What is no number of runs stays none, and so does a range that is none.
@@ -313,8 +518,17 @@ def _blocks(span: Any, count: Any, xp: Any) -> list[tuple[Mechanism, Any]]:
     number = xp.where(several, xp.ceil(count / most), 1.0)
     size = xp.where(several, xp.floor(count / number), 2.0)
     longer = xp.where(several, count - size * number, 0.0)
+    alone, shorter = xp.where(several, 0.0, count), xp.where(several, number - longer, 0.0)
+    # One run, or one block, may choose its losses by those of all others: the one that is widest.
+    times, sizes = xp.stack([alone, shorter, longer]), xp.stack([xp.ones_like(size), size, size + 1])
+    squares = sizes * (span * span)[None]
+    spread = xp.sum(times * squares) * xp.ones_like(span)
+    width = xp.where(times == 1, squares, -1.0)
+    is_widest = (width == xp.max(width)) & (width > 0)
+    is_first = xp.cumsum(is_widest.reshape(-1)).reshape(width.shape) == 1
+    last = xp.where(is_widest & is_first, 1.0, 0.0)
     return [
-        (ExponentialMechanism(span), xp.where(several, 0.0, count)),
-        (RangeBlock(span, size), xp.where(several, number - longer, 0.0)),
-        (RangeBlock(span, size + 1), longer),
+        (RangeRun(span, last[0], spread), alone),
+        (RangeBlock(span, size, last[1], spread), shorter),
+        (RangeBlock(span, size + 1, last[2], spread), longer),
     ]

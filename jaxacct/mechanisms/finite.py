@@ -30,7 +30,16 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_in_order, atoms_of_cells, atoms_of_masses
 from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_endless
-from jaxacct.mechanisms.pair import CellMasses, DominatingPair, Law, Nodes, hockey_stick, moments, reflect
+from jaxacct.mechanisms.pair import (
+    CellMasses,
+    DominatingPair,
+    Law,
+    Nodes,
+    hockey_stick,
+    in_float64_only,
+    moments,
+    reflect,
+)
 from jaxacct.numerics.arithmetic import FLOAT64, arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import (
     TINY,
@@ -56,6 +65,49 @@ Two errors add up. The one is that of a quotient, which tells 3.9-fold in a loga
 a quotient, which tell 1.2-fold in a log1p from -1/4 up. The other is that of log or log1p.
 tests/mechanisms/test_finite.py asks for three quarters of it.
 """
+
+
+def bound_distance_from_one(masses: Array) -> Array:
+    """Returns a bound on the distance from one of the sum of masses (n,), at least 0, which is near one.
+
+    Rows of masses are added one after the other, and then the places of a row. The rounding of each addition is a
+    number itself, found without an error (Knuth's two-sum), so that sum and roundings together are exact but for the
+    addition of the roundings. The m additions of rows, and of places, round by at most u of the total, about one, each.
+    So the roundings add up to m u at most, and their additions err by at most m u of that. Sums that are one so have a
+    distance of about 1e-30, and not of n u, which as many runs would multiply.
+
+    Source: Knuth, The Art of Computer Programming, volume 2, section 4.2.2, Theorem B.
+    """
+    # Places of a row: about as many as there are rows of a thousand masses. Speed only.
+    width = 1 if masses.shape[-1] <= 8 else 32
+    rows = -(-masses.shape[-1] // width)
+    # Of constants XLA makes y of (x + y) - x, which for others it computes.
+    masses = jax.lax.optimization_barrier(jnp.pad(masses, (0, rows * width - masses.shape[-1])))
+    total, rounded = _add_rows(masses.reshape(rows, width))
+    if width > 1:
+        (total, last), rounded = _add_rows(total[:, None]), jnp.sum(rounded)[None]
+        rounded = rounded + last
+    # The difference from one is exact for sums in [1/2, 2].
+    distance = jnp.abs((total[0] - 1) + rounded[0]) * (1 + 4 * roundoff())
+    return distance + 4 * ((rows + 2 * width) * roundoff()) ** 2
+
+
+def _add_rows(rows: Array) -> tuple[Array, Array]:
+    """Returns the sum (w,) of rows (n, w) in working precision, and the sum of what its additions rounded off."""
+
+    def add(state: tuple[Array, Array], row: Array) -> tuple[tuple[Array, Array], None]:
+        old, rounded = state
+        new = old + row
+        added = new - old
+        return (new, rounded + ((old - (new - added)) + (row - added))), None
+
+    state = rows[0], jnp.zeros_like(rows[0])
+    if len(rows) > 8:
+        return jax.lax.scan(add, state, rows[1:])[0]
+    # Few rows are quicker without a loop.
+    for row in rows[1:]:
+        state, _ = add(state, row)
+    return state
 
 
 @register_dataclass
@@ -108,6 +160,15 @@ class FinitePair(DominatingPair):
         allowed = scale_error(1e-12) + 2 * roundoff() * p.shape[-1]
         is_pair = jnp.all((p >= 0) & (p <= 1) & (q >= 0) & (q <= 1)) & ~jnp.any(jnp.isnan(self._losses()))
         return is_pair & (jnp.abs(jnp.sum(p) - 1) <= allowed) & (jnp.abs(jnp.sum(q) - 1) <= allowed)
+
+    def surplus(self) -> tuple[Array, Array]:
+        """Returns bounds on the distances of the sums of p and of q from one, where the numbers given are the truth.
+
+        Numbers that round, of ``rounding`` above 0, stand for laws, and miss none.
+        """
+        is_given = jnp.all(as_real(self.rounding) == 0)
+        distances = [bound_distance_from_one(as_real(masses)) for masses in (self.p, self.q)]
+        return jnp.where(is_given, distances[0], 0.0), jnp.where(is_given, distances[1], 0.0)
 
     def loss_range(self) -> tuple[Array, Array]:
         p, _, losses, _ = self._atoms()
@@ -189,7 +250,7 @@ class FinitePair(DominatingPair):
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y); Y < inf]``, a sum over all atoms, for any order."""
-        scan = self.law().scan()
+        scan = LawOfAtoms(self).scan()
         back = Nodes(-scan.losses, scan.log_q, scan.log_p, scan.missing, scan.infinite, scan.places)
 
         def log_moment(order: Array) -> Array:
@@ -199,8 +260,8 @@ class FinitePair(DominatingPair):
 
         return jnp.vectorize(log_moment)(as_real(order))
 
-    def law(self) -> LawOfAtoms:
-        return LawOfAtoms(self)
+    def law(self) -> Law | None:
+        return in_float64_only(LawOfAtoms(self))
 
 
 MANY = 8
@@ -273,8 +334,12 @@ class LawOfAtoms(Law):
         return Nodes(losses, jnp.log(p), jnp.log(q), self.pair.infinite_mass(), self.pair.missing_mass(), nothing)
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        # No quadrature is needed: the error is that of the probabilities.
-        error = jnp.max(jnp.asarray(self.pair.rounding, order.dtype)) + arithmetic().roundoff
+        # No quadrature is needed: the error is that of the probabilities, and of sums that miss one. A moment near 1,
+        # above e^-0.25, takes sums for 1 (:func:`.pair.moments`): at the order z it is off by (S_P - 1) + z (S_P -
+        # S_Q).
+        of_p, of_q = self.pair.surplus()
+        missed = math.exp(0.25) * (of_p + (jnp.abs(order) + w) * (of_p + of_q)) * (1 + 8 * roundoff())
+        error = jnp.max(jnp.asarray(self.pair.rounding, order.dtype)) + arithmetic().roundoff + missed
         return jnp.log(2 * error) + jnp.zeros_like(w)
 
 

@@ -43,7 +43,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, short
 from jaxacct.mechanisms.finite import FinitePair
-from jaxacct.mechanisms.gaussian import SampledGaussian
+from jaxacct.mechanisms.gaussian import GaussianOnSample
 from jaxacct.mechanisms.laplace import SampledLaplace
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions
 from jaxacct.mechanisms.normal import sampled_delta
@@ -254,7 +254,7 @@ class LawWithoutReplacement(PanelLaw):
         return jnp.full_like(s, SHIFT) if self._is_laplace() else SHIFT * (1 + order) + arithmetic().reach * s
 
     def scan(self) -> Nodes:
-        return self._nodes(self._end(self.largest_order()), 0, 1, self.panels_of_scan)
+        return self._panel_nodes(self._end(self.largest_order()), 0, 1, self.panels_of_scan)
 
     def window(self, order: Array, scan: Nodes) -> tuple[Array, Array]:
         """Returns the x between which the nodes lie."""
@@ -262,15 +262,15 @@ class LawWithoutReplacement(PanelLaw):
         return jnp.full_like(end, MIDDLE), end
 
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
-        return self._nodes(window[1], index, pieces, self.panels_of_piece)
+        return self._panel_nodes(window[1], index, pieces, self.panels_of_piece)
 
     def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
         """Returns the half-width of the panels."""
         return (window[1] - window[0]) / (2 * self.panels_of_piece * pieces)
 
-    def _nodes(self, end: Array, index: Array | int, pieces: Array | int, count: int) -> Nodes:
+    def _panel_nodes(self, end: Array, index: Array | int, pieces: Array | int, count: int) -> Nodes:
         index, width = jnp.asarray(index, end.dtype), (end - MIDDLE) / (count * pieces)
-        nodes = _nodes(self._is_laplace(), count, *self.pair._above()._fields(), self.pair._atom(), width, index)
+        nodes = _panel_nodes(self._is_laplace(), count, *self.pair._above()._fields(), self.pair._atom(), width, index)
         places = width / 2 * np.arange(len(nodes[0]))  # half a panel apart, as step says
         nothing = jnp.zeros_like(end)
         losses, log_p, log_q = nodes
@@ -320,7 +320,7 @@ class LawWithoutReplacement(PanelLaw):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _nodes(
+def _panel_nodes(
     is_laplace: bool,
     count: int,
     s: Array,
@@ -355,7 +355,7 @@ def _nodes(
 
 @register_dataclass
 @dataclass(frozen=True)
-class GaussianWithoutReplacement(SampledGaussian):
+class GaussianWithoutReplacement(GaussianOnSample):
     """Gaussian mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -510,7 +510,7 @@ class GaussianWithReplacement(Mechanism):
         if not LEAST_NOISE <= s < math.inf:
             raise ValueError(f"noise_multiplier = {noise_multiplier} is out of range: give a number of at least 0.1.")
         rate, copies, beyond = _copies(num_examples, batch_size)
-        above, losses, profile = _profile(s, rate, copies, beyond)
+        above, losses, profile = _profile_above(s, rate, copies, beyond)
         q, infinite = _masses(above, profile)
         losses, p = losses[1:], q * (1 + above[1:])
         middle = max(1.0 - float(np.sum(p + q)) - infinite, 0.0)
@@ -559,12 +559,14 @@ def _copies(n: int, draws: int) -> tuple[float, np.ndarray, float]:
         return min(float(some) * (1 + 2.0**-52), 1.0), np.array([float(w / some) for w in law[1:]]), beyond
 
 
-def _tail(z: np.ndarray) -> np.ndarray:
+def _normal_tail(z: np.ndarray) -> np.ndarray:
     """Returns P(N(0, 1) > z)."""
     return np.vectorize(math.erfc, otypes=[float])(z / math.sqrt(2.0)) / 2
 
 
-def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _profile_above(
+    s: float, rate: float, copies: np.ndarray, beyond: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns c - 1, log c and an upper bound on the profile there, at c = 1 and at points c above it.
 
     Each c belongs to a point x of the line, at which the mixture's density is a times that of N(0, s^2).
@@ -589,7 +591,7 @@ def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[
         # The last x before the mixture's tail falls, or log a rises, to the target.
         def is_before(x: float) -> bool:
             at = np.array([x])
-            value = float(np.sum(weights * _tail((at - 2 * k) / s))) if falls else float(log_a(at)[0])
+            value = float(np.sum(weights * _normal_tail((at - 2 * k) / s))) if falls else float(log_a(at)[0])
             return (value > target) == falls
 
         return bisect(is_before, low, high)
@@ -605,10 +607,10 @@ def _profile(s: float, rate: float, copies: np.ndarray, beyond: float) -> tuple[
     log_ratio[0] = 0.0
     a = np.exp(log_ratio)
     # S(a), of the half-line from x on, and V(a), of the best half-line for each number of copies; both rounded up.
-    own, base = weights * _tail((x - 2 * k) / s), _tail(x / s)
+    own, base = weights * _normal_tail((x - 2 * k) / s), _normal_tail(x / s)
     secret = np.sum(own, axis=0) * (1 + rounding) - a * base * (1 - rounding)
     edges = (s**2 * log_ratio + 2 * k**2) / (2 * k)
-    each = _tail((edges - 2 * k) / s) * (1 + rounding) - a * _tail(edges / s) * (1 - rounding)
+    each = _normal_tail((edges - 2 * k) / s) * (1 + rounding) - a * _normal_tail(edges / s) * (1 - rounding)
     known = np.sum(weights * np.clip(each, 0.0, 1.0), axis=0)
     secret = np.clip(np.minimum(secret, known), 0.0, 1.0)
     bound = rate * ((1 - rate) * (secret + (known - secret) / a) + rate * known) + rate * beyond

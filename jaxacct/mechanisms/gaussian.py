@@ -41,7 +41,6 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
 from jaxacct.mechanisms.finite import PublicCoinPair, log_absence, noiseless_pairs
-from jaxacct.mechanisms.gaussian_nodes import nodes_and_strips
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
 from jaxacct.mechanisms.mechanism import (
     Mechanism,
@@ -52,15 +51,12 @@ from jaxacct.mechanisms.mechanism import (
     less_noise,
     nothing_sampled,
 )
-from jaxacct.mechanisms.nodes import Nodes as RuleNodes
-from jaxacct.mechanisms.nodes import Wishes
 from jaxacct.mechanisms.normal import normal_cells, normal_masses, sampled_delta
 from jaxacct.mechanisms.pair import (
     ANGLES,
     COARSEST,
     CUT,
     FINEST,
-    LARGEST_EXPONENT,
     RULE,
     STEEPEST,
     CellMasses,
@@ -68,16 +64,20 @@ from jaxacct.mechanisms.pair import (
     Lines,
     Marked,
     Nodes,
+    Roundings,
     TrapezoidLaw,
+    begin,
     excess,
     exp_remainder,
     least_bound,
     log_left_out,
+    places_of,
+    step_across,
     tilted_shares,
     weighted_remainder,
 )
 from jaxacct.mechanisms.shifted_noise import subsampled_pair
-from jaxacct.numerics.arithmetic import arithmetic, roundoff, with_pair_form
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, with_own_form
 from jaxacct.numerics.precision import (
     TINY,
     UNIT_ROUNDOFF,
@@ -171,9 +171,7 @@ def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     and the rounding of that sum is put back after the logarithm. Below 1/2, where that sum has lost digits when q is
     near 1, it is formed as (1 - q) + q e^u.
     """
-    # Exponent, in nats, that stands for LARGEST_EXPONENT in float32, which overflows at e^88.
-    largest_of_single = 75.0
-    limit = LARGEST_EXPONENT if z.dtype == jnp.float64 else largest_of_single
+    limit = arithmetic().largest_exponent
     u = (z - 0.5 / s) / s
     # q e^u is formed by its exponent where e^u alone would overflow.
     beyond = u > limit
@@ -252,12 +250,13 @@ def log_moments(noise_multiplier: Array, sampling_rate: Array, orders: Array) ->
     """Returns ``log E[r^a]`` for each of the orders a (n,), above 1; scalars s and q, inside the float64 scope.
 
     The relative error is measured in tests/rdp/test_cumulants.py. For noise below 0.01 it is an upper bound,
-    equal to the moment to rounding but for orders next to 1. Invalid parameters give garbage.
+    equal to the moment to rounding but for orders next to 1. In few digits rounding is counted, and added: it is an
+    upper bound but for the error of the rule. Invalid parameters give garbage.
     """
     return one_by_one(_log_moments)(noise_multiplier, sampling_rate, orders)
 
 
-@within_scope(by_programs=True)
+@within_scope
 def _log_moments(s: Array, q: Array, a: Array) -> Array:
     """Returns :func:`log_moments`: one trapezoid rule for all orders, over the windows that count.
 
@@ -291,7 +290,10 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     middles = (np.arange(chunk)[None] + 0.5) / chunk
     m, exact = a - 1.0, (q == 1.0) | (s < least_noise)
     bound = a * _log_ratio_and_excess(q, m * (0.5 / (s * s)))[0]
-    s, rate = jnp.maximum(s, least_noise), jnp.minimum(q, 1 - roundoff())
+    few, u, limit = arithmetic().has_few_digits, roundoff(), arithmetic().largest_exponent
+    # Of the exponent 4 units count, where it is not relative to the bound, and of functions and products 32.
+    bound_above = bound * (1 + 32 * u) + 4 * u * a * (m * (0.5 / (s * s)))
+    s, rate = jnp.maximum(s, least_noise), jnp.minimum(q, 1 - u)
     tilt, log_q = 1.0 / s, jnp.log(rate)
     center = 0.5 * tilt
     half = center * tilt
@@ -307,21 +309,59 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     length = second + jnp.minimum(jnp.maximum(farthest + reach - end, 0.0), plateau + 2.0 * reach)
     spacing = jnp.minimum(finest * s, widest) * chunk
     top = jnp.maximum(a * (m * half + log_q), 0.0)
+    if few:
+        # In the range of float32 the largest terms have to be near e^top: it is looked for where peaks are. Near 1 a
+        # moment is wanted by its distance from 1, and as it is.
+        looks = jnp.linspace(0.0, 1.0, 16)[None] * jnp.minimum(2 * s, a * tilt)[:, None]
+        looks = jnp.concatenate([looks, (a * tilt)[:, None] - looks], axis=1)
+        top = jnp.max(a[:, None] * _log_ratio_and_excess(rate, looks * tilt - half)[0] - 0.5 * looks**2, axis=1)
+        top = jnp.where(top > 20.0, top, 0.0)
     power, scale = m[:, None], top[:, None]
 
     # The integrand is r (phi(m L) + m phi(-L)) e^(-z^2/2 - top). Each step takes chunk nodes of every order, in a place
     # x along the windows without their gaps; z is where that lies. The loop ends with the longest order's windows.
     def add(i: Array, total: Array) -> Array:
-        x = (jnp.asarray(middles) + i) * spacing
+        along = x = (jnp.asarray(middles) + i) * spacing
         z = jnp.where(x > 2.0 * reach, x + shift, x) - reach
         z = jnp.where(x > second, z + gap, z)
         log_r, beyond_one = _log_ratio_and_excess(rate, z * tilt - half)
         log_weight = log_r - (0.5 * z * z + scale)
         weight, x = jnp.exp(log_weight), power * log_r
-        ahead = weighted_remainder(x, weight, jnp.exp(x + log_weight))
-        return total + ahead + power * weighted_remainder(-log_r, weight, weight / (1.0 + beyond_one))
+        grown, back = jnp.exp(x + log_weight), weight / (1.0 + beyond_one)
+        ahead, behind = weighted_remainder(x, weight, grown), weighted_remainder(-log_r, weight, back)
+        if not few:
+            return total + ahead + power * behind
+        # Places err by 4 units of their parts, and u, the exponent in r, by some of its own: log r by its share of
+        # that, by 6 units of r - 1 and 3 of itself; x by power times as much and a unit.
+        of_place = 4 * (along + shift + gap + 2 * reach)
+        of_exponent = tilt * (of_place + 2.1 * jnp.abs(z)) + 3.1 * half + jnp.abs(z * tilt - half)
+        share = jnp.where(beyond_one < math.exp(limit - 10), (beyond_one + rate) / (1 + beyond_one), 1.0)
+        of_ratio = share * of_exponent + 6 * jnp.abs(jnp.where(share < 1, beyond_one / (1 + beyond_one), 1.0))
+        of_ratio = of_ratio + 3 * jnp.abs(log_r) + jnp.abs(log_r - limit) * (share == 1)
+        of_x = power * of_ratio + jnp.abs(x)
+        of_weight = of_ratio + jnp.abs(z) * (of_place + jnp.abs(z)) + scale + jnp.abs(log_weight) + 4
+        # The two remainders: their parts by what moves them and 4 units each, near 0 themselves by 25; and flushes.
+        size = jnp.abs(x)
+        far = grown * (of_x + jnp.abs(x + log_weight) + 4) + weight * (of_x + (1 + size) * 4)
+        of_ahead = jnp.where(size <= 0.5, weight * 1.3 * size * of_x + 25 * ahead, far)
+        size = jnp.abs(log_r)
+        far = back * (2 * of_ratio + 7) + weight * (of_ratio + (1 + size) * 4)
+        of_behind = jnp.where(size <= 0.5, weight * 1.3 * size * of_ratio + 25 * behind, far)
+        term = ahead + power * behind
+        off = of_ahead + power * of_behind + term * (of_weight + 2) + (4 * TINY / u) * (1 + power)
+        return total + jnp.stack([term, off])
 
     chunks = jnp.ceil(length / spacing).astype(jnp.int32)
+    if few:
+        nothing = jnp.zeros((2, len(a), chunk))
+        term, off = jnp.sum(jax.lax.fori_loop(jnp.int32(0), chunks, add, nothing), axis=2)
+        # Each column of a chunk is a sum of so many terms.
+        most = term + 1.01 * u * (off + (chunks + 16) * term)
+        most = most * (spacing / (chunk * math.sqrt(2 * math.pi))) * (1 + 8 * u)
+        log = jnp.log(most + jnp.exp(-top))
+        moment = jnp.where(top > 0, top + log + 8 * u * (top + jnp.abs(log)), jnp.log1p(most))
+        least_rate = math.exp(18 - limit)  # below it e^limit is not all that counts
+        return jnp.where(rate < least_rate, jnp.inf, jnp.where(exact, bound_above, moment * (1 + 16 * u)))
     total = jax.lax.fori_loop(jnp.int32(0), chunks, add, jnp.zeros((len(a), chunk)))
     log_excess = top + jnp.log(jnp.sum(total, axis=1) * (spacing / (chunk * math.sqrt(2 * math.pi))))
     moment = jnp.maximum(log_excess, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(log_excess)))
@@ -330,7 +370,7 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
 
 def _log_ratio_and_excess(q: Array, u: Array) -> tuple[Array, Array]:
     """Returns ``log r`` and, where it does not overflow, ``r - 1`` for r = 1 + q (e^u - 1)."""
-    most = jnp.minimum(u, LARGEST_EXPONENT)
+    most = jnp.minimum(u, arithmetic().largest_exponent)
     beyond_one = q * jnp.expm1(most)
     return jnp.log1p(beyond_one) + (u - most), beyond_one
 
@@ -508,13 +548,6 @@ class SubsampledGaussianPair(DominatingPair):
         errors = errors * (1 + 8 * roundoff()) + 4 * roundoff() * masses
         return atoms_of_cells(side * log_r, masses[0], errors[0], masses[1], errors[1], doubt, valid=self.is_valid())
 
-    def nodes(self, size: int, ask: Wishes) -> RuleNodes:
-        """Returns the law as ``size`` nodes of the trapezoidal rule in the noise (:func:`.nodes_and_strips`)."""
-        s, q, removes = self._fields()
-        loss = self._threshold(ask.loss) / s
-        found = nodes_and_strips(s, q, removes, loss, ask, size, lambda z: _log_ratio_and_error(s, q, s * z))
-        return found._replace(is_valid=self.is_valid())
-
     def boundary_error(self, largest: Array) -> Array:
         # _threshold errs by at most 9u + 5u |L| + 8u |log q| + u/s^2 in L = log_excess - log q (each of its three forms
         # has an excess right to 9u of the larger term), and a loss moves by at most r'/r s^2 <= 1 times that; where |L|
@@ -530,12 +563,20 @@ class SubsampledGaussianPair(DominatingPair):
         s, q, _ = self._fields()
         if self._takes_everyone():
             # Mironov (2017), Corollary 3.
-            return orders * (1 / jnp.where(self.is_valid(), s, jnp.nan)) ** 2 / 2
+            return orders * (1 / jnp.where(self.is_valid(), s, jnp.nan)) ** 2 / 2 * self._factor()
         if not (is_concrete(self.removes) and self.removes):
             return super().divergence(orders)
         valid = self.is_valid()
         moments = log_moments(jnp.where(valid, s, 1.0), jnp.where(valid, q, 1.0), orders)
-        return jnp.where(valid, moments, jnp.nan) / (orders - 1)
+        return jnp.where(valid, moments, jnp.nan) / (orders - 1) * self._factor()
+
+    @property
+    def counts_rounding(self) -> bool:
+        return self._takes_everyone() or (is_concrete(self.removes) and bool(self.removes))
+
+    def _factor(self) -> float:
+        """Returns a factor for the roundings of a closed form, and of a quotient, where digits are few."""
+        return 1 + 8 * roundoff() if arithmetic().has_few_digits else 1.0
 
     def _takes_everyone(self) -> bool:
         """Returns whether the sampling rate is known to be 1: the Gaussian mechanism."""
@@ -567,7 +608,6 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
     left_out: Marked | None = None
 
     most_pieces = 12
-    is_close = True
     has_marks = True
 
     def without_marked(self, marked: Marked) -> LawOfSubsampledGaussian:
@@ -626,14 +666,38 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
 
     def scan(self) -> Nodes:
         low, step, _ = self._span()
-        return self.nodes(low, step)
+        return self.nodes(begin(low, step), step)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
-        x, losses, log_p = _nodes(*self.pair._fields(), self._place(), low, step)
+        x, losses, log_p = _nodes(*self.pair._fields(), self._place(), places_of(low, step), step)
         infinite = missing = jnp.zeros_like(step)
         if self.left_out is not None:
             infinite, missing = self.left_out.p, self.left_out.q
         return Nodes(losses, log_p, log_p - losses, infinite, missing, x)
+
+    def roundings(self, nodes: Nodes) -> Roundings:
+        """Returns the roundings of nodes whose places z are exact; without marks.
+
+        Of v = (z - c)/s, c = 1/(2s), two operations round by a unit of v each, and c by 1.01 of itself, which moves
+        every v by as much over s. With a = q e^v/r, log r moves by a times what v does.
+
+        *While r >= 3/4* log r is log(1 + x), x = q (e^v - 1) to 6 units (:data:`.elementary_float32.UNITS`): by these,
+        times x/((1 + x) log(1 + x)) <= 4/3, by 3 of the logarithm, and by 2 |v| a: for v > 0 this is at most 2 (1 + v)
+        |log r|, as a v/log r is v/(1 - e^-v) times x/((1 + x) log(1 + x)) <= 1; for v < 0 it is at most 8/3 |log r|.
+        *Below* r is right to 5 units, which are 18 of log r, the logarithm to 2.5, and 2 |v| a is at most 4.6 |log r|
+        (:func:`_log_ratio_and_error`). *Far out* log r is log(q e^v) and a remainder: v counts 2 |v|, and log q, which
+        is at most |v|, less than 4 |v|, of a number that is 11 at least if q is above 1e-30.
+        """
+        s, q, removes = self.pair._fields()
+        z, y, log_p = nodes.places, nodes.losses, nodes.log_p
+        v, log_r = (z - 0.5 / s) / s, jnp.where(removes, y, -y)
+        of_loss = jnp.maximum(14 + 2 * jnp.abs(v), jnp.where(log_r < -0.25, 28.0, 0.0))
+        share = jnp.minimum(q * jnp.exp(jnp.minimum(v - log_r, arithmetic().largest_exponent)), 1.0)
+        shift = jnp.where(q >= 1e-30, 1.01 / (2 * s * s) * share, jnp.inf)
+        step = jnp.log((z[1] - z[0]) / math.sqrt(2 * math.pi))
+        # Half of the square, the constant, the two sums, and log r for "remove".
+        of_ratio = jnp.where(removes, of_loss * jnp.abs(y) + shift, 0.0)
+        return Roundings(1.5 * z**2 + 11 * jnp.abs(step) + 4 + jnp.abs(log_p) + of_ratio, of_loss, shift)
 
     def log_scan_errors(self, orders: Array, step: Array) -> Array:
         lines = self.lines()
@@ -649,10 +713,23 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
         s, q, removes = self.pair._fields()
         weights = tilted_shares(nodes, order)
-        share = 1 - (1 - q) * jnp.exp(jnp.where(removes, -nodes.losses, nodes.losses))
+        # a = q e^v/r = 1 - (1 - q)/r, without a difference from 1.
+        inverse = jnp.where(removes, -nodes.losses, nodes.losses)
+        share = q * jnp.exp(inverse) - jnp.expm1(inverse)
         is_mixed = jnp.where(q < 1, 1.0, 0.0)
         place = self._place()
         z = nodes.places if place is None else _places(s, place, nodes.places)[0]
+
+        of_share, units = jnp.zeros_like(share), jnp.zeros_like(share)
+        if arithmetic().has_few_digits:
+            # Errors of shares, absolute, and of weights, relative to themselves, in units of roundoff: the modulus of a
+            # step is so near to 1 that its distance counts, which is summed by itself.
+            of_mass, of_loss, shift = self.roundings(nodes)
+            of_share = 10 * (jnp.abs(jnp.expm1(inverse)) + q * jnp.exp(inverse))
+            of_share = of_share + (1 - share) * (of_loss * jnp.abs(inverse) + shift)
+            logs = nodes.log_p + order * nodes.losses
+            units = of_mass + jnp.abs(logs) + (of_loss + 1) * jnp.abs(order * inverse) + order * shift
+            units = units + (jnp.max(logs) - logs) + (28 + 2 * arithmetic().of_sum(RULE))
 
         # The loss rises by share/s in z.
         def bound(slope: Array) -> Array:
@@ -669,14 +746,29 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             turn = share * theta * (1 - is_mixed / 6 * square)
             shrink = share * (1 - share) * square
             less = jnp.where(removes, (order + 1) * shrink * (1 - square / 12), order * shrink / (shrink - 1))
-            terms = weights * jnp.exp(0.5 * (s**2 * square - less) + longer - w * turn)
+            exponents = 0.5 * (s**2 * square - less) + longer - w * turn
+            terms = weights * jnp.exp(exponents)
             # The path begins and ends on the real line, at the first and the last node; the integral beyond is left
             # out. On the ways up and down the integrand is at most the larger of its values at their feet and at their
             # tops: its logarithm is a - b x + c x^2 + d x^3 + e x^4 in the height x, with b, d and e not negative,
             # which first falls.
             height = s * highest
-            tops = height / (nodes.places[1] - nodes.places[0]) * (terms[0] + terms[-1])
-            return jnp.log(jnp.sum(terms) + tops + (1 + height) * math.exp(log_left_out()))
+            step = nodes.places[1] - nodes.places[0]
+            more = height / step * (terms[0] + terms[-1]) + (1 + height) * math.exp(log_left_out())
+            if not arithmetic().has_few_digits:
+                return jnp.log(jnp.sum(terms) + more)
+            # What the exponents err by: their parts by 8 units each, and by what the shares do.
+            sizes = 4 * (s**2 * square + jnp.abs(less)) + 8 * w * jnp.abs(turn)
+            sizes = sizes + of_share * (w * theta + jnp.where(removes, order + 1, 6 * order) * square)
+            fallen = weights * jnp.expm1(exponents)
+            below, off_below, whole, off = jnp.sum(
+                jnp.stack([fallen, jnp.abs(fallen) * units + terms * sizes, terms, terms * (units + sizes)]), axis=1
+            )
+            more = more + jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), step))
+            below, whole = below + more + 1.01 * roundoff() * off_below, whole + more + 1.01 * roundoff() * off
+            return jnp.where(below > -0.25, jnp.log1p(jnp.maximum(below, -0.25)), jnp.log(whole)) * (
+                1 - 16 * roundoff()
+            )
 
         return least_bound(bound, weights, share, jnp.sum(jnp.where(weights == jnp.max(weights), share, 0.0)))
 
@@ -720,15 +812,14 @@ def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Arra
         far = jnp.where(is_end, jnp.where(removes, jnp.inf, far_at_end), far)
         high = jnp.where(is_end, place + length_of_end * _scale_of_end(s), high)
     low = -reach - jnp.where(removes, 0.0, far)
-    return low, (high - low) / RULE, jnp.maximum(far * s / jnp.where(removes, 1.0, q) - 1, 0.0)
+    return low, step_across(low, high, RULE), jnp.maximum(far * s / jnp.where(removes, 1.0, q) - 1, 0.0)
 
 
 @jax.jit
 def _nodes(
-    s: Array, q: Array, removes: Array, place: Array | None, low: Array, step: Array
+    s: Array, q: Array, removes: Array, place: Array | None, x: Array, step: Array
 ) -> tuple[Array, Array, Array]:
-    """Returns RULE nodes: their places, losses and logs of P's masses."""
-    x = low + step * jnp.asarray(np.arange(RULE) + 0.5, s.dtype)
+    """Returns the nodes at places x (RULE,): these, losses and logs of P's masses."""
     z, log_weight = (x, 0.0) if place is None else _places(s, place, x)
     log_r = _log_ratio(s, q, z)
     log_p = log_weight - 0.5 * z**2 + jnp.log(step / math.sqrt(2 * math.pi)) + jnp.where(removes, log_r, 0.0)
@@ -743,13 +834,15 @@ def _log_ratio(s: Array, q: Array, z: Array) -> Array:
     units alone; what the two move them by was measured to be less than a thousandth of their bounds.
 
     Down to r = 3/4 it is the logarithm of 1 + (r - 1); below, that of (1 - q) + q e^u, for r - 1 has lost digits there
-    when q is near 1; and where e^u would overflow, that of q e^u.
+    when q is near 1; and where e^u would overflow, that of q e^u, with what 1 - q adds to it.
     """
     u = (z - 0.5 / s) / s
     capped = jnp.minimum(u, arithmetic().largest_exponent)
     more = q * jnp.expm1(capped)
     log_r = jnp.where(more > -0.25, jnp.log1p(jnp.maximum(more, -0.25)), jnp.log((1 - q) + q * jnp.exp(capped)))
-    return jnp.where(u > capped, jnp.maximum(log_r, u + jnp.log(q)), log_r)
+    above = u + jnp.log(q)
+    far = jnp.maximum(above, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(above)) * jnp.where(above > 0, 1 - q, 1.0))
+    return jnp.where(u > capped, far, log_r)
 
 
 def _log_ratio_and_error(s: Array, q: Array, x: Array) -> tuple[Array, Array]:
@@ -860,7 +953,7 @@ class Gaussian(Mechanism):
 
 
 @dataclass(frozen=True)
-class SampledGaussian(Mechanism):
+class GaussianOnSample(Mechanism):
     """The base of Gaussian mechanisms on a sample of the examples: their two fields, and when nothing is released."""
 
     noise_multiplier: ArrayLike
@@ -884,7 +977,7 @@ class SampledGaussian(Mechanism):
 
 @register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledGaussian(SampledGaussian):
+class PoissonSubsampledGaussian(GaussianOnSample):
     """Gaussian mechanism on a Poisson sample: one step of DP-SGD.
 
     Each example takes part independently with probability ``sampling_rate``; the sum of the sampled examples' clipped
@@ -937,7 +1030,7 @@ class PoissonSubsampledGaussian(SampledGaussian):
 
 @register_dataclass
 @dataclass(frozen=True)
-class TruncatedPoissonGaussian(SampledGaussian):
+class TruncatedPoissonGaussian(GaussianOnSample):
     """Gaussian mechanism on a Poisson sample that is cut: if it exceeds B examples, B of them at random are used.
 
     Attributes:
@@ -1068,12 +1161,12 @@ class TruncatedPoissonGaussian(SampledGaussian):
         return tuple(pair(direction == "remove") for direction in directions(self, relation))
 
 
-@with_pair_form
+@with_own_form
 def remaining_weight(least: Array, slack: Array) -> Array:
     """Returns 1 - least - slack: in float64 right to a few roundings however near to 0 it is.
 
-    In other arithmetic it is right to fourteen, or not above the truth by any, and below it by ten of slack at most:
-    the pair in which slack takes what is missing is the larger one.
+    In float32 it is not above the truth, and below it by five of 1 - least: the pair in which slack takes what is
+    missing is the larger one.
     """
     rest = 1 - least
     return (rest - slack) + ((1 - rest) - least)

@@ -154,6 +154,12 @@ class CountedShiftsPair(ShiftedNoisePair):
     def law(self) -> Law | None:
         return in_float64_only(LawOfCountedShifts(self)) if self.noise == "gaussian" else None
 
+    def _count_unit(self) -> Array | None:
+        # Weights that were raised to TINY need not belong to a polynomial of real roots.
+        _, locations, p, q = self._fields()
+        is_held = jnp.all(((p == 0) | (p > 2 * TINY)) & ((q == 0) | (q > 2 * TINY)))
+        return jnp.where(is_held, _unit(locations), self._spread())
+
 
 @dataclass(frozen=True)
 class LawOfCountedShifts(LawOfShiftedGaussians):

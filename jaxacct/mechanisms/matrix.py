@@ -237,7 +237,7 @@ class TreeAggregation(Mechanism):
     """Binary trees with Gaussian noise at the nodes, each example at most once in all of them.
 
     This is an account alone, of prefix sums of a stream, all of whose nodes are released. To make noise of that kind
-    for training take the strategy :class:`jaxacct.strategies.TreeAggregation` in a :class:`.MatrixMechanism`; its
+    for training take the strategy :class:`jaxacct.strategies.HonakerTree` in a :class:`.MatrixMechanism`; its
     online estimate releases less and costs less.
 
     Attributes:

@@ -30,12 +30,11 @@ from jaxacct.numerics.precision import (
     as_real,
     exact_float64,
     exact_real,
-    in_float64,
     is_concrete,
     is_zero,
+    kernel,
     leave_scope,
 )
-from jaxacct.numerics.programs import lower_bound
 from jaxacct.numerics.pytrees import check_told_apart, widen_fields
 
 Direction: TypeAlias = Literal["remove", "add", "replace"]
@@ -298,13 +297,13 @@ def less_noise(scale: ArrayLike, size: int) -> Any:
     return np.where(is_exact, quotient, np.nextafter(quotient, 0.0))[()]
 
 
-@in_float64(safe=lower_bound)
+@kernel
 def _less_noise(scale: ArrayLike, size: int) -> Array:
     noise = as_float64(scale)
     return jnp.where(noise < jnp.inf, noise / size * (1 - 4 * roundoff()), noise)
 
 
-@in_float64
+@kernel
 def more_of_a_group(epsilon: ArrayLike, delta: ArrayLike, size: int) -> tuple[Array, Array]:
     """Returns (g epsilon, delta (e^(g epsilon) - 1)/(e^epsilon - 1)), rounded up; see :func:`.group`."""
     each, once = exact_float64(epsilon), exact_float64(delta)

@@ -1,6 +1,6 @@
 """Functions of the normal law that pairs, laws and conversions rest on, each with a bound on its rounding.
 
-1. :func:`cosm1_and_sin`: e^(ix) - 1 without cancellation, and :func:`sine_and_cosine`, both as fast as a CPU allows;
+1. :func:`cosm1_and_sin`: e^(ix) - 1 without cancellation, as fast as a CPU allows;
 2. :func:`normal_cells`, :func:`lower_tail`: masses and tails;
 3. the privacy profile of two normal laws a distance mu apart: delta from epsilon and mu (:func:`log_delta_at`), both
    ways back (:func:`epsilon_bounds`, :func:`mu_bounds`), and the same for a Poisson sample (:func:`sampled_delta`,
@@ -21,7 +21,7 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array
 
-from jaxacct.numerics.arithmetic import arithmetic, roundoff, with_pair_form
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, with_own_form
 from jaxacct.numerics.precision import TINY
 
 # ----------------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ from jaxacct.numerics.precision import TINY
 # ----------------------------------------------------------------------------------------------------
 
 
-@with_pair_form
+@with_own_form
 def cosm1_and_sin(angle: Array) -> tuple[Array, Array]:
     """Returns cos - 1 and sin, the first without cancellation, of angles below 2^52: XLA's take a CPU ten times longer.
 
@@ -65,38 +65,14 @@ def cosm1_and_sin(angle: Array) -> tuple[Array, Array]:
     return -2 * double * double, 2 * double * (rest - square)
 
 
-@with_pair_form
-def sine_and_cosine(x: Array) -> tuple[Array, Array]:
-    """Returns sin and cos for |x| < 10^6, to two units of roundoff of 1: XLA's take a CPU ten times longer.
+@with_own_form
+def turn(angle: Array) -> tuple[Array, Array]:
+    """Returns cos - 1 and sin less the angle, of which float32 keeps the digits: for sums without linear parts.
 
-    Of themselves they may err by more: 2.5 units were seen next to a zero.
-
-    Where the products round, as they do beyond 10^6, they move the argument, beyond pi/4, by two units of itself, and
-    the differences by three at most, as if the angle had been rounded five times more. Up to pi/4 nothing is
-    subtracted. This holds up to 2^52, where what is left of a turn may be off by 2.5, and the series are by 2.
+    They err by at most 7 and 6 units of min(x^2/2, 2 |x|) there (:func:`.elementary_float32.cos_and_sin_remainders`).
     """
-    # pi/2 in three parts of 33 bits, so that in float64 the first two times a whole number below 2^20 are exact.
-    half_pi = 1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624879595063154e-21
-    # Coefficients of the Taylor series of cos(x) in x^2; for |x| <= pi/4 the first term left out is 2e-18.
-    cosines = [(-1.0) ** n / math.factorial(2 * n) for n in range(9)]
-    # Coefficients of the Taylor series of sin(x)/x in x^2; for |x| <= pi/4 the first term left out is 5.9e-17.
-    sines = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(8)]
-    turns = jnp.round(x * (2 / math.pi))
-    r = ((x - turns * half_pi[0]) - turns * half_pi[1]) - turns * half_pi[2]
-    square = r * r
-
-    def series(coefficients: list[float]) -> Array:
-        # Horner's scheme; the first coefficient is 1, and is added last.
-        value = coefficients[-1] * square
-        for c in coefficients[-2:0:-1]:
-            value = (value + c) * square
-        return value + coefficients[0]
-
-    sine, cosine = r * series(sines), series(cosines)
-    # An odd number of quarter turns swaps sine and cosine; every half turn changes the sign.
-    pairs = jnp.floor(turns / 2)
-    is_odd, sign = turns - 2 * pairs > 0.5, 1 - 2 * (pairs - 2 * jnp.floor(pairs / 2))
-    return sign * jnp.where(is_odd, cosine, sine), sign * jnp.where(is_odd, -sine, cosine)
+    less, sine = cosm1_and_sin(angle)
+    return less, sine - angle
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -140,7 +116,7 @@ def _wide_cells(z: Array) -> tuple[Array, Array]:
     return mass, error[..., 1:] + error[..., :-1] + 2 * roundoff() * mass
 
 
-@with_pair_form
+@with_own_form
 def lower_tail(z: Array) -> Array:
     """Returns Phi(z) for z <= 0, right to 8 (1 + z^2) units of roundoff (:data:`.elementary.ASSUMED`)."""
     return ndtr(z)
@@ -259,9 +235,6 @@ The module's bounds on the rule and on its rounding are for these.
 
 LOWEST, HIGHEST = -8.5, 1e3
 """Ends of t, in standard deviations. Below, delta is 1 to all digits; above, it is less than any float64."""
-
-LARGEST = 700.0
-"""Largest epsilon, in nats, whose e^epsilon is a number: float64 overflows at e^709."""
 
 LOG_NORMAL = 0.5 * float(np.log(2 * np.pi))
 """Log of sqrt(2 pi): minus the log of the normal density at 0."""
@@ -518,7 +491,7 @@ def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any 
     if isinstance(removes, bool) and removes:
         share, there = q, q > 0
     else:
-        rest = (1 - q) * jnp.expm1(jnp.minimum(epsilon, LARGEST))
+        rest = (1 - q) * jnp.expm1(jnp.minimum(epsilon, arithmetic().largest_exponent))
         share = jnp.where(removes, q, jnp.minimum(q - rest + 12 * u * SIDES * (q + rest), 1.0))
         there = share > 0
     share = jnp.where(there, share, 1.0)
@@ -538,13 +511,15 @@ def sampled_epsilon(mu: Array, sampling_rate: Array, delta: Array) -> tuple[Arra
     # Largest plain delta at which a sampled one is looked up. Above it, epsilon is at most the epsilon at it, and at
     # least 0. Sound for any value below 1.
     most_level = 1 - 2.0**-20
+    # Smallest rate for which 1 is nothing beside q e^eps' where that is cut: below it the lower bound is 0.
+    least_rate = math.exp(40 - arithmetic().largest_exponent)
     level = delta / sampling_rate
     inner = jnp.stack(epsilon_bounds(mu, jnp.minimum(level, most_level), 4 * roundoff()))
-    # Beyond LARGEST e^eps' - 1 is e^eps', and the excess adds up, if e^LARGEST is far above 1/q.
-    most = jnp.minimum(inner, LARGEST)
+    # Beyond the largest exponent e^eps' - 1 is e^eps', and the excess adds up, if its exponential is far above 1/q.
+    most = jnp.minimum(inner, arithmetic().largest_exponent)
     lower, upper = (jnp.log1p(sampling_rate * jnp.expm1(most)) + (inner - most)) * (
         1 + 4 * arithmetic().function * SIDES
     )
     # Delta is at most q, whatever epsilon is.
     upper = jnp.where(level > 1 + 4 * roundoff(), 0.0, upper)
-    return jnp.where((level < most_level) & (sampling_rate > 1e-280), lower, 0.0), upper
+    return jnp.where((level < most_level) & (sampling_rate > least_rate), lower, 0.0), upper

@@ -11,7 +11,7 @@ The parts, in reading order:
 1. moments of a likelihood ratio close to 1, without cancellation: :func:`log_excess`, :func:`log_integral`;
 2. the difference P - e^y Q of a cell, and its rounding: :func:`hockey_stick`;
 3. the law of a privacy loss, as weighted nodes with bounds on what these miss: :class:`Nodes`, :class:`Law`,
-   :class:`TrapezoidLaw`, :func:`moments`, :func:`rungs`;
+   :class:`TrapezoidLaw`, :func:`moments`, :func:`careful_moments`, :func:`rungs`;
 4. laws with atoms, by panels, and how their characteristic functions fade: :class:`PanelLaw`, :func:`log_decay`;
 5. the pair itself: :class:`DominatingPair`.
 
@@ -34,9 +34,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells
 from jaxacct.mechanisms.normal import cosm1_and_sin
-from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error, with_pair_form
-from jaxacct.numerics.float_pairs import few_digits
-from jaxacct.numerics.precision import TINY, log_complement
+from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
+from jaxacct.numerics.precision import TINY, few_bits, log_complement
 
 # ----------------------------------------------------------------------------------------------------
 # Moments of a likelihood ratio close to 1, without cancellation: the integrand, and an integral of its logarithm.
@@ -55,17 +54,10 @@ from jaxacct.numerics.precision import TINY, log_complement
 # measured against quadrature at high precision; it is not proved.
 # ----------------------------------------------------------------------------------------------------
 
-LARGEST_EXPONENT = 600.0
-"""Exponent, in nats, above which e^x is kept as its exponent: float64 overflows at e^709.
-
-A term that stands beside so large a one is below e^-500 of it.
-"""
-
 CUT = 60.0
 """Log of the ratio of an integrand's maximum to what may be left out, in nats: e^-60 is 1e-26."""
 
 
-@with_pair_form
 def exp_remainder(x: Array, expm1_x: Array | float) -> Array:
     """Returns ``e^x - 1 - x`` given ``e^x - 1``, of which only the absolute accuracy counts.
 
@@ -103,9 +95,10 @@ def weighted_remainder(x: Array, weight: Array, grown: Array) -> Array:
 
 def excess(loss: Array, order: Array, expm1_back: Array) -> tuple[Array, Array]:
     """Returns c and e with ``|phi(t L) + t phi(-L)| = c e^e``, given ``e^-L - 1``, for order t >= -1/2."""
-    power = order * loss
-    huge, reverse = power > LARGEST_EXPONENT, -loss > LARGEST_EXPONENT
-    ahead = exp_remainder(power, jnp.exp(jnp.minimum(power, LARGEST_EXPONENT)) - 1)
+    # A term that stands beside e^largest is nothing beside it.
+    power, largest = order * loss, arithmetic().largest_exponent
+    huge, reverse = power > largest, -loss > largest
+    ahead = exp_remainder(power, jnp.exp(jnp.minimum(power, largest)) - 1)
     series = ahead + order * exp_remainder(-loss, expm1_back)
     coefficient = jnp.where(huge, 1.0, jnp.abs(jnp.where(reverse, order, series)))
     return coefficient, jnp.where(huge, power, jnp.where(reverse, -loss, 0.0))
@@ -113,7 +106,7 @@ def excess(loss: Array, order: Array, expm1_back: Array) -> tuple[Array, Array]:
 
 def log_excess(loss: Array, order: Array) -> Array:
     """Returns ``log |phi(t L) + t phi(-L)|`` for order t >= -1/2."""
-    coefficient, exponent = excess(loss, order, jnp.expm1(jnp.minimum(-loss, LARGEST_EXPONENT)))
+    coefficient, exponent = excess(loss, order, jnp.expm1(jnp.minimum(-loss, arithmetic().largest_exponent)))
     return jnp.log(coefficient) + exponent
 
 
@@ -186,7 +179,14 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
     # One panel a step, relative to the top, so that nothing overflows. The count is data and not a shape: narrow
     # windows cost little, and one program serves all.
     total = jax.lax.fori_loop(0, count.astype(jnp.int32), add, jnp.zeros_like(low))
-    return top + jnp.log(total * width)
+    found = top + jnp.log(total * width)
+    if not arithmetic().has_few_digits:
+        return found
+    # Logarithms round by units of squares of places, in widths, and of their own size: where that is not little beside
+    # a nat no window is found for certain, and nothing is known.
+    reach = jnp.maximum(jnp.abs(low), jnp.abs(high)) / scale
+    is_known = (roundoff() * (reach * reach + jnp.abs(top)) < 2.0**-6) & ((total > 0) | (low >= high))
+    return jnp.where(is_known, found, jnp.nan)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -214,9 +214,8 @@ def hockey_stick(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     grown = jnp.expm1(jnp.where(is_near, loss, 0.0)) * q
     whole = jnp.exp(loss) * q
     value = jnp.where(is_near, difference - grown, p - whole)
-    size = jnp.abs(difference)
-    # Sterbenz: an exact difference in float64. Pairs of float32 promise less there, as ``of_close`` says.
-    rounded = jnp.where((q <= 2 * p) & (p <= 2 * q), arithmetic().of_close * size, size)
+    # Sterbenz: an exact difference.
+    rounded = jnp.where((q <= 2 * p) & (p <= 2 * q), 0.0, jnp.abs(difference))
     near = rounded + 12 * jnp.abs(grown)
     rounding = roundoff() * (jnp.where(is_near, near, 6 * whole) + 2 * jnp.abs(value))
     return value, rounding + 4 * TINY * (1 + jnp.exp(loss))
@@ -228,7 +227,7 @@ def hockey_stick(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
 # A pair has a law (:meth:`DominatingPair.law`) where its moments of complex order t + iw are sums of few terms. The
 # *scan* is the row of nodes that serves all real orders; *pieces* are the finer rows for complex orders, which must
 # resolve the oscillation at frequency w. A law tilted by t has the density of P times e^(t Y) over its moment.
-# Everything here is written for the ambient precision: float64 inside the scope, float32 outside.
+# Certificates for float32 spend work to keep its few digits (:attr:`.Arithmetic.has_few_digits`).
 # ----------------------------------------------------------------------------------------------------
 
 RULE = 256
@@ -253,9 +252,9 @@ def modulus_rounding() -> float:
     """Returns a bound on the rounding of a bound on the modulus of a characteristic function.
 
     It is 1e-13 in float64: sums of some hundred terms, below one together, each right to some 200 units. To the power
-    of very many steps that counts. It is 0 in arithmetic that proves nothing, where it would only be in the way.
+    of very many steps that counts; where digits are few a law counts it term by term instead.
     """
-    return scale_error(1e-13) if arithmetic().is_certified else 0.0
+    return scale_error(1e-13)
 
 
 class Nodes(NamedTuple):
@@ -275,6 +274,20 @@ class Nodes(NamedTuple):
     infinite: Array
     missing: Array
     places: Float[Array, " J"]
+
+
+class Roundings(NamedTuple):
+    """Units of roundoff by which nodes err.
+
+    Attributes:
+        mass (J,): those of the logs of P's masses, absolute.
+        loss (J,): those of the losses, relative to themselves.
+        shift (J,): further ones of the losses, absolute.
+    """
+
+    mass: Array
+    loss: Array
+    shift: Array
 
 
 class Marked(NamedTuple):
@@ -326,12 +339,6 @@ class Law(ABC):
     large costs convergence.
     """
 
-    is_close: ClassVar[bool] = False
-    """Whether logs of masses and losses are right to 16 units of themselves, as :func:`moments_and_errors` asks.
-
-    They are not where a loss is the difference of two logarithms that may be far larger.
-    """
-
     @abstractmethod
     def largest_order(self) -> Array:
         """Returns the largest order for which :meth:`scan` gives moments."""
@@ -357,6 +364,10 @@ class Law(ABC):
 
     def without_marked(self, marked: Marked) -> Law:
         """Returns the law without the losses that are marked."""
+        raise NotImplementedError
+
+    def roundings(self, nodes: Nodes) -> Roundings:
+        """Returns the roundings of nodes, for certificates in few digits: of the laws that these are written for."""
         raise NotImplementedError
 
     @abstractmethod
@@ -494,7 +505,7 @@ class TrapezoidLaw(Law):
         # not far beyond the scan's. Any r will do; within one of t, moments are not of another size where large losses
         # are rare.
         r = jnp.minimum(jnp.minimum(0.25 * order, 1.0), self.largest_order() - order)
-        largest = jnp.exp(jnp.maximum(cumulant_above(scan, order + r), 0.0) - value)
+        largest = jnp.exp(jnp.maximum(cumulant_above(scan, order + r, self), 0.0) - value)
         error = jnp.exp(self.log_quadrature_error(order + r, r, step))
         # In the slope of the logarithm the moment's own error counts besides, and that of P's and Q's masses, which
         # :func:`moments` takes for whole.
@@ -502,17 +513,43 @@ class TrapezoidLaw(Law):
 
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
         step = self.step(window, pieces)
-        return self.nodes(window[0] + step * RULE * index, step)
+        return self.nodes(begin(window[0], step) + step * RULE * index, step)
 
     def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
-        return (window[1] - window[0]) / (RULE * pieces)
+        return step_across(*window, RULE * pieces)
+
+
+def step_across(low: Array, high: Array, count: Array | int) -> Array:
+    """Returns the step of so many nodes from ``low`` to ``high``.
+
+    In few digits it has few bits, and is so wide that nodes may begin up to one step below ``low`` (:func:`begin`).
+    """
+    if not arithmetic().has_few_digits:
+        return (high - low) / count
+    return few_bits((high - low) * (1 + 2.0**-8) / (count - 1))
+
+
+def begin(low: Array, step: Array) -> Array:
+    """Returns where nodes begin: at ``low``, or in few digits at a whole multiple of the step that is not above it."""
+    return step * jnp.floor(low / step) if arithmetic().has_few_digits else low
+
+
+def places_of(low: Array, step: Array) -> Array:
+    """Returns RULE places in the middles of steps from ``low`` on.
+
+    In few digits they are multiples of half a step, which are exact up to 2^12 steps from 0, as ``low`` is one of the
+    step: a place that rounds is one more error of first order.
+    """
+    count = jnp.asarray(np.arange(RULE) + 0.5, step.dtype)
+    return step * (jnp.round(low / step) + count) if arithmetic().has_few_digits else low + step * count
 
 
 def least_bound(bound: Callable[[Array], Array], weights: Array, slope: Array, at_mode: Array) -> Array:
     """Returns the least of two bounds on ``log |E_t[e^(iwY)]|``, or 0 where neither is below that.
 
     Every height of a line beside the real one gives a bound, and the best is about w times the deviation of the loss.
-    ``bound`` takes a slope of the loss in the law's own coordinate, which makes a height of it; two are tried.
+    ``bound`` takes a slope of the loss in the law's own coordinate, which makes a height of it; two are tried. In few
+    digits it counts its own rounding.
 
     Args:
         bound: slope () -> bound ().
@@ -521,7 +558,8 @@ def least_bound(bound: Callable[[Array], Array], weights: Array, slope: Array, a
         at_mode (): its slope at the heaviest nodes.
     """
     # The mean square counts the bulk, and not the rare jumps, as a deviation would; the mode only the bulk.
-    found = jax.vmap(bound)(jnp.stack([jnp.sqrt(jnp.sum(weights * slope**2)), at_mode])) + modulus_rounding()
+    found = jax.vmap(bound)(jnp.stack([jnp.sqrt(jnp.sum(weights * slope**2)), at_mode]))
+    found = found if arithmetic().has_few_digits else found + modulus_rounding()
     return jnp.min(jnp.where(found < 0, found, 0.0))
 
 
@@ -544,8 +582,8 @@ def law_of(pair: HasLaw) -> Law:
 
 
 def in_float64_only(law: Law) -> Law | None:
-    """Returns the law within the float64 scope, and None outside: for laws that are written for float64 alone."""
-    return law if arithmetic().is_certified else None
+    """Returns the law, or None in float32: for laws whose certificates are written for float64 alone."""
+    return None if arithmetic().has_few_digits else law
 
 
 def moments(nodes: Nodes, orders: Array) -> Moments:
@@ -556,25 +594,14 @@ def moments(nodes: Nodes, orders: Array) -> Moments:
     sum of p (Y (e^(tY) - 1) + phi(-Y)). For t in (-1/2, 0) the terms of the first differ in sign, but their sum loses
     no more than a few bits.
     """
-    return moments_and_errors(nodes, orders)[0]
-
-
-def moments_and_errors(nodes: Nodes, orders: Array) -> tuple[Moments, Array | None, Array | None]:
-    """Returns the moments, and bounds on the rounding of value and slope; inf where these are formed directly.
-
-    The bounds are None in arithmetic of many digits, where a share of the value bounds its rounding well enough.
-    """
     if jnp.ndim(orders) == 0:
         return _moments(nodes, orders)
     return jax.vmap(lambda order: _moments(nodes, order))(orders)
 
 
 @jax.jit
-def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | None]:
-    """Returns :func:`moments_and_errors` at one order."""
-    # Units of roundoff by which logs of masses and losses may err relative to themselves where a law ``is_close``. A
-    # claim of such laws, on which the bounds on moments rest: a smaller one would have to be proved for each of them.
-    log_units = 16
+def _moments(nodes: Nodes, t: Array) -> Moments:
+    """Returns :func:`moments` at one order."""
     y, log_p, limit = nodes.losses, nodes.log_p, arithmetic().largest_exponent
     p, power = jnp.exp(log_p), t * y
     logs = log_p + power
@@ -599,14 +626,80 @@ def _moments(nodes: Nodes, t: Array) -> tuple[Moments, Array | None, Array | Non
     rise = jnp.sum(of_slope) + missing - infinite
     slope = jnp.where(near, rise / (1 + excess), jnp.sum(weights * y) / total)
     curvature = jnp.sum(weights * (y - slope) ** 2) / total
-    found = Moments(jnp.where(near, jnp.log1p(excess), direct), slope, curvature)
-    return found, *_rounding_of_moments((of_value, of_slope), nodes, t, slope, near, log_units)
+    return Moments(jnp.where(near, jnp.log1p(excess), direct), slope, curvature)
 
 
-@with_pair_form(traced=few_digits.rounding_of_moments)
-def _rounding_of_moments(*_: Any) -> tuple[Array | None, Array | None]:
-    """Returns None twice: in float64 no bound on the rounding of value and slope is formed."""
-    return None, None
+class Careful(NamedTuple):
+    """Moments at an order t, and bounds on what they err by, against the sums over exact nodes.
+
+    Attributes:
+        moments: the moments.
+        value_error (), slope_error (): bounds on the errors of value and slope.
+    """
+
+    moments: Moments
+    value_error: Array
+    slope_error: Array
+
+
+@jax.jit
+def careful_moments(nodes: Nodes, t: Array, roundings: Roundings) -> Careful:
+    """Returns moments at an order t () >= 0, whose errors are some hundred units of themselves, however small they are.
+
+    All numbers are taken over e^T, T the largest log of a weight, at least 0. With x = tY, the value's terms are p
+    phi(x) and t p phi(-Y), and the slope's p Y (e^x - 1) and p phi(-Y): none is negative. Masses err by ``a`` units and
+    losses by ``b`` of themselves, and by ``d`` besides (:meth:`Law.roundings`).
+
+    *Terms.* x is right to b + 1 units of itself, which move phi(x) by at most (2 + max(x, 0)) times that, relatively,
+    and e^x - 1 by (1 + max(x, 0)). Both are right to 45 units besides (:func:`exp_remainder`; expm1 errs by 8). The
+    logarithm of p over e^T rounds by |log p - T| if T is not 0, exp errs by 8, products round three times. So a + |log
+    p| + |log p - T| + (b + 1)(3 + |x| + |Y|) + 64 units are enough of each. Beyond ``far`` phi(x) is e^x to all digits,
+    and is formed from log p + x - T, whose two sums round by |log p + x| and by |log p + x - T|: 2 |x| more at most.
+    The errors d move a term of the value by t p (|e^x - 1| + |e^-Y - 1|) d, and one of the slope by (p |e^x - 1| + |x|
+    p e^x + p |e^-Y - 1|) d.
+
+    *Results.* A sum adds its own units (:meth:`.Arithmetic.of_sum`). The moment over e^T is the value's sum and e^-T;
+    its logarithm errs by 8 units of itself, and by one of its sum with T. The slope is a quotient of sums.
+    """
+    far = 40.0
+    y, log_p, u = nodes.losses, nodes.log_p, roundoff()
+    (a, b, d), x = roundings, t * y
+    logs = log_p + x
+    top = jnp.maximum(jnp.max(logs), 0.0)
+    p, grown, q = (jnp.exp(jnp.maximum(log, -1e30)) for log in (log_p - top, logs - top, nodes.log_q - top))
+    capped = jnp.minimum(jnp.stack([x, -y]), far)
+    expm1 = jnp.expm1(capped)
+    ahead, back = exp_remainder(capped, expm1)
+    ahead, lean = jnp.where(x > far, grown, p * ahead), jnp.where(x > far, grown, p * expm1[0])
+    back, fall = jnp.where(-y > far, q, p * back), jnp.where(-y > far, q, p * jnp.abs(expm1[1]))
+    sizes = jnp.where(log_p > -jnp.inf, jnp.abs(log_p), 0.0)
+    from_top = jnp.where(log_p > -jnp.inf, jnp.abs(log_p - top), 0.0)
+    units = a + sizes + from_top + (b + 3) * (3 + jnp.abs(x) + jnp.abs(y)) + (64 + arithmetic().of_sum(y.shape[0]))
+    of_value, of_slope = ahead + t * back, y * lean + back
+    off_value = units * of_value + t * d * (jnp.abs(lean) + fall)
+    off_slope = units * of_slope + d * (jnp.abs(lean) + jnp.abs(x) * grown + fall)
+    excess, rise, off_value, off_slope = jnp.sum(jnp.stack([of_value, of_slope, off_value, off_slope]), axis=1)
+    rest = jnp.exp(-top)
+    moment = excess + rest
+    value = jnp.where(top > 0, top + jnp.log(moment), jnp.log1p(excess))
+    value_error = 1.01 * u * (off_value / moment + 10 * jnp.abs(value))
+    slope = rise / moment
+    slope_error = 1.01 * (u * off_slope / moment + jnp.abs(slope) * (value_error + 8 * u))
+    weights = jnp.exp(logs - value)
+    curvature = jnp.sum(weights * (y - slope) ** 2)
+    return Careful(Moments(value, slope, curvature), value_error, slope_error)
+
+
+def units_of_shares(nodes: Nodes, t: Array, roundings: Roundings, known: Careful) -> Array:
+    """Returns units of roundoff (J,) by which shares p e^(tY) / M of a moment err, relative to themselves.
+
+    The log of the weight errs by a + |log p + x| + (b + 1) |x| + t d units, in the terms of :func:`careful_moments`,
+    and that of the moment by what is known; their difference rounds, and exp errs by 8.
+    """
+    logs = nodes.log_p + t * nodes.losses
+    sizes = jnp.where(nodes.log_p > -jnp.inf, jnp.abs(logs) + jnp.abs(logs - known.moments.value), 0.0)
+    mass, loss, shift = roundings
+    return mass + sizes + (loss + 1) * jnp.abs(t * nodes.losses) + t * shift + (8 + known.value_error / roundoff())
 
 
 class Rungs(NamedTuple):
@@ -629,14 +722,19 @@ class Rungs(NamedTuple):
         return self.value + self.off
 
 
-def rungs(nodes: Nodes, orders: Array) -> Rungs:
-    """Returns moments at real orders (n,), by one product of matrices.
+def rungs(nodes: Nodes, orders: Array, law: Law | None = None) -> Rungs:
+    """Returns moments at real orders (n,), by one product of matrices; in few digits with care (:class:`Careful`).
 
     It is cheaper than :func:`moments`, but its error is absolute: it is not made for a moment that is raised to the
     power of the steps and wanted to the last digit. With logs l = log p + t y, each off by a few units of |log p| and
     of |t y|, sixteen here, the sum of e^l is off relative to itself by their mean under its own weights, and by the
     roundings of a sum.
     """
+    if arithmetic().has_few_digits:
+        assert law is not None  # of which the roundings of the nodes are asked
+        roundings = law.roundings(nodes)
+        found = jax.vmap(lambda order: careful_moments(nodes, order, roundings))(orders)
+        return Rungs(found.moments.value, found.value_error, found.moments.slope, found.moments.curvature)
     y, u = nodes.losses, arithmetic().roundoff
     logs = nodes.log_p[None] + orders[:, None] * y[None]
     top = jnp.maximum(jnp.max(logs, axis=1), -1e30)
@@ -651,9 +749,9 @@ def rungs(nodes: Nodes, orders: Array) -> Rungs:
     return Rungs(top + jnp.log(total), u * units, slope, curvature)
 
 
-def cumulant_above(nodes: Nodes, orders: Array) -> Array:
+def cumulant_above(nodes: Nodes, orders: Array, law: Law | None = None) -> Array:
     """Returns upper bounds on ``log E_P[e^(t Y); Y < inf]``, t () or (n,), summed over nodes; see :func:`rungs`."""
-    return jnp.reshape(rungs(nodes, jnp.reshape(orders, -1)).above, jnp.shape(orders))
+    return jnp.reshape(rungs(nodes, jnp.reshape(orders, -1), law).above, jnp.shape(orders))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -884,6 +982,9 @@ class CellMasses(NamedTuple):
 class DominatingPair(ABC):
     """A pair (P, Q) seen through its privacy loss."""
 
+    has_attained_product: ClassVar[bool] = True
+    """Whether several such pairs together are the pair of a composition: not where each is a supremum over many."""
+
     @abstractmethod
     def is_valid(self) -> Array:
         """Returns whether the parameters describe a pair; where not, epsilon is inf."""
@@ -1016,6 +1117,11 @@ class DominatingPair(ABC):
         """
         known = self.is_valid() & (self.infinite_mass() == 0)
         return jnp.where(known, self.cumulant(orders - 1) / (orders - 1), jnp.nan)
+
+    @property
+    def counts_rounding(self) -> bool:
+        """Whether :meth:`divergence` bounds its rounding where digits are few: else all of an allowance may be that."""
+        return False
 
     def largest_loss(self) -> Array:
         """Returns an upper bound on the loss, which is the divergence of order infinity: at least 0, or NaN."""

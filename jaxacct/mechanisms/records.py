@@ -19,6 +19,7 @@ KINDS: dict[str, type[Mechanism]] = {
     for name in mechanisms.__all__
     # A user's functions, and a strategy's arrays, are no JSON.
     if isinstance(vars(mechanisms)[name], type)
+    and issubclass(vars(mechanisms)[name], Mechanism)
     and name not in ("Mechanism", "RenyiOnly", "PrivacyLoss", "MatrixMechanism")
 }
 """Mechanism classes that JSON can hold, by their names."""

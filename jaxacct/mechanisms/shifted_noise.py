@@ -40,7 +40,6 @@ from jaxacct.mechanisms.pair import (
     CELLS,
     COARSEST,
     FINEST,
-    LARGEST_EXPONENT,
     LARGEST_POWER,
     RULE,
     THETAS,
@@ -489,11 +488,11 @@ class LaplaceNoise(Noise):
         """
         power = orders - 1
         up, down = power * t, -orders * t
-        remainders = [exp_remainder(x, jnp.exp(jnp.minimum(x, LARGEST_EXPONENT)) - 1) for x in (up, down)]
+        remainders = [exp_remainder(x, jnp.exp(jnp.minimum(x, arithmetic().largest_exponent)) - 1) for x in (up, down)]
         excess = (orders * remainders[0] + power * remainders[1]) / (orders + power)
         # Beyond the largest exponent the second term is nothing beside the first.
         vast = up + jnp.log(orders / (orders + power))
-        return jnp.where(up > LARGEST_EXPONENT / 2, vast, jnp.log1p(excess)) / power
+        return jnp.where(up > arithmetic().largest_exponent / 2, vast, jnp.log1p(excess)) / power
 
     def law(self, pair: ShiftedNoisePair) -> LawOfShiftedLaplace:
         return LawOfShiftedLaplace(pair)
@@ -876,6 +875,10 @@ class ShiftedNoisePair(DominatingPair):
 
     def law(self) -> Law | None:
         return in_float64_only(self._noise.law(self))
+
+    def _count_unit(self) -> Array | None:
+        """Returns the distance of the locations, where both weights are those of sums of independent trials."""
+        return None
 
 
 @jax.jit

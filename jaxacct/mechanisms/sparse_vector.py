@@ -70,12 +70,12 @@ from jaxacct.numerics.root_search import bisect_traced
 
 def survival_p(loss: Array, parameters: Any) -> Array:
     """Returns P(y < Y)."""
-    return _above(loss, parameters, 1.0)
+    return _masses_above(loss, parameters, 1.0)
 
 
 def survival_q(loss: Array, parameters: Any) -> Array:
     """Returns Q(y < Y)."""
-    return _above(loss, parameters, -1.0)
+    return _masses_above(loss, parameters, -1.0)
 
 
 def cdf_p(loss: Array, parameters: Any) -> Array:
@@ -96,7 +96,7 @@ def _beyond(size: Array, parameters: Any, side: float) -> Array:
     return jnp.exp(-rate * jnp.clip(size, 0.0, most - log_ratio)) / (1 + jnp.exp(-side * log_ratio))
 
 
-def _above(loss: Array, parameters: Any, side: float) -> Array:
+def _masses_above(loss: Array, parameters: Any, side: float) -> Array:
     most = parameters[0]
     # Below 0 the law is the mirror image of the other one's.
     inside = jnp.where(loss >= 0, _beyond(loss, parameters, side), 1 - _beyond(-loss, parameters, -side))
@@ -166,13 +166,13 @@ def worst_cdf_q(loss: Array, parameters: Any) -> Array:
 
 def _worst_beyond(loss: Array, parameters: Any, side: float) -> Array:
     reach, count, least = parameters
-    above = count * _tail(jnp.maximum(loss, least) / reach - side * reach / 2)
+    above = count * _normal_mass_above(jnp.maximum(loss, least) / reach - side * reach / 2)
     # Below -x the profile is the mirror image of the other direction's: the mass above y is 1 less what lies below y.
-    below = 1 - count * _tail(jnp.maximum(-loss, least) / reach + side * reach / 2)
+    below = 1 - count * _normal_mass_above(jnp.maximum(-loss, least) / reach + side * reach / 2)
     return jnp.clip(jnp.where(loss <= -least, below, above), 0.0, 1.0)
 
 
-def _tail(z: Array) -> Array:
+def _normal_mass_above(z: Array) -> Array:
     """Returns the normal law's mass above z."""
     tail = lower_tail(-jnp.abs(z))
     return jnp.where(z >= 0, tail, 1 - tail)
@@ -187,7 +187,7 @@ def worst_tails_pair(reach: Array, count: Array) -> LossDistributionPair:
     highest = reach * (reach / 2 + farthest)
 
     def is_likely(x: Array) -> Array:
-        return count * (_tail(x / reach - reach / 2) + _tail(x / reach + reach / 2)) >= 1
+        return count * (_normal_mass_above(x / reach - reach / 2) + _normal_mass_above(x / reach + reach / 2)) >= 1
 
     # The lower end of the bracket of x, the loss at which the line touches: n (S + T) is at least 1 there. Eighty
     # halvings leave 2^-80 of its first width; sound for any number.

@@ -24,7 +24,7 @@ from jaxacct.ledger import Ledger
 from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation, Steps, check_mechanism
 from jaxacct.menus.game import dominates
 from jaxacct.menus.menu import MOST_LEVELS, NEVER, Items, Menu, certify
-from jaxacct.numerics.precision import in_float64, is_concrete, leave_scope, scope
+from jaxacct.numerics.precision import is_concrete, kernel, leave_scope, scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.numerics.root_search import least_by_secants
@@ -100,7 +100,7 @@ class MenuFilter(Ledger):
     def _open(self, menu: Menu) -> Self:
         return self._fill(open_menu(menu), menu)
 
-    @in_float64
+    @kernel
     def spend(
         self, item: Mechanisms | ArrayLike, steps: Steps = 1, *, relation: Relation | None = None
     ) -> tuple[Bool[Array, ""], Self]:
@@ -116,16 +116,21 @@ class MenuFilter(Ledger):
         once.
         """
         counts: Any = steps
-        return self.spend_curve(self.curve(item, relation=relation), counts)
+        return self.spend_cost(self.cost(item, relation=relation), counts)
 
     def would_grant(
         self, item: Mechanisms | ArrayLike, steps: Steps = 1, *, relation: Relation | None = None
     ) -> Bool[Array, ""]:
         return self.spend(item, steps, relation=relation)[0]
 
-    @in_float64
-    def curve(self, item: Mechanisms | ArrayLike, *, relation: Relation | None = None) -> Int32[Array, ""]:
-        """Returns the index of the item that is paid for, for :meth:`spend_curve`: -1 if none dominates, int32."""
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation that the menu was certified for."""
+        return self.menu.relation
+
+    @kernel
+    def cost(self, item: Mechanisms | ArrayLike, *, relation: Relation | None = None) -> Int32[Array, ""]:
+        """Returns the index of the item that is paid for, for :meth:`spend_cost`: -1 if none dominates, int32."""
         if relation not in (None, self.menu.relation):
             raise ValueError(
                 f"relation = {relation!r}, and the menu was certified for {self.menu.relation!r}: make a filter for it."
@@ -155,21 +160,21 @@ class MenuFilter(Ledger):
         each = jnp.where(jnp.stack([jnp.asarray(cover, bool) for cover in covers]), prices, jnp.inf)
         return jnp.where(jnp.min(each) < jnp.inf, jax.lax.argmin(each, 0, jnp.int32), -1)
 
-    @in_float64
-    def spend_curve(self, index: Int32[Array, ""], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
-        """Returns :meth:`spend` of the item that :meth:`curve` has found: a few operations on whole numbers."""
+    @kernel
+    def spend_cost(self, cost: Int32[Array, ""], steps: ArrayLike = 1) -> tuple[Bool[Array, ""], Self]:
+        """Returns :meth:`spend` of the item that :meth:`cost` has found: a few operations on whole numbers."""
         if np.shape(steps):
             raise ValueError(f"steps = {steps} are several numbers of runs: spend them one by one.")
         self._check_single()
         runs = validation.whole_steps(steps)
-        granted, state = _spend(self.state, index, runs, *self._blocks())
+        granted, state = _spend(self.state, cost, runs, *self._blocks())
         return granted, self._with(state)
 
-    @in_float64
+    @kernel
     def remaining(self, item: Mechanism | ArrayLike, *, relation: Relation | None = None) -> Int32[Array, ""]:
         """Returns how many more runs of an item would be granted if nothing else comes between; at most 2^31 - 1."""
         self._check_single()
-        index = self.curve(item, relation=relation)
+        index = self.cost(item, relation=relation)
         return _remaining(self.state, index, *self._blocks())
 
     def epsilon(self) -> Float64[Array, ""]:
@@ -188,7 +193,7 @@ class MenuFilter(Ledger):
         return np.asarray([(item.count, item.cost) for item in self.menu.items], np.int32).T
 
 
-@in_float64
+@kernel
 def open_menu(menu: Menu) -> MenuState:
     """Returns the state before the first release."""
     return MenuState(jnp.asarray(menu.budget, jnp.int32), jnp.zeros(len(menu.items), jnp.int32))
@@ -221,7 +226,7 @@ def _remaining(state: MenuState, index: Array, counts: Array, costs: Array) -> I
     return jnp.where(index < 0, 0, jnp.where(costs[place] == 0, validation.MOST_COUNT, runs))
 
 
-@in_float64
+@kernel
 def _reading(state: MenuState, budget: int, epsilon: float) -> Array:
     return jnp.where(state.left == budget, 0.0, epsilon)
 
@@ -297,7 +302,7 @@ def _read(menu: Menu) -> tuple[Menu, tuple[float, ...]]:
     readings = np.minimum(readings * (menu.epsilon / readings[-1]), menu.epsilon)
     readings[0], readings[-1] = 0.0, menu.epsilon
     costs = [item.cost for item in menu.items if 0 < item.cost < NEVER]
-    with scope(by_programs=True):
+    with scope():
         game = menu.game()
 
         @functools.cache
@@ -338,7 +343,7 @@ def _units(u: float, most: int) -> int:
     return min(max(round(math.exp(-u)), 1), most)
 
 
-@in_float64
+@kernel
 def _odometer_reading(state: MenuState, budget: int, readings: Any) -> Array:
     # Rounded up to the next step of the reading, in int64: spent * READINGS would overflow int32.
     spent = (budget - state.left).astype(jnp.int64)

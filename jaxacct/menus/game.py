@@ -66,8 +66,8 @@ from jaxacct.numerics.precision import (
     TINY,
     UNIT_ROUNDOFF,
     exact_float64,
-    in_float64,
     is_concrete,
+    kernel,
     leave_scope,
     log_peak,
 )
@@ -113,7 +113,7 @@ class Solved(NamedTuple):
     """Bounds on V_r(0), the larger of the directions; infinite beyond the budget after that one."""
 
 
-class _State(NamedTuple):
+class _GameState(NamedTuple):
     """State of the loop over levels: the next level, whether it is to be solved, and all that was found before."""
 
     level: Array
@@ -186,7 +186,7 @@ def solve(
     # One step solves one level r, a budget of r units, from the levels r - c_j, whose transforms the ring still holds.
     # The invariant: at every point of the window ``whole`` bounds W_r on the side asked for, all errors included. It
     # ends at the first level whose value exceeds delta, or at ``most``.
-    def advance(state: _State) -> _State:
+    def advance(state: _GameState) -> _GameState:
         r = state.level
         epsilon, index, can = epsilons[r], jnp.maximum(r - costs, 0), (costs <= r)[None, :]
         is_same = (r > 0) & (epsilon == epsilons[jnp.maximum(r - 1, 0)])
@@ -216,7 +216,7 @@ def solve(
         unit = jnp.maximum(bound, TINY)
         squares = jnp.sum((whole * (1 / unit)) ** 2, axis=1, keepdims=True) + n * TINY
         norms = unit * jnp.sqrt(squares) * (1 + 4 * n * u) + TINY
-        return _State(
+        return _GameState(
             r + 1,
             (value <= delta) & (r < most),
             stopped,
@@ -230,7 +230,7 @@ def solve(
     zeros = jnp.zeros((rows, levels))
     spectra = jnp.zeros((rows, ring, n // 2 + 1), jnp.complex128)
     start, unsolved = jnp.zeros((rows, n)), jnp.full(levels, jnp.inf)
-    first = _State(jnp.int32(0), jnp.asarray(True), start, unsolved, spectra, zeros, zeros, zeros)
+    first = _GameState(jnp.int32(0), jnp.asarray(True), start, unsolved, spectra, zeros, zeros, zeros)
     final = jax.lax.while_loop(lambda state: state.goes_on, advance, first)
     last = final.level - 1
     return Solved(jnp.where(final.values[last] <= delta, last, last - 1), final.values)
@@ -593,11 +593,11 @@ def dominates(item: Mechanism, other: Mechanism) -> Bool[ArrayLike, ""]:
         pairs = list(zip(jax.tree.leaves(item), jax.tree.leaves(other), strict=True))
         if any(np.shape(mine) != np.shape(theirs) for mine, theirs in pairs):
             return False
-        return _all(pairs, pairs)  # at least and at most
+        return _check_all_cells(pairs, pairs)  # at least and at most
     (kind, scale, rate), (other_kind, other_scale, other_rate) = mine, theirs
     if kind is not other_kind:
         return False
-    return _all([(other_scale, scale), (rate, other_rate), (other_rate, 0.0)], [])
+    return _check_all_cells([(other_scale, scale), (rate, other_rate), (other_rate, 0.0)], [])
 
 
 def costlier(mechanism: Mechanism) -> Mechanism:
@@ -637,7 +637,7 @@ def _float32(value: ArrayLike, *, up: bool) -> float:
     return float(near)
 
 
-def _all(at_least: list[tuple[Any, Any]], at_most: list[tuple[Any, Any]]) -> Bool[ArrayLike, ""]:
+def _check_all_cells(at_least: list[tuple[Any, Any]], at_most: list[tuple[Any, Any]]) -> Bool[ArrayLike, ""]:
     if is_concrete(at_least):
         rises = [np.asarray(a, np.float64) >= np.asarray(b, np.float64) for a, b in at_least]
         falls = [np.asarray(a, np.float64) <= np.asarray(b, np.float64) for a, b in at_most]
@@ -645,7 +645,7 @@ def _all(at_least: list[tuple[Any, Any]], at_most: list[tuple[Any, Any]]) -> Boo
     return _all_traced(at_least, at_most)
 
 
-@in_float64
+@kernel
 def _all_traced(at_least: list[tuple[Any, Any]], at_most: list[tuple[Any, Any]]) -> Bool[ArrayLike, ""]:
     rises = [jnp.all(exact_float64(a) >= exact_float64(b)) for a, b in at_least]
     return jnp.all(jnp.stack(rises + [jnp.all(exact_float64(a) <= exact_float64(b)) for a, b in at_most]))

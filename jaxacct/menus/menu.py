@@ -387,7 +387,7 @@ def limit(menu: Menu) -> int:
     paid = [item for item in menu.items if 0 < item.cost < NEVER]
     if len(paid) < 2:
         return menu.budget
-    with scope(by_programs=True):
+    with scope():
         game = menu.game()
         return int(game.solve([item.cost for item in paid], min(2 * menu.budget, MOST_LEVELS), side=1).budget)
 
@@ -403,7 +403,7 @@ def _choose(guarantee: Guarantee, offers: Sequence[Offer]) -> Found:
     """Returns offers with all choices made; an item that is never granted is not played."""
     if len(offers) == 1:
         return _of_one(guarantee, offers[0])
-    with scope(by_programs=True):
+    with scope():
         # A tilt for less than a block leaves nothing of the block's likely losses.
         guesses = [max(guessed_runs(offer.mechanism, guarantee), offer.count or 1) for offer in offers]
         # Each item alone is measured by blocks that are not too many, about 200, as each takes a level. The tilt suits

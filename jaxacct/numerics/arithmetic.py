@@ -1,27 +1,27 @@
 """The arithmetics that programs are traced for, and what certificates may assume of their operations.
 
 A bound counts roundings, in units of the relative error of one operation. The size of a unit depends on the device:
-float64 as IEEE 754 has it; pairs of float32 where there is none (:mod:`jaxacct.numerics.float_pairs`, on a TPU);
-float32 alone, for estimates. Everything else in a certificate is the same for all of them. So a program asks for the
-unit where it is traced, and a program traced for one arithmetic is never taken for another: the arithmetic is part of
-the key of JAX's caches.
+float64 as IEEE 754 has it, and float32 where there is none (:mod:`jaxacct.numerics.float32`, on a TPU). Everything else
+in a certificate is the same for both, but where float32 has too few digits for it. So a program asks for the unit where
+it is traced, and a program traced for one arithmetic is never taken for another: the arithmetic is part of the key of
+JAX's caches.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, TypeVar, get_args, overload
+from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 import jax
-import jax.numpy as jnp
 
 from jaxacct.choices import Certified
 
 Result = TypeVar("Result")
-Name = Literal["float64", "pair", "float32"]
+Name = Literal["float64", "float32"]
 """Names of the arithmetics."""
 
 
@@ -37,14 +37,8 @@ def refuse(backend: str, assumed: str, broken: list[str]) -> NoReturn:
     )
 
 
-Chosen = Certified | Literal["float32"]
-"""Arithmetics that a caller may ask for: those that give bounds, and one for estimates."""
-
-CERTIFIED: tuple[Chosen, ...] = get_args(Certified)
-"""Choices that give bounds."""
-
-CHOICES: tuple[Chosen, ...] = (*CERTIFIED, "float32")
-"""All choices; float32 gives estimates."""
+CHOICES: tuple[Certified, ...] = get_args(Certified)
+"""Choices of the arithmetic that a caller has."""
 
 
 @dataclass(frozen=True)
@@ -54,71 +48,70 @@ class Arithmetic:
     Attributes:
         name: its name.
         roundoff: bound on the relative error of ``+ - * /`` and sqrt.
+        tiny: smallest normal number, below which numbers are flushed to 0.
         cut: nats; a truncation may leave out a share of e^-cut.
         reach: standard deviations beyond which a normal law has less than e^-cut of its mass, and some to spare.
         largest_exponent: exponent beyond which an exponential is kept as its exponent.
-        of_close: error, in units of roundoff, of a difference of numbers within a factor of two of one another: none
-            by IEEE 754 (Sterbenz). A value below the true one breaks bounds.
         of_level: error, in units of roundoff, of each of the log2(n) levels of a Fourier transform, relative to the sum
             of magnitudes (:func:`jaxacct.prv.evolving.transform_error`). Too few would break a bound.
-        has_transforms: whether meshes are composed in it, by Fourier transforms.
-        is_certified: whether the errors of functions are known to be as stated, so that there are bounds and not
-            estimates.
-        has_quick_loops: whether a loop of 10^8 operations takes less than a second. No bound depends on it.
+        has_transforms: whether laws are composed in it, by meshes or atoms: their certificates are absolute errors, to
+            the power of the steps.
+        has_few_digits: whether certificates spend work to keep digits: sums without their linear parts, and errors
+            counted term by term.
+        has_short_range: whether deltas that people ask about may be below its normal numbers, and epsilons beyond its
+            largest.
         leaves_out_rare: whether an integral leaves out rare losses, which makes programs twice as long. No bound
             depends on it.
     """
 
     name: Name
     roundoff: float
+    tiny: float
     cut: float
     reach: float
     largest_exponent: float
-    of_close: float = 0.0
     of_level: float = 12.0
     has_transforms: bool = True
-    is_certified: bool = True
-    has_quick_loops: bool = True
-    leaves_out_rare: bool = False
+    has_few_digits: bool = False
+    has_short_range: bool = False
+    leaves_out_rare: bool = True
 
     @property
     def function(self) -> float:
         """The bound on the relative error of exp, expm1, log, and of log1p from -1/4 up; tanh may err by twice that.
 
-        Where a result is below the smallest normal float64, it may be 0.
+        Where a result is below the smallest normal number, it may be 0.
         """
         return 8 * self.roundoff
 
-    def of_sum(self, count: Any) -> Any:
+    def of_sum(self, count: float) -> float:
         """The error of a sum of so many terms, in units of roundoff, over the sum of their sizes.
 
-        Pairs are summed in whole numbers: n by n 2^-52, n/256 units (:mod:`jaxacct.numerics.float_pairs.sums`).
+        In float32 three sums are nested, whose sides are powers of two (:func:`.sums_float32.units_of_total`).
         """
-        return 1 + count / 256 if self.name == "pair" else count
+        if not self.has_few_digits:
+            return count
+        bits = (math.ceil(count) - 1).bit_length()
+        return sum(2 ** ((bits + more) // 3) - 1 for more in (2, 1, 0)) * (1 + 2.0**-12)
 
 
-FLOAT64 = Arithmetic("float64", 2.0**-53, 36.0, 10.0, 600.0, leaves_out_rare=True)
+FLOAT64 = Arithmetic("float64", 2.0**-53, 2.0**-1022, 36.0, 10.0, 600.0)
 """IEEE 754's double, with the functions' errors that :mod:`jaxacct.numerics.elementary` asks for: four units in the
-last place. Bounds rest on its numbers."""
+last place."""
 
-PAIR = Arithmetic(
-    "pair", 2.0**-44, 36.0, 10.0, 600.0, of_close=1.0, of_level=2.5, has_transforms=False, has_quick_loops=False
-)
-"""Pairs of float32: sums of two float32 numbers with an exponent of their own beside them, so with a wider range than
-float64's. Bounds rest on its numbers."""
-
-FLOAT32 = Arithmetic("float32", 2.0**-24, 16.0, 6.5, 80.0, is_certified=False)
-"""Float32 alone, for estimates only."""
+FLOAT32 = Arithmetic(
+    "float32", 2.0**-24, 2.0**-126, 17.0, 8.0, 80.0,
+    has_transforms=False, has_few_digits=True, has_short_range=True, leaves_out_rare=False,
+)  # fmt: skip
+"""IEEE 754's single, with the functions of :mod:`jaxacct.numerics.elementary_float32`."""
 
 _traced_for: Any = jax.make_user_context(default_value=None)
 """Arithmetic that is traced for, a part of the key of JAX's caches; None while nothing has decided it."""
 
 
 def arithmetic() -> Arithmetic:
-    """Returns the arithmetic that is traced for here; outside the float64 scope it is float32, whatever was chosen."""
-    if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
-        return FLOAT32
-    return PAIR if _traced_for.value == "pair" else FLOAT64
+    """Returns the arithmetic that is traced for here."""
+    return FLOAT32 if _traced_for.value == "float32" else FLOAT64
 
 
 def roundoff() -> float:
@@ -137,9 +130,9 @@ def scale_error(error: float) -> float:
     return error * (roundoff() / FLOAT64.roundoff)
 
 
-def in_pairs() -> contextlib.AbstractContextManager[Any]:
-    """Returns the context in which programs are traced for pairs of float32."""
-    return _traced_for("pair")
+def in_float32() -> contextlib.AbstractContextManager[Any]:
+    """Returns the context in which programs are traced for float32."""
+    return _traced_for("float32")
 
 
 def float64_elsewhere() -> contextlib.AbstractContextManager[Any]:
@@ -152,63 +145,31 @@ def is_decided() -> bool:
     return _traced_for.value is not None
 
 
-@overload
-def with_pair_form(
-    function: Callable[..., Result], *, traced: Callable[..., Any] | None = None
-) -> Callable[..., Result]: ...
+OWN = "jaxacct_own_form_of_"
+"""Beginning of the names of functions with a form of their own in float32: a user's function has no such name."""
 
 
-@overload
-def with_pair_form(
-    function: None = None, *, traced: Callable[..., Any]
-) -> Callable[[Callable[..., Result]], Callable[..., Result]]: ...
+def with_own_form(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Returns ``function`` of arrays, for which float32 has a form of its own; for float64 nothing changes.
 
-
-def with_pair_form(function: Any = None, *, traced: Callable[..., Any] | None = None) -> Any:
-    """Returns ``function`` with another form for pairs. For float64 nothing changes.
-
-    By default the function is of arrays, and pairs know it by its name (:mod:`jaxacct.numerics.float_pairs.tiles`). A
-    derivative has another form, and no name: JAX would give the derivative of a jitted function the same name. The form
-    for pairs knows nothing but the shapes of its arguments: so an axis of a batch has to come out where it goes in,
-    which it does unless arrays without it, as ``jnp.zeros_like`` makes, meet it first.
-
-    Args:
-        function: any.
-        traced: the form for pairs, of the same arguments, which is traced as everything else is. It is for functions
-            whose steps differ in pairs, and not their numbers.
+    Programs in float32 know it by its name (:data:`jaxacct.numerics.float32.FORMS`), behind :data:`OWN`. A derivative
+    is that of the function itself, and has no name: JAX would give the derivative of a jitted function the same one.
     """
-    if function is None:
-        return functools.partial(with_pair_form, traced=traced)
-    if traced is not None:
-        return _where_pairs(traced, function)
-    named: Any = jax.custom_jvp(jax.jit(function))
+
+    def own_form(*args: Any) -> Result:
+        return function(*args)
+
+    own_form.__name__ = OWN + getattr(function, "__name__", "")
+    named: Any = jax.custom_jvp(jax.jit(own_form))
 
     @named.defjvp
     def derivative(primals: Any, tangents: Any) -> Any:
         return jax.jvp(function, primals, tangents)
 
-    return _where_pairs(named, function)
-
-
-def roughly(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns ``function`` of pytrees of arrays such that pairs need not compute it in pairs: six digits will do.
-
-    It is for guesses that decide where, or how finely, something is computed that is a bound wherever it is computed. A
-    NaN, or a wrong number, may only make a bracket wide. For float64 nothing changes.
-    """
-
-    def roughly_done(*args: Any) -> Result:
-        return function(*args)
-
-    return _where_pairs(jax.jit(roughly_done), function)
-
-
-def _where_pairs(named: Callable[..., Result], function: Callable[..., Result]) -> Callable[..., Result]:
-    """Returns ``function``, with ``named`` called in its place where a program is traced for pairs."""
-
     @functools.wraps(function)
     def choose_form(*args: Any) -> Result:
-        return named(*args) if arithmetic() == PAIR else function(*args)
+        found: Result = named(*args) if arithmetic() == FLOAT32 else function(*args)
+        return found
 
     return choose_form
 

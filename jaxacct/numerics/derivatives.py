@@ -3,15 +3,17 @@
 Bounds come out of searches, of the best of many orders, and of sums on a lattice: loops that JAX cannot differentiate
 backwards, and rounding that has no derivative. Their values are smooth to nearly all of their digits, so differences
 are right to about four of them. In reading order: :func:`differences`, the values and slopes of a function;
-:func:`by_slopes`, a function that has slopes for derivatives; :func:`_share`, by which an unknown slope matters only
-where something moves; :func:`of_first_order`, which refuses a second derivative.
+:func:`by_slopes`, a function that has slopes for derivatives; :func:`_shared_moves`, by which an unknown slope matters
+only where something moves; :func:`of_first_order`, which refuses a second derivative.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -22,7 +24,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
-from jaxacct.numerics.arithmetic import PAIR, arithmetic, scale_error
+from jaxacct.numerics.arithmetic import FLOAT32, arithmetic, scale_error
 from jaxacct.numerics.programs import lower_later
 from jaxacct.numerics.pytrees import is_concrete
 
@@ -45,6 +47,30 @@ def step_of_differences() -> float:
 def is_below_one(delta: Any) -> Any:
     """Returns whether a delta says anything: a :data:`Known`."""
     return delta < 1
+
+
+def is_finite(result: Any) -> Any:
+    """Returns whether numbers are finite: a :data:`Known`, for each entry where all parts have one shape."""
+    finite = [jnp.isfinite(part) for part in jax.tree.leaves(result)]
+    if len({part.shape for part in finite}) > 1:
+        finite = [jnp.all(part) for part in finite]
+    return functools.reduce(operator.and_, finite)
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Derivatives by :func:`differences`.
+
+    Attributes:
+        known: tells of a result whether it says anything.
+        inside: tells of the arguments whether they are in range, where the result does not.
+        nested: whether calls within others have these derivatives, too, and not those from outside alone, which trace
+            less.
+    """
+
+    known: Known = is_finite
+    inside: Inside | None = None
+    nested: bool = False
 
 
 def is_real(leaf: Any) -> bool:
@@ -199,8 +225,8 @@ def _with_derivatives(
 def _move(moves: Array, slopes: Array) -> Array:
     """Returns the sum over the numbers of moves (n,) times slopes (n, ...): one program, as its transpose is."""
     each = jnp.broadcast_to(moves.reshape(moves.shape + (1,) * (slopes.ndim - 1)), slopes.shape)
-    # Pairs of float32 are made of JAX's own operations.
-    return jnp.sum(slopes * each if arithmetic() == PAIR else _share_p.bind(slopes, each), axis=0)
+    # Programs in float32 are made of JAX's own operations.
+    return jnp.sum(slopes * each if arithmetic() == FLOAT32 else _share_p.bind(slopes, each), axis=0)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -212,7 +238,7 @@ def _move(moves: Array, slopes: Array) -> Array:
 _share_p = Primitive("share")
 
 
-def _share(slopes: Any, moves: Any) -> Array:
+def _shared_moves(slopes: Any, moves: Any) -> Array:
     with jax.enable_x64(True):  # a transpose is computed and lowered after the scope was left
         return jnp.where(moves == 0, 0.0, slopes * moves)
 
@@ -227,9 +253,9 @@ def _transpose(cotangent: Any, slopes: Any, moves: Any) -> tuple[None, Any]:
     return None, cotangent if type(cotangent) is ad.Zero else _share_p.bind(slopes, cotangent)
 
 
-_share_p.def_impl(_share)
+_share_p.def_impl(_shared_moves)
 _share_p.def_abstract_eval(lambda slopes, moves: moves)
-mlir.register_lowering(_share_p, mlir.lower_fun(_share, multiple_results=False))
+mlir.register_lowering(_share_p, mlir.lower_fun(_shared_moves, multiple_results=False))
 batching.primitive_batchers[_share_p] = _batch
 ad.defjvp(_share_p, None, lambda tangent, slopes, moves: _share_p.bind(slopes, tangent))
 ad.primitive_transposes[_share_p] = _transpose

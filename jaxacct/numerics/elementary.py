@@ -2,8 +2,9 @@
 
 A bound counts roundings. It takes +, -, *, / and sqrt to be rounded to nearest, and each of :data:`ASSUMED` to be
 within so many units of roundoff of the truth. No standard promises that of the functions, and devices differ in them.
-So when the library is first used on a backend, one small program computes a fixed table of arguments there, and the
-result is compared with references from Python's own integers and decimals, which share nothing with any device's
+So when the library first enters float64 on a backend, one small program computes a fixed table of arguments there,
+compiled in every way that its own programs, single operations and its users' programs are (:class:`By`), and the
+results are compared with references from Python's own integers and decimals, which share nothing with any device's
 library. A backend that fails is refused: nothing that it computes would be a bound. A table proves nothing for the
 arguments between its entries; it does detect another algorithm, an arithmetic of less than float64, and flags that
 trade accuracy for speed. Over the largest errors measured, on up to 10^7 arguments each and as either of its compilers
@@ -15,7 +16,6 @@ Subnormal numbers may be flushed to zero, and the bounds allow for it.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import enum
 import functools
 from collections.abc import Callable, Iterator
@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import erf, ndtr
+from jax import lax
+from jax.scipy.special import ndtr
 from jaxtyping import Array
 
 from jaxacct.numerics.arithmetic import is_decided, platform, refuse
@@ -36,7 +37,7 @@ class By(enum.Enum):
     """The ways in which a program is compiled; each is checked by the same table."""
 
     XLA = "XLA"
-    """JAX's default."""
+    """JAX's default: that of single operations, and of what users compile."""
     XLA_FAST = "XLA, compiling fast"
     """The options :data:`FAST`: another code generator, which makes machine code of loops without LLVM's passes."""
 
@@ -55,8 +56,11 @@ FAST: dict[str, str | bool] = {
 running two or three times as long. The passes left out copy the body of a loop again and again to look at it, and move,
 note and drop what it carries in vain, but change no operation. No option relaxes floating point. Speed only."""
 
-DIGITS = 60
+DIGITS = 30
 """Decimal digits of the references. Any number well above float64's 16 will do."""
+
+_CONTEXT = Context(prec=DIGITS + 20, Emin=-999999, Emax=999999)
+"""Decimals of which 1 + x and 1 - x may cancel 20 digits."""
 
 
 class Assumption(NamedTuple):
@@ -123,32 +127,34 @@ def _normal_tail(z: Decimal) -> Decimal:
         return Decimal("0.5") + _normal_center(z)
     ratio = -z
     # The continued fraction, from its far end inward: as many terms as reach the digits at this z.
-    for n in range(int(8000 / z**2) + 40, 0, -1):
+    for n in range(int(3200 / z**2) + 40, 0, -1):
         ratio = -z + n / ratio
     return (-z * z / 2).exp() / (2 * _pi()).sqrt() / ratio
 
 
 ASSUMED: dict[str, Assumption] = {
-    "exp": Assumption(jnp.exp, Decimal.exp, _spread((-708.0, 709.0), (-1.0, 1.0), (1e-17, 1e-3)), 4.0),
+    "exp": Assumption(lax.exp, Decimal.exp, _spread((-708.0, 709.0), (-1.0, 1.0), (1e-17, 1e-3)), 4.0),
     "expm1": Assumption(
-        jnp.expm1, lambda x: x.exp() - 1, _spread((-700.0, 700.0), (0.25, 2.0), (-2.0, -0.25), about_zero=True), 8.0
+        lax.expm1, lambda x: x.exp() - 1, _spread((-700.0, 700.0), (0.25, 2.0), (-2.0, -0.25), about_zero=True), 8.0
     ),
-    "log": Assumption(jnp.log, Decimal.ln, _spread((3e-308, 1e308), (0.5, 2.0), (1.0 + 1e-15, 1.0 + 1e-3)), 4.0),
-    "log1p": Assumption(jnp.log1p, lambda x: (1 + x).ln(), _spread((0.25, 1e300), (0.3, 1.0), about_zero=True), 5.0),
-    "sqrt": Assumption(jnp.sqrt, Decimal.sqrt, _spread((3e-308, 1e308), (0.5, 2.0)), 1.0),
+    "log": Assumption(lax.log, Decimal.ln, _spread((3e-308, 1e308), (0.5, 2.0), (1.0 + 1e-15, 1.0 + 1e-3)), 4.0),
+    "log1p": Assumption(lax.log1p, lambda x: (1 + x).ln(), _spread((0.25, 1e300), (0.3, 1.0), about_zero=True), 5.0),
+    "sqrt": Assumption(lax.sqrt, Decimal.sqrt, _spread((3e-308, 1e308), (0.5, 2.0)), 1.0),
     "sin": Assumption(
-        jnp.sin, lambda x: _series(x, x, -1, lambda n: 2 * n * (2 * n + 1)), _spread((-9.0, 9.1), (1e-9, 3.0)), 4.0
+        lax.sin, lambda x: _series(x, x, -1, lambda n: 2 * n * (2 * n + 1)), _spread((-9.0, 9.1), (1e-9, 3.0)), 4.0
     ),
     "cos": Assumption(
-        jnp.cos,
+        lax.cos,
         lambda x: _series(x, Decimal(1), -1, lambda n: 2 * n * (2 * n - 1)),
         _spread((-9.0, 9.1), (1e-9, 1.5)),
         4.0,
     ),
     "tanh": Assumption(
-        jnp.tanh, lambda x: ((2 * x).exp() - 1) / ((2 * x).exp() + 1), _spread((-20.0, 20.1), (1e-9, 1.0)), 16.0
+        lax.tanh, lambda x: ((2 * x).exp() - 1) / ((2 * x).exp() + 1), _spread((-20.0, 20.1), (1e-9, 1.0)), 16.0
     ),
-    "erf": Assumption(erf, lambda x: 2 * _normal_center(x * Decimal(2).sqrt()), _spread((1e-9, 0.5), (0.5, 5.0)), 6.0),
+    "erf": Assumption(
+        lax.erf, lambda x: 2 * _normal_center(x * Decimal(2).sqrt()), _spread((1e-9, 0.5), (0.5, 5.0)), 6.0
+    ),
     "ndtr": Assumption(ndtr, _normal_tail, _spread((-37.5, -8.0), (-8.0, -1.2), (-1.5, -1e-3)), 8.0),
 }
 """Functions that certificates use, with the bounds that they assume. No bound may be lowered. log1p is assumed from
@@ -182,15 +188,13 @@ x / 3 is the product by a rounded 1/3, two roundings, and its (1 + x) - 1 is x.
 
 
 @functools.cache
-def expect() -> tuple[dict[str, list[Fraction]], np.ndarray]:
+def expect() -> tuple[dict[str, list[Decimal]], np.ndarray]:
     """Returns what functions should give for their arguments, and operations (rows) for the operands.
 
-    All are finite and normal, and made of Python's whole numbers and decimals alone; once a process, in some 50 ms.
+    All are finite and normal, and made of Python's whole numbers and decimals alone; once a process, in some 10 ms.
     """
-    with localcontext(Context(prec=DIGITS + 20, Emin=-999999, Emax=999999)):
-        references = {
-            name: [Fraction(a.truth(Decimal(x))) for x in a.arguments] for name, a in ASSUMED.items()
-        }  # fmt: skip
+    with localcontext(_CONTEXT):
+        references = {name: [a.truth(Decimal(x)) for x in a.arguments] for name, a in ASSUMED.items()}
     pairs = [(Fraction(a), Fraction(b)) for a, b in OPERANDS]
     # Python rounds a fraction to the nearest float64, ties to even.
     exact = [
@@ -204,6 +208,19 @@ def expect() -> tuple[dict[str, list[Fraction]], np.ndarray]:
     return references, np.asarray(exact).T
 
 
+LANES = 4
+"""Operands of one turn of the table's loop: a vector of most machines, as in any program; for one operand XLA makes
+other code for the normal law."""
+
+
+def _side_by_side(operations: list[Callable[..., Any]], x: Array, y: Array) -> Array:
+    """Returns the result of the first operation in the first lane, of the second in the second, and so on."""
+    found = operations[0](x, y)
+    for lane, operation in enumerate(operations[1:], 1):
+        found = lax.select(np.arange(LANES) == lane, operation(x, y), found)
+    return found
+
+
 def _together(which: Array, x: Array, y: Array) -> Array:
     """Returns in each row the ``which``-th function of x; beyond the functions, the operations of x and y.
 
@@ -211,20 +228,27 @@ def _together(which: Array, x: Array, y: Array) -> Array:
     over all functions of all operands, which the compiler unrolls, took it four times as long.
     """
     functions: list[Callable[..., Any]] = [lambda x, _, a=a: a.function(x) for a in ASSUMED.values()]
-    functions += OPERATIONS.values()
-    found: Array = jax.lax.map(lambda row: jax.lax.switch(row[0], functions, *row[1:]), (which, x, y))
+    operations = list(OPERATIONS.values())
+    functions += [functools.partial(_side_by_side, operations[i : i + LANES]) for i in range(0, len(operations), LANES)]
+
+    def one(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        row, found = state
+        values = lax.switch(which[row], functions, x[row], y[row])
+        return row + 1, lax.dynamic_update_index_in_dim(found, values, row, 0)
+
+    # Every row of x is overwritten, and nothing else needs a kernel of its own: those take longest to compile.
+    found: Array = lax.while_loop(lambda state: state[0] < len(which), one, (jnp.int32(0), x))[1]
     return found
 
 
 def _operands() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the numbers of the functions (n,), and their operands (n, 4) and (n, 4).
+    """Returns the numbers of the functions (n,), and their operands (n, LANES) and (n, LANES).
 
-    One turn of the loop computes four at once: a vector of most machines, as in any program; for one operand XLA makes
-    other code for the normal law. Rows are filled up by their last operands.
+    Rows are filled up by their last operands; those of operations have one pair in all lanes.
     """
     rows: list[Any] = [(assumption.arguments,) * 2 for assumption in ASSUMED.values()]
-    rows += [np.transpose(OPERANDS)] * len(OPERATIONS)
-    filled = [[np.pad(x, (0, -len(x) % 4), mode="edge").reshape(-1, 4) for x in row] for row in rows]
+    rows += [np.repeat(np.transpose(OPERANDS), LANES, axis=1)] * -(-len(OPERATIONS) // LANES)
+    filled = [[np.pad(x, (0, -len(x) % LANES), mode="edge").reshape(-1, LANES) for x in row] for row in rows]
     x, y = (np.concatenate(column) for column in zip(*filled, strict=True))
     return np.repeat(np.arange(len(rows), dtype=np.int32), [len(x) for x, _ in filled]), x, y
 
@@ -242,15 +266,32 @@ def without_debugging() -> Iterator[None]:
         yield
 
 
-def compute(by: By = By.XLA) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns the results of the device in use for the table's arguments, by a program compiled for this."""
-    given = _operands()
+def ways() -> tuple[By, ...]:
+    """Returns the ways in which programs are compiled for the platform in use."""
+    return tuple(By) if platform() == "cpu" else (By.XLA,)
+
+
+def compute(*by: By) -> dict[By, tuple[dict[str, np.ndarray], np.ndarray]]:
+    """Returns the results of the device in use for the table's arguments, by one program, compiled in each way.
+
+    A way is left out whose options this version of XLA does not know.
+    """
+    given, found = _operands(), {}
     with jax.enable_x64(True), without_debugging(), jax.core.eval_context():
         # A new function object: JAX must not reuse a program that was traced for another table.
-        found = np.asarray(jax.jit(functools.partial(_together), compiler_options=by.options)(*given))
-    rows = [found[given[0] == i].ravel() for i in range(len(ASSUMED) + len(OPERATIONS))]
-    values = {name: row[: len(a.arguments)] for (name, a), row in zip(ASSUMED.items(), rows, strict=False)}
-    return values, np.stack([row[: len(OPERANDS)] for row in rows[len(ASSUMED) :]])
+        lowered = jax.jit(functools.partial(_together)).lower(*given)
+        for each in by:
+            try:
+                program = lowered.compile(each.options)
+            except (RuntimeError, ValueError):
+                if each is By.XLA:
+                    raise
+                continue
+            table = np.asarray(program(*given))
+            rows = [table[given[0] == i] for i in range(given[0][-1] + 1)]
+            values = {n: row.ravel()[: len(a.arguments)] for (n, a), row in zip(ASSUMED.items(), rows, strict=False)}
+            found[each] = values, np.concatenate([row.T for row in rows[len(ASSUMED) :]])[: len(OPERATIONS)]
+    return found
 
 
 def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]:
@@ -260,11 +301,11 @@ def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]
     # Functions: the worst argument of each is compared with the units of roundoff that it is allowed.
     for name, assumption in ASSUMED.items():
         worst, at = 0.0, 0.0
-        for x, value, truth in zip(assumption.arguments, values[name], references[name], strict=True):
-            # Differences from exact fractions: no rounding of the comparison itself.
-            scale = 1 + x**2 if name == "ndtr" else 1.0
-            off = float(abs(Fraction(float(value)) / truth - 1)) * 2.0**53 / scale if np.isfinite(value) else np.inf
-            worst, at = max((worst, at), (off, x))
+        with localcontext(_CONTEXT):  # a float is a decimal: the comparison itself rounds at the references' last digit
+            for x, value, truth in zip(assumption.arguments, values[name], references[name], strict=True):
+                scale = 1 + x**2 if name == "ndtr" else 1.0
+                off = float(abs(Decimal(float(value)) / truth - 1)) * 2.0**53 / scale if np.isfinite(value) else np.inf
+                worst, at = max((worst, at), (off, x))
         if worst > assumption.units:
             found.append(f"{name}({at!r}) is {worst:.3g} units of roundoff off, more than {assumption.units:g}")
     # Operations: results have to be the nearest float64, bit for bit.
@@ -278,38 +319,30 @@ def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]
     return found
 
 
-_is_within = contextvars.ContextVar("is_within", default=False)
-"""Whether this thread, or task, is running a program of the library."""
+_sound: dict[str, frozenset[By]] = {}
+"""Platforms that have passed, and the ways of compiling for them."""
 
 
-@contextlib.contextmanager
-def running() -> Iterator[None]:
-    """While it lasts, a program of the library runs whose compiler was checked, and which compiles all it traces."""
-    outside = _is_within.set(True)
-    try:
-        yield
-    finally:
-        _is_within.reset(outside)
-
-
-_sound: set[tuple[str, By]] = set()
-"""Platforms, and the ways of compiling for them, that have passed."""
-
-
-def check(by: By = By.XLA) -> None:
-    """Computes the table on the backend in use, once a process for each way of compiling, and raises where it fails.
+def check() -> frozenset[By]:
+    """Computes the table on the backend in use, once a process, in each way that programs are compiled for it.
 
     It does so inside a caller's trace, too. It does not see a trace that is compiled for another backend elsewhere.
+
+    Returns:
+        The ways of compiling that are sound: By.XLA, and By.XLA_FAST where this version of XLA knows it.
 
     Raises:
         UnsoundBackendError: the backend breaks an assumption.
     """
-    # A TPU needs no check where the arithmetic is decided: it then computes in pairs, which have a check of their own,
-    # or not at all. Within a running program the compiler has been checked.
+    # A TPU needs no check where the arithmetic is decided: it then computes in float32, which has a check of its own,
+    # or not at all.
     name = platform()
-    if (name == "tpu" and is_decided()) or (name, by) in _sound or (by is By.XLA and _is_within.get()):
-        return
-    broken = failures(*compute(by))
-    if broken:
-        refuse(f"{name!r} ({by.value})", "as the certificates assume", broken)
-    _sound.add((name, by))
+    if name == "tpu" and is_decided():
+        return frozenset()
+    if name not in _sound:
+        found = compute(*ways())
+        for by, results in found.items():
+            if broken := failures(*results):
+                refuse(f"{name!r} ({by.value})", "as the certificates assume", broken)
+        _sound[name] = frozenset(found)
+    return _sound[name]

@@ -6,7 +6,7 @@ hold on every device whose ``+ - *`` of float32 round to nearest (:func:`check` 
 
 *Unit.* Errors are in units of roundoff, u = 2^-24: a value v is k units off if |v - truth| <= k u |truth|, or k u
 times the size that a docstring names. Each bound holds for every float32 argument, and adds up roundings: of one
-operation at most one unit, of a polynomial's rounded coefficients what ``python -m bench.float32_coefficients`` says.
+operation at most one unit, of a polynomial's rounded coefficients what ``python -m bench float32_coefficients`` says.
 tests/numerics/test_float32_roundings.py adds roundings up again, by a program, for any way to round and to contract.
 *Largest errors seen* are those of one in 17 of all 2^32 arguments on x86-64 with FMA, and of one in 251 without it.
 
@@ -138,7 +138,7 @@ def _horner(x: Array, coefficients: Sequence[float]) -> Array:
     return value
 
 
-def _where(condition: Array, a: Array | float, b: Array | float) -> Array:
+def _select(condition: Array, a: Array | float, b: Array | float) -> Array:
     """Returns a or b, one of which may be a number: of the other's type, as ``jnp.where`` would not take it."""
     like = b if isinstance(a, float | int) else a
     a, b = (jax.lax.full_like(like, v) if isinstance(v, float | int) else v for v in (a, b))
@@ -149,7 +149,7 @@ def _clip(x: Array, low: float, high: float) -> Array:
     return jnp.minimum(jnp.maximum(x, low), high)
 
 
-def _settle(x: Array) -> Array:
+def _clip_to_finite(x: Array) -> Array:
     """Returns x, clipped to the finite numbers: for a compiler x is then one number, rounded once.
 
     Where a caller's x is y - 1, XLA makes y of 1 + x; where it is a product, one sum would meet it unrounded, and
@@ -191,10 +191,10 @@ def next_up(x: Array) -> Array:
     bits = _bits(x)
     size = bits & 0x7FFFFFFF
     # Below zero the size falls; what it falls to below 2^-126 is 0.
-    lower = _where(size - 1 < 0x00800000, 0, bits - 1)
+    lower = _select(size - 1 < 0x00800000, 0, bits - 1)
     is_below_zero = (bits < 0) & (size >= 0x00800000)
-    higher = _where(is_below_zero, lower, _where(size < 0x00800000, 0x00800000, bits + 1))
-    return _float(_where((size > 0x7F800000) | (bits == 0x7F800000), bits, higher))
+    higher = _select(is_below_zero, lower, _select(size < 0x00800000, 0x00800000, bits + 1))
+    return _float(_select((size > 0x7F800000) | (bits == 0x7F800000), bits, higher))
 
 
 @of_float32
@@ -243,7 +243,7 @@ def _reduce(x: Array, low: Array | None = None) -> tuple[Array, Array]:
     return r + r * r * _horner(r, EXP), whole.astype(jnp.int32)
 
 
-def _scale(y: Array, n: Array) -> Array:
+def _times_power_of_two(y: Array, n: Array) -> Array:
     """Returns y 2^n for positive normal numbers whose product is normal, or 2^128 (inf)."""
     return _float(_bits(y) + (n << 23))
 
@@ -263,8 +263,8 @@ def exp(x: Array) -> Array:
     2.7182817459106445
     """
     p, n = _reduce(_clip(x, LOWEST, HIGHEST))
-    value = _where(x < LOWEST, 0.0, _where(x > HIGHEST, jnp.inf, _scale(1 + p, n)))
-    return _where(jnp.isnan(x), x, value)
+    value = _select(x < LOWEST, 0.0, _select(x > HIGHEST, jnp.inf, _times_power_of_two(1 + p, n)))
+    return _select(jnp.isnan(x), x, value)
 
 
 @of_float32
@@ -279,8 +279,8 @@ def expm1(x: Array) -> Array:
     """
     p, n = _reduce(_clip(x, LOWEST, HIGHEST))
     scale = power_of_two(jnp.minimum(n, 64))
-    value = _where(x > 30, _where(x > HIGHEST, jnp.inf, _scale(1 + p, n)), p * scale + (scale - 1))
-    return _where(jnp.isnan(x), x, value)
+    value = _select(x > 30, _select(x > HIGHEST, jnp.inf, _times_power_of_two(1 + p, n)), p * scale + (scale - 1))
+    return _select(jnp.isnan(x), x, value)
 
 
 @of_float32
@@ -293,11 +293,11 @@ def exp_remainder(x: Array) -> Array:
 
     It is inf for x > 88.72283 and at -inf, 0 where |x| < 2^-63, NaN at NaN.
     """
-    known = _settle(x)
+    known = _clip_to_finite(x)
     near = known * known * _horner(_clip(x, -1.0, 1.5), REMAINDER)
     far = exp(x) - (1 + known)
-    value = _where((x >= -1) & (x <= 1.5), near, _where((x > HIGHEST) | (x < -LARGEST), jnp.inf, far))
-    return _where(jnp.isnan(x), x, value)
+    value = _select((x >= -1) & (x <= 1.5), near, _select((x > HIGHEST) | (x < -LARGEST), jnp.inf, far))
+    return _select(jnp.isnan(x), x, value)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ LOG = (
 """(log(1 + f) - f + f^2/2)/f^3 for sqrt(1/2) <= 1 + f <= sqrt(2), to 1.1 units."""
 
 
-def _parts(x: Array) -> tuple[Array, Array]:
+def _mantissa_and_exponent(x: Array) -> tuple[Array, Array]:
     """Returns m from sqrt(1/2) to sqrt(2), and int32 e, with x = m 2^e, for positive normal x."""
     bits = _bits(x)
     e = bits - ROOT_HALF >> 23
@@ -340,8 +340,8 @@ def log(x: Array) -> Array:
 
     It is -inf at 0 and at subnormals of either sign, NaN for x <= -2^-126 and at NaN, inf at inf.
     """
-    m, e = _parts(x)
-    value = _where(x > LARGEST, x, _log_of(m - 1, e))
+    m, e = _mantissa_and_exponent(x)
+    value = _select(x > LARGEST, x, _log_of(m - 1, e))
     return _with_ends(x, x, value)
 
 
@@ -355,21 +355,21 @@ def log1p(x: Array) -> Array:
 
     It is -inf at -1, NaN below and at NaN, x at 0 and at subnormals (or 0), inf at inf.
     """
-    known = _settle(x)
+    known = _clip_to_finite(x)
     y = 1 + known
-    m, e = _parts(y)
+    m, e = _mantissa_and_exponent(y)
     # What y has lost, times 2^-e: exact. From 2^24 on it is less than u log y, and below 0 there is none.
     scale = power_of_two(-jnp.minimum(e, 24))
     f = m - 1
-    lost = _where((e < 24) & (e != 0), known * scale - (m - scale), 0.0)
-    value = _where(x > LARGEST, x, _log_of(_where(e == 0, known, f), e, lost * (1 - f * (1 - f))))
+    lost = _select((e < 24) & (e != 0), known * scale - (m - scale), 0.0)
+    value = _select(x > LARGEST, x, _log_of(_select(e == 0, known, f), e, lost * (1 - f * (1 - f))))
     return _with_ends(x, y, value)
 
 
 def _with_ends(x: Array, y: Array, value: Array) -> Array:
     """Returns a logarithm of y, a function of x, with its values at the ends: y at most 0, and NaN."""
-    value = _where(y <= -TINY, jnp.nan, _where(y < TINY, -jnp.inf, value))
-    return _where(jnp.isnan(x), x, value)
+    value = _select(y <= -TINY, jnp.nan, _select(y < TINY, -jnp.inf, value))
+    return _select(jnp.isnan(x), x, value)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -399,8 +399,8 @@ def reciprocal(x: Array) -> Array:
     y = y + y * (1 - m * y)
     y = y + y * (1 - m * y)
     found = _bits(y) - ((size >> 23) - 127 << 23)
-    found = _where(size < 0x00800000, 0x7F800000, _where(size > 0x7E800000, 0, found))
-    return _float(_where(size > 0x7F800000, size, found) | sign)
+    found = _select(size < 0x00800000, 0x7F800000, _select(size > 0x7E800000, 0, found))
+    return _float(_select(size > 0x7F800000, size, found) | sign)
 
 
 @of_float32
@@ -420,9 +420,9 @@ def square_root(x: Array) -> Array:
     y = y + 0.5 * y * (1 - m * y * y)
     root = m * y
     root = root + 0.5 * y * (m - root * root)
-    value = _where(x > LARGEST, x, _float(_bits(root) + (half << 23)))
-    value = _where(x <= -TINY, jnp.nan, _where(x < TINY, 0.0, value))
-    return _where(jnp.isnan(x), x, value)
+    value = _select(x > LARGEST, x, _float(_bits(root) + (half << 23)))
+    value = _select(x <= -TINY, jnp.nan, _select(x < TINY, 0.0, value))
+    return _select(jnp.isnan(x), x, value)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -468,7 +468,7 @@ def cos_and_sin_remainders(x: Array) -> tuple[Array, Array]:
 
     They are 0 and 0 (or, for sin x - x, nothing below 2^-126) where x^2 or x^3 are below 2^-126; NaN at inf and NaN.
     """
-    is_infinite, x = jnp.abs(x) > LARGEST, _settle(x)
+    is_infinite, x = jnp.abs(x) > LARGEST, _clip_to_finite(x)
     n = jnp.floor(x * (1 / math.pi) + 0.5)
     r = ((x - n * PI[0]) - n * PI[1]) - n * PI[2]
     h = 0.5 * _clip(r, -1.6, 1.6)
@@ -476,11 +476,11 @@ def cos_and_sin_remainders(x: Array) -> tuple[Array, Array]:
     s, c = h + h * w * _horner(w, SIN), 1 + (w * w * _horner(w, COS) - 0.5 * w)
     # n/2 - floor(n/2) is 1/2 for odd n.
     is_odd = n * 0.5 != jnp.floor(n * 0.5)
-    far, one = 2 * s * c, _where(is_odd, c, s)
+    far, one = 2 * s * c, _select(is_odd, c, s)
     square = x * x
     near = x * square * _horner(jnp.minimum(square, 4.0), SIN_LESS)
-    sine = _where(jnp.abs(x) < 2, near, _where(is_odd, -far, far) - x)
-    return _where(is_infinite, jnp.nan, -2 * one * one), _where(is_infinite, jnp.nan, sine)
+    sine = _select(jnp.abs(x) < 2, near, _select(is_odd, -far, far) - x)
+    return _select(is_infinite, jnp.nan, -2 * one * one), _select(is_infinite, jnp.nan, sine)
 
 
 @of_float32
@@ -499,14 +499,14 @@ def angle(y: Array, x: Array) -> Array:
     scale = power_of_two(-_clip(exponent(jnp.maximum(up, along)), -126, 126))
     small, large = jnp.minimum(up, along) * scale, jnp.maximum(up, along) * scale
     is_wide = small > 0.41421356 * large
-    below = _where(is_wide, small + large, _where(large < TINY, 1.0, large))
-    t = _where(is_wide, small - large, small) * reciprocal(below)
+    below = _select(is_wide, small + large, _select(large < TINY, 1.0, large))
+    t = _select(is_wide, small - large, small) * reciprocal(below)
     w = t * t
     value = t + t * w * _horner(w, ARCTAN)
-    value = _where(is_wide, value + 0.25 * math.pi, value)
-    value = _where(up > along, 0.5 * math.pi - value, value)
-    value = _where(x <= -TINY, math.pi - value, value)
-    return _where(y < 0, -value, value)
+    value = _select(is_wide, value + 0.25 * math.pi, value)
+    value = _select(up > along, 0.5 * math.pi - value, value)
+    value = _select(x <= -TINY, math.pi - value, value)
+    return _select(y < 0, -value, value)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -536,7 +536,7 @@ def _mills(x: Array) -> Array:
     """
     z = reciprocal(jnp.maximum(x, 2.0))
     far = z * _horner(z * z - 0.125, MILLS_FAR)
-    return _where(x < 2, _horner(jnp.minimum(x, 2.0) - 1, MILLS), far)
+    return _select(x < 2, _horner(jnp.minimum(x, 2.0) - 1, MILLS), far)
 
 
 def _density(x: Array) -> Array:
@@ -547,14 +547,14 @@ def _density(x: Array) -> Array:
     """
     high = _float(_bits(x) & ~0xFFF)
     p, n = _reduce(-0.5 * (high * high), -0.5 * ((x - high) * (x + high)))
-    return _scale(1 + p, n)
+    return _times_power_of_two(1 + p, n)
 
 
-def _tail(size: Array) -> tuple[Array, Array]:
+def _normal_tails(size: Array) -> tuple[Array, Array]:
     """Returns Phi(-x), and Phi(-x) e^(x^2/2), for x >= 0; the first is 0 where it is below 2^-126."""
     scaled = _mills(size) * (1 / math.sqrt(2 * math.pi))
     tail = _density(jnp.minimum(size, 13.0)) * scaled
-    return _where((tail < TINY) | (size > 13), 0.0, tail), scaled
+    return _select((tail < TINY) | (size > 13), 0.0, tail), scaled
 
 
 @of_float32
@@ -566,8 +566,8 @@ def normal_tail(x: Array) -> Array:
 
     It is 0 for x > 12.97, where the truth is below 2^-126, 1 at -inf, NaN at NaN.
     """
-    tail, _ = _tail(jnp.abs(x))
-    return _where(jnp.isnan(x), x, _where(x < 0, 1 - tail, tail))
+    tail, _ = _normal_tails(jnp.abs(x))
+    return _select(jnp.isnan(x), x, _select(x < 0, 1 - tail, tail))
 
 
 @of_float32
@@ -582,14 +582,14 @@ def log_normal_tail(x: Array) -> Array:
     It is -inf where the truth is below the largest negative float32 (x > 2.6e19), 0 for x < -13, NaN at NaN.
     """
     size = jnp.abs(x)
-    tail, scaled = _tail(size)
+    tail, scaled = _normal_tails(size)
     # One logarithm serves both signs: of 1 - Phi(x), and of Phi(-x) e^(x^2/2).
-    m, e = _parts(_where(x < 0, 1 - tail, scaled))
-    found = _log_of(_where((x < 0) & (e == 0), -tail, m - 1), e)
+    m, e = _mantissa_and_exponent(_select(x < 0, 1 - tail, scaled))
+    found = _log_of(_select((x < 0) & (e == 0), -tail, m - 1), e)
     # Behind a minimum the product rounds for itself, however the difference is compiled.
     half_square = jnp.minimum(0.5 * size * size, LARGEST)
-    above = _where(half_square >= LARGEST, -jnp.inf, found - half_square)
-    return _where(jnp.isnan(x), x, _where(x < 0, found, above))
+    above = _select(half_square >= LARGEST, -jnp.inf, found - half_square)
+    return _select(jnp.isnan(x), x, _select(x < 0, found, above))
 
 
 WIDEST = 0.125
@@ -623,8 +623,8 @@ def normal_mass(middle: Array, half: Array) -> Array:
     mean = inner[0] + square * (inner[1] + square * (inner[2] + square * inner[3]))
     # In this order no part is below 2^-126 where the whole is not.
     mass = (_density(size) * (2 / math.sqrt(2 * math.pi))) * (half * mean)
-    mass = _where((mass < TINY) | (jnp.abs(middle) > 13), 0.0, mass)
-    return _where((half >= 0) & (half <= WIDEST) & ~jnp.isnan(middle), mass, jnp.nan)
+    mass = _select((mass < TINY) | (jnp.abs(middle) > 13), 0.0, mass)
+    return _select((half >= 0) & (half <= WIDEST) & ~jnp.isnan(middle), mass, jnp.nan)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -632,7 +632,7 @@ def normal_mass(middle: Array, half: Array) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 
-class Assumption(NamedTuple):
+class Float32Assumption(NamedTuple):
     """A function of float32, with what a device's values for a table of arguments are compared with.
 
     Attributes:
@@ -648,57 +648,63 @@ class Assumption(NamedTuple):
     units: float
 
 
-def _spread(*ends: tuple[float, float], signs: tuple[int, ...] = (1,)) -> tuple[float, ...]:
+def _test_arguments(*ends: tuple[float, float], signs: tuple[int, ...] = (1,)) -> tuple[float, ...]:
     """Returns eight float32 numbers between each two ends, evenly by their logarithms, with each sign."""
     sizes = np.concatenate([np.geomspace(*pair, 8) for pair in ends])
     return tuple(float(v) for sign in signs for v in (sign * sizes).astype(np.float32))
 
 
 @functools.cache
-def _assumptions() -> dict[str, Assumption]:
+def _assumptions() -> dict[str, Float32Assumption]:
     both, truths = (1, -1), {name: assumption.truth for name, assumption in elementary.ASSUMED.items()}
     exp_ends, log_ends, near_one = (1e-6, 1.0), (1e-37, 3e38), (0.5, 1.9)
-    upper_tail = _spread((1e-3, 1.9), (2.1, 12.0))
+    upper_tail = _test_arguments((1e-3, 1.9), (2.1, 12.0))
     return {
-        "exp": Assumption(exp, Decimal.exp, _spread(exp_ends, (1.0, 87.0), signs=both), UNITS.exp),
-        "expm1": Assumption(expm1, truths["expm1"], _spread(exp_ends, (1.0, 80.0), signs=both), UNITS.expm1),
-        "exp_remainder": Assumption(
+        "exp": Float32Assumption(exp, Decimal.exp, _test_arguments(exp_ends, (1.0, 87.0), signs=both), UNITS.exp),
+        "expm1": Float32Assumption(
+            expm1, truths["expm1"], _test_arguments(exp_ends, (1.0, 80.0), signs=both), UNITS.expm1
+        ),
+        "exp_remainder": Float32Assumption(
             exp_remainder,
             lambda x: x.exp() - 1 - x,
-            _spread(exp_ends, (1.0, 80.0), signs=both),
+            _test_arguments(exp_ends, (1.0, 80.0), signs=both),
             UNITS.exp_remainder,
         ),
-        "log": Assumption(log, Decimal.ln, (*_spread(log_ends, near_one), 1 - UNIT, 1 + 2 * UNIT), UNITS.log),
-        "log1p": Assumption(
+        "log": Float32Assumption(
+            log, Decimal.ln, (*_test_arguments(log_ends, near_one), 1 - UNIT, 1 + 2 * UNIT), UNITS.log
+        ),
+        "log1p": Float32Assumption(
             log1p,
             truths["log1p"],
-            _spread((1e-30, 1e-9), (1e-6, 0.9), signs=both) + _spread((1.0, 3e38)),
+            _test_arguments((1e-30, 1e-9), (1e-6, 0.9), signs=both) + _test_arguments((1.0, 3e38)),
             UNITS.log1p,
         ),
-        "reciprocal": Assumption(
-            reciprocal, lambda x: 1 / x, _spread((1e-37, 8e37), near_one, signs=both), UNITS.reciprocal
+        "reciprocal": Float32Assumption(
+            reciprocal, lambda x: 1 / x, _test_arguments((1e-37, 8e37), near_one, signs=both), UNITS.reciprocal
         ),
-        "square_root": Assumption(square_root, Decimal.sqrt, _spread(log_ends, near_one), UNITS.square_root),
-        "cos x - 1": Assumption(
+        "square_root": Float32Assumption(
+            square_root, Decimal.sqrt, _test_arguments(log_ends, near_one), UNITS.square_root
+        ),
+        "cos x - 1": Float32Assumption(
             lambda x: cos_and_sin_remainders(x)[0],
             lambda x: truths["cos"](x) - 1,
-            _spread((1e-6, 1.0), (1.0, 5.0)),
+            _test_arguments((1e-6, 1.0), (1.0, 5.0)),
             UNITS.cos_less_one,
         ),
-        "sin x - x": Assumption(
+        "sin x - x": Float32Assumption(
             lambda x: cos_and_sin_remainders(x)[1],
             lambda x: truths["sin"](x) - x,
-            _spread((1e-6, 1.0), (1.0, 9.0)),
+            _test_arguments((1e-6, 1.0), (1.0, 9.0)),
             UNITS.sin_less_argument,
         ),
-        "angle": Assumption(
+        "angle": Float32Assumption(
             lambda x: angle(x, jnp.ones_like(x)),
             lambda x: Decimal(math.atan(x)),
-            _spread((1e-6, 0.4), (0.41, 2.5), (3.0, 1e6), signs=both),
+            _test_arguments((1e-6, 0.4), (0.41, 2.5), (3.0, 1e6), signs=both),
             UNITS.angle,
         ),
-        "normal_tail": Assumption(normal_tail, lambda x: truths["ndtr"](-x), upper_tail, UNITS.normal_tail),
-        "log_normal_tail": Assumption(
+        "normal_tail": Float32Assumption(normal_tail, lambda x: truths["ndtr"](-x), upper_tail, UNITS.normal_tail),
+        "log_normal_tail": Float32Assumption(
             log_normal_tail, lambda x: truths["ndtr"](-x).ln(), upper_tail, UNITS.log_normal_tail
         ),
     }

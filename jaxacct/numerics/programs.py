@@ -11,12 +11,12 @@ Bounds hold for either: they assume of arithmetic and of elementary functions on
 
 - :class:`Program`, a function compiled for eager calls,
 - :func:`lower_later`, a function that is traced where it is lowered,
-- :func:`by_platform`, which gives each platform its arithmetic,
-- numbers moved to their safe side where they leave a program of pairs (:func:`raise_bound`, :func:`lower_bound`).
+- :func:`by_platform`, which gives each platform its arithmetic.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
@@ -29,9 +29,10 @@ from jax.extend.core import Primitive, jaxpr_as_fun, unmapped_aval
 from jax.interpreters import ad, batching, mlir
 
 from jaxacct.numerics import elementary
-from jaxacct.numerics.arithmetic import FLOAT64, Chosen, arithmetic, float64_elsewhere, is_decided, platform, roundoff
+from jaxacct.numerics.arithmetic import FLOAT64, arithmetic, float64_elsewhere, is_decided, platform
 from jaxacct.numerics.elementary import By
-from jaxacct.numerics.float_pairs.interpret import as_pairs
+from jaxacct.numerics.elementary_float32 import LARGEST, TINY
+from jaxacct.numerics.float32 import as_float32
 from jaxacct.numerics.pytrees import is_concrete
 
 Result = TypeVar("Result")
@@ -56,7 +57,8 @@ def compiled(function: Any = None, *, static: tuple[str, ...] = (), by: By = By.
     Args:
         function: function of arrays and of static arguments.
         static: names of the arguments that are part of the program, hashable.
-        by: the way that eager calls on a CPU are compiled; By.XLA, JAX's default, where running outweighs compiling.
+        by: the way that eager calls in float64 on a CPU are compiled; By.XLA, JAX's default, where running outweighs
+            compiling.
     """
     return functools.partial(Program, static=static, by=by) if function is None else Program(function, static, by)
 
@@ -84,37 +86,22 @@ class Program(Generic[Result]):
             jitted.clear_cache()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Result:
-        found: Result
-        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
         # Within a trace the program is compiled by whoever traces, which is JAX's default way.
-        fast = not traced and self._by is By.XLA_FAST and platform() == "cpu" and knows_fast()
-        if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
-            elementary.check(By.XLA_FAST if fast else By.XLA)
-        if traced:
-            found = self._default(*args, **kwargs)
-            return found
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        ways = elementary.check() if jax.dtypes.canonicalize_dtype(np.float64) == np.float64 else ()
+        fast = not traced and self._by is By.XLA_FAST and By.XLA_FAST in ways
         # Concrete arguments are computed with inside a caller's trace, too: they are constants there.
-        with jax.core.eval_context(), elementary.running():
-            found = (self._fast if fast else self._default)(*args, **kwargs)
+        with contextlib.nullcontext() if traced else jax.core.eval_context():
+            found: Result = (self._fast if fast else self._default)(*args, **kwargs)
         return found
-
-
-@functools.cache
-def knows_fast() -> bool:
-    """Returns whether this version of XLA knows the options of cheap code generation."""
-    try:
-        jax.jit(lambda: 0).lower().compile(elementary.FAST)
-    except (RuntimeError, ValueError):
-        return False
-    return True
 
 
 # ----------------------------------------------------------------------------------------------------
 # Lowering: a function that is traced where it is lowered, and not at all for platforms that nobody asked for
 #
-# The arithmetic of such a program is decided there: for pairs of float32 a function is traced anew, with certificates
-# of their roundings. A batch, a derivative and its transpose are functions in their turn, made before the change to
-# pairs: so they are those of the formula and not of its roundings.
+# The arithmetic of such a program is decided there: for float32 a function is traced anew, with certificates of its
+# roundings. A batch, a derivative and its transpose are functions in their turn, made before the change to float32: so
+# they are those of the formula and not of its roundings.
 # ----------------------------------------------------------------------------------------------------
 
 Function = Callable[..., tuple[Any, ...]]
@@ -126,26 +113,26 @@ _later_p = Primitive("later")
 _later_p.multiple_results = True
 
 
-def lower_later(function: Function, results: tuple[Any, ...], *args: Any, pairs: bool = False) -> list[Any]:
+def lower_later(function: Function, results: tuple[Any, ...], *args: Any, narrow: bool = False) -> list[Any]:
     """Returns the arrays that ``function`` gives of arrays, of known types; it is traced where it is lowered.
 
-    It is traced with float64 enabled, which with ``pairs`` is made of pairs.
+    It is traced with float64 enabled, which with ``narrow`` becomes float32.
     """
-    found: list[Any] = _later_p.bind(*args, function=function, results=results, pairs=pairs)
+    found: list[Any] = _later_p.bind(*args, function=function, results=results, narrow=narrow)
     return found
 
 
-def _run(*args: Any, function: Function, results: Any, pairs: bool) -> list[Any]:
+def _run(*args: Any, function: Function, results: Any, narrow: bool) -> list[Any]:
     with jax.enable_x64(True), float64_elsewhere():
-        return list((as_pairs(function) if pairs else function)(*args))
+        return list((as_float32(function) if narrow else function)(*args))
 
 
-def _batch(args: Any, dims: Any, *, function: Function, results: Any, pairs: bool) -> tuple[Any, Any]:
-    # A batch is the vmapped function, traced later in its turn: so a form for pairs is made of the batch as a whole.
+def _batch(args: Any, dims: Any, *, function: Function, results: Any, narrow: bool) -> tuple[Any, Any]:
+    # A batch is the vmapped function, traced later in its turn: so a function's own form is of the batch as a whole.
     axes = tuple(dim if dim is None else int(dim) for dim in dims)
     (size, *_) = {arg.shape[axis] for arg, axis in zip(args, axes, strict=True) if axis is not None}
     wider = tuple(unmapped_aval(size, 0, result) for result in results)
-    return lower_later(jax.vmap(function, in_axes=axes), wider, *args, pairs=pairs), [0] * len(wider)
+    return lower_later(jax.vmap(function, in_axes=axes), wider, *args, narrow=narrow), [0] * len(wider)
 
 
 def _is_real(kind: Any) -> bool:
@@ -164,13 +151,13 @@ def _tangents(function: Function, moves: tuple[bool, ...], *args: Any) -> tuple[
     return tuple(tangent for value, tangent in zip(values, tangents, strict=True) if _is_real(value))
 
 
-def _derive(primals: Any, tangents: Any, *, function: Function, results: Any, pairs: bool) -> tuple[Any, Any]:
+def _derive(primals: Any, tangents: Any, *, function: Function, results: Any, narrow: bool) -> tuple[Any, Any]:
     # Values and derivatives are apart, so that the part that is linear in the tangents is an operation by itself.
-    values = lower_later(function, results, *primals, pairs=pairs)
+    values = lower_later(function, results, *primals, narrow=narrow)
     moves = tuple(not isinstance(tangent, ad.Zero) for tangent in tangents)
     given = [tangent for tangent in tangents if not isinstance(tangent, ad.Zero)]
     of_reals = tuple(result for result in results if _is_real(result))
-    found = iter(lower_later(functools.partial(_tangents, function, moves), of_reals, *primals, *given, pairs=pairs))
+    found = iter(lower_later(functools.partial(_tangents, function, moves), of_reals, *primals, *given, narrow=narrow))
     return values, [next(found) if _is_real(result) else ad.Zero(result.to_tangent_aval()) for result in results]
 
 
@@ -185,22 +172,22 @@ def _cotangents(function: Function, is_linear: tuple[bool, ...], types: Any, *ar
     return tuple(jax.linear_transpose(of_linear, *types)(tuple(args[count:])))
 
 
-def _transpose(cotangents: Any, *args: Any, function: Function, results: Any, pairs: bool) -> list[Any]:
+def _transpose(cotangents: Any, *args: Any, function: Function, results: Any, narrow: bool) -> list[Any]:
     is_linear = tuple(map(ad.is_undefined_primal, args))
     types = tuple(arg.aval for arg in args if ad.is_undefined_primal(arg))
     known = [arg for arg in args if not ad.is_undefined_primal(arg)]
     given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     transpose = functools.partial(_cotangents, function, is_linear, types)
-    found = iter(lower_later(transpose, types, *known, *given, pairs=pairs))
+    found = iter(lower_later(transpose, types, *known, *given, narrow=narrow))
     return [next(found) if is_it else None for is_it in is_linear]
 
 
 @_later_p.def_abstract_eval
-def _types_of(*args: Any, function: Any, results: tuple[Any, ...], pairs: bool) -> list[Any]:
+def _types_of(*args: Any, function: Any, results: tuple[Any, ...], narrow: bool) -> list[Any]:
     return list(results)
 
 
-_later_p.def_impl(jax.jit(_run, static_argnames=("function", "results", "pairs")))
+_later_p.def_impl(jax.jit(_run, static_argnames=("function", "results", "narrow")))
 batching.primitive_batchers[_later_p] = _batch
 ad.primitive_jvps[_later_p] = _derive
 ad.primitive_transposes[_later_p] = _transpose
@@ -211,20 +198,16 @@ mlir.register_lowering(_later_p, mlir.lower_fun(_run, multiple_results=True))
 # Platforms: the arithmetic of a program, decided where it is lowered, for the platform that it will run on
 #
 # A TPU has no float64, though it takes programs of it: XLA makes them of pairs of float32, for which it promises no
-# error bound. There a function is traced once more, for pairs whose roundings are counted
-# (:mod:`jaxacct.numerics.float_pairs`). Neither the host that traces nor its devices are asked, so an export made on a
-# CPU for a TPU is the program that a TPU would have made. A platform's program that nobody asks for is never traced.
+# error bound. There a function is traced once more, in float32, whose roundings are counted
+# (:mod:`jaxacct.numerics.float32`). Neither the host that traces nor its devices are asked, so an export made on a CPU
+# for a TPU is the program that a TPU would have made. A platform's program that nobody asks for is never traced.
 # ----------------------------------------------------------------------------------------------------
 
 
 def by_platform(
-    function: Callable[..., Any],
-    *args: Any,
-    at_once: Callable[..., Any] | None = None,
-    safe: Callable[[Any], Any] | None = None,
-    result: Any = None,
+    function: Callable[..., Any], *args: Any, at_once: Callable[..., Any] | None = None, result: Any = None
 ) -> Any:
-    """Returns ``function(*args)``, in pairs of float32 on a TPU and in float64 elsewhere; inside the float64 scope.
+    """Returns ``function(*args)``, in float32 on a TPU and in float64 elsewhere; inside the float64 scope.
 
     Where a program is traced for another arithmetic already, that one is kept.
 
@@ -232,8 +215,6 @@ def by_platform(
         function: function of pytrees of arrays, to one.
         args: its arguments.
         at_once: the same function in another form, for devices other than CPUs.
-        safe: moves results to their safe side where they leave as a device's imitation of float64; :func:`outward` by
-            default.
         result: the result's shapes and types. If it is given, nothing is traced before it is lowered.
     """
     if arithmetic() != FLOAT64 or (is_decided() and at_once is None):
@@ -244,9 +225,7 @@ def by_platform(
             closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
         types, native = tuple(closed.out_avals), jaxpr_as_fun(closed)
     else:
-        types = tuple(
-            jax.make_jaxpr(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), result))().out_avals
-        )
+        types = _types(result)
 
         def native(*leaves: Any) -> Any:
             return lower_later(_flat(function, args), types, *leaves)
@@ -254,84 +233,54 @@ def by_platform(
     def elsewhere(*leaves: Any) -> tuple[Any, ...]:
         return tuple(native(*leaves) if at_once is None else lower_later(_flat(at_once, args), types, *leaves))
 
-    def pairs(*leaves: Any) -> tuple[Any, ...]:
-        def move(*args: Any) -> Any:
-            return (safe or outward)((at_once or function)(*args))
-
-        return tuple(lower_later(_flat(move, args), types, *leaves, pairs=True))
+    def narrow(*leaves: Any) -> tuple[Any, ...]:
+        # Traced numbers came in float32.
+        held = [as_held(one) if is_concrete(one) else leaf for one, leaf in zip(given, leaves, strict=True)]
+        return tuple(lower_later(_flat(at_once or function, args), types, *held, narrow=True))
 
     # Other forms are traced only where they are lowered for their platform; the native one may be a finished trace.
-    forms = {} if is_decided() else {"tpu": pairs}
+    forms = {} if is_decided() else {"tpu": narrow}
     if at_once is not None:
         forms["cpu"] = lambda *leaves: tuple(native(*leaves))
     found = jax.lax.platform_dependent(*given, default=elsewhere, **forms)
     return jax.tree.unflatten(jax.tree.structure(result), found)
 
 
-def needs_pairs(chosen: Chosen, *args: Any) -> bool:
-    """Returns whether pairs are asked for by name, or a number is asked of a device that has no float64.
+def by_float32(function: Callable[..., Any], *args: Any, result: Any) -> Any:
+    """Returns ``function(*args)`` in float32, on whatever device; inside the float64 scope of a trace.
+
+    The program is traced where it is lowered; ``result`` has the result's structure and types.
+    """
+    given = map(jnp.asarray, jax.tree.leaves(args))
+    found = lower_later(_flat(function, args), _types(result), *given, narrow=True)
+    return jax.tree.unflatten(jax.tree.structure(result), found)
+
+
+def as_held(value: Any) -> Any:
+    """Returns concrete numbers, with NaN, which is not known, for those beyond float32's range: 0 would be another."""
+    if np.asarray(value).dtype != np.float64:
+        return value
+    numbers = np.asarray(value)
+    size = np.abs(numbers)
+    is_held = (size == 0) | ((size >= TINY) & (size <= LARGEST)) | ~np.isfinite(size)
+    return value if np.all(is_held) else np.where(is_held, numbers, np.nan)
+
+
+def _types(result: Any) -> tuple[Any, ...]:
+    """Returns the types of the leaves of a pytree of arrays, or of their shapes and types."""
+    zeros = jax.make_jaxpr(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), result))()
+    return tuple(zeros.out_avals)
+
+
+def asks_host(*args: Any) -> bool:
+    """Returns whether a number is asked of a device that has no float64: the CPU beside it answers.
 
     A traced program does not depend on the device: :func:`by_platform`.
     """
-    return chosen == "pair" or (platform() == "tpu" and is_concrete(args) and not is_decided())
-
-
-def by_pairs(function: Callable[..., Any], *args: Any) -> Any:
-    """Returns ``function(*args)`` in pairs of float32, on whatever device; inside the float64 scope.
-
-    Concrete arguments are computed with operation by operation; traced ones make a program that is traced anew where it
-    is lowered.
-    """
-    if is_concrete(args):
-        return as_pairs(function, stepwise=True)(*args)
-    types, result = jax.make_jaxpr(function, return_shape=True)(*args)
-    given = map(jnp.asarray, jax.tree.leaves(args))
-    found = lower_later(_flat(function, args), tuple(types.out_avals), *given, pairs=True)
-    return jax.tree.unflatten(jax.tree.structure(result), found)
+    return platform() == "tpu" and is_concrete(args) and not is_decided()
 
 
 def _flat(function: Callable[..., Any], args: Any) -> Callable[..., tuple[Any, ...]]:
     """Returns ``function`` as a function from the leaves of such arguments to the leaves of its result."""
     structure = jax.tree.structure(args)
     return lambda *leaves: tuple(jax.tree.leaves(function(*jax.tree.unflatten(structure, leaves))))
-
-
-OUTWARD: dict[type, Callable[[Any], Any]] = {}
-"""Classes of nodes whose numbers have a safe side of their own, with the function that moves each to its side."""
-
-
-def raise_bound(value: Any) -> Any:
-    """Returns upper bounds that stay bounds when they leave a program as such a float64, of 48 bits and little range.
-
-    It is called inside the float64 scope. Reading and writing errs by less than 4 units of roundoff of a pair, 2^-42,
-    and by 2^-126, below which the second of the two numbers is 0.
-    """
-    if value.dtype != jnp.float64:
-        return value
-    # The range of numbers that such a float64, made of two float32, holds for certain: a wider one breaks the bound.
-    # Others, which it may flush or overflow, are moved up to where it holds: to ``least``, 0, inf or ``-largest``.
-    least, largest = 2.0**-100, 2.0**120
-    margin = 4 * roundoff() * jnp.abs(value) + jnp.where(value == 0, 0.0, 2.0**-125)
-    moved = jnp.where(jnp.isinf(value), value, value + margin)
-    moved = jnp.where((value > 0) & (moved < least), least, jnp.where(moved > largest, jnp.inf, moved))
-    moved = jnp.where((value < 0) & (moved > -least), 0.0, moved)
-    return jnp.where((value > -jnp.inf) & (moved < -largest), -largest, moved)
-
-
-def lower_bound(value: Any) -> Any:
-    """Returns lower bounds that stay bounds when they leave a program, as :func:`raise_bound` does for upper ones."""
-    return -raise_bound(-value) if value.dtype == jnp.float64 else value
-
-
-def as_it_is(found: Any) -> Any:
-    """Returns results unchanged, for those that are no bounds."""
-    return found
-
-
-def outward(found: Any) -> Any:
-    """Returns a tree of results with every number moved to its safe side: up, unless its node says otherwise."""
-
-    def move(node: Any) -> Any:
-        return OUTWARD[type(node)](node) if type(node) in OUTWARD else raise_bound(jnp.asarray(node))
-
-    return jax.tree.map(move, found, is_leaf=lambda node: type(node) in OUTWARD)

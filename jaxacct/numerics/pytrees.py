@@ -244,10 +244,10 @@ def register_dataclass(cls: Class) -> Class:
     Fields are children, in their order; those declared as ``field(metadata={"static": True})`` are part of the
     structure and must be hashable. It differs from ``jax.tree_util.register_dataclass`` as stated above, and in two
     more ways. Numbers of NumPy and JAX that are given for static fields become those of Python
-    (:func:`python_value`): what equals has one program. And JAX rebuilds an instance without its constructor, so that
-    anything may stand in its fields, as pytrees of masks, gradients, names or shapes want: checks are the
-    constructor's. A field that ``__post_init__`` fills in (``field(init=False)``) is a child like the others, or
-    static, unless it has a default, which is the class's.
+    (:func:`python_value`): what equals has one program; those with ``"as_it_is": True`` besides stay. And JAX rebuilds
+    an instance without its constructor, so that anything may stand in its fields, as pytrees of masks, gradients, names
+    or shapes want: checks are the constructor's. A field that ``__post_init__`` fills in (``field(init=False)``) is a
+    child like the others, or static, unless it has a default, which is the class's.
 
     >>> @register_dataclass
     ... @dataclasses.dataclass(frozen=True)
@@ -275,7 +275,8 @@ def register_dataclass(cls: Class) -> Class:
         return made
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
-    return converting(cls, settings, is_strict=True)
+    as_it_is = [field.name for field in dataclasses.fields(cls) if field.metadata.get("as_it_is", False)]
+    return converting(cls, [name for name in settings if name not in as_it_is], is_strict=True)
 
 
 def _parts(cls: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -21,7 +21,7 @@ from jaxtyping import Array
 from jaxacct.numerics.elementary_float32 import TINY, UNIT, UNITS, cos_and_sin_remainders, exp_remainder, of_float32
 
 
-def _sides(count: int) -> tuple[int, ...]:
+def _nested_sizes(count: int) -> tuple[int, ...]:
     """Returns the sizes of three nested sums that hold so many terms: powers of two, as equal as can be."""
     bits = max(count - 1, 0).bit_length()
     return tuple(2 ** ((bits + more) // 3) for more in (2, 1, 0))
@@ -36,7 +36,7 @@ def units_of_total(count: int) -> float:
     >>> round(units_of_total(1024), 3)
     29.0
     """
-    height = sum(side - 1 for side in _sides(count))
+    height = sum(side - 1 for side in _nested_sizes(count))
     return height / (1 - height * UNIT)
 
 
@@ -49,7 +49,7 @@ def total(x: Array) -> Array:
     >>> total(jnp.ones(1000, jnp.float32)).item()
     1000.0
     """
-    sides = _sides(x.shape[-1])
+    sides = _nested_sizes(x.shape[-1])
     x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, math.prod(sides) - x.shape[-1])])
     # Each turn adds the slices that are furthest apart, so that neighbours stay neighbours (vectors of a device).
     for side in sides:
@@ -58,14 +58,14 @@ def total(x: Array) -> Array:
     return x[..., 0]
 
 
-class Sum(NamedTuple):
+class NestedSum(NamedTuple):
     """A sum over atoms, and a bound on its absolute error."""
 
     value: Array
     error: Array
 
 
-class Transform(NamedTuple):
+class NestedTransform(NamedTuple):
     """E[cos wX - 1] and E[sin wX - wX], and a bound on the absolute error of each of the two."""
 
     real: Array
@@ -82,7 +82,7 @@ def _flushes(masses: Array) -> Array:
     return TINY * (4.0 * masses.shape[-1] + 2.0 * total(masses))
 
 
-def moment_remainder(masses: Array, places: Array, orders: Array) -> Sum:
+def moment_remainder(masses: Array, places: Array, orders: Array) -> NestedSum:
     """Returns E[e^(tX) - 1 - tX], over the last axis of atoms, for each order t.
 
     All terms are positive, so that units of them are units of the sum. A term is e^a - 1 - a to 6 units at a rounded
@@ -102,10 +102,10 @@ def moment_remainder(masses: Array, places: Array, orders: Array) -> Sum:
     terms = masses[..., None, :] * exp_remainder(a)
     units = UNITS.exp_remainder + 3 + jnp.maximum(a, 0.0) + units_of_total(masses.shape[-1])
     value, error = total(jnp.stack([terms, terms * units]))
-    return Sum(value, SLACK * UNIT * error + _flushes(masses)[..., None])
+    return NestedSum(value, SLACK * UNIT * error + _flushes(masses)[..., None])
 
 
-def transform_remainder(masses: Array, places: Array, frequencies: Array, tile: int = 16) -> Transform:
+def transform_remainder(masses: Array, places: Array, frequencies: Array, tile: int = 16) -> NestedTransform:
     """Returns E[cos wX - 1] and E[sin wX - wX], over the last axis of atoms, for each frequency w.
 
     Let s(a) = min(a^2/2, 2|a|). A term is cos a - 1 to 7 units of s(a), and sin a - a to 6 (|sin a - a| <= s(a)), at a
@@ -139,4 +139,6 @@ def transform_remainder(masses: Array, places: Array, frequencies: Array, tile: 
     units = UNITS.cos_less_one + 3 + units_of_total(masses.shape[-1])
     of_terms = jnp.minimum(0.5 * w * (w * square), 2 * w * size)
     error = SLACK * UNIT * units * of_terms + _flushes(masses)[..., None]
-    return Transform(real, imaginary, jnp.where(jnp.isnan(real + imaginary), jnp.full_like(error, jnp.inf), error))
+    return NestedTransform(
+        real, imaginary, jnp.where(jnp.isnan(real + imaginary), jnp.full_like(error, jnp.inf), error)
+    )

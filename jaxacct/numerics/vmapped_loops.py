@@ -21,7 +21,7 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
-from jaxacct.numerics.arithmetic import platform, with_pair_form
+from jaxacct.numerics.arithmetic import FLOAT32, arithmetic, platform
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.precision import is_concrete
 from jaxacct.numerics.programs import Program, by_platform
@@ -91,8 +91,8 @@ def one_by_one(
                 found = (_by_platform if concrete else _side_by_side)(function, static, which, args)
         return found, jax.tree.map(lambda _: True, found)
 
-    # A program that is traced for pairs is part of one of these programs already.
-    return with_pair_form(single, traced=call)
+    # A program that is traced for float32 is part of one of these programs already.
+    return lambda *args: call(*args) if arithmetic() == FLOAT32 else single(*args)
 
 
 def _side_by_side(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[bool, ...], args: Any) -> Any:
@@ -189,7 +189,7 @@ def map_rows(count: Array, entry: Callable[[Array, Any, Any], Tree], rows: Any, 
 
     def alone(count: Array, rows: Any, given: Any) -> Tree:
         def put(i: Array, found: Tree) -> Tree:
-            row = jax.tree.map(lambda leaf: _row(leaf, i), rows)
+            row = jax.tree.map(lambda leaf: _take_row(leaf, i), rows)
             return jax.tree.map(lambda old, new: _with_row(old, i, new), found, entry(i, row, given))
 
         row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
@@ -199,7 +199,7 @@ def map_rows(count: Array, entry: Callable[[Array, Any, Any], Tree], rows: Any, 
     return _in_lanes(alone, functools.partial(_map_blocks, entry))(jnp.asarray(count, jnp.int32), rows, given)
 
 
-def _row(leaf: Array, i: Array) -> Array:
+def _take_row(leaf: Array, i: Array) -> Array:
     """Returns row ``i``, which is at least 0: so the index needs no correction for negative ones."""
     found: Array = jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False, allow_negative_indices=False)
     return found
@@ -227,19 +227,6 @@ def where_needed(is_needed: Array, function: Callable[..., Tree], otherwise: Tre
         return jax.lax.cond(is_needed, lambda: function(*given), lambda: otherwise)
 
     return _in_lanes(alone, functools.partial(_gather_needed, function, width))(is_needed, otherwise, given)
-
-
-def as_lanes(function: Callable[..., Tree]) -> Callable[..., Tree]:
-    """Returns a function of one lane, made of a function of several with a leading axis for them at every leaf."""
-
-    def alone(*args: Any) -> Tree:
-        found = function(*jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], args))
-        return jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[1:]), found)
-
-    def together(size: int, is_batched: Any, *args: Any) -> Tree:
-        return function(*_every(size, args, tuple(is_batched)))
-
-    return _in_lanes(alone, together)
 
 
 def of_all_lanes(count: Array) -> Array:

@@ -1,16 +1,15 @@
 """Pictures of privacy, one call each: functions that return labelled axes of matplotlib, or draw onto given ``axes``.
 
 A bracket is a band, with the end that protects as a line. Colours can be told apart by all eyes, and by their dashes in
-grey. matplotlib (the extra ``[plot]``) is imported when something is drawn; :func:`page` does without it.
+grey. matplotlib (the extra ``[plot]``) is imported when something is drawn.
 
 * :mod:`.curves`: pictures of one run, of many runs, and of a training.
-* :mod:`.explorer`: the interactive page.
 * :mod:`.chart`: the common style, and charts with their numbers, for commands and exhibits.
 * :mod:`.document`: documents for paper.
 """
 
 from jaxacct.plot.chart import Chart as Chart
-from jaxacct.plot.chart import Curve as Curve
+from jaxacct.plot.chart import Series as Series
 from jaxacct.plot.chart import draw as draw
 from jaxacct.plot.chart import require_matplotlib as require_matplotlib
 from jaxacct.plot.chart import write_csv as write_csv
@@ -27,13 +26,11 @@ from jaxacct.plot.curves import (
 from jaxacct.plot.document import Document as Document
 from jaxacct.plot.document import Section as Section
 from jaxacct.plot.document import write as write
-from jaxacct.plot.explorer import page
 
 __all__ = [
     "ACCOUNTANTS",
     "epsilon_over_steps",
     "least_noise",
-    "page",
     "profile",
     "sweep",
     "tradeoff",

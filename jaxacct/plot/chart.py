@@ -149,7 +149,7 @@ def describe(mechanism: Mechanisms, steps: Steps | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class Curve:
+class Series:
     """A column of numbers that is drawn.
 
     Attributes:
@@ -184,7 +184,7 @@ class Chart:
     x_label: str
     y_label: str
     x: np.ndarray
-    curves: Sequence[Curve]
+    curves: Sequence[Series]
     notes: Sequence[str] = ()
     log_x: bool = False
     log_y: bool = False

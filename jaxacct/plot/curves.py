@@ -371,7 +371,7 @@ def sweep(found: Sweep, *, axes: Axes | None = None, **at: float | str) -> Axes:
     constants = ", ".join(f"{words(name)} {value:g}" for name, value in part.constants.items())
     title = f"{', '.join(part.mechanisms)}: {constants}"
     *y, x = over
-    axes.set_xscale(_scale(over[x]))
+    axes.set_xscale(_axis_scale(over[x]))
     if y:
         _fill(axes, over[x], over[y[0]], values, label)
         dress(axes, title, words(x), words(y[0]), legend=False)
@@ -388,7 +388,7 @@ def _fill(axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, label: s
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     shown = np.ma.masked_invalid(values)
-    axes.set(xscale=_scale(x), yscale=_scale(y))
+    axes.set(xscale=_axis_scale(x), yscale=_axis_scale(y))
     low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 0.0)
     is_log = 0 < 4 * low < high
     filled = axes.pcolormesh(
@@ -406,7 +406,7 @@ def _fill(axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, label: s
         # Light lines with a dark rim are visible on both ends of the colours.
         rim: list[AbstractPathEffect] = [withStroke(linewidth=2.5, foreground=INK)]
         lines = axes.contour(x, y, shown, levels=levels, colors="white", linewidths=1.0)
-        places = {level: _place(axes, parts) for level, parts in zip(levels, lines.allsegs, strict=True)}
+        places = {level: _label_position(axes, parts) for level, parts in zip(levels, lines.allsegs, strict=True)}
         numbered = [level for level in levels if places[level] is not None]
         if numbered != levels:  # a line without room for its number, in a corner, tells nothing
             lines.remove()
@@ -422,7 +422,7 @@ def _fill(axes: Axes, x: np.ndarray, y: np.ndarray, values: np.ndarray, label: s
     _plain_ticks(axes)
 
 
-def _place(axes: Axes, parts: Sequence[np.ndarray]) -> tuple[float, float] | None:
+def _label_position(axes: Axes, parts: Sequence[np.ndarray]) -> tuple[float, float] | None:
     """Returns a place for the number of a contour line, in its middle and away from the rim; None where it has none."""
     to_axes = axes.transData + axes.transAxes.inverted()
     best = np.zeros((0, 2))
@@ -454,12 +454,12 @@ def _plain_ticks(axes: Axes) -> None:
             axis.set_minor_formatter(NullFormatter())
 
 
-def _scale(values: np.ndarray) -> str:
+def _axis_scale(values: np.ndarray) -> str:
     """Returns the scale of an axis: the one on which its values lie more evenly, logarithmic for equal factors.
 
     Of two values, which lie evenly on both, it is logarithmic where they are more than a factor of 20 apart.
 
-    >>> [_scale(np.array(values)) for values in ([0.5, 1, 2, 4], [1, 2, 3], [1, 100], [0, 10, 100], [1, 3, 8])]
+    >>> [_axis_scale(np.array(values)) for values in ([0.5, 1, 2, 4], [1, 2, 3], [1, 100], [0, 10, 100], [1, 3, 8])]
     ['log', 'linear', 'log', 'linear', 'log']
     """
     ordered = np.unique(values)

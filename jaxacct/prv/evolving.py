@@ -8,7 +8,7 @@ runs are its recursion. Both are one loop here (:class:`Method`), in which k is 
 
 In reading order:
 
-- :func:`plan_sum`, the tilt, and the tails that count;
+- :func:`plan_sum`, the tilt, and the tails that count; :func:`cap`, which needs no room for losses far beyond epsilon;
 - :func:`put_on_mesh`, one loss as masses on a mesh, from above and from below;
 - :func:`coarsen`, from a mesh to one twice as wide;
 - :func:`evolve`, the stages; :func:`join`, the sum of two sums; :func:`compose`, that of many laws;
@@ -95,6 +95,12 @@ RUNS = 2.0 ** np.arange(24)
 ORDERS = 32
 """Orders that one look compares, of a tilt and of moments each; even. Tightness only."""
 
+LEAST_LEFT = 1 / 64
+"""Least share of delta that finite losses may be taken to have once losses are capped. Tightness only."""
+
+MORE_NATS = 3.0
+"""Nats that the tails may need more for the sake of a shorter window. Tightness only."""
+
 STEEPEST = 600.0
 """Largest size of an exponent t y that is computed with. Beyond it points prove nothing. Tightness only."""
 
@@ -105,7 +111,7 @@ TRIES = np.unique(np.concatenate([2.0 ** np.arange(25), 3 * 2.0 ** np.arange(23)
 """Numbers of runs that a stage may add, besides all that are left, which are as many at most."""
 
 
-class Plan(NamedTuple):
+class MeshPlan(NamedTuple):
     """The tilt and the tails that all laws of a sum share. Bounds hold for any positive order."""
 
     order: Array
@@ -113,7 +119,9 @@ class Plan(NamedTuple):
     nats: Array
     """Tails of e^-nats of the tilted mass are small beside what is read off the sum."""
     log_rare: Array
-    """Log of the mass of the upper law's atoms that count as infinite losses."""
+    """Log of the mass of the upper law's largest atoms, together, that count as infinite losses."""
+    farthest: ArrayLike = np.inf
+    """Loss of one run beyond which it matters no more how large it is (:func:`cap`)."""
 
 
 class Sum(NamedTuple):
@@ -152,49 +160,105 @@ def plan_sum(
     *,
     log_delta: ArrayLike | None = None,
     epsilon: ArrayLike = 0.0,
-) -> Plan:
+    last: ArrayLike | None = None,
+) -> MeshPlan:
     """Returns a plan for reading epsilon near a delta, or delta near an epsilon if ``log_delta`` is None.
 
-    The order is the one of the least bound by moments: delta <= e^(K(t) - t eps) / (t + 1) (1 - 1/(t + 1))^t, K the sum
-    of the laws' cumulants (Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy",
-    Proposition 12). It need not be exact.
+    The first order is the one of the least bound by moments: delta <= e^(K(t) - t eps) / (t + 1) (1 - 1/(t + 1))^t, K
+    the sum of the laws' cumulants (Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy",
+    Proposition 12). It need not be exact. Its bound on epsilon, and how far below 0 all runs together may fall, tell
+    beyond what loss of one run it matters no more how large it is (:func:`cap`). The order that is taken is at most as
+    large: the one whose window is the shortest, of those that need few more nats. Rare losses weigh so much less.
+
+    ``last`` is the log of the least delta, or the largest epsilon, that is read; the one of the question by default.
     """
     y, mass = laws.losses[:, 0], jnp.where(counts[:, None] > 0, laws.masses[:, 0], 0.0)
-    known = jnp.where(mass > 0, jnp.abs(y), 0.0)
+    asked = None if log_delta is None else jnp.asarray(log_delta)
+    last = (epsilon if asked is None else asked) if last is None else last
 
-    def rare_of(log_delta: ArrayLike) -> Array:
-        return jnp.asarray(log_delta) - _slack(points) - jnp.log(jnp.maximum(jnp.sum(counts), 1.0) * y.shape[-1])
+    def rare_of(log_delta: Array) -> Array:
+        return log_delta - _slack(points) - jnp.log(jnp.maximum(jnp.sum(counts), 1.0))
 
-    if log_delta is not None:
-        known = jnp.where(mass > jnp.exp(rare_of(log_delta)), known, 0.0)
-    log_mass = jnp.where(known > 0, jnp.log(mass), -jnp.inf)
-    log_mass = jnp.where((mass > 0) & (y == 0), jnp.log(mass), log_mass)
-    steepest = STEEPEST / jnp.maximum(jnp.max(known), 1e-30)
+    known = mass > 0
+    if asked is not None:
+        known = known & (_sums_beyond(mass)[1] > jnp.exp(rare_of(asked)))
+    log_mass = jnp.where(known, jnp.log(mass), -jnp.inf)
 
-    def heights_of(order: Array) -> Array:
-        terms = log_mass + order * y
-        top = jnp.maximum(jnp.max(terms, -1), -1e300)
-        cumulants = top + jnp.log(jnp.sum(jnp.exp(terms - top[:, None]), -1))
-        return jnp.sum(jnp.where(counts > 0, counts * cumulants, 0.0)) + log_peak(order)
+    def cumulants_at(orders: Array, kept: Array) -> Array:
+        def at(order: Array) -> Array:
+            terms = log_mass - (y - kept) + order * kept
+            top = jnp.maximum(jnp.max(terms, -1), -1e300)
+            cumulants = top + jnp.log(jnp.sum(jnp.exp(terms - top[:, None]), -1))
+            return jnp.sum(jnp.where(counts > 0, counts * cumulants, 0.0))
 
-    def look(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        ratios = jnp.where(i > 0, np.geomspace(0.5, 2.0, ORDERS), np.geomspace(2.0**-20, 2.0**20, ORDERS))
-        orders = jnp.minimum(ratios * state[0], steepest)
-        heights: Array = jax.vmap(heights_of)(orders)
-        values = heights - orders * epsilon if log_delta is None else (heights - log_delta) / orders
+        return jax.vmap(at)(orders)
+
+    def steepest_of(kept: Array) -> Array:
+        return STEEPEST / jnp.maximum(jnp.max(jnp.where(known, jnp.abs(kept), 0.0)), 1e-30)
+
+    def look(i: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        before, *_, farthest = state
+        kept = jnp.minimum(y, farthest)
+        near, wide = np.geomspace(0.5, 2.0, ORDERS), np.geomspace(2.0**-20, 2.0**20, ORDERS)
+        falls = np.geomspace(2.0**-6, 2.0**6, ORDERS)
+        # Where nothing is lost any order is as good: wide looks begin anew, or it would grow from one to the next.
+        each = jnp.stack([jnp.where(i % 2 > 0, near * before, wide), falls * before])
+        every = jnp.minimum(each, steepest_of(kept))
+        orders, falls = every
+        cumulants, of_falls = cumulants_at((every * SIDES[:, None]).reshape(-1), kept).reshape(2, ORDERS)
+        heights = cumulants + log_peak(orders)
+        # What is infinite once losses are capped is no part of what is left to be read.
+        endless = jnp.sum(counts[:, None] * jnp.where(known, -mass * jnp.expm1(kept - y), 0.0))
+        left = jnp.zeros(2) if asked is None else 1 - endless * jnp.exp(-jnp.stack([asked, jnp.asarray(last)]))
+        log_finite = jnp.log(jnp.maximum(left, LEAST_LEFT))
+        if asked is None:
+            values, largest = heights - orders * epsilon, jnp.asarray(last)
+        else:
+            values = (heights - asked - log_finite[0]) / orders
+            largest = jnp.min((heights - last - log_finite[1]) / orders)
+            largest = jnp.where(left[1] > LEAST_LEFT, jnp.maximum(largest, 0.0), jnp.inf)
         least = jnp.min(values)
-        best = values == least
-        chosen = jnp.max(jnp.where(best[None], jnp.stack([orders, values, heights]), -jnp.inf), 1)
-        return chosen[0], chosen[1], chosen[2]
+        order = jnp.max(jnp.where(values == least, orders, 0.0))
+        # The sum of all other runs is hardly ever lower.
+        lowest = -jnp.min((of_falls + _slack(points)) / falls)
+        return order, least, log_finite[0], jnp.minimum(farthest, largest - jnp.minimum(lowest, 0.0))
 
-    # Two looks: over 12 decades, and about the best of those.
+    # Twice two looks: over 12 decades, and about the best of those; at all losses, and at losses that are capped.
     start = jnp.asarray(1.0, y.dtype)
-    order, least, height = jax.lax.fori_loop(0, 2, look, (start, start, start))
-    if log_delta is None:
-        log_delta, nats = jnp.minimum(least, 0.0), jnp.maximum(jnp.log1p(order) + 2.0, 0.0)
+    begin = (start, start, start, jnp.asarray(jnp.inf, y.dtype))
+    steepest, least, log_finite, farthest = jax.lax.fori_loop(0, 4, look, begin)
+    kept = jnp.minimum(y, farthest)
+    if asked is None:
+        at, log_finite, asked = jnp.asarray(epsilon), jnp.minimum(least, 0.0), jnp.minimum(least, 0.0)
     else:
-        nats = jnp.maximum(height - order * jnp.maximum(least, 0.0) - log_delta, 0.0) + jnp.log1p(order) + 1.0
-    return Plan(order, nats + _slack(points) + math.log(len(counts)), rare_of(log_delta))
+        at, log_finite = jnp.maximum(least, 0.0), asked + log_finite
+    # Among smaller orders, that of the shortest window: by Chernoff's bound at all orders, those below 0 among them.
+    size = 2 * ORDERS
+    orders = jnp.minimum(2.0 ** np.linspace(-4.0, 8.0, size + 1)[:-1] * steepest, steepest_of(kept))
+    every = jnp.concatenate([orders, -orders])
+    cumulants = cumulants_at(every, kept)
+    excess = jnp.maximum(cumulants[:size] + log_peak(orders) - orders * at - log_finite, 0.0)
+    nats = excess + jnp.log1p(orders) + 2.0 + _slack(points) + math.log(len(counts))
+    gaps = every[None] - orders[:, None]
+    ends = (cumulants[None] - cumulants[:size, None] + nats[:, None]) / jnp.where(gaps == 0, 1.0, gaps)
+    lengths = jnp.min(jnp.where(gaps > 0, ends, jnp.inf), -1) - jnp.max(jnp.where(gaps < 0, ends, -jnp.inf), -1)
+    is_lower = orders <= steepest * (1 + 1e-9)
+    least_excess = jnp.min(jnp.where(is_lower, excess, jnp.inf))
+    lengths = jnp.where(is_lower & (excess <= least_excess + MORE_NATS), lengths, jnp.inf)
+    order, nats = jnp.max(jnp.where(lengths == jnp.min(lengths), jnp.stack([orders, nats]), -jnp.inf), -1)
+    return MeshPlan(order, nats, rare_of(asked), farthest)
+
+
+def _sums_beyond(rows: Float[Array, "... n"]) -> Float[Array, "2 ... n"]:
+    """Returns the sums of a row's entries up to each, and of those from each on, itself among them."""
+    n = rows.shape[-1]
+    inner = 2 ** (round(math.log2(n)) // 2)
+    outer = -(-n // inner)
+    table = jnp.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, outer * inner - n)]).reshape(*rows.shape[:-1], outer, inner)
+    within = jnp.einsum("...bj,dij->d...bi", table, np.stack(_triangles(inner)), precision="highest")
+    strict = np.stack([np.tri(outer, k=-1), np.tri(outer, k=-1).T])
+    others = jnp.einsum("...b,dcb->d...c", jnp.sum(table, -1), strict, precision="highest")
+    return (within + others[..., None]).reshape(2, *rows.shape[:-1], outer * inner)[..., :n]
 
 
 def _slack(points: int) -> float:
@@ -202,12 +266,57 @@ def _slack(points: int) -> float:
     return 10.0 + 2.0 * math.log(points / 1024)
 
 
+def cap(law: Atoms, farthest: ArrayLike) -> Atoms:
+    """Returns laws beside those of ``law`` whose losses reach hardly beyond ``farthest``; any number is sound.
+
+    *Below*, telling all atoms beyond it as one is post-processing: one atom of their masses P and Q, with the loss
+    log P/Q or any smaller one. D stays what it is up to their least loss.
+
+    *Above*, let c be that loss. An atom y beyond it moves to c and to an infinite loss such that P and Q stay: p
+    e^(c - y) to c, the rest to infinity. These are the dots connected, with a chord that ends at x = e^(-y) = 0, so D
+    is raised nowhere up to c and lowered nowhere. Of a sum, D changes where all other runs together are so low that
+    such an atom does not decide: :func:`plan_sum` chooses c.
+
+    *Rounding.* Below: a sum errs by nu of itself; exponentials of exponents up to 745 by 745u for these and by 4u, and
+    products by u, or are flushed, and then below TINY each, which is added to Q. So log P/Q errs by (2n + 800)u, 8u of
+    itself and u of the sum with c. Above: the same exponentials, and expm1, which errs by 8u, and passes on no larger
+    share of its argument's error: 2^11 u are more than all of these, and nu for the sum. A compiler may compute c
+    twice, and to other bits, at most 2^11 u (1 + |c|) apart: D of an atom is p (1 - e^(eps - c)), and changes by p
+    times that.
+    """
+    u, n = roundoff(), law.losses.shape[-1]
+    (y, y_low), (p, p_low) = law.losses, law.masses
+    is_far = (y_low > farthest) & (p_low > 0)
+    far, behind = jnp.where(is_far, p_low, 0.0), jnp.where(is_far, farthest - y_low, 0.0)
+    far_p, far_q = jnp.sum(jnp.stack([far, far * jnp.exp(behind)]), -1)
+    above = jnp.log(far_p / (far_q + n * TINY))
+    end = farthest + above
+    end = end - u * (4 * n + 2.0**10 + 16 * (jnp.abs(above) + jnp.abs(farthest)))
+    pools = (far_p > 0) & jnp.isfinite(end)
+    # The last atom of the lower law is the pool.
+    is_last = np.arange(n) == n - 1
+    y_low = jnp.where(pools, jnp.where(is_last, end, jnp.minimum(y_low, end)), y_low)
+    p_low = jnp.where(pools, jnp.where(is_last, far_p * (1 - 2 * n * u), jnp.where(is_far, 0.0, p_low)), p_low)
+    is_far = pools & (y > end) & (p > 0)
+    fall = jnp.where(is_far, end - y, 0.0)
+    stays = jnp.where(is_far, p * jnp.exp(fall) * (1 + 2.0**11 * u) + TINY, p)
+    doubt = 2.0**11 * u * (1 + jnp.abs(end))
+    rest = jnp.where(is_far, -p * jnp.expm1(fall) * (1 + 2.0**11 * u) + stays * doubt + TINY, 0.0)
+    endless = jnp.sum(rest) * (1 + 2 * n * u)
+    infinite = jnp.stack([jnp.minimum((law.infinite[0] + endless) * (1 + 4 * u), 1.0), law.infinite[1]])
+    return law._replace(
+        losses=jnp.stack([jnp.where(pools, jnp.minimum(y, end), y), y_low]),
+        masses=jnp.stack([stays, p_low]),
+        infinite=infinite,
+    )
+
+
 # ----------------------------------------------------------------------------------------------------
 # One loss on a mesh
 # ----------------------------------------------------------------------------------------------------
 
 
-class _State(NamedTuple):
+class _StageState(NamedTuple):
     """Sums while they evolve; ``kinds`` are the sum of the current power of runs, and of those that are set aside."""
 
     rows: Float[Array, "kinds 2 points"]
@@ -220,8 +329,8 @@ class _State(NamedTuple):
 
 
 def put_on_mesh(
-    law: Atoms, count: Array, plan: Plan, points: int, runs: Array, least: float, *, is_shared: bool
-) -> tuple[_State, Array, Array, Array, Array]:
+    law: Atoms, count: Array, plan: MeshPlan, points: int, runs: Array, least: float, *, is_shared: bool
+) -> tuple[_StageState, Array, Array, Array, Array]:
     """Returns one run as rows on a mesh (kinds of length 1), and what its sums need.
 
     These are the mesh, the runs of the first stage, the logs of bounds on a finite loss's probability, and the shift of
@@ -263,17 +372,18 @@ def put_on_mesh(
     whole exponent. Exponents, and so both terms, that matter are within 1,500 or cancel: 2^14 u is more than that, and
     also more than what is wrong with the tilted masses of the atoms that are left out.
     """
+    law = cap(law, plan.farthest)
     u, n = roundoff(), law.losses.shape[-1]
     t = plan.order
     (y, y_low), (p, p_low) = law.losses, law.masses
     # Rare atoms are infinite losses, and those that are rare after the tilt are left out: neither can widen the window.
-    rare = jnp.log(p) < plan.log_rare
+    rare = _sums_beyond(p)[1] < jnp.exp(plan.log_rare)
     log_w = jnp.where(rare | ~(p > 0), -jnp.inf, jnp.log(p) + t * y)
     top = jnp.maximum(jnp.max(log_w), -3 * STEEPEST)
     total = jnp.maximum(jnp.sum(jnp.exp(log_w - top)), TINY)
     scale = top + jnp.log(total)
     w = jnp.exp(log_w - scale)
-    counts = log_w - scale > -(plan.nats + jnp.log(n * jnp.maximum(count, 1.0)))
+    counts = jnp.min(_sums_beyond(w), 0) > jnp.exp(-plan.nats) / jnp.maximum(count, 1.0)
     # Reductions are taken together: a program of fewer is compiled sooner.
     terms = [jnp.where(rare, p, 0.0), jnp.where(counts, 0.0, w), y + p + y_low + p_low]
     mass_rare, mass_missing, anything = jnp.sum(jnp.stack(terms), -1)
@@ -334,7 +444,7 @@ def put_on_mesh(
     shift = law.shift + u * (12 * largest + 2 * (n + 16) * jnp.expm1(h))
     first = offset + begin * h
     drift = 3 * u * (jnp.abs(offset) + jnp.abs(begin) * h)
-    state = _State(*(leaf[None] for leaf in (rows / floor[:, None], first, log_mass, log_bound, error, drift)))
+    state = _StageState(*(leaf[None] for leaf in (rows / floor[:, None], first, log_mass, log_bound, error, drift)))
     return state, h, planned, log_finite, shift
 
 
@@ -347,7 +457,7 @@ def _first_mesh(
     count: Array,
     runs: Array,
     least: float,
-    plan: Plan,
+    plan: MeshPlan,
     points: int,
 ) -> tuple[Array, Array]:
     """Returns the least mesh whose circle holds all atoms that count and a sum of some runs, and the number of these.
@@ -593,7 +703,9 @@ def _multiply(
     return product
 
 
-def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array, nats: Array, wrong: Array) -> _State:
+def _convolve(
+    state: _StageState, h: Array, powers: Array, others: Array, logs: Array, nats: Array, wrong: Array
+) -> _StageState:
     """Returns sums of ``powers`` of the first kind and ``others`` of the second, in windows where their mass lies.
 
     ``logs`` are the sums' log-moments, ``nats`` their tails, and ``wrong`` (kinds, 2) what the sums' errors are before.
@@ -640,10 +752,10 @@ def _convolve(state: _State, h: Array, powers: Array, others: Array, logs: Array
     first = moved[0] + moved[1]
     drift = of_both(state.drift) + 4 * u * (jnp.abs(moved[0]) + jnp.abs(moved[1]))
     error = wrong + 2.02 * spill[:, None] + rounding * (1 + 8 * u)
-    return _normalize(_State(rows, first, of_both(state.log_mass), of_both(state.log_bound), error, drift))
+    return _normalize(_StageState(rows, first, of_both(state.log_mass), of_both(state.log_bound), error, drift))
 
 
-def _normalize(state: _State) -> _State:
+def _normalize(state: _StageState) -> _StageState:
     """Returns the state with rows that sum to 1, the bound on their mass raised to it, and the rounding of both.
 
     Any number will do as a row's sum, as log_mass is raised by its logarithm: the quotient errs by u, the logarithm by
@@ -671,7 +783,7 @@ def _power_of_error(powers: Array, others: Array, error: Float[Array, "2 2"]) ->
     return jnp.expm1(logs) * (1 + roundoff() * (32 + 16 * jnp.minimum(logs, 1e3)))
 
 
-def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method, is_shared: bool) -> Sum:
+def evolve(law: Atoms, count: Array, plan: MeshPlan, points: int, *, method: Method, is_shared: bool) -> Sum:
     """Returns the sum of ``count`` runs of a law (2, n), a whole number from 0.
 
     The state is the sum of a power of runs, the number of further such powers that are due, and the runs that are set
@@ -685,11 +797,11 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
         runs, least = count[None], jnp.minimum(count, TRIES[-1])
     one, h, planned, log_finite, shift = put_on_mesh(law, count, plan, points, runs, outside, is_shared=is_shared)
     planned = jnp.minimum(planned, TRIES[-1])
-    nothing = _State(*map(jnp.zeros_like, one))
+    nothing = _StageState(*map(jnp.zeros_like, one))
     nothing = nothing._replace(rows=nothing.rows.at[..., 0].set(1.0))
-    state = _State(*(jnp.concatenate(pair) for pair in zip(one, nothing, strict=True)))
+    state = _StageState(*(jnp.concatenate(pair) for pair in zip(one, nothing, strict=True)))
 
-    def stage(carry: tuple[Array, Array, Array, _State]) -> tuple[Array, Array, Array, _State]:
+    def stage(carry: tuple[Array, Array, Array, _StageState]) -> tuple[Array, Array, Array, _StageState]:
         turn, left, h, state = carry
         copies = jnp.stack([left, jnp.ones_like(left)])
         most = jnp.max(state.error, -1)
@@ -716,7 +828,7 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
 
         added, now, others = pick(tries), pick(powers), jnp.asarray([0.0, 1.0], left.dtype)
 
-        def add() -> _State:
+        def add() -> _StageState:
             wrong = _power_of_error(now, others, error)
             return _convolve(state, h, now, others, pick(of_tries), pick(nats), wrong)
 
@@ -725,7 +837,7 @@ def evolve(law: Atoms, count: Array, plan: Plan, points: int, *, method: Method,
         wide = _normalize(state._replace(rows=coarsen(state.rows, h, plan.order)))
         wide = wide._replace(error=wide.error + _coarsening_error(h, plan.order))
         goes_on = left > 0
-        state = _State(*(jnp.where(goes_on, *pair) for pair in zip(wide, state, strict=True)))
+        state = _StageState(*(jnp.where(goes_on, *pair) for pair in zip(wide, state, strict=True)))
         return turn + 1, left, jnp.where(goes_on, 2 * h, h), state
 
     begin = (jnp.int32(0), jnp.where(jnp.isfinite(one.error[0, 0]), count, 0.0), h, state)
@@ -741,7 +853,7 @@ class _Joint(NamedTuple):
 
     turn: Array
     mesh: Float[Array, " 2"]
-    state: _State
+    state: _StageState
     logs: Float[Array, " orders"]
     """Log-moments of their sum."""
     nats: Array
@@ -756,7 +868,7 @@ def join(left: Sum, right: Sum) -> Sum:
     """
     nats, points = jnp.minimum(left.nats, right.nats), left.rows.shape[-1]
     pair = jax.tree.map(lambda *leaves: jnp.stack(leaves), left, right)
-    state = _State(pair.rows, pair.first, pair.log_mass, pair.log_bound, pair.error, pair.shift)
+    state = _StageState(pair.rows, pair.first, pair.log_mass, pair.log_bound, pair.error, pair.shift)
     # A sum of no losses lies on any mesh.
     mesh = jnp.where(pair.mesh > 0, pair.mesh, jnp.max(pair.mesh))
 
@@ -767,7 +879,7 @@ def join(left: Sum, right: Sum) -> Sum:
         rows = jax.vmap(coarsen, (0, 0, None))(state.rows, mesh, left.order)
         rounding = _coarsening_error(mesh, left.order)
         wide = _normalize(state._replace(rows=rows, error=state.error + rounding[:, None]))
-        state = _State(*(_where(is_finer, *leaves) for leaves in zip(wide, state, strict=True)))
+        state = _StageState(*(_where(is_finer, *leaves) for leaves in zip(wide, state, strict=True)))
         rows, cut, low, high = _trim(state.rows, jnp.exp(-nats) + jnp.max(state.error, -1) / 64)
         state = state._replace(rows=rows, error=state.error + cut * np.array([[1.0, 0.0]]))
         logs = jnp.sum(_log_moments(rows, low, high), 0)
@@ -811,7 +923,8 @@ def compose(
     log_delta: ArrayLike | None = None,
     epsilon: ArrayLike = 0.0,
     method: Method = Method.RECURSIVE,
-    plan: Plan | None = None,
+    plan: MeshPlan | None = None,
+    last: ArrayLike | None = None,
 ) -> Sum:
     """Returns the sum of ``counts`` runs of each of the laws (m, 2, n), to be read near a delta or near an epsilon.
 
@@ -825,9 +938,10 @@ def compose(
         epsilon: the epsilon at which the sum is to be read.
         method: the choice of meshes.
         plan: a plan that is made already, in place of one for ``log_delta`` or ``epsilon``.
+        last: that of :func:`plan_sum`. Beyond it bounds hold, and are wide.
     """
     if plan is None:
-        plan = plan_sum(laws, counts, points, log_delta=log_delta, epsilon=epsilon)
+        plan = plan_sum(laws, counts, points, log_delta=log_delta, epsilon=epsilon, last=last)
     if len(counts) == 1:
         return evolve(jax.tree.map(lambda leaf: leaf[0], laws), counts[0], plan, points, method=method, is_shared=False)
     zeros = jnp.zeros((2, points), counts.dtype)

@@ -2,8 +2,8 @@
 
 An answer is one compiled program (:mod:`.solve`), or a closed form where there is one (:mod:`.closed_forms`); inside a
 trace it is a primitive with a derivative rule of its own. In reading order: :func:`epsilon` and :func:`delta`;
-:class:`Asked` and :func:`answer`, from arguments to a bracket; :func:`curve`, many questions of one composition; then
-the derivatives, by the implicit function theorem from those of log delta, which are central differences in the
+:func:`answer` and :func:`unchecked`, from arguments to a bracket; :func:`curve`, many questions of one composition;
+then the derivatives, by the implicit function theorem from those of log delta, which are central differences in the
 parameters.
 
 Source: Zhu, Dong and Wang (2022), "Optimal accounting of differential privacy via characteristic function".
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,39 +24,39 @@ from jaxtyping import Array, ArrayLike
 
 from jaxacct import validation
 from jaxacct.bounds import Bounds, zero
+from jaxacct.choices import Certified
 from jaxacct.composition import (
     ForDelta,
     ForEpsilon,
-    Once,
     Parts,
+    Query,
     Question,
     check_asked,
-    directed_parts,
     facts_of,
     is_out_of_range,
-    once,
+    query_of,
     runs_nothing,
     unknown,
     without_computing,
 )
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.mechanisms.normal import slopes_of_log_delta
-from jaxacct.numerics.arithmetic import CHOICES, Chosen, scale_error
+from jaxacct.numerics.arithmetic import CHOICES, scale_error
 from jaxacct.numerics.derivatives import is_real, of_first_order
 from jaxacct.numerics.precision import (
     as_float64,
-    as_real,
-    exact_real,
+    by_host,
+    exact_float64,
     is_concrete,
     leave_scope,
     scope,
     settle,
     within_scope,
 )
-from jaxacct.numerics.programs import Program, by_pairs, by_platform, compiled, needs_pairs, outward
+from jaxacct.numerics.programs import Program, as_held, asks_host, by_float32, by_platform, compiled
 from jaxacct.numerics.vmapped_loops import one_by_one, rows
 from jaxacct.saddlepoint import closed_forms, solve
-from jaxacct.saddlepoint.closed_forms import Closed, Sure, find_closed_forms
+from jaxacct.saddlepoint.closed_forms import Closed, find_closed_forms
 
 ROW = 32
 """Number of questions of one compiled call of :func:`curve`: one size, so one compilation. Speed only."""
@@ -68,7 +68,7 @@ def epsilon(
     delta: ArrayLike,
     *,
     relation: Relation = "add_or_remove",
-    arithmetic: Chosen = "auto",
+    arithmetic: Certified = "auto",
 ) -> Bounds:
     """Returns epsilon of a composition at ``delta``, exact to about ten digits, with a certified bracket.
 
@@ -77,10 +77,10 @@ def epsilon(
         steps: likewise.
         delta (): likewise.
         relation: likewise.
-        arithmetic: "auto" or "float64": float64, and pairs of float32 on platforms without it (a TPU). "pair": pairs of
-            float32 on every platform. "float32" gives estimates right to about 1e-3 of delta, and no bracket, faster;
-            for Gaussian noise, sampled or not, alone or composed with finite pairs; NaN for others, and for finite
-            pairs alone.
+        arithmetic: "auto" or "float64": float64, and float32 in a program for a platform without it (a TPU).
+            "float32": float32 on every platform. Its bracket, mostly some 1e-4 wide, is that of the float32 numbers
+            nearest to the parameters given; for Gaussian noise, sampled or not, alone or composed, and for single
+            runs. Others have none.
 
     Returns:
         :class:`~jaxacct.bounds.Bounds` of scalars: NumPy ones, or JAX ones inside a trace. Its cost does not depend on
@@ -111,7 +111,7 @@ def delta(
     epsilon: ArrayLike,
     *,
     relation: Relation = "add_or_remove",
-    arithmetic: Chosen = "auto",
+    arithmetic: Certified = "auto",
 ) -> Bounds:
     """Returns delta of a composition at ``epsilon``, exact to about ten digits, with a certified bracket.
 
@@ -125,102 +125,85 @@ def delta(
     return answer(mechanism, steps, ForDelta(epsilon), relation, arithmetic)
 
 
-class Asked(NamedTuple):
-    """The static part of a question to this accountant: a key of compiled programs."""
+def has_closed_form(query: Query) -> bool:
+    """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
+    found: list[Closed] = []
+    leaves, structure = jax.tree.flatten(query)
 
-    relation: Relation
-    """The relation of neighbouring data sets."""
-    precision: str
-    """The floating-point type, "float64" or "float32"."""
-    known: Once | None
-    """The sign that all comes to one run of one pair, which traced counts do not tell; None where there is none."""
-    plain: Sure | None
-    """The ranges that Python has seen the numbers of plain Gaussian mechanisms in; None for other mechanisms."""
-    structure: Any
-    """The pytree structure of mechanism, steps and question."""
+    def look(leaves: list[Any]) -> None:
+        found.extend(_closed_forms(jax.tree.unflatten(structure, leaves)))
 
-    def arguments(self, leaves: Any) -> tuple[Any, Any, Question]:
-        """Returns mechanism, steps and question."""
-        return jax.tree.unflatten(self.structure, leaves)
+    without_computing(look, leaves)
+    return bool(found)
 
-    def has_closed_form(self, leaves: Any) -> bool:
-        """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
-        found: list[Closed] = []
 
-        def look(leaves: list[Any]) -> None:
-            mechanism, steps, _ = self.arguments(leaves)
-            found.extend(find_closed_forms(directed_parts(mechanism, steps, self.relation, self.known), self.known))
-
-        without_computing(look, leaves)
-        return bool(found)
+def _closed_forms(query: Query) -> list[Closed]:
+    return find_closed_forms(query.directions, query.facts.single)
 
 
 def answer(
-    mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation, arithmetic: Chosen = "auto"
+    mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation, arithmetic: Certified = "auto"
 ) -> Bounds:
     """Returns the result of :func:`epsilon` or :func:`delta`, by the question."""
     check_asked(mechanism, steps, question)
     validation.check_one_of(arithmetic, "arithmetic", CHOICES)
-    if arithmetic != "float32" and needs_pairs(arithmetic, mechanism, steps, question):
-        with scope(by_programs=True):
-            run = functools.partial(answer, relation=relation)
-            return leave_scope(by_pairs(run, mechanism, steps, question))
-    precision = "float32" if arithmetic == "float32" else "float64"
-    return unchecked(*ask(mechanism, steps, question, relation, precision))
+    if asks_host(mechanism, steps, question):
+        found: Bounds = by_host(answer, (mechanism, steps, question, relation, arithmetic), {})
+        return found
+    query = query_of(mechanism, steps, question, relation)
+    return in_float32(query, _answer) if arithmetic == "float32" else unchecked(query)
 
 
-def ask(
-    mechanism: Mechanisms, steps: Steps, question: Question, relation: Relation, precision: str = "float64"
-) -> tuple[Asked, tuple[Any, ...]]:
-    """Returns the static part of a question to this accountant, and its numbers."""
-    # Leaves, not mechanisms: tangents are no mechanism.
-    leaves, structure = jax.tree.flatten((mechanism, steps, question))
-    is_wide = precision == "float64"
-    plain = closed_forms.sure(steps, question) if is_wide and closed_forms.is_plain(mechanism) else None
-    known = once(mechanism, steps) if is_wide and plain is None else None
-    return Asked(relation, precision, known, plain, structure), tuple(leaves)
+def in_float32(query: Query, find: Callable[[Query], Bounds]) -> Bounds:
+    """Returns the bracket that ``find``, a function of a module, gives of a query in float32."""
+    with scope():
+        held = jax.tree.map(as_held, query) if query.is_concrete else settle(query)
+        return leave_scope(_in_float32(find, held))
 
 
-def unchecked(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
+@compiled(static=("find",))
+def _in_float32(find: Callable[[Query], Bounds], query: Query) -> Bounds:
+    return by_float32(find, query, result=zero())
+
+
+def unchecked(query: Query) -> Bounds:
     """Returns the answer; where arguments are out of range the bracket says nothing."""
-    if not is_concrete(leaves):
-        leaves = settle(leaves)
+    if not query.is_concrete:
+        query = settle(query)
     # The scope begins outside of the primitive, which would round NumPy's float64 numbers to float32 on the way in.
-    with scope(x64=asked.precision == "float64", by_programs=True):
-        return leave_scope(_decide(asked, leaves)[0] if is_concrete(leaves) else _answer(asked, leaves))
+    with scope():
+        return leave_scope(_decide(query)[0] if query.is_concrete else _answer(query))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _answer(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
-    if asked.plain:
-        return _of_plain(asked, leaves)
-    return one_by_one(_solve, asked, result=zero() if asked.precision == "float64" else None)(leaves)
+@jax.custom_jvp
+def _answer(query: Query) -> Bounds:
+    if query.facts.is_gaussian:
+        return _of_plain(query)
+    return one_by_one(_solve_in_scope, result=zero())(query)
 
 
-@functools.partial(jax.jit, static_argnums=0, inline=True)
-def _of_plain(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
+@functools.partial(jax.jit, inline=True)
+def _of_plain(query: Query) -> Bounds:
     """Returns the bracket by a closed form, which a batch evaluates side by side."""
-    return by_platform(lambda leaves: _decide(asked, leaves)[0], leaves)
+    return by_platform(lambda query: _decide(query)[0], query)
 
 
-def _solve(asked: Asked, leaves: tuple[Any, ...]) -> Bounds:
-    with scope(x64=asked.precision == "float64"):
-        return _decide(asked, leaves)[0]
+def _solve_in_scope(query: Query) -> Bounds:
+    with scope():
+        return _decide(query)[0]
 
 
-def _decide(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
+def _decide(query: Query) -> tuple[Bounds, Any]:
     """Returns the largest of the directions' brackets, and the index of the direction that decides."""
-    mechanism, steps, question = asked.arguments(leaves)
-    if asked.plain:
-        return closed_forms.of_plain(asked.relation, asked.plain, mechanism, steps, question), None
-    directions = directed_parts(mechanism, steps, asked.relation, asked.known)
-    concrete = is_concrete(leaves)
-    if concrete and runs_nothing(directions):
+    mechanism, steps, question = query.run
+    if query.facts.is_gaussian:
+        return closed_forms.of_plain(query.relation, query.facts, mechanism, steps, question), None
+    directions = query.directions
+    if query.is_concrete and runs_nothing(directions):
         return zero(), jnp.asarray(0)
-    real = jax.dtypes.canonicalize_dtype(jnp.float64)
     value = question.value
-    question = question.at(np.asarray(value, real) if is_concrete(value) else as_real(value))
-    runs = find_closed_forms(directions, asked.known)
+    question = question.at(np.asarray(value, np.float64) if is_concrete(value) else as_float64(value))
+    runs = _closed_forms(query)
     # Pairs that are not valid have no answer: a closed form would search in vain, for seconds.
     if is_out_of_range(directions) if runs else not _has_laws(directions):
         return unknown(question), jnp.asarray(0)
@@ -232,16 +215,15 @@ def _decide(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, Any]:
     return solve.bounds_of(tuple(directions), question)
 
 
-@within_scope(by_programs=True)
-def curve(mechanism: Mechanisms, steps: Steps, questions: Question, relation: Relation) -> Bounds:
-    """Returns the brackets that answer questions of one kind, (n,), each as :func:`epsilon` or :func:`delta` would.
+@within_scope
+def curve(query: Query) -> Bounds:
+    """Returns the brackets that answer a query at numbers (n,), each as :func:`epsilon` or :func:`delta` would.
 
     Arguments are not checked. One program serves all mechanisms, relations and directions of a kind, which differ in
     numbers only.
     """
-    known = once(mechanism, steps)
-    directions = directed_parts(mechanism, steps, relation, known)
-    runs = find_closed_forms(directions, known)
+    directions, questions = query.directions, query.question
+    runs = _closed_forms(query)
     if is_out_of_range(directions) if runs else not _has_laws(directions):
         return leave_scope(unknown(questions.at(as_float64(questions.value))))
     solved = _each if _may_fall(directions) else _by_facts
@@ -277,20 +259,18 @@ def _each_run(runs: list[Closed], questions: Question) -> Bounds:
     return jax.lax.map(lambda question: _of_runs(runs, question)[0], questions)
 
 
-def has_laws(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
+def has_laws(query: Query) -> bool:
     """Returns whether this accountant knows all losses of a composition."""
-    return _has_laws(directed_parts(mechanism, steps, relation))
+    return _has_laws(query.directions)
 
 
 def _has_laws(directions: list[Parts]) -> bool:
     return all(pair.law() is not None for parts in directions for pair, _ in parts)
 
 
-def may_answer(mechanism: Mechanisms, steps: Steps, relation: Relation) -> bool:
+def may_answer(query: Query) -> bool:
     """Returns whether this accountant has a closed form of a composition, or an integral that may converge."""
-    known = once(mechanism, steps)
-    directions = directed_parts(mechanism, steps, relation, known)
-    return bool(find_closed_forms(directions, known)) or (_has_laws(directions) and _may_fall(directions))
+    return bool(_closed_forms(query)) or (_has_laws(query.directions) and _may_fall(query.directions))
 
 
 def _may_fall(directions: Sequence[Parts]) -> bool:
@@ -327,47 +307,53 @@ def _of_runs(runs: Sequence[Closed], question: Question) -> tuple[Bounds, Any]:
 
 
 @functools.partial(_answer.defjvp, symbolic_zeros=True)
-def _answer_jvp(asked: Asked, primals: Any, tangents: Any) -> tuple[Bounds, Bounds]:
-    (leaves,), (moves,) = primals, tangents
-    bounds, slopes = with_slopes(asked, leaves)
-    moving = [i for i, move in enumerate(moves) if not isinstance(move, SymbolicZero) and is_real(leaves[i])]
-    _check_known(asked, leaves, bounds, [slopes[i] for i in moving])
-    return bounds, move_by(bounds, [slopes[i] for i in moving], [moves[i] for i in moving], asked.precision)
+def _answer_jvp(primals: tuple[Query], tangents: tuple[Query]) -> tuple[Bounds, Bounds]:
+    (query,), (moves,) = primals, tangents
+    bounds, slopes = with_slopes(query)
+    moving = moving_leaves(query, moves)
+    _check_known(query, bounds, [slopes[i] for i in moving])
+    every = jax.tree.leaves(moves)
+    return bounds, move_by(bounds, [slopes[i] for i in moving], [every[i] for i in moving])
 
 
-def with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[Any]]:
-    """Returns the answer and its derivative in each leaf of the arguments, NaN where it is not known."""
-    concrete = is_concrete(leaves)
-    with scope(x64=asked.precision == "float64", by_programs=concrete):
-        if concrete:
-            return _with_slopes(asked, leaves)
-        leaves = of_first_order(leaves, "jaxacct.saddlepoint")
-        find = functools.partial(_with_slopes, asked)
-        found: tuple[Bounds, list[Any]] = by_platform(find, leaves, safe=lambda found: (outward(found[0]), found[1]))
+def moving_leaves(query: Query, moves: Query) -> list[int]:
+    """Returns the places of the leaves of a query that are real and have a tangent."""
+    pairs = zip(jax.tree.leaves(query), jax.tree.leaves(moves), strict=True)
+    return [i for i, (leaf, move) in enumerate(pairs) if not isinstance(move, SymbolicZero) and is_real(leaf)]
+
+
+def with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
+    """Returns the answer and its derivative in each leaf of the query, NaN where it is not known."""
+    with scope():
+        if query.is_concrete:
+            return _with_slopes(query)
+        leaves, structure = jax.tree.flatten(query)
+        query = jax.tree.unflatten(structure, of_first_order(tuple(leaves), "jaxacct.saddlepoint"))
+        found: tuple[Bounds, list[Any]] = by_platform(_with_slopes, query)
         return found
 
 
-def move_by(bounds: Bounds, slopes: list[Any], moves: list[Any], precision: str = "float64") -> Bounds:
+def move_by(bounds: Bounds, slopes: list[Any], moves: list[Any]) -> Bounds:
     """Returns the tangent of a bracket: all three numbers move alike, for a bound has no derivative of its own."""
-    with scope(x64=precision == "float64", by_programs=is_concrete(slopes)):
-        tangent = _move(slopes, moves)
+    with scope():
+        tangent = _sum_of_moves(slopes, moves)
         flat = np.zeros(np.shape(bounds.converged), jax.dtypes.float0)
     return Bounds(lower=tangent, estimate=tangent, upper=tangent, converged=flat)
 
 
-def _check_known(asked: Asked, leaves: tuple[Any, ...], bounds: Bounds, slopes: list[Any]) -> None:
+def _check_known(query: Query, bounds: Bounds, slopes: list[Any]) -> None:
     """Raises ValueError where it can be seen that the integral does not converge, and so has no derivatives."""
-    if is_concrete(leaves):
+    if query.is_concrete:
         is_known = bool(bounds.converged) or not any(np.any(np.isnan(slope)) for slope in slopes)
     else:
         seen: list[bool] = []
+        leaves, structure = jax.tree.flatten(query)
 
         def look(leaves: Any) -> None:
-            mechanism, steps, _ = asked.arguments(leaves)
-            directions = directed_parts(mechanism, steps, asked.relation, asked.known)
-            seen.append(bool(find_closed_forms(directions, asked.known)) or _has_laws(directions))
+            anew: Query = jax.tree.unflatten(structure, leaves)
+            seen.append(bool(_closed_forms(anew)) or _has_laws(anew.directions))
 
-        if not asked.plain:
+        if not query.facts.is_gaussian:
             without_computing(look, leaves)
         is_known = all(seen)
     if not is_known:
@@ -377,44 +363,45 @@ def _check_known(asked: Asked, leaves: tuple[Any, ...], bounds: Bounds, slopes: 
         )
 
 
-def _with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[Any]]:
-    """Returns the answer and its derivative with respect to each leaf of the arguments."""
-    if asked.plain:
-        found: tuple[Bounds, list[Any]] = _plain_with_slopes(asked, leaves)
+def _with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
+    """Returns the answer and its derivative with respect to each leaf of the query."""
+    if query.facts.is_gaussian:
+        found: tuple[Bounds, list[Any]] = _plain_with_slopes(query)
         return found
-    mechanism, steps, question = asked.arguments(leaves)
-    directions = directed_parts(mechanism, steps, asked.relation, asked.known)
+    directions = query.directions
     # Concrete numbers are converted outside of the program, within which JAX would take them as float32.
-    real, concrete = jax.dtypes.canonicalize_dtype(jnp.float64), is_concrete(leaves)
-    reals: list[Any] = [np.asarray(leaf, real) if concrete else _real(leaf) for leaf in leaves]
-    *run, question = asked.arguments(reals)
-    if _has_laws(directions) and not find_closed_forms(directions, asked.known) and not runs_nothing(directions):
-        bounds, by_leaves, by_epsilon = _with_log_slopes(asked, tuple(reals))
+    reals: Query = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64) if query.is_concrete else _real(leaf), query)
+    question = reals.question
+    if _has_laws(directions) and not _closed_forms(query) and not runs_nothing(directions):
+        bounds, by_leaves, by_epsilon = _with_log_slopes(reals)
         answer = leave_scope(bounds.estimate)
     else:
-        bounds, decides = _decide(asked, leaves)
+        bounds, decides = _decide(query)
         answer = leave_scope(bounds.estimate)
         epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
-        by_leaves, by_epsilon = _log_slopes(asked.relation, asked.known, tuple(run), epsilon, leave_scope(decides))
+        by_leaves, by_epsilon = _log_slopes(reals, epsilon, leave_scope(decides))
     return bounds, _slopes(question, answer, *leave_scope((by_leaves, by_epsilon)))
 
 
 def _real(leaf: Any) -> Array:
     """Returns traced numbers as real ones; NaN for whole numbers that are too large to be exact."""
     if jnp.issubdtype(leaf.dtype, jnp.inexact):
-        return exact_real(leaf)
-    return jnp.where(leaf > validation.MOST_STEPS, jnp.nan, as_real(leaf)) if leaf.dtype.itemsize > 4 else as_real(leaf)
+        return exact_float64(leaf)
+    return (
+        jnp.where(leaf > validation.MOST_STEPS, jnp.nan, as_float64(leaf))
+        if leaf.dtype.itemsize > 4
+        else as_float64(leaf)
+    )
 
 
-@compiled(static=("asked",))
-def _plain_with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, list[Any]]:
+@compiled
+def _plain_with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
     """Returns the answer for plain Gaussian mechanisms, and its derivatives in closed form."""
-    bounds, _ = _decide(asked, leaves)
-    seen = asked.plain or Sure(False, False)
-    *run, question = asked.arguments([as_real(leaf) for leaf in leaves])
+    bounds, _ = _decide(query)
+    *run, question = jax.tree.map(as_float64, query).run
 
     def log_mu(run: Any) -> tuple[Array, Any]:
-        found = closed_forms.from_user(asked.relation, seen, *run)
+        found = closed_forms.from_user(query.relation, query.facts, *run)
         return jnp.log(found.mu), found
 
     # By the chain rule through log mu, of which delta is a closed form.
@@ -426,7 +413,7 @@ def _plain_with_slopes(asked: Asked, leaves: tuple[Any, ...]) -> tuple[Bounds, l
 
 
 @jax.jit
-def _move(slopes: list[Array], moves: list[Array]) -> Array:
+def _sum_of_moves(slopes: list[Array], moves: list[Array]) -> Array:
     """Returns the sum of slopes times moves.
 
     One program, as otherwise every operation and its transpose would be compiled by itself.
@@ -464,8 +451,8 @@ def _difference() -> float:
     return min(difference * math.cbrt(scale_error(1.0)), widest)
 
 
-@compiled(static=("asked",))
-def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, list[Array], Array]:
+@compiled
+def _with_log_slopes(query: Query) -> tuple[Bounds, list[Array], Array]:
     """Returns the answer, and the derivatives of log delta there in each leaf of mechanism and steps, and in epsilon.
 
     The derivative in epsilon is taken under the integral. Those in the parameters are central differences of the
@@ -474,8 +461,8 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
     with each number that it depends on moved up and moved down.
     """
     step = _difference()
-    *_, question = asked.arguments(leaves)
-    reals = list(leaves[:-1])
+    (*reals, value_asked), structure = jax.tree.flatten(query)
+    question = query.question
     sizes = [leaf.size for leaf in reals]
     each = np.eye(sum(sizes), dtype=question.value.dtype)
     # Rows of moves: none for the answer, none for log delta at it, then each number up, and each number down.
@@ -483,9 +470,8 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
 
     def row(found: Any, given: Any) -> Any:
         (epsilon, decides), (is_asked, move) = found, given
-        mechanism, steps, _ = asked.arguments([*_scale(reals, sizes, step * move), question.value])
-        directions = directed_parts(mechanism, steps, asked.relation, asked.known)
-        state = solve.answer_directions(directions, question, solve.Point(is_asked, epsilon, decides))
+        moved: Query = jax.tree.unflatten(structure, [*_scale_leaves(reals, sizes, step * move), value_asked])
+        state = solve.answer_directions(moved.directions, question, solve.Point(is_asked, epsilon, decides))
         at = state.bounds.estimate if isinstance(question, ForEpsilon) else question.epsilon
         decided = jnp.where(is_asked, epsilon, at), jnp.where(is_asked, decides, state.decides)
         return decided, (state.bounds, state.read)
@@ -499,7 +485,7 @@ def _with_log_slopes(asked: Asked, leaves: tuple[Array, ...]) -> tuple[Bounds, l
     return jax.tree.map(lambda leaf: leaf[0], bounds), by_leaves, by_epsilon
 
 
-def _scale(reals: list[Any], sizes: list[int], shares: Array) -> list[Array]:
+def _scale_leaves(reals: list[Any], sizes: list[int], shares: Array) -> list[Array]:
     """Returns the leaves with each number moved by a share (n,) of itself.
 
     A number whose share is 0 stays the same bit by bit: a product would lose a subnormal number of steps.
@@ -523,10 +509,8 @@ def _choose(decides: Array, *directions: Any) -> Any:
     )
 
 
-@compiled(static=("relation", "known"))
-def _log_slopes(
-    relation: Relation, known: Once | None, run: tuple[Any, Any], epsilon: Array, decides: Array
-) -> tuple[list[Array], Array]:
+@compiled
+def _log_slopes(query: Query, epsilon: Array, decides: Array) -> tuple[list[Array], Array]:
     """Returns the derivatives of log delta at ``epsilon`` in each leaf of mechanism and steps, and in epsilon.
 
     They are central differences of closed forms. Next to the largest loss, beyond which delta is 0, steps are short of
@@ -535,11 +519,10 @@ def _log_slopes(
     # Largest step of differences, over the distance of epsilon from the largest loss. Derivatives alone depend on it.
     # Differences of a logarithm err by a third of the square of this share, and magnify roundings by its inverse.
     share_of_room = 1 / 256
-    reals, structure = jax.tree.flatten(run)
+    (*reals, value_asked), structure = jax.tree.flatten(query)
 
     def forms_of(reals: list[Array]) -> list[Closed]:
-        mechanism, steps = jax.tree.unflatten(structure, reals)
-        return find_closed_forms(directed_parts(mechanism, steps, relation, known), known)
+        return _closed_forms(jax.tree.unflatten(structure, [*reals, value_asked]))
 
     largest = [jnp.inf if run.facts.suprema is None else run.facts.suprema[1] for run in forms_of(reals)]
     room = 1 - epsilon / _choose(decides, *largest) if largest else jnp.ones_like(epsilon)
@@ -556,6 +539,6 @@ def _log_slopes(
     each = np.eye(sum(sizes), dtype=epsilon.dtype)
 
     moves = np.concatenate([0 * each[:1], each, -each])
-    values, by_epsilon = jax.lax.map(lambda move: log_delta(_scale(reals, sizes, step * move)), moves)
+    values, by_epsilon = jax.lax.map(lambda move: log_delta(_scale_leaves(reals, sizes, step * move)), moves)
     value, up, down = values[0], values[1 : 1 + sum(sizes)], values[1 + sum(sizes) :]
     return _differences(reals, sizes, value, up, down, step), by_epsilon[0]

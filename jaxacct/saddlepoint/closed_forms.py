@@ -5,7 +5,7 @@ epsilon lie where these bounds meet delta. Plain Gaussian runs amount to one: Ga
 apart add up to one with mu^2 = sum k_i mu_i^2, whose profile and its inverse are closed forms
 (:mod:`.mechanisms.normal`).
 
-In reading order: the four closed forms, :class:`OneRun`, :class:`PlainGaussian`, :class:`SampledGaussian` and
+In reading order: the four closed forms, :class:`OneRun`, :class:`PlainGaussian`, :class:`SampledGaussianRun` and
 :class:`PlainLaplace`; :func:`find_closed_forms`, which recognizes them in a composition; :func:`of_plain`, from the
 user's Gaussian mechanisms to a bracket; :func:`bounds_of_each` and :func:`log_delta_at`, the answers.
 """
@@ -20,8 +20,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, ForEpsilon, Once, Parts, Question, facts_of
-from jaxacct.mechanisms import Gaussian
+from jaxacct.composition import Facts, ForEpsilon, Parts, Question, SingleRun, StaticFacts, facts_of
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
 from jaxacct.mechanisms.mechanism import Relation, counts_of, is_count, parts_of
 from jaxacct.mechanisms.normal import (
@@ -114,7 +113,7 @@ class PlainGaussian(NamedTuple):
         return epsilon_bounds(self.mu, delta, self.error)
 
 
-class SampledGaussian(NamedTuple):
+class SampledGaussianRun(NamedTuple):
     """One Gaussian run on a Poisson sample, from which the example is removed."""
 
     noise: Array
@@ -154,7 +153,7 @@ class PlainLaplace(NamedTuple):
         return ends[0], ends[1]
 
 
-Closed: TypeAlias = OneRun | PlainGaussian | SampledGaussian | PlainLaplace
+Closed: TypeAlias = OneRun | PlainGaussian | SampledGaussianRun | PlainLaplace
 """A composition in closed form."""
 
 
@@ -167,32 +166,30 @@ def _proper(found: Array, epsilon: Array, facts: Facts) -> Array:
     return jnp.maximum(found, least if facts.suprema is None else jnp.where(epsilon < facts.suprema[1], least, 0.0))
 
 
-def find_closed_forms(directions: list[Parts], known: Once | None) -> list[Closed]:
-    """Returns every direction as a closed form; none at all where one direction has none, or in float32.
+def find_closed_forms(directions: list[Parts], known: SingleRun | None) -> list[Closed]:
+    """Returns every direction as a closed form; none at all where one direction has none.
 
-    ``known`` is the result of :func:`jaxacct.composition.once` for the composition: if any, a traced count is 1 or 0.
+    ``known`` is what :func:`jaxacct.composition.single_run` says of the composition: if anything, a traced count is 1
+    or 0.
     """
-    # Their errors are counted in float64 only.
-    if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
-        return []
     found = [_as_one_run(parts, known) for parts in directions]
     runs = [run for run in found if run is not None]
     if len(runs) < len(found):
         return []
     # The profiles of a sampled run with the example added and removed differ by a share, and the removal has the larger
     # one (:func:`.normal.sampled_delta`): it alone decides.
-    removed: list[Closed] = [run for run in runs if isinstance(run, SampledGaussian)]
+    removed: list[Closed] = [run for run in runs if isinstance(run, SampledGaussianRun)]
     return removed if len(removed) == 1 and all(map(_is_sampled, runs)) else runs
 
 
 def _is_sampled(run: Closed) -> bool:
     """Returns whether a closed form is one run of a sampled Gaussian mechanism, removed or added."""
-    return isinstance(run, SampledGaussian) or (
+    return isinstance(run, SampledGaussianRun) or (
         isinstance(run, OneRun) and isinstance(run.pair, SubsampledGaussianPair)
     )
 
 
-def _as_one_run(parts: Parts, known: Once | None) -> Closed | None:
+def _as_one_run(parts: Parts, known: SingleRun | None) -> Closed | None:
     """Returns a composition as a closed form, or None where it is not seen to have one."""
     if all(_is_gaussian(pairs) for pairs, _ in parts):
         return _gaussian(parts)
@@ -207,7 +204,7 @@ def _as_one_run(parts: Parts, known: Once | None) -> Closed | None:
         if _is_plain_laplace(pair):
             return _laplace(pair, facts)
         if isinstance(pair, SubsampledGaussianPair) and is_concrete(pair.removes) and np.all(np.asarray(pair.removes)):
-            return SampledGaussian(jnp.asarray(pair.noise_multiplier), jnp.asarray(pair.sampling_rate), facts)
+            return SampledGaussianRun(jnp.asarray(pair.noise_multiplier), jnp.asarray(pair.sampling_rate), facts)
         return OneRun(pair, facts)
     return None
 
@@ -291,46 +288,21 @@ def _kept_above(mu: Array, noise: Array) -> Array:
     return jnp.where((noise > 0) & (noise < jnp.inf), jnp.maximum(mu, TINY), mu)
 
 
-def is_plain(mechanism: Any) -> bool:
-    """Returns whether all runs are plain Gaussian ones by their class, and none is seen to be without noise."""
-    parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
-    return all(type(part) is Gaussian and not np.any(part.lacks_noise()) for part in parts)
-
-
-class Sure(NamedTuple):
-    """The facts that Python has seen of numbers before they are traced, so that no program has to check them."""
-
-    counts: bool
-    """Whether all numbers of runs are seen to be above 0."""
-    value: bool
-    """Whether the number asked about is seen to be inside of its range, not at an end."""
-
-
-def sure(steps: Any, question: Question) -> Sure:
-    """Returns the facts that Python sees of checked arguments."""
-    counts, value = (is_concrete(x) for x in (steps, question.value))
-    most = 1.0 if isinstance(question, ForEpsilon) else np.inf
-    return Sure(
-        counts and all(np.all(np.asarray(k) > 0) for k in jax.tree.leaves(steps)),
-        value and bool(0 < np.asarray(question.value) < most),
-    )
-
-
-def from_user(relation: Relation, seen: Sure, mechanism: Any, steps: Any) -> PlainGaussian:
+def from_user(relation: Relation, facts: StaticFacts, mechanism: Any, steps: Any) -> PlainGaussian:
     """Returns the one run that plain Gaussian mechanisms amount to."""
     rows = []
     for part, count in parts_of(mechanism, steps):
         pair: Any = part.dominating_pairs(relation)[0]
-        noise, count = exact_float64(pair.noise_multiplier), as_float64(count if seen.counts else counts_of(count))
+        noise, count = exact_float64(pair.noise_multiplier), as_float64(count if facts.has_runs else counts_of(count))
         rows.append((noise, count if noise.shape == count.shape else jnp.broadcast_to(count, noise.shape)))
-    return plain(rows, is_counted=seen.counts)
+    return plain(rows, is_counted=facts.has_runs)
 
 
-@compiled(static=("relation", "seen"))
-def of_plain(relation: Relation, seen: Sure, mechanism: Any, steps: Any, question: Question) -> Bounds:
+@compiled(static=("relation", "facts"))
+def of_plain(relation: Relation, facts: StaticFacts, mechanism: Any, steps: Any, question: Question) -> Bounds:
     """Returns the bracket of plain Gaussian runs from the user's arguments, by one program."""
-    run = from_user(relation, seen, mechanism, steps)
-    return _bounds_of(run, question.at(as_float64(question.value)), is_inside=seen.value)
+    run = from_user(relation, facts, mechanism, steps)
+    return _bounds_of(run, question.at(as_float64(question.value)), is_inside=facts.is_inside)
 
 
 def _bounds_of(run: Closed, question: Question, is_inside: bool = False) -> Bounds:

@@ -446,7 +446,7 @@ def chernoff_epsilon(found: Orders, log_target: Array) -> Array:
 # ----------------------------------------------------------------------------------------------------
 
 
-class Rare(NamedTuple):
+class RareEvent(NamedTuple):
     """The event that any run has a loss above a threshold.
 
     Attributes:
@@ -462,7 +462,7 @@ class Rare(NamedTuple):
         return Events(log_p, jnp.where((sign > 0) & (at > reach), -jnp.inf, log_q)).delta(at, sign, unit)
 
 
-def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
+def split(runs: Runs, threshold: Array) -> tuple[Runs, RareEvent]:
     """Returns the runs without losses above a threshold, and the event that any run has one.
 
     What is left has an excess less by the sum of what is not: that errs by n units of itself, and the difference by
@@ -480,7 +480,7 @@ def split(runs: Runs, threshold: Array) -> tuple[Runs, Rare]:
         excess_error=runs.excess_error + n * u * taken[:, 0] + u * jnp.abs(excess),
     )
     reach = threshold - runs.sizes.lowest - (4 + rows) * u * (jnp.abs(threshold) + runs.largest)
-    return rest, Rare(jnp.stack([*events_of(runs, none), jnp.where(threshold < jnp.inf, reach, jnp.inf)]))
+    return rest, RareEvent(jnp.stack([*events_of(runs, none), jnp.where(threshold < jnp.inf, reach, jnp.inf)]))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -512,7 +512,7 @@ class LineNumbers(NamedTuple):
     smoothing: Array
 
 
-class Line(NamedTuple):
+class AtomsLine(NamedTuple):
     """The integrand on a line of order t at frequencies w, but for the factor e^(-i w (eps - start)), and error bounds.
 
     Attributes:
@@ -691,7 +691,7 @@ def transform(
     return Transform(apart + alone, error, surplus, surplus_error)
 
 
-def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side: int) -> Line:
+def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side: int) -> AtomsLine:
     """Returns a line for values of eps (q,) at which log delta is about (q,).
 
     With r the surplus of a row, e^(K(z) - z eps) is the product over the rows of (e^g (1 + r))^k e^(-t eps), the common
@@ -792,10 +792,10 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
         smoothing=2 * half * plus,
     )
     spectrum = jnp.stack([a * cosine + b * sine, a * sine - b * cosine])
-    return Line(runs.sign, spectrum, jnp.stack([orders, beside]), jnp.stack(numbers))
+    return AtomsLine(runs.sign, spectrum, jnp.stack([orders, beside]), jnp.stack(numbers))
 
 
-def read(line: Line, at: Array, unit: Array) -> tuple[Array, Array, Array]:
+def read(line: AtomsLine, at: Array, unit: Array) -> tuple[Array, Array, Array]:
     """Returns a bound on E f(S - eps), an estimate and its slope in eps, all over e^unit.
 
     *Rounding.* The angle w (eps - start), of a power in each of two tables, errs by 3 + 7 units of itself, a turn by 16
@@ -807,15 +807,18 @@ def read(line: Line, at: Array, unit: Array) -> tuple[Array, Array, Array]:
     numbers, sign, (orders, log_aliases) = line.numbers, line.sign, line.beside
     t, spacing, level = numbers.order, numbers.spacing, numbers.unit
     distance = at - numbers.start
+    # Powers of the outer table and of the inner one, and the sums over the latter, also with its index as a factor.
     counts = np.arange(side) * np.array([[side], [1.0]])
     less, sine = cosm1_and_sin((distance * spacing) * jnp.asarray(counts, at.dtype))
-    cosine = 1 + less
-    (outer_c, inner_c), (outer_s, inner_s) = cosine, sine
-    outer_c, outer_s, inner_c, inner_s = outer_c[:, None], outer_s[:, None], inner_c[None], inner_s[None]
-    turn_c, turn_s = outer_c * inner_c - outer_s * inner_s, outer_s * inner_c + outer_c * inner_s
-    re, im = line.spectrum
-    index = jnp.asarray(counts[0][:, None] + counts[1], at.dtype)
-    value, fall = jnp.stack([re * turn_c + im * turn_s, index * (im * turn_c - re * turn_s)]).sum((-1, -2))
+    (outer_c, inner_c), (outer_s, inner_s) = 1 + less, sine
+    index = jnp.asarray(counts[1], at.dtype)
+    inner = jnp.stack([inner_c, inner_s, index * inner_c, index * inner_s])
+    (re_c, re_s, more_re_c, more_re_s), (im_c, im_s, more_im_c, more_im_s) = jnp.einsum(
+        "pab,qb->pqa", line.spectrum, inner, precision="highest"
+    )
+    along, across = re_c + im_s, im_c - re_s
+    turned = side * index * across + (more_im_c - more_re_s), side * index * along + (more_re_c + more_im_s)
+    value, fall = jnp.stack([outer_c * along + outer_s * across, outer_c * turned[0] - outer_s * turned[1]]).sum(-1)
     rounding = u * (side * side + 24 + 11 * side * side * (jnp.abs(distance) * spacing)) * numbers.size
     lever = t * at
     scale = jnp.exp(level - lever - unit)
@@ -836,20 +839,21 @@ def read(line: Line, at: Array, unit: Array) -> tuple[Array, Array, Array]:
 # Questions
 # ----------------------------------------------------------------------------------------------------
 
-NEWTON, ASIDE = 8, 4
-"""Numbers of Newton's steps, and of looks beside the root, the first at the root itself. Tightness only."""
+NEWTON, ASIDE, SMALL = 8, 4, 2.0**-26
+"""Largest numbers of Newton's steps, the latter half to the root of the bound, and of looks beside that, the first at
+the root itself; and the share of eps that a step changes if it is the last. Tightness only."""
 
 
-def solve(line: Line, rare: Rare, log_target: Array, shift: Array) -> tuple[Array, Array]:
+def solve(line: AtomsLine, rare: RareEvent, log_target: Array, shift: Array) -> tuple[Array, Array]:
     """Returns the eps at which delta's bound is about a target, and a bound on eps.
 
     A bound is returned only where delta's was evaluated, and was on the right side of the target: after Newton's steps
-    there are looks at distances from the root that grow by 2^8.
+    there are looks at distances from the root that grow by 2^8, until one is.
     """
     u, sign, start, held = roundoff(), line.sign, line.numbers.start, (line, rare, log_target, shift)
 
-    def look(i: Any, state: Any) -> Any:
-        root, best = state
+    def look(state: Any) -> Any:
+        i, root, best = state
         (line, rare, log_target, shift), i = in_step(held, i)
         order, spacing = line.numbers.order, line.numbers.spacing
         aside = jnp.where(i > NEWTON, jnp.exp2(8.0 * (i - NEWTON) + 4.0) * u, 0.0)
@@ -871,10 +875,15 @@ def solve(line: Line, rare: Rare, log_target: Array, shift: Array) -> tuple[Arra
         about = jnp.where(is_near, whole, about)
         slope = jnp.where(is_near, slope - order * (bound - value), slope) / about
         move = jnp.clip(-jnp.log(about) / slope, -most, most)
-        return jnp.where((i < NEWTON) & (jnp.abs(move) < jnp.inf), at + move, root), best
+        root = jnp.where((i < NEWTON) & (jnp.abs(move) < jnp.inf), at + move, root)
+        # Steps of half of the digits need no other: on to the root of the bound, and then to the looks beside it.
+        half = NEWTON // 2
+        is_done = jnp.where(i < NEWTON, jnp.abs(move) <= SMALL * (jnp.abs(at) + 1 / order), is_bound)
+        return jnp.where(is_done, jnp.where(i < half, half, jnp.where(i < NEWTON, NEWTON, last)), i + 1), root, best
 
-    nothing = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(start))
-    return jax.lax.fori_loop(0, NEWTON + ASIDE, look, (start, nothing))
+    nothing, last = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(start)), NEWTON + ASIDE
+    _, root, best = jax.lax.while_loop(lambda state: state[0] < last, look, (jnp.int32(0), start, nothing))
+    return root, best
 
 
 def in_step(held: Any, i: Array) -> Any:

@@ -20,7 +20,6 @@ inversion; the contour and its errors are derived here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,25 +29,27 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.composition import Part, Parts
-from jaxacct.mechanisms.normal import cosm1_and_sin
+from jaxacct.mechanisms.normal import cosm1_and_sin, turn
 from jaxacct.mechanisms.pair import (
+    RULE,
+    Careful,
     DominatingPair,
-    HasLaw,
     Law,
     Marked,
     Moments,
     Nodes,
     Rungs,
+    careful_moments,
     law_of,
     log_left_out,
-    moments_and_errors,
+    moments,
     rungs,
     tilted_shares,
+    units_of_shares,
 )
 from jaxacct.numerics import vmapped_loops
-from jaxacct.numerics.arithmetic import arithmetic, roughly, roundoff, with_pair_form
-from jaxacct.numerics.float_pairs import few_digits
-from jaxacct.numerics.precision import first_index, log_complement, log_peak
+from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.precision import few_bits, first_index, log_complement, log_peak
 from jaxacct.numerics.pytrees import each, register_dataclass
 
 Tree = TypeVar("Tree")
@@ -84,7 +85,10 @@ def sum_rows(parts: Parts, found: list[Tree]) -> Tree:
 
 def rungs_of(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Moments, list[Rungs]]:
     """Returns approximate moments of the sum at orders (n,), and those of each row."""
-    rows = [each(part, lambda _, rows: rungs(rows, orders), rows) for part, rows in zip(parts, nodes, strict=True)]
+    rows = [
+        each(part, lambda pair, rows: rungs(rows, orders, law_of(pair)), rows)
+        for part, rows in zip(parts, nodes, strict=True)
+    ]
     return sum_rows(parts, [Moments(row.value, row.slope, row.curvature) for row in rows]), rows
 
 
@@ -102,41 +106,35 @@ def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array])
     return sum_rows(parts, [above + more for above, more in zip(rows, found, strict=True)]), found
 
 
-class Row(NamedTuple):
-    """The moments of a row, and a bound on the rounding of the slope, which only pairs of floats need."""
-
-    moments: Moments
-    slope_error: Array | None
-
-
 def total_and_error(
     parts: Parts, nodes: list[Nodes], missed: list[Array], order: Array
-) -> tuple[Moments, Array, list[Row]]:
+) -> tuple[Moments, Array, list[Any]]:
     """Returns the moments of the sum, a bound on the error of its cumulant, and the moments of each row.
+
+    Those are :class:`Moments`, or in few digits :class:`Careful` ones.
 
     The error is that of rounding and that of quadrature, which is given as ``missed``.
     """
 
-    def of_row(pair: Any, nodes: Nodes, missed: Array) -> tuple[Moments, Array, Array | None]:
+    def of_row(pair: Any, nodes: Nodes, missed: Array) -> tuple[Moments, Array, Any]:
+        if arithmetic().has_few_digits:
+            found = careful_moments(nodes, order, law_of(pair).roundings(nodes))
+            return found.moments, found.value_error + missed, found
         # Bound on a cumulant's relative error, in units of roundoff. Lowering it can break a bound. Weights are
         # exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments are
         # sums of positive terms, taken directly only where they are above 1/4.
         value_rounding = 700.0
-        law, u = law_of(pair), arithmetic().roundoff
-        found, value_error, slope_error = moments_and_errors(nodes, order)
+        u, found = roundoff(), moments(nodes, order)
         error = value_rounding * u * jnp.abs(found.value)
-        if value_error is not None and slope_error is not None:
-            error = jnp.fmin(error, value_error) if law.is_close else error
-            slope_error = slope_error if law.is_close else jnp.full_like(slope_error, jnp.inf)
         if isinstance(pair, Kept):
             # Near 1 a moment is formed from sums of one sign and from the marked masses, by which the sums may exceed
             # it: the errors of these count.
             marked = pair.marked
             missed = missed + 1.3 * (order + 1) * (marked.p + marked.q) * (marked.error + 2 * value_rounding * u)
-        return found, error + missed, slope_error
+        return found, error + missed, found
 
     found = [each(part, of_row, *row) for part, *row in zip(parts, nodes, missed, strict=True)]
-    return *sum_rows(parts, [(row[0], row[1]) for row in found]), [Row(row[0], row[2]) for row in found]
+    return *sum_rows(parts, [(row[0], row[1]) for row in found]), [row[2] for row in found]
 
 
 def largest_order(parts: Parts) -> Array:
@@ -433,11 +431,13 @@ class Aim(NamedTuple):
     """Log of the part of delta that is asked of the losses kept."""
 
 
-@with_pair_form(traced=few_digits.ladder)
 def ladder() -> np.ndarray:
     """Returns the orders of a look, over the one that is sought."""
     # Orders of a look, over the one that is sought. Sound for any values that increase. They are the orders of the
-    # lines to choose from, and of Chernoff's bounds on the terms that the rule adds.
+    # lines to choose from, and of Chernoff's bounds on the terms that the rule adds. Where large losses are rare a
+    # lower line loses more digits, which may be few: the highest for which the nodes suffice is wanted.
+    if arithmetic().has_few_digits:
+        return np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.3, 1.7, 2.3])
     return np.array([0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.3])
 
 
@@ -453,14 +453,7 @@ def find_saddle_point(parts: Parts, wanted: Wanted, target: Array, searches: Arr
     rows = [jnp.zeros((*np.shape(counts), row.size), row.dtype) for _, counts in parts]
     stage = jnp.where(searches, 0, STAGES - 1).astype(jnp.int32)
     aim = Aim(stage, jnp.int32(0), wanted.order, zero, target, zero > 0, row, rows, marks, scans, largest, rare, inner)
-    if rare is not None:
-        return _aim_found(parts, aim, wanted, target, searches)
-    # The search is a guess and may be rough. The nodes, and the moments at the orders found, on which bounds rest, are
-    # computed again in full precision.
-    found = roughly(_aim_found)(parts, aim, wanted, target, searches)
-    orders = jnp.minimum(found.orders, largest)
-    _, each_row = rungs_of(parts, scans, orders)
-    return found._replace(scans=scans, largest=largest, orders=orders, above=[row.above for row in each_row])
+    return _aim_found(parts, aim, wanted, target, searches)
 
 
 def _left(
@@ -639,132 +632,127 @@ def transforms(
     parts: Parts,
     scans: list[Nodes],
     windows: list[tuple[Array, Array]],
-    known: list[tuple[Moments, Array | None]],
+    known: list[Any],
     order: Array,
     spacing: Array,
     tiles: Array,
 ) -> Transforms:
     """Returns the sums of all rows at (1 ... FREQUENCIES) spacing, of which only the first ``tiles`` tiles are filled.
 
-    ``known`` has the moments of each row at that order, and the errors of their slopes.
+    ``known`` has the moments of each row at that order, as :func:`total_and_error` gives them.
     """
     found: list[Transforms] = []
     # Part by part, and row by row in a part, because each row takes as many pieces as it needs.
     for (pairs, steps), *more in zip(parts, scans, windows, known, strict=True):
         run = (pairs, *more, steps)
         if is_alone(parts):
-            return _row(run, order, spacing, tiles)
+            return _sums_of_loss(run, order, spacing, tiles)
         if jnp.ndim(steps) == 0:
-            found.append(jax.tree.map(lambda leaf: leaf[None], _row(run, order, spacing, tiles)))
+            found.append(jax.tree.map(lambda leaf: leaf[None], _sums_of_loss(run, order, spacing, tiles)))
         else:
-            found.append(jax.lax.map(lambda row: _row(row, order, spacing, tiles), run))
+            found.append(jax.lax.map(lambda row: _sums_of_loss(row, order, spacing, tiles), run))
     rows: Transforms = jax.tree.map(lambda *each: jnp.concatenate(each), *found)
     return rows._replace(sums=jnp.swapaxes(rows.sums, 0, 1))
 
 
-def _row(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
+def _sums_of_loss(run: Any, order: Array, spacing: Array, tiles: Array) -> Transforms:
     """Returns the sums of one loss."""
     pair, scan, window, known, steps = run
-    moments, _ = known
     law = law_of(pair)
     end = spacing * TILE * tiles
-    # The number of pieces may be a rough guess, as the quadrature error of that many is bounded below.
-    pieces = roughly(lambda *args: law_of(args[0]).pieces(*args[1:]))(pair, order, end, window)
+    pieces = law.pieces(order, end, window)
     # A row without runs takes no time.
     taken = jnp.where(steps > 0, pieces, 0)
-    given = pair, window, pieces, (moments.value, moments.slope), order, spacing, tiles
-    sums, spread = _all_pieces(given, taken)
+    few = arithmetic().has_few_digits
+    spreads = 2 if few else 1
+
+    def piece(state: Sums, given: Any) -> Sums:
+        (i, sums, spread), (pair, window, pieces, *rest, tiles, _) = state, given
+        nodes = law_of(pair).piece(window, i, pieces)
+        of_piece: Any = _careful_piece if few else _piece
+        found, more = of_piece(law_of(pair), nodes, *rest, tiles, sums)
+        return i + 1, found, spread + more
+
+    # The state is the number of pieces done, the sums and the spreads; each step adds a piece, until all are taken.
+    start: Sums = jnp.zeros_like(taken), jnp.zeros((2, FREQUENCIES), order.dtype), jnp.zeros(spreads, order.dtype)
+    given = pair, window, pieces, known, order, spacing, tiles, taken
+    _, sums, spread = vmapped_loops.while_loop(
+        lambda state, given: state[0] < given[-1], piece, start, given, longest_first=tiles
+    )
     # A row without runs has no errors either.
     missed = jnp.where(steps > 0, 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces))), 0.0)
-    spread = _with_doubt(spread, law, order, scan, window, pieces, known)
+    if few:
+        # The mean's error is that of the slope, and of its quadrature.
+        apart = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
+        doubt = known.slope_error + 2 * law.slope_error(order, scan, known.moments.value, apart)
+        # Each piece after the first is added to the sums.
+        spread = jnp.append(spread * (1 + 0.02 * (pieces - 1)), doubt)
     return Transforms(jnp.swapaxes(sums.reshape(2, -1, BLOCK), 0, 1), spread, missed, steps)
 
 
-@with_pair_form(traced=few_digits.with_doubt)
-def _with_doubt(spread: Array, *_: Any) -> Array:
-    """Returns the spreads; for pairs of floats, together with the further quantities that their errors need."""
-    return spread
-
-
-def _group_by_group(given: Any, taken: Array) -> Sums:
-    """Returns :func:`_all_pieces` some tiles at a time, the tiles of all lanes in one list.
-
-    Lanes of a batch may have few tiles or hundreds: side by side they would all wait for the longest.
-    """
-    # Number of tiles for which quadrature nodes are made at a time where lanes are side by side. Speed only.
-    tiles_of_step = 16
-    *_, tiles = given
-    alone = vmapped_loops.as_lanes(turned_sums)
-
-    def of_group(group: Array, _: Array, given: Any) -> Sums:
-        *rest, tiles, taken = given
-        first = group * tiles_of_step
-        wanted = jnp.minimum(tiles - first, tiles_of_step)
-        add = lambda *args: jnp.stack(alone(*args[:-1], *args[-1]))  # noqa: E731
-        return _pieces_added((*rest, first, wanted, taken), TILE * tiles_of_step, add, longest_first=taken, share=2)
-
-    groups = jnp.where(taken > 0, -(-tiles // tiles_of_step), 0)
-    every = jnp.arange(FREQUENCIES // (TILE * tiles_of_step))
-    sums, spread = vmapped_loops.map_rows(groups, of_group, every, (*given, taken))
-    return jnp.swapaxes(sums, 0, 1).reshape(2, -1), spread[0]
-
-
-@with_pair_form(traced=_group_by_group)
-def _all_pieces(given: Any, taken: Array) -> Sums:
-    """Returns the sums over all pieces, and their spreads, for a lane by itself."""
-    *_, tiles = given
-    return _pieces_added((*given[:-1], jnp.int32(0), tiles, taken), FREQUENCIES, _sums, longest_first=tiles)
-
-
-def _pieces_added(given: Any, frequencies: int, add: Callable[..., Array], **how: Any) -> Sums:
-    """Returns the sums (2, frequencies) that ``add`` makes of all pieces, and their spreads."""
-    *_, order, _, _, _, taken = given
-
-    def piece(state: Sums, given: Any) -> Sums:
-        (i, sums, spread), (*rest, first, tiles, _) = state, given
-        weights, angles, more = _of_piece(i, *rest)
-        return i + 1, add(weights, angles, first, tiles, sums), spread + more
-
-    one = jax.ShapeDtypeStruct((1,), order.dtype)
-    none = jnp.zeros(jax.eval_shape(_spreads, one, one, one, one).shape, order.dtype)
-    # The state is the number of pieces done, the sums and the spreads; each step adds a piece, until all are taken.
-    start: Sums = (jnp.zeros_like(taken), jnp.zeros((2, frequencies), order.dtype), none)
-    return vmapped_loops.while_loop(lambda state, given: state[0] < given[-1], piece, start, given, **how)[1:]
-
-
-def _of_piece(i: Array, pair: HasLaw, window: Any, pieces: Array, known: Any, order: Array, spacing: Array) -> Sums:
-    """Returns the weights of one piece of the nodes, their angles at the first frequency, and their spreads."""
-    nodes = law_of(pair).piece(window, i, pieces)
-    value, slope = known
-    weights = jnp.exp(nodes.log_p + order * nodes.losses - value)
-    deviations = nodes.losses - slope
-    angles = spacing * deviations
+def _piece(
+    law: Law, nodes: Nodes, known: Moments, order: Array, spacing: Array, tiles: Array, sums: Array
+) -> tuple[Array, Array]:
+    """Returns the sums with those of a piece added, and its spread."""
+    weights = jnp.exp(nodes.log_p + order * nodes.losses - known.value)
+    deviations = nodes.losses - known.slope
     sizes = jnp.abs(deviations) + 0.1 * jnp.abs(nodes.losses)
-    return weights, angles, _spreads(weights, sizes, deviations, angles)
+    return _sums(weights, spacing * deviations, tiles, sums), jnp.stack([jnp.sum(weights * sizes)])
 
 
-@with_pair_form(traced=few_digits.spreads)
-def _spreads(weights: Array, sizes: Array, deviations: Array, angles: Array) -> Array:
-    """Returns the spread of nodes (n,), which bounds the rounding of sums with their weights."""
-    return jnp.stack([jnp.sum(weights * sizes)])
+def _careful_piece(
+    law: Law, nodes: Nodes, known: Careful, order: Array, spacing: Array, tiles: Array, sums: Array
+) -> tuple[Array, Array]:
+    """Returns the sums E_t[cos wX - 1] and E_t[sin wX - wX] with those of a piece added, and what bounds their errors.
+
+    X is the loss less the slope c as it was computed, so that E_t[e^(iwX) - 1] is the sum of g(wX), g(a) = e^(ia) - 1 -
+    ia, and iw times what c misses of the mean: its linear part is no sum. Let s(a) = min(a^2/2, 2 |a|); |g| <= s, and
+    |g'| <= min(|a|, 2). In units of roundoff a term errs
+
+    - by its weight's units (:func:`.pair.units_of_shares`), and by 1 of its product, of s(wX);
+    - by 10 s(wX) of the functions (:func:`.normal.turn`, the two together), by 2 for the product wX and by 2 for the
+      difference X, for min(|a|, 2) |a| <= 2 s(a);
+    - by min(w |X|, 2) w times the loss's own error;
+    - by the units of a sum, once for either part: 1.5 times, together.
+
+    48 units of s are added for the logarithm and the square that are made of the sums. The two numbers returned are the
+    sums with s(wX) <= w^2 X^2/2, over w^2, and with s(wX) <= 2 w |X|, over w.
+    """
+    roundings = law.roundings(nodes)
+    weights = jnp.exp(nodes.log_p + order * nodes.losses - known.moments.value)
+    x = nodes.losses - known.moments.slope
+    units = units_of_shares(nodes, order, roundings, known) + (64 + 1.5 * arithmetic().of_sum(RULE))
+    of_loss, size = roundings.loss * jnp.abs(nodes.losses) + roundings.shift, jnp.abs(x)
+    sizes = jnp.stack([size * (0.5 * units * size + of_loss), 2 * (units * size + of_loss)])
+    spread = jnp.sum(weights[None] * sizes, axis=1)
+    offsets = jnp.asarray(np.arange(1.0, TILE + 1), x.dtype)
+
+    def tile(i: Array, sums: Array) -> Array:
+        w = spacing * (TILE * i + offsets)
+        added = jnp.sum(weights[None, None] * jnp.stack(turn(w[:, None] * x[None])), axis=2)
+        at = jnp.int32(0), TILE * i
+        old = jax.lax.dynamic_slice(sums, at, (2, TILE), allow_negative_indices=False)
+        return jax.lax.dynamic_update_slice(sums, old + added, at, allow_negative_indices=False)
+
+    return jax.lax.fori_loop(0, vmapped_loops.of_all_lanes(tiles), tile, sums), spread
 
 
-def log_characteristic(rows: Transforms, w: Array, spacing: Array) -> Sums:
+def log_characteristic(rows: Transforms, w: Array) -> Sums:
     """Returns log modulus, phase and error of E_t[e^(iw(S - E_t S))] at the frequencies of a block, for all runs.
 
     The error bounds that of modulus and phase together: phi is off by at most |phi| (e^bound - 1). If each factor b is
     off by at most e |b|, e >= 0, a product of k of them is off by at most ((1 + e)^k - 1) |b|^k.
     """
     if jnp.ndim(rows.steps) == 0:
-        return _to_the_steps(rows, w, spacing)
-    found = jax.vmap(lambda *row: _to_the_steps(Transforms(*row), w, spacing))(*rows)
+        return _to_the_steps(rows, w)
+    found = jax.vmap(lambda *row: _to_the_steps(Transforms(*row), w))(*rows)
     return tuple(jnp.sum(part, axis=0) for part in found)
 
 
-def _to_the_steps(row: Transforms, w: Array, spacing: Array) -> Sums:
+def _to_the_steps(row: Transforms, w: Array) -> Sums:
     """Returns log modulus, phase and error of a block, of all the steps, from E_t[e^(iwX) - 1]."""
     ((x, y), spread, missed, steps), u = row, roundoff()
-    y, off = _imaginary_and_error(y, w, spacing, spread, NODE_ROUNDING)
+    off = _error_of_sums(w, spread)
     # The log of the modulus comes from the square less 1, formed without cancellation, where that is near 0, and from
     # the square itself elsewhere.
     real = 1 + x
@@ -775,27 +763,21 @@ def _to_the_steps(row: Transforms, w: Array, spacing: Array) -> Sums:
     return steps * log_modulus, steps * jnp.arctan2(y, real), steps * error
 
 
-@with_pair_form(traced=few_digits.imaginary_and_error)
-def _imaginary_and_error(y: Array, w: Array, _: Array, spread: Array, units: float) -> tuple[Array, Array]:
-    """Returns the imaginary parts of E_t[e^(iwX) - 1], and bounds on the errors of these sums as complex numbers."""
-    return y, w * (units * roundoff() * spread[0])
+def _error_of_sums(w: Array, spread: Array) -> Array:
+    """Returns bounds on the errors of E_t[e^(iwX) - 1], as complex numbers, by the spreads of a row."""
+    if not arithmetic().has_few_digits:
+        return w * (NODE_ROUNDING * roundoff() * spread[0])
+    second, first, doubt = spread
+    return 1.01 * roundoff() * jnp.minimum(w * w * second, w * first) + w * doubt
 
 
 _turned = jax.jit(cosm1_and_sin)
 
 
-@with_pair_form
-def turned_sums(weights: Array, angles: Array, begun: Array, tiles: Array, real: Array, imaginary: Array) -> Sums:
-    """Returns :func:`_sums` for lanes side by side; pairs of floats have a form of their own."""
-    sums = jax.vmap(_sums)(weights, angles, begun, tiles, jnp.stack([real, imaginary], axis=1))
-    return sums[:, 0], sums[:, 1]
-
-
-def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, sums: Array) -> Array:
+def _sums(weights: Array, angles: Array, tiles: Array, sums: Array) -> Array:
     """Returns ``sums`` (2, n), real and imaginary parts, with those of the sum of weights (e^(iwX) - 1) added.
 
-    It goes tile by tile, each by one product of matrices. ``angles`` are w X at the first frequency, and ``begun`` is
-    the tile with which the sums begin.
+    It goes tile by tile, each by one product of matrices. ``angles`` are w X at the first frequency.
     """
     # A CPU's compiler vectorizes functions of one axis but makes scalar code of two, so sines are taken row by row.
     # Barriers keep it from computing a result again for each of its uses.
@@ -808,7 +790,7 @@ def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, sums: Array
     table, both = jax.lax.optimization_barrier((table, jnp.concatenate([weights, weights])))
 
     def tile(i: Array, sums: Array) -> Array:
-        first = _turned((TILE * (begun + i) + 1).astype(angles.dtype) * angles)
+        first = _turned((TILE * i + 1).astype(angles.dtype) * angles)
         first = jnp.concatenate(jax.lax.optimization_barrier(first))
         added = own + jnp.matmul(table, both * first, precision="highest")
         at = jnp.int32(0), TILE * i
@@ -837,12 +819,16 @@ def _sums(weights: Array, angles: Array, begun: Array, tiles: Array, sums: Array
 FARTHER = 1.35
 """Factor by which the end of the line is moved out until a bound shows that it is far enough. Speed only."""
 
-TURN_ROUNDING = 9.0
-"""Bound on a node's angle's error, in units of roundoff of its phase and of w times slope and eps.
 
-Lowering it can break a bound: four units are the angle's own, and its sine and cosine may add five
-(:func:`jaxacct.mechanisms.normal.cosm1_and_sin`).
-"""
+def turn_rounding() -> float:
+    """Returns a bound on a node's angle's error, in units of roundoff of its phase and of w times slope and eps.
+
+    In float64 four units are the angle's own, and its sine and cosine may add five
+    (:func:`jaxacct.mechanisms.normal.cosm1_and_sin`). In float32 an angle errs by 8 units, its product with the steps
+    by one more, and sine and cosine by 7.
+    """
+    return 17.0 if arithmetic().has_few_digits else 9.0
+
 
 ROUGH_CUT, DEVIATIONS = 8.0, 5.0
 """Nats below delta, and standard deviations of the tilted sum, that a rough line is made for. Speed only.
@@ -905,7 +891,6 @@ class Read(NamedTuple):
     """Bound, relative to ``value``'s delta, on how far the true delta may be above it."""
 
 
-@roughly
 def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Array) -> tuple[Array, Array]:
     """Returns the index of the order whose line takes the fewest nodes, and the length L = 2 pi / spacing it needs.
 
@@ -932,9 +917,13 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     return best, jax.lax.dynamic_index_in_dim(lengths, best, keepdims=False, allow_negative_indices=False)
 
 
-@with_pair_form(traced=few_digits.costs)
 def _costs(lengths: Array, penalty: Array, most: float) -> Array:
-    """Returns the costs of lines: mostly their nodes, as there are digits enough to lose some."""
+    """Returns the costs of lines: mostly their nodes, or the digits that they lose where these are few."""
+    if arithmetic().has_few_digits:
+        # Factor by which a line that loses fewer digits may be longer than the shortest. Speed and tightness only.
+        longer = 4.0
+        shortest = jnp.min(jnp.where(penalty < most, lengths, jnp.inf))
+        return jnp.where(lengths <= longer * shortest, penalty, jnp.inf)
     return jnp.where(penalty < most, lengths * (1 + penalty / most), jnp.inf)
 
 
@@ -970,7 +959,10 @@ def line_at(
     length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, ROUGH_CUT, exact)
     at_most = with_rare(chernoff(order, here.value, common_error, epsilon), aim.rare, epsilon)
     wanted = jnp.logical_and(wanted, ~(is_rough & (at_most < log_delta)))
+    # In few digits all frequencies are exact numbers. A finer spacing only moves the terms that the rule adds farther
+    # out.
     spacing = 2 * jnp.pi / length
+    spacing = few_bits(spacing) if arithmetic().has_few_digits else spacing
     # The nodes left out are at most 2/(spacing w) times the bound on the modulus; ``log_sum`` is the log of the sum
     # over the nodes that makes delta.
     log_sum = log_delta - here.value + order * epsilon + jnp.log(jnp.pi)
@@ -1063,20 +1055,22 @@ def integrand(
     found = transforms(parts, aim.scans, windows, rows, order, spacing, tiles)
 
     def block(_: Array, of_block: tuple[Array, Array], given: Any) -> Integrand:
-        (sums, w), (*of_rows, order, spacing, end), u = of_block, given, arithmetic().roundoff
-        logs, turn, off = log_characteristic(Transforms(sums, *of_rows), w, spacing)
+        (sums, w), (*of_rows, order, end), u = of_block, given, roundoff()
+        logs, turn, off = log_characteristic(Transforms(sums, *of_rows), w)
         # z (z + 1) has a modulus of at least w^2 + order^2 + order, so its real part errs by units of the modulus.
         real, imaginary = order * (1 + order) - w * w, (1 + 2 * order) * w
         amplitude = jnp.where(w < end, jnp.exp(logs) / jnp.sqrt(real * real + imaginary * imaginary), 0.0)
         phase = turn - jnp.arctan2(imaginary, real)
-        rounding = amplitude * (jnp.expm1(off) + u * (18 + TURN_ROUNDING * jnp.abs(phase)))
+        # The phase may be less than the two angles that make it, each by pi, whose errors are in proportion to these.
+        own = 18 + 54 * arithmetic().has_few_digits
+        rounding = amplitude * (jnp.expm1(off) + u * (own + turn_rounding() * jnp.abs(phase)))
         # The barrier makes the compiler compute each of these once, and not for each sum.
         amplitude, phase, rounding = jax.lax.optimization_barrier((amplitude, phase, rounding))
         return Integrand(jnp.stack([amplitude, phase, w]), jnp.stack([amplitude, rounding, amplitude * w]).sum(1))
 
     of_rows = found.spread, found.missed, found.steps
     end = spacing * (TILE * tiles + 0.5)
-    given = (*of_rows, order, spacing, end)
+    given = (*of_rows, order, end)
     return vmapped_loops.map_rows(blocks_of(tiles), block, (found.sums, frequencies(spacing)), given)
 
 
@@ -1105,8 +1099,9 @@ def read_at(line: Line, epsilon: Array) -> Read:
     mass, of_nodes, lever = line.integrand.sums.sum(0)
     # A term errs by four units, besides the error of its angle. Nodes are summed by blocks, then the blocks, and twice
     # the half of the line is added to the node at 0.
-    rounding = u * (8 * at_zero + 4 * (1 + arithmetic().of_sum(BLOCK * line.blocks)) * (at_zero + 2 * mass))
-    rounding = rounding + 2 * (of_nodes + TURN_ROUNDING * u * (jnp.abs(line.slope) + size) * lever)
+    terms = arithmetic().of_sum(FREQUENCIES) if arithmetic().has_few_digits else BLOCK * line.blocks
+    rounding = u * (8 * at_zero + 4 * (1 + terms) * (at_zero + 2 * mass))
+    rounding = rounding + 2 * (of_nodes + turn_rounding() * u * (jnp.abs(line.slope) + size) * lever)
     both = rounding + jnp.exp(line.log_tail)
     relative = both / height + 8 * u * (jnp.abs(line.value) + line.order * size + 8)
     # The error that all nodes have in common is one of a logarithm.

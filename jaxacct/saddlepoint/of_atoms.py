@@ -4,15 +4,20 @@ The exact accountant knows the losses of some mechanisms, and its integrals conv
 no more of a loss than two discrete laws beside it (:mod:`jaxacct.mechanisms.atoms`), so it has a bracket for every
 mechanism, and one program composes the laws of all of them (:mod:`.composer`). The gap is that of the laws and of a
 smoothing, and falls with both sizes: :data:`LADDER`.
+
+Smoothing costs a share of the distance between sums of losses: little of many runs, and much of few, or rare, losses
+on a lattice, whatever the size. A mesh has no smoothing, and needs a stage for every few runs, each of which costs. So
+one of its sizes is a step of the ladder, before the largest contour (:func:`ladder_of`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -22,9 +27,9 @@ from jaxacct.composition import (
     ForDelta,
     ForEpsilon,
     Parts,
+    Query,
     Question,
     bracket_of,
-    directed_parts,
     facts_of,
     is_out_of_range,
     laws_for,
@@ -32,11 +37,15 @@ from jaxacct.composition import (
     unknown,
 )
 from jaxacct.mechanisms.atoms import Atoms
-from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.numerics.precision import as_float64, is_concrete, leave_scope
+from jaxacct.mechanisms.finite import FinitePair
+from jaxacct.mechanisms.pair import DominatingPair
+from jaxacct.numerics.arithmetic import arithmetic
+from jaxacct.numerics.precision import as_float64, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.vmapped_loops import rows
-from jaxacct.refinement import Composer, Goal, in_trace, within
+from jaxacct.prv.accountant import mesh_of
+from jaxacct.prv.evolving import Method
+from jaxacct.refinement import Composer, in_trace, within
 from jaxacct.saddlepoint import composer
 
 
@@ -80,51 +89,116 @@ CONTOUR = Composer(
 )
 """The contour over atoms, as a composer of laws."""
 
-OF_ATOMS = replace(CONTOUR, sizes=(LADDER[0], Size(1024, 256), LADDER[-1]), shares=(1.0, 2.0**-9, 2.0**-11))
-"""The same for losses that have most of their mass in atoms: what they lose is lost by smoothing."""
+MESH = mesh_of(Method.RECURSIVE)
+"""The mesh, as a composer of laws; its sizes are numbers of points."""
+
+POINTS = 2**15
+"""Points of the ladders' mesh. Tightness and speed only."""
 
 
-def answer(mechanism: Any, steps: Any, question: Question, relation: Relation, goal: Goal | None = None) -> Bounds:
+def ladder_of(is_atomic: bool, points: int) -> Composer:
+    """Returns the composers of both kinds in turn, by what they take: the contour but for one mesh of ``points``.
+
+    Every size proves a bracket of the same number from laws of the same pairs, and a larger one is intersected with
+    those before it. The contour's second size is enough for nearly all, in some tens of milliseconds; its last one
+    takes ten times as long, and the mesh between the two about as long as the second. Losses that have most of their
+    mass in atoms lose by smoothing alone, so more frequencies come before more cells.
+    """
+    # Nothing is foreseen of a mesh by a contour: it is taken to be enough.
+    sizes: tuple[Size | int, ...]
+    shares: tuple[float, ...]
+    if is_atomic:
+        sizes = LADDER[0], Size(1024, 256), points, Size(4096, 256), LADDER[-1]
+        shares = 1.0, 2.0**-9, 2.0**-20, 2.0**-23, 2.0**-24
+    else:
+        sizes, shares = (*LADDER[:2], points, LADDER[-1]), (*SHARES[:2], 2.0**-20, 2.0**-24)
+    return replace(
+        CONTOUR,
+        sizes=sizes,
+        shares=shares,
+        cells=lambda size: MESH.cells(size) if isinstance(size, int) else size.cells,
+        answers=lambda size, *run: (MESH if isinstance(size, int) else CONTOUR).answers(size, *run),
+    )
+
+
+def answer(query: Query) -> Bounds:
     """Returns the bracket of a composition; arguments are checked, and the scope of float64 is entered.
 
-    ``goal`` is the gap wanted of concrete arguments. By default it is a twentieth of the question's own, and for losses
-    with atoms a thousandth of that: either is reached in a tenth of a second by nearly all. Whether it is reached is
-    left to the caller.
+    The gap wanted of concrete arguments is the query's tolerance, and without one a twentieth of the question's own, or
+    for losses with atoms a ten thousandth: either is reached in some tenths of a second by nearly all. Whether it is
+    reached is left to the caller. Concrete arguments may take a mesh of the query's points.
     """
-    directions = directed_parts(mechanism, steps, relation)
-    if not is_concrete(mechanism, steps, question):
-        return in_trace(CONTOUR, directions, question.at(as_float64(question.value)), LADDER[0])[0]
+    directions, question = query.directions, query.question
+    if not query.is_concrete:
+        return _of_first_size(directions, question.at(as_float64(question.value)))
     if runs_nothing(directions):
         return zero()
     if is_out_of_range(directions):
         return leave_scope(unknown(question))
     question, is_atomic = question.at(np.asarray(question.value, np.float64)), _has_atoms(directions)
-    aimed = question.tolerance / (20_000 if is_atomic else 20)
-    return within(OF_ATOMS if is_atomic else CONTOUR, directions, question, goal or aimed, quiet=True)[0]
+    aimed = query.tolerance or question.tolerance / (10_000 if is_atomic else 20)
+    return within(ladder_of(is_atomic, query.points or POINTS), directions, question, aimed, quiet=True)[0]
+
+
+def _of_first_size(directions: list[Parts], question: Question) -> Bounds:
+    """Returns the bracket inside a trace; in float32, where atoms are not certified, the trivial one."""
+    if not arithmetic().has_transforms:
+        return unknown(question)
+    found: Bounds = in_trace(CONTOUR, directions, question, LADDER[0])[0]
+    return found
 
 
 def _has_atoms(directions: Sequence[Parts]) -> bool:
-    """Returns whether the losses of all pairs are known, and have atoms."""
-    return all((law := pair.law()) is not None and law.recurring > 0 for parts in directions for pair, _ in parts)
+    """Returns whether the losses of all pairs have atoms."""
+    return all(_is_atomic(pair) for parts in directions for pair, _ in parts)
+
+
+def _is_atomic(pair: DominatingPair) -> bool:
+    law = pair.law()
+    return isinstance(pair, FinitePair) if law is None else law.recurring > 0
 
 
 ROW = 8
 """Number of deltas of a curve that share a law: it resolves tails for the smallest. Tightness and speed only."""
 
 
-def curve(mechanism: Any, steps: Any, epsilons: np.ndarray, relation: Relation) -> Bounds:
-    """Returns brackets on delta at epsilons (n,) of a composition, of concrete arguments, by the first size."""
-    directions, order = directed_parts(mechanism, steps, relation), np.argsort(epsilons)
+def curve(query: Query) -> Bounds:
+    """Returns brackets on delta at epsilons (n,) of a composition, by the first size.
+
+    What that leaves open is asked of a mesh, outside of a trace.
+    """
+    directions, epsilons = query.directions, query.question.value
+    if not query.is_concrete:
+        return _curve_in_trace(directions, as_float64(epsilons))
+    order = np.argsort(epsilons)
     if is_out_of_range(directions):
         return leave_scope(unknown(ForDelta(epsilons)))
     every = []
     # Rows of neighbours, of one length, the last one padded: one program serves any number of epsilons.
     for row in rows(epsilons[order], ROW):
-        each = []
-        # The largest delta of all directions counts.
-        for parts in directions:
-            laws, counts = laws_for(LADDER[0].cells, parts, ForDelta(np.max(row)))
-            each.append(leave_scope(answers(LADDER[0], laws, counts, ForDelta(row), facts_of(parts))[0]))
-        every.append(jax.tree.map(lambda *leaves: np.max(leaves, axis=0), *each))
+        found = _at_size(LADDER[0], directions, row)
+        if np.any(found.gap > ForDelta.tolerance):
+            found = found.intersection(_at_size(POINTS, directions, row))
+        every.append(found)
     found = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: epsilons.size][np.argsort(order)], *every)
     return replace(found, converged=found.gap <= ForDelta.tolerance)
+
+
+def _at_size(size: Size | int, directions: Sequence[Parts], epsilons: np.ndarray) -> Bounds:
+    """Returns brackets on delta at concrete epsilons (n,), which share a law, by a contour's size or a mesh's."""
+    chosen, each = MESH if isinstance(size, int) else CONTOUR, []
+    # The largest delta of all directions counts.
+    for parts in directions:
+        laws, counts = laws_for(chosen.cells(size), parts, ForDelta(np.max(epsilons)))
+        each.append(leave_scope(chosen.answers(size, laws, counts, ForDelta(epsilons), facts_of(parts))[0]))
+    found: Bounds = jax.tree.map(lambda *leaves: np.max(leaves, axis=0), *each)
+    return found
+
+
+def _curve_in_trace(directions: list[Parts], epsilons: Array) -> Bounds:
+    """Returns the brackets at epsilons (n,), which share a law in rows of neighbours: best where they increase."""
+    count = epsilons.shape[0]
+    padded = jnp.pad(epsilons, (0, -count % ROW), mode="edge").reshape(-1, ROW)
+    every = jax.lax.map(lambda row: _of_first_size(directions, ForDelta(row)), padded)
+    found: Bounds = jax.tree.map(lambda leaf: leaf.reshape(-1)[:count], every)
+    return found

@@ -63,7 +63,7 @@ class Opened(NamedTuple):
     """The facts of the direction's composition, which need no line."""
 
 
-class State(NamedTuple):
+class SolverState(NamedTuple):
     """The knowledge after so many lines, and the next line."""
 
     direction: Any
@@ -111,15 +111,6 @@ def _limit() -> float:
     return min(scale_error(CONVERGED), fewest_digits)
 
 
-def _share() -> float:
-    """Returns the share of the bounds on rounding by which convergence is judged."""
-    # Share of the bounds on rounding by which estimates without a bracket are judged. Chosen by measuring. The bounds
-    # are worst cases, and the errors of hundreds of nodes do not conspire (tests/saddlepoint/test_precision.py). No
-    # bracket depends on it.
-    estimated = 1 / 24
-    return 1.0 if arithmetic().is_certified else estimated
-
-
 def open_line(parts: Parts, wanted: Wanted, is_wanted: Any) -> Opened:
     """Returns a line. Lanes of a batch in which none is wanted have an empty one, and take no time."""
     # A rough line needs no search: its order and its eps are given.
@@ -150,10 +141,10 @@ def bounds_of(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds
     return state.bounds, state.decides
 
 
-def answer_directions(directions: Sequence[Parts], question: Question, point: Point | None = None) -> State:
+def answer_directions(directions: Sequence[Parts], question: Question, point: Point | None = None) -> SolverState:
     """Returns the state at the end: the answer, or log delta read at a point; within a program."""
     # Directions of one structure, at most two, share one loop and so its code; others have a loop each.
-    state: State = jax.tree.map(jnp.asarray, _start(question, point))
+    state: SolverState = jax.tree.map(jnp.asarray, _start(question, point))
     alike = len({jax.tree.structure(parts) for parts in directions}) == 1
     done = 0
     for group in [tuple(directions)] if alike else [(parts,) for parts in directions]:
@@ -166,12 +157,12 @@ def answer_directions(directions: Sequence[Parts], question: Question, point: Po
 
 
 def _solve_directions(
-    directions: tuple[Parts, ...], first: int, state: State, question: Question, point: Point | None
-) -> State:
+    directions: tuple[Parts, ...], first: int, state: SolverState, question: Question, point: Point | None
+) -> SolverState:
     """Returns the state after at most two directions of one structure, whose indices begin at ``first``."""
     end = first + len(directions)
 
-    def a_line(state: State, given: Any) -> State:
+    def a_line(state: SolverState, given: Any) -> SolverState:
         directions, question, point = given
         is_second = state.direction > first
         parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
@@ -184,19 +175,19 @@ def _solve_directions(
     return vmapped_loops.while_loop(goes_on, a_line, state, given, share=vmapped_loops.OF_QUEUES)
 
 
-def _start(question: Question, point: Point | None = None) -> State:
+def _start(question: Question, point: Point | None = None) -> SolverState:
     nothing = np.zeros((), question.value.dtype)
     bounds = Bounds(nothing, nothing, nothing, np.True_)
-    first = State(np.int32(0), np.int32(0), _first(question), bounds, np.int32(0))
+    first = SolverState(np.int32(0), np.int32(0), _first_line(question), bounds, np.int32(0))
     if point is None:
         return first
     # At a point the first line is for delta there, in the direction given.
-    at = first._replace(direction=point.direction, wanted=_first(ForDelta(point.epsilon)))
-    state: State = jax.tree.map(lambda *each: jnp.where(point.is_asked, *each), at, first)
+    at = first._replace(direction=point.direction, wanted=_first_line(ForDelta(point.epsilon)))
+    state: SolverState = jax.tree.map(lambda *each: jnp.where(point.is_asked, *each), at, first)
     return state._replace(read=jnp.zeros(2, nothing.dtype))
 
 
-def _first(question: Question) -> Wanted:
+def _first_line(question: Question) -> Wanted:
     """Returns the first line wanted of a direction."""
     nothing = np.zeros((), question.value.dtype)
     if isinstance(question, ForEpsilon):
@@ -204,7 +195,7 @@ def _first(question: Question) -> Wanted:
     return Wanted(question.epsilon, nothing + 1, np.False_, nothing)
 
 
-def _read_line(on: Opened, question: Question, state: State, point: Point | None = None) -> State:
+def _read_line(on: Opened, question: Question, state: SolverState, point: Point | None = None) -> SolverState:
     """Returns the state after a line: the bracket it gives its direction, and the next line."""
     if isinstance(question, ForEpsilon):
         found = _epsilon_on_line(on, question, state, point)
@@ -218,11 +209,11 @@ def _read_line(on: Opened, question: Question, state: State, point: Point | None
     decides = jnp.where(is_done & (which == 1), state.direction, state.decides)
     # The next line: another one of the same direction, a rough one of the next direction, or a first one (of the next
     # direction, or of the same after a rough line that did not rule it out).
-    first, no = _first(question), jnp.asarray(False)
+    first, no = _first_line(question), jnp.asarray(False)
     at = (bounds.lower, question.delta) if isinstance(question, ForEpsilon) else (question.epsilon, bounds.lower)
     another, rough = first._replace(epsilon=found.epsilon, by_delta=no), Wanted(*at, no, on.line.order)
-    # A rough line can rule a direction out only beside a bracket that has converged, and where rounding is counted.
-    can_be_below = is_done & bounds.converged & (on.line.order > 0) & arithmetic().is_certified
+    # A rough line can rule a direction out only beside a bracket that has converged.
+    can_be_below = is_done & bounds.converged & (on.line.order > 0)
 
     def ahead(another: Any, rough: Any, first: Any) -> Array:
         return jnp.where(again, another, jnp.where(can_be_below, rough, first))
@@ -235,7 +226,7 @@ def _read_line(on: Opened, question: Question, state: State, point: Point | None
         ratio = on.facts.infinite[1] * jnp.exp(-found.read.value)
         read = jnp.stack([found.read.value + jnp.log1p(ratio), found.read.slope / (1 + ratio)])
         direction = jnp.where(point.is_asked, np.iinfo(np.int32).max, direction)
-    return State(direction, lines, jax.tree.map(ahead, another, rough, first), bounds, decides, read)
+    return SolverState(direction, lines, jax.tree.map(ahead, another, rough, first), bounds, decides, read)
 
 
 def larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
@@ -255,7 +246,7 @@ def larger(first: Bounds, second: Bounds) -> tuple[Bounds, Array]:
     return bounds, decides
 
 
-def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
+def _delta_on_line(on: Opened, question: ForDelta, state: SolverState) -> _Told:
     line, (least, most), epsilon = on.line, on.facts.infinite, question.epsilon
     u, limit = arithmetic().roundoff, _limit()
     read = read_at(line, epsilon)
@@ -263,34 +254,24 @@ def _delta_on_line(on: Opened, question: ForDelta, state: State) -> _Told:
     finite = jnp.exp(log_finite)
     # A delta below the normal numbers has too few digits.
     shown = log_finite > jnp.log(jnp.finfo(finite.dtype).tiny)
-    good = on.known & (_share() * below < limit) & shown
-    estimate, is_below = jnp.where(good, jnp.minimum(finite + most, 1.0), jnp.nan), jnp.asarray(False)
-    if arithmetic().is_certified:
-        sound = on.known & (below < 1) & jnp.isfinite(log_finite)
-        upper = jnp.where(sound, jnp.minimum((finite * (1 + above) + most) * (1 + 16 * u), 1.0), 1.0)
-        lower = jnp.where(sound, jnp.clip(finite * (1 - below) + least, 0.0, 1.0) * (1 - 16 * u), 0.0)
-        # Near 0 what the rule adds may be known far worse than the sum: then the bracket is as wide as that.
-        good = good & (above < ForDelta.tolerance)
-        estimate = jnp.where(good, jnp.clip(estimate, lower, upper), jnp.nan)
-        # A direction whose delta is at most this is ruled out if the bracket already has more.
-        at_most = jnp.exp(log_above(line, epsilon, read)) + most
-        is_below = at_most * (1 + 16 * u) <= state.bounds.lower
-        bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
-    else:
-        bounds = _estimate_alone(estimate, good, on.facts, on.facts.is_valid & (epsilon >= 0), ForDelta.worst)
+    good = on.known & (below < limit) & shown
+    estimate = jnp.where(good, jnp.minimum(finite + most, 1.0), jnp.nan)
+    sound = on.known & (below < 1) & jnp.isfinite(log_finite)
+    upper = jnp.where(sound, jnp.minimum((finite * (1 + above) + most) * (1 + 16 * u), 1.0), 1.0)
+    lower = jnp.where(sound, jnp.clip(finite * (1 - below) + least, 0.0, 1.0) * (1 - 16 * u), 0.0)
+    # Near 0 what the rule adds may be known far worse than the sum: then the bracket is as wide as that.
+    good = good & (above < ForDelta.tolerance)
+    estimate = jnp.where(good, jnp.clip(estimate, lower, upper), jnp.nan)
+    # A direction whose delta is at most this is ruled out if the bracket already has more.
+    at_most = jnp.exp(log_above(line, epsilon, read)) + most
+    is_below = at_most * (1 + 16 * u) <= state.bounds.lower
+    bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
     return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
 
 
 def _is_narrow(bounds: Bounds, question: Question) -> Any:
     """Returns whether a bracket is finite, and within the tolerance of its question."""
     return (bounds.upper - bounds.lower <= question.tolerance * bounds.upper) & (bounds.upper < jnp.inf)
-
-
-def _estimate_alone(estimate: Array, good: Array, facts: Facts, valid: Array, worst: float) -> Bounds:
-    """Returns an estimate in the trivial bracket: 0 where nothing is run, the worst where arguments are not valid."""
-    lower, upper = jnp.zeros_like(estimate), jnp.where(facts.is_idle & valid, jnp.zeros_like(estimate), worst)
-    estimate = jnp.where(valid, jnp.where(facts.is_idle, 0.0, estimate), worst)
-    return Bounds(lower=lower, estimate=estimate, upper=upper, converged=valid & (facts.is_idle | good))
 
 
 class _Looks(NamedTuple):
@@ -312,7 +293,7 @@ class _Looks(NamedTuple):
     """The results (3, 5): eps, log delta, its slope, and bounds on how far it is too high and too low."""
 
 
-def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Point | None) -> _Told:
+def _epsilon_on_line(on: Opened, question: ForEpsilon, state: SolverState, point: Point | None) -> _Told:
     # Largest number of Newton's steps for eps on a line. Speed only. Three are usual, as near the root each doubles the
     # digits; from far above, where log delta falls like an exponential, each gains a nat.
     most_steps = 8
@@ -325,7 +306,6 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
     rounding = jnp.where(most > 0, 2 * u * delta, 0.0)
     room, strict, loose = delta - (least + most) / 2, delta - most - rounding, delta - least + rounding
     target = _target(least, most, delta)
-    enough = 3 if arithmetic().is_certified else 1
 
     def look(looks: _Looks) -> _Looks:
         """Returns the state after a look: one piece of code for all three kinds, compiled once."""
@@ -353,7 +333,7 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
     zero, none = jnp.zeros_like(delta), jnp.int32(0)
     # One look for each round: Newton's until the root is met, then the side looks. ``last`` bounds the number.
     looks = jax.lax.while_loop(
-        lambda looks: (looks.rows < enough) & (looks.steps <= last),
+        lambda looks: (looks.rows < 3) & (looks.steps <= last),
         look,
         _Looks(none, none, on.epsilon, zero, jnp.zeros((3, 5), zero.dtype)),
     )
@@ -362,32 +342,28 @@ def _epsilon_on_line(on: Opened, question: ForEpsilon, state: State, point: Poin
     allowed = limit * jnp.maximum(1.0, -slope * epsilon)
     # Where the share of the rare losses left out is not known at this eps (``above`` is large), another line leaves out
     # losses whose share is known.
-    is_good = known & (jnp.abs(value - target) <= limit) & (_share() * below < allowed) & (above < 0.5)
+    is_good = known & (jnp.abs(value - target) <= limit) & (below < allowed) & (above < 0.5)
     has_moved = line.order * jnp.abs(epsilon - on.epsilon) > jnp.where(above < 0.5, least_move, 0.0)
     again = ~is_good & known & jnp.isfinite(epsilon) & has_moved
     good = is_good & (room > 0)
-    estimate, is_ruled_out = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan), jnp.asarray(False)
-    if arithmetic().is_certified:
-        # The side looks: a bound on eps holds only where delta there is proven to be on its side of the target.
-        moved, values, _, too_high, too_low = looks.seen[1:].T
-        sides, targets = jnp.asarray([1.0, -1.0]), jnp.stack([strict, loose])
-        log_off = log_complement(jnp.where(sides > 0, -too_low, jnp.minimum(too_high, 1.0)))
-        # The logarithm of a number below 1, moved by its error to the side that is harder to prove.
-        log_targets = jnp.log(targets) * (1 + sides * 4 * u)
-        proven = sides * (log_targets - values - log_off) > 4 * u * jnp.abs(values)
-        is_above, is_below = proven & known & (targets > 0)
-        high, low = moved
-        # A negative upper end means that delta at 0 is small enough.
-        upper = jnp.where(is_above, jnp.maximum(high, 0.0), jnp.inf)
-        lower = jnp.where(is_below, jnp.maximum(low, 0.0), 0.0)
-        # Near 0 what the rule adds may be known far worse than the sum: then the bracket is as wide as that, and the
-        # estimate no better than it. An epsilon of less than ``negligible`` nats is as good as 0. Convergence only.
-        negligible = 1e-6
-        good = good & (upper - lower <= ForEpsilon.tolerance * upper + negligible)
-        estimate = jnp.where(good, jnp.clip(estimate, lower, upper), jnp.nan)
-        is_ruled_out = (strict > 0) & (log_above(line, epsilon, Read(value, slope, below, above)) < log_targets[0])
-        bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
-    else:
-        valid = on.facts.is_valid & (delta > 0) & (delta < 1)
-        bounds = _estimate_alone(estimate, good, on.facts, valid & ~((strict <= 0) & (loose <= 0)), ForEpsilon.worst)
+    estimate = jnp.where(good, jnp.maximum(epsilon, 0.0), jnp.nan)
+    # The side looks: a bound on eps holds only where delta there is proven to be on its side of the target.
+    moved, values, _, too_high, too_low = looks.seen[1:].T
+    sides, targets = jnp.asarray([1.0, -1.0]), jnp.stack([strict, loose])
+    log_off = log_complement(jnp.where(sides > 0, -too_low, jnp.minimum(too_high, 1.0)))
+    # The logarithm of a number below 1, moved by its error to the side that is harder to prove.
+    log_targets = jnp.log(targets) * (1 + sides * 4 * u)
+    proven = sides * (log_targets - values - log_off) > 4 * u * jnp.abs(values)
+    is_above, is_below = proven & known & (targets > 0)
+    high, low = moved
+    # A negative upper end means that delta at 0 is small enough.
+    upper = jnp.where(is_above, jnp.maximum(high, 0.0), jnp.inf)
+    lower = jnp.where(is_below, jnp.maximum(low, 0.0), 0.0)
+    # Near 0 what the rule adds may be known far worse than the sum: then the bracket is as wide as that, and the
+    # estimate no better than it. An epsilon of less than ``negligible`` nats is as good as 0. Convergence only.
+    negligible = 1e-6
+    good = good & (upper - lower <= ForEpsilon.tolerance * upper + negligible)
+    estimate = jnp.where(good, jnp.clip(estimate, lower, upper), jnp.nan)
+    is_ruled_out = (strict > 0) & (log_above(line, epsilon, Read(value, slope, below, above)) < log_targets[0])
+    bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
     return _Told(bounds, is_ruled_out & on.facts.is_valid, again, epsilon, Read(value, slope, below, above))

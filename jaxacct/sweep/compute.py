@@ -18,7 +18,6 @@ import os
 import pathlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -26,14 +25,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxacct import validation
+from jaxacct.choices import Certified
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.numerics.arithmetic import Chosen
-from jaxacct.numerics.float_pairs.interpret import as_pairs
 from jaxacct.numerics.precision import scope
 from jaxacct.processes import check_not_forked, progress
 from jaxacct.sweep.description import (
     MECHANISM,
-    Accountant,
+    AccountantCode,
     Boxes,
     Description,
     Entry,
@@ -51,18 +49,18 @@ def epsilon(
     mode: str = "certified",
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
-    arithmetic: Chosen = "auto",
+    arithmetic: Certified = "auto",
     **options: Any,
 ) -> Sweep:
     """Returns bounds on epsilon for every entry of a grid or table.
 
     Args:
         settings: made by :func:`.grid` or :func:`.rows`, with the mechanism's fields, ``steps`` and ``delta``.
-        mode: "certified": the exact accountant, then :func:`jaxacct.prv.epsilon` for the entries that this leaves open,
+        mode: "certified": the exact accountant, then :func:`jaxacct.epsilon` for the entries that this leaves open,
             one after the other, about twenty milliseconds each; or "saddlepoint": without the second.
         relation: neighbouring relation, one that the mechanisms support.
-        tolerance: relative gap that the mesh aims at.
-        arithmetic: as for :func:`jaxacct.epsilon`. A CPU works "pair" off operation by operation, slowly.
+        tolerance: relative gap wanted of these.
+        arithmetic: as for :func:`jaxacct.epsilon`.
         **options: settings of the run; none changes a result.
 
             * ``out``: folder of this sweep alone, a Zarr store, which gets every chunk once it is finished; without
@@ -92,7 +90,7 @@ def epsilon(
             sweep's folder or another sweep's.
         OSError: ``out`` cannot be written; finished chunks are kept.
 
-    Source: :func:`jaxacct.saddlepoint.epsilon` and :func:`jaxacct.prv.epsilon`.
+    Source: :func:`jaxacct.saddlepoint.epsilon` and :func:`jaxacct.epsilon`.
 
     >>> from jaxacct.sweep import grid
     >>> settings = grid(noise_multiplier=[1.0, 2.0], sampling_rate=[0.01, 0.02], steps=10_000, delta=1e-5)
@@ -109,7 +107,7 @@ def delta(
     mode: str = "certified",
     relation: Relation = "add_or_remove",
     tolerance: float | None = None,
-    arithmetic: Chosen = "auto",
+    arithmetic: Certified = "auto",
     **options: Any,
 ) -> Sweep:
     """Returns bounds on delta for every entry of a grid or table.
@@ -176,15 +174,8 @@ def program_of(
     # of a second; other devices run a block's entries side by side.
     one_by_one = devices[0].platform == "cpu"
     blocks = (128,) if one_by_one else (4096, 1024, 256, 64, 16, 4, 1)
-    if one_by_one and quantity.arithmetic == "pair":
-        devices = devices[:1]
     mesh = Mesh(np.array(devices), ("entries",))
     sharding = NamedSharding(mesh, PartitionSpec("entries"))
-    if one_by_one and quantity.arithmetic == "pair":
-        # XLA's CPU backend takes many minutes to compile pairs, so they are run operation by operation, with the
-        # entries side by side.
-        each = functools.partial(replace(quantity, arithmetic="auto").compiled, mechanism)
-        return functools.partial(run, functools.partial(_in_pairs, each), sharding, *blocks)
     # A CPU's threads are better spent on whole entries, as a CPU can be made into any number of devices.
     options: dict[str, str | bool] | None = {"xla_cpu_multi_thread_eigen": False} if one_by_one else None
     each = jax.shard_map(
@@ -208,17 +199,6 @@ def program_of(
     )
 
 
-def _in_pairs(each: Callable[[dict[str, Any]], dict[str, Any]], columns: dict[str, Any]) -> dict[str, Any]:
-    """Returns a function's results for every entry, in pairs of float32, operation by operation."""
-
-    def together(*values: Any) -> dict[str, Any]:
-        """Returns the results of all entries, by columns in order."""
-        return jax.vmap(each)(dict(zip(columns, values, strict=True)))
-
-    found: dict[str, Any] = as_pairs(together, stepwise=True)(*columns.values())
-    return found
-
-
 def run(
     program: Callable[[dict[str, Any]], dict[str, Any]], sharding: NamedSharding, width: int, columns: Arrays
 ) -> Iterator[Arrays]:
@@ -235,18 +215,18 @@ def run(
         with scope():
             pending.append((count, program(jax.device_put(filled, sharding))))
         if len(pending) > 4:
-            yield _read(*pending.popleft())
+            yield _fetch_block(*pending.popleft())
     while pending:
-        yield _read(*pending.popleft())
+        yield _fetch_block(*pending.popleft())
 
 
-def _read(count: int, results: dict[str, Any]) -> Arrays:
+def _fetch_block(count: int, results: dict[str, Any]) -> Arrays:
     """Returns a block's results in memory, without those of the filling."""
     return {name: np.asarray(result)[:count] for name, result in results.items()}
 
 
 # ----------------------------------------------------------------------------------------------------
-# Results of a part of the entries: the compiled program for all of them, then the mesh for those that this leaves open.
+# Results of a part of the entries: the compiled program for all of them, then calls for those that this leaves open.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -276,7 +256,7 @@ def compute(
             unsettled = at[~block["converged"]] if quantity.mode == "certified" else at[:0]
             advance(len(at) - len(unsettled))
             for i in unsettled:
-                _by_mesh(quantity, mechanism, columns, results, int(i))
+                _by_calls(quantity, mechanism, columns, results, int(i))
                 advance(1)
             start += len(at)
     return _on_the_safe_side(quantity, results)
@@ -288,21 +268,21 @@ def _on_the_safe_side(quantity: Quantity, results: Arrays) -> Arrays:
     results["lower"][undefined] = 0.0
     results["upper"][undefined] = quantity.question.worst
     results["converged"][undefined] = False
-    results["accountant"][undefined] = Accountant.NONE
+    results["accountant"][undefined] = AccountantCode.NONE
     if "noise_multiplier" in results:
         results["noise_multiplier"][undefined | np.isnan(results["noise_multiplier"])] = np.inf
     return results
 
 
-def _by_mesh(quantity: Quantity, mechanism: type, columns: Arrays, results: Arrays, i: int) -> None:
-    """Replaces the result of entry ``i`` by the one that the mesh refines."""
+def _by_calls(quantity: Quantity, mechanism: type, columns: Arrays, results: Arrays, i: int) -> None:
+    """Replaces the result of entry ``i`` by the one that the top level's accountants refine."""
     entry: Entry = {name: float(column[i]) for name, column in columns.items()}
     before: Entry = {name: values[i] for name, values in results.items()}
     try:
-        answer = quantity.by_mesh(mechanism, entry, before)
+        answer = quantity.by_calls(mechanism, entry, before)
     except (ValueError, ArithmeticError, RuntimeError):
         # One entry's failure must not end a sweep of millions: its earlier bracket holds, and it is flagged.
-        answer = before | {"accountant": Accountant.FAILED}
+        answer = before | {"accountant": AccountantCode.FAILED}
     for name, value in answer.items():
         results[name][i] = value
 

@@ -26,15 +26,15 @@ from typing import Any, get_args
 
 import numpy as np
 
-from jaxacct import calibrate, certified, prv, saddlepoint, validation
+from jaxacct import calibrate, certified, saddlepoint, validation
 from jaxacct.bounds import Bounds
-from jaxacct.choices import Mode
+from jaxacct.choices import Certified, Mode
 from jaxacct.composition import ForDelta, ForEpsilon, Kind, Question
 from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.mechanism import Relation
-from jaxacct.numerics.arithmetic import CERTIFIED, Chosen
-from jaxacct.numerics.programs import needs_pairs
+from jaxacct.numerics.arithmetic import CHOICES
 from jaxacct.outward import float_of
+from jaxacct.refinement import ToleranceWarning
 
 
 def parsed(text: str, name: str, *, whole: bool = False) -> Any:
@@ -418,21 +418,21 @@ Entry = dict[str, Any]
 """Values of one entry by name: settings, or results."""
 
 
-class Accountant(enum.IntEnum):
+class AccountantCode(enum.IntEnum):
     """The accountant that an entry's bracket comes from.
 
     ===========  ===============================================================================================
-    FAILED       the mesh raised an error; the exact accountant's bracket is kept
+    FAILED       a call raised an error; the exact accountant's bracket is kept
     NONE         none has an answer: the bracket is trivial
     SADDLEPOINT  the exact one
-    PRV          the mesh, together with the exact one
+    ATOMS        laws of atoms, together with the exact one
     ===========  ===============================================================================================
     """
 
     FAILED = -1
     NONE = 0
     SADDLEPOINT = 1
-    PRV = 2
+    ATOMS = 2
 
 
 def kinds_of(quantity: str) -> dict[str, np.dtype]:
@@ -448,10 +448,9 @@ class Quantity:
 
     Attributes:
         name: "epsilon", "delta" or "noise_multiplier".
-        mode: "saddlepoint", or "certified": the mesh answers where the saddle point does not.
+        mode: "saddlepoint", or "certified": laws of atoms answer where the saddle point does not.
         relation: neighbouring relation.
-        tolerance: that of :func:`jaxacct.prv.epsilon` or ``delta``, for the mesh, or of
-            :func:`jaxacct.calibrate.noise_multiplier`.
+        tolerance: that of :func:`jaxacct.epsilon` or ``delta``, or of :func:`jaxacct.calibrate.noise_multiplier`.
         arithmetic: that of both accountants, as for :func:`jaxacct.epsilon`; a calibration chooses for itself.
     """
 
@@ -459,13 +458,13 @@ class Quantity:
     mode: str
     relation: Relation
     tolerance: float
-    arithmetic: Chosen = "auto"
+    arithmetic: Certified = "auto"
 
     def check(self, settings: Settings) -> None:
         """Raises ValueError where the settings are not those that the quantity needs."""
         validation.check_one_of(self.mode, "mode", get_args(Mode))
         validation.check_positive(self.tolerance, "tolerance")
-        choices: tuple[Chosen, ...] = ("auto",) if self.calibrates else CERTIFIED
+        choices: tuple[Certified, ...] = ("auto",) if self.calibrates else CHOICES
         validation.check_one_of(self.arithmetic, "arithmetic", choices, f" by a sweep for {self.name}")
         for mechanism in settings.mechanisms:
             known: tuple[str, ...] = mechanism.relations  # type: ignore[attr-defined]
@@ -498,39 +497,37 @@ class Quantity:
     def compiled(self, mechanism: type, entry: Entry) -> Entry:
         """Returns the exact accountant's answer; ``entry`` is traced."""
         if self.calibrates:
-            return self._least_noise(entry, Accountant.SADDLEPOINT)
+            return self._least_noise(entry, AccountantCode.SADDLEPOINT)
         bounds = saddlepoint.accountant.answer(*self._arguments(mechanism, entry), self.relation, self.arithmetic)
         says = bounds.converged | (bounds.upper < self.question.worst) | (bounds.lower > 0)
-        return _answer(bounds, bounds.converged, says, Accountant.SADDLEPOINT)
+        return _entry_of_bounds(bounds, bounds.converged, says, AccountantCode.SADDLEPOINT)
 
-    def by_mesh(self, mechanism: type, entry: Entry, before: Entry) -> Entry:
-        """Returns the result ``before`` refined by the mesh; the values of ``entry`` are concrete."""
+    def by_calls(self, mechanism: type, entry: Entry, before: Entry) -> Entry:
+        """Returns the result ``before`` refined by the top level's accountants; ``entry`` has concrete values."""
+        exact = Bounds(before["lower"], before["estimate"], before["upper"], before["converged"])
+        if not self.calibrates and certified.is_settled(exact, self.tolerance):
+            return _entry_of_bounds(exact, True, True, before["accountant"])
         with warnings.catch_warnings():
             # Each entry's "converged" says what the warning would.
-            warnings.simplefilter("ignore", prv.ToleranceWarning)
+            warnings.simplefilter("ignore", ToleranceWarning)
             if self.calibrates:
                 try:
-                    return self._least_noise(entry, Accountant.PRV)
+                    return self._least_noise(entry, AccountantCode.ATOMS)
                 except ValueError:  # no noise is enough, as the settings themselves have been checked
                     return before
-            exact = Bounds(before["lower"], before["estimate"], before["upper"], before["converged"])
-            arguments = self._arguments(mechanism, entry)
-            ask = functools.partial(prv.accountant.answer, arithmetic=self.arithmetic)
-            mesh = functools.partial(ask, *arguments, self.relation, self.tolerance)
-            if needs_pairs(self.arithmetic):  # in which there is no mesh
-                mesh = functools.partial(certified.answer, *arguments, self.relation, arithmetic=self.arithmetic)
-            bounds = certified.narrow_down(exact, mesh, self.tolerance)
-        if certified.is_settled(exact, self.tolerance):  # no mesh was asked
-            return _answer(bounds, bounds.converged, True, before["accountant"])
+            tolerance = None if self.arithmetic == "float32" else self.tolerance
+            ask = functools.partial(certified.answer, tolerance=tolerance, arithmetic=self.arithmetic)
+            found = ask(*self._arguments(mechanism, entry), self.relation)
+        bounds = exact.intersection(found)
         says = (bounds.upper < self.question.worst) | (bounds.lower > 0)
-        return _answer(bounds, bounds.converged, says, Accountant.PRV)
+        return _entry_of_bounds(bounds, certified.is_settled(bounds, self.tolerance), says, AccountantCode.ATOMS)
 
-    def _least_noise(self, entry: Entry, accountant: Accountant) -> Entry:
+    def _least_noise(self, entry: Entry, accountant: AccountantCode) -> Entry:
         """Returns the least noise multiplier for an entry's budget and run, and the epsilon that it reaches."""
         budget_and_run = (entry[name] for name in ("epsilon", "delta", "sampling_rate", "steps"))
         found = calibrate.noise_multiplier(*budget_and_run, relation=self.relation, tolerance=self.tolerance)
         settled = (found.status == calibrate.Status.CONVERGED) | (found.status == calibrate.Status.NOT_BINDING)
-        return {"noise_multiplier": found.value} | _answer(found.reached, settled, found.satisfied, accountant)
+        return {"noise_multiplier": found.value} | _entry_of_bounds(found.reached, settled, found.satisfied, accountant)
 
     def _arguments(self, mechanism: type, entry: Entry) -> tuple[Any, Any, Question]:
         """Returns an accountant's arguments for an entry: mechanism, steps and question."""
@@ -539,13 +536,13 @@ class Quantity:
         return made, entry["steps"], asked(entry[asked.given])
 
 
-def _answer(bounds: Bounds, converged: Any, says: Any, accountant: int) -> Entry:
+def _entry_of_bounds(bounds: Bounds, converged: Any, says: Any, accountant: int) -> Entry:
     """Returns an entry's results by name; ``says`` is whether the accountant has an answer: if not, none has."""
     return vars(bounds) | {"converged": converged, "accountant": says * np.int8(accountant)}
 
 
 def quantity_of(
-    name: str, mode: str, relation: Relation, tolerance: float | None, arithmetic: Chosen = "auto"
+    name: str, mode: str, relation: Relation, tolerance: float | None, arithmetic: Certified = "auto"
 ) -> Quantity:
     """Returns the quantity, with the accountants' own tolerance where none is given."""
     quantity = Quantity(name, mode, relation, 0.0, arithmetic)
@@ -613,7 +610,7 @@ def question_of(description: Description) -> dict[str, Any]:
 
 def description_of(record: dict[str, Any]) -> Description:
     """Returns the description in a record; raises ValueError, TypeError or KeyError where it holds none."""
-    boxes = Boxes(_whole(record["shape"]), _whole(record["chunk"]))
+    boxes = Boxes(_positive_integers(record["shape"]), _positive_integers(record["chunk"]))
     texts = ("quantity", "mode", "relation", "arithmetic", "layout", "digest")
     found = Description(
         **{name: _text(record[name]) for name in texts},
@@ -649,6 +646,6 @@ def _text(value: Any) -> str:
     return value
 
 
-def _whole(values: Any) -> tuple[int, ...]:
+def _positive_integers(values: Any) -> tuple[int, ...]:
     """Returns positive whole numbers as a tuple; raises for anything else."""
     return tuple(validation.check_count(value, "shape", "a number of entries") for value in values)

@@ -34,7 +34,7 @@ from jaxacct import json_files, validation
 from jaxacct.json_files import synchronize, write_whole
 from jaxacct.sweep.description import (
     MECHANISM,
-    Accountant,
+    AccountantCode,
     Boxes,
     Description,
     description_of,
@@ -289,7 +289,7 @@ class Folder:
         """Returns an array's metadata, a JSON object; ``empty`` is the value of missing chunks."""
         # The names of the codes of accountants and mechanisms, by the CF conventions.
         codes = {
-            "accountant": {entry.name.lower(): int(entry) for entry in Accountant},
+            "accountant": {entry.name.lower(): int(entry) for entry in AccountantCode},
             MECHANISM: {kind: i for i, kind in enumerate(self.description.mechanisms)},
         }.get(name, {})
         kind = self.kinds.get(name, kind_of_setting(name))
@@ -507,7 +507,7 @@ class Sweep(Description):
         quantity: "epsilon", "delta" or "noise_multiplier".
         mode: "saddlepoint" or "certified".
         relation: neighbouring relation.
-        tolerance: that of the mesh, or of the calibration.
+        tolerance: the relative gap wanted, or that of the calibration.
         arithmetic: as given.
         mechanisms: names of the mechanism classes.
         layout: "grid" or "rows".
@@ -542,7 +542,7 @@ class Sweep(Description):
         """The results by name.
 
         They are arrays of :attr:`shape`: "lower", "estimate", "upper" float64, as in :class:`~jaxacct.Bounds`;
-        "converged" bool; "accountant" int8, an :class:`~jaxacct.sweep.Accountant`. A sweep for the least noise has
+        "converged" bool; "accountant" int8, an :class:`~jaxacct.sweep.AccountantCode`. A sweep for the least noise has
         "noise_multiplier" as well, and bounds on the epsilon reached with it. An array in a folder is read whole
         whenever it is asked for, 8 bytes an entry; :meth:`pieces` and all that uses it take the memory of a chunk.
         """
@@ -577,7 +577,7 @@ class Sweep(Description):
 
     @property
     def accountant(self) -> np.ndarray:
-        """The accountant of each entry's bracket, an :class:`~jaxacct.sweep.Accountant`."""
+        """The accountant of each entry's bracket, an :class:`~jaxacct.sweep.AccountantCode`."""
         return self["accountant"]
 
     @property
@@ -587,13 +587,13 @@ class Sweep(Description):
 
     def counts(self) -> dict[str, int]:
         """Returns the number of entries, of those flagged as not converged, and of those of each accountant."""
-        names = [entry.name.lower() for entry in Accountant]
+        names = [entry.name.lower() for entry in AccountantCode]
         counts = dict.fromkeys(["entries", "flagged", *names], 0)
         for i in self.store.held:
             converged, accountant = self.store.read("converged", i), self.store.read("accountant", i)
             counts["entries"] += len(converged)
             counts["flagged"] += int(np.sum(~converged))
-            for name, entry in zip(names, Accountant, strict=True):
+            for name, entry in zip(names, AccountantCode, strict=True):
                 counts[name] += int(np.sum(accountant == entry))
         return counts
 
@@ -615,7 +615,7 @@ class Sweep(Description):
 
     def name_columns(self, columns: Mapping[str, np.ndarray]) -> Arrays:
         """Returns columns with classes and accountants by their names."""
-        accountants = {int(entry): entry.name.lower() for entry in Accountant}
+        accountants = {int(entry): entry.name.lower() for entry in AccountantCode}
         texts = {MECHANISM: dict(enumerate(self.mechanisms)), "accountant": accountants}
         found = dict(columns)
         for name in texts.keys() & columns.keys():

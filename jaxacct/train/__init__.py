@@ -1,18 +1,14 @@
 """DP-SGD training of Flax modules, in which a ledger of the privacy spent grants every step.
 
-Reading order: :class:`.DPTrainer` (``trainer``) is the whole; ``settings`` and ``planned`` turn a budget into a
-sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``, ``clipping``, ``noise`` and
-``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its guarantee.
-:class:`.PrivateGradients` (``own_loop``) is the same for a loop of one's own.
+Reading order: :class:`.DPTrainer` (``trainer``) is the whole; ``config`` and ``planned`` turn a configuration, such as
+:class:`.PlannedRun`, into a sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``,
+``clipping``, ``noise`` and ``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its
+guarantee. :class:`.PrivateGradients` (``own_loop``) is the same for a loop of one's own.
 
 >>> from jaxacct import train
 >>> train.PoissonSampler(num_examples=100, sampling_rate=0.5, capacity=101).mechanism(1.0).sampling_rate
 0.5
 """
-
-import importlib
-import warnings
-from typing import Any
 
 try:
     import flax as _flax  # noqa: F401
@@ -26,6 +22,7 @@ except ModuleNotFoundError as missing:
 
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer
+from jaxacct.train.config import FilteredRun, MenuRun, OpenRun, PlannedRun
 from jaxacct.train.keys import run_key
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.models import (
@@ -39,15 +36,7 @@ from jaxacct.train.models import (
 )
 from jaxacct.train.noise import SparseVector
 from jaxacct.train.optimizers import Norms, adam_bc, averaged, averaged_model, averaging, last_norms, observing
-from jaxacct.train.own_loop import (
-    PrivateGradients,
-    PrivateState,
-    add_noise,
-    clip_and_sum,
-    clipped_sum,
-    make_private,
-    privatize,
-)
+from jaxacct.train.own_loop import PrivateGradients
 from jaxacct.train.planned import Plan, SideQuery
 from jaxacct.train.report import build_report, certified_epsilon, guarantee, write_report
 from jaxacct.train.sampling import (
@@ -58,30 +47,29 @@ from jaxacct.train.sampling import (
     WithoutReplacementSampler,
 )
 from jaxacct.train.saving import export_inference, load_model, save_model
-from jaxacct.train.settings import Augmentation, Batches, Budget, Placement
 from jaxacct.train.sources import IndexedSource
-from jaxacct.train.state import Evaluation, TrainState
+from jaxacct.train.state import Evaluation, PrivateState, TrainState
 from jaxacct.train.trainer import DPTrainer, ShortRunWarning
 from jaxacct.train.tuning import Tuned, tune
 from jaxacct.train.users import bounded_contributions, mean_over_examples, users_as_examples
 
 __all__ = [
     "AdaptiveQuantile",
-    "Augmentation",
     "Automatic",
-    "Batches",
-    "Budget",
     "Checkpoints",
     "CyclicPoissonSampler",
     "DPTrainer",
     "Evaluation",
+    "FilteredRun",
     "Flat",
     "IndexedSource",
+    "MenuRun",
     "Metrics",
     "Norms",
+    "OpenRun",
     "PerLayer",
-    "Placement",
     "Plan",
+    "PlannedRun",
     "PoissonSampler",
     "PrivateGradients",
     "PrivateState",
@@ -95,26 +83,21 @@ __all__ = [
     "WithoutReplacementSampler",
     "accuracy",
     "adam_bc",
-    "add_noise",
     "averaged",
     "averaged_model",
     "averaging",
     "bounded_contributions",
     "build_report",
     "certified_epsilon",
-    "clip_and_sum",
-    "clipped_sum",
     "cross_entropy",
     "export_inference",
     "guarantee",
     "last_norms",
     "load_model",
     "lora",
-    "make_private",
     "mean_over_examples",
     "merge_lora",
     "observing",
-    "privatize",
     "run_key",
     "save_model",
     "split_params",
@@ -124,18 +107,6 @@ __all__ = [
     "users_as_examples",
     "write_report",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Returns what :mod:`jaxacct_recipes` holds now, with a warning, for one minor version more."""
-    if name in ("MLP", "RECIPES", "Dataset", "Linear", "PatchCNN", "Recipe", "load", "make_trainer", "planned_epsilon"):
-        warnings.warn(
-            f"jaxacct.train.{name} is jaxacct_recipes.{name} now: import it from there.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return getattr(importlib.import_module("jaxacct_recipes"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -33,8 +33,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float32, PyTree
 
 from jaxacct import validation
-from jaxacct.numerics.precision import in_float64
-from jaxacct.numerics.programs import as_it_is
+from jaxacct.numerics.precision import kernel
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.train.clipping.rows import make_up, map_rows
 from jaxacct.train.copies import on_host
@@ -157,7 +156,7 @@ class Metrics:
             model: makes what the measures take, anew for each example: what they write into it is dropped.
             examples: tuple of arrays, with the leading axis ``rows``.
             mask: which rows count.
-            unclipped: the centred count of :func:`~jaxacct.train.clip_and_sum` on the same batch.
+            unclipped: the centred count of :func:`~jaxacct.train.clipping.clip_and_sum` on the same batch.
             noise_multiplier: what the step is accounted at.
             expected_batch_size: a public number.
             microbatch_size: examples that are measured at a time: memory and time only. None: all.
@@ -167,7 +166,7 @@ class Metrics:
         means = self._means(found, mask, unclipped, noise, noise_multiplier, expected_batch_size)
         return {name: sums[name] + mean.astype(jnp.float32) for name, mean in zip(self.names, means, strict=True)}
 
-    @in_float64(safe=as_it_is)
+    @kernel(own_float64=True)
     def _means(
         self, found: list[Array], mask: Array, unclipped: ArrayLike, noise: Array, multiplier: float, size: float
     ) -> list[Array]:

@@ -19,8 +19,7 @@ from jaxtyping import Array, ArrayLike, Float32, PyTree
 
 from jaxacct import validation
 from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold
-from jaxacct.numerics.precision import as_float64, in_float64, is_concrete, scope
-from jaxacct.numerics.programs import as_it_is
+from jaxacct.numerics.precision import as_float64, is_concrete, kernel, scope
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping.rules import check_finite_clip_norm
 from jaxacct.train.copies import Sealed, copy_tree, owned_settings
@@ -41,7 +40,7 @@ def privatize(
 
     Args:
         key: typed scalar key, used for nothing else.
-        total: pytree of arrays, the :func:`~jaxacct.train.clipped_sum`.
+        total: pytree of arrays, the :func:`~jaxacct.train.clipping.clipped_sum`.
         noise_multiplier: standard deviation of the noise over ``clip_norm``, the same on every entry. ``inf``: nothing
             is released, which costs 0, and zeros are returned.
         clip_norm: sensitivity of ``total``, at most 2^60: a rule's ``sensitivity``.
@@ -149,7 +148,7 @@ def privatize_step(
     return _privatize(keys, total, drawn, strategy, state, *numbers)
 
 
-@in_float64(safe=as_it_is)
+@kernel(own_float64=True)
 def _privatize(
     keys: jax.Array,
     total: PyTree,
@@ -170,7 +169,7 @@ def _privatize(
     return noisy, state
 
 
-@in_float64
+@kernel(own_float64=True)
 def deviation_of_mean(
     noise_multiplier: ArrayLike, clip_norm: ArrayLike, expected_batch_size: ArrayLike
 ) -> Float32[Array, ""]:

@@ -1,11 +1,8 @@
 """Private gradients for training loops other than the trainer's: sampler, clipping, noise and account in one object.
 
-* :class:`PrivateGradients`: draws batches, clips, sums, adds noise and pays, for any loss of any pytree;
-* :func:`make_private`, :func:`add_noise`, :func:`privatize`, :func:`clip_and_sum`, :func:`clipped_sum`: former names,
-  which stay for one minor version.
-
-One step is :meth:`PrivateGradients.gradient`; the functions that it shares with the trainer are in
-:mod:`jaxacct.train.step`, which has a diagram::
+:class:`PrivateGradients` draws batches, clips, sums, adds noise and pays, for any loss of any pytree. One step is
+:meth:`PrivateGradients.gradient`; the functions that it shares with the trainer are in :mod:`jaxacct.train.step`, which
+has a diagram::
 
     batch   rows sampled, by the state's key and step
     clip    per-example gradients, clipped and summed: private
@@ -19,16 +16,13 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import nnx
 from jax.sharding import NamedSharding
 from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree, UInt32
 
@@ -36,30 +30,29 @@ from jaxacct.filters import MenuFilter
 from jaxacct.ledger import Ledger
 from jaxacct.numerics.precision import is_concrete
 from jaxacct.numerics.pytrees import takes_python_values
-from jaxacct.strategies import NoiseState, Strategy
-from jaxacct.train import noise as noises
-from jaxacct.train.clipping import ClippedSum, ClippingRule, query
+from jaxacct.strategies import Strategy
+from jaxacct.train.clipping import ClippedSum, ClippingRule
 from jaxacct.train.clipping.query import added_up, check_loss
 from jaxacct.train.clipping.rows import Shards
-from jaxacct.train.copies import as_words, owned_settings
+from jaxacct.train.config import OpenRun, PlannedRun
+from jaxacct.train.copies import as_words
 from jaxacct.train.keys import run_key
 from jaxacct.train.models import takes_key
-from jaxacct.train.noise import check_release, deviation_of_mean, privatize_step, start
+from jaxacct.train.noise import deviation_of_mean, start
 from jaxacct.train.planned import Plan, PlannedLedger
 from jaxacct.train.sampling import Correlated, Sampler
-from jaxacct.train.sampling.correlated import drawn_by
+from jaxacct.train.sampling.correlated import describe_noise, drawn_by
 from jaxacct.train.sampling.sampler import Batch, check_num_examples
-from jaxacct.train.settings import check_placement, plan_spending, public_size, rule_of
-from jaxacct.train.sources import source_of
+from jaxacct.train.settings import check_placement, rule_of
 from jaxacct.train.state import PrivateState
-from jaxacct.train.step import SAMPLE, loss_of_row, runs_begun, strongly_typed, with_noise
-from jaxacct.train.trainer import DPTrainer, correlation
+from jaxacct.train.step import Door, loss_of_row, runs_begun, strongly_typed
 
 
 @takes_python_values
 @dataclass(frozen=True, eq=False)  # one is equal to itself alone: a loss, or a rule with arrays, may have no hash
 class PrivateGradients:
-    """Private gradients of any loss of a pytree of parameters; made by :meth:`planned` or :meth:`paid_by`.
+    """Private gradients of any loss of a pytree of parameters; made by :meth:`planned`,
+    :meth:`paid_by` or :meth:`from_run`.
 
     Attributes:
         loss: ``loss(params, *example)``, the scalar loss of one example without a batch axis; or
@@ -125,28 +118,47 @@ class PrivateGradients:
         if not (self.sharding is None or isinstance(self.sharding, NamedSharding)):
             raise TypeError(f"sharding is a {type(self.sharding).__name__}: give a NamedSharding, or None.")
         if self.plan is not None:
-            ledger = PlannedLedger.of(self.plan.runs, certified=float(self.plan.certified.upper))
             object.__setattr__(self, "sampler", self.plan.sampler)
-            object.__setattr__(self, "ledger", ledger)
+            object.__setattr__(self, "ledger", self.plan.ledger())
         elif self.sampler is None or self.ledger is None:
             raise ValueError("plan is None: give a sampler and a ledger that pays, or PrivateGradients.planned(...).")
-        elif not hasattr(self.sampler, "steps_per_run"):
-            raise TypeError(f"sampler is a {type(self.sampler).__name__}: give one of jaxacct.train.sampling.")
-        elif isinstance(self.sampler, Correlated):
-            raise ValueError("sampler is of correlated noise, whose steps are one mechanism: give a plan of all of it.")
-        elif self.sampler.steps_per_run > 1:
-            # The first step pays for the whole run, at its own noise: a later one could take less.
-            raise ValueError(
-                f"sampler draws runs of {self.sampler.steps_per_run} steps, each of which is one mechanism of one "
-                "noise: give a plan of them (PrivateGradients.planned), or a sampler whose steps are paid for one by "
-                "one, such as PoissonSampler."
-            )
-        elif not isinstance(self.ledger, Ledger):
-            # A plan's ledger counts steps of the plan's noise, and would not look at the one that is chosen.
+        else:
+            OpenRun(self.ledger, self.sampler)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_run(
+        cls,
+        run: PlannedRun | OpenRun,
+        loss: Callable[..., Array] | None,
+        num_examples: int,
+        *,
+        clip_norm: float | ClippingRule,
+        microbatch_size: int | None = None,
+        ghost: bool = True,
+        sharding: NamedSharding | None = None,
+        specs: PyTree | None = None,
+    ) -> PrivateGradients:
+        """Returns the gradients of a configuration on a data set of ``num_examples`` examples.
+
+        Under a :class:`.PlannedRun` the plan fixes noise and steps (:meth:`planned` says the same by keywords); under
+        an :class:`.OpenRun` each step is given its noise (:meth:`paid_by`). Other arguments are those of
+        :meth:`planned`.
+
+        Formal guarantee: the configuration's, as the class has it.
+
+        Raises ValueError or TypeError where an argument is out of range, or the budget pays for no such run.
+        """
+        check_num_examples(num_examples)
+        if not isinstance(run, (PlannedRun, OpenRun)):
             raise TypeError(
-                f"ledger is a {type(self.ledger).__name__}, which does not pay for noise that is chosen at each step: "
-                "give a filter of jaxacct.filters or an odometer of jaxacct.odometers."
+                f"run is a {type(run).__name__}: give a PlannedRun, or an OpenRun of a ledger and a sampler."
             )
+        rule = rule_of(clip_norm)
+        budget = run.resolve(num_examples)
+        return cls(
+            loss, budget.plan, rule, microbatch_size, ghost, sharding, specs, budget.sampler,
+            budget.ledger,
+        )  # fmt: skip
 
     @classmethod
     @takes_python_values
@@ -160,7 +172,6 @@ class PrivateGradients:
         epochs: float,
         expected_batch_size: float | None = None,
         clip_norm: float | ClippingRule | None = None,
-        clipping: ClippingRule | None = None,
         microbatch_size: int | None = None,
         ghost: bool = True,
         most_examples: int | None = None,
@@ -180,7 +191,6 @@ class PrivateGradients:
             expected_batch_size: of the Poisson sampled batches, or of the cyclic ones of correlated noise; or
             sampler: one of :mod:`jaxacct.train.sampling`.
             clip_norm: bound on the L2 norm of each example's gradient, or a rule of :mod:`jaxacct.train.clipping`.
-            clipping: deprecated; give the rule as ``clip_norm``.
             microbatch_size: examples whose gradients are held in memory at a time; None: all.
             ghost: whether norms are taken without gradients where that is possible.
             most_examples: a public number, chosen without looking, that the data has at most: it protects
@@ -193,16 +203,14 @@ class PrivateGradients:
         Raises ValueError where an argument is out of range, or there is no such plan.
         """
         check_num_examples(num_examples)
-        if clipping is not None:
-            message = "clipping is deprecated: give the rule as clip_norm."
-            warnings.warn(message, DeprecationWarning, stacklevel=3)
-        rule = rule_of(clip_norm, clipping)
-        made = plan_spending(
-            num_examples, epsilon=epsilon, delta=delta, epochs=epochs, expected_batch_size=expected_batch_size,
-            most_examples=most_examples, sampler=sampler, noise=owned_settings(noise, "noise"),
-        ).plan  # fmt: skip
-        assert made is not None
-        return cls(loss, made, rule, microbatch_size, ghost, sharding, specs)
+        run = PlannedRun(
+            epsilon=epsilon, delta=delta, epochs=epochs, expected_batch_size=expected_batch_size,
+            most_examples=most_examples, sampler=sampler, noise=noise,
+        )  # fmt: skip
+        return cls.from_run(
+            run, loss, num_examples, clip_norm=rule_of(clip_norm), microbatch_size=microbatch_size, ghost=ghost,
+            sharding=sharding, specs=specs,
+        )  # fmt: skip
 
     @classmethod
     def paid_by(
@@ -236,8 +244,10 @@ class PrivateGradients:
         >>> state
         <PrivateState: step 1>
         """
-        rule = rule_of(clip_norm)
-        return cls(loss, None, rule, microbatch_size, ghost, sharding, specs, sampler, ledger)
+        return cls.from_run(
+            OpenRun(ledger, sampler), loss, sampler.num_examples, clip_norm=clip_norm,
+            microbatch_size=microbatch_size, ghost=ghost, sharding=sharding, specs=specs,
+        )  # fmt: skip
 
     @property
     def steps(self) -> int:
@@ -248,6 +258,16 @@ class PrivateGradients:
     def gradient_noise(self) -> float:
         """Noise multiplier of the gradients: the plan's, raised where the clipping rule pays for a count as well."""
         return self.rule.gradient_noise_multiplier(self._of_plan.noise_multiplier)
+
+    @property
+    def _door(self) -> Door:
+        """The door of each step; gradients that the loop forms itself have no norms to take without them."""
+        shardings = None
+        if self.sharding is not None and self.specs is not None:
+            mesh = self.sharding.mesh
+            shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.specs)
+        ghost = self.ghost and self.loss is not None
+        return Door(self.sampler, self.microbatch_size, ghost, self.sharding, shardings)
 
     @property
     def _of_plan(self) -> Plan:
@@ -284,7 +304,7 @@ class PrivateGradients:
         Raises ValueError where an object of other settings began the state; TypeError where it is none.
         """
         self._check(state)
-        return self.sampler.sample(jax.random.fold_in(state.key, SAMPLE), state.step)
+        return self._door.draw(state)
 
     def noise_deviation(self, state: PrivateState) -> Float32[Array, ""]:
         """Returns the standard deviation of the noise in each entry of the next gradient, for :func:`.adam_bc`.
@@ -332,14 +352,10 @@ class PrivateGradients:
                 )
             indices, _ = self.batch(state)
         given = (examples, indices if random else None)
-        ghost = self.ghost and self.loss is not None
         parts = 1 if self.sharding is None else Shards(self.sharding, ()).devices
         if self.loss is not None:
             _check_once(self, random, -(-np.size(mask) // parts), *_shapes((params, given)))
-        return query.clip_and_sum(
-            loss_of_row(loss, state, random=random), params, given, mask, rule=state.rule,
-            microbatch_size=self.microbatch_size, ghost=ghost, sharding=self.sharding, specs=self.specs, batch=rows,
-        )  # fmt: skip
+        return self._door.clip(loss_of_row(loss, state, random=random), params, state, given, mask, batch=rows)
 
     def sum(self, parts: Iterable[ClippedSum]) -> ClippedSum:
         """Returns the clipped sums of parts of one batch, of microbatches or processes, added up; each row in one.
@@ -433,13 +449,10 @@ class PrivateGradients:
             raise ValueError("the state's ledger refuses this step: give it more noise, or stop.")
 
         def release(state: PrivateState) -> tuple[PyTree, PrivateState]:
-            shardings = None
-            if self.sharding is not None and self.specs is not None:
-                mesh = self.sharding.mesh
-                shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.specs)
-            return with_noise(
-                dataclasses.replace(state, ledger=ledger), params, clipped(), self.sampler, noise_multiplier=multiplier,
-                expected_batch_size=self.sampler.expected_batch_size, shardings=shardings,
+            paid = dataclasses.replace(state, ledger=ledger)
+            return self._door.release(
+                params, paid, clipped(), noise_multiplier=multiplier,
+                expected_batch_size=self.sampler.expected_batch_size,
             )  # fmt: skip
 
         if is_concrete(granted):
@@ -474,7 +487,7 @@ class PrivateGradients:
         }
         if isinstance(self.sampler, Correlated):
             with jax.core.eval_context():  # the first use may be in a trace
-                entries["noise"] = correlation(self.sampler)
+                entries["noise"] = describe_noise(self.sampler)
         if self.plan is not None:
             plan = self.plan
             entries["plan"] = (plan.noise_multiplier, plan.steps, plan.epsilon, plan.delta, plan.queries)
@@ -551,171 +564,3 @@ def _check_once(private: PrivateGradients, random: bool, rows: int, structure: A
                 loss_of_row(loss, state, random=random), params, row, rows, microbatch_size=private.microbatch_size,
                 ghost=private.ghost,
             )  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------
-# Former names, which stay for one minor version: a trainer in one call, an Optax transformation, and free functions.
-# ----------------------------------------------------------------------------------------------------
-
-
-P = ParamSpec("P")
-"""Arguments of a former name."""
-
-R = TypeVar("R")
-"""Its result."""
-
-
-def _former(instead: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Returns a decorator for a function that warns when it is called, and says what to use instead."""
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def warn_and_call(*args: P.args, **options: P.kwargs) -> R:
-            text = f"jaxacct.train.{function.__name__} goes with the next minor version: use {instead}."
-            warnings.warn(text, DeprecationWarning, stacklevel=2)
-            return function(*args, **options)
-
-        said, _, _ = (function.__doc__ or "").partition("\n\n    >>>")
-        warn_and_call.__doc__ = f"{said}\n\n    Deprecated: use {instead}.\n"
-        return warn_and_call
-
-    return decorate
-
-
-clip_and_sum = _former("PrivateGradients.clip, whose batches, noise and cost belong to it")(query.clip_and_sum)
-clipped_sum = _former("PrivateGradients.clip, whose batches, noise and cost belong to it")(query.clipped_sum)
-privatize = _former("PrivateGradients.noise, which pays for it")(noises.privatize)
-
-
-@_former("DPTrainer(..., epsilon=, delta=, epochs=, clip_norm=, expected_batch_size=)")
-@takes_python_values
-def make_private(
-    model: nnx.Module,
-    loss: Callable[..., Array],
-    optimizer: optax.GradientTransformation,
-    data: PyTree,
-    epsilon: float,
-    delta: float,
-    epochs: float,
-    *,
-    clip_norm: float = 1.0,
-    expected_batch_size: float | None = None,
-    most_examples: int | None = None,
-) -> DPTrainer:
-    """Returns a trainer that spends (epsilon, delta) on so many passes: :class:`.DPTrainer` with a batch size chosen.
-
-    Arguments are those of :class:`.DPTrainer`, but for ``expected_batch_size``: None is a hundredth of the data, but at
-    least 256 examples, or all.
-    """
-    source = source_of(data)
-    size = public_size(len(source), most_examples)
-    # Noise is divided by the batch's size, so that small batches drown in it. Sound for any size: the noise follows it.
-    if expected_batch_size is None:
-        expected_batch_size = min(size, max(256, 0.01 * size))
-    return DPTrainer(
-        model, loss, optimizer, source, epsilon=epsilon, delta=delta, epochs=epochs, clip_norm=clip_norm,
-        expected_batch_size=expected_batch_size, most_examples=most_examples,
-    )  # fmt: skip
-
-
-class AddNoiseState(NamedTuple):
-    """State of :func:`add_noise`.
-
-    Attributes:
-        key (): typed key that the next update splits. Secret, as the noise can be redone from it.
-        noise: the memory of correlated noise; as secret.
-    """
-
-    key: jax.Array
-    noise: NoiseState | None = None
-
-    def __repr__(self) -> str:
-        return "<AddNoiseState>"  # not its key
-
-
-@_former("PrivateGradients.gradient, and any optimizer on what it returns")
-@takes_python_values
-def add_noise(
-    noise_multiplier: float,
-    clip_norm: ArrayLike | None = None,
-    *,
-    expected_batch_size: float,
-    seed: int | jax.Array | None = None,
-    strategy: Strategy | None = None,
-) -> optax.GradientTransformationExtraArgs:
-    """Returns a transformation of a sum of clipped gradients into a private estimate of their mean.
-
-    ``update`` adds Gaussian noise of deviation ``noise_multiplier`` times ``clip_norm`` to every entry and divides by
-    the expected batch size: :func:`~jaxacct.train.privatize`. Put it first in ``optax.chain``, and give the chain what
-    :func:`~jaxacct.train.clip_and_sum` returns: a sum, not a mean.
-
-    Args:
-        noise_multiplier: standard deviation of the noise over the sensitivity; where an adaptive rule pays for a count
-            as well, the multiplier that is left for the gradients.
-        clip_norm: L2 sensitivity of the sum. None: ``update`` takes it as ``sensitivity=rule.sensitivity``, which a
-            chain passes on.
-        expected_batch_size: a public number.
-        seed: as :func:`~jaxacct.train.run_key` takes it. None: each ``init`` draws from the operating system's entropy.
-            With a seed or key, each ``init`` starts the same noise: use one for one training only.
-        strategy: correlates the noise of updates (:mod:`jaxacct.strategies`); None: it is independent.
-
-    Returns:
-        A transformation; its updates have the parameters' dtypes where ``params`` are given, else those of the updates
-        under the ambient precision.
-
-    Formal guarantee: each ``update`` is a Gaussian mechanism for adding or removing one example, of that noise
-    multiplier, if the sum's sensitivity is as stated. With a strategy all updates since ``init`` are together a
-    :class:`.MatrixMechanism`, if examples come to them as its participation says. The key is split at every update, so
-    that none is used twice as long as each state is used once. Anything that sets the state back after having looked at
-    the updates, such as ``optax.apply_if_finite``, would use noise again: do not wrap this in it.
-
-    Raises ValueError where an argument is out of range, where no or two sensitivities are given, and where ``init``
-    without a seed is traced, since the compiled program would repeat its noise.
-
-    Source: Abadi et al. (2016), "Deep learning with differential privacy", Algorithm 1.
-    """
-    check_release(noise_multiplier, 1.0 if clip_norm is None else clip_norm, expected_batch_size)
-    if seed is not None:
-        run_key(seed)
-    if strategy is not None and not isinstance(strategy, Strategy):
-        raise TypeError(f"strategy = {strategy!r} is none: give one of jaxacct.strategies.")
-    # Copies of NumPy's arrays, which may be written to later: what was checked is what is used.
-    given = (noise_multiplier, clip_norm, expected_batch_size)
-    owned: list[Any] = [np.array(value) if isinstance(value, np.ndarray) else value for value in given]
-    noise_multiplier, clip_norm, expected_batch_size = owned
-    strategy = owned_settings(strategy, "strategy")
-
-    def init(params: PyTree) -> AddNoiseState:
-        if seed is None and not is_concrete(params):
-            raise ValueError(
-                "seed = None within a compiled init: its noise would be the same at each call. Call init outside of "
-                "jit, or give a typed key as the seed."
-            )
-        return AddNoiseState(run_key(seed), None if strategy is None else start(strategy, params))
-
-    def update(
-        updates: PyTree,
-        state: AddNoiseState,
-        params: PyTree | None = None,
-        *,
-        sensitivity: ArrayLike | None = None,
-        **_: Any,
-    ) -> tuple[PyTree, AddNoiseState]:
-        bound = sensitivity if clip_norm is None else clip_norm
-        if bound is None or (clip_norm is not None and sensitivity is not None):
-            given = "neither" if bound is None else "both"
-            raise ValueError(f"{given} of clip_norm and update's sensitivity is given: give one.")
-        # Split at every update: a key makes noise for one sum only.
-        next_key, noise_key = jax.random.split(state.key)
-        noisy, kept = privatize_step(
-            noise_key, updates, strategy, state.noise, noise_multiplier=noise_multiplier, clip_norm=bound,
-            expected_batch_size=expected_batch_size,
-        )  # fmt: skip
-        # The ambient precision may not know the float64 of the noise.
-        narrowed = jax.tree.map(
-            lambda leaf, like: leaf.astype(jax.dtypes.canonicalize_dtype(like.dtype)),
-            noisy, updates if params is None else params,
-        )  # fmt: skip
-        return narrowed, AddNoiseState(next_key, kept)
-
-    return optax.GradientTransformationExtraArgs(init, update)

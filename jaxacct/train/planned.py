@@ -20,7 +20,7 @@ import jaxacct
 from jaxacct import calibrate, rdp
 from jaxacct.bounds import Bounds
 from jaxacct.mechanisms import Gaussian, Mechanism, Mechanisms, PoissonSubsampledGaussian, Steps
-from jaxacct.numerics.precision import in_float64, leave_scope
+from jaxacct.numerics.precision import kernel, leave_scope
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values
 from jaxacct.numerics.root_search import least_by_secants
 from jaxacct.outward import rounded_up
@@ -78,7 +78,7 @@ class PlannedLedger:
         return leave_scope(_reading(self.made, self.certified))
 
 
-@in_float64
+@kernel(own_float64=True)
 def _reading(made: Array, certified: float) -> Array:
     """Returns 0 before the first run, else the plan's epsilon, in float64."""
     return jnp.where(made == 0, 0.0, certified)
@@ -170,6 +170,10 @@ class Plan:
     def runs(self) -> int:
         """Number of runs of the sampler's mechanism."""
         return runs_of(self.sampler, self.steps)
+
+    def ledger(self) -> PlannedLedger:
+        """Returns the ledger that grants the plan's runs, before the first of them."""
+        return PlannedLedger.of(self.runs, certified=float(self.certified.upper))
 
     def composition(self, steps: int | None = None) -> tuple[Mechanisms, Steps]:
         """Returns the mechanisms of the first steps (None: of all), and how often each of them is run."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -126,8 +125,7 @@ def load_model(model: nnx.Module, folder: str | os.PathLike[str]) -> nnx.Module:
 
     Args:
         model: made as the saved one was, with any first values; not modified.
-        folder: the one that was given to either of them. The two arguments in the other order are taken, with a
-            warning, until 0.4.
+        folder: the one that was given to either of them.
 
     Raises FileNotFoundError where there is none; ValueError where the arrays have other names, shapes or dtypes.
 
@@ -139,10 +137,6 @@ def load_model(model: nnx.Module, folder: str | os.PathLike[str]) -> nnx.Module:
     """
     import orbax.checkpoint
 
-    if isinstance(folder, nnx.Module):
-        warnings.warn("load_model(folder, model) is now load_model(model, folder).", DeprecationWarning, stacklevel=2)
-        given: Any = model
-        model, folder = folder, given
     path = pathlib.Path(folder).absolute()
     if not path.is_dir():
         raise FileNotFoundError(f"{path} holds no model.")

@@ -21,8 +21,8 @@ from jaxtyping import Array, Bool, Int32, PyTree
 
 from jaxacct import validation
 from jaxacct.train.copies import owned_array, path_of
+from jaxacct.train.placement import Layout
 from jaxacct.train.sampling import Sampler, present_of
-from jaxacct.train.state import Layout
 from jaxacct.validation import MOST_COUNT
 
 REMEDY = "give arrays, or an object with __len__ and __getitem__"

@@ -11,11 +11,11 @@ One step, with the account on the right::
     rows sampled: draw()     <---------------------------+---> refused: the state stays as it was
       |
     per-example gradients    |
-    clipping                 | clip_and_sum()
+    clipping                 | Door.clip()
     sum                      |
       |---> metrics: private means of the batch, for a share of the step's noise
     noise, then division     |
-    by the expected size     | with_noise()
+    by the expected size     | Door.release()
       |---> rule: an adaptive clipping norm moves, by a noisy count that the step pays for
       |
     optimizer: its update, applied to the parameters
@@ -31,6 +31,7 @@ several steps is paid for at the first of them. Data that is read by index is dr
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -38,11 +39,11 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import NamedSharding
 from jaxtyping import Array, ArrayLike, Bool, Float64, Int32, PyTree
 
 from jaxacct.filters import MenuFilter, RenyiFilter
-from jaxacct.numerics.precision import in_float64, scope
-from jaxacct.numerics.programs import as_it_is
+from jaxacct.numerics.precision import kernel, scope
 from jaxacct.policies import Constant, Policy, Setting
 from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import ClippedSum, Routes, clip_and_sum, routes
@@ -52,9 +53,11 @@ from jaxacct.train.keys import standard_normal, threefry
 from jaxacct.train.metrics import UNIT, Metrics, all_finite, check_gradients, no_finite_gradient, one_number
 from jaxacct.train.models import ExampleLoss, merge_params
 from jaxacct.train.noise import deviation_of_mean, privatize_step
+from jaxacct.train.placement import Layout
 from jaxacct.train.planned import PlannedLedger
 from jaxacct.train.sampling import Correlated, PoissonSampler, Sampler
-from jaxacct.train.state import Layout, PrivateState, TrainState
+from jaxacct.train.sampling.sampler import Batch
+from jaxacct.train.state import PrivateState, TrainState
 
 SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
 """Purposes of keys: the number that is folded into the run's key before the step's. Any distinct numbers are sound;
@@ -98,28 +101,79 @@ def strategy_of(sampler: Sampler) -> Strategy | None:
     return sampler.strategy if isinstance(sampler, Correlated) else None
 
 
-def with_noise(
-    state: S,
-    params: PyTree,
-    clipped: ClippedSum,
-    sampler: Sampler,
-    *,
-    noise_multiplier: ArrayLike,
-    expected_batch_size: ArrayLike,
-    shardings: PyTree | None = None,
-) -> tuple[PyTree, S]:
-    """Returns the noisy mean of a clipped sum, in the parameters' dtypes, and the state after it: rule, noise and step.
+def sample_key(state: TrainState | PrivateState) -> jax.Array:
+    """Returns the key that the sampler derives every step's draw from."""
+    return jax.random.fold_in(state.key, SAMPLE)
 
-    The noise is the sampler's: correlated if it is a :class:`.Correlated`, else independent. The rule moves by a noisy
-    count, which the step has paid for.
+
+@dataclass(frozen=True)
+class Door:
+    """The one way by which gradients of private examples leave, of a trainer's step and of a loop of one's own.
+
+    Whoever holds it has a ledger pay first; between :meth:`clip` and :meth:`release` the sum is private.
+
+    Attributes:
+        sampler: draws the batches, and says how the noise of steps is correlated.
+        microbatch_size, ghost: as :func:`.clip_and_sum` takes them.
+        sharding: its first entry names the axes over which a batch's rows are dealt; None: one device.
+        shardings: pytree like the parameters: where they, their gradients and their noise lie; None: on every device.
     """
-    noisy, noise = privatize_step(
-        key_of(state, NOISE), clipped.total, strategy_of(sampler), state.noise, noise_multiplier=noise_multiplier,
-        clip_norm=state.rule.sensitivity, expected_batch_size=expected_batch_size, shardings=shardings,
-    )  # fmt: skip
-    rule = state.rule.update(key_of(state, RULE), clipped.unclipped, sampler.expected_batch_size)
-    after = dataclasses.replace(state, rule=rule, noise=noise, step=state.step + 1)
-    return jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), noisy, params), after
+
+    sampler: Any
+    microbatch_size: int | None
+    ghost: bool
+    sharding: NamedSharding | None = None
+    shardings: PyTree | None = None
+
+    def draw(self, state: TrainState | PrivateState, rate: ArrayLike | None = None) -> Batch:
+        """Returns the indices and the mask of the step's batch, at a ``rate`` of its own where one is given."""
+        if rate is None:
+            return self.sampler.sample(sample_key(state), state.step)
+        return self.sampler.sample_at(sample_key(state), state.step, rate)
+
+    def clip(
+        self,
+        loss: Callable[[PyTree, Any], Array],
+        params: PyTree,
+        state: TrainState | PrivateState,
+        rows: tuple[Any, Any],
+        mask: Array,
+        *,
+        batch: int | None = None,
+    ) -> ClippedSum:
+        """Returns the sum of the clipped gradients of a batch, of sensitivity ``state.rule.sensitivity``: private.
+
+        ``loss`` is that of a row (:func:`loss_of_row`), ``rows`` are examples and their indices; ``batch`` is as
+        :func:`.clip_and_sum` takes it.
+        """
+        specs = None if self.shardings is None else jax.tree.map(lambda sharding: sharding.spec, self.shardings)
+        return clip_and_sum(
+            loss, params, rows, mask, rule=state.rule, microbatch_size=self.microbatch_size, ghost=self.ghost,
+            sharding=self.sharding, specs=specs, batch=batch,
+        )  # fmt: skip
+
+    def release(
+        self,
+        params: PyTree,
+        state: S,
+        clipped: ClippedSum,
+        *,
+        noise_multiplier: ArrayLike,
+        expected_batch_size: ArrayLike,
+    ) -> tuple[PyTree, S]:
+        """Returns the noisy mean of a clipped sum, in the parameters' dtypes, and the state after it.
+
+        The noise is the sampler's: correlated if it is a :class:`.Correlated`, else independent. The state's rule moves
+        by a noisy count, which the step has paid for; its noise and step go on.
+        """
+        noisy, noise = privatize_step(
+            key_of(state, NOISE), clipped.total, strategy_of(self.sampler), state.noise,
+            noise_multiplier=noise_multiplier, clip_norm=state.rule.sensitivity,
+            expected_batch_size=expected_batch_size, shardings=self.shardings,
+        )  # fmt: skip
+        rule = state.rule.update(key_of(state, RULE), clipped.unclipped, self.sampler.expected_batch_size)
+        after = dataclasses.replace(state, rule=rule, noise=noise, step=state.step + 1)
+        return jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), noisy, params), after
 
 
 @dataclass(frozen=True)
@@ -136,7 +190,7 @@ class StepProgram:
             (:func:`~jaxacct.train.copies.fixed_setting`): what is charged is what is used.
         epsilon: the reading at which an odometer stops; a filter has its own budget.
         gradient_noise: noise multiplier of the gradients under a constant policy; None under others.
-        microbatch_size, ghost: as :func:`~jaxacct.train.clip_and_sum` takes them.
+        microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
         layout: how rows and parameters lie on several devices; None for one.
         metrics: private means over each batch, paid for by the step; None: none.
     """
@@ -161,7 +215,7 @@ class StepProgram:
         """
         if isinstance(state.ledger, PlannedLedger):
             return jnp.zeros(())
-        return state.ledger.curve(self.mechanism(state), relation=self.sampler.relation)
+        return state.ledger.cost(self.mechanism(state), relation=self.sampler.relation)
 
     def mechanism(self, state: TrainState) -> Any:
         """Returns the mechanism that the next step is accounted as."""
@@ -190,7 +244,7 @@ class StepProgram:
         if not finite and self.layout is None:
             raise no_finite_gradient()
 
-    @property
+    @functools.cached_property
     def rate_varies(self) -> bool:
         """Whether the policy changes the rate at which batches are drawn."""
         least, most = self.policy.sampling_rates
@@ -200,7 +254,7 @@ class StepProgram:
         """Returns whether the ledger grants runs of that curve, and the ledger after them."""
         if isinstance(ledger, PlannedLedger):
             return ledger.spend(count)
-        granted, after = ledger.spend_curve(curve, count)
+        granted, after = ledger.spend_cost(curve, count)
         # A filter refuses by itself what would pass its budget.
         if isinstance(ledger, (RenyiFilter, MenuFilter)):
             return granted, after
@@ -246,16 +300,17 @@ class StepProgram:
         granted, paid = self.pay(state, curve)
         return granted, jax.lax.cond(granted, update, lambda unchanged: unchanged, paid)
 
-    def sample_key(self, state: TrainState) -> jax.Array:
-        """Returns the key that the sampler derives every step's draw from."""
-        return jax.random.fold_in(state.key, SAMPLE)
+    def door(self, state: TrainState) -> Door:
+        """Returns the door of the step: with a layout, parameters and gradients lie by it."""
+        if self.layout is None:
+            return Door(self.sampler, self.microbatch_size, self.ghost)
+        shardings = self.layout.of_variables(state.params)
+        return Door(self.sampler, self.microbatch_size, self.ghost, self.layout.rows, shardings)
 
-    def draw(self, state: TrainState) -> tuple[Array, Array]:
+    def draw(self, state: TrainState) -> Batch:
         """Returns the indices and the mask of the step's batch."""
-        if self.rate_varies:
-            rate = self.setting(state.policy, state.step).sampling_rate
-            return self.sampler.sample_at(self.sample_key(state), state.step, rate)
-        return self.sampler.sample(self.sample_key(state), state.step)
+        rate = self.setting(state.policy, state.step).sampling_rate if self.rate_varies else None
+        return Door(self.sampler, self.microbatch_size, self.ghost).draw(state, rate)
 
     def loss_of_row(self, state: TrainState, constants: PyTree) -> Callable[[PyTree, tuple[Data, Any]], Array]:
         """Returns the step's :func:`loss_of_row` by the trained parameters."""
@@ -274,18 +329,8 @@ class StepProgram:
             indices, _ = self.draw(state)
         # Gradients of private examples are formed within the next call alone; it returns their sum, of sensitivity
         # ``state.rule.sensitivity``, and a count that is private as well.
-        shardings = None if self.layout is None else self.layout.of_variables(state.params)
-        clipped = clip_and_sum(
-            self.loss_of_row(state, constants),
-            state.params,
-            (examples, indices),
-            mask,
-            rule=state.rule,
-            microbatch_size=self.microbatch_size,
-            ghost=self.ghost,
-            sharding=None if self.layout is None else self.layout.rows,
-            specs=jax.tree.map(lambda sharding: sharding.spec, shardings),
-        )
+        door = self.door(state)
+        clipped = door.clip(self.loss_of_row(state, constants), state.params, state, (examples, indices), mask)
         # Means take their share of all the step's noise; what is left for the gradients is in ``gradient_noise``.
         metrics = state.metrics
         if self.metrics is not None:
@@ -303,10 +348,7 @@ class StepProgram:
             )
         noise, size = self._noise_and_size(state)
         # The sum leaves here with its noise, and all that follows is post-processing.
-        gradient, after = with_noise(
-            state, state.params, clipped, self.sampler, noise_multiplier=noise, expected_batch_size=size,
-            shardings=shardings,
-        )  # fmt: skip
+        gradient, after = door.release(state.params, state, clipped, noise_multiplier=noise, expected_batch_size=size)
         told = {}
         if strategy_of(self.sampler) is None:  # correlated noise has another deviation at each step
             told["noise_deviation"] = deviation_of_mean(noise, state.rule.sensitivity, size)
@@ -366,7 +408,7 @@ class StepProgram:
         if query is None or not self.policy.period:
             return after.ledger, after.step
         adapts = (after.step > state.step) & (after.step % self.policy.period == 0)
-        _, asked = self.spend(after.ledger, after.ledger.curve(query, relation=self.sampler.relation))
+        _, asked = self.spend(after.ledger, after.ledger.cost(query, relation=self.sampler.relation))
         ledger = jax.tree.map(lambda new, old: jnp.where(adapts, new, old), asked, after.ledger)
         return ledger, after.step
 
@@ -379,7 +421,7 @@ class StepProgram:
         if query is None:
             policy = self.policy.adapt(state.policy, state.ledger, state.step, jnp.zeros(()))
             return dataclasses.replace(state, policy=policy)
-        curve = state.ledger.curve(query, relation=self.sampler.relation)
+        curve = state.ledger.cost(query, relation=self.sampler.relation)
         granted, ledger = self.spend(state.ledger, curve)
 
         def ask(state: TrainState) -> TrainState:
@@ -432,7 +474,7 @@ def _while_granted(
     return state, refused
 
 
-@in_float64(safe=as_it_is)
+@kernel(own_float64=True)
 def noisy_count(key: jax.Array, parts: Array, deviation: ArrayLike) -> Float64[Array, ""]:
     """Returns a sum of sensitivity 1 with Gaussian noise of standard deviation ``deviation``; float64.
 

@@ -26,9 +26,9 @@ from jaxtyping import Array, Bool, PyTree
 
 from jaxacct import validation
 from jaxacct.filters import FILTER_ORDERS, MenuFilter, RenyiFilter
-from jaxacct.menus import Menu, certify
+from jaxacct.menus import Menu
 from jaxacct.numerics.pytrees import takes_python_values
-from jaxacct.odometers import MenuOdometer, VilleOdometer
+from jaxacct.odometers import VilleOdometer
 from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant, Policy
 from jaxacct.processes import Interrupts, check_not_forked
@@ -36,6 +36,7 @@ from jaxacct.processes import progress as progress_bar
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
+from jaxacct.train.config import Items, LedgerName, TrainerRun, run_of
 from jaxacct.train.copies import (
     Sealed,
     arrays_of,
@@ -51,14 +52,14 @@ from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
 from jaxacct.train.metrics import Metrics, check_parameters, root_mean_square
 from jaxacct.train.models import ExampleLoss, Trainable, check_module, merge_params, split_params
 from jaxacct.train.noise import start
-from jaxacct.train.planned import PlannedLedger, SideQuery, delta_left
+from jaxacct.train.placement import Rules, layout_of, name_of
+from jaxacct.train.planned import SideQuery
 from jaxacct.train.sampling import Sampler, present_of
-from jaxacct.train.sampling.correlated import Correlated, drawn_by
+from jaxacct.train.sampling.correlated import Correlated, describe_noise, drawn_by
 from jaxacct.train.saving import agreed_key, asked_anywhere, check_same, check_settings, save_model
-from jaxacct.train.settings import Items, Ledger
 from jaxacct.train.sources import ArraySource, source_of, stream
-from jaxacct.train.state import Evaluation, Keeper, Progress, Rules, TrainState, layout_of, name_of
-from jaxacct.train.step import StepProgram, strongly_typed
+from jaxacct.train.state import Evaluation, Keeper, Progress, TrainState
+from jaxacct.train.step import StepProgram, sample_key, strategy_of, strongly_typed
 
 P = ParamSpec("P")
 """Parameters of a compiled function."""
@@ -116,6 +117,8 @@ class DPTrainer(Sealed):
             queries beside the steps among them. Empty: the policy's choices and its query.
         queries: of a planned run: all else that is released of the data, by whomever (:class:`.SideQuery`); the plan
             pays for it with the steps.
+        run: the budget and the batches as one configuration, a :class:`.PlannedRun`, :class:`.FilteredRun` or
+            :class:`.MenuRun`, in place of the keywords of both, ``noise`` among them.
 
     Batches, whose size is given in exactly one way, or by a policy:
 
@@ -163,7 +166,7 @@ class DPTrainer(Sealed):
             to rounding, in less time and memory. False where a layer's rule is doubted, to compare.
         devices: over which a batch's rows are dealt. None: one. Noise is added once, to the sum over all of them.
         mesh: the same, and parameters, what the optimizer keeps of them, their sums and their noise lie in shards on
-            it (:mod:`jaxacct.train.state`): for models that one device has no room for. Rows are dealt over
+            it (:mod:`jaxacct.train.placement`): for models that one device has no room for. Rows are dealt over
             ``row_axes``; along the mesh's other axes the compiler divides the layers' products. The noise is the same
             to the bit on any mesh.
         rules: how parameters lie on it: ``PartitionSpec`` by regular expressions that are searched in their paths, the
@@ -197,7 +200,7 @@ class DPTrainer(Sealed):
     ([5, 10], 10, True)
     """
 
-    @settings.takes_earlier_names
+    @settings.names_what_is_meant
     @takes_python_values
     def __init__(
         self,
@@ -212,7 +215,7 @@ class DPTrainer(Sealed):
         steps: int | None = None,
         noise_multiplier: float | None = None,
         policy: Policy | None = None,
-        ledger: Ledger | None = None,
+        ledger: LedgerName | None = None,
         menu: Items = (),
         queries: tuple[SideQuery, ...] = (),
         expected_batch_size: float | None = None,
@@ -233,43 +236,38 @@ class DPTrainer(Sealed):
         mesh: jax.sharding.Mesh | None = None,
         rules: Rules | None = None,
         row_axes: str | Sequence[str] | None = None,
+        run: TrainerRun | None = None,
     ) -> None:
         # First what was given: checked, and copied where the caller could change it later.
         check_not_forked()
         check_module(model)
         rule = owned_settings(settings.rule_of(clip_norm), "clip_norm")
-        if not isinstance(optimizer, optax.GradientTransformation):
-            raise TypeError(f"optimizer = {optimizer!r}: give an Optax transformation, such as optax.adam(1e-3).")
-        if not callable(loss):
-            raise TypeError(f"loss is a {type(loss).__name__}: give a function of the model and an example.")
-        if correct is not None and not callable(correct):
-            raise TypeError(f"correct is a {type(correct).__name__}: give a function of the model and an example.")
-        if metrics is not None and not isinstance(metrics, Metrics):
-            raise TypeError(f"metrics = {metrics!r}: give a jaxacct.train.Metrics.")
+        settings.check_parts(optimizer, loss, correct, metrics)
         settings.check_views(augment, views)
         settings.check_placement(microbatch_size, ghost, devices, mesh)
         layout = layout_of(devices, mesh, rules, row_axes)
         self.source = source_of(data)
         arrays: tuple[Any, ...] = self.source.data if isinstance(self.source, ArraySource) else ()
-        self.noise = owned_settings(noise, "noise")
-        self.epsilon, self.delta, self.ledger_kind, self.policy, self.sampler, self.plan = settings.plan_spending(
-            len(self.source), epsilon=epsilon, delta=delta, steps=steps, epochs=epochs,
-            noise_multiplier=noise_multiplier, policy=policy, ledger=ledger, menu=menu, queries=queries,
-            sampling_rate=sampling_rate, expected_batch_size=expected_batch_size, sampler=sampler,
-            most_examples=most_examples, noise=self.noise,
-        )  # fmt: skip
+        budget = run_of(
+            run, epsilon=epsilon, delta=delta, epochs=epochs, steps=steps, noise_multiplier=noise_multiplier,
+            policy=policy, ledger=ledger, menu=menu, queries=queries, expected_batch_size=expected_batch_size,
+            sampling_rate=sampling_rate, sampler=sampler, most_examples=most_examples, noise=noise,
+        ).resolve(len(self.source))  # fmt: skip
+        self.budget, self.epsilon, self.delta, self.ledger_kind = budget, budget.epsilon, budget.delta, budget.kind
+        self.policy, self.plan = budget.policy, budget.plan
+        self.sampler: Any = budget.sampler
+        self.noise = strategy_of(self.sampler)
         self.clipping, self.seed = rule, describe_seed(seed)
         self.microbatch_size, self.ghost, self.augment, self.views = microbatch_size, ghost, augment, views
         if self.policy.query is not None and (correct is None or not arrays):
             raise ValueError("correct = None or data read by index: this policy counts correct examples in arrays.")
         if len(self.source) != present_of(self.sampler):
             raise ValueError(f"sampler is for {present_of(self.sampler)} examples, and data has {len(self.source)}.")
-        # Then the parameters, the ledger and the program. The ledger's delta is what cut batches leave of it.
+        # Then the parameters and the program.
         self._graph, params, self._constants = split_params(model, trainable)
         settings.check_params(params)
         of_one = ExampleLoss.of(loss, self._graph, params, self._constants, self.source.example, augment, views)
-        book = self._ledger(self.delta_after_overflow, menu)
-        policy_state = copy_tree(self.policy.start(book))
+        policy_state = copy_tree(self.policy.start(budget.ledger))  # type: ignore[arg-type]
         self.program = StepProgram(
             loss=of_one, correct=correct, optimizer=optimizer, sampler=self.sampler,
             policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
@@ -292,7 +290,7 @@ class DPTrainer(Sealed):
         self._state = TrainState(
             params=params,
             opt_state=opt_state,
-            ledger=book,
+            ledger=budget.ledger,
             rule=jax.tree.map(strongly_typed, rule),
             policy=policy_state,
             step=jnp.zeros((), jnp.int32),
@@ -399,8 +397,7 @@ class DPTrainer(Sealed):
         keeper: Keeper | None,
     ) -> list[Evaluation]:
         """Returns the records of a call of :meth:`fit`, whose arguments were checked."""
-        left = max(self.horizon - self.steps - self._progress.lost_steps, 0)
-        left = left if steps is None else min(int(steps), left)
+        left = self._steps_left if steps is None else min(int(steps), self._steps_left)
         first = self.steps
         goal = self.steps + left
         kept = self._progress.kept and self._progress.goal in (None, goal)
@@ -421,12 +418,8 @@ class DPTrainer(Sealed):
             done = self.steps - before
             left -= done
             if done and not (self._is_interrupted and left > 0):
-                accuracy = None if evaluate is None else _number(evaluate(self.model))
-                means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
+                history.append(self._look(evaluate, sums, done))
                 sums = self._state.metrics
-                record = Evaluation(self.steps, accuracy, self.spent_epsilon, means)
-                record.plan, record.paid = self.plan, self.steps + self._progress.lost_steps
-                history.append(record)
                 if on_evaluation is not None:
                     on_evaluation(history[-1])
             # After the record, so that what has been paid for is shown before the run ends with an error.
@@ -441,6 +434,14 @@ class DPTrainer(Sealed):
         if keeper is not None:
             keeper.end(self)
         return history
+
+    def _look(self, evaluate: Callable[[nnx.Module], float] | None, sums: dict[str, Any], done: int) -> Evaluation:
+        """Returns the record of the present state, ``done`` updates after the metrics had summed up to ``sums``."""
+        accuracy = None if evaluate is None else _number(evaluate(self.model))
+        means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
+        record = Evaluation(self.steps, accuracy, self.spent_epsilon, means)
+        record.plan, record.paid = self.plan, self.steps + self._progress.lost_steps
+        return record
 
     def _warn(self, made: int, asked: int) -> None:
         """Warns that fewer steps were made than asked for, and says why and what to do."""
@@ -526,7 +527,7 @@ class DPTrainer(Sealed):
                     self._at_once = max(count // 2, 1)
             return state, True
         # Data read by index: batches are drawn and fetched ahead of the steps, by the key that a step draws with.
-        key, step_on = self.program.sample_key(state), self._compile(self.program.step_on, (None, self._places))
+        key, step_on = sample_key(state), self._compile(self.program.step_on, (None, self._places))
         for batch in stream(self.source, self.sampler, key, steps, start=int(state.step), layout=self.program.layout):
             granted, state = step_on(state, curve, self._constants, batch.examples, batch.mask)
             if not bool(granted):
@@ -588,18 +589,6 @@ class DPTrainer(Sealed):
 
     # What the run is, has spent and may spend.
 
-    def _ledger(self, delta: float, menu: Items = ()) -> Any:
-        """Returns the ledger of the run's kind before its first step; a planned one has its delta in the plan."""
-        if self.plan is not None:
-            return PlannedLedger.of(self.plan.runs, certified=float(self.plan.certified.upper))
-        if self.ledger_kind == "filter":
-            return RenyiFilter(self.epsilon, delta)
-        if self.ledger_kind == "odometer" and not menu:
-            return VilleOdometer(delta)
-        items = settings.items_of(menu, self.policy, self.sampler)
-        certified = certify(self.epsilon, delta, items, relation=self.sampler.relation)
-        return MenuFilter.of(certified) if self.ledger_kind == "menu" else MenuOdometer.of(certified)
-
     @property
     def steps(self) -> int:
         """Number of noisy updates so far."""
@@ -614,20 +603,12 @@ class DPTrainer(Sealed):
     @property
     def horizon(self) -> int:
         """Largest number of steps of the run: cut batches are paid for over that many."""
-        if self.plan is not None:
-            return self.plan.steps
-        if isinstance(self.policy, Constant) and self.ledger_kind == "filter":
-            mechanism = self.sampler.mechanism(self.policy.noise_multiplier)
-            runs = int(self._ledger(self.delta).remaining(mechanism, relation=self.sampler.relation))
-            return runs * self.sampler.steps_per_run
-        return settings.MOST_STEPS
+        return self.budget.horizon
 
     @property
     def delta_after_overflow(self) -> float:
         """The part of delta that is left once batches cut at capacity are paid for, over the longest run allowed."""
-        if self.plan is not None:
-            return self.plan.delta_after_overflow
-        return delta_left(self.sampler, self.horizon, self.epsilon, self.delta)
+        return self.budget.delta_after_overflow
 
     @property
     def noise_multiplier(self) -> float:
@@ -686,8 +667,12 @@ class DPTrainer(Sealed):
             runs = int(ledger.remaining(self.mechanism, *limit, relation=self.sampler.relation))
         # The rest of a run of the mechanism that has begun is paid for already.
         paid = -self.steps % self.sampler.steps_per_run
-        left = max(self.horizon - self.steps - self._progress.lost_steps, 0)
-        return min(runs * self.sampler.steps_per_run + paid, left)
+        return min(runs * self.sampler.steps_per_run + paid, self._steps_left)
+
+    @property
+    def _steps_left(self) -> int:
+        """Number of further updates until the horizon; lost ones count as made."""
+        return max(self.horizon - self.steps - self._progress.lost_steps, 0)
 
     @property
     def spent_epsilon(self) -> float:
@@ -784,7 +769,7 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         "seed": _seed(trainer),
     }
     if isinstance(trainer.sampler, Correlated):
-        entries["noise"] = correlation(trainer.sampler)
+        entries["noise"] = describe_noise(trainer.sampler)
     if trainer.menu is not None:
         entries["menu"] = trainer.menu.fingerprint()
     ledger = trainer.state.ledger
@@ -800,17 +785,6 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             entries[f"{name} {name_of(path)}"] = describe(leaf)
     return {name: as_words(value) for name, value in entries.items()}
-
-
-def correlation(sampler: Correlated) -> str:
-    """Returns what tells the noise that a sampler correlates from others, in words and by a digest."""
-    strategy = sampler.strategy
-    numbers = [leaf for leaf in jax.tree.leaves(strategy) if isinstance(leaf, np.ndarray)]
-    if not numbers:
-        # No arrays to see: C^-1 of the first 32 steps tells it apart. More would tell more, for a little time.
-        first = np.eye(min(sampler.steps, 32))
-        numbers = [np.asarray(jax.jit(strategy.solve)(first), np.float32).round(4) + 0.0]
-    return f"{sampler.noise}, {digest(arrays_of(numbers))[:16]}"
 
 
 def _seed(trainer: DPTrainer) -> str:

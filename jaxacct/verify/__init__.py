@@ -46,6 +46,6 @@ except ModuleNotFoundError as missing:
         'jaxacct.verify computes in ball arithmetic and needs python-flint: pip install "jaxacct[verify]"', name="flint"
     ) from missing
 
-from jaxacct.verify.verdict import Status, Verdict, delta, epsilon
+from jaxacct.verify.verdict import Ruling, Verdict, delta, epsilon
 
-__all__ = ["Status", "Verdict", "delta", "epsilon"]
+__all__ = ["Ruling", "Verdict", "delta", "epsilon"]

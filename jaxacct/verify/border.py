@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxacct.mechanisms.mechanism import Mechanism, Mechanisms, Relation
 
 
-def _check(mechanism: Any) -> None:
+def _check_is_mechanism(mechanism: Any) -> None:
     """Raises TypeError where an object is no mechanism."""
     if not hasattr(type(mechanism), "dominating_pairs"):
         raise TypeError(f"mechanism = {repr(mechanism)[:80]} is no mechanism: give one of jaxacct.mechanisms.")
@@ -31,11 +31,11 @@ def runs_of(mechanism: Any, steps: Any, relation: Relation) -> list[tuple[Record
     if isinstance(mechanism, (tuple, list)):
         for part in mechanism:
             if not isinstance(part, (tuple, list)):
-                _check(part)
+                _check_is_mechanism(part)
         if not isinstance(steps, (tuple, list)) or len(steps) != len(mechanism):
             raise ValueError(f"steps = {steps} do not match {len(mechanism)} mechanisms: give one number for each.")
         return [run for part, count in zip(mechanism, steps, strict=True) for run in runs_of(part, count, relation)]
-    _check(mechanism)
+    _check_is_mechanism(mechanism)
     if not isinstance(relation, str):
         raise ValueError(f"relation = {repr(relation)[:80]} is none: give one of {', '.join(mechanism.relations)}.")
     mechanism.check_numbers()

@@ -188,7 +188,7 @@ def _under(piece: Piece, x: float, point: arb) -> tuple[arb, arb]:
     raise TooMuch("a lattice point near to where the loss is flat")
 
 
-def _between(points: Lattice, least: arb, largest: arb) -> tuple[int, int]:
+def _lattice_beyond(points: Lattice, least: arb, largest: arb) -> tuple[int, int]:
     """Returns the lattice points at or outside the least and the largest loss."""
     first, last = points.below(least), points.above(largest)
     if last - first > 300_000:  # sound for any number
@@ -202,7 +202,7 @@ def _upper(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
         found.add(points.above(arb(floor)), piece.mass(piece.p, piece.low, piece.high))
         return
     start, stop, least, largest, below, above = _edges(piece, tiny, floor)
-    first, last = _between(points, least, largest)
+    first, last = _lattice_beyond(points, least, largest)
     inner = [j for j in range(first + 1, last) if points.point(j) > least and points.point(j) < largest]
     if len(inner) != last - first - 1:
         raise TooMuch("a lattice point at the end of the losses")
@@ -229,7 +229,7 @@ def _lower(piece: Piece, points: Lattice, tiny: float, floor: float, found: Mass
     if piece.supremum() <= floor:
         return
     start, stop, least, largest, _, _ = _edges(piece, tiny, floor)
-    first, last = _between(points, least, largest)
+    first, last = _lattice_beyond(points, least, largest)
     middles = np.array([float(points.point(j)) for j in range(first, last)]) + points.step / 2
     inside = (middles > float(least)) & (middles < float(largest))
     first += int(np.argmax(inside)) if inside.any() else 0
@@ -508,7 +508,7 @@ class Composed:
         self.others, self.cumulants = _place_others(runs, self.t)
         counts = np.array([float(k) for _, k in runs])
         low, high = self._window(counts)
-        low = max(low, sum(k * _least(law) for law, k in runs))
+        low = max(low, sum(k * _infimum(law) for law, k in runs))
         high = min(high, sum(k * float(law.supremum()) for law, k in runs))
         if points is None:
             heaviest = max(runs, key=lambda run: run[1] * bool(run[0].atoms))[0]
@@ -637,7 +637,7 @@ class Composed:
         return values[-1].lower().max(arb(0)).union(above.upper())
 
 
-def _least(law) -> float:
+def _infimum(law) -> float:
     """Returns the infimum of a law's losses."""
     ends = [float(y) for _, y in law.atoms]
     ends += [float(piece.loss_at(not piece.rises)) for piece in pieces(law)]

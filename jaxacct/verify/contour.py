@@ -14,7 +14,7 @@ In reading order:
 - :func:`cumulants` to :func:`sketched_log_delta`: saddle points and other estimates in floats, which prove nothing.
 - :class:`Tilt` to :func:`values_at`: M(z) on a line by Gauss's rule, with bounds on its error.
 - :func:`bound` to :func:`table`: bounds on |M(t + iw)| beyond a frequency.
-- :class:`Line` to :func:`reach`: the trapezoid sum over frequencies, with bounds on all that it leaves out.
+- :class:`BallLine` to :func:`reach`: the trapezoid sum over frequencies, with bounds on all that it leaves out.
 
 Sources: those of :mod:`jaxacct.verify`.
 """
@@ -450,7 +450,7 @@ class Tilt:
         q, mixed = self.piece.q, arb(0.5)
         if low is not None:
             # The share of the term of the largest exponent is least at ``low``, that of the smallest at ``high``.
-            largest = (1 / (1 + _rest(q, high, least=True))).max(1 / (1 + _rest(q, low, least=False)))
+            largest = (1 / (1 + _relative_rest(q, high, least=True))).max(1 / (1 + _relative_rest(q, low, least=False)))
             mixed = (1 - largest**2).min(mixed)
         apart = mixed * (1 - (spread(q) * v).cos())
         return (self.piece.curvature * v * v / 2 - self.t / 2 * (1 - apart).log()).exp()
@@ -458,8 +458,8 @@ class Tilt:
     def argument(self, low: arb, high: arb, v: arb) -> arb:
         """Returns a bound on |arg r(x + iu)| for x in [low, high] and u up to v."""
         rises = self.piece.rises
-        near_p = _rest(self.piece.p, high if rises else low, least=rises)
-        near_q = _rest(self.piece.q, low if rises else high, least=not rises)
+        near_p = _relative_rest(self.piece.p, high if rises else low, least=rises)
+        near_q = _relative_rest(self.piece.q, low if rises else high, least=not rises)
         local = []
         for rest, terms in ((near_p, self.piece.p), (near_q, self.piece.q)):
             widest = spread(terms) * v
@@ -524,7 +524,7 @@ def _base(terms: Terms, least: bool) -> tuple[arb, arb]:
     return functools.reduce(lambda a, b: a if (a[1] < b[1]) == least else b, terms)
 
 
-def _rest(terms: Terms, x: arb, least: bool) -> arb:
+def _relative_rest(terms: Terms, x: arb, least: bool) -> arb:
     """Returns the sum of all terms but the base's, over the base's."""
     if len(terms) == 1:
         return arb(0)
@@ -540,7 +540,7 @@ def _gauss(n: int, bits: int) -> tuple[tuple[arb, arb], ...]:
 
 
 @dataclass(frozen=True)
-class Nodes:
+class BallNodes:
     """Points of a law under a tilt t: M(t + iw) is sum weight e^(iw loss) within ``error``, for |w| up to a limit."""
 
     weights: list[arb]
@@ -548,7 +548,7 @@ class Nodes:
     error: arb
 
 
-def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: float = MOST_IN_ALL) -> Nodes:
+def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: float = MOST_IN_ALL) -> BallNodes:
     """Returns nodes for |w| <= ``limit``, with an error near 2^-accuracy times ``scale``, which is about M(t).
 
     Raises TooMuch where more than ``most`` nodes are needed.
@@ -588,7 +588,7 @@ def nodes(law: Loss, t: arb, limit: float, scale: arb, accuracy: int, most: floa
             error += _panel(tilt, middle, half, arb(limit), goal, weights, losses)
     if len(weights) > most:
         raise TooMuch(f"more than {int(most)} nodes")
-    return Nodes(weights, losses, error.upper())
+    return BallNodes(weights, losses, error.upper())
 
 
 def _merge(run: list[tuple[arb, arb]]) -> list[tuple[arb, arb]]:
@@ -638,7 +638,7 @@ def _panel(
     return error
 
 
-def values_at(found: Nodes, step: arb, count: int) -> list[acb]:
+def values_at(found: BallNodes, step: arb, count: int) -> list[acb]:
     """Returns M(t + i m step) for m = 0 .. count - 1, by a product of two matrices: small steps and large ones.
 
     With m = r + R c, e^(i m step y) is e^(i r step y) e^(i R c step y): about sqrt(count) powers of each node suffice.
@@ -737,7 +737,7 @@ def _argument(piece: Piece, z: acb) -> arb:
 
 
 @dataclass(frozen=True)
-class Table:
+class DecayTable:
     """Estimates of the decay of a law under a tilt, in floats, and the bounds proved so far.
 
     Attributes:
@@ -766,7 +766,7 @@ class Table:
         row = int(np.argmin(logs))
         return float(logs[row]), row, int(n[row])
 
-    def prove(self, law: Loss, t: arb, frequency: float, top: arb) -> Table:
+    def prove(self, law: Loss, t: arb, frequency: float, top: arb) -> DecayTable:
         """Returns the table with the row for ``frequency`` proved; ``top`` is M(t)."""
         log, row, _ = self.at(frequency)
         if log >= 0 or not law.pieces or row in self.bounds:
@@ -777,11 +777,11 @@ class Table:
         return replace(self, logs=logs, bounds={**self.bounds, row: beyond})
 
 
-def table(law: Loss, t: float) -> Table:
+def table(law: Loss, t: float) -> DecayTable:
     """Returns the estimated decay of a law at frequencies around its scale, with nothing proved yet."""
     k, _, variance = cumulants(law, t)
     if law.normal is not None:
-        return Table(np.zeros(1), np.zeros(1), [[]], variance)
+        return DecayTable(np.zeros(1), np.zeros(1), [[]], variance)
     frequencies = np.geomspace(0.3, 1e6, 60) / math.sqrt(variance) if variance > 0 else np.ones(1)
     log_masses, places = _atoms(law)
     atoms = np.sum(np.exp(np.minimum(0.0, log_masses + t * places - k)))
@@ -793,7 +793,7 @@ def table(law: Loss, t: float) -> Table:
             j = int(np.argmin(found[1][:, i]))
             sums[i] += 1.06 * found[1][j, i]
             shifts[i].append(found[0][j])
-    return Table(frequencies, np.log(np.maximum(sums * 1.0001, 1e-300)), shifts)
+    return DecayTable(frequencies, np.log(np.maximum(sums * 1.0001, 1e-300)), shifts)
 
 
 def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[list[float], np.ndarray]:
@@ -818,7 +818,7 @@ def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[li
         if max(widths) * v >= WIDEST - 0.01:
             break
         growth = kappa * v * v / 2 - t / 2 * np.log(1 - mixed * (1 - math.cos(widths[1] * v)))
-        turn = sum(np.abs(_turn(side, x, v)) for side in _sides(piece))
+        turn = sum(np.abs(_turn(side, x, v)) for side in _logs_and_exponents(piece))
         row = np.exp(np.minimum(log_f + growth + math.log(dx), 700.0))[None] * np.exp(-np.outer(frequencies, turn))
         value = np.sum(row, axis=1)
         for end, at in ((piece.low, 0), (piece.high, -1)):
@@ -832,7 +832,7 @@ def _rows(piece: Piece, t: float, k: float, frequencies: np.ndarray) -> tuple[li
     return shifts, np.array(rows)
 
 
-def _sides(piece: Piece) -> list[tuple[list[float], list[float]]]:
+def _logs_and_exponents(piece: Piece) -> list[tuple[list[float], list[float]]]:
     """Returns log coefficients and exponents of P and of Q, from the exponent of P nearest to Q's for both."""
     base = float(_base(piece.p, piece.rises)[1])
     return [([float(c.log()) for c, _ in side], [float(a) - base for _, a in side]) for side in (piece.p, piece.q)]
@@ -877,7 +877,7 @@ MOST_PRODUCTS = 4e7
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class BallLine:
     """The integrand on a line, but for e^(-z eps): it gives delta at any epsilon, tight near the one it was placed for.
 
     Attributes:
@@ -1001,7 +1001,7 @@ def _period(
     return None
 
 
-def line(runs: Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOST_PRODUCTS) -> Line:
+def line(runs: Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOST_PRODUCTS) -> BallLine:
     """Returns a line placed for an epsilon; ``wanted`` as :data:`ACCURACY`, ``most`` as :data:`MOST_PRODUCTS`."""
     t, period, u, log_delta = place(runs, epsilon, wanted)
     base = together(runs, t)[0] - t * epsilon
@@ -1034,7 +1034,7 @@ def line(runs: Runs, epsilon: float, wanted: float = ACCURACY, most: float = MOS
         scale *= top**k
         decayed *= share(top)
     values = [a / (w * (w + 1)) for a, w in zip(product, z, strict=True)]
-    return Line(
+    return BallLine(
         exact_t, exact_period, values, scale, (decayed * scale).upper(), arb(u), moment(runs, arb(u), 40).upper(),
         moment(runs, arb(0), bits),
     )  # fmt: skip
@@ -1066,14 +1066,14 @@ def reach(runs: Runs, t: arb, step: float, goal: float, scales: list[arb]) -> tu
         tables = [
             found.prove(law, t, frequency, top) for found, (law, _), top in zip(tables, runs, scales, strict=True)
         ]
-        shares = [_share(found, law, t, frequency, k) for found, (law, k) in zip(tables, runs, strict=True)]
+        shares = [_modulus_bound(found, law, t, frequency, k) for found, (law, k) in zip(tables, runs, strict=True)]
         proved = sum(float(share(top).log()) for share, top in zip(shares, scales, strict=True))
         if proved - math.log(math.pi * frequency) <= goal + 2:
             break
     return count, shares
 
 
-def _share(found: Table, law: Loss, t: arb, frequency: float, k: int) -> Callable[[arb], arb]:
+def _modulus_bound(found: DecayTable, law: Loss, t: arb, frequency: float, k: int) -> Callable[[arb], arb]:
     """Returns a function of M(t) that bounds (|M(t + iw)| / M(t))^k for all w from ``frequency`` on."""
     if law.normal is not None:
         fall = (-law.normal * k * arb(frequency) ** 2 / 2).exp()

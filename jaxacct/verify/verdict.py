@@ -61,7 +61,7 @@ class Direction:
         self.refused = ""
         self.seen: dict[float, arb] = {}
         self.bounds: dict[float, arb] = {}
-        self.lines: list[tuple[float, contour.Line, arb, float]] = []
+        self.lines: list[tuple[float, contour.BallLine, arb, float]] = []
         self.composed: dict[int, tuple[float, cells.Composed]] = {}
 
     def _infinite(self) -> arb:
@@ -287,7 +287,7 @@ Claim: TypeAlias = "Bounds | tuple[float | None, float]"
 """A claimed bracket, or its two ends; a lower end of None is 0."""
 
 
-class Status(enum.StrEnum):
+class Ruling(enum.StrEnum):
     """The state of a claim.
 
     Attributes:
@@ -311,11 +311,11 @@ class Verdict:
             and no more was needed, a narrow one where it was refuted.
         reason: the grounds of the status, or what is missing, in words.
 
-    >>> Verdict(Status.PROVED, (1.0, 1.1), "").status == "PROVED"
+    >>> Verdict(Ruling.PROVED, (1.0, 1.1), "").status == "PROVED"
     True
     """
 
-    status: Status
+    status: Ruling
     truth: tuple[float, float]
     reason: str
 
@@ -428,20 +428,20 @@ def _judge(
             question = ask([Direction(laws) for laws in composition(runs, relation)])
         except Unstated as missing:
             trivial = lower <= 0 and upper >= most
-            status = Status.PROVED if trivial else Status.UNDECIDED
+            status = Ruling.PROVED if trivial else Ruling.UNDECIDED
             return Verdict(status, (0.0, most), "the bracket says nothing" if trivial else f"{missing}.")
         # Each is True or False where that was proved. One False end refutes the bracket, whatever the other is.
         above, below = question.at_most(upper), question.at_least(lower)
         if above is False or below is False:
             wrong = f"upper = {upper} is below the truth" if above is False else f"lower = {lower} is above the truth"
-            return Verdict(Status.REFUTED, question.truth(lower, upper, above), f"{wrong}.")
+            return Verdict(Ruling.REFUTED, question.truth(lower, upper, above), f"{wrong}.")
         if above and below:
-            return Verdict(Status.PROVED, question.bracket_of(lower, upper), "both ends, in ball arithmetic.")
+            return Verdict(Ruling.PROVED, question.bracket_of(lower, upper), "both ends, in ball arithmetic.")
         open_ends = " and ".join(name for name, known in (("lower", below), ("upper", above)) if not known)
         known = question.bracket_of(lower if below else 0.0, upper if above else most)
         refused = dict.fromkeys(direction.refused for direction in question.directions if direction.refused)
         why = "; ".join(refused) or "the ball for delta holds the value claimed"
-        return Verdict(Status.UNDECIDED, known, f"{open_ends}: {why}.")
+        return Verdict(Ruling.UNDECIDED, known, f"{open_ends}: {why}.")
 
 
 class _Epsilon:
@@ -508,7 +508,8 @@ class _Epsilon:
             return math.inf, math.inf
         # At delta = 0 the truth is the largest supremum: at least each ball's low end, at most the largest high end.
         if self.given == 0 and some:
-            return max(low, *(down(d.supremum) for d in some)), min(high, max(up(d.supremum) for d in some))
+            lows, highs = ([end(direction.supremum) for direction in some] for end in (float_below, float_above))
+            return max(low, *lows), min(high, max(highs))
         self.narrows = False  # a narrow bracket asks for narrow balls
         guess = self._secant(max(wrong, 0.0))
         if guess is None:
@@ -570,8 +571,8 @@ class _Delta:
         known = [{**direction.bounds, **direction.seen} for direction in self.directions]
         balls = [each[self.given] for each in known if self.given in each]
         if len(balls) == len(self.directions):
-            high = min(high, max([0.0, *map(up, balls)]))
-        return max([low, *map(down, balls)]), high
+            high = min(high, max([0.0, *map(float_above, balls)]))
+        return max([low, *map(float_below, balls)]), high
 
     def truth(self, lower: float, upper: float, above: bool | None) -> tuple[float, float]:
         """Returns the ball."""
@@ -602,13 +603,13 @@ def _any(known: Iterable[bool | None]) -> bool | None:
     return None if found is None else not found
 
 
-def down(ball: arb) -> float:
+def float_below(ball: arb) -> float:
     """Returns a float64 at or below all of a ball."""
     found = float(ball.lower())
     return found if arb(found) <= ball.lower() else math.nextafter(found, -math.inf)
 
 
-def up(ball: arb) -> float:
+def float_above(ball: arb) -> float:
     """Returns a float64 at or above all of a ball."""
     found = float(ball.upper())
     return found if arb(found) >= ball.upper() else math.nextafter(found, math.inf)

@@ -76,7 +76,7 @@ def gaussian_tree(rng, depth=3):
 @pytest.mark.first_tier("0")
 @pytest.mark.parametrize("seed", range(5))
 def test_counts_of_random_trees_are_honoured(seed):
-    """bench/event_trees.py has trees of all kinds, beside dp_accounting's mesh."""
+    """bench/peers/event_trees.py has trees of all kinds, beside dp_accounting's mesh."""
     event, precision = gaussian_tree(np.random.default_rng(seed))
     for accountant, moved in ((ExactAccountant(), 1), (ExactAccountant(REPLACE_ONE), 2)):
         ours = accountant.compose(event, 3).get_epsilon(1e-5)

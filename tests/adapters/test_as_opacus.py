@@ -1,4 +1,4 @@
-"""Histories of Opacus without torch, and its registry where it is installed. bench/opacus_engine.py trains a model."""
+"""Histories of Opacus without torch, and its registry where it is installed; bench/peers/opacus_engine.py trains."""
 
 import io
 import pathlib
@@ -69,7 +69,7 @@ def test_other_files_are_errors(tmp_path):
 def test_says_what_to_install():
     if adapter.register_accountant is None:
         with pytest.raises(ImportError, match="pip install opacus"):
-            adapter.ExactAccountant()
+            adapter.OpacusExactAccountant()
 
 
 @pytest.mark.parametrize("name", ["jaxacct", "jaxacct-rdp"])

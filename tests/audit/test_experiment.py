@@ -14,7 +14,7 @@ from jaxacct.outward import rounded_up
 from jaxacct.train import cross_entropy, run_key
 from jaxacct_recipes import Linear
 
-SMALL = audit.Settings(noise_multiplier=1.5, steps=200, canaries=400, guesses=100)
+SMALL = audit.AuditSettings(noise_multiplier=1.5, steps=200, canaries=400, guesses=100)
 FEATURES, CLASSES = 6, 3
 
 

@@ -9,8 +9,8 @@ from scipy.stats import norm
 
 import jaxacct as ja
 from jaxacct.bounds import Bounds
-from jaxacct.calibrate.search import Aim, search_by_calls
-from jaxacct.numerics.precision import in_float64
+from jaxacct.calibrate.search import SearchAim, search_by_calls
+from jaxacct.numerics.precision import kernel
 
 TOLERANCE = 1e-4
 
@@ -21,7 +21,7 @@ def delta_of(noise, epsilon):
     return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
 
 
-@in_float64
+@kernel
 def searched(delta_at, target, start, *, whole=False, known=True, tolerance=TOLERANCE):
     """Returns the last state, and the values that were evaluated."""
     asked = []
@@ -33,7 +33,7 @@ def searched(delta_at, target, start, *, whole=False, known=True, tolerance=TOLE
 
     real = np.float64
     ends = (real(-36.0), real(0.0)) if whole else (real(-4.0), real(30.0))
-    aim = Aim(real(target), *ends, real(tolerance), None, rises=not whole, whole=whole)
+    aim = SearchAim(real(target), *ends, real(tolerance), None, rises=not whole, whole=whole)
     # The slope of a Gaussian's log delta, roughly.
     slope = real(-25.0 * float(aim.steepness()))
     return search_by_calls(evaluate, aim, real(start), slope, np.bool_(known)), asked

@@ -173,6 +173,21 @@ def schedule(scale):
 
 
 @pytest.mark.exhaustive
+def test_mechanisms_known_by_curves_alone_are_scaled():
+    """Nothing refutes a smaller scale, so it is LOOSE; it meets the budget, and a smaller one does not."""
+
+    def make(scale):
+        return ja.ZeroConcentratedDP(1 / scale)
+
+    found = calibrate.scale(make, 1.0, 1e-5, 3)
+    assert found.status == Status.LOOSE
+    assert ja.epsilon(make(found.value), 3, 1e-5).upper <= 1.0
+    assert ja.epsilon(make(found.value * (1 - 3e-6)), 3, 1e-5).upper > 1.0
+    assert calibrate.scale(make, 1.0, 1e-5, 3, least=200.0).status == Status.NOT_BINDING
+    with pytest.raises(ValueError, match="any scale up to most = 50"):
+        calibrate.scale(make, 1.0, 1e-5, 3, most=50.0)
+
+
 def test_a_schedule_is_scaled_as_a_whole():
     counts = np.array([3000, 2000, 1000])
     found = calibrate.scale(schedule, 2.0, 1e-5, counts)

@@ -114,7 +114,7 @@ def test_the_page_for_paper_is_one_page_in_words(made):
         assert "Gaussian, noise multiplier 10" in cells
         assert content["headline"] == "epsilon = 4.37718 at delta = 1e-05"
         assert content["date"] == f"made {made['made'][:10]}"
-        chart = plot.Chart("", "a", "", "", np.array([0.0, 1.0]), [plot.Curve("b", "b", [0.0, 1.0])])
+        chart = plot.Chart("", "a", "", "", np.array([0.0, 1.0]), [plot.Series("b", "b", [0.0, 1.0])])
         assert plot.write(plot.Document(chart=chart, sections=sections, **content), io.BytesIO()) == 1
     many = copy.deepcopy(made)
     many["releases"] = [{"mechanism": {"type": "DiscretePair", "p": [0.001] * 1000}, "count": [1, 2]}] * 90

@@ -116,6 +116,8 @@ def agree(found, case, kind):
 CHEAP = {"Gaussian": CASES["ja.epsilon, Gaussian"], "rdp": CASES["rdp.epsilon, Gaussian"]}
 
 
+@pytest.mark.exhaustive
+@pytest.mark.first_tier("Gaussian-False", "rdp-False")
 @pytest.mark.parametrize(("name", "x64"), [("Gaussian", False), ("Gaussian", True), ("rdp", False)])
 def test_batches_of_numpy_numbers_have_derivatives(name, x64):
     with jax.enable_x64(x64):

@@ -99,3 +99,17 @@ def test_the_mesh_is_asked_once_where_anything_is_open_and_proves_no_less():
     settled = Bounds(truth, truth, truth, np.ones(6, bool))
     assert np.all(narrow_down(settled, asked, 1e-2).upper == truth)
     assert len(calls) == 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.first_tier("epsilons")
+@pytest.mark.parametrize(
+    "given", [{"epsilons": np.array([0.5, 1.0])}, {"deltas": [1e-5, 1e-3]}], ids=["epsilons", "deltas"]
+)
+def test_a_profile_at_known_numbers_in_a_trace(given):
+    """What is asked at is an array of NumPy's, or a list, while the mechanism is traced."""
+    known = ja.curve(ja.Gaussian(10.0), 100, **given)
+    traced = jax.jit(jax.vmap(lambda noise: ja.curve(ja.Gaussian(noise), 100, **given)))(np.array([10.0, 20.0]))
+    np.testing.assert_allclose(np.asarray(traced.upper)[0], known.upper, rtol=1e-6)
+    assert np.all(np.asarray(traced.upper)[1] < known.upper)
+    jax.eval_shape(jax.jit(lambda noise: ja.curve(ja.PoissonSubsampledGaussian(noise, 0.01), 9, **given)), 1.0)

@@ -7,7 +7,7 @@ from helpers.command_line import answer, runner
 
 import jaxacct as ja
 from jaxacct.cli import build_parser
-from jaxacct.cli.calibration import _parts
+from jaxacct.cli.calibration import _split_parts
 from jaxacct.cli.verify import read_claims
 
 BUDGET = ["--epsilon", "3", "--delta", "1e-5"]
@@ -53,7 +53,7 @@ def test_a_budget_that_is_spent_says_so(jaxacct):
 )
 def test_the_noise_of_each_kind_is_looked_for(text, noise):
     given = ["calibrate", *BUDGET, "--mechanism", text, "--mechanism", "laplace:scale=2", "--count", "3"]
-    part, field, others = _parts(build_parser().parse_args(given))
+    part, field, others = _split_parts(build_parser().parse_args(given))
     assert (field, part[noise], part["count"]) == (noise, 1.0, 3.0)
     assert [other["type"] for other in others] == ["laplace"]
 

@@ -68,7 +68,6 @@ RECORDS = {
     "calibrate": CALIBRATE,
     "sweep": ["sweep", *SWEEP],
     "curve": ["curve", *RUN, "--kind", "tradeoff", "--fpr", "0:1:5"],
-    "explore": ["explore", "--noise-multiplier", "1,2", "--sampling-rate", "0.01", "--epochs", "1", "--delta", "1e-5"],
     "certify": ["certify", str(pathlib.Path(__file__).parents[1] / "data" / "spec.json")],
     "verify": ["verify", str(pathlib.Path(__file__).parents[1] / "verify" / "claim.json")],
     "train": ["train", "--epochs", "5", "--seed", "3", "--out", "run"],

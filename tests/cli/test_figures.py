@@ -10,7 +10,7 @@ import pytest
 from bench import papers
 from bench.papers.__main__ import main
 from bench.papers.exhibits import Table, write_markdown
-from jaxacct.plot import Chart, Curve, write_csv
+from jaxacct.plot import Chart, Series, write_csv
 
 
 def corollary(epsilon, rate, noise):
@@ -76,7 +76,7 @@ def test_an_unknown_name_is_an_error(capsys, monkeypatch):
 
 
 def test_numbers_read_back_exactly_and_tables_round_bounds_up(tmp_path):
-    chart = Chart("t", "x", "x", "y", np.array([0.1, 2.0]), [Curve("a", "a", np.array([1 / 3, np.inf]))])
+    chart = Chart("t", "x", "x", "y", np.array([0.1, 2.0]), [Series("a", "a", np.array([1 / 3, np.inf]))])
     write_csv(chart.header, chart.rows, tmp_path / "c.csv")
     assert (tmp_path / "c.csv").read_text() == "x,a\n0.1,0.3333333333333333\n2.0,inf\n"
     table = Table(

@@ -41,7 +41,7 @@ WAYS = {
 }
 
 
-@pytest.mark.first_tier("rdp_to_epsilon", "zcdp_to_delta")
+@pytest.mark.first_tier("rdp_to_epsilon")
 @pytest.mark.parametrize("name", VERBS)
 def test_conversions_have_derivatives_however_they_are_asked_for(name):
     verb, at = VERBS[name]

@@ -163,17 +163,17 @@ def test_adaptive_sequence_adds_up():
 def test_many_small_steps_never_fall_below_the_exact_sum():
     # In a float32 program, with a curve whose bits float32 cannot hold.
     budget = RenyiFilter(1e9, 1e-5)
-    curve = np.array(budget.curve(PoissonSubsampledGaussian(3.0, 1e-3)))
+    curve = np.array(budget.cost(PoissonSubsampledGaussian(3.0, 1e-3)))
 
     @functools.partial(jax.jit, compiler_options=MILLION_OF_STEPS)
     def run(budget, curve):
         def body(carry, _):
-            granted, new = carry.spend_curve(curve)
+            granted, new = carry.spend_cost(curve)
             return jax.tree.map(lambda a, b: jnp.where(granted, a, b), new, carry), granted
 
         return jax.lax.scan(body, budget, None, length=MANY)
 
-    spent, granted = run(budget, budget.curve(PoissonSubsampledGaussian(3.0, 1e-3)))
+    spent, granted = run(budget, budget.cost(PoissonSubsampledGaussian(3.0, 1e-3)))
     assert bool(jnp.all(granted))
     exact = [MANY * fractions.Fraction(float(value)) for value in curve]
     state = [
@@ -193,21 +193,21 @@ def test_steps_below_float32s_range_still_count():
     budget = RenyiFilter(1.0, 1e-5)
     curve = jnp.zeros(len(FILTER_ORDERS)) + 1e-44
     for _ in range(3):
-        granted, budget = budget.spend_curve(np.full(len(FILTER_ORDERS), 1e-60))
+        granted, budget = budget.spend_cost(np.full(len(FILTER_ORDERS), 1e-60))
         assert granted
     assert np.all(budget.spent >= 3e-60)
     assert budget.epsilon() > 0
-    granted, budget = jax.jit(lambda b, c: b.spend_curve(c))(budget, curve)
+    granted, budget = jax.jit(lambda b, c: b.spend_cost(c))(budget, curve)
     assert np.all(budget.spent >= 1e-44)
 
 
 def test_one_by_one_is_as_many_as_remaining():
     budget = RenyiFilter(1.5, 1e-5)
     mechanism = PoissonSubsampledGaussian(1.0, 0.02)
-    steps, curve = int(budget.remaining(mechanism)), budget.curve(mechanism)
-    spent, granted = jax.jit(
-        lambda b: jax.lax.scan(lambda b, _: b.spend_curve(curve)[::-1], b, None, length=steps + 1)
-    )(budget)
+    steps, curve = int(budget.remaining(mechanism)), budget.cost(mechanism)
+    spent, granted = jax.jit(lambda b: jax.lax.scan(lambda b, _: b.spend_cost(curve)[::-1], b, None, length=steps + 1))(
+        budget
+    )
     assert granted[:-1].all()
     assert not granted[-1]
     assert spent.remaining(mechanism) == 0
@@ -230,8 +230,8 @@ def test_refusal_is_bit_identical_under_transformations():
 
 def test_batches_of_filters():
     budgets = jax.vmap(lambda e: RenyiFilter(e, 1e-5))(jnp.array([0.5, 1.0, 4.0]))
-    curve = budgets.curve(DP_SGD)
-    granted, spent = jax.jit(jax.vmap(lambda b: b.spend_curve(curve, 500)))(budgets)
+    curve = budgets.cost(DP_SGD)
+    granted, spent = jax.jit(jax.vmap(lambda b: b.spend_cost(curve, 500)))(budgets)
     single = [RenyiFilter(e, 1e-5).would_grant(DP_SGD, 500) for e in (0.5, 1.0, 4.0)]
     assert granted.tolist() == [bool(g) for g in single]
     epsilons = np.asarray(jax.vmap(lambda b: b.epsilon())(spent))
@@ -258,7 +258,7 @@ def test_scan_and_cond_carry_the_filter():
 def test_traced_steps_that_are_no_count_are_refused():
     budget = RenyiFilter(3.0, 1e-5)
     steps = jnp.array([2.0, -1.0, math.nan, 0.5, math.inf])
-    for spend in (lambda k: budget.spend(DP_SGD, k), lambda k: budget.spend_curve(budget.curve(DP_SGD), k)):
+    for spend in (lambda k: budget.spend(DP_SGD, k), lambda k: budget.spend_cost(budget.cost(DP_SGD), k)):
         granted, after = jax.jit(jax.vmap(spend))(steps)
         assert granted.tolist() == [True, False, False, False, False]
         for i in range(1, 5):
@@ -279,8 +279,8 @@ def test_traced_nonsense_and_no_noise_are_refused(epsilon):
 
 
 def test_traced_budgets_out_of_range_refuse_everything():
-    curve = RenyiFilter(9.0, 1e-5).curve(Gaussian(100.0))
-    granted = jax.vmap(lambda e, d: RenyiFilter(e, d).spend_curve(curve)[0])(
+    curve = RenyiFilter(9.0, 1e-5).cost(Gaussian(100.0))
+    granted = jax.vmap(lambda e, d: RenyiFilter(e, d).spend_cost(curve)[0])(
         jnp.array([9.0, -1.0, math.nan, 9.0, 9.0, 9.0]), jnp.array([1e-5, 1e-5, 1e-5, 0.0, 1.0, math.nan])
     )
     assert granted.tolist() == [True, False, False, False, False, False]
@@ -288,14 +288,14 @@ def test_traced_budgets_out_of_range_refuse_everything():
 
 def test_curves_of_nan_are_refused_and_infinite_orders_stay_out():
     budget = RenyiFilter(3.0, 1e-5)
-    curve = np.array(budget.curve(DP_SGD))
-    assert not budget.spend_curve(np.where(curve == curve[3], math.nan, curve))[0]
-    assert not budget.spend_curve(-curve)[0]
+    curve = np.array(budget.cost(DP_SGD))
+    assert not budget.spend_cost(np.where(curve == curve[3], math.nan, curve))[0]
+    assert not budget.spend_cost(-curve)[0]
     partly = np.where(np.array(FILTER_ORDERS) > 8, math.inf, curve)
-    granted, spent = budget.spend_curve(partly)
+    granted, spent = budget.spend_cost(partly)
     assert granted
     assert np.isinf(spent.spent[-1])
-    granted, spent = spent.spend_curve(curve)
+    granted, spent = spent.spend_cost(curve)
     assert granted
     assert 0 < spent.epsilon() < 3
     assert spent.remaining(DP_SGD) > 0
@@ -339,8 +339,8 @@ def test_concrete_nonsense_raises():
     with pytest.raises(ValueError, match=r"steps = -2"):
         budget.spend(DP_SGD, -2)
     with pytest.raises(ValueError, match=r"steps = 0.5"):
-        budget.spend_curve(budget.curve(DP_SGD), 0.5)
+        budget.spend_cost(budget.cost(DP_SGD), 0.5)
     with pytest.raises(ValueError, match="shape"):
-        budget.spend_curve(np.ones(3))
+        budget.spend_cost(np.ones(3))
     with pytest.raises(TypeError, match="float32"):
         jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), budget).spend(DP_SGD)

@@ -55,8 +55,12 @@ def test_no_budget_grants_nothing_or_too_much(epsilon, delta):
 
 
 def test_orders_that_grant_nothing_are_not_silent():
-    with pytest.warns(UserWarning, match=r"orders = .* have no budget at epsilon = 0.01.*give some above"):
+    with pytest.warns(UserWarning, match=r"orders = .* have no budget at epsilon = 0.01.*give some above") as caught:
         assert RenyiFilter(0.01, 1e-6, orders=FILTER_ORDERS).remaining(ja.PureDP(0.001)) == 0
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="have no budget") as caught:  # from one call deeper
+        filters.IndividualRenyiFilter.create(2, 0.01, 1e-6, orders=FILTER_ORDERS)
+    assert caught[0].filename == __file__
     assert RenyiFilter(0.0, 1e-6, orders=FILTER_ORDERS).remaining(ja.PureDP(0.1)) == 0
 
 

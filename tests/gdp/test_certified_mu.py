@@ -22,7 +22,7 @@ ORACLE = pathlib.Path(__file__).parents[3] / "shared/oracles/delta_truth.json"
 @pytest.mark.exhaustive
 def test_bracket_contains_the_gaussian():
     # Of rate 1, but not told so: the general route.
-    found = gdp.certified_mu(ja.PoissonSubsampledGaussian(10.0, 1.0), 1000, accountant="saddlepoint")
+    found = gdp.certified_mu(ja.PoissonSubsampledGaussian(10.0, 1.0), 1000)
     assert found.mu.lower <= np.sqrt(10) <= found.mu.upper
     assert found.mu.gap < 1e-3
     assert 0 <= found.regret.upper < 2e-4
@@ -116,7 +116,7 @@ def test_loose_bounds_stay_bounds():
 def test_nothing_known_is_infinite():
     for found in (
         gdp.certified_mu(ja.Gaussian(0.0), 1),
-        gdp.certified_mu(ja.PoissonSubsampledGaussian(0.0, 1.0), 10, accountant="saddlepoint"),
+        gdp.certified_mu(ja.PoissonSubsampledGaussian(0.0, 1.0), 10),
     ):
         assert found.mu.upper == np.inf
         assert found.delta == found.regret.upper == 1

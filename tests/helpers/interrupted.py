@@ -38,7 +38,7 @@ QUANTILE = {
     "clip_norm": AdaptiveQuantile(1.0, count_noise=8.0), "ledger": "odometer",
     "epsilon": 8.0, "noise_multiplier": 6.0, "expected_batch_size": 20,
 }  # fmt: skip
-"""As in bench/crash.py, whose compiled programs are then these."""
+"""As in bench/studies/crash.py, whose compiled programs are then these."""
 EPOCHS = {"expected_batch_size": None, "sampler": RandomAllocationSampler(200, 5, 110)}
 
 

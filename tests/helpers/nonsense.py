@@ -8,7 +8,6 @@ from jaxacct import (
     audit,
     calibrate,
     convert,
-    dominating_pairs,
     factorize,
     filters,
     gdp,
@@ -171,7 +170,7 @@ CALLS = {
     strategies.FixedEpochs: {"steps_per_epoch": 4, "epochs": 2},
     strategies.MinSeparation: {"steps": 8, "separation": 2, "most": 2},
     strategies.SinglePass: {"steps": 8},
-    strategies.TreeAggregation: {"steps": 8},
+    strategies.HonakerTree: {"steps": 8},
     strategies.Workload: {"momentum": 0.5, "decay": 1.0},
     strategies.square_root: {"bands": 2, "momentum": 0.5, "decay": 1.0},
     strategies.squared_errors: {"strategy": BANDS, "steps": 4},
@@ -256,7 +255,7 @@ CALLS = {
         "rounds": 3,
         "delta": 1e-5,
     },
-    audit.Settings: {
+    audit.AuditSettings: {
         "noise_multiplier": 1.0,
         "sampling_rate": 0.1,
         "steps": 10,
@@ -269,7 +268,7 @@ CALLS = {
     audit.combined: {"p_values": [0.5]},
     audit.epsilon_lower_bound: {"correct": 8, "guesses": 10, "canaries": 20, "delta": 1e-5, "confidence": 0.95},
     audit.mu_lower_bound: {"correct": [8], "guesses": 10, "canaries": 20, "confidence": 0.95},
-    dominating_pairs.FinitePair: {"p": P, "q": Q},
+    ja.FinitePair: {"p": P, "q": Q},
     train.AdaptiveQuantile: {"clip_norm": 1.0, "target_quantile": 0.5, "learning_rate": 0.2, "count_noise": 1.0},
     train.Automatic: {"clip_norm": 1.0, "stability": 0.01},
     train.CyclicPoissonSampler: {"num_examples": 100, "groups": 2, "sampling_rate": 0.1, "capacity": 40},
@@ -280,7 +279,6 @@ CALLS = {
     train.WithoutReplacementSampler: {"num_examples": 100, "batch_size": 10},
     train.SideQuery: {"mechanism": G, "every": 2},
     train.adam_bc: {"learning_rate": 0.1, "b1": 0.9, "b2": 0.999, "floor": 1e-8, "noise_deviation": 1.0},
-    train.add_noise: {"noise_multiplier": 1.0, "clip_norm": 1.0, "expected_batch_size": 10.0, "seed": 0},
     train.run_key: {"seed": 0},
 }
 """Functions and classes with the arguments of a valid call."""

@@ -204,7 +204,7 @@ WIDE = (np.dtype(np.float64), np.dtype(np.complex128))
 
 
 def operations(jaxpr, platform, found):
-    """Counts the operations of float64 that are run on a platform, and programs of pairs."""
+    """Counts the operations of float64 that are run on a platform, and programs in float32."""
     for equation in jaxpr.eqns:
         name, params = equation.primitive.name, equation.params
         if params.get("branches_platforms") is not None:
@@ -213,7 +213,7 @@ def operations(jaxpr, platform, found):
                 next(branch for names, branch in branches if not names or platform in names).jaxpr, platform, found
             )
         elif name == "later":
-            found["pairs" if params["pairs"] else name] += 1
+            found["float32" if params["narrow"] else name] += 1
         elif inner := list(jaxprs_in_params(params)):
             for each in inner:
                 operations(getattr(each, "jaxpr", each), platform, found)

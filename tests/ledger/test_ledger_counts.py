@@ -183,15 +183,45 @@ def test_traced_counts_and_constants_of_a_program(name):
         check(name, count, granted[i], ledger, jax.tree.map(lambda leaf, i=i: leaf[i], after))
 
 
-def test_counts_of_a_curve():
+@pytest.mark.parametrize("name", LEDGERS)
+def test_counts_of_a_cost(name):
     """The way past the mechanism, for a step of a loop, counts alike."""
-    for name in ("RenyiFilter", "VilleOdometer"):
-        ledger = LEDGERS[name][0]()
-        curve = ledger.curve(NOISY)
-        for count in numpy_counts():
-            if whole(count) is None:
-                with pytest.raises(ValueError, match="steps"):
-                    ledger.spend_curve(curve, count)
-            else:
-                granted, after = ledger.spend_curve(curve, count)
-                check(name, count, granted, ledger, after)
+    make, mechanism, _ = LEDGERS[name]
+    ledger = make()
+    cost = ledger.cost(mechanism)
+    for count in numpy_counts():
+        if whole(count) is None:
+            with pytest.raises(ValueError, match="steps"):
+                ledger.spend_cost(cost, count)
+        else:
+            granted, after = ledger.spend_cost(cost, count)
+            check(name, count, granted, ledger, after)
+
+
+@pytest.mark.parametrize("name", LEDGERS)
+def test_what_a_cost_spends_is_what_its_mechanism_does_eagerly_and_compiled(name):
+    make, mechanism, _ = LEDGERS[name]
+    ledger = make()
+    cost = ledger.cost(mechanism)
+    wanted = ledger.spend(mechanism, 3)
+    for found in (ledger.spend_cost(cost, 3), jax.jit(lambda ledger, cost: ledger.spend_cost(cost, 3))(ledger, cost)):
+        for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["ZCDPFilter", "FilterOdometer", "RenyiFilter"])
+def test_several_costs_or_counts_at_once_are_refused(name):
+    ledger = LEDGERS[name][0]()
+    with pytest.raises(ValueError, match="shape"):
+        ledger.spend_cost(jax.tree.map(lambda leaf: np.stack([leaf, leaf]), ledger.cost(NOISY)))
+    for counts in ([1, 2], [1] * len(getattr(ledger, "orders", "1"))):
+        with pytest.raises(ValueError, match="several"):
+            ledger.spend_cost(ledger.cost(NOISY), np.array(counts))
+
+
+def test_one_relation_is_meant_where_none_is_given():
+    for make, mechanism, _ in LEDGERS.values():
+        ledger = make()
+        told, meant = (ledger.spend(mechanism, 2, relation=relation) for relation in ("add_or_remove", None))
+        for ours, theirs in zip(jax.tree.leaves(told), jax.tree.leaves(meant), strict=True):
+            np.testing.assert_array_equal(ours, theirs)

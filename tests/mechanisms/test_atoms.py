@@ -12,7 +12,7 @@ import pytest
 import jaxacct as ja
 from jaxacct.mechanisms.approximate_dp import bounded_range_pair
 from jaxacct.mechanisms.atoms import atoms_in_order, atoms_of_cells, atoms_of_masses, places_about
-from jaxacct.mechanisms.bounded_range import RangeBlock
+from jaxacct.mechanisms.bounded_range import RangeBlock, _best_choice
 from jaxacct.mechanisms.finite import DiscreteGaussianPair, FinitePair, PublicCoinPair
 from jaxacct.mechanisms.fixed_batches import WithoutReplacementPair
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair, _log_ratio_and_error
@@ -497,7 +497,7 @@ def test_a_block_of_ranges_has_one_of_its_compositions_below(span, runs):
     losses, masses = (part[1][atoms.masses[1] > 0] for part in (atoms.losses, atoms.masses))
     with mp.workdps(40):
         e = mp.mpf(span)
-        t = round(max(losses) / runs / span * 64) * e / 64
+        t = mp.mpf(float(best_choice()(np.float64(span), NATS, 1.0)))
         high = (1 - mp.exp(t - e)) / (1 - mp.exp(-e))
         true = [
             (runs * t - j * e, mp.binomial(runs, j) * high ** (runs - j) * (1 - high) ** j) for j in range(runs + 1)
@@ -519,20 +519,23 @@ def compiled_block():
     return compiled(lambda pair, nats: pair.discretize(512, nats))
 
 
+@functools.cache
+def best_choice():
+    return compiled(_best_choice)
+
+
 @pytest.mark.exhaustive
 def test_several_blocks_are_not_said_to_cost_more_than_curves_say():
     """300 runs of a range of 4 cost at most an epsilon of 647.20 by their Renyi curve; the lower laws obey that."""
-    (pair,) = RangeBlock(4.0, 30.0).dominating_pairs()
+    (pair,) = RangeBlock(4.0, 30.0, spread=300 * 16.0).dominating_pairs()
     atoms = compiled_block()(pair, 30.0)
-    grid = 4.0 / 64 * 30
-    index = np.rint(atoms.losses[1] / 0.0625).astype(int)
-    assert np.max(np.abs(index * 0.0625 - atoms.losses[1])[atoms.masses[1] > 0]) < 1e-9 * grid
-    low = index.min()
-    law = np.zeros(np.ptp(index) + 1)
-    np.add.at(law, index - low, atoms.masses[1])
+    is_atom = atoms.masses[1] > 0
+    # From the largest loss, of 30 t, down: each is 4 less than the one before.
+    largest, law = np.max(atoms.losses[1][is_atom]), atoms.masses[1][is_atom][::-1]
+    np.testing.assert_allclose(np.diff(atoms.losses[1][is_atom]), 4.0, rtol=1e-9)
     total = np.ones(1)
     for _ in range(10):
         total = np.convolve(total, law)
-    losses = (np.arange(len(total)) + 10 * low) * 0.0625
+    losses, total = (10 * largest - 4.0 * np.arange(len(total)))[::-1], total[::-1]
     assert profile(losses, total, 0.0, np.array([647.20]))[0] < 1e-5
     assert profile(losses, total, 0.0, np.array([612.0]))[0] > 1e-5

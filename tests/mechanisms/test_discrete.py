@@ -19,7 +19,7 @@ from jaxacct.mechanisms import (
 )
 from jaxacct.mechanisms.finite import SELF_DUAL, _log_off_center
 from jaxacct.mechanisms.mechanism import sequence
-from jaxacct.numerics.precision import UNIT_ROUNDOFF, in_float64
+from jaxacct.numerics.precision import UNIT_ROUNDOFF, kernel
 
 mp.mp.dps = 40
 
@@ -210,7 +210,7 @@ INVALID = {
 
 @pytest.mark.parametrize("name", INVALID)
 def test_invalid_traced_fields_make_no_valid_pair(name):
-    run = in_float64(lambda x: INVALID[name](x).dominating_pairs("remove")[0].is_valid())
+    run = kernel(lambda x: INVALID[name](x).dominating_pairs("remove")[0].is_valid())
     assert not jax.jit(lambda x: run(x))(np.float32(1))
 
 
@@ -274,7 +274,7 @@ def test_jit_and_vmap_inside_a_float32_trace(name):
         return cells, pair.central_loss(), pair.cumulant(2.0), pair.is_valid()
 
     values = np.array([0.5, 1.25], np.float32)
-    run = in_float64(lambda x: everything(jnp.asarray(x, jnp.float64)))
+    run = kernel(lambda x: everything(jnp.asarray(x, jnp.float64)))
     batch = jax.jit(jax.vmap(lambda x: run(x)))(values)
     # A batch is the more of what can go wrong: one kind is enough without.
     alone = name in cases(["gaussian"], TRACED)

@@ -21,7 +21,7 @@ ROWS = re.findall(r"^\| (.*\(\d{4}\).*) \|$", (DOCS / "papers.md").read_text(), 
 NOT_TIGHT = re.search(r"^\| not tight \|.*?\n\n", (DOCS / "accountants.md").read_text(), re.M | re.S)[0]
 BASES = (mechanisms.Mechanism, mechanisms.RenyiOnly)
 EXPORTED = [getattr(mechanisms, name) for name in mechanisms.__all__]
-KINDS = [each for each in EXPORTED if inspect.isclass(each) and each not in BASES]
+KINDS = [each for each in EXPORTED if inspect.isclass(each) and issubclass(each, BASES[0]) and each not in BASES]
 AXES = {"noise_multiplier", "scale", "sampling_rate"}
 """Fields that the command line's axes can be."""
 
@@ -76,7 +76,7 @@ ALL = [example for some in EXAMPLES.values() for example in some]
 def as_free(example):
     """The example with parameters under which nothing is released; None where its class has none.
 
-    Noise may refuse the infinite value, and then there are none, as CONTRIBUTING says; a loss of 0 is accepted by all.
+    Noise may refuse the infinite value, and then there are none (docs/design); a loss of 0 is accepted by all.
     """
     fields = {field.name for field in dataclasses.fields(example)}
     noise = fields & {"noise_multiplier", "scale", "threshold_scale", "query_scale", "threshold_noise", "query_noise"}

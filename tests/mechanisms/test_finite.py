@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers.thorough import program
 
-from jaxacct.dominating_pairs import FinitePair
-from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, in_float64
+from jaxacct.mechanisms import FinitePair
+from jaxacct.numerics.precision import UNIT_ROUNDOFF, as_float64, kernel
 
 mp.mp.dps = 40
 RNG = np.random.default_rng(7)
@@ -165,7 +165,7 @@ def test_inside_a_float32_trace(batched):
         )  # fmt: skip
 
     p, q = (np.asarray(side, np.float32) for side in ([0.25, 0.5, 0.25], [0.5, 0.25, 0.25]))
-    run = in_float64(everything)
+    run = kernel(everything)
     with jax.enable_x64(True):
         expected = jax.jit(everything)(p, q)
     traced = jax.jit(lambda p, q: run(p, q))

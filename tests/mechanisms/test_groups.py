@@ -125,7 +125,7 @@ def test_brackets_are_narrow_and_proved():
     known = {8: (32.029, 32.045)}
     page = (pathlib.Path(__file__).parents[2] / "docs" / "units.md").read_text()
     row = next(line for line in page.splitlines() if line.startswith("| 1.0 |"))
-    for size in cases([8], [2, 16]):  # a fourth answer would compile all anew; bench/units.py has 4 as well
+    for size in cases([8], [2, 16]):  # a fourth answer would compile all anew; bench/studies/units.py has 4 as well
         mechanism = ja.group(ja.PoissonSubsampledGaussian(1.0, 0.01), size)
         bounds = ja.epsilon(mechanism, 2000, 1e-5)
         assert bounds.upper - bounds.lower <= 1e-6

@@ -13,7 +13,7 @@ from jaxacct import convert, iteration
 from jaxacct.composition import directed_parts, facts_of
 from jaxacct.mechanisms.bounded_range import together
 from jaxacct.mechanisms.mechanism import is_count
-from jaxacct.numerics.precision import in_float64
+from jaxacct.numerics.precision import kernel
 
 NO_NUMBER, NO_RATE = (-1.0, -1e-30, -1e3, math.nan), (-0.5, -1e-30, 1.5, math.nan)
 
@@ -83,7 +83,7 @@ def validity(kind, relation):
     """A program of a mechanism's numbers: whether each of its compositions is valid, by the facts that verbs ask."""
 
     @jax.jit
-    @in_float64
+    @kernel
     def valid(*numbers):
         return [facts_of(parts).is_valid for parts in directed_parts(kind(*numbers), 1, relation)]
 
@@ -121,7 +121,7 @@ def test_ranges_that_are_summed_hide_no_invalid_one():
     """Runs of equal ranges are one sum; an invalid number of runs, or range, beside a valid one stays invalid."""
 
     @jax.jit
-    @in_float64
+    @kernel
     def runs(epsilons, counts):
         ranges = [(ja.ExponentialMechanism(epsilons[i]), counts[i]) for i in range(2)]
         return [(mechanism.epsilon, count) for mechanism, count in together(ranges)]

@@ -58,7 +58,7 @@ def test_poisson_samples_cost_no_more_than_the_bound(seed):
     assert np.all(found <= Exact((p, q), (q, p)).of(None, 1, ORDERS) * (1 + 1e-9))
 
 
-@pytest.mark.first_tier("2", "3")
+@pytest.mark.first_tier("2")
 @pytest.mark.parametrize("seed", range(draws(6, 12)))
 def test_samples_of_fixed_size_cost_no_more_than_the_bound(seed):
     rng = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ from jax.scipy.special import ndtr
 
 from jaxacct import rdp
 from jaxacct.mechanisms import PrivacyLoss
-from jaxacct.numerics.precision import as_float64, in_float64
+from jaxacct.numerics.precision import as_float64, kernel
 
 cells_of = program(lambda pair, boundaries: pair.cell_masses(boundaries))
 
@@ -187,7 +187,7 @@ def test_one_compilation_serves_all_parameters_inside_a_float32_trace():
         cells = pair.cell_masses(jnp.asarray([-np.inf, -0.2, 0.1, np.inf], jnp.float64))
         return cells, pair.cumulant(2.0), pair.central_loss(), pair.is_valid()
 
-    run = in_float64(everything)
+    run = kernel(everything)
     jitted = jax.jit(lambda b: run(b))
     scales = np.array([2.0, 4.0], np.float32)
     batch = jax.jit(jax.vmap(lambda b: run(b)))(scales)

@@ -12,9 +12,9 @@ from jaxacct.strategies import (
     BandedToeplitz,
     CyclicPoisson,
     FixedEpochs,
+    HonakerTree,
     MinSeparation,
     SinglePass,
-    TreeAggregation,
     identity,
     square_root,
 )
@@ -42,7 +42,7 @@ def test_cyclic_sampling_is_dp_sgd_of_as_many_steps_as_turns():
 
 @pytest.mark.parametrize("participation", [SinglePass(100), MinSeparation(100, 20), FixedEpochs(25, 4)], ids=str)
 def test_without_sampling_it_is_one_gaussian(participation):
-    for strategy in (identity(), square_root(100), TreeAggregation(100)):
+    for strategy in (identity(), square_root(100), HonakerTree(100)):
         mechanism = ja.MatrixMechanism(strategy, 3.0, participation)
         plain = ja.Gaussian(3.0 / strategy.sensitivity(participation.pattern))
         for relation in ("add_or_remove", "replace"):
@@ -83,7 +83,7 @@ def test_what_has_no_account_is_refused():
     with pytest.raises(ValueError, match="fewer than the strategy's 4 bands"):
         ja.MatrixMechanism(ROOT, 2.0, CyclicPoisson(1000, 3, 0.04))
     with pytest.raises(ValueError, match="bands"):
-        ja.MatrixMechanism(TreeAggregation(8), 2.0, CyclicPoisson(8, 4, 0.04))
+        ja.MatrixMechanism(HonakerTree(8), 2.0, CyclicPoisson(8, 4, 0.04))
     with pytest.raises(TypeError, match="only Monte Carlo estimates"):
         ja.MatrixMechanism(ROOT, 2.0, ja.RandomAllocation(2.0, 10))
     with pytest.raises(TypeError, match="strategy"):

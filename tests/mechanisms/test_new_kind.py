@@ -1,4 +1,4 @@
-"""A new kind of loss as CONTRIBUTING.md says, in this one file: all routes to a number follow, and hold the truth.
+"""A new kind of loss in this one file, by docs/design/new-mechanism.md: all routes to a number hold the truth.
 
 The toy: noise whose variance one example lowers, P = N(0, v) against Q = N(0, 1). The loss -log(v)/2 - (1/v - 1) x^2/2
 is bounded above and not below, and a sum of k of them is one of the chi-square law with k degrees of freedom.

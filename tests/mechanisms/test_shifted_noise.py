@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 from helpers.thorough import draws, program
 
-from jaxacct.dominating_pairs import ShiftedNoisePair, SubsampledGaussianPair
-from jaxacct.mechanisms import Gaussian, GaussianMixture, Laplace, PoissonSubsampledGaussian, PoissonSubsampledLaplace
+from jaxacct.mechanisms import (
+    Gaussian,
+    GaussianMixture,
+    Laplace,
+    PoissonSubsampledGaussian,
+    PoissonSubsampledLaplace,
+    ShiftedNoisePair,
+    SubsampledGaussianPair,
+)
 from jaxacct.mechanisms.shifted_noise import LaplaceNoise, subsampled_pair
 
 masses_of_cells = program(lambda pair, boundaries: pair.cell_masses(boundaries))

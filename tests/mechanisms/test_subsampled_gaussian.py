@@ -7,7 +7,7 @@ import pytest
 from helpers.normal import exact_mass
 from helpers.thorough import program
 
-from jaxacct.dominating_pairs import SubsampledGaussianPair
+from jaxacct.mechanisms import SubsampledGaussianPair
 from jaxacct.mechanisms.gaussian import _log_ratio
 
 # Each as one program, as accountants compile them.

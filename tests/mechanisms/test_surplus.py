@@ -1,11 +1,15 @@
 """Inequalities on random inputs, in 60 digits: what the roundings of a surplus and of cells are said to be at most."""
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
+import pytest
 from helpers.thorough import program
 
+from jaxacct.mechanisms.finite import bound_distance_from_one
 from jaxacct.mechanisms.normal import normal_cells
 from jaxacct.mechanisms.pair import hockey_stick
 
@@ -47,3 +51,24 @@ def test_cells_of_a_normal_far_from_the_origin():
                 a, b = points[i : i + 2]
                 truth = mp.ncdf(b) - mp.ncdf(a) if b < 0 else mp.ncdf(-a) - mp.ncdf(-b)
                 assert abs(mp.mpf(float(masses[i])) - truth) <= mp.mpf(float(errors[i]))
+
+
+@pytest.mark.first_tier("7")
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 1000], ids=str)
+def test_distance_from_one_is_bounded_and_next_to_nothing_for_sums_that_are_one(n):
+    """Masses are traced and constants, of any size and number, and miss one by much, by a last bit, or not at all."""
+    with jax.enable_x64(True):
+        for miss in (0.0, 1e-16, 1e-13, -3e-15, 1e-9):
+            raw = np.exp(RANDOM.uniform(-30 if n > 3 else -2, 0, n))
+            masses = raw / raw.sum() * (1 + miss)
+            if miss == 0.0:  # the largest takes what is left, as far as float64 holds it
+                largest = int(np.argmax(masses))
+                others = sum(map(Fraction, np.delete(masses, largest).tolist()), Fraction(0))
+                masses[largest] = float(1 - others)
+            truth = abs(sum(map(Fraction, masses.tolist()), Fraction(-1)))
+            for bound in (
+                program(bound_distance_from_one)(masses),
+                jax.jit(lambda masses=masses: bound_distance_from_one(jnp.asarray(masses)))(),
+            ):
+                assert truth <= Fraction(float(bound)) <= truth * Fraction(1 + 1e-14) + Fraction(1e-26)

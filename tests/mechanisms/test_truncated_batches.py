@@ -156,7 +156,7 @@ PEER = {
     (1000, 0.01, 16, 1.0, 128): 5.10481,
     (10, 0.114, 5, 1.798, 80): 3.35026,
 }
-"""Bounds of dp_accounting 0.6 at delta 1e-6 and an interval of 1e-4; bench/truncated_poisson.py has many more."""
+"""Bounds of dp_accounting 0.6 at delta 1e-6 and an interval of 1e-4; bench/peers/truncated_poisson.py has many more."""
 
 
 @pytest.mark.exhaustive

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import jaxacct as ja
 from jaxacct.mechanisms import GaussianWithReplacement
-from jaxacct.mechanisms.fixed_batches import LEAST_NOISE, _copies, _tail
+from jaxacct.mechanisms.fixed_batches import LEAST_NOISE, _copies, _normal_tail
 
 X = np.linspace(-70.0, 70.0, 70_001)
 EPSILONS = np.array([-2.0, -0.2, 0.0, 0.05, 0.3, 1.5, 6.0])
@@ -100,7 +100,7 @@ def test_tails_are_as_near_as_the_profile_counts_on():
     """As far out as tails are normal numbers; the base is asked for farther out than the mixture."""
     s = LEAST_NOISE
     x = np.concatenate([np.linspace(0.0, 37.5 * s, 400), [0.3 * 34.16895981751895 / 3]])
-    found = _tail(x / s)
+    found = _normal_tail(x / s)
     with mp.workdps(40):
         for value, at in zip(found, x, strict=True):
             truth = mp.erfc(mp.mpf(float(at)) / mp.mpf(s) / mp.sqrt(2)) / 2

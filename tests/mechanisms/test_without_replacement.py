@@ -7,7 +7,7 @@ import pytest
 from helpers.oracle import PI, integral
 from helpers.thorough import program
 
-from jaxacct.dominating_pairs import SubsampledGaussianPair, WithoutReplacementPair
+from jaxacct.mechanisms import SubsampledGaussianPair, WithoutReplacementPair
 
 masses_of_cells = program(lambda pair, boundaries: pair.cell_masses(boundaries))
 cumulant = program(lambda pair, order: pair.cumulant(order))

@@ -26,7 +26,7 @@ def test_an_odometers_value_is_never_below_that_of_the_best_strategy(setting, se
     steps = [Fraction(1) + (largest - 1) * Fraction(i, 2) for i in range(3)]
     likelihoods = tuple(steps[-(-(budget - left) * 2 // budget)] for left in range(budget + 1))
     epsilons = [math.log(likelihood) for likelihood in likelihoods]
-    with scope(by_programs=True):
+    with scope():
         (above, below), window = game([discrete(pair) for pair in pairs], math.log(largest))
         # Rounding of the logarithms, relative to the readings.
         upper = values(above, window, costs, budget, np.array([*epsilons, *[9.0] * 16])[:16], 0)[-1]
@@ -46,7 +46,7 @@ def loss_of(noise, rate, draws):
 @pytest.mark.exhaustive
 def test_the_games_own_strategy_is_not_worth_more_when_it_is_played():
     noises, rate, costs, budget, epsilon = (0.8, 1.2, 2.0), 0.2, (5, 2, 1), 15, 1.0
-    with scope(by_programs=True):
+    with scope():
         sampled = [ja.PoissonSubsampledGaussian(noise, rate) for noise in noises]
         (above, below), window = game(sampled, epsilon, plays=(3.0, 7.0, 15.0))
         upper = values(above, window, costs, budget, epsilon, 0)[-1]

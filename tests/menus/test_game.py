@@ -124,7 +124,7 @@ def test_the_value_is_never_below_that_of_the_best_strategy(setting, seed):
     likelihood, costs, budget, infinite = GAMES[setting]
     pairs = random_pairs(np.random.default_rng([setting, seed]), infinite=infinite)
     epsilon = math.log(likelihood)
-    with scope(by_programs=True):
+    with scope():
         (above, below), window = game([discrete(pair) for pair in pairs], epsilon)
         upper = values(above, window, costs, budget, epsilon, 0)
         lower = values(below, window, costs, budget, epsilon, 1)
@@ -138,7 +138,7 @@ def test_the_value_is_near_that_of_the_best_strategy():
     for setting, (likelihood, costs, budget, infinite) in enumerate(GAMES):
         pairs = random_pairs(np.random.default_rng([setting, 0]), infinite=infinite)
         epsilon = math.log(likelihood)
-        with scope(by_programs=True):
+        with scope():
             (above, below), window = game([discrete(pair) for pair in pairs], epsilon)
             upper = values(above, window, costs, budget, epsilon, 0)[-1]
             lower = values(below, window, costs, budget, epsilon, 1)[-1]
@@ -154,7 +154,7 @@ def test_wrong_filters_are_caught():
     for likelihood, costs, budget, infinite in GAMES:
         pairs = random_pairs(np.random.default_rng([9, 0]), infinite=infinite)
         epsilon, truth = math.log(likelihood), exact(pairs, costs, budget, likelihood)
-        with scope(by_programs=True):
+        with scope():
             (above, _), window = game([discrete(pair) for pair in pairs], epsilon)
             dearer = values(above, window, [cost + 1 for cost in costs], budget, epsilon, 0)[-1]
             finite = above._replace(infinite=np.zeros_like(above.infinite))
@@ -184,7 +184,7 @@ def test_known_mechanisms_and_approximate_ones():
         ja.ApproximateDP(math.log(1.5), float(delta)),
     ]  # fmt: skip
     epsilon, costs, budget = math.log(2.5), (3, 2, 3), 9
-    with scope(by_programs=True):
+    with scope():
         sides, window = game(items, epsilon, "replace")
         bounds = [values(losses, window, costs, budget, epsilon, side) for side, losses in enumerate(sides)]
     for r in range(budget + 1):
@@ -201,7 +201,7 @@ def test_a_tilt_beyond_float64_gives_no_small_value(monkeypatch):
     monkeypatch.setattr(
         accountant, "_plan_together", lambda *given: leave_scope(planned(*given))._replace(order=np.float64(1e5))
     )
-    with scope(by_programs=True):
+    with scope():
         rows = blocks_of([(item, 1)] * ITEMS, [0.5] * ITEMS, "remove", epsilon)
         window, points = window_for(rows, [1.5] * ITEMS, epsilon, 1e-12)
         assert window.order[0] * epsilon > 745
@@ -217,7 +217,7 @@ def test_a_tilt_beyond_float64_gives_no_small_value(monkeypatch):
 @pytest.mark.parametrize("item", [ja.Gaussian(4.0), ja.PoissonSubsampledGaussian(1.0, 0.05), ja.Laplace(5.0)])
 def test_the_referee_proves_what_a_game_of_one_item_says(item):
     epsilon, runs = 1.0, 14
-    with scope(by_programs=True):
+    with scope():
         sides, window = game([item] * ITEMS, epsilon, plays=(runs, runs, runs))
         upper, lower = [values(sides[side], window, (1, NEVER, NEVER), runs, epsilon, side)[-1] for side in (0, 1)]
     assert 0 < lower < upper <= 1.4 * lower  # Laplace losses have atoms, which fall by up to a mesh

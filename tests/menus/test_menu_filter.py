@@ -160,10 +160,10 @@ def test_noise_between_items_is_paid_as_the_cheapest_that_dominates_it():
 
     @jax.jit
     def index_of(noise, rate):
-        return budget.curve(ja.PoissonSubsampledGaussian(noise, rate))
+        return budget.cost(ja.PoissonSubsampledGaussian(noise, rate))
 
     for noise, place in ((1.0, 0), (1.2, 0), (1.4999999, 0), (1.5, 1), (1.9, 1), (2.0, 2), (1e30, 2), (np.inf, 2)):
-        assert index_of(np.float32(noise), np.float32(0.01)) == place == budget.curve(step(np.float32(noise)))
+        assert index_of(np.float32(noise), np.float32(0.01)) == place == budget.cost(step(np.float32(noise)))
     for noise in (0.999999, 0.0, -1.5, -np.inf, np.nan):
         assert index_of(np.float32(noise), np.float32(0.01)) == -1
         granted, after = jax.jit(lambda noise: budget.spend(step(noise)))(np.float32(noise))
@@ -178,7 +178,7 @@ def test_what_releases_nothing_is_free():
     granted, after = budget.spend(3, 2**31 - 1)
     assert granted
     assert same(after, budget)
-    assert budget.curve(ja.Gaussian(jnp.inf)) == 3
+    assert budget.cost(ja.Gaussian(jnp.inf)) == 3
     assert budget.remaining(3) == 2**31 - 1
     assert budget.epsilon() == 0.0
     assert budget.spend(0)[1].epsilon() == 3.0

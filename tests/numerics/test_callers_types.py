@@ -49,13 +49,13 @@ def kinds_of(cls, *, static):
 STATIC = [
     *(made for name, made in MECHANISMS.items() if not name.startswith("MatrixMechanism")),
     *(strategies.SinglePass(8), strategies.MinSeparation(8, 2, 3), strategies.FixedEpochs(4, 2)),
-    *(strategies.CyclicPoisson(8, 4, 0.1), strategies.TreeAggregation(4), AdaptiveQuantile(1.0)),
+    *(strategies.CyclicPoisson(8, 4, 0.1), strategies.HonakerTree(4), AdaptiveQuantile(1.0)),
     *(PlannedLedger(np.int32(0), 4, 2.0), DiscreteGaussianPair(1.0), ja.RandomAllocation(1.0, 200, 128, 100)),
     *(ja.DiscreteGaussian(3000.0, 2**16, 2**17), ja.RandomizedResponse(0.5, 100)),
 ]
 """Instances of every class with static numbers that users make."""
 
-INTERNAL = {"Aim", "Diagnostics", "Looked", "Weight", "MatrixMechanism"}
+INTERNAL = {"SearchAim", "Diagnostics", "Looked", "Query", "Weight", "MatrixMechanism"}
 """Classes whose static numbers are never a user's: the code makes them."""
 
 PLAIN = [
@@ -67,7 +67,7 @@ PLAIN = [
     policies.AdaptiveNoise(sampling_rate=0.01, initial=2.0, increment=0.1, least=1.0, period=97),
     policies.AdaptiveBatchSize(noise_multiplier=1.0, num_examples=50_000, increment=128.0, period=97),
     policies.EarlyStopping(policies.Constant(1.0, 0.01), period=98, target=4.0, patience=3),
-    *(audit.Settings(), monte_carlo.BallsInBins(strategies.square_root(4), 2.0, 10, 2)),
+    *(audit.AuditSettings(), monte_carlo.BallsInBins(strategies.square_root(4), 2.0, 10, 2)),
 ]
 """Instances of the dataclasses of settings that users make, which are no pytrees."""
 
@@ -220,6 +220,7 @@ def test_public_functions_take_the_types_of_python_they_name():
 STEPS = [np.uint8(64), np.int8(64), np.uint16(64), ml_dtypes.bfloat16(64), np.float16(64), jnp.uint8(64), np.array(64)]
 
 
+@pytest.mark.first_tier("uint8-uint8")
 @pytest.mark.parametrize("steps", STEPS, ids=lambda steps: f"{type(steps).__name__}-{steps.dtype}")
 def test_numbers_of_runs_are_multiplied_as_numbers(steps):
     """An example in all four batches of an epoch takes part 256 times in 64 epochs, and not 0 times."""

@@ -61,6 +61,7 @@ TABLE = [
     if ((name.startswith("jaxacct.") and name.count(".") == 1) or name.split(".")[1] in ROOMS)
     and callable(entry)
     and name not in ELSEWHERE
+    and not (isinstance(entry, type) and issubclass(entry, ja.DominatingPair))  # asked in a scope of the caller's
     and examples(name)
 ]
 

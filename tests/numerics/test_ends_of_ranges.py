@@ -48,7 +48,7 @@ WAYS = {
 }
 
 
-@pytest.mark.first_tier("theta", "rdp_to_delta", "gdp_to_delta of mu")
+@pytest.mark.first_tier("theta", "gdp_to_delta of mu")
 @pytest.mark.parametrize("name", ENDS)
 def test_the_slope_at_an_end_is_the_one_on_the_side_of_the_range(name):
     function, end, side = ENDS[name]

@@ -11,7 +11,7 @@ import pytest
 
 import jaxacct as ja
 from jaxacct.bounds import Bounds
-from jaxacct.cli import doctor
+from jaxacct.cli import program_cache
 from jaxacct.numerics import elementary, programs
 from jaxacct.numerics.arithmetic import UnsoundBackendError
 from jaxacct.numerics.elementary import By
@@ -37,12 +37,14 @@ def test_a_call_is_one_program_that_is_compiled_once_for_all_values():
 
 
 @pytest.mark.parametrize("by", By)
-def test_a_program_tells_how_it_is_compiled(by, monkeypatch):
-    asked = []
-    monkeypatch.setattr(elementary, "check", asked.append)
-    with scope(by_programs=True):
-        programs.Program(lambda x: x + 1, by=by)(np.float64(1.0))
-    assert asked == [by if programs.knows_fast() else By.XLA]
+@pytest.mark.parametrize("sound", [set(By), {By.XLA}])
+def test_a_program_is_compiled_as_it_says_where_that_is_sound(by, sound, monkeypatch):
+    monkeypatch.setattr(elementary, "check", lambda: frozenset(sound))
+    program = programs.Program(lambda x: x + 1, by=by)
+    with scope():
+        program(np.float64(1.0))
+    assert program._fast._cache_size() == (by is By.XLA_FAST and by in sound)
+    assert program._fast._cache_size() + program._default._cache_size() == 1
 
 
 @pytest.mark.exhaustive
@@ -65,37 +67,34 @@ def test_inside_a_trace_it_is_part_of_what_is_traced():
     np.testing.assert_array_equal(decides, [1, 0])
 
 
-def test_a_code_generator_that_fails_is_refused_each_time(monkeypatch):
-    by = By.XLA_FAST if programs.knows_fast() else By.XLA
-    monkeypatch.setattr(elementary, "_sound", {(jax.default_backend(), other) for other in By if other is not by})
-    monkeypatch.setattr(elementary, "failures", lambda *_: ["exp(1.0) is off"])
+@pytest.mark.parametrize("by", elementary.ways())
+def test_a_code_generator_that_fails_is_refused_each_time(by, monkeypatch):
+    monkeypatch.setattr(elementary, "_sound", {})
+    monkeypatch.setattr(elementary, "compute", lambda *ways: {each: (each,) for each in ways})
+    monkeypatch.setattr(elementary, "failures", lambda each: ["exp(1.0) is off"] if each is by else [])
     program = programs.Program(lambda x: x + 1)
-    for _ in range(2):
-        with (
-            pytest.raises(UnsoundBackendError, match=rf"{by.value}\).*exp\(1.0\) is off"),
-            scope(by_programs=True),
-        ):
+    for enter in 2 * [scope, lambda: jax.enable_x64(True)]:
+        with pytest.raises(UnsoundBackendError, match=rf"{by.value}\).*exp\(1.0\) is off"), enter():
             program(np.float64(1.0))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("asked", [lambda s: ja.filters.GDPFilter(1.0, 1e-5).spend(ja.Gaussian(s), 1)[0], ja.Gaussian])
-def test_what_a_user_compiles_is_checked_and_what_the_library_does_is_checked_once(asked, monkeypatch):
+def test_what_a_user_compiles_and_what_the_library_does_is_checked_once(asked, monkeypatch):
     def upper(s):
         found = asked(s)
         return ja.epsilon(found, 10, 1e-5).upper if isinstance(found, ja.Gaussian) else found
 
     checked = []
-    monkeypatch.setattr(elementary, "_sound", set())
-    monkeypatch.setattr(elementary, "compute", lambda by: (checked.append(by), None))
+    monkeypatch.setattr(elementary, "_sound", {})
+    monkeypatch.setattr(elementary, "compute", lambda *ways: (checked.extend(ways), dict.fromkeys(ways, ()))[1])
     monkeypatch.setattr(elementary, "failures", lambda *_: [])
-    jax.jit(lambda s: upper(s))(1.0)
-    assert By.XLA in checked
-    checked.clear()
-    elementary._sound.clear()
-    programs.forget()
-    ja.epsilon(ja.Gaussian(1.5), 10, 1e-5)
-    assert checked == [By.XLA_FAST if programs.knows_fast() else By.XLA]
+    for compute in (lambda: jax.jit(lambda s: upper(s))(1.0), lambda: ja.epsilon(ja.Gaussian(1.5), 10, 1e-5)):
+        checked.clear()
+        elementary._sound.clear()
+        programs.forget()
+        compute()
+        assert checked == list(elementary.ways())
 
 
 SCRIPT = """
@@ -137,7 +136,7 @@ def test_a_folder_that_others_may_write_to_is_refused_in_words(tmp_path, monkeyp
     shared.chmod(mode)
     monkeypatch.setenv("JAXACCT_CACHE", str(shared))
     with pytest.warns(UserWarning, match=r"JAXACCT_CACHE = .*chmod 700"):
-        assert doctor.folder() is None
+        assert program_cache.folder() is None
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path, monkeypatch):
@@ -146,14 +145,14 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setenv("JAXACCT_CACHE", "")
     for name in ("XDG_CACHE_HOME", "HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(file))
-    assert doctor.folder() is None
+    assert program_cache.folder() is None
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", "0"])
 def test_it_can_be_turned_off(word, tmp_path, monkeypatch):
     monkeypatch.setenv("JAXACCT_CACHE", word)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert doctor.folder() is None
+    assert program_cache.folder() is None
     assert not list(tmp_path.iterdir())
 
 
@@ -162,6 +161,6 @@ def test_the_oldest_files_go_first(tmp_path, monkeypatch):
     for path, used in ((old, 1e9), (new, 2e9)):
         path.write_bytes(bytes(10_000))
         os.utime(path, (used, used))
-    monkeypatch.setattr(doctor, "MOST_BYTES", 15_000)
-    doctor._keep_within(tmp_path)
+    monkeypatch.setattr(program_cache, "MOST_BYTES", 15_000)
+    program_cache._keep_within(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["new"]

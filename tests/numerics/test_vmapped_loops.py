@@ -37,20 +37,14 @@ def root(number, power):
     return vmapped_loops.where_needed(number > 0, lambda x, p: x**p, -number, number, power, width=3)
 
 
-def lanes(number, power):
-    """Made of a function of several lanes."""
-    return vmapped_loops.as_lanes(lambda x, p: {"power": x**p, "one": jnp.ones_like(x)})(number, power)
-
-
 CASES = {
     "while": (collatz, np.asarray(RANDOM.integers(1, 1000, 60), np.int32), np.asarray(RANDOM.integers(0, 99, 60))),
     "rows": (squares, np.asarray(RANDOM.integers(0, 8, 60), np.int32), np.float32(RANDOM.normal(size=60))),
-    "lanes": (lanes, np.float32(RANDOM.uniform(size=60)), np.float32(RANDOM.uniform(0, 2, 60))),
     "needed": (root, np.float32(RANDOM.normal(size=60)), np.float32(RANDOM.uniform(0, 2, 60))),
 }
 
 
-@pytest.mark.first_tier("both-lanes", "second-rows", "nested, one each-rows")
+@pytest.mark.first_tier("both-needed", "second-rows", "nested, one each-rows")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("how", ["both", "first", "second", "nested", "nested, one each", "jit"])
 def test_batches_are_what_lanes_are_alone(case, how, monkeypatch):

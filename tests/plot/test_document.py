@@ -5,9 +5,9 @@ import io
 import numpy as np
 import pytest
 
-from jaxacct.plot import Chart, Curve, Document, Section, document, write
+from jaxacct.plot import Chart, Document, Section, Series, document, write
 
-CHART = Chart("The attack", "a", "wrong", "right", np.array([0.0, 0.5, 1.0]), [Curve("b", "bound", [0.0, 0.9, 1.0])])
+CHART = Chart("The attack", "a", "wrong", "right", np.array([0.0, 0.5, 1.0]), [Series("b", "bound", [0.0, 0.9, 1.0])])
 SHORT = [("10 times", "Laplace, scale 2"), ("once", "Gaussian, noise multiplier 8")]
 NASTY = "one $ person's $ visits_and_^ \\frac{ 9" + "9" * 300
 

@@ -52,3 +52,15 @@ def test_an_accountant_without_an_answer_draws_nothing():
     epoch = ja.RandomAllocation(2.0, 10)
     axes = ja.plot.epsilon_over_steps(epoch, [10], 1e-5, accountants={"limit": ja.gdp.epsilon})
     assert all(np.isnan(line.get_ydata()).all() for line in axes.get_lines() if line.get_gid())
+
+
+def test_lines_of_changed_plans_meet_at_the_plan_and_are_its_least_noise():
+    axes = ja.plot.what_if(3.0, 1e-5, 0.02, 500, factors=[0.5, 1.0, 100.0])
+    drawn = {line.get_label(): line for line in axes.get_lines() if line.get_label()[0] != "_"}
+    assert list(drawn) == ["epsilon", "delta", "sampling rate", "steps"]
+    noise = {name: dict(zip(line.get_xdata(), line.get_ydata(), strict=True)) for name, line in drawn.items()}
+    assert {round(values[1.0], 12) for values in noise.values()} == {
+        round(float(ja.calibrate.noise_multiplier(3.0, 1e-5, 0.02, 500).value), 12)
+    }
+    assert noise["epsilon"][0.5] > noise["epsilon"][1.0] > noise["steps"][0.5]
+    assert not np.isfinite(noise["sampling rate"].get(100.0, np.nan))  # there is no rate of 2

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import peers, report
-from bench.suite import claims, readme, runner, tables, truths
+from bench import report
+from bench.suite import claims, peers, readme, runner, tables, truths
 from bench.suite.cases import CASES, QUICK, Case, Contender
 from bench.suite.libraries import LIBRARIES
 
@@ -216,6 +216,22 @@ def test_claims_compare_at_equal_error_and_say_what_is_missed():
     lines = claims.table(records)
     assert any("missed: " + claims.FIRST_CALLS in line for line in lines)
     assert len(lines) == 2 + len(claims.CLAIMS)
+
+
+def test_a_page_cites_every_record():
+    root = command.RESULTS.parents[1]
+    paths = [root / "README.md", root / "bench" / "README.md", *(root / "docs").glob("**/*.md")]
+    pages = "\n".join(path.read_text() for path in paths)
+    kept = {path.name for path in command.RESULTS.iterdir()} - {"suite.json"}  # suite.md and the README show that one
+    drawn = {f"suite-{name}.png" for name in CASES}
+    assert len(kept - drawn) > 10
+    assert not {name for name in kept - drawn if f"bench/results/{name}" not in pages}
+    assert len(drawn & kept) >= 2
+
+
+def test_every_script_has_its_line_in_the_readme():
+    text = (command.HERE / "README.md").read_text()
+    assert not {name for name in command.scripts() if f"`{name}`" not in text}
 
 
 def test_the_readme_shows_the_last_results(tmp_path):

@@ -230,8 +230,9 @@ def test_names_on_a_page_are_defined(page):
 
 
 def test_names_that_the_map_of_the_code_has_are_in_the_code():
-    """CONTRIBUTING names much that is private: functions, constants and fields, of the tests and benchmarks as well."""
-    text = re.sub(r"^```.*?^```", "", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.M | re.S)
+    """Pages for who changes the code name much that is private, of the tests and benchmarks as well."""
+    pages = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "design").glob("*.md"))]
+    text = "\n".join(re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S) for page in pages)
     known = words_of_code() | set(ELSEWHERE)
     for folder in ("tests", "bench"):
         for path in (ROOT / folder).rglob("*.py"):

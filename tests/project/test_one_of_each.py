@@ -28,7 +28,7 @@ ONCE = {
     "steps of epochs, and the rate of a batch size": (r"def (steps_of|rate_of)\(", {"jaxacct/outward.py"}),
     "a class called Program": (r"^class Program\b", {"jaxacct/numerics/programs.py"}),
     "the list of accountants": (r"^ACCOUNTANTS = ", {"jaxacct/certified.py"}),
-    "a compiled Rényi curve": (r"def kernel\(", {"jaxacct/convert/renyi.py"}),
+    "the way into float64": (r"^def kernel\(", {"jaxacct/numerics/precision.py"}),
     "a list that becomes an array": (
         r"np\.asarray\(\w+, np\.float64\) if isinstance\(\w+, \(list, tuple\)\)",
         {"jaxacct/validation.py"},
@@ -38,18 +38,28 @@ ONCE = {
         {"jaxacct/mechanisms/mechanism.py"},
     ),
     "the noise of a private step": (r"def privatize_step\(", {"jaxacct/train/noise.py"}),
-    "keys, noise and loss of a step": (r"^def (with_noise|key_of|loss_of_row)\(", {"jaxacct/train/step.py"}),
+    "keys, noise and loss of a step": (
+        r"^def (key_of|sample_key|loss_of_row)\(|^class Door\b",
+        {"jaxacct/train/step.py"},
+    ),
     "an interpreter of traced functions in training": (
         r"for place, step in enumerate\(jaxpr\.eqns\)",
         {"jaxacct/train/clipping/rows.py"},
     ),
-    "a difference by whether an arithmetic gives bounds, or leaves out rare losses": (
-        r"\)\.(is_certified|leaves_out_rare)\b",
-        {"jaxacct/mechanisms/pair.py", "jaxacct/saddlepoint/contour.py", "jaxacct/saddlepoint/solve.py"},
+    "a difference by whether an arithmetic leaves out rare losses": (
+        r"\)\.leaves_out_rare\b",
+        {"jaxacct/saddlepoint/contour.py"},
+    ),
+    "a difference by whether an arithmetic has few digits": (
+        r"\)\.has_few_digits\b",
+        {
+            *("jaxacct/mechanisms/pair.py", "jaxacct/mechanisms/gaussian.py", "jaxacct/saddlepoint/contour.py"),
+            "jaxacct/rdp.py",
+        },
     ),
     "a comparison of the arithmetic that a caller chose": (
         r"\barithmetic [!=]= ",
-        {"jaxacct/certified.py", "jaxacct/saddlepoint/accountant.py", "jaxacct/sweep/compute.py"},
+        {"jaxacct/certified.py", "jaxacct/saddlepoint/accountant.py", "jaxacct/sweep/description.py"},
     ),
     "a leaf's path": (r'keystr\(path, simple=True, separator="/"\)', {"jaxacct/train/copies.py"}),
     "the choices that the command shares": (r'Literal\["add_or_remove"', {"jaxacct/choices.py"}),
@@ -72,7 +82,7 @@ def test_is_written_once(what):
 
 
 def test_float64_is_entered_by_the_numerics_alone():
-    """Others say ``in_float64`` or ``scope``: what enters the scope by hand is in the room that has these."""
+    """Others say ``kernel`` or ``scope``: what enters the scope by hand is in the room that has these."""
     found = {
         name
         for name, text in FILES.items()

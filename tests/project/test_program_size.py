@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
+from jaxacct.composition import ForEpsilon, directed_parts, facts_of, laws_of
 from jaxacct.numerics.arithmetic import float64_elsewhere
+from jaxacct.saddlepoint import of_atoms
 
 TABLE = pathlib.Path(__file__).parents[1] / "data" / "program_size.json"
 
@@ -39,6 +41,18 @@ LOSSES = {
 }
 RELATIONS = collections.defaultdict(lambda: "add_or_remove", {"fixed size": "replace", "finite": "replace"})
 POISSON = LOSSES["Poisson Gaussian"]
+CELLS = of_atoms.LADDER[0].cells
+
+
+def one_part(s):
+    """The smallest composition there is: one mechanism of two outcomes."""
+    return directed_parts(*LOSSES["finite"](s), "replace")[0]
+
+
+def law_of(s):
+    """A law of the usual number of atoms, and its number of runs, that take no lines to make."""
+    laws, counts = jax.eval_shape(lambda s: laws_of(CELLS, directed_parts(*POISSON(s), "add")[0], 30.0), s)
+    return jax.tree.map(lambda leaf: s.astype(leaf.dtype) + np.zeros(leaf.shape, leaf.dtype), (laws, counts))
 
 
 def verbs():
@@ -51,7 +65,13 @@ def verbs():
         for verb, epsilon in accountants.items():
             asked = functools.partial(epsilon, delta=1e-5, relation=RELATIONS[name])
             found[f"{verb}, {name}"] = lambda s, asked=asked, run=run: asked(*run(s))
+        if "prv.epsilon" in accountants:
+            parts = functools.partial(directed_parts, relation=RELATIONS[name])
+            found[f"law, {name}"] = lambda s, parts=parts, run=run: laws_of(CELLS, parts(*run(s))[0], 30.0)
     return found | {
+        "composer": lambda s: of_atoms.answers(
+            of_atoms.LADDER[0], *law_of(s), ForEpsilon(s[None]), facts_of(one_part(s))
+        ),
         "delta": lambda s: ja.delta(*POISSON(s), 1.0),
         "epsilon, its derivative": jax.grad(lambda s: ja.saddlepoint.epsilon(*POISSON(s), 1e-5).upper),
         "epsilon, a batch": jax.vmap(lambda s: ja.epsilon(*POISSON(s), 1e-5).upper),

@@ -19,12 +19,20 @@ def listed(text, title):
 def test_citation_changelog_and_recipe_are_of_this_version():
     version = re.escape(jaxacct.__version__)
     assert re.search(rf"^version: {version}$", (ROOT / "CITATION.cff").read_text(), re.M)
-    assert re.search(rf"^  version: {version}$", (ROOT / "recipe" / "recipe.yaml").read_text(), re.M)
+    assert re.search(rf"^  version: {version}$", (ROOT / "packaging" / "recipe.yaml").read_text(), re.M)
     assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)[1] in (jaxacct.__version__, "Unreleased")
 
 
+def test_an_entry_of_the_changelog_is_a_line():
+    body = (ROOT / "CHANGELOG.md").read_text().split("\n## ", 1)[1]
+    entries = [line for line in body.splitlines() if line.startswith("- ")]
+    assert len(entries) > 200
+    assert not [entry for entry in entries if len(entry) > 200]
+    assert not re.findall(r"^- .*\n[ \t]+\S", body, re.M), "an entry goes on in a second line"
+
+
 def test_the_recipe_needs_what_the_package_needs():
-    recipe = (ROOT / "recipe" / "recipe.yaml").read_text()
+    recipe = (ROOT / "packaging" / "recipe.yaml").read_text()
     wanted = ["python" + PROJECT["project"]["requires-python"], *PROJECT["project"]["dependencies"]]
     assert [entry.replace(" ", "") for entry in listed(recipe, "run")] == wanted
     (backend,) = PROJECT["build-system"]["requires"]

@@ -29,17 +29,9 @@ WITHOUT_DOCTEST = {
     "jaxacct.train.Tuned": "what tune returns",
     "jaxacct.train.tune": "trains several models: seconds; tests/train/test_tuning.py has searches",
     "jaxacct.train.PrivateState": "what PrivateGradients.start returns",
-    **dict.fromkeys(
-        (f"jaxacct.train.{name}" for name in ("Augmentation", "Batches", "Budget", "Placement")),
-        "deprecated; tests/train/test_trainer.py has them",
-    ),
-    "jaxacct.train.add_noise": "a former name",
-    "jaxacct.train.clip_and_sum": "likewise",
-    "jaxacct.train.clipped_sum": "likewise",
-    "jaxacct.train.make_private": "likewise",
-    "jaxacct.train.privatize": "likewise",
-    "jaxacct.dominating_pairs.DominatingPair": "the base class; FinitePair shows a pair",
+    "jaxacct.DominatingPair": "the base class; FinitePair shows a pair",
     "jaxacct.strategies.Strategy": "the base class; BandedToeplitz shows a strategy",
+    "jaxacct.strategies.BufferedStrategy": "likewise",
     "jaxacct.strategies.Streamed": "of another library's; tests/strategies/test_streams.py has one",
     "jaxacct.gdp.GaussianSummary": "what certified_mu returns",
     "jaxacct.prv.Curve": "what curve returns",
@@ -53,7 +45,7 @@ WITH_ANY = {
     "jaxacct.certificates.certify(given)": "JSON",
     "jaxacct.certificates.certify(return)": "JSON",
     "jaxacct.certificates.write(made)": "JSON",
-    "jaxacct.dominating_pairs.LossDistributionPair(parameters)": "the callables' own",
+    "jaxacct.LossDistributionPair(parameters)": "the callables' own",
     "jaxacct.menus.Menu.as_dict(return)": "JSON",
     "jaxacct.plot.training(report)": "JSON",
     "jaxacct.prv.delta(return)": "the bracket, and a record beside it if asked",
@@ -262,5 +254,5 @@ def test_every_package_has_a_page_and_every_page_is_in_the_navigation():
 def test_every_room_with_public_names_is_an_attribute_of_the_package():
     """Asked of the list, as an import of anything else may have made the attribute (test_light_base.py asks afresh)."""
     rooms = {name.split(".")[1] for name in PACKAGES if name.startswith("jaxacct.")}
-    assert {"dominating_pairs", "mechanisms", "specs", "train"} <= rooms
+    assert {"mechanisms", "specs", "train"} <= rooms
     assert rooms <= set(importlib.import_module("jaxacct").__all__)

@@ -56,7 +56,7 @@ WRONG = {
         r"batch_sizes / num_examples = .*5.12.* \(0, 1\]",
     ),
     "no epochs, in a picture": (
-        lambda: ja.plot.page(epochs=[0.0]),
+        lambda: ja.plot.least_noise(3.0, 1e-5, 100, epochs=[0.0], batch_sizes=[10]),
         ValueError,
         "epochs = .*0.0",
     ),
@@ -133,7 +133,7 @@ WRONG = {
         "PoissonSampler may take an example into any steps.* give a CyclicPoissonSampler",
     ),
     "noise that is no strategy": (
-        lambda: ja.train.add_noise(1.0, 1.0, expected_batch_size=4.0, strategy=8),
+        lambda: ja.train.sampling.Correlated(ja.train.CyclicPoissonSampler(100, 4, 0.5, 60), 8, steps=8),
         TypeError,
         "strategy = 8 is none: give one of jaxacct.strategies",
     ),

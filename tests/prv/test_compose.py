@@ -68,7 +68,9 @@ ABSURD = [(np.nan, "order"), (np.inf, "order"), (1e300, "nats")]
 @pytest.mark.usefixtures("nothing_kept")
 @pytest.mark.parametrize(
     ("absurd", "field"),
-    cases(ABSURD, [(value, field) for value in (np.inf, 0.0, -1.0, 1e300, np.nan) for field in evolving.Plan._fields]),
+    cases(
+        ABSURD, [(value, field) for value in (np.inf, 0.0, -1.0, 1e300, np.nan) for field in evolving.MeshPlan._fields]
+    ),
 )
 def test_an_absurd_plan_makes_a_wide_bracket_and_never_a_wrong_one(absurd, field):
     made = evolving.plan_sum
@@ -90,7 +92,7 @@ def test_an_absurd_plan_makes_a_wide_bracket_and_never_a_wrong_one(absurd, field
 def test_sums_of_their_own_hold_the_compositions():
     """Their masses, with error and shift, lie on either side of delta of many epsilons, and share one tilt."""
     items = [(ja.PoissonSubsampledGaussian(1.1, 0.05), 30), (ja.Gaussian(4.0), 1)]
-    with scope(by_programs=True):
+    with scope():
         compositions = [directed_parts(*item, "remove")[0] for item in items]
         found = [leave_scope(one) for one in sums_apart(compositions, [2.0, 5.0], 1.0, 2**13)]
         for item, one in zip(items, found, strict=True):

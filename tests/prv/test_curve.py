@@ -71,7 +71,7 @@ def gaussian_tradeoff(mu, rate):
 @pytest.mark.parametrize(("noise", "steps"), cases(SETTINGS[:1], SETTINGS[1:]))
 def test_tradeoff_of_a_gaussian(noise, steps):
     rates = np.array([0.0, 1e-6, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.8, 0.99, 1.0])
-    found = ja.tradeoff.curve(ja.Gaussian(noise), steps, rates, accountant="prv")
+    found = ja.tradeoff.curve(ja.Gaussian(noise), steps, rates)
     with mpmath.workdps(40):
         mu = mpmath.sqrt(steps) / noise
     for i, rate in enumerate(rates):
@@ -84,6 +84,6 @@ def test_tradeoff_of_a_gaussian(noise, steps):
 
 @pytest.mark.exhaustive
 def test_tradeoff_without_noise_protects_from_nothing():
-    found = ja.tradeoff.curve(ja.Gaussian(0.0), 1, [0.0, 0.3], accountant="prv")
+    found = ja.tradeoff.curve(ja.Gaussian(0.0), 1, [0.0, 0.3])
     assert np.all(found.lower == 0)
     assert np.all(found.upper <= [1.0, 0.7])

@@ -185,7 +185,7 @@ def test_one_loss_on_a_mesh(is_shared):
     for scale in (0.02, 1.0):
         y, p = np.sort(rng.normal(size=200) * scale), rng.exponential(size=200) ** 3
         p /= p.sum()
-        plan = evolving.Plan(jnp.asarray(2.0), jnp.asarray(18.0), jnp.asarray(-90.0))
+        plan = evolving.MeshPlan(jnp.asarray(2.0), jnp.asarray(18.0), jnp.asarray(-90.0))
         state, h, _, _, shift = place(of_masses(y, p), plan)
         assert not is_shared or math.log2(float(h)) == round(math.log2(float(h)))
         points = LONG(float(state.first[0])) + LONG(float(h)) * np.arange(POINTS)
@@ -256,7 +256,7 @@ def test_what_wraps_around_and_what_rounds_is_within_the_error(width, power):
     # Reflected, below: any two rows will do.
     rows = np.stack([[row, row[::-1]], [np.eye(1, points, 3)[0]] * 2])
     zeros = jnp.zeros((2, 2))
-    state = evolving._State(jnp.asarray(rows), jnp.zeros(2), zeros, zeros, zeros, jnp.zeros(2))
+    state = evolving._StageState(jnp.asarray(rows), jnp.zeros(2), zeros, zeros, zeros, jnp.zeros(2))
     powers, others = jnp.asarray([power, 2.0]), jnp.asarray([0.0, 1.0])
     _, _, low, high = evolving._trim(state.rows, jnp.zeros(2))
     moments = evolving._log_moments(state.rows, low, high)
@@ -347,7 +347,7 @@ def test_what_goes_up_is_paid_from_above_to_the_bit(h, kind):
 def test_placing_rounds_by_less_than_is_counted(order):
     """Losses that are points of the mesh to the bit: rounding is all that is in the error, on both sides."""
     rng, place = np.random.default_rng(2), jax.jit(evolving.put_on_mesh, static_argnums=3, static_argnames="is_shared")
-    plan = evolving.Plan(jnp.asarray(order), jnp.asarray(30.0), jnp.asarray(-90.0))
+    plan = evolving.MeshPlan(jnp.asarray(order), jnp.asarray(30.0), jnp.asarray(-90.0))
     seen = []
     for _ in range(8):
         y = 2 + np.sort(rng.choice(np.arange(12), 3, replace=False)) * 2.0**-8
@@ -369,7 +369,7 @@ def test_placing_rounds_by_less_than_is_counted(order):
 def test_the_bound_on_the_mass_is_not_rounded_down():
     """Where logarithms of masses and the tilt are large, and cancel."""
     rng, place = np.random.default_rng(13), jax.jit(evolving.put_on_mesh, static_argnums=3, static_argnames="is_shared")
-    plan = evolving.Plan(jnp.asarray(200.0), jnp.asarray(30.0), jnp.asarray(-690.0))
+    plan = evolving.MeshPlan(jnp.asarray(200.0), jnp.asarray(30.0), jnp.asarray(-690.0))
     for _ in range(30):
         y = 2 + np.sort(rng.uniform(0, 0.05, size=2))
         p = rng.uniform(0.5, 1.0, size=2) * np.exp(-200 * y)
@@ -384,7 +384,7 @@ def test_the_bound_on_the_mass_is_not_rounded_down():
 def test_what_is_left_out_below_is_not_in_the_bound():
     """A rare loss beyond the upper law's window would make every error e^40 times as large."""
     y, p = np.array([-0.01, 0.01, 0.02, 30.0]), np.array([0.5, 0.4, 0.1, 1e-30])
-    plan = evolving.Plan(jnp.asarray(3.0), jnp.asarray(18.0), jnp.asarray(-40.0))
+    plan = evolving.MeshPlan(jnp.asarray(3.0), jnp.asarray(18.0), jnp.asarray(-40.0))
     place = jax.jit(
         lambda law: evolving.put_on_mesh(law, jnp.asarray(5.0), plan, POINTS, jnp.asarray([5.0]), 0.0, is_shared=False)
     )
@@ -534,7 +534,7 @@ def test_a_power_rounds_by_less_than_is_counted():
     row[:50] = rng.exponential(size=50) ** 4
     row /= row.sum()
     rows, zeros = jnp.asarray([[row, row], [np.eye(1, points)[0]] * 2]), jnp.zeros((2, 2))
-    state = evolving._State(rows, jnp.zeros(2), zeros, zeros, zeros, jnp.zeros(2))
+    state = evolving._StageState(rows, jnp.zeros(2), zeros, zeros, zeros, jnp.zeros(2))
     powers, others = jnp.asarray([float(power), 1.0]), jnp.asarray([0.0, 1.0])
     _, _, low, high = evolving._trim(rows, jnp.zeros(2))
     logs = powers[:, None] * evolving._log_moments(rows, low, high)[:1]
@@ -717,3 +717,55 @@ def test_random_settings_agree_with_the_other_bounds():
 def test_the_law_is_a_pytree():
     assert isinstance(responses(0.1), Atoms)
     assert len(jax.tree.leaves(read(responses(0.1), 1, 0.1)[2])) == len(evolving.Sum._fields)
+
+
+# ------------------------------------------------------------------------------------------------ capped losses
+
+
+@pytest.mark.exhaustive
+@pytest.mark.first_tier("0")
+@pytest.mark.parametrize("seed", range(8))
+def test_capped_laws_lie_on_their_sides_and_are_exact_before_the_cap(seed):
+    rng = np.random.default_rng(seed)
+    losses = np.sort(rng.normal(0.0, 2.0 ** rng.integers(-8, 4), ATOMS))
+    masses = np.exp(-40.0 * rng.random(ATOMS))
+    masses *= np.where(rng.random(ATOMS) < 0.2, 0.0, 1.0) / masses.sum()
+    law = of_masses(losses, masses, infinite=1e-9)
+    farthest = float(rng.choice(losses)) if seed else 0.0
+    capped = jax.jit(evolving.cap)(law, farthest)
+    end = float(np.max(np.asarray(capped.losses)[1]))
+    at = np.concatenate([losses, end + np.linspace(-1.0, 1.0, 65), [-100.0, 0.0, 100.0]])
+    above, below = (divergences(law.losses[i], law.masses[i], at) for i in (0, 1))
+    over, under = (divergences(capped.losses[i], capped.masses[i], at) for i in (0, 1))
+    over, above = over + LONG(capped.infinite[0]), above + LONG(law.infinite[0])
+    assert np.all(over >= above)
+    assert np.all(under <= below)
+    before = at <= min(end, farthest)
+    np.testing.assert_allclose(over[before].astype(float), above[before].astype(float), rtol=1e-11)
+    np.testing.assert_allclose(under[before].astype(float), below[before].astype(float), rtol=1e-11)
+    assert np.max(capped.losses[0]) <= max(end, farthest)
+    assert np.all(np.diff(np.asarray(capped.losses)) >= 0)
+    assert float(capped.infinite[1]) == float(law.infinite[1])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("farthest", [np.inf, np.nan, -np.inf, 1e300, -1e300])
+def test_a_cap_that_is_none_changes_nothing_or_stays_sound(farthest):
+    law = of_masses([-1.0, 0.5, 2.0], [0.3, 0.4, 0.3])
+    capped, at = evolving.cap(law, jnp.asarray(farthest)), np.linspace(-3.0, 3.0, 50)
+    over = divergences(capped.losses[0], capped.masses[0], at) + LONG(capped.infinite[0])
+    assert np.all(over >= divergences(law.losses[0], law.masses[0], at))
+    assert np.all(divergences(capped.losses[1], capped.masses[1], at) <= divergences(law.losses[1], law.masses[1], at))
+    if not farthest < 0:
+        assert np.array_equal(capped.losses, law.losses)
+        assert np.array_equal(capped.masses, law.masses)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("q", "s", "k", "delta"), [(5e-5, 0.81, 102, 2e-7), (2e-5, 1.07, 2022, 8e-6)])
+def test_rare_losses_far_beyond_epsilon_need_no_room(q, s, k, delta):
+    mechanism = ja.PoissonSubsampledGaussian(s, q)
+    found, exact = ja.prv.epsilon(mechanism, k, delta, points=8192), ja.saddlepoint.epsilon(mechanism, k, delta)
+    assert found.lower <= exact.upper
+    assert exact.lower <= found.upper
+    assert found.gap < 5e-3

@@ -61,7 +61,7 @@ def test_random_subsampled_gaussians(noise, log_rate, log_steps, deviations, dir
     epsilon = mu**2 / 2 + deviations * mu
     mechanism = ja.PoissonSubsampledGaussian(noise, rate)
     bounds = ja.prv.delta(mechanism, steps, epsilon, relation=direction, points=points)
-    # Refutations are of bench/referee.py, by the thousand, and of what else is judged here.
+    # Refutations are of bench/studies/referee.py, by the thousand, and of what else is judged here.
     assert_judged("delta", mechanism, steps, epsilon, bounds, relation=direction, refutes=False)
 
 

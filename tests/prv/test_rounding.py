@@ -58,7 +58,7 @@ def test_epsilon_of_a_tiny_delta():
 @pytest.mark.exhaustive
 def test_a_trade_off_beyond_the_range_of_exp():
     rates = np.array([0.0, 1e-300, 0.5, 1.0])
-    bounds = ja.tradeoff.curve(ja.Gaussian(0.02), 1, rates, accountant="prv")
+    bounds = ja.tradeoff.curve(ja.Gaussian(0.02), 1, rates)
     assert np.all((bounds.lower >= 0) & (bounds.lower <= bounds.upper) & (bounds.upper <= 1 - rates))
     assert bounds.lower[0] > 0.99
 
@@ -74,7 +74,7 @@ def test_one_mesh_for_all_steps(steps):
 @pytest.mark.exhaustive
 def test_random_finite_pairs_judged_exactly():
     pytest.importorskip("flint")
-    from bench import finite_pairs
+    from bench.studies import finite_pairs
 
     # The short form of the bench, which judges them by the ten thousand; those of two outcomes, which come first, are
     # the simpler ones, and programs of their own.

@@ -12,7 +12,7 @@ from helpers.thorough import draws
 from jaxacct.mechanisms import gaussian
 from jaxacct.mechanisms.gaussian import log_moment_of_ratio
 from jaxacct.mechanisms.pair import exp_remainder
-from jaxacct.numerics.precision import in_float64
+from jaxacct.numerics import precision
 from jaxacct.rdp import ALLOWANCE
 
 TOLERANCE = 1e-12
@@ -23,7 +23,7 @@ def log_moments(s, q, a, nodes=512):
     return jax.vmap(lambda *v: log_moment_of_ratio(*v, nodes))(*(jnp.asarray(v, jnp.float64) for v in (s, q, a)))
 
 
-_kernel = in_float64(jax.jit(log_moments))
+_kernel = precision.kernel(jax.jit(log_moments))
 
 ROWS = 500
 """Settings that are computed at once, whatever number is asked for: one shape, one program."""
@@ -170,7 +170,7 @@ def test_a_finer_rule_changes_nothing(monkeypatch):
     values = kernel(s, q, a)
     monkeypatch.setattr(gaussian, "FINEST_SAMPLED", 0.05)
     monkeypatch.setattr(gaussian, "COARSEST_SAMPLED", 0.1)
-    finer = np.asarray(in_float64(jax.jit(functools.partial(log_moments, nodes=4096)))(s, q, a))
+    finer = np.asarray(precision.kernel(jax.jit(functools.partial(log_moments, nodes=4096)))(s, q, a))
     assert np.any(finer != values)
     np.testing.assert_allclose(values, finer, rtol=TOLERANCE)
 
@@ -207,7 +207,7 @@ def test_hardly_any_noise_is_bounded_above():
         assert truth * (1 - 1e-9) <= found <= truth * (1.02 if a == 1.001 else 1 + 1e-9)
 
 
-@in_float64
+@precision.kernel
 @jax.jit
 def together(s, q, orders):
     return gaussian.log_moments(s, q, orders)

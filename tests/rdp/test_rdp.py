@@ -14,7 +14,7 @@ from helpers.thorough import cases, draws
 import jaxacct as ja
 from jaxacct import Gaussian, PoissonSubsampledGaussian, rdp
 from jaxacct.mechanisms.gaussian import log_moment_of_ratio
-from jaxacct.numerics.precision import in_float64
+from jaxacct.numerics.precision import kernel
 
 PUBLISHED = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rdp_published.json").read_text())
 
@@ -95,7 +95,7 @@ def test_orders_computed_together_agree_with_those_computed_apart():
     # Little noise and many orders in one go, rates next to 0 and to 1; 0.1 is below where orders share their nodes.
     s = np.array([0.1, 0.19, 0.21, 0.5, 1.0, 3.0, 20.0, 1e4])
     q = np.array([1e-9, 0.9, 1e-3, 0.05, 1 - 1e-9, 0.3, 1e-12, 0.5])
-    apart = in_float64(jax.jit(lambda s, q, a: jax.vmap(lambda *v: log_moment_of_ratio(*v, a))(s, q)))(
+    apart = kernel(jax.jit(lambda s, q, a: jax.vmap(lambda *v: log_moment_of_ratio(*v, a))(s, q)))(
         *(np.asarray(v, np.float64) for v in (s, q, rdp.DEFAULT_ORDERS))
     )
     curves = [rdp.curve(PoissonSubsampledGaussian(*pair), rdp.DEFAULT_ORDERS) for pair in zip(s, q, strict=True)]
@@ -233,7 +233,7 @@ def test_rises_with_the_order_and_the_rate_and_falls_with_the_noise():
 
 def test_f138_conversion():
     orders = np.arange(2.0, 33.0)
-    convert = in_float64(lambda: rdp.epsilon_improved(jnp.full(31, 1.1), jnp.asarray(orders), 1e-5).min())
+    convert = kernel(lambda: rdp.epsilon_improved(jnp.full(31, 1.1), jnp.asarray(orders), 1e-5).min())
     assert float(convert()) == pytest.approx(1.32783806176, abs=5e-8)
 
 

@@ -1,6 +1,7 @@
 """Rényi curves at their edges: nothing released, order 1, order infinity, delta 0."""
 
 import math
+from fractions import Fraction
 
 import jax
 import numpy as np
@@ -79,3 +80,35 @@ def test_delta_zero_asks_for_the_pure_epsilon():
     # At a tiny delta finite orders say less than the infinite one.
     capped = rdp.epsilon(both, (2, 3), 1e-300, orders=[2.0, 64.0, math.inf])
     assert capped <= 3.5 * (1 + 1e-9) < rdp.epsilon(both, (2, 3), 1e-300, orders=[2.0, 64.0])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(6))
+def test_sums_that_miss_one_by_rounding_are_counted(seed):
+    """Against exact fractions of the numbers as they are given."""
+    rng = np.random.default_rng(seed)
+    for _ in range(25):
+        n = int(rng.integers(2, 6))
+        p = rng.random(n)
+        p /= p.sum()
+        q = p * (1 + rng.normal(size=n) * 10.0 ** rng.uniform(-16, -12))
+        q /= q.sum()
+        for relation, (first, second) in {"remove": (p, q), "add": (q, p)}.items():
+            found = ja.rdp.delta(ja.DiscretePair(p, q), 1, 0.0, relation=relation)
+            pairs = zip(first.tolist(), second.tolist(), strict=True)
+            assert Fraction(float(found)) >= sum(max(Fraction(a) - Fraction(b), Fraction(0)) for a, b in pairs)
+            assert found < 1e-11
+
+
+@pytest.mark.exhaustive
+@pytest.mark.first_tier("1000000")
+@pytest.mark.parametrize("runs", [10, 10**6, 10**9])
+def test_what_the_sum_of_q_misses_counts_in_every_run(runs):
+    """Where P is Q but for that, delta at 0 is what the product of all Q misses, and a divergence what one does."""
+    missing = 9e-13
+    pair = ja.DiscretePair(np.array([0.5, 0.5]), np.array([0.5, 0.5 - missing]))
+    exact = -np.expm1(runs * np.log1p(-missing))
+    assert ja.rdp.delta(pair, runs, 0.0, relation="remove") >= exact
+    if runs != 10**6:  # the others are of the second tier
+        assert ja.epsilon(pair, runs, 0.1 * exact, relation="remove").upper > 0
+        assert ja.rdp.curve(pair, [2.0], relation="remove")[0] >= missing

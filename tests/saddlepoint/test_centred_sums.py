@@ -1,23 +1,20 @@
-"""Tests of characteristic functions whose linear part is taken out, as pairs do: each error bound is an inequality."""
+"""Tests of moments, and of characteristic functions without linear parts, in float32: each bound is an inequality."""
+
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.single import in_single
 from helpers.thorough import draws, program
 
-from jaxacct.dominating_pairs import SubsampledGaussianPair
-from jaxacct.mechanisms.pair import Nodes, law_of, moments_and_errors
-from jaxacct.numerics.arithmetic import PAIR, in_pairs
-from jaxacct.saddlepoint.contour import BLOCK, NODE_ROUNDING, Transforms, _to_the_steps
+from jaxacct.mechanisms import SubsampledGaussianPair
+from jaxacct.mechanisms.pair import careful_moments, law_of
+from jaxacct.numerics.arithmetic import FLOAT32
+from jaxacct.saddlepoint.contour import BLOCK, FREQUENCIES, TILE, _careful_piece, _error_of_sums
 
-U = PAIR.roundoff
-STEPS = 1e4
-
-
-@program
-def nodes_of(s, q, removes, low, step):
-    return law_of(SubsampledGaussianPair(s, q, removes)).nodes(low, step)
+U = FLOAT32.roundoff
 
 
 @program
@@ -60,65 +57,79 @@ def test_it_is_bounded_closely_where_large_losses_are_rare(s, q, order):
             assert bound < 1e-12 or step > 0.3 * s
 
 
-@pytest.fixture(scope="module")
-def law():
-    with jax.enable_x64(True):
-        return jax.tree.map(np.asarray, nodes_of(1.1, 0.01, True, -10.0, 30 / 256))
+# ----------------------------------------------------------------------------------------------------
+# In float32, beside the same sums over the same places in 64 bits: nodes that round, weights, and linear parts
+# ----------------------------------------------------------------------------------------------------
+
+KINDS = [(1.1, 0.01, True, 3.0), (0.7, 1e-3, False, 8.0), (3.0, 0.4, True, 1.5), (0.5, 1e-4, True, 2.0)]
 
 
-@pytest.fixture(scope="module")
-def with_errors():
-    with jax.enable_x64(True), in_pairs():
-        ask = jax.jit(moments_and_errors)
-        ask(Nodes(*(np.zeros(n) if n else np.float64(0) for n in (256, 256, 256, 0, 0, 256))), np.float64(1))
-        return ask
+@in_single
+def of_law(s, q, removes, order, spacing):
+    """The nodes, their moments with errors, and the sums of one piece with their errors."""
+    law = law_of(SubsampledGaussianPair(s, q, removes > 0))
+    scan = law.scan()
+    known = careful_moments(scan, order, law.roundings(scan))
+    nothing = jnp.zeros((2, FREQUENCIES))
+    sums, spread = _careful_piece(law, scan, known, order, spacing, jnp.int32(BLOCK // TILE), nothing)
+    w = spacing * jnp.arange(1.0, BLOCK + 1)
+    error = _error_of_sums(w, jnp.append(spread, known.slope_error))
+    return scan, known, sums[:, :BLOCK], w, error
 
 
-def test_moments_move_by_no_more_than_is_said(law, with_errors):
-    random, largest = np.random.default_rng(2), 0.0
-    with jax.enable_x64(True), in_pairs():
-        for _ in range(draws(40, 400)):
-            order = random.uniform(0.2, 6.0)
-            found, of_value, of_slope = with_errors(law, order)
-            # Up or down all alike, and each as it likes.
-            sides = random.choice([-1.0, 1.0], (2, 256)) if random.integers(2) else np.ones((2, 1))
-            log_p, losses = (x * (1 + 16 * U * side) for x, side in zip((law.log_p, law.losses), sides, strict=True))
-            moved, *_ = with_errors(law._replace(log_p=log_p, losses=losses), order)
-            off = np.abs([moved.value - found.value, moved.slope - found.slope])
-            assert np.all(off <= [of_value, of_slope])
-            largest = max(largest, float(off[0] / of_value))
-    assert largest > 0.2  # and not far more
+def truth(s, q, removes, places):
+    """Losses, and logs of P's masses but for a constant, in 64 bits."""
+    s, q = np.longdouble(s), np.longdouble(q)
+    z = places
+    v = (z - 0.5 / s) / s
+    ratio = np.log1p(q * np.expm1(v))
+    return (ratio if removes else -ratio), -z * z / 2 + (ratio if removes else 0)
 
 
-@pytest.mark.parametrize("spacing", [0.002, 0.02, 0.2])
-def test_weights_that_err_by_all_they_may_leave_the_transform_within_its_bound(law, spacing):
-    order, random = 3.0, np.random.default_rng(3)
-    logs = (law.log_p + order * law.losses).astype(np.longdouble)
-    exact = np.exp(logs - logs.max())
-    exact /= exact.sum()
-    slope = np.sum(exact * law.losses)
-    deviations = law.losses - slope
-    frequencies = np.arange(1, BLOCK + 1)
-    with jax.enable_x64(True), in_pairs():
-        ask = jax.jit(_to_the_steps)
-        aligned = np.sign(deviations)
-        for sides in (aligned, random.choice([-1.0, 1.0], 256), np.ones(256)):
-            weights = exact * (1 + (NODE_ROUNDING - 20) * U * sides)
-            angles = spacing * deviations
-            turned = frequencies[:, None] * angles
-            turns = -2 * np.sin(turned / 2) ** 2 + 1j * np.sin(turned)
-            sums = turns @ weights
-            sizes = np.abs(deviations) + 0.1 * np.abs(law.losses)
-            spread = [np.sum(weights * part) for part in (sizes, sizes * np.abs(deviations), angles)]
-            given = np.array([*spread, 0.0], float), 0.0, STEPS
-            both = np.stack([sums.real, sums.imag]).astype(float)
-            found = ask(Transforms(both, *given), spacing * frequencies, spacing)
-            log_modulus, phase, error = (np.asarray(part, np.longdouble) for part in found)
-            true = STEPS * np.log1p(turns @ exact)
-            off = np.abs(np.expm1(log_modulus - true.real + 1j * (phase - true.imag)))
-            assert np.all(off <= np.expm1(error) + 1e-14)
-            plain = STEPS * NODE_ROUNDING * U * spacing * frequencies * spread[0]
-            assert np.all(error[:2] < 0.5 * plain[:2])
-            shift = np.abs(STEPS * frequencies * spread[2])
-            if sides is aligned:  # the bound would not hold of the linear part as it is
-                assert np.all(shift[:2] > 2 * error[:2])
+@pytest.mark.parametrize(("s", "q", "removes", "order"), KINDS)
+def test_float32_errs_by_no_more_than_it_says(s, q, removes, order):
+    s, q, order = (np.float32(value) for value in (s, q, order))
+    scan, known, sums, w, error = of_law(s, q, removes, order, np.float32(2.0**-4 / max(order, 1)))
+    places = scan.places.astype(np.longdouble)
+    steps = places / (places[1] - places[0])
+    assert np.all(steps * 2 == np.round(steps * 2)), "nodes that round err in the first order"
+    losses, logs = truth(s, q, removes, places)
+    logs = logs + np.log(np.longdouble(places[1] - places[0])) - np.log(2 * np.pi) / 2
+    mass = np.exp(logs)
+    # The moment less 1 as the sum of terms of one sign that it is, as E_P[e^-Y] is 1 of the law and not of nodes.
+    t = np.longdouble(order)
+    phi = lambda x: np.where(np.abs(x) < 0.1, sum(x**n / math.factorial(n) for n in range(2, 16)), np.expm1(x) - x)  # noqa: E731
+    value = np.log1p(np.sum(mass * (phi(t * losses) + t * phi(-losses))))
+    slope = np.sum(mass * (losses * np.expm1(t * losses) + phi(-losses))) / np.exp(value)
+    assert abs(known.moments.value - value) <= known.value_error < 3e-4 * value
+    assert abs(known.moments.slope - slope) <= known.slope_error < 3e-4 * slope
+    weights = np.exp(logs + t * losses - value)
+    angles = w[:, None] * (losses - np.longdouble(known.moments.slope))
+    real = np.sum(weights * -2 * np.sin(angles / 2) ** 2, axis=1)
+    # With the linear part, which the sums in float32 leave out: it is within the slope's error.
+    imaginary = np.sum(weights * np.sin(angles), axis=1)
+    off = np.hypot((sums[0] - real).astype(float), (sums[1] - imaginary).astype(float))
+    assert np.all(off <= error)
+    # Of second order: where angles are small, far below some units of them.
+    spread = np.sum(weights * np.abs(losses - slope))
+    assert np.all(error[:2] < w[:2] * (2.0 * known.slope_error + 600 * U * spread))
+
+
+def test_moments_move_by_no_more_than_is_said():
+    """Where losses and masses are off by all that they may be, all on one side."""
+
+    @in_single
+    def moved(s, q, order, side):
+        law = law_of(SubsampledGaussianPair(s, q, True))
+        scan, told = law.scan(), law.roundings(law.scan())
+        at = careful_moments(scan, order, told)
+        off = side * U * (told.loss * jnp.abs(scan.losses) + told.shift)
+        moved = scan._replace(losses=scan.losses + off, log_p=scan.log_p + side * U * told.mass)
+        return careful_moments(moved, order, told).moments, at
+
+    for side in (-0.9, 0.9):
+        found, at = moved(np.float32(1.1), np.float32(0.01), np.float32(3.0), np.float32(side))
+        assert abs(found.value - at.moments.value) <= 2 * at.value_error
+        # So bounds in a unit that is 32 times too small would be broken.
+        assert abs(found.value - at.moments.value) >= 0.05 * at.value_error
+        assert abs(found.slope - at.moments.slope) <= 2 * at.slope_error

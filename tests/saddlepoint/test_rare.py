@@ -8,7 +8,7 @@ from helpers.thorough import draws
 
 import jaxacct as ja
 from jaxacct.composition import directed_parts
-from jaxacct.dominating_pairs import SubsampledGaussianPair
+from jaxacct.mechanisms import SubsampledGaussianPair
 from jaxacct.mechanisms.gaussian import (
     CELLS,
     ENDING,

@@ -37,7 +37,7 @@ def test_a_rough_line_bounds_delta_from_above_at_any_order():
                 if not exact.converged:
                     continue
                 epsilon = np.asarray(exact.upper)
-                line = solve.open_line(parts, solve._first(ForEpsilon(asked)), np.True_).line
+                line = solve.open_line(parts, solve._first_line(ForEpsilon(asked)), np.True_).line
                 # At that order, and at others; for its delta, and for one a million times as large or small.
                 for factor, other in ((1.0, 1.0), (0.2, 1.0), (3.0, 1.0), (1.0, 1e6), (1.0, 1e-6)):
                     limit = np.float64(min(asked * other, 0.9))

@@ -29,7 +29,7 @@ def in_tiles(angles):
 
     def one(angle):
         weights, angles = (jnp.zeros(256).at[0].set(value) for value in (1.0, angle))
-        return tuple(_sums(weights, angles, jnp.int32(0), jnp.int32(TILES), jnp.zeros((2, TILE * TILES))))
+        return tuple(_sums(weights, angles, jnp.int32(TILES), jnp.zeros((2, TILE * TILES))))
 
     return jax.lax.map(one, angles)
 

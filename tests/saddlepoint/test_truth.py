@@ -45,15 +45,17 @@ def test_little_noise_under_add(noise, rate, steps, epsilon, truth):
 
 
 def test_float32_against_the_same():
-    converged = 0
+    narrow = 0
     for row in TRUTHS:
+        # The truths are of these numbers, which float32 holds to 6e-8 of themselves: that moves delta by the slack.
         mechanism = ja.PoissonSubsampledGaussian(row["sigma"], row["q"])
         bounds = saddlepoint.delta(mechanism, row["k"], row["eps"], relation=row["direction"], arithmetic="float32")
-        assert (bounds.lower, bounds.upper) == (0, 1)  # an estimate is not a bound
-        converged += bool(bounds.converged)
-        if bounds.converged:
-            assert bounds.estimate == pytest.approx(row["delta"], rel=1e-3)
-    assert converged >= 0.95 * len(TRUTHS)
+        if np.float32(row["delta"]) < 1e-35:
+            continue
+        slack = 1e-5
+        assert bounds.lower * (1 - slack) <= row["delta"] <= bounds.upper * (1 + slack)
+        narrow += bool(bounds.gap < 0.02)
+    assert narrow >= 0.6 * len(TRUTHS)
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.3, 1.0, 30.0])

@@ -12,10 +12,10 @@ from jaxacct.strategies import (
     CyclicPoisson,
     Dense,
     FixedEpochs,
+    HonakerTree,
     MinSeparation,
     Pattern,
     SinglePass,
-    TreeAggregation,
     _best,
     identity,
     of_matrix,
@@ -102,7 +102,7 @@ def test_any_matrix(pattern):
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=str)
 def test_tree(pattern):
-    tree = TreeAggregation(12)
+    tree = HonakerTree(12)
     holds(tree.sensitivity(pattern), square(tree.matrix(pattern.steps), pattern, signs=False), exact=pattern.most == 1)
 
 
@@ -138,7 +138,7 @@ def test_rounding_is_counted():
 def test_tree_aggregation_is_below_its_depth():
     """As events of dp-accounting have it: a step is in one block of each level."""
     for steps in (1, 2, 3, 8, 100, 1024, 3000):
-        bound = TreeAggregation(steps).sensitivity(SinglePass(steps).pattern)
+        bound = HonakerTree(steps).sensitivity(SinglePass(steps).pattern)
         assert bound <= np.sqrt(steps.bit_length()) * (1 + 1e-6)
     assert bound < 0.95 * np.sqrt(12)
 
@@ -148,13 +148,13 @@ def test_patterns_and_their_wrong_uses():
     assert MinSeparation(10, 30, 5).pattern == Pattern(10, 10, 1)
     assert CyclicPoisson(10, 4, 0.5).cycles == 3
     for wrong in (lambda: SinglePass(0), lambda: MinSeparation(4, 0), lambda: FixedEpochs(2**20, 2**20),
-                  lambda: CyclicPoisson(4, 2, 1.5), lambda: TreeAggregation(0), lambda: square_root(0),
+                  lambda: CyclicPoisson(4, 2, 1.5), lambda: HonakerTree(0), lambda: square_root(0),
                   lambda: square_root(3, momentum=0.9, decay=0.5), lambda: BandedToeplitz([0.0, 1.0]),
                   lambda: BandedToeplitz([1.0, np.nan]), lambda: Dense([[1.0, 1.0], [0.0, 1.0]]),
                   lambda: BufferedToeplitz([-0.5], [0.5]), lambda: BufferedToeplitz([0.5], [1.5]),
-                  lambda: TreeAggregation(4).sensitivity(SinglePass(5).pattern),
+                  lambda: HonakerTree(4).sensitivity(SinglePass(5).pattern),
                   lambda: Dense(np.eye(3)).sensitivity(SinglePass(4).pattern),
-                  lambda: TreeAggregation(9000).sensitivity(MinSeparation(9000, 10).pattern)):  # fmt: skip
+                  lambda: HonakerTree(9000).sensitivity(MinSeparation(9000, 10).pattern)):  # fmt: skip
         with pytest.raises(ValueError):
             wrong()
 

@@ -10,8 +10,8 @@ from jaxacct.strategies import (
     CyclicPoisson,
     Dense,
     FixedEpochs,
+    HonakerTree,
     SinglePass,
-    TreeAggregation,
     Workload,
     square_root,
     squared_errors,
@@ -38,7 +38,7 @@ def matrix_of(workload: Workload) -> np.ndarray:
 @pytest.mark.parametrize(
     "workload", [Workload(), Workload(0.9, 0.99), Workload(0.5, 1.0, RATES)], ids=("plain", "both", "rates")
 )
-@pytest.mark.parametrize("strategy", [square_root(4), BufferedToeplitz([0.3, 0.1], [0.5, 0.9]), TreeAggregation(STEPS)],
+@pytest.mark.parametrize("strategy", [square_root(4), BufferedToeplitz([0.3, 0.1], [0.5, 0.9]), HonakerTree(STEPS)],
                          ids=("banded", "buffered", "tree"))  # fmt: skip
 def test_errors_are_squared_rows(strategy, workload):
     impulses = np.eye(STEPS, dtype=np.float32)

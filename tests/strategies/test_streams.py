@@ -7,14 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxacct.monte_carlo import BallsInBins
 from jaxacct.strategies import (
     BandedToeplitz,
     BufferedToeplitz,
     Dense,
+    HonakerTree,
     MinSeparation,
     SinglePass,
     Streamed,
-    TreeAggregation,
     identity,
     square_root,
 )
@@ -27,14 +28,14 @@ STRATEGIES = {
     "banded": square_root(5),
     "scaled": BandedToeplitz([2.0, 1.0, -0.5]),
     "buffered": BufferedToeplitz([0.25, 0.125], [0.5, 0.875]),
-    "tree": TreeAggregation(STEPS),
+    "tree": HonakerTree(STEPS),
     "dense": Dense(MATRIX),
 }
 
 
 def matrix_of(strategy) -> np.ndarray:
     """The matrix from its entries, not from the stream."""
-    if isinstance(strategy, TreeAggregation):
+    if isinstance(strategy, HonakerTree):
         return strategy.matrix(STEPS)
     if isinstance(strategy, Dense):
         return np.asarray(strategy.matrix, np.float64)
@@ -101,7 +102,7 @@ def test_memory_is_the_buffers_and_not_the_steps():
 
 
 def test_beyond_their_steps_there_is_no_noise_but_nan():
-    for strategy in (TreeAggregation(3), Dense(np.eye(3))):
+    for strategy in (HonakerTree(3), Dense(np.eye(3))):
         assert np.isnan(strategy.solve(jnp.ones(4))).tolist() == [False, False, False, True]
 
 
@@ -121,7 +122,7 @@ def test_the_stream_uses_the_numbers_accounted_for():
     strategy = square_root(5).normalized()
     rows = strategy.multiply(np.eye(6, dtype=np.float32))
     np.testing.assert_array_equal(rows[:, 0], strategy.coefficients(6))
-    tree = TreeAggregation(6)
+    tree = HonakerTree(6)
     np.testing.assert_array_equal(tree.multiply(np.eye(6, dtype=np.float32)), tree.matrix(6))
 
 
@@ -152,7 +153,7 @@ def honaker(steps: int) -> np.ndarray:
 
 
 def test_the_tree_has_the_law_of_the_online_estimate():
-    sums = np.tril(np.ones((STEPS, STEPS))) @ np.linalg.inv(TreeAggregation(STEPS).matrix(STEPS))
+    sums = np.tril(np.ones((STEPS, STEPS))) @ np.linalg.inv(HonakerTree(STEPS).matrix(STEPS))
     weights = honaker(STEPS)
     np.testing.assert_allclose(sums @ sums.T, weights @ weights.T, atol=1e-6)
 
@@ -180,3 +181,11 @@ def test_streams_of_another_library_are_taken_as_they_are():
     np.testing.assert_allclose(strategy.solve(noise), dense.solve(noise), atol=1e-5)
     with pytest.raises(ValueError, match="no strategy's inverse"):
         Streamed(stream_of(-MATRIX)).sensitivity(SinglePass(STEPS).pattern)
+
+
+def test_of_a_stream_of_another_library_no_rows_are_known():
+    strategy = Streamed(stream_of(MATRIX))
+    assert strategy.bands(STEPS) == STEPS
+    assert not any(hasattr(strategy, name) for name in ("buffers", "entries", "keep", "multiply"))
+    with pytest.raises(TypeError, match=r"has no rows: give one of jaxacct\.strategies but Streamed"):
+        BallsInBins(strategy, 2.0, STEPS)

@@ -188,7 +188,7 @@ def test_rows_and_files(alone, tmp_path, capsys, monkeypatch):
         (["--out", "found.csv"], ["--out found,", "export"]),
         (["--resume"], ["resume", "--out"]),
         (["--overwrite"], ["overwrite", "--out"]),
-        (["--arithmetic", "pair", "--epsilon", "1"], ["--noise-multiplier"]),
+        (["--arithmetic", "float32", "--epsilon", "1"], ["--noise-multiplier"]),
         (["--relation", "replace", "--mechanism", "DiscreteGaussian"], ["relation"]),
         (["--devices", "0"], ["devices"]),
         (["--shard", "3"], ["shard", "0/8"]),

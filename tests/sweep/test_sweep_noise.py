@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import jaxacct as ja
-from jaxacct.sweep import Accountant, grid
+from jaxacct.sweep import AccountantCode, grid
 
 SETTINGS = grid(epsilon=[1e-9, 1.0, 4.0], delta=1e-5, sampling_rate=[1e-8, 0.01], steps=[10, 10_000])
 OPTIONS = {"relation": "remove", "tolerance": 1e-6, "show_progress": False}
@@ -43,5 +43,5 @@ def test_every_noise_keeps_its_budget(monkeypatch):
             assert not certified.converged[place]
         else:
             assert certified["noise_multiplier"][place] == 7.0
-            assert certified.accountant[place] == Accountant.PRV
+            assert certified.accountant[place] == AccountantCode.ATOMS
     np.testing.assert_array_equal(certified["noise_multiplier"][found.converged], noise[found.converged])

@@ -11,7 +11,7 @@ from helpers.small_sweep import QUIET, SETTINGS, same
 import jaxacct as ja
 from jaxacct import certified
 from jaxacct.composition import ForDelta
-from jaxacct.sweep import Accountant, compute, grid, rows
+from jaxacct.sweep import AccountantCode, compute, grid, rows
 from jaxacct.sweep.description import Quantity
 
 
@@ -31,7 +31,7 @@ def test_what_is_not_known_is_flagged_on_the_safe_side(found):
     assert np.all(np.isinf(found.upper[0]))  # no noise
     assert np.all(flagged[0])
     assert np.all(np.isnan(found.estimate[0]))
-    assert np.all(found.accountant[0] == Accountant.NONE)
+    assert np.all(found.accountant[0] == AccountantCode.NONE)
     assert not np.any(np.isnan(found.upper))
     assert not np.any(np.isnan(found.lower))
     assert np.all(found.lower <= found.upper)
@@ -61,40 +61,40 @@ def test_a_row_is_what_the_same_entry_of_a_grid_is(found):
         assert values.ravel()[::-1].tobytes() == reversed_rows[name].tobytes()
 
 
-def fake_mesh(monkeypatch, answer):
-    """Puts ``answer`` in the mesh's place: what is tested here is what becomes of its answers."""
+def fake_calls(monkeypatch, answer):
+    """Puts ``answer`` in the place of calls: what is tested here is what becomes of their answers."""
     calls = []
 
-    def by_mesh(mechanism, steps, question, relation, tolerance, *, arithmetic):
+    def single(mechanism, steps, question, relation, *, tolerance, arithmetic):
         calls.append((mechanism.noise_multiplier, mechanism.sampling_rate, steps, question.delta, relation, tolerance))
         return answer()
 
-    monkeypatch.setattr(ja.prv.accountant, "answer", by_mesh)
+    monkeypatch.setattr(certified, "answer", single)
     return calls
 
 
-def test_the_mesh_is_asked_for_what_is_open_and_for_nothing_else(found, monkeypatch):
-    calls = fake_mesh(monkeypatch, lambda: ja.Bounds(np.float64(1.0), np.float64(1.5), np.float64(2.0), True))
-    certified = ja.sweep.epsilon(SETTINGS, **QUIET | {"mode": "certified"})
+def test_a_call_is_made_for_what_is_open_and_for_nothing_else(found, monkeypatch):
+    calls = fake_calls(monkeypatch, lambda: ja.Bounds(np.float64(1.0), np.float64(1.5), np.float64(2.0), True))
+    refined = ja.sweep.epsilon(SETTINGS, **QUIET | {"mode": "certified"})
     assert len(calls) == found.counts()["flagged"]
     assert (0.0, 0.001, 100.0, 1e-5, "remove", 1e-3) in calls
-    assert np.all(certified.converged)
-    by_mesh = ~found.converged
-    assert np.all(certified.accountant[by_mesh] == Accountant.PRV)
-    assert np.all(certified.upper[by_mesh] == 2.0)
+    assert np.all(refined.converged)
+    by_calls = ~found.converged
+    assert np.all(refined.accountant[by_calls] == AccountantCode.ATOMS)
+    assert np.all(refined.upper[by_calls] == 2.0)
     for name, values in found.arrays.items():
-        np.testing.assert_array_equal(values[found.converged], certified[name][found.converged])
+        np.testing.assert_array_equal(values[found.converged], refined[name][found.converged])
 
 
 def test_one_failure_flags_one_entry_and_ends_nothing(found, monkeypatch):
     def broken():
         raise RuntimeError("out of memory")
 
-    fake_mesh(monkeypatch, broken)
-    certified = ja.sweep.epsilon(SETTINGS, **QUIET | {"mode": "certified"})
-    assert np.all(certified.accountant[~found.converged] == Accountant.FAILED)
-    assert certified.upper.tobytes() == found.upper.tobytes()
-    assert certified.counts()["failed"] == found.counts()["flagged"]
+    fake_calls(monkeypatch, broken)
+    refined = ja.sweep.epsilon(SETTINGS, **QUIET | {"mode": "certified"})
+    assert np.all(refined.accountant[~found.converged] == AccountantCode.FAILED)
+    assert refined.upper.tobytes() == found.upper.tobytes()
+    assert refined.counts()["failed"] == found.counts()["flagged"]
 
 
 def test_memory_that_no_program_fits_is_refused():
@@ -142,32 +142,25 @@ def test_entries_keep_their_places_whatever_the_blocks(size):
     assert sum(done) == size
 
 
-def test_pairs_are_not_compiled_whole_on_a_cpu(monkeypatch):
-    settings = rows([ja.Gaussian] * 3, noise_multiplier=[1.0, 2.0, 3.0], steps=1, delta=1e-5)
-    asked = (tuple(jax.devices()), 2**20, slice(0, 3), lambda count: None)
-    monkeypatch.setattr(jax, "shard_map", None)
-    assert compute.compute(Toy(arithmetic="pair"), settings, *asked)["upper"].tolist() == [2.0, 4.0, 6.0]
-
-
-@pytest.mark.parametrize("arithmetic", ["pair", "float64"])
+@pytest.mark.parametrize("arithmetic", ["float32", "float64"])
 def test_the_arithmetic_reaches_both_accountants(arithmetic, monkeypatch):
     quantity = Quantity("epsilon", "certified", "add", 1e-3, arithmetic)
     asked = []
 
-    def answer(*args, arithmetic):
+    def answer(*args, tolerance, arithmetic):
+        assert tolerance == (None if arithmetic == "float32" else 1e-3)  # float32 takes none
         asked.append(arithmetic)
         return ja.Bounds(np.float64(1.0), np.float64(1.5), np.float64(2.0), True)
 
     exact = ja.Bounds(np.float64(0.0), np.float64(np.nan), np.float64(np.inf), False)
     monkeypatch.setattr(ja.saddlepoint.accountant, "answer", lambda *args: asked.append(args[-1]) or exact)
-    # There is no mesh in pairs: the top level's accountants answer instead.
-    monkeypatch.setattr(certified if arithmetic == "pair" else ja.prv.accountant, "answer", answer)
+    monkeypatch.setattr(certified, "answer", answer)
     entry = {"noise_multiplier": 1.0, "steps": 1.0, "delta": 1e-5}
     before = quantity.compiled(ja.Gaussian, entry)
-    assert quantity.by_mesh(ja.Gaussian, entry, before)["upper"] == 2.0
+    assert quantity.by_calls(ja.Gaussian, entry, before)["upper"] == 2.0
     assert asked == [arithmetic, arithmetic]
-    with pytest.raises(ValueError, match="arithmetic = 'float32'"):
-        ja.sweep.epsilon(SETTINGS, arithmetic="float32", **QUIET)
+    with pytest.raises(ValueError, match="arithmetic = 'pair'"):
+        ja.sweep.epsilon(SETTINGS, arithmetic="pair", **QUIET)
 
 
 def test_what_is_no_number_becomes_the_worst():
@@ -176,7 +169,7 @@ def test_what_is_no_number_becomes_the_worst():
     assert found["upper"].tolist() == [2.0, 1.0, 6.0]
     assert found["lower"].tolist() == [2.0, 0.0, 6.0]
     assert found["converged"].tolist() == [True, False, True]
-    assert found["accountant"].tolist() == [Accountant.SADDLEPOINT, Accountant.NONE, Accountant.SADDLEPOINT]
+    assert found["accountant"].tolist() == [AccountantCode.SADDLEPOINT, AccountantCode.NONE, AccountantCode.SADDLEPOINT]
 
 
 def test_deltas():

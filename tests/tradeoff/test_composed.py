@@ -1,6 +1,5 @@
 """Certified trade-off curves of compositions."""
 
-import functools
 from fractions import Fraction
 
 import jax
@@ -10,8 +9,8 @@ import pytest
 from scipy import stats
 
 import jaxacct as ja
-from jaxacct import gdp, prv, tradeoff
-from jaxacct.tradeoff import Lines
+from jaxacct import gdp, tradeoff
+from jaxacct.tradeoff import SupportLines
 
 RATES = np.concatenate([[0, 1e-8, 1e-4], np.linspace(0.01, 0.99, 27), [1 - 1e-6, 1]])
 
@@ -30,14 +29,14 @@ def test_gaussian_is_inside_and_the_lower_end_is_sharp():
 def test_curve_is_convex_and_below_perfect(setting):
     s, q, k = setting
     # Without meshes, whose program takes long to compile.
-    found = tradeoff.curve(ja.PoissonSubsampledGaussian(s, q), k, RATES, accountant="saddlepoint")
+    found = tradeoff.curve(ja.PoissonSubsampledGaussian(s, q), k, RATES)
     slopes = np.diff(found.lower) / np.diff(RATES)
     assert np.all(np.diff(slopes) >= -1e-9)
     assert np.all(found.upper <= 1 - RATES)
     assert np.all(found.lower <= found.upper)
     assert np.max(found.upper - found.lower) < 1e-3
     # Its own inverse, within the brackets.
-    again = tradeoff.curve(ja.PoissonSubsampledGaussian(s, q), k, found.lower, accountant="saddlepoint")
+    again = tradeoff.curve(ja.PoissonSubsampledGaussian(s, q), k, found.lower)
     assert np.all(again.upper >= RATES - 1e-15)
     np.testing.assert_allclose(again.lower, RATES, atol=1e-4)
 
@@ -47,14 +46,14 @@ def test_one_direction_against_figure_a1():
     """(p G_{1/s} + (1-p) Id) composed 234 times against its limit, p such that p sqrt(T) is that of 60 epochs."""
     rate = 256 / 60_000 * np.sqrt(14_062 / 234)
     mechanism = ja.PoissonSubsampledGaussian(1.1, rate)
-    found = tradeoff.curve(mechanism, 234, RATES, relation="remove", accountant="saddlepoint")
+    found = tradeoff.curve(mechanism, 234, RATES, relation="remove")
     limit = tradeoff.gaussian(gdp.mu(mechanism, 234), RATES)
     assert f"{gdp.mu(mechanism, 234):.2f}" == "0.57"
     apart = np.maximum(np.abs(limit - found.lower), np.abs(limit - found.upper))
     assert np.max(apart) < 0.012
     # They are not the same: the limit is above the certified curve, that is, promises more than is true.
     assert np.any(limit > found.upper + 1e-3)
-    other = tradeoff.curve(mechanism, 234, RATES, relation="add", accountant="saddlepoint")
+    other = tradeoff.curve(mechanism, 234, RATES, relation="add")
     inverse = np.interp(RATES, found.lower[::-1], RATES[::-1])
     assert np.max(np.abs(other.lower - inverse)) < 5e-3
 
@@ -78,7 +77,7 @@ def test_risks_are_those_of_the_gaussian():
 
 
 @pytest.mark.exhaustive
-def test_tensor_product_of_two_polygons(monkeypatch):
+def test_tensor_product_of_two_polygons():
     """Two curves composed through their pairs, against all likelihood-ratio tests of the product."""
     # Of equally many points, so that both are one program.
     curves = [([0.0, 0.1, 0.5, 1.0], [1.0, 0.6, 0.1, 0.0]), ([0.0, 0.3, 0.65, 1.0], [0.98, 0.3, 0.1, 0.0])]
@@ -87,8 +86,7 @@ def test_tensor_product_of_two_polygons(monkeypatch):
     with np.errstate(divide="ignore", invalid="ignore"):
         order = np.argsort(-np.nan_to_num(p / q, nan=-1, posinf=np.inf))
     a, b = np.concatenate([[0], np.cumsum(q[order])]), np.concatenate([[1], 1 - np.cumsum(p[order])])
-    monkeypatch.setattr(prv, "curve", functools.partial(prv.curve, points=2**10))
-    found = tradeoff.curve(tuple(pairs), (1, 1), RATES, relation="remove", accountant="prv")
+    found = tradeoff.curve(tuple(pairs), (1, 1), RATES, relation="remove")
     exact = np.array([np.min(np.where(a <= rate, b, 1.0)) for rate in RATES])
     line = np.array([np.interp(rate, a, np.minimum.accumulate(b)) for rate in RATES])
     line[0] = exact[0]
@@ -101,7 +99,7 @@ def test_no_noise_is_no_protection():
     found = tradeoff.curve(ja.Gaussian(0.0), 1, [0.0, 0.3])
     assert np.all(found.lower == 0)
     assert np.all(found.upper <= [1.0, 0.7])
-    assert tradeoff.advantage(ja.Gaussian(0.0), 1, accountant="saddlepoint").upper == 1
+    assert tradeoff.advantage(ja.Gaussian(0.0), 1).upper == 1
 
 
 def test_traced():
@@ -141,7 +139,9 @@ def test_lines_are_below_themselves_where_they_cross():
     ends = np.exp(random.uniform(-40, 0, (4, 2000)))
     share = 1 - np.exp(random.uniform(-36, 0, 2000))
     with jax.enable_x64(True):
-        lines = Lines((jnp.asarray(ends[0]), jnp.asarray(ends[1])), (jnp.asarray(ends[2]), jnp.asarray(ends[3])), share)
+        lines = SupportLines(
+            (jnp.asarray(ends[0]), jnp.asarray(ends[1])), (jnp.asarray(ends[2]), jnp.asarray(ends[3])), share
+        )
         found = np.asarray(lines.highest_crossing())
     for low, high, *row in zip(found, share, *ends, strict=True):
         a, b, c, d = map(Fraction, row)

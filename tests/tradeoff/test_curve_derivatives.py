@@ -29,7 +29,7 @@ CURVES = {
 }
 
 
-@pytest.mark.first_tier("symmetrized", "bayes_risk")
+@pytest.mark.first_tier("symmetrized")
 @pytest.mark.parametrize("name", CURVES)
 def test_curves_have_derivatives_with_x64_off(name):
     function, at = CURVES[name]

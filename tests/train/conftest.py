@@ -5,13 +5,13 @@ import functools
 import pytest
 
 import jaxacct as ja
-from jaxacct.train import Plan, PoissonSampler, settings
+from jaxacct.train import Plan, PoissonSampler, config
 
 
 @pytest.fixture(autouse=True, scope="session")
 def solved_once():
     """A plan whose sampler is equal is that of the trainer before, as is one of numbers alone."""
-    solve = settings._plan
+    solve = config._plan
     once = functools.lru_cache(typed=True)(solve)
 
     def planned(*given):
@@ -22,7 +22,7 @@ def solved_once():
         return once(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "_plan", planned)
+        patch.setattr(config, "_plan", planned)
         yield
 
 
@@ -39,6 +39,6 @@ def unsolved():
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "_plan", planned)
-        patch.setattr(settings, "_planned_once", planned)
+        patch.setattr(config, "_plan", planned)
+        patch.setattr(config, "_planned_once", planned)
         yield

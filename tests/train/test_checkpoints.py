@@ -29,7 +29,7 @@ from helpers.interrupted import (
 from helpers.thorough import draws
 
 import jaxacct as ja
-from jaxacct.train import Checkpoints, build_report, certified_epsilon, checkpoints, settings
+from jaxacct.train import Checkpoints, build_report, certified_epsilon, checkpoints, config
 from jaxacct.train.checkpoints import SETTINGS, SPENDS, STATES
 from jaxacct.train.planned import Plan
 
@@ -110,7 +110,7 @@ def test_without_a_seed_no_key_is_used_twice_and_lost_updates_stay_paid_for(tmp_
     assert len(used) == len(set(used)) == 16
     assert len({key for key, _ in used}) == 3
     planned = make(seed=None, ledger="filter")
-    _, ledger = planned.state.ledger.spend_curve(planned.program.curve(planned.state), 16)
+    _, ledger = planned.state.ledger.spend_cost(planned.program.curve(planned.state), 16)
     assert third.spent_epsilon == pytest.approx(float(ledger.epsilon()), rel=1e-12)
     assert third.spent_epsilon >= float(ledger.epsilon()) * (1 - 1e-15)
     assert not third.stopping_was_planned
@@ -126,7 +126,7 @@ def test_a_last_epoch_that_cannot_be_drawn_anew_ends_the_run_and_gives_the_model
     options = {**EPOCHS, "epsilon": None, "steps": 10, "seed": None}
     certified = ja.Bounds(0.4, 0.5, 0.6)  # as if: the accountant takes longer than the runs
     plan = Plan(sampler=EPOCHS["sampler"], noise_multiplier=3.0, steps=10, epsilon=0.6, delta=1e-3, certified=certified)
-    monkeypatch.setattr(settings, "_plan", lambda *given: plan)
+    monkeypatch.setattr(config, "_plan", lambda *given: plan)
     first = make(**options)
     run_until_killed(first, tmp_path / "run", 8, every=4, steps=10)
     again, keeper = make(**options), Checkpoints(tmp_path / "run", every=4)
@@ -145,7 +145,7 @@ def test_an_epoch_that_was_lost_in_its_middle_is_paid_for_anew(tmp_path):
     Checkpoints(tmp_path / "run", every=8).resume(again)
     assert again.steps == 8
     assert again.progress.lost_steps == 3  # of five: the epoch's first three, drawn by the old key
-    _, ledger = first.state.ledger.spend_curve(first.program.curve(first.state))
+    _, ledger = first.state.ledger.spend_cost(first.program.curve(first.state))
     assert again.spent_epsilon == float(ledger.epsilon()) > first.spent_epsilon
 
 
@@ -364,10 +364,10 @@ def test_a_damaged_checkpoint_may_be_deleted_and_what_followed_stays_paid_for(fi
 
 @pytest.mark.exhaustive
 def test_a_run_that_is_killed_again_and_again_is_the_one_that_nobody_killed():
-    """The short form of bench/crash.py, which checks at each kill that the ledger is not behind, and the end's bits."""
+    """The short form of bench/studies/crash.py: at each kill the ledger is not behind, and the end's bits are equal."""
     kills, steps = draws(1, 3), draws(12, 24)
     settings = ["--kills", str(kills), "--steps", str(steps), "--seed", "3", "--json"]
-    command = [sys.executable, "-m", "bench.crash", *settings]
+    command = [sys.executable, "-m", "bench.studies.crash", *settings]
     root = pathlib.Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxacct.numerics.precision import in_float64
+from jaxacct.numerics.precision import kernel
 from jaxacct.train.clipping import clipped_sum
 from jaxacct.train.clipping.contributions import NORM_MARGIN, Stored, Together
 
@@ -157,7 +157,7 @@ def test_a_mask_that_is_not_the_rows_is_refused(mask):
         clipped_sum(lambda w, x: w @ x, jnp.zeros(2), jnp.ones((4, 2)), jnp.asarray(mask), clip_norm=1.0)
 
 
-@in_float64
+@kernel
 @jax.jit
 def side_by_side(gradients, kept, factors):
     parts = [Stored.of(jnp.asarray(part), jax.sharding.PartitionSpec()) for part in gradients]

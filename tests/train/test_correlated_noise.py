@@ -19,9 +19,9 @@ from jaxacct.strategies import (
     CyclicPoisson,
     Dense,
     FixedEpochs,
+    HonakerTree,
     SinglePass,
     Streamed,
-    TreeAggregation,
     square_root,
 )
 from jaxacct.train import (
@@ -30,12 +30,12 @@ from jaxacct.train import (
     Flat,
     Metrics,
     PrivateGradients,
-    add_noise,
     build_report,
     certified_epsilon,
-    settings,
+    config,
 )
 from jaxacct.train.checkpoints import SPENDS
+from jaxacct.train.noise import privatize_step, start
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler, RandomAllocationSampler
 from jaxacct.train.trainer import fingerprint
 
@@ -48,7 +48,7 @@ ORDER = RandomAllocationSampler(EXAMPLES, 5, 110)
 @pytest.fixture(autouse=True, scope="module")
 def plans():
     """Solved once for each of this file."""
-    solve, solved = settings._plan, {}
+    solve, solved = config._plan, {}
 
     def once(sampler, strategy, *numbers):
         if not isinstance(strategy, BandedToeplitz):
@@ -59,7 +59,7 @@ def plans():
         return solved[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settings, "_plan", once)
+        patch.setattr(config, "_plan", once)
         yield
 
 
@@ -257,7 +257,7 @@ def test_groups_are_even_and_each_is_as_likely():
 def test_the_plan_is_the_matrix_mechanisms():
     for options, participation in (
         ({}, CyclicPoisson(STEPS, GROUPS, CYCLIC.sampling_rate)),
-        ({"sampler": ORDER, "steps": 5, "noise": TreeAggregation(5)}, SinglePass(5)),
+        ({"sampler": ORDER, "steps": 5, "noise": HonakerTree(5)}, SinglePass(5)),
         ({"sampler": CyclicPoissonSampler(EXAMPLES, 3, 1.0, 110)}, FixedEpochs(3, 4)),
     ):
         one = trainer(**options)
@@ -287,16 +287,16 @@ def test_an_attack_on_the_released_rows_comes_up_to_the_account_and_not_above():
     """A canary in steps 0 and 4 of 6: the likelihood ratio's test, 20,000 runs with it and as many without."""
     noise, column, runs = 1.5, np.array([1.0, 0.75, 0.5]), 20_000
     strategy, steps = BandedToeplitz(column), np.array([1.0, 0, 0, 0, 1.0, 0])
-    noising = add_noise(noise, 1.0, expected_batch_size=1.0, seed=jax.random.key(3), strategy=strategy)
 
     def released(key, steps):
-        state = noising.init(jnp.zeros(()))._replace(key=key)
+        def one(state, step):
+            kept, (value, own) = state, step
+            row, kept = privatize_step(
+                own, value, strategy, kept, noise_multiplier=noise, clip_norm=1.0, expected_batch_size=1.0
+            )
+            return kept, row.astype(jnp.float32)
 
-        def one(state, value):
-            row, state = noising.update(value, state)
-            return state, row
-
-        return jax.lax.scan(one, state, steps)[1]
+        return jax.lax.scan(one, start(strategy, jnp.zeros(())), (steps, jax.random.split(key, len(steps))))[1]
 
     told = jax.jit(jax.vmap(released, (0, None)))
     keys = jax.random.split(jax.random.key(4), (2, runs))
@@ -344,12 +344,12 @@ def test_noise_never_stands_for_other_noise_than_was_accounted():
     plan = trainer().plan
     with pytest.raises(ValueError, match="independent noise"):
         PrivateGradients(nothing, plan, Flat(1.0)).start()
-    noising = add_noise(1.0, 1.0, expected_batch_size=1.0, seed=0, strategy=ROOT)
-    state = noising.init(jnp.zeros(2))
-    noising.update(jnp.zeros(2), state)
-    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), state.noise.buffers)
+    scale = {"noise_multiplier": 1.0, "clip_norm": 1.0, "expected_batch_size": 1.0}
+    state = start(ROOT, jnp.zeros(2))
+    privatize_step(jax.random.key(0), jnp.zeros(2), ROOT, state, **scale)
+    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), state.buffers)
     with pytest.raises(TypeError, match="bit for bit"):
-        noising.update(jnp.zeros(2), state._replace(noise=dataclasses.replace(state.noise, buffers=rounded)))
+        privatize_step(jax.random.key(0), jnp.zeros(2), ROOT, dataclasses.replace(state, buffers=rounded), **scale)
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -106,8 +106,6 @@ def test_it_is_saved_loaded_and_exported(whole, tmp_path):
     with pytest.raises(FileExistsError, match="overwrite=True"):
         save_model(loaded, tmp_path / "model")
     save_model(loaded, tmp_path / "model", overwrite=True)
-    with pytest.warns(DeprecationWarning, match="load_model"):
-        load_model(tmp_path / "model", Transformer())
     blob = export_inference(loaded, jax.ShapeDtypeStruct((6,), jnp.int32))
     called = jax.export.deserialize(bytearray(blob)).call(TOKENS[:3])
     loaded.eval()

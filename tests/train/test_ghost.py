@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxacct.numerics.precision import in_float64
+from jaxacct.numerics import precision
 from jaxacct.train.clipping import Flat, PerLayer, clip_and_sum, clipped_sum
 from jaxacct.train.clipping.contributions import Looked, Outer, Stored, Summed
 from jaxacct.train.clipping.ghost import GhostLoss
@@ -72,7 +72,7 @@ def names(params):
     return [jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value") for path, _ in paths]
 
 
-@in_float64
+@precision.kernel
 def squares_of(parts):
     return [part.squares() for part in parts]
 

@@ -54,7 +54,7 @@ def scanned(private, params, steps, seed=1):
 
 def test_a_loop_of_the_parts_is_the_trainer_until_the_plan_is_spent():
     rule = AdaptiveQuantile(1.0, count_noise=10.0)
-    private, params = made(clipping=rule)
+    private, params = made(clip_norm=rule)
     assert private.steps == 10
     assert 0.999 <= private.plan.certified.upper <= 1.0
     trainer = DPTrainer(
@@ -213,19 +213,3 @@ def test_a_plans_ledger_pays_for_the_plans_noise_alone():
 def test_wrong_uses_are_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()
-
-
-def test_former_names_warn_and_do_the_same():
-    with pytest.warns(DeprecationWarning, match="PrivateGradients"):
-        total, _ = ja.train.clip_and_sum(squares, jnp.zeros(3), X, np.ones(len(X), bool), rule=ja.train.Flat(1.0))
-    with pytest.warns(DeprecationWarning, match="PrivateGradients"):
-        same = ja.train.clipped_sum(squares, jnp.zeros(3), X, np.ones(len(X), bool), clip_norm=1.0)
-    np.testing.assert_array_equal(total, same)
-    with pytest.warns(DeprecationWarning, match="noise"):
-        ja.train.privatize(jax.random.key(0), total, noise_multiplier=1.0, clip_norm=1.0, expected_batch_size=4.0)
-    with pytest.warns(DeprecationWarning, match="optimizer"):
-        ja.train.add_noise(1.0, 1.0, expected_batch_size=4.0)
-    with pytest.warns(DeprecationWarning, match="DPTrainer"):
-        ja.train.make_private(
-            nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, optax.sgd(0.1), (X, X[:, :1]), 1.0, 1e-3, 2
-        )

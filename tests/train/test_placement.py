@@ -11,7 +11,7 @@ from helpers.eight_devices import answers_of
 from helpers.thorough import cases
 from jax.sharding import PartitionSpec
 
-from jaxacct.train.state import Layout, layout_of
+from jaxacct.train.placement import Layout, layout_of
 
 SHARDS = """
 import tempfile
@@ -162,7 +162,7 @@ for name in WAYS:
     }
 
 from jaxacct.train.clipping import Flat, clip_and_sum
-from jaxacct.train.state import layout_of
+from jaxacct.train.placement import layout_of
 
 ROWS = 64
 weights = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((3, 5), (5, 2))]

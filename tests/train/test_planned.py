@@ -1,5 +1,6 @@
 """Planned budgets: all of epsilon is spent and no more, wherever a run stops, is killed, or is interrupted."""
 
+import dataclasses
 import functools
 import os
 import signal
@@ -25,8 +26,8 @@ from jaxacct.train import (
     certified_epsilon,
     guarantee,
 )
+from jaxacct.train.config import PlannedRun
 from jaxacct.train.planned import PlannedLedger, least_delta_of_a_step, plan
-from jaxacct.train.settings import plan_spending
 
 DELTA = 1e-5
 
@@ -109,16 +110,16 @@ def test_side_queries_are_part_of_the_plan():
 
 @pytest.mark.exhaustive
 def test_a_plan_is_solved_once_and_no_other_is_taken_for_it():
-    options = {"size": 200, "epsilon": 2.0, "delta": 1e-3, "epochs": 2, "expected_batch_size": 40}
-    made = plan_spending(**options).plan
-    assert plan_spending(**options).plan is made
+    run = PlannedRun(epsilon=2.0, delta=1e-3, epochs=2, expected_batch_size=40)
+    made = run.resolve(200).plan
+    assert dataclasses.replace(run).resolve(200).plan is made
     assert made.certified == plan(poisson(200, 0.2, 1e-3), 1e-3, epsilon=2.0, steps=10).certified
     others = [
-        plan_spending(**options | {"epochs": None, "steps": 11}),
-        plan_spending(**options | {"delta": 2e-3}),
-        plan_spending(**options | {"size": 400, "expected_batch_size": 80}),
-        plan_spending(**options | {"expected_batch_size": None, "sampler": made.sampler}),
-        plan_spending(**options | {"queries": (SideQuery(ja.Gaussian(9.0)),)}),
+        dataclasses.replace(run, epochs=None, steps=11).resolve(200),
+        dataclasses.replace(run, delta=2e-3).resolve(200),
+        dataclasses.replace(run, expected_batch_size=80).resolve(400),
+        dataclasses.replace(run, expected_batch_size=None, sampler=made.sampler).resolve(200),
+        dataclasses.replace(run, queries=(SideQuery(ja.Gaussian(9.0)),)).resolve(200),
     ]
     assert all(other.plan is not made for other in others)
     assert all(other.plan != made for other in others[:2])
@@ -241,7 +242,7 @@ def undisturbed():
 
 @pytest.mark.exhaustive
 def test_a_planned_run_that_is_killed_again_and_again_is_the_one_that_nobody_killed(tmp_path):
-    """After an evaluation, whose steps have no checkpoint; bench/crash.py kills processes, anywhere."""
+    """After an evaluation, whose steps have no checkpoint; bench/studies/crash.py kills processes, anywhere."""
     whole, folder, kills = undisturbed(), tmp_path / "run", 0
     for step in (2, 6, 6, 18):
         trainer, keeper = trainer_of(epochs=4), Checkpoints(folder, every=4)

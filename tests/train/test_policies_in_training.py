@@ -214,10 +214,10 @@ def test_a_refused_count_leaves_the_policy_as_it_is_and_costs_nothing():
 @pytest.mark.exhaustive
 def test_an_odometer_refuses_what_would_take_its_reading_past_epsilon():
     program, odometer = run_of("schedule").trainer.program, VilleOdometer(DELTA)
-    granted, after = program.spend(odometer, odometer.curve(Gaussian(1.0)))
+    granted, after = program.spend(odometer, odometer.cost(Gaussian(1.0)))
     assert not granted
     assert same_bits(odometer, after)
-    granted, after = program.spend(odometer, odometer.curve(Gaussian(QUERY_NOISE)))
+    granted, after = program.spend(odometer, odometer.cost(Gaussian(QUERY_NOISE)))
     assert granted
     assert 0 < after.epsilon() <= EPSILON
 
@@ -227,8 +227,8 @@ def test_an_odometer_ends_the_run_before_it_reads_more_than_epsilon():
     promised = trainer.remaining_steps
     trainer.fit()
     by_hand = VilleOdometer(trainer.delta_after_overflow)
-    curve = by_hand.curve(PoissonSubsampledGaussian(3.0, drawn(0.1, 0.1)))
-    readings = [float(by_hand.spend_curve(curve, steps)[1].epsilon()) for steps in (trainer.steps, trainer.steps + 1)]
+    curve = by_hand.cost(PoissonSubsampledGaussian(3.0, drawn(0.1, 0.1)))
+    readings = [float(by_hand.spend_cost(curve, steps)[1].epsilon()) for steps in (trainer.steps, trainer.steps + 1)]
     assert readings[0] <= EPSILON < readings[1]
     assert trainer.spent_epsilon == pytest.approx(readings[0], rel=1e-9)
     assert trainer.spent_epsilon <= EPSILON

@@ -77,18 +77,6 @@ def test_gradients_of_a_loop_of_ones_own_do_not_tell_it_either():
     assert jaxprs[0] == jaxprs[1]
 
 
-def test_the_short_form_takes_it_and_makes_its_batches_of_it():
-    made, fewer = (
-        train.make_private(
-            nnx.Linear(3, 2, rngs=nnx.Rngs(0)), loss, SGD, (x[:count], weights[:count]), 2.0, 1e-4, 2, most_examples=40
-        )
-        for count in (31, 30)
-    )
-    assert made.sampler.expected_batch_size == 40
-    assert fingerprint(made) == fingerprint(fewer)
-    assert "protected, too: at most 40" in train.guarantee(made)
-
-
 def test_what_the_command_makes_of_a_table_does_not_tell_it(tmp_path):
     def of_table(count, *options):
         np.savez(tmp_path / "rows.npz", x=x[:count], y=np.arange(count) % 2)

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from helpers.shared import cosines
 
-from jaxacct.numerics.precision import in_float64
+from jaxacct.numerics import precision
 from jaxacct.train import lora, merge_lora
 from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.clipping.contributions import Looked, Outer, Stored, Summed, Tied
@@ -113,7 +113,7 @@ CASES = {
 }  # fmt: skip
 
 
-@in_float64
+@precision.kernel
 def squares_of(parts):
     return [part.squares() for part in parts]
 

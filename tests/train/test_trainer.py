@@ -9,7 +9,7 @@ from flax import nnx
 from helpers.shared import SGD, sharing
 
 from jaxacct.filters import RenyiFilter
-from jaxacct.train import Batches, Budget, DPTrainer, Flat, Placement, certified_epsilon
+from jaxacct.train import DPTrainer, Flat, certified_epsilon
 from jaxacct.train.models import accuracy
 from jaxacct_recipes import load, make_trainer
 
@@ -146,27 +146,6 @@ def test_bad_input(options, words):
         small_trainer(**options)
 
 
-@pytest.mark.exhaustive
-def test_groups_of_an_earlier_version_say_what_their_fields_say():
-    short = small_trainer(microbatch_size=7, ghost=False, ledger="odometer", epsilon=4.0)
-    with pytest.warns(DeprecationWarning, match="Budget is deprecated: give epsilon, delta, .* by themselves"):
-        groups = {
-            "budget": Budget(4.0, 1e-3, ledger="odometer"), "batches": Batches(expected_batch_size=40),
-            "clipping": Flat(1.0), "placement": Placement(microbatch_size=7, ghost=False),
-        }  # fmt: skip
-    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
-    with pytest.warns(DeprecationWarning, match="(budget|batches|placement|clipping) is deprecated: give DPTrainer"):
-        grouped = sharing(DPTrainer(
-            nnx.Linear(3, 1, rngs=nnx.Rngs(0)), squared_error, SGD, (x, x[:, :1]), noise_multiplier=3.0, seed=1,
-            **groups,
-        ))  # fmt: skip
-    assert repr(short) == repr(grouped)
-    assert short._programs is grouped._programs  # of equal programs
-    for trainer in (short, grouped):
-        trainer.fit(2)
-    assert same(short, grouped)
-
-
 def test_none_is_said_where_it_is_not_the_default():
     assert small_trainer(microbatch_size=None, ghost=False).microbatch_size is None
     assert small_trainer(devices=None).microbatch_size == 32
@@ -175,15 +154,11 @@ def test_none_is_said_where_it_is_not_the_default():
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        ({"budget": lambda: Budget(1.0, 1e-3)}, ValueError, "budget and epsilon, delta are both given"),
-        ({"batches": lambda: Batches(sampling_rate=0.1)}, ValueError, "batches and expected_batch_size are both given"),
-        ({"placement": Placement, "ghost": True}, ValueError, "placement and ghost are both given"),
-        ({"placement": Placement, "microbatch_size": None}, ValueError, "placement and microbatch_size are both given"),
         ({"epsilon": None}, TypeError, "epsilon missing: give it; or else"),
         ({"delta": None}, TypeError, "delta missing: give the probability"),
-        ({"clipping": Flat(1.0)}, ValueError, "give exactly one of clip_norm and clipping"),
+        ({"clipping": Flat(1.0)}, TypeError, "unexpected keyword argument 'clipping': clip_norm is meant"),
         ({"batch_size": 4}, TypeError, "unexpected keyword argument 'batch_size': expected_batch_size is meant"),
-        ({"epsilon": None, "delta": None, "budget": (1.0, 1e-3)}, TypeError, "budget is a tuple: .*Budget"),
+        ({"budget": (1.0, 1e-3)}, TypeError, "argument 'budget': epsilon and delta is meant"),
         ({"epsilom": 1.0}, TypeError, "unexpected keyword argument 'epsilom'"),
         ({"ledger": "book"}, ValueError, "ledger = 'book'"),
         ({"microbatch_size": -3}, ValueError, "microbatch_size = -3"),
@@ -202,7 +177,7 @@ def test_wrong_settings(options, kind, words):
 @pytest.mark.parametrize(
     "name",
     ["epsilon", "delta", "epochs", "expected_batch_size", "sampling_rate", "noise_multiplier", "clip_norm", "ghost",
-     "menu", "ledger", "augment", "correct", "clipping", "sampler", "seed", "devices", "mesh", "steps", "views",
+     "menu", "ledger", "augment", "correct", "sampler", "seed", "devices", "mesh", "steps", "views",
      "microbatch_size"],
 )  # fmt: skip
 def test_arrays_in_the_place_of_one_setting_are_named(name):

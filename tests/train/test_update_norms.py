@@ -7,7 +7,7 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxacct.train import DPTrainer, adam_bc, averaged, averaging, observing
+from jaxacct.train import DPTrainer, adam_bc, averaged, averaging, last_norms, observing
 from jaxacct.train.metrics import all_finite, check_gradients, check_parameters
 from jaxacct.train.optimizers import Norms
 
@@ -30,6 +30,23 @@ def test_norms_are_those_of_the_last_update_and_the_signal_is_what_noise_leaves(
     assert np.mean(signals) == pytest.approx(mean * 200, rel=0.05)
     assert Norms(jnp.float32(1.0), jnp.float32(2.0), jnp.float32(0.0)).signal == 0.0
     assert averaged(state).shape == (entries,)
+
+
+def test_the_norms_of_a_trainers_last_update_are_read_where_they_are_kept():
+    def trained(optimizer):
+        made = DPTrainer(
+            nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda model, x: jnp.sum(model(x) ** 2), optimizer,
+            (np.ones((50, 3), np.float32),), epsilon=2.0, delta=1e-3, noise_multiplier=3.0, expected_batch_size=10,
+            clip_norm=1.0, ledger="filter", seed=0,
+        )  # fmt: skip
+        made.fit(1)
+        return made
+
+    norms = last_norms(trained(observing(optax.sgd(0.5))))
+    assert float(norms.update) == pytest.approx(0.5 * float(norms.gradient), rel=1e-5)
+    assert float(norms.gradient) > 0
+    with pytest.raises(ValueError, match=r"the norms of 0 updates: give observing\(optimizer\)"):
+        last_norms(trained(optax.sgd(0.5)))
 
 
 def test_what_is_told_goes_on_and_what_is_not_told_is_unknown():

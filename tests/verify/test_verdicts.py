@@ -14,7 +14,7 @@ from helpers.command_line import runner
 from helpers.thorough import cases
 
 import jaxacct as ja
-from jaxacct import verify
+from jaxacct import composition, verify
 from jaxacct.numerics import programs
 
 TRUTHS = json.loads((pathlib.Path(__file__).parents[1] / "data" / "delta_truth.json").read_text())
@@ -36,7 +36,7 @@ def test_known_values_are_proved_and_nearby_ones_refuted(entry):
     assert low <= proved.truth[0] <= proved.truth[1] <= high
     for lower, upper in ((0.0, truth * (1 - 1e-8)), (truth * (1 + 1e-8), 1.0)):
         refuted = judge(lower, upper)
-        assert refuted.status is verify.Status.REFUTED
+        assert refuted.status is verify.Ruling.REFUTED
         assert low <= refuted.truth[0] <= refuted.truth[1] <= high
 
 
@@ -170,7 +170,8 @@ def test_every_mechanism_has_a_statement():
     from jaxacct import mechanisms
     from jaxacct.verify.statements import STATEMENTS
 
-    named = {name for name in mechanisms.__all__ if isinstance(getattr(mechanisms, name), type)}
+    exported = {name: getattr(mechanisms, name) for name in mechanisms.__all__}
+    named = {name for name, one in exported.items() if isinstance(one, type) and issubclass(one, mechanisms.Mechanism)}
     # What is always taken for the mechanisms that it is composed of has none of its own: the next test.
     composed = {name for name in named if getattr(mechanisms, name).composed is not mechanisms.Mechanism.composed}
     # Of random allocation that are blocks of an epoch, where an example is in more than two of its batches.
@@ -187,7 +188,7 @@ def test_every_mechanism_has_a_statement():
 def test_the_referee_takes_a_training_for_all_of_its_cycles():
     strategy = ja.strategies.square_root(2).normalized()
     training = ja.MatrixMechanism(strategy, 2.0, ja.strategies.CyclicPoisson(40, 2, 0.1))
-    for runs, status in ((training.cycles, verify.Status.PROVED), (1, verify.Status.REFUTED)):
+    for runs, status in ((training.cycles, verify.Ruling.PROVED), (1, verify.Ruling.REFUTED)):
         bounds = ja.epsilon(training.cycle, runs, 1e-5)
         assert verify.epsilon(training, 1, 1e-5, bounds).status is status
 
@@ -240,18 +241,18 @@ STEP = ja.PoissonSubsampledGaussian(1.0, 0.01)
 
 def one_run_less(module, patch):
     """The accountant loses one run in ten thousand."""
-    parts = module.directed_parts
+    parts = composition.directed_parts
 
     def fewer(mechanism, steps, *more):
         return parts(mechanism, steps - 1, *more)
 
-    patch.setattr(module, "directed_parts", fewer)
+    patch.setattr(composition, "directed_parts", fewer)
 
 
 def only_adding(module, patch):
     """The accountant forgets the direction that counts more."""
-    parts = module.directed_parts
-    patch.setattr(module, "directed_parts", lambda *asked: parts(*asked)[1:])
+    parts = composition.directed_parts
+    patch.setattr(composition, "directed_parts", lambda *asked: parts(*asked)[1:])
 
 
 def a_fifth_less(module, patch):
@@ -376,6 +377,6 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 def test_a_verdict_is_a_frozen_record():
-    verdict = verify.Verdict(verify.Status.PROVED, (0.0, 1.0), "")
+    verdict = verify.Verdict(verify.Ruling.PROVED, (0.0, 1.0), "")
     with pytest.raises(dataclasses.FrozenInstanceError):
-        verdict.status = verify.Status.REFUTED
+        verdict.status = verify.Ruling.REFUTED

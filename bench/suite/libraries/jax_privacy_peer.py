@@ -26,7 +26,7 @@ def epsilon(setting: dict[str, Any]) -> dict[str, float]:
 
 
 def step(setting: dict[str, Any]) -> dict[str, Any]:
-    """As :mod:`bench.train_step` runs it, which needs jaxacct's requirements in the same environment."""
+    """As :mod:`bench.studies.train_step` runs it, which needs jaxacct's requirements in the same environment."""
     from bench.suite.libraries import training
 
     return training.step(setting.get("kind", "jax-privacy"), setting)

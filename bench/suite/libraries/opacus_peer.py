@@ -18,7 +18,7 @@ from opacus.optimizers import DPOptimizer
 warnings.simplefilter("ignore")
 
 VOCABULARY, WORDS, WIDTH = 1000, 32, 128
-"""As in :mod:`bench.networks`, which needs Flax."""
+"""As in :mod:`bench.studies.networks`, which needs Flax."""
 
 
 def epsilon(setting: dict[str, Any]) -> dict[str, float]:
@@ -46,7 +46,7 @@ def _seconds(step: Any, budget: float) -> float:
     times: list[float] = []
     end = time.perf_counter() + budget
     while not times or time.perf_counter() < end:
-        # Processor time, as bench.train_step takes it.
+        # Processor time, as bench.studies.train_step takes it.
         start = time.process_time()
         step()
         times.append(time.process_time() - start)
@@ -106,7 +106,7 @@ def _residual(inside: int, outside: int, stride: int) -> torch.nn.Module:
 
 
 def _network(name: str) -> torch.nn.Module:
-    """The networks of :mod:`bench.networks`; the transformer's output is not tied to its table: Opacus refuses that."""
+    """The networks of :mod:`bench.studies.networks`; a transformer's output has weights of its own, as Opacus asks."""
     nn = torch.nn
     if name in ("MLP", "MLP 670k"):
         widths = [784, *([128] if name == "MLP" else [512, 512])]
@@ -141,7 +141,7 @@ def _batch(name: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def step(setting: dict[str, Any]) -> dict[str, float]:
-    """A network of :mod:`bench.networks`, on a full batch."""
+    """A network of :mod:`bench.studies.networks`, on a full batch."""
     torch.manual_seed(0)
     name = setting["model"]
     inputs, labels = _batch(name, setting["batch"])

@@ -153,7 +153,7 @@ def step(setting: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_loop(setting: dict[str, Any]) -> dict[str, Any]:
-    from bench import in_loop as trainers
+    from bench.studies import in_loop as trainers
 
     found = trainers.measured(setting["seconds"])
     free = found["seconds"].pop(trainers.FREE)

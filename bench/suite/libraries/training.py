@@ -1,4 +1,4 @@
-"""Steps of :mod:`bench.train_step`, one beside the plain one, of one of its networks on random examples."""
+"""Steps of :mod:`bench.studies.train_step`, one beside the plain one, of one of its networks on random examples."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ def step(name: str, setting: dict[str, Any]) -> dict[str, Any]:
     """Returns seconds of the step ``name``, of the plain one, and of the compilation of both."""
     import jax
 
-    from bench import train_step
+    from bench.studies import train_step
 
     network = train_step.NETWORKS[setting["model"]]
     params, steps = train_step.steps_of(network)
     if name not in steps:
-        raise ValueError(f"bench.train_step has no step {name!r}: of {sorted(steps)}")
+        raise ValueError(f"bench.studies.train_step has no step {name!r}: of {sorted(steps)}")
     chosen = {which: steps[which] for which in ("plain", name)}
     calls = train_step.calls_of(network, params, chosen)
     start = time.perf_counter()

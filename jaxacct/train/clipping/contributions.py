@@ -399,7 +399,8 @@ class Together:
 
     def apart(self, sums: list[Array]) -> list[Array]:
         """Returns the sums of each parameter, as its contributions hold it."""
-        found = dict(zip(self.others, sums, strict=False))
+        # The last sum, where there are small parameters, holds all of them: it has no place of its own.
+        found = dict(zip(self.others, sums[: len(self.others)], strict=True))
         if self.small:
             flat, first = sums[-1].reshape(-1), 0
             for place, pieces in zip(self.small, self.pieces, strict=True):

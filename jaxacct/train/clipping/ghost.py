@@ -260,40 +260,56 @@ def matrix_contributions(
     return Summed(activations, cotangents)
 
 
-def find_layer(primitive: str, params: dict[str, Any], shapes: list[Shape], place: int) -> Layer | None:
-    """Returns the map by the operand at ``place`` of an operation on ``shapes``, None where it is of no known kind."""
-    if primitive == "dot_general" and len(shapes) == 2:
-        summed, batched = params["dimension_numbers"]
-        if any(map(len, batched)):
-            return None
-        return Dense(shapes[place], tuple(summed[place]), tuple(summed[1 - place]), weight_first=place == 0)
-    if primitive == "conv_general_dilated" and place == 1:
-        if params["feature_group_count"] != 1 or params["batch_group_count"] != 1 or set(params["lhs_dilation"]) != {1}:
-            return None
-        numbers = params["dimension_numbers"]
-        _, inputs, *space = numbers.rhs_spec
-        return Convolution(
-            weight_shape=shapes[1],
-            rows=(*space, inputs),
-            input_axes=tuple(numbers.lhs_spec),
-            weight_axes=tuple(numbers.rhs_spec),
-            output_axes=tuple(numbers.out_spec),
-            strides=tuple(params["window_strides"]),
-            padding=tuple(tuple(ends) for ends in params["padding"]),
-            dilation=tuple(params["rhs_dilation"]),
-            precision=params["precision"],
-        )
-    if primitive == "gather" and place == 0 and len(shapes[0]) == 2:
-        numbers, indices = params["dimension_numbers"], shapes[1]
-        whole_rows = (
-            tuple(numbers.collapsed_slice_dims) == (0,)
-            and tuple(numbers.start_index_map) == (0,)
-            and tuple(numbers.offset_dims) == (len(indices) - 1,)
-            and tuple(params["slice_sizes"]) == (1, shapes[0][1])
-            and not numbers.operand_batching_dims
-        )
-        return Table(shapes[0], (0,), params["mode"] == jax.lax.GatherScatterMode.CLIP) if whole_rows else None
-    return None
+def _find_dense(params: dict[str, Any], shapes: list[Shape], place: int) -> Dense | None:
+    """Returns the map of a ``dot_general`` without batched axes."""
+    summed, batched = params["dimension_numbers"]
+    if len(shapes) != 2 or any(map(len, batched)):
+        return None
+    return Dense(shapes[place], tuple(summed[place]), tuple(summed[1 - place]), weight_first=place == 0)
+
+
+def _find_convolution(params: dict[str, Any], shapes: list[Shape], place: int) -> Convolution | None:
+    """Returns the map of a ``conv_general_dilated`` by its kernel, in one group and with inputs as they are."""
+    groups = params["feature_group_count"], params["batch_group_count"]
+    if place != 1 or groups != (1, 1) or set(params["lhs_dilation"]) != {1}:
+        return None
+    numbers = params["dimension_numbers"]
+    _, inputs, *space = numbers.rhs_spec
+    return Convolution(
+        weight_shape=shapes[1],
+        rows=(*space, inputs),
+        input_axes=tuple(numbers.lhs_spec),
+        weight_axes=tuple(numbers.rhs_spec),
+        output_axes=tuple(numbers.out_spec),
+        strides=tuple(params["window_strides"]),
+        padding=tuple(tuple(ends) for ends in params["padding"]),
+        dilation=tuple(params["rhs_dilation"]),
+        precision=params["precision"],
+    )
+
+
+def _find_table(params: dict[str, Any], shapes: list[Shape], place: int) -> Table | None:
+    """Returns the map of a ``gather`` of whole rows of a matrix."""
+    if place != 0 or len(shapes[0]) != 2:
+        return None
+    numbers, indices = params["dimension_numbers"], shapes[1]
+    whole_rows = (
+        tuple(numbers.collapsed_slice_dims) == (0,)
+        and tuple(numbers.start_index_map) == (0,)
+        and tuple(numbers.offset_dims) == (len(indices) - 1,)
+        and tuple(params["slice_sizes"]) == (1, shapes[0][1])
+        and not numbers.operand_batching_dims
+    )
+    return Table(shapes[0], (0,), params["mode"] == jax.lax.GatherScatterMode.CLIP) if whole_rows else None
+
+
+LAYERS: dict[str, Callable[[dict[str, Any], list[Shape], int], Layer | None]] = {
+    "dot_general": _find_dense,
+    "conv_general_dilated": _find_convolution,
+    "gather": _find_table,
+}
+"""Rules by which an operation is a linear map by its operand at some place, by the operation's primitive: from its
+parameters, its operands' shapes and the place. None: of no known kind, so that the operand's gradients are stored."""
 
 
 def _channels_last(axes: Shape) -> Shape:
@@ -525,7 +541,8 @@ class Uses:
             return [given[0].follow(step, results[0])], {}
         if len(places) == 1:
             (place,) = places
-            layer = find_layer(name, step.params, [np.shape(value) for value in plain], place)
+            find = LAYERS.get(name)
+            layer = None if find is None else find(step.params, [np.shape(value) for value in plain], place)
             # Factors are real: of complex numbers only a part would be left.
             if layer is not None and any(map(jnp.iscomplexobj, (plain[1 - place], results[0]))):
                 layer, name = None, f"{name} of complex numbers"
@@ -703,6 +720,117 @@ class Routes(tuple[Route, ...]):
         return "\n".join(line.rstrip() for line in lines)
 
 
+# ----------------------------------------------------------------------------------------------------
+# Form of a parameter's gradients, by the maps that use it.
+#
+# Any use of another kind, or of another matrix, falls back to stored gradients, which are right whatever the use is.
+# The rules weigh time and memory only.
+# ----------------------------------------------------------------------------------------------------
+
+MANY, AFFORDED = 16, 4
+"""From ``MANY`` positions on, the float64 sum over them takes longer than to form a dense layer's gradients in float32:
+k n (T + 28) multiplications against 2.5 k n T, where holding a number costs 28 and float64 is 2.5 times as slow (both
+measured on a CPU). Gradients are then formed, if they are at most ``AFFORDED`` times as large as the map's inputs and
+outputs. Speed and memory only."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """All uses of one parameter, from which the form of its gradients follows.
+
+    Attributes:
+        parameter: its shape and dtype.
+        uses: by linear maps, lookups first.
+        lost: what else uses it, in words; None where nothing does.
+    """
+
+    parameter: jax.ShapeDtypeStruct
+    uses: tuple[Use, ...]
+    lost: str | None
+
+    @property
+    def tables(self) -> list[Use]:
+        """Uses that look up rows."""
+        return [use for use in self.uses if isinstance(use.layer, Table)]
+
+    @property
+    def dense(self) -> list[Use]:
+        """Uses that multiply by it."""
+        return [use for use in self.uses if not isinstance(use.layer, Table)]
+
+    @property
+    def positions(self) -> int:
+        """Number of positions at which it is used."""
+        return sum(use.positions for use in self.uses)
+
+    @property
+    def entries(self) -> int:
+        """Number of entries of one copy."""
+        return self.parameter.size // math.prod(self.uses[0].copies)
+
+    @property
+    def size(self) -> str:
+        """Copies, entries and positions, in words."""
+        copies = math.prod(self.uses[0].copies)
+        size = f"{copies} copies of " * (copies > 1) + f"{self.entries:,} entries"
+        return size + f", used at {self.positions:,} position{'s' * (self.positions > 1)}"
+
+    def obstacle(self) -> str | None:
+        """Returns why its gradients have to be stored; None where another form may hold them."""
+        if self.lost is not None:
+            return f"used by {self.lost}"
+        if not self.uses:
+            return "not used"
+        # Half precision is held exactly by float32; float64 is not.
+        if jnp.finfo(self.parameter.dtype).bits > 32:
+            return f"of dtype {self.parameter.dtype}"
+        first, sides = self.uses[0].sides, {use.sides for use in self.uses}
+        same = sides <= {first, first[::-1]} and len({use.sides for use in self.tables}) < 2
+        if not same or len({use.stack for use in self.uses}) > 1:
+            return "used by maps of different matrices"
+        return None
+
+
+Choice = tuple[type[Contributions], str, bool]
+"""Form, the reason for it, and whether the uses hold the gradients: else they are those of the parameter itself."""
+
+
+def _choose_for_both(usage: Usage) -> Choice:
+    """Returns the form where rows are looked up in what is multiplied by as well, as tied embeddings are."""
+    written = sum(use.positions for use in usage.dense)
+    cost = written * sum(usage.dense[0].layer.matrix_shape) * (AFFORDED if written >= MANY else 1)
+    is_tied = usage.entries > cost
+    return Tied if is_tied else Stored, f"{usage.size}, some of which look up rows", is_tied
+
+
+def _choose_for_products(usage: Usage) -> Choice:
+    dense, positions, entries = usage.dense, usage.positions, usage.entries
+    rows, columns = dense[0].layer.matrix_shape
+    form = matrix_form(positions, rows, columns)
+    # Gradients of their own are added up use by use, or step by step in a loop, which pays where they are small. Held
+    # by uses, a loop whose steps have copies would keep the maps' inputs and outputs beside what it keeps for the
+    # derivative: twice the memory.
+    if form is Stored and (len(usage.uses) > 1 or dense[0].steps) and entries <= positions * (rows + columns):
+        return Stored, f"{usage.size}: fewer than go in and out of its maps there", False
+    plain = all(isinstance(use.layer, Dense) and len(use.own) == len(use.steps) for use in dense)
+    if form is Summed and plain and positions >= MANY and entries <= AFFORDED * positions * (rows + columns):
+        return Stored, f"{usage.size}: cheaper than their sum in float64", False
+    reasons: dict[type[Contributions], str] = {
+        Outer: "an outer product",
+        Stored: "cheaper than inner products of positions",
+        Summed: "inner products of positions are cheaper",
+    }
+    return form, f"{usage.size}: {reasons[form]}", True
+
+
+FORMS: dict[tuple[bool, bool], Callable[[Usage], Choice]] = {
+    (True, False): lambda usage: (Looked, f"{usage.size}: rows that are looked up", True),
+    (True, True): _choose_for_both,
+    (False, True): _choose_for_products,
+}
+"""Rules by whether a parameter's uses look up rows, and whether they multiply by it."""
+
+
 class GhostLoss:
     """The loss of one example, traced, and how each of its parameters is used.
 
@@ -760,54 +888,13 @@ class GhostLoss:
         self, leaf: int, shape: jax.ShapeDtypeStruct
     ) -> tuple[type[Contributions], str, tuple[tuple[Path, Use], ...]]:
         """Returns the form of a parameter's gradients, the reason, and the uses that they are held by; () if none."""
-        # Any use of another kind, or of another matrix, falls back to stored gradients, which are right whatever the
-        # use is. The choices below weigh time and memory only.
         uses = [(path, use) for path, use in self._uses.found.items() if use.leaf == leaf]
         uses.sort(key=lambda found: not isinstance(found[1].layer, Table))
-        if leaf in self._uses.lost:
-            return Stored, f"used by {self._uses.lost[leaf]}", ()
-        if not uses:
-            return Stored, "not used", ()
-        # Half precision is held exactly by float32; float64 is not.
-        if jnp.finfo(shape.dtype).bits > 32:
-            return Stored, f"of dtype {shape.dtype}", ()
-        sides = {use.sides for _, use in uses}
-        tables, dense = ([use for _, use in uses if isinstance(use.layer, Table) is kind] for kind in (True, False))
-        same = sides <= {uses[0][1].sides, uses[0][1].sides[::-1]} and len({use.sides for use in tables}) < 2
-        if not same or len({use.stack for _, use in uses}) > 1:
-            return Stored, "used by maps of different matrices", ()
-        # From ``many`` positions on, the float64 sum over them takes longer than to form a dense layer's gradients in
-        # float32: k n (T + 28) multiplications against 2.5 k n T, where holding a number costs 28 and float64 is 2.5
-        # times as slow (both measured on a CPU). Gradients are then formed, if they are at most ``afforded`` times as
-        # large as the map's inputs and outputs.
-        many, afforded = 16, 4
-        positions, copies = sum(use.positions for _, use in uses), math.prod(uses[0][1].copies)
-        entries = shape.size // copies
-        size = f"{copies} copies of " * (copies > 1) + f"{entries:,} entries"
-        size += f", used at {positions:,} position{'s' * (positions > 1)}"
-        if not dense:
-            return Looked, f"{size}: rows that are looked up", tuple(uses)
-        if tables:
-            written = sum(use.positions for use in dense)
-            cost = written * sum(dense[0].layer.matrix_shape) * (afforded if written >= many else 1)
-            form: type[Contributions] = Tied if entries > cost else Stored
-            return form, f"{size}, some of which look up rows", tuple(uses) if form is Tied else ()
-        rows, columns = dense[0].layer.matrix_shape
-        form = matrix_form(positions, rows, columns)
-        # Gradients of their own are added up use by use, or step by step in a loop, which pays where they are small.
-        # Held by uses, a loop whose steps have copies would keep the maps' inputs and outputs beside what it keeps for
-        # the derivative: twice the memory.
-        if form is Stored and (len(uses) > 1 or dense[0].steps) and entries <= positions * (rows + columns):
-            return Stored, f"{size}: fewer than go in and out of its maps there", ()
-        plain = all(isinstance(use.layer, Dense) and len(use.own) == len(use.steps) for use in dense)
-        if form is Summed and plain and positions >= many and entries <= afforded * positions * (rows + columns):
-            return Stored, f"{size}: cheaper than their sum in float64", ()
-        reasons: dict[type[Contributions], str] = {
-            Outer: "an outer product",
-            Stored: "cheaper than inner products of positions",
-            Summed: "inner products of positions are cheaper",
-        }
-        return form, f"{size}: {reasons[form]}", tuple(uses)
+        usage = Usage(shape, tuple(use for _, use in uses), self._uses.lost.get(leaf))
+        if (obstacle := usage.obstacle()) is not None:
+            return Stored, obstacle, ()
+        form, reason, is_tapped = FORMS[bool(usage.tables), bool(usage.dense)](usage)
+        return form, reason, tuple(uses) if is_tapped else ()
 
     def routes(self) -> Routes:
         """Returns how the gradients of each parameter are held, and why."""

@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 
 from jaxacct import validation
-from jaxacct.numerics.precision import as_float64, in_float64, is_concrete
-from jaxacct.numerics.programs import as_it_is
+from jaxacct.numerics.arithmetic import roundoff
+from jaxacct.numerics.precision import as_float64, is_concrete, kernel
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values, widen_fields
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
 from jaxacct.train.copies import path_of
@@ -75,7 +75,7 @@ class ClippingRule:
 
         Args:
             key: typed scalar key, used for nothing else.
-            unclipped (): the centred count of :func:`~jaxacct.train.clip_and_sum`.
+            unclipped (): the centred count of :func:`~jaxacct.train.clipping.clip_and_sum`.
             expected_batch_size: a public number.
         """
         return self
@@ -201,14 +201,14 @@ class PerLayer(ClippingRule):
             return float(np.sqrt(np.sum(np.square(np.asarray(self.clip_norms, np.float64))))) * self._rounded_up
         return self._traced_sensitivity()
 
-    @in_float64
+    @kernel
     def _traced_sensitivity(self) -> Array:
         return jnp.sqrt(sum(jnp.square(as_float64(norm)) for norm in self.clip_norms)) * self._rounded_up
 
     @property
     def _rounded_up(self) -> float:
         # A sum of n squares errs by at most n + 1 units of roundoff of itself, its root by half of that and one more.
-        return 1 + 2.0**-50 + len(self.clip_norms) * 2.0**-53
+        return 1 + (8 + len(self.clip_norms)) * roundoff()
 
     def factors(self, squares: PyTree) -> tuple[PyTree, Bool[Array, " batch"]]:
         leaves, structure = jax.tree_util.tree_flatten_with_path(squares)
@@ -322,7 +322,7 @@ class AdaptiveQuantile(Flat):
         new = self._move(unclipped, noise, expected_batch_size)
         return dataclasses.replace(self, clip_norm=new.astype(jnp.result_type(self.clip_norm)))
 
-    @in_float64(safe=as_it_is)
+    @kernel(own_float64=True)
     def _move(self, unclipped: ArrayLike, noise: Array, expected_batch_size: float) -> Array:
         """Returns the clipping norm after a step towards the quantile, by the noisy share of unclipped examples."""
         count = as_float64(unclipped) + self.count_noise * noise

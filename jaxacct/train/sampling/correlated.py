@@ -20,6 +20,7 @@ from jaxacct import validation
 from jaxacct.mechanisms import MatrixMechanism, Mechanism, RandomAllocation, Relation
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import CyclicPoisson, FixedEpochs, MinSeparation, Participation, Strategy, identity
+from jaxacct.train.copies import arrays_of, digest
 from jaxacct.train.sampling.sampler import (
     ALLOWANCE,
     MOST_BINS,
@@ -70,6 +71,8 @@ class Correlated:
     _at_one: MatrixMechanism = field(init=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.strategy, Strategy):
+            raise TypeError(f"strategy = {self.strategy!r} is none: give one of jaxacct.strategies.")
         participation = separating(self.batches).participation(self.steps, self.strategy.bands(self.steps))
         object.__setattr__(self, "participation", participation)
         object.__setattr__(self, "_at_one", MatrixMechanism(self.strategy, 1.0, participation))
@@ -135,6 +138,17 @@ def separating(sampler: Sampler) -> Separating:
 def drawn_by(sampler: Sampler) -> Sampler:
     """Returns the sampler that draws the batches, whatever noise they get."""
     return sampler.batches if isinstance(sampler, Correlated) else sampler
+
+
+def describe_noise(sampler: Correlated) -> str:
+    """Returns what tells the noise that a sampler correlates from others, in words and by a digest."""
+    strategy = sampler.strategy
+    numbers = [leaf for leaf in jax.tree.leaves(strategy) if isinstance(leaf, np.ndarray)]
+    if not numbers:
+        # A strategy without arrays is known by C^-1 of the first 32 steps. More would tell more, for a little time.
+        first = np.eye(min(sampler.steps, 32))
+        numbers = [np.asarray(jax.jit(strategy.solve)(first), np.float32).round(4) + 0.0]
+    return f"{sampler.noise}, {digest(arrays_of(numbers))[:16]}"
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -25,8 +25,7 @@ from jaxacct.mechanisms import (
     Relation,
     TruncatedPoissonGaussian,
 )
-from jaxacct.numerics.precision import in_float64, scope
-from jaxacct.numerics.programs import as_it_is
+from jaxacct.numerics.precision import kernel, scope
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.numerics.root_search import bisect
 from jaxacct.rounded_sum import binomial_tail
@@ -447,7 +446,7 @@ class PoissonSampler:
             selected = bits.astype(jnp.float64) < threshold
         return pack(self._of_present(selected), self.capacity)
 
-    @in_float64(safe=as_it_is)
+    @kernel(own_float64=True)
     def _drawn_at(self, sampling_rate: ArrayLike) -> Array:
         """Returns the rate that 32 random bits meet exactly, next above the one given; float64."""
         rate = jnp.minimum(jnp.asarray(sampling_rate, jnp.float64), self.sampling_rate)

@@ -1,1 +1,0 @@
-"""Real numbers for devices without float64: pairs of float32, with proofs, and programs interpreted in them."""
