@@ -139,24 +139,24 @@ FEW_POINTS = "their coarsest intervals take few points at 10^7 steps"
 
 CLAIMS = (
     *(
-        Claim(f"time for an error of {level:g}, 10^4 steps: dp-accounting over `ja.prv`", "accuracy",
+        Claim(f"time to reach error {level:g}, 10^4 steps: dp-accounting / `ja.prv`", "accuracy",
               _at_error(level, "dp-accounting"), wanted, reason=PLANNING if level > 1e-4 else STEPS_OF_MESHES)
         for level, wanted in ((1e-2, 8), (1e-3, 12), (1e-4, 20), (1e-5, 25))
     ),
     *(
-        Claim(f"the same: prv-accountant over `ja.prv`, error {level:g}", "accuracy",
+        Claim(f"the same: prv-accountant / `ja.prv`, error {level:g}", "accuracy",
               _at_error(level, "prv-accountant"), wanted)
         for level, wanted in ((1e-2, 5), (1e-3, 5), (1e-4, 10))
     ),
     *(
-        Claim(f"time for an error of {level:g}, 10^4 steps: dp-accounting over `ja.epsilon`", "accuracy",
+        Claim(f"time to reach error {level:g}, 10^4 steps: dp-accounting / `ja.epsilon`", "accuracy",
               _at_error(level, "dp-accounting", "jaxacct"), wanted)
         for level, wanted in ((1e-2, 5), (1e-3, 5), (1e-4, 10), (1e-5, 10))
     ),
-    Claim("10^5 steps: prv-accountant over `ja.prv`, at its error", "growth",
+    Claim("10^5 steps: prv-accountant / `ja.prv`, at its error", "growth",
           _with_steps(10**5, _at_their_errors("prv-accountant", "jaxacct, mesh")), 100),
     *(
-        Claim(f"time for an error of {level:g}, 10^7 steps: dp-accounting over `ja.prv`", "long-run",
+        Claim(f"time to reach error {level:g}, 10^7 steps: dp-accounting / `ja.prv`", "long-run",
               _at_error(level, "dp-accounting"), 100, reason=FEW_POINTS)
         for level in (1e-2, 1e-3)
     ),
@@ -169,14 +169,14 @@ CLAIMS = (
           _growth("jaxacct, mesh", _seconds), 2.5, False,
           reason="from 10^5 steps on the first mesh just misses the tolerance, and a second one is needed"),
     *(
-        Claim(f"100 different mechanisms: dp-accounting at interval {interval:g} over `{route}`, at its error",
+        Claim(f"100 different mechanisms: dp-accounting at interval {interval:g} / `{route}`, at its error",
               "heterogeneous", _at_interval(interval, ours), wanted, reason=reason)
         for interval in (1e-3, 1e-4)
         for route, ours, wanted, reason in (
             ("ja.prv", "jaxacct, mesh", 30, FIRST_CALLS), ("ja.epsilon", "jaxacct", 150, EACH_INTEGRAL)
         )
     ),
-    Claim("10,000 settings in one call: dp-accounting over `ja.saddlepoint`, each", "batch",
+    Claim("10,000 settings in one call: dp-accounting / `ja.saddlepoint`, each", "batch",
           _quotient("dp-accounting", "jaxacct, one vmapped call", _seconds), 3000, reason=CERTIFICATES),
     Claim("the same: `ja.saddlepoint`, with its brackets, over estimates by C", "batch",
           _quotient("jaxacct, one vmapped call", "C, estimates", _seconds), 1.5, False, reason=CERTIFICATES),
@@ -184,13 +184,13 @@ CLAIMS = (
           _quotient("dp-accounting", "jaxacct, one vmapped call", _with_compilation), 100),
     Claim("the same: our largest error over theirs", "batch",
           _quotient("jaxacct, one vmapped call", "dp-accounting", lambda row: abs(row["error_above"])), 1, False),
-    Claim("least noise for 1,000 budgets: dp-accounting over `ja.calibrate`, each", "budgets",
+    Claim("least noise for 1,000 budgets: dp-accounting / `ja.calibrate`, each", "budgets",
           _quotient("dp-accounting", "jaxacct, one vmapped call", _seconds), 1000,
           reason="a target costs at least one certified evaluation and a guess, 0.8 ms; dp-accounting takes less than "
           "the 1.6 s that the bound was set by"),
     Claim("the same: distance from the least noise, judged ones", "budgets",
           _largest("error_above", "jaxacct, one vmapped call"), 1e-4, False, ""),
-    Claim("1,000 Rényi curves: dp-accounting over `ja.rdp`, each", "renyi",
+    Claim("1,000 Rényi curves: dp-accounting / `ja.rdp`, each", "renyi",
           _quotient("dp-accounting", "jaxacct, one vmapped call", _seconds), 200),
     Claim("Gaussians cut into 10^4 to 10^8 steps: the mesh's largest error", "small-delta",
           _largest("error_above", "jaxacct, mesh"), 1e-3, False, ""),
@@ -231,14 +231,14 @@ def _shown(value: float | None, unit: str) -> str:
 
 
 HEADLINES = (
-    "time for an error of 0.001, 10^4 steps: dp-accounting over `ja.epsilon`",
-    "time for an error of 0.0001, 10^4 steps: dp-accounting over `ja.prv`",
-    "10^5 steps: prv-accountant over `ja.prv`, at its error",
-    "100 different mechanisms: dp-accounting at interval 0.0001 over `ja.epsilon`, at its error",
-    "10,000 settings in one call: dp-accounting over `ja.saddlepoint`, each",
+    "time to reach error 0.001, 10^4 steps: dp-accounting / `ja.epsilon`",
+    "time to reach error 0.0001, 10^4 steps: dp-accounting / `ja.prv`",
+    "10^5 steps: prv-accountant / `ja.prv`, at its error",
+    "100 different mechanisms: dp-accounting at interval 0.0001 / `ja.epsilon`, at its error",
+    "10,000 settings in one call: dp-accounting / `ja.saddlepoint`, each",
     "bounds of ours on the wrong side of the truth, 10,000 settings",
-    "least noise for 1,000 budgets: dp-accounting over `ja.calibrate`, each",
-    "1,000 Rényi curves: dp-accounting over `ja.rdp`, each",
+    "least noise for 1,000 budgets: dp-accounting / `ja.calibrate`, each",
+    "1,000 Rényi curves: dp-accounting / `ja.rdp`, each",
     "private step over plain step, MLP, ghost clipping and noise",
     "what the filter in the loop adds to a step",
 )

@@ -196,13 +196,13 @@ def test_claims_compare_at_equal_error_and_say_what_is_missed():
     ]
     found = {record["claim"]: record for record in claims.judge({"accuracy": {"rows": rows}})}
     by_level = {
-        level: f"time for an error of {level:g}, 10^4 steps: dp-accounting over `ja.prv`" for level in (1e-2, 1e-3)
+        level: f"time to reach error {level:g}, 10^4 steps: dp-accounting / `ja.prv`" for level in (1e-2, 1e-3)
     }
     assert found[by_level[1e-2]]["measured"] == pytest.approx(8.5)
     assert found[by_level[1e-2]]["verdict"] == "met"
     assert found[by_level[1e-3]]["measured"] == pytest.approx(9.0)
     assert found[by_level[1e-3]]["verdict"] == "missed"
-    peer = "the same: prv-accountant over `ja.prv`, error 0.01"
+    peer = "the same: prv-accountant / `ja.prv`, error 0.01"
     assert found[peer]["verdict"] == "not measured"
 
     many = [row("jaxacct, mesh", 1.0, 1e-5), row("dp-accounting", 8.0, 1e-3, interval=1e-3)]
