@@ -85,12 +85,12 @@ class Bounds:
         low, high = lower.astype(jnp.float32), upper.astype(jnp.float32)
         smallest = jnp.float32(2.0**-126)  # the smallest normal float32: below it XLA may flush to zero
         # Where rounding to nearest went the wrong way the next float32 is taken, but never a subnormal one.
-        down = jnp.where(low < 2 * smallest, jnp.float32(0), jnp.nextafter(low, jnp.float32(-jnp.inf)))
-        up = jnp.nextafter(jnp.maximum(high, smallest), jnp.float32(jnp.inf))
+        next_down = jnp.where(low < 2 * smallest, jnp.float32(0), jnp.nextafter(low, jnp.float32(-jnp.inf)))
+        next_up = jnp.nextafter(jnp.maximum(high, smallest), jnp.float32(jnp.inf))
         return Bounds(
-            lower=jnp.where(low.astype(jnp.float64) > lower, down, low),
+            lower=jnp.where(low.astype(jnp.float64) > lower, next_down, low),
             estimate=as_float64(self.estimate).astype(jnp.float32),
-            upper=jnp.where((high.astype(jnp.float64) < upper) | ((upper > TINY) & (high < smallest)), up, high),
+            upper=jnp.where((high.astype(jnp.float64) < upper) | ((upper > TINY) & (high < smallest)), next_up, high),
             converged=self.converged,
         )
 

@@ -32,6 +32,7 @@ from jaxacct.choices import Certified
 from jaxacct.mechanisms import bounded_range
 from jaxacct.mechanisms.approximate_dp import ExponentialMechanism
 from jaxacct.mechanisms.atoms import Atoms
+from jaxacct.mechanisms.by_curve import RenyiOnly
 from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import (
@@ -261,8 +262,8 @@ def _fill(part: Part) -> Part:
 
 def length_class(length: int) -> int:
     """Returns the least of 1, 2, 4, 8, 12, 16, 24, 32, ... that is not below a length."""
-    whole = 1 << (length - 1).bit_length()
-    return 3 * whole // 4 if length > 8 and length <= 3 * whole // 4 else whole
+    power = 1 << (length - 1).bit_length()
+    return 3 * power // 4 if length > 8 and length <= 3 * power // 4 else power
 
 
 def _real(leaf: ArrayLike) -> Any:
@@ -324,9 +325,9 @@ def _with_missed(laws: Atoms, counts: Array, missed: Array | None) -> Atoms:
     moved = log_complement(jnp.clip(-jnp.expm1(total) * (1 + share), 0.0, 1.0))
     factor = jnp.where((total < 0) & (total > -jnp.inf), moved / total, 1.0)
     # Three functions, each of 8 units, a sum, a quotient and a product, either way.
-    found = -jnp.expm1(jnp.where(laws.infinite > 0, logs * factor, 0.0))
-    found = found * (1 + (40 + 2 * counts.size) * roundoff() * sides)
-    return laws._replace(infinite=jnp.where(missed == 0, laws.infinite, jnp.clip(found, 0.0, 1.0)))
+    moved_mass = -jnp.expm1(jnp.where(laws.infinite > 0, logs * factor, 0.0))
+    moved_mass = moved_mass * (1 + (40 + 2 * counts.size) * roundoff() * sides)
+    return laws._replace(infinite=jnp.where(missed == 0, laws.infinite, jnp.clip(moved_mass, 0.0, 1.0)))
 
 
 @compiled(static=("cells",))
@@ -343,16 +344,16 @@ def laws_for(cells: int, parts: Parts, question: Question) -> tuple[Atoms, Array
     if isinstance(question, ForEpsilon):
         return laws_of(cells, parts, jnp.minimum(more - jnp.log(jnp.maximum(question.delta, TINY)), most))
 
-    def make(_: Any, found: tuple[Array, tuple[Atoms, Array]]) -> tuple[Array, tuple[Atoms, Array]]:
-        laws, counts = laws_of(cells, parts, found[0])
+    def make(_: Any, state: tuple[Array, tuple[Atoms, Array]]) -> tuple[Array, tuple[Atoms, Array]]:
+        laws, counts = laws_of(cells, parts, state[0])
         return jnp.clip(more - _chernoff(laws, counts, question.epsilon), more, most), (laws, counts)
 
     first = jnp.asarray(most)
     shapes = jax.eval_shape(lambda: laws_of(cells, parts, first))
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     # Twice: for all that numbers hold, and for what is left of it beside delta.
-    _, found = jax.lax.fori_loop(0, 2, make, (first, nothing))
-    return found
+    _, laws_and_counts = jax.lax.fori_loop(0, 2, make, (first, nothing))
+    return laws_and_counts
 
 
 def _chernoff(laws: Atoms, counts: Array, epsilon: Array) -> Array:
@@ -434,8 +435,8 @@ def is_out_of_range(directions: list[Parts]) -> bool:
     """Returns whether it is seen that in no direction all counts, and all pairs that are run, are in range."""
     if not is_concrete(directions):
         return False
-    found = _is_any_valid(directions)
-    return is_concrete(found) and not found
+    is_any_valid = _is_any_valid(directions)
+    return is_concrete(is_any_valid) and not is_any_valid
 
 
 @compiled
@@ -501,8 +502,8 @@ def _supremum(each: Array, steps: Array) -> tuple[Array, Array]:
     terms = jnp.where(steps > 0, jnp.where(each > -jnp.inf, jnp.maximum(each, least), none) * steps, 0.0)
     # Products and sum round once each, relative to the terms.
     off = np.array([-2.0, 2.0]) * (steps.size * roundoff())
-    found = jnp.sum(terms, axis=-1)
-    moved = jnp.where(jnp.isinf(found), found, jnp.maximum(found + off * jnp.sum(jnp.abs(terms), axis=-1), 0.0))
+    total = jnp.sum(terms, axis=-1)
+    moved = jnp.where(jnp.isinf(total), total, jnp.maximum(total + off * jnp.sum(jnp.abs(terms), axis=-1), 0.0))
     return moved[0], moved[1]
 
 
@@ -663,9 +664,9 @@ class ForDelta:
         return _close_bracket(bounds, jnp.minimum(lower, upper), upper, valid, facts, self)
 
 
-def _room(delta: Any, mass: Any, whole: Any = 1.0) -> Any:
+def _room(delta: Any, mass: Any, full_mass: Any = 1.0) -> Any:
     """Returns the delta that is left of the whole beside a mass of infinite losses, of the finite ones: in [0, 1]."""
-    return jnp.clip((delta - mass) / jnp.where(mass < whole, whole - mass, 1.0), 0.0, 1.0)
+    return jnp.clip((delta - mass) / jnp.where(mass < full_mass, full_mass - mass, 1.0), 0.0, 1.0)
 
 
 Question: TypeAlias = ForEpsilon | ForDelta
@@ -744,26 +745,27 @@ class StaticFacts(NamedTuple):
     """Whether all numbers of runs are seen to be above 0."""
     is_inside: bool = False
     """Whether the number asked about is seen to be inside of its range, not at an end."""
-
-
-def is_gaussian(mechanism: Any) -> bool:
-    """Returns whether all runs are plain Gaussian ones by their class, and none is seen to be without noise."""
-    parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
-    return all(type(part) is Gaussian and not np.any(part.lacks_noise()) for part in parts)
+    has_curves_only: bool = False
+    """Whether a mechanism is known by its Rényi curve alone."""
+    has_ranges: bool = False
+    """Whether exponential mechanisms may be run several times."""
 
 
 def static_facts(mechanism: Any, steps: Any, question: Question) -> StaticFacts:
     """Returns the facts that Python sees of checked arguments."""
-    if not is_gaussian(mechanism):
-        return StaticFacts(single_run(mechanism, steps))
-    counts, value = (is_concrete(x) for x in (steps, question.value))
-    most = 1.0 if isinstance(question, ForEpsilon) else np.inf
-    return StaticFacts(
-        None,
-        True,
-        counts and all(np.all(np.asarray(k) > 0) for k in jax.tree.leaves(steps)),
-        value and bool(np.all((np.asarray(question.value) > 0) & (np.asarray(question.value) < most))),
-    )
+    parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
+    if all(type(part) is Gaussian and not np.any(part.lacks_noise()) for part in parts):
+        has_runs = is_concrete(steps) and all(np.all(np.asarray(count) > 0) for count in jax.tree.leaves(steps))
+        value, most = question.value, 1.0 if isinstance(question, ForEpsilon) else np.inf
+        is_inside = is_concrete(value) and bool(np.all((np.asarray(value) > 0) & (np.asarray(value) < most)))
+        return StaticFacts(is_gaussian=True, has_runs=has_runs, is_inside=is_inside)
+    has_curves_only, ranges = False, 0.0
+    # Runs of exponential mechanisms are counted; traced numbers of runs may be any, and so may be several.
+    for part, count in flat_runs(mechanism, steps):
+        has_curves_only = has_curves_only or isinstance(part, RenyiOnly)
+        if isinstance(part, ExponentialMechanism):
+            ranges += float(np.sum(np.broadcast_to(count, np.shape(part.epsilon)))) if is_concrete(count) else 2.0
+    return StaticFacts(single_run(mechanism, steps), has_curves_only=has_curves_only, has_ranges=ranges > 1)
 
 
 AS_IT_IS = {"static": True, "as_it_is": True}

@@ -195,9 +195,9 @@ def within(
 
 def warn_of(question: Question, gap: float, goal: Goal) -> None:
     """Warns that a goal was not reached."""
-    asked = "the errors" if isinstance(goal, tuple) else f"the {goal:.1e}"
+    wanted = "the errors" if isinstance(goal, tuple) else f"the {goal:.1e}"
     validation.warn_caller(
-        f"{question.name} is known to a relative gap of {gap:.1e}, not {asked} asked for: the bracket is valid and "
+        f"{question.name} is known to a relative gap of {gap:.1e}, not {wanted} asked for: the bracket is valid and "
         "as wide as it says.",
         ToleranceWarning,
     )

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct.numerics.precision import exact_float64, is_zero, within_scope
-from jaxacct.numerics.pytrees import whole
+from jaxacct.numerics.pytrees import integer
 
 # ----------------------------------------------------------------------------------------------------
 # Checks of arguments: a concrete value out of range raises, with the argument's name, value, the reason and the remedy.
@@ -227,8 +227,8 @@ def _traced_steps(value: Array) -> Array:
     steps = exact_float64(value)
     wide = jnp.issubdtype(value.dtype, jnp.integer) and value.dtype.itemsize == 8
     fits = value <= MOST_STEPS if wide else steps <= MOST_STEPS  # 64-bit integers are compared before they are rounded
-    whole = (steps >= 1) & (jnp.floor(steps) == steps) & fits
-    return jnp.where(whole | is_zero(steps), steps, jnp.nan)
+    is_whole = (steps >= 1) & (jnp.floor(steps) == steps) & fits
+    return jnp.where(is_whole | is_zero(steps), steps, jnp.nan)
 
 
 @within_scope
@@ -309,7 +309,7 @@ def check_whole(value: object, name: str, least: int, most: int, meaning: str) -
         most: largest number allowed.
         meaning: what it is to be, in words.
     """
-    number = whole(value, name, meaning)
+    number = integer(value, name, meaning)
     if not least <= number <= most:
         raise ValueError(f"{name} = {shorten(number)} is out of range: give {meaning}, from {least} to {most}.")
     return number

@@ -168,8 +168,8 @@ def with_own_form(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(function)
     def choose_form(*args: Any) -> Result:
-        found: Result = named(*args) if arithmetic() == FLOAT32 else function(*args)
-        return found
+        result: Result = named(*args) if arithmetic() == FLOAT32 else function(*args)
+        return result
 
     return choose_form
 

@@ -92,8 +92,8 @@ class Program(Generic[Result]):
         fast = not traced and self._by is By.XLA_FAST and By.XLA_FAST in ways
         # Concrete arguments are computed with inside a caller's trace, too: they are constants there.
         with contextlib.nullcontext() if traced else jax.core.eval_context():
-            found: Result = (self._fast if fast else self._default)(*args, **kwargs)
-        return found
+            result: Result = (self._fast if fast else self._default)(*args, **kwargs)
+        return result
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -118,8 +118,8 @@ def lower_later(function: Function, results: tuple[Any, ...], *args: Any, narrow
 
     It is traced with float64 enabled, which with ``narrow`` becomes float32.
     """
-    found: list[Any] = _later_p.bind(*args, function=function, results=results, narrow=narrow)
-    return found
+    arrays: list[Any] = _later_p.bind(*args, function=function, results=results, narrow=narrow)
+    return arrays
 
 
 def _run(*args: Any, function: Function, results: Any, narrow: bool) -> list[Any]:
@@ -142,9 +142,9 @@ def _is_real(kind: Any) -> bool:
 def _tangents(function: Function, moves: tuple[bool, ...], *args: Any) -> tuple[Any, ...]:
     """Returns the derivatives of the real results; ``args`` are those of ``function``, and the tangents of some."""
     count = len(moves)
-    given = iter(args[count:])
+    moving = iter(args[count:])
     every = tuple(
-        next(given) if move else np.zeros(np.shape(arg), arg.dtype if _is_real(arg) else jax.dtypes.float0)
+        next(moving) if move else np.zeros(np.shape(arg), arg.dtype if _is_real(arg) else jax.dtypes.float0)
         for arg, move in zip(args[:count], moves, strict=True)
     )
     values, tangents = jax.jvp(function, args[:count], every)
@@ -155,10 +155,12 @@ def _derive(primals: Any, tangents: Any, *, function: Function, results: Any, na
     # Values and derivatives are apart, so that the part that is linear in the tangents is an operation by itself.
     values = lower_later(function, results, *primals, narrow=narrow)
     moves = tuple(not isinstance(tangent, ad.Zero) for tangent in tangents)
-    given = [tangent for tangent in tangents if not isinstance(tangent, ad.Zero)]
+    moving = [tangent for tangent in tangents if not isinstance(tangent, ad.Zero)]
     of_reals = tuple(result for result in results if _is_real(result))
-    found = iter(lower_later(functools.partial(_tangents, function, moves), of_reals, *primals, *given, narrow=narrow))
-    return values, [next(found) if _is_real(result) else ad.Zero(result.to_tangent_aval()) for result in results]
+    derivatives = iter(
+        lower_later(functools.partial(_tangents, function, moves), of_reals, *primals, *moving, narrow=narrow)
+    )
+    return values, [next(derivatives) if _is_real(result) else ad.Zero(result.to_tangent_aval()) for result in results]
 
 
 def _cotangents(function: Function, is_linear: tuple[bool, ...], types: Any, *args: Any) -> tuple[Any, ...]:
@@ -176,10 +178,10 @@ def _transpose(cotangents: Any, *args: Any, function: Function, results: Any, na
     is_linear = tuple(map(ad.is_undefined_primal, args))
     types = tuple(arg.aval for arg in args if ad.is_undefined_primal(arg))
     known = [arg for arg in args if not ad.is_undefined_primal(arg)]
-    given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+    cotangents_of_results = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     transpose = functools.partial(_cotangents, function, is_linear, types)
-    found = iter(lower_later(transpose, types, *known, *given, narrow=narrow))
-    return [next(found) if is_it else None for is_it in is_linear]
+    transposed = iter(lower_later(transpose, types, *known, *cotangents_of_results, narrow=narrow))
+    return [next(transposed) if is_it else None for is_it in is_linear]
 
 
 @_later_p.def_abstract_eval
@@ -219,7 +221,7 @@ def by_platform(
     """
     if arithmetic() != FLOAT64 or (is_decided() and at_once is None):
         return (at_once or function)(*args)
-    given = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
+    leaves_of_arguments = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
     if result is None:
         with float64_elsewhere():
             closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
@@ -235,15 +237,17 @@ def by_platform(
 
     def narrow(*leaves: Any) -> tuple[Any, ...]:
         # Traced numbers came in float32.
-        held = [as_held(one) if is_concrete(one) else leaf for one, leaf in zip(given, leaves, strict=True)]
+        held = [
+            as_held(one) if is_concrete(one) else leaf for one, leaf in zip(leaves_of_arguments, leaves, strict=True)
+        ]
         return tuple(lower_later(_flat(at_once or function, args), types, *held, narrow=True))
 
     # Other forms are traced only where they are lowered for their platform; the native one may be a finished trace.
     forms = {} if is_decided() else {"tpu": narrow}
     if at_once is not None:
         forms["cpu"] = lambda *leaves: tuple(native(*leaves))
-    found = jax.lax.platform_dependent(*given, default=elsewhere, **forms)
-    return jax.tree.unflatten(jax.tree.structure(result), found)
+    results = jax.lax.platform_dependent(*leaves_of_arguments, default=elsewhere, **forms)
+    return jax.tree.unflatten(jax.tree.structure(result), results)
 
 
 def by_float32(function: Callable[..., Any], *args: Any, result: Any) -> Any:
@@ -251,9 +255,9 @@ def by_float32(function: Callable[..., Any], *args: Any, result: Any) -> Any:
 
     The program is traced where it is lowered; ``result`` has the result's structure and types.
     """
-    given = map(jnp.asarray, jax.tree.leaves(args))
-    found = lower_later(_flat(function, args), _types(result), *given, narrow=True)
-    return jax.tree.unflatten(jax.tree.structure(result), found)
+    leaves = map(jnp.asarray, jax.tree.leaves(args))
+    results = lower_later(_flat(function, args), _types(result), *leaves, narrow=True)
+    return jax.tree.unflatten(jax.tree.structure(result), results)
 
 
 def as_held(value: Any) -> Any:

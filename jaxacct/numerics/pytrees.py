@@ -33,7 +33,7 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 #
 # NumPy's and JAX's narrow numbers wrap and round where Python's do not: ``np.uint8(4) * np.uint8(64)`` is 0. And
 # ``np.int32(65536)`` equals 65536 and has its hash, so that what JAX compiled with the one would be run for the other.
-# So numbers are converted once, where they come in: counts and settings to Python's (:func:`whole`,
+# So numbers are converted once, where they come in: counts and settings to Python's (:func:`integer`,
 # :func:`takes_python_values`), parameters of mechanisms to float64 (:func:`wide`).
 # ----------------------------------------------------------------------------------------------------
 
@@ -60,10 +60,10 @@ def python_value(value: Any) -> Any:
     return bool(value) if value.dtype == np.bool_ else value
 
 
-def whole(value: Any, name: str, meaning: str = "a whole number") -> int:
+def integer(value: Any, name: str, meaning: str = "a whole number") -> int:
     """Returns a whole number as a Python integer; raises TypeError, with its name, where it is none, or traced.
 
-    >>> whole(np.uint8(200), "size")
+    >>> integer(np.uint8(200), "size")
     200
     """
     number = python_value(value)
@@ -130,7 +130,7 @@ def widen_fields(made: Any) -> None:
 # Functions and constructors of dataclasses that convert what they are given, by annotations
 # ----------------------------------------------------------------------------------------------------
 
-KINDS: dict[str, Callable[[Any, str], Any]] = {"int": whole, "float": real, "bool": flag}
+KINDS: dict[str, Callable[[Any, str], Any]] = {"int": integer, "float": real, "bool": flag}
 """Conversion for each annotation that has one."""
 
 
@@ -187,18 +187,18 @@ def _taking(function: Any, positional: Sequence[str], annotations: Mapping[str, 
 
     @functools.wraps(function)
     def taking(*args: Any, **kwargs: Any) -> Any:
-        given = list(args)
+        positions = list(args)
         for place, name in places:
-            if place < len(given) and type(given[place]) is not right[name]:
-                given[place] = conversions[name](False, given[place])
+            if place < len(positions) and type(positions[place]) is not right[name]:
+                positions[place] = conversions[name](False, positions[place])
         for name, value in kwargs.items():
             if name in conversions and type(value) is not right[name]:
                 kwargs[name] = conversions[name](False, value)
-        result = function(*given, **kwargs)
+        result = function(*positions, **kwargs)
         if is_strict:  # what the class's own checks, whose words say more, let pass
             for name, convert in conversions.items():
-                if type(value := getattr(given[0], name)) is not right[name]:
-                    object.__setattr__(given[0], name, convert(True, value))
+                if type(value := getattr(positions[0], name)) is not right[name]:
+                    object.__setattr__(positions[0], name, convert(True, value))
         return result
 
     return taking

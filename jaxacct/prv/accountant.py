@@ -138,11 +138,11 @@ def sum_for(points: int, laws: Atoms, counts: Array, question: Question, method:
     return evolving.compose(laws, counts, points, epsilon=at, last=farthest, method=method)
 
 
-def read(found: evolving.Sum, question: Question) -> tuple[Array, Array]:
+def read(total: evolving.Sum, question: Question) -> tuple[Array, Array]:
     """Returns the lower and the upper bound that answer a question, read off a sum."""
     if isinstance(question, ForEpsilon):
-        return evolving.bound_epsilon(found, jnp.clip(question.delta, TINY, 1.0))
-    return evolving.bound_delta(found, jnp.minimum(question.epsilon, FARTHEST))
+        return evolving.bound_epsilon(total, jnp.clip(question.delta, TINY, 1.0))
+    return evolving.bound_delta(total, jnp.minimum(question.epsilon, FARTHEST))
 
 
 @compiled(static=("points", "method"))
@@ -153,20 +153,20 @@ def answers(
     first = questions.at(questions.value[0])
     values = questions.value
     last = jnp.min(values) if isinstance(first, ForEpsilon) else jnp.max(values)
-    found = sum_for(points, laws, counts, first, method, last)
-    bounds = of_each(lambda question: bracket_of(*read(found, question), question, facts))(questions)
+    total = sum_for(points, laws, counts, first, method, last)
+    bounds = of_each(lambda question: bracket_of(*read(total, question), question, facts))(questions)
     at = bounds.estimate[0] if isinstance(first, ForEpsilon) else first.value
     return bounds, Diagnostics(
         points=points,
-        order=found.order,
-        mesh=found.mesh,
-        start=found.first,
-        length=jnp.full_like(found.mesh, points),
-        slack=found.error,
-        slack_delta=jnp.minimum(evolving.error_of_delta(found, at), 1.0),
-        shift=jnp.stack([found.shift, found.shift]),
+        order=total.order,
+        mesh=total.mesh,
+        start=total.first,
+        length=jnp.full_like(total.mesh, points),
+        slack=total.error,
+        slack_delta=jnp.minimum(evolving.error_of_delta(total, at), 1.0),
+        shift=jnp.stack([total.shift, total.shift]),
         infinite_mass=facts.infinite[1],
-        lost=jnp.maximum(evolving.infinite_mass(found)[0] - facts.infinite[1], 0.0),
+        lost=jnp.maximum(evolving.infinite_mass(total)[0] - facts.infinite[1], 0.0),
         converged=bounds.converged[0],
     )
 
@@ -455,8 +455,10 @@ def check_points(points: int) -> int:
     """Returns a mesh size as a Python integer; raises unless it is 2^n or 3 2^n, and a multiple of 128."""
     meaning = "the number of mesh points, a power of two or three times one"
     points = validation.check_whole(points, "points", 1, 2**24, meaning)
-    whole = points > 0 and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
-    if points % 2**7 or not whole:
+    is_length = points > 0 and (
+        points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0)
+    )
+    if points % 2**7 or not is_length:
         raise ValueError(
             f"points = {points} is not a number of mesh points: give a power of two, or three times one, at least 128 "
             "and a multiple of it."
@@ -594,7 +596,7 @@ def answer(
         check_error(error, question, concrete=concrete)
     query = Query(mechanism, steps, question, relation)
     if not concrete:
-        found = _in_trace(query, points or LEAST, method)
+        answer_and_record = _in_trace(query, points or LEAST, method)
     else:
         directions = query.directions
         if runs_nothing(directions) and not return_diagnostics:
@@ -604,10 +606,10 @@ def answer(
         if not return_diagnostics and is_out_of_range(directions):
             return nothing_known(question, goal if points is None else None)
         mesh = mesh_of(method)
-        found = (
+        answer_and_record = (
             within(mesh, directions, question, goal) if points is None else at_size(mesh, directions, question, points)
         )
-    return leave_scope(found) if return_diagnostics else found[0]
+    return leave_scope(answer_and_record) if return_diagnostics else answer_and_record[0]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -624,9 +626,9 @@ class Curve:
     delta: Bounds
 
 
-def _says_of_each(found: Curve) -> Any:
+def _says_of_each(profile: Curve) -> Any:
     """Returns where a profile says anything."""
-    return found.delta.upper < 1
+    return profile.delta.upper < 1
 
 
 @kernel(derivatives=Differences(_says_of_each, nested=True))
@@ -675,8 +677,8 @@ def curve(
         # Nothing is known without certified transforms, nor, on any mesh, of pairs that are not valid.
         nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
         return Curve(epsilon=at, delta=nothing)
-    found = [_profile(points, parts, at, method) for parts in directions]
-    return leave_scope(Curve(epsilon=at, delta=_largest(found, at)))
+    profiles = [_profile(points, parts, at, method) for parts in directions]
+    return leave_scope(Curve(epsilon=at, delta=_largest(profiles, at)))
 
 
 Profile = tuple[Array, Array, Facts]
@@ -695,9 +697,9 @@ def _profile(points: int, parts: Parts, epsilons: Array, method: Method) -> Prof
     def bound(reference: Array) -> tuple[Array, Array]:
         question = ForDelta(reference)
         laws, counts = laws_for(points // PER_ATOM, parts, question)
-        found = sum_for(points, laws, counts, question, method, jnp.max(epsilons))
+        total = sum_for(points, laws, counts, question, method, jnp.max(epsilons))
         # One epsilon after the other, to save memory: each is a sum over all points.
-        return jax.lax.map(functools.partial(evolving.bound_delta, found), epsilons)
+        return jax.lax.map(functools.partial(evolving.bound_delta, total), epsilons)
 
     # One sum after the other, each tilted for an epsilon in the middle of its part of the curve.
     lower, upper = jax.lax.map(bound, jnp.sort(epsilons)[places])
@@ -720,7 +722,7 @@ def _largest(directions: list[Profile], epsilons: Array) -> Bounds:
             jnp.where(idle, nothing * (1 + 8 * roundoff()), jnp.where(epsilons < 0, upper, closed.upper)),
         )
 
-    found = [of_one(*direction) for direction in directions]
-    lower, upper = (functools.reduce(jnp.maximum, side) for side in zip(*found, strict=True))
+    sides = [of_one(*direction) for direction in directions]
+    lower, upper = (functools.reduce(jnp.maximum, side) for side in zip(*sides, strict=True))
     bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper)
     return replace(bounds, converged=bounds.gap <= ForDelta.tolerance)

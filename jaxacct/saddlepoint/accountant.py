@@ -127,14 +127,14 @@ def delta(
 
 def has_closed_form(query: Query) -> bool:
     """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
-    found: list[Closed] = []
+    forms: list[Closed] = []
     leaves, structure = jax.tree.flatten(query)
 
     def look(leaves: list[Any]) -> None:
-        found.extend(_closed_forms(jax.tree.unflatten(structure, leaves)))
+        forms.extend(_closed_forms(jax.tree.unflatten(structure, leaves)))
 
     without_computing(look, leaves)
-    return bool(found)
+    return bool(forms)
 
 
 def _closed_forms(query: Query) -> list[Closed]:
@@ -148,8 +148,8 @@ def answer(
     check_asked(mechanism, steps, question)
     validation.check_one_of(arithmetic, "arithmetic", CHOICES)
     if asks_host(mechanism, steps, question):
-        found: Bounds = by_host(answer, (mechanism, steps, question, relation, arithmetic), {})
-        return found
+        by_cpu: Bounds = by_host(answer, (mechanism, steps, question, relation, arithmetic), {})
+        return by_cpu
     query = query_of(mechanism, steps, question, relation)
     return in_float32(query, _answer) if arithmetic == "float32" else unchecked(query)
 
@@ -210,8 +210,8 @@ def _decide(query: Query) -> tuple[Bounds, Any]:
     if runs:
         return _of_runs(runs, question)
     if not _may_fall(directions):
-        found = _by_facts(tuple(directions), question.at(question.value[None]))
-        return jax.tree.map(lambda leaf: leaf[0], found), jnp.asarray(0)
+        bounds = _by_facts(tuple(directions), question.at(question.value[None]))
+        return jax.tree.map(lambda leaf: leaf[0], bounds), jnp.asarray(0)
     return solve.bounds_of(tuple(directions), question)
 
 
@@ -230,9 +230,9 @@ def curve(query: Query) -> Bounds:
     each = functools.partial(_each_run, runs) if runs else functools.partial(solved, tuple(directions))
     # Rows of one length, the last one padded, so that one program serves any number of questions.
     pieces = [each(questions.at(as_float64(row))) for row in rows(questions.value, ROW)]
-    found = leave_scope(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces))
+    bounds = leave_scope(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces))
     # The padding is cut off last, where concrete arrays are NumPy's and the cut compiles nothing.
-    return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], found)
+    return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], bounds)
 
 
 def _every(directions: tuple[Parts, ...], questions: Question) -> Bounds:
@@ -248,8 +248,8 @@ def _by_facts(directions: tuple[Parts, ...], questions: Question) -> Bounds:
     """Returns the brackets that need no integral, (n,): of the sum's supremum, and the mass of infinite losses."""
 
     def bracket(question: Question) -> Bounds:
-        found = [question.close(unknown(question), facts_of(parts)) for parts in directions]
-        return functools.reduce(lambda one, other: solve.larger(one, other)[0], found)
+        brackets = [question.close(unknown(question), facts_of(parts)) for parts in directions]
+        return functools.reduce(lambda one, other: solve.larger(one, other)[0], brackets)
 
     return jax.vmap(bracket)(questions)
 
@@ -302,8 +302,8 @@ _larger = compiled(solve.larger)
 
 def _of_runs(runs: Sequence[Closed], question: Question) -> tuple[Bounds, Any]:
     """Returns the larger of the closed forms' brackets, and the index of the direction that decides."""
-    found = closed_forms.bounds_of_each(list(runs), question)
-    return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
+    brackets = closed_forms.bounds_of_each(list(runs), question)
+    return (brackets[0], jnp.asarray(0)) if len(brackets) == 1 else _larger(*brackets)
 
 
 @functools.partial(_answer.defjvp, symbolic_zeros=True)
@@ -329,8 +329,8 @@ def with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
             return _with_slopes(query)
         leaves, structure = jax.tree.flatten(query)
         query = jax.tree.unflatten(structure, of_first_order(tuple(leaves), "jaxacct.saddlepoint"))
-        found: tuple[Bounds, list[Any]] = by_platform(_with_slopes, query)
-        return found
+        answer_and_slopes: tuple[Bounds, list[Any]] = by_platform(_with_slopes, query)
+        return answer_and_slopes
 
 
 def move_by(bounds: Bounds, slopes: list[Any], moves: list[Any]) -> Bounds:
@@ -366,8 +366,8 @@ def _check_known(query: Query, bounds: Bounds, slopes: list[Any]) -> None:
 def _with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
     """Returns the answer and its derivative with respect to each leaf of the query."""
     if query.facts.is_gaussian:
-        found: tuple[Bounds, list[Any]] = _plain_with_slopes(query)
-        return found
+        answer_and_slopes: tuple[Bounds, list[Any]] = _plain_with_slopes(query)
+        return answer_and_slopes
     directions = query.directions
     # Concrete numbers are converted outside of the program, within which JAX would take them as float32.
     reals: Query = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64) if query.is_concrete else _real(leaf), query)
@@ -401,13 +401,13 @@ def _plain_with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
     *run, question = jax.tree.map(as_float64, query).run
 
     def log_mu(run: Any) -> tuple[Array, Any]:
-        found = closed_forms.from_user(query.relation, query.facts, *run)
-        return jnp.log(found.mu), found
+        gaussian = closed_forms.from_user(query.relation, query.facts, *run)
+        return jnp.log(gaussian.mu), gaussian
 
     # By the chain rule through log mu, of which delta is a closed form.
-    by_run, found = jax.grad(log_mu, has_aux=True)(run)
+    by_run, gaussian = jax.grad(log_mu, has_aux=True)(run)
     epsilon: Any = bounds.estimate if isinstance(question, ForEpsilon) else question.epsilon
-    by_mu, by_epsilon = slopes_of_log_delta(found.mu, epsilon)
+    by_mu, by_epsilon = slopes_of_log_delta(gaussian.mu, epsilon)
     by_leaves = [by_mu * slope for slope in jax.tree.leaves(by_run)]
     return bounds, _slopes(question, bounds.estimate, by_leaves, by_epsilon)
 
@@ -468,8 +468,8 @@ def _with_log_slopes(query: Query) -> tuple[Bounds, list[Array], Array]:
     # Rows of moves: none for the answer, none for log delta at it, then each number up, and each number down.
     moves = np.concatenate([0 * each[:1], 0 * each[:1], each, -each])
 
-    def row(found: Any, given: Any) -> Any:
-        (epsilon, decides), (is_asked, move) = found, given
+    def row(decided_before: Any, task: Any) -> Any:
+        (epsilon, decides), (is_asked, move) = decided_before, task
         moved: Query = jax.tree.unflatten(structure, [*_scale_leaves(reals, sizes, step * move), value_asked])
         state = solve.answer_directions(moved.directions, question, solve.Point(is_asked, epsilon, decides))
         at = state.bounds.estimate if isinstance(question, ForEpsilon) else question.epsilon
@@ -480,8 +480,8 @@ def _with_log_slopes(query: Query) -> tuple[Bounds, list[Array], Array]:
     # The state is the epsilon and the direction of the answer, which the first row finds and all others read at.
     _, (bounds, read) = jax.lax.scan(row, start, (np.arange(len(moves)) > 0, moves))
     (value, by_epsilon), count = read[1], sum(sizes)
-    up, down = read[2 : 2 + count, 0], read[2 + count :, 0]
-    by_leaves = _differences(reals, sizes, value, up, down, step)
+    raised, lowered = read[2 : 2 + count, 0], read[2 + count :, 0]
+    by_leaves = _differences(reals, sizes, value, raised, lowered, step)
     return jax.tree.map(lambda leaf: leaf[0], bounds), by_leaves, by_epsilon
 
 
@@ -494,10 +494,12 @@ def _scale_leaves(reals: list[Any], sizes: list[int], shares: Array) -> list[Arr
     return [jnp.where(part == 0, x, x * (1 + part)) for x, part in zip(reals, parts, strict=True)]
 
 
-def _differences(reals: list[Any], sizes: list[int], value: Any, up: Any, down: Any, step: Any) -> list[Any]:
+def _differences(reals: list[Any], sizes: list[int], value: Any, raised: Any, lowered: Any, step: Any) -> list[Any]:
     """Returns derivatives in each leaf from values (n,) where each number is moved up and down by a share of itself."""
     # At the end of a range only one side has a value: the difference is one-sided there.
-    difference = jnp.where(jnp.isnan(up), 2 * (value - down), jnp.where(jnp.isnan(down), 2 * (up - value), up - down))
+    difference = jnp.where(
+        jnp.isnan(raised), 2 * (value - lowered), jnp.where(jnp.isnan(lowered), 2 * (raised - value), raised - lowered)
+    )
     pieces = jnp.split(difference / (2 * step), np.cumsum(sizes)[:-1])
     return [piece.reshape(x.shape) / jnp.where(x == 0, jnp.inf, x) for piece, x in zip(pieces, reals, strict=True)]
 
@@ -540,5 +542,5 @@ def _log_slopes(query: Query, epsilon: Array, decides: Array) -> tuple[list[Arra
 
     moves = np.concatenate([0 * each[:1], each, -each])
     values, by_epsilon = jax.lax.map(lambda move: log_delta(_scale_leaves(reals, sizes, step * move)), moves)
-    value, up, down = values[0], values[1 : 1 + sum(sizes)], values[1 + sum(sizes) :]
-    return _differences(reals, sizes, value, up, down, step), by_epsilon[0]
+    value, raised, lowered = values[0], values[1 : 1 + sum(sizes)], values[1 + sum(sizes) :]
+    return _differences(reals, sizes, value, raised, lowered, step), by_epsilon[0]

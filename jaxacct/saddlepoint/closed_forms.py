@@ -50,10 +50,10 @@ class OneRun(NamedTuple):
     def profile(self, epsilon: Array) -> Array:
         """Returns bounds (2,), below and above, on delta at an epsilon (), infinite losses included."""
         # A pair's profile counts finite losses only; infinite ones add their mass at every epsilon.
-        found = jnp.stack(self.pair.one_run(epsilon))
+        delta = jnp.stack(self.pair.one_run(epsilon))
         if self.facts.masses is not None:
-            found = (found + jnp.stack(self.facts.masses)) * (1 + 2 * roundoff() * SIDES)
-        return _proper(found, epsilon, self.facts)
+            delta = (delta + jnp.stack(self.facts.masses)) * (1 + 2 * roundoff() * SIDES)
+        return _proper(delta, epsilon, self.facts)
 
     def epsilon(self, delta: Array) -> Array:
         """Returns bounds (2,), below and above, on epsilon at a delta ().
@@ -72,14 +72,14 @@ class OneRun(NamedTuple):
 
         def halve(state: Any) -> Any:
             count, x, low, high = state
-            found = jax.vmap(self.profile)(x)
+            profiles = jax.vmap(self.profile)(x)
             # NaN says nothing: from above it counts as too large a delta, and from below as one that is small enough.
-            enough = jnp.where(side, found[:, 1] <= delta, ~(found[:, 0] > delta))
+            enough = jnp.where(side, profiles[:, 1] <= delta, ~(profiles[:, 0] > delta))
             low, high = jnp.where(enough, low, x), jnp.where(enough, x, high)
             # Geometric steps as long as an end is missing, or the lower one is 0 and far off; halvings from then on.
             outer = jnp.where(high < jnp.inf, high / GROWTH, jnp.maximum(low * GROWTH, FIRST))
-            apart = (low == 0) & (high > GROWTH * TINY) | (high == jnp.inf)
-            return count + 1, jnp.where(apart, outer, low + (high - low) / 2), low, high
+            is_unbracketed = (low == 0) & (high > GROWTH * TINY) | (high == jnp.inf)
+            return count + 1, jnp.where(is_unbracketed, outer, low + (high - low) / 2), low, high
 
         def is_open(state: tuple[Array, ...]) -> Array:
             count, _, low, high = state
@@ -105,8 +105,8 @@ class PlainGaussian(NamedTuple):
         """Returns bounds (2,), below and above, on delta at an epsilon ()."""
         # Delta grows with mu, so the ends of mu give the ends of delta.
         mu = self.mu * (1 + self.error * SIDES)
-        found = jnp.exp(bounds_of_log_delta(mu, jnp.broadcast_to(epsilon, (2,))))
-        return _proper(found * (1 + arithmetic().function * SIDES), epsilon, self.facts)
+        delta = jnp.exp(bounds_of_log_delta(mu, jnp.broadcast_to(epsilon, (2,))))
+        return _proper(delta * (1 + arithmetic().function * SIDES), epsilon, self.facts)
 
     def epsilon(self, delta: Array) -> tuple[Array, Array]:
         """Returns bounds, below and above, on epsilon at a delta ()."""
@@ -142,8 +142,8 @@ class PlainLaplace(NamedTuple):
         """Returns bounds (2,), below and above, on delta at an epsilon ()."""
         # The shift is right to 2 roundings, and so is its distance from epsilon.
         past = epsilon - self.shift * (1 + 4 * roundoff() * SIDES)
-        found = -jnp.expm1(jnp.minimum(past / 2, 0.0)) * (1 + 2 * arithmetic().function * SIDES)
-        return _proper(found, epsilon, self.facts)
+        delta = -jnp.expm1(jnp.minimum(past / 2, 0.0)) * (1 + 2 * arithmetic().function * SIDES)
+        return _proper(delta, epsilon, self.facts)
 
     def epsilon(self, delta: Array) -> tuple[Array, Array]:
         """Returns bounds, below and above, on epsilon at a delta ()."""
@@ -157,13 +157,13 @@ Closed: TypeAlias = OneRun | PlainGaussian | SampledGaussianRun | PlainLaplace
 """A composition in closed form."""
 
 
-def _proper(found: Array, epsilon: Array, facts: Facts) -> Array:
+def _proper(delta: Array, epsilon: Array, facts: Facts) -> Array:
     """Returns bounds on a delta made proper: NaN becomes a trivial bound, and an upper bound is not below the range."""
-    found = jnp.where(jnp.isnan(found), np.array([0.0, 1.0]), jnp.minimum(found, 1.0))
+    delta = jnp.where(jnp.isnan(delta), np.array([0.0, 1.0]), jnp.minimum(delta, 1.0))
     # For epsilon below the largest loss delta is positive, and TINY is the least upper bound that is not flushed to 0.
     # So no such epsilon passes for a delta of 0.
     least = np.array([0.0, TINY])
-    return jnp.maximum(found, least if facts.suprema is None else jnp.where(epsilon < facts.suprema[1], least, 0.0))
+    return jnp.maximum(delta, least if facts.suprema is None else jnp.where(epsilon < facts.suprema[1], least, 0.0))
 
 
 def find_closed_forms(directions: list[Parts], known: SingleRun | None) -> list[Closed]:
@@ -335,6 +335,6 @@ def log_delta_at(run: Closed, epsilon: Array, step: Array) -> tuple[Array, Array
         return jnp.log(jnp.where(lower > 0, (lower + upper) / 2, jnp.nan))
 
     # Points below epsilon 0 are moved to it, and the quotient is over the distance that is left.
-    apart = step * jnp.maximum(epsilon, step)
-    low, at, high = jax.lax.map(log_middle, jnp.maximum(epsilon + apart * jnp.arange(-1.0, 2.0), 0.0))
-    return at, (high - low) / (jnp.minimum(apart, epsilon) + apart)
+    distance = step * jnp.maximum(epsilon, step)
+    low, at, high = jax.lax.map(log_middle, jnp.maximum(epsilon + distance * jnp.arange(-1.0, 2.0), 0.0))
+    return at, (high - low) / (jnp.minimum(distance, epsilon) + distance)

@@ -76,8 +76,8 @@ def sum_rows(parts: Parts, found: list[Tree]) -> Tree:
         terms = jnp.where(runs > 0, runs * rows, 0.0)
         return jnp.sum(terms, axis=0) if jnp.ndim(steps) else terms
 
-    def of_all(*found: Array) -> Array:
-        terms = [of_part(steps, rows) for (_, steps), rows in zip(parts, found, strict=True)]
+    def of_all(*of_parts: Array) -> Array:
+        terms = [of_part(steps, rows) for (_, steps), rows in zip(parts, of_parts, strict=True)]
         return sum(terms[1:], terms[0])
 
     return jax.tree.map(of_all, *found)
@@ -102,8 +102,8 @@ def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array])
         step = nodes.places[1] - nodes.places[0]
         return jnp.exp(law_of(pair).log_scan_errors(orders, step))
 
-    found = [each(part, scan_error, row) for part, row in zip(parts, nodes, strict=True)]
-    return sum_rows(parts, [above + more for above, more in zip(rows, found, strict=True)]), found
+    errors = [each(part, scan_error, row) for part, row in zip(parts, nodes, strict=True)]
+    return sum_rows(parts, [above + more for above, more in zip(rows, errors, strict=True)]), errors
 
 
 def total_and_error(
@@ -118,20 +118,20 @@ def total_and_error(
 
     def of_row(pair: Any, nodes: Nodes, missed: Array) -> tuple[Moments, Array, Any]:
         if arithmetic().has_few_digits:
-            found = careful_moments(nodes, order, law_of(pair).roundings(nodes))
-            return found.moments, found.value_error + missed, found
+            row_moments = careful_moments(nodes, order, law_of(pair).roundings(nodes))
+            return row_moments.moments, row_moments.value_error + missed, row_moments
         # Bound on a cumulant's relative error, in units of roundoff. Lowering it can break a bound. Weights are
         # exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments are
         # sums of positive terms, taken directly only where they are above 1/4.
         value_rounding = 700.0
-        u, found = roundoff(), moments(nodes, order)
-        error = value_rounding * u * jnp.abs(found.value)
+        u, row_moments = roundoff(), moments(nodes, order)
+        error = value_rounding * u * jnp.abs(row_moments.value)
         if isinstance(pair, Kept):
             # Near 1 a moment is formed from sums of one sign and from the marked masses, by which the sums may exceed
             # it: the errors of these count.
             marked = pair.marked
             missed = missed + 1.3 * (order + 1) * (marked.p + marked.q) * (marked.error + 2 * value_rounding * u)
-        return found, error + missed, found
+        return row_moments, error + missed, row_moments
 
     found = [each(part, of_row, *row) for part, *row in zip(parts, nodes, missed, strict=True)]
     return *sum_rows(parts, [(row[0], row[1]) for row in found]), [row[2] for row in found]
@@ -207,9 +207,9 @@ def with_rare(log_delta: Array, rare: Rare | None, epsilon: Array) -> Array:
     """
     if rare is None:
         return log_delta
-    whole = jnp.exp(log_delta) + sum(rare.between(epsilon)) + jnp.finfo(log_delta.dtype).tiny
-    found = jnp.log(whole)
-    return found + 24 * roundoff() * (1 + jnp.abs(found))
+    total = jnp.exp(log_delta) + sum(rare.between(epsilon)) + jnp.finfo(log_delta.dtype).tiny
+    log_total = jnp.log(total)
+    return log_total + 24 * roundoff() * (1 + jnp.abs(log_total))
 
 
 @register_dataclass
@@ -296,8 +296,8 @@ def marks_for(parts: Parts, ends: Ends, high: Array, low: Array, log_mass: Array
             place = law.mark_from(large, small, log_mass - runs)
             return law.mark(jnp.where(counts > 0, place, jnp.inf))
 
-        found: Marked = each(part, of_row, part[1], least, most)
-        return found
+        marked: Marked = each(part, of_row, part[1], least, most)
+        return marked
 
     return tuple(marks(part, *others) for part, others in zip(parts, ends.others, strict=True))
 
@@ -338,11 +338,11 @@ def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> R
         worst = jnp.maximum(worst, jnp.max(jnp.where(counts > 0, marked.error, 0.0)))
         # The sum of all ends is right to units of itself, and so is the difference to the row's own.
         size = jnp.abs(marked.loss)
-        up = marked.loss + least - 64 * u * (size + jnp.abs(least) + jnp.abs(lowest))
-        down = marked.loss + most + 64 * u * (size + jnp.abs(most) + jnp.abs(highest))
+        up_to = marked.loss + least - 64 * u * (size + jnp.abs(least) + jnp.abs(lowest))
+        down_to = marked.loss + most + 64 * u * (size + jnp.abs(most) + jnp.abs(highest))
         is_large = large > 0
-        above = jnp.minimum(above, jnp.min(jnp.where(there & is_large, up, jnp.inf)))
-        below = jnp.maximum(below, jnp.max(jnp.where(there & ~is_large, down, -jnp.inf)))
+        above = jnp.minimum(above, jnp.min(jnp.where(there & is_large, up_to, jnp.inf)))
+        below = jnp.maximum(below, jnp.max(jnp.where(there & ~is_large, down_to, -jnp.inf)))
     # NaN comes from infinite ends: then no eps is known.
     above, below = jnp.where(jnp.isnan(above), -jnp.inf, above), jnp.where(jnp.isnan(below), jnp.inf, below)
     # Each probability is one less the exponential of a sum of logarithms near 0, right to a few units of itself.
@@ -472,18 +472,18 @@ def _left(
 
 def _aim_found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: Array) -> Aim:
     # One look for each step. A search is over after LOOKS looks at the latest, and there are at most STAGES of them.
-    given = parts, wanted, target, searches
-    return batched_loops.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _look, aim, given)
+    arguments = parts, wanted, target, searches
+    return batched_loops.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _look, aim, arguments)
 
 
-def _look(aim: Aim, given: Any) -> Aim:
+def _look(aim: Aim, arguments: Any) -> Aim:
     """Returns the state after a look at the next order."""
     # Smallest order of a look, over the largest. Speed and convergence only: saddle points below are not found.
     least = 4.0**-16
     # Largest step, as a share of the order, after which a look is the last; log delta may move by one nat. Speed only.
     # Any line is sound, and Newton's method for eps corrects the error of Laplace's.
     close = 0.15
-    parts, wanted, target, searches = given
+    parts, wanted, target, searches = arguments
     scans, largest, rare, inner, ends = aim.scans, aim.largest, aim.rare, aim.inner, None
     # The first look of a search makes the nodes of the losses that this search keeps.
     if rare is not None:
@@ -495,12 +495,12 @@ def _look(aim: Aim, given: Any) -> Aim:
         )
     order = jnp.maximum(aim.order, least * largest)
     orders = jnp.minimum(order * jnp.asarray(ladder(), order.dtype), largest)
-    found, rows = rungs_of(parts, scans, orders)
+    total, rows = rungs_of(parts, scans, orders)
     # Laplace's method at each order: the eps whose saddle point it is, and log delta there.
     near = orders / (1 + orders)
-    epsilons = found.slope - (1 + near) / orders
-    bend = orders**2 * found.curvature + 1 + near**2
-    reached = found.value - orders * epsilons - jnp.log1p(orders) - 0.5 * jnp.log(2 * jnp.pi * bend)
+    epsilons = total.slope - (1 + near) / orders
+    bend = orders**2 * total.curvature + 1 + near**2
+    reached = total.value - orders * epsilons - jnp.log1p(orders) - 0.5 * jnp.log(2 * jnp.pi * bend)
     is_sought, epsilon = wanted.by_delta, wanted.epsilon
     if rare is not None:
         # The last search takes the eps of the one before, which leaves out more losses and errs upwards.
@@ -511,7 +511,7 @@ def _look(aim: Aim, given: Any) -> Aim:
     value = jnp.where(is_sought, reached - inner, orders * (epsilon - epsilons))
     count = jnp.sum(value > 0, dtype=jnp.int32)
     rung = jnp.clip(count - 1, 0, len(ladder()) - 1)
-    columns = jnp.stack([orders, jnp.append(orders[1:], largest), value, found.curvature, epsilons, reached])
+    columns = jnp.stack([orders, jnp.append(orders[1:], largest), value, total.curvature, epsilons, reached])
     at, top, short, curvature, level, height = jax.lax.dynamic_slice(
         columns, (jnp.int32(0), rung), (6, 1), allow_negative_indices=False
     )[:, 0]
@@ -641,17 +641,17 @@ def transforms(
 
     ``known`` has the moments of each row at that order, as :func:`total_and_error` gives them.
     """
-    found: list[Transforms] = []
+    by_part: list[Transforms] = []
     # Part by part, and row by row in a part, because each row takes as many pieces as it needs.
     for (pairs, steps), *more in zip(parts, scans, windows, known, strict=True):
         run = (pairs, *more, steps)
         if is_alone(parts):
             return _sums_of_loss(run, order, spacing, tiles)
         if jnp.ndim(steps) == 0:
-            found.append(jax.tree.map(lambda leaf: leaf[None], _sums_of_loss(run, order, spacing, tiles)))
+            by_part.append(jax.tree.map(lambda leaf: leaf[None], _sums_of_loss(run, order, spacing, tiles)))
         else:
-            found.append(jax.lax.map(lambda row: _sums_of_loss(row, order, spacing, tiles), run))
-    rows: Transforms = jax.tree.map(lambda *each: jnp.concatenate(each), *found)
+            by_part.append(jax.lax.map(lambda row: _sums_of_loss(row, order, spacing, tiles), run))
+    rows: Transforms = jax.tree.map(lambda *each: jnp.concatenate(each), *by_part)
     return rows._replace(sums=jnp.swapaxes(rows.sums, 0, 1))
 
 
@@ -666,25 +666,25 @@ def _sums_of_loss(run: Any, order: Array, spacing: Array, tiles: Array) -> Trans
     few = arithmetic().has_few_digits
     spreads = 2 if few else 1
 
-    def piece(state: Sums, given: Any) -> Sums:
-        (i, sums, spread), (pair, window, pieces, *rest, tiles, _) = state, given
+    def piece(state: Sums, arguments: Any) -> Sums:
+        (i, sums, spread), (pair, window, pieces, *rest, tiles, _) = state, arguments
         nodes = law_of(pair).piece(window, i, pieces)
         of_piece: Any = _careful_piece if few else _piece
-        found, more = of_piece(law_of(pair), nodes, *rest, tiles, sums)
-        return i + 1, found, spread + more
+        added, more = of_piece(law_of(pair), nodes, *rest, tiles, sums)
+        return i + 1, added, spread + more
 
     # The state is the number of pieces done, the sums and the spreads; each step adds a piece, until all are taken.
     start: Sums = jnp.zeros_like(taken), jnp.zeros((2, FREQUENCIES), order.dtype), jnp.zeros(spreads, order.dtype)
-    given = pair, window, pieces, known, order, spacing, tiles, taken
+    arguments = pair, window, pieces, known, order, spacing, tiles, taken
     _, sums, spread = batched_loops.while_loop(
-        lambda state, given: state[0] < given[-1], piece, start, given, longest_first=tiles
+        lambda state, arguments: state[0] < arguments[-1], piece, start, arguments, longest_first=tiles
     )
     # A row without runs has no errors either.
     missed = jnp.where(steps > 0, 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces))), 0.0)
     if few:
         # The mean's error is that of the slope, and of its quadrature.
-        apart = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
-        doubt = known.slope_error + 2 * law.slope_error(order, scan, known.moments.value, apart)
+        coarsest_step = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
+        doubt = known.slope_error + 2 * law.slope_error(order, scan, known.moments.value, coarsest_step)
         # Each piece after the first is added to the sums.
         spread = jnp.append(spread * (1 + 0.02 * (pieces - 1)), doubt)
     return Transforms(jnp.swapaxes(sums.reshape(2, -1, BLOCK), 0, 1), spread, missed, steps)
@@ -745,8 +745,8 @@ def log_characteristic(rows: Transforms, w: Array) -> Sums:
     """
     if jnp.ndim(rows.steps) == 0:
         return _to_the_steps(rows, w)
-    found = jax.vmap(lambda *row: _to_the_steps(Transforms(*row), w))(*rows)
-    return tuple(jnp.sum(part, axis=0) for part in found)
+    by_row = jax.vmap(lambda *row: _to_the_steps(Transforms(*row), w))(*rows)
+    return tuple(jnp.sum(part, axis=0) for part in by_row)
 
 
 def _to_the_steps(row: Transforms, w: Array) -> Sums:
@@ -905,11 +905,11 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     cut = arithmetic().cut
     ratios = log_moments - orders * epsilon + log_peak(orders) - log_delta + cut
     lines = orders[:-HIGHER]
-    apart = orders[None, :] - lines[:, None]
-    needed = jnp.maximum(ratios[None, :], cut / 2) / jnp.abs(apart)
-    up = jnp.min(jnp.where(apart > 0.01 * lines[:, None], needed, jnp.inf), axis=1)
-    down = jnp.min(jnp.where(apart < -0.01 * lines[:, None], needed, jnp.inf), axis=1)
-    lengths = jnp.maximum(up, jnp.minimum(down, (cut - log_delta) / lines))
+    distances = orders[None, :] - lines[:, None]
+    needed = jnp.maximum(ratios[None, :], cut / 2) / jnp.abs(distances)
+    for_larger = jnp.min(jnp.where(distances > 0.01 * lines[:, None], needed, jnp.inf), axis=1)
+    for_smaller = jnp.min(jnp.where(distances < -0.01 * lines[:, None], needed, jnp.inf), axis=1)
+    lengths = jnp.maximum(for_larger, jnp.minimum(for_smaller, (cut - log_delta) / lines))
     heights = (log_moments - orders * epsilon - jnp.log(orders) - jnp.log1p(orders))[:-HIGHER]
     penalty = heights - jnp.min(heights)
     cost = _costs(lengths, penalty, nats)
@@ -970,8 +970,8 @@ def line_at(
     tiles, log_tail = far_enough(parts, windows, order, spacing, start, log_sum - cut)
     # At order 0 the bound is that of delta <= 1.
     none = jnp.zeros_like(orders[:1])
-    beside, heights = jnp.concatenate([orders, none]), jnp.concatenate([above + log_peak(orders), none])
-    fall = -jnp.abs(order - beside) * length
+    alias_orders, heights = jnp.concatenate([orders, none]), jnp.concatenate([above + log_peak(orders), none])
+    fall = -jnp.abs(order - alias_orders) * length
     return Line(
         order=order,
         spacing=spacing,
@@ -981,7 +981,7 @@ def line_at(
         slope=here.slope,
         common_error=common_error,
         log_tail=log_tail,
-        orders=beside,
+        orders=alias_orders,
         log_beside=jnp.where(is_rough, jnp.inf, heights + fall - jnp.log(-jnp.expm1(fall))),
         rare=aim.rare,
     )
@@ -1012,24 +1012,24 @@ def far_enough(
         for part, window in zip(parts, windows, strict=True)
     ]
 
-    def farther(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
+    def farther(state: tuple[Array, Array], arguments: Any) -> tuple[Array, Array]:
         """Returns the next frequency, and a bound on the log of the modulus at all frequencies beyond it."""
-        w, (parts, nodes, order, *_) = state[0] * FARTHER, given
+        w, (parts, nodes, order, *_) = state[0] * FARTHER, arguments
         logs = [
             each(part, lambda pair, nodes: law_of(pair).log_envelope(order, w, nodes), rows)
             for part, rows in zip(parts, nodes, strict=True)
         ]
         return w, sum_rows(parts, logs)
 
-    def is_short(state: tuple[Array, Array], given: Any) -> Array:
+    def is_short(state: tuple[Array, Array], arguments: Any) -> Array:
         """Returns whether the nodes beyond a frequency may count, by the bound on the modulus."""
-        (w, log_modulus), (*_, least, most) = state, given
+        (w, log_modulus), (*_, least, most) = state, arguments
         return (log_modulus > least + jnp.log(w)) & (w < most)
 
     most = spacing * FREQUENCIES
     # The frequency grows by a factor with each step, so the loop ends at ``most`` if not before.
-    given = parts, nodes, order, least, most
-    w, log_modulus = batched_loops.while_loop(is_short, farther, (start, jnp.full_like(order, jnp.inf)), given)
+    arguments = parts, nodes, order, least, most
+    w, log_modulus = batched_loops.while_loop(is_short, farther, (start, jnp.full_like(order, jnp.inf)), arguments)
     # If the last step went beyond all nodes, or none was made, only the modulus's bound of 1 is known.
     is_enough = (log_modulus <= least + jnp.log(w)) & (w <= most)
     tiles = jnp.where(start < jnp.inf, jnp.where(is_enough, jnp.ceil(w / (spacing * TILE)), 1.0), 0.0)
@@ -1052,10 +1052,10 @@ def integrand(
     It is the characteristic function of the sum over z (z + 1), z = order + i w, computed block by block, as are the
     sums in :func:`read_at`.
     """
-    found = transforms(parts, aim.scans, windows, rows, order, spacing, tiles)
+    sums_of_rows = transforms(parts, aim.scans, windows, rows, order, spacing, tiles)
 
-    def block(_: Array, of_block: tuple[Array, Array], given: Any) -> Integrand:
-        (sums, w), (*of_rows, order, end), u = of_block, given, roundoff()
+    def block(_: Array, of_block: tuple[Array, Array], arguments: Any) -> Integrand:
+        (sums, w), (*of_rows, order, end), u = of_block, arguments, roundoff()
         logs, turn, off = log_characteristic(Transforms(sums, *of_rows), w)
         # z (z + 1) has a modulus of at least w^2 + order^2 + order, so its real part errs by units of the modulus.
         real, imaginary = order * (1 + order) - w * w, (1 + 2 * order) * w
@@ -1068,10 +1068,10 @@ def integrand(
         amplitude, phase, rounding = jax.lax.optimization_barrier((amplitude, phase, rounding))
         return Integrand(jnp.stack([amplitude, phase, w]), jnp.stack([amplitude, rounding, amplitude * w]).sum(1))
 
-    of_rows = found.spread, found.missed, found.steps
+    of_rows = sums_of_rows.spread, sums_of_rows.missed, sums_of_rows.steps
     end = spacing * (TILE * tiles + 0.5)
-    given = (*of_rows, order, end)
-    return batched_loops.map_rows(blocks_of(tiles), block, (found.sums, frequencies(spacing)), given)
+    arguments = (*of_rows, order, end)
+    return batched_loops.map_rows(blocks_of(tiles), block, (sums_of_rows.sums, frequencies(spacing)), arguments)
 
 
 def read_at(line: Line, epsilon: Array) -> Read:

@@ -144,8 +144,8 @@ def _of_first_size(directions: list[Parts], question: Question) -> Bounds:
     """Returns the bracket inside a trace; in float32, where atoms are not certified, the trivial one."""
     if not arithmetic().has_transforms:
         return unknown(question)
-    found: Bounds = in_trace(CONTOUR, directions, question, LADDER[0])[0]
-    return found
+    bounds: Bounds = in_trace(CONTOUR, directions, question, LADDER[0])[0]
+    return bounds
 
 
 def _has_atoms(directions: Sequence[Parts]) -> bool:
@@ -176,12 +176,12 @@ def curve(query: Query) -> Bounds:
     every = []
     # Rows of neighbours, of one length, the last one padded: one program serves any number of epsilons.
     for row in rows(epsilons[order], ROW):
-        found = _at_size(LADDER[0], directions, row)
-        if np.any(found.gap > ForDelta.tolerance):
-            found = found.intersection(_at_size(POINTS, directions, row))
-        every.append(found)
-    found = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: epsilons.size][np.argsort(order)], *every)
-    return replace(found, converged=found.gap <= ForDelta.tolerance)
+        bounds = _at_size(LADDER[0], directions, row)
+        if np.any(bounds.gap > ForDelta.tolerance):
+            bounds = bounds.intersection(_at_size(POINTS, directions, row))
+        every.append(bounds)
+    bounds = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: epsilons.size][np.argsort(order)], *every)
+    return replace(bounds, converged=bounds.gap <= ForDelta.tolerance)
 
 
 def _at_size(size: Size | int, directions: Sequence[Parts], epsilons: np.ndarray) -> Bounds:
@@ -191,8 +191,8 @@ def _at_size(size: Size | int, directions: Sequence[Parts], epsilons: np.ndarray
     for parts in directions:
         laws, counts = laws_for(chosen.cells(size), parts, ForDelta(np.max(epsilons)))
         each.append(leave_scope(chosen.answers(size, laws, counts, ForDelta(epsilons), facts_of(parts))[0]))
-    found: Bounds = jax.tree.map(lambda *leaves: np.max(leaves, axis=0), *each)
-    return found
+    bounds: Bounds = jax.tree.map(lambda *leaves: np.max(leaves, axis=0), *each)
+    return bounds
 
 
 def _curve_in_trace(directions: list[Parts], epsilons: Array) -> Bounds:
@@ -200,5 +200,5 @@ def _curve_in_trace(directions: list[Parts], epsilons: Array) -> Bounds:
     count = epsilons.shape[0]
     padded = jnp.pad(epsilons, (0, -count % ROW), mode="edge").reshape(-1, ROW)
     every = jax.lax.map(lambda row: _of_first_size(directions, ForDelta(row)), padded)
-    found: Bounds = jax.tree.map(lambda leaf: leaf.reshape(-1)[:count], every)
-    return found
+    bounds: Bounds = jax.tree.map(lambda leaf: leaf.reshape(-1)[:count], every)
+    return bounds

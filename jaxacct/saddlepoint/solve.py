@@ -162,17 +162,17 @@ def _solve_directions(
     """Returns the state after at most two directions of one structure, whose indices begin at ``first``."""
     end = first + len(directions)
 
-    def a_line(state: SolverState, given: Any) -> SolverState:
-        directions, question, point = given
+    def a_line(state: SolverState, arguments: Any) -> SolverState:
+        directions, question, point = arguments
         is_second = state.direction > first
         parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
         return _read_line(open_line(parts, state.wanted, state.direction < end), question, state, point)
 
     # Each step opens and reads one line. A direction ends after LINES lines at the latest, and a rough line is followed
     # by lines of its own direction or by the next direction, so the loop ends.
-    given = directions, question, point
+    arguments = directions, question, point
     goes_on = lambda state, _: (state.direction < end) & (state.lines < LINES)  # noqa: E731
-    return batched_loops.while_loop(goes_on, a_line, state, given, share=batched_loops.OF_QUEUES)
+    return batched_loops.while_loop(goes_on, a_line, state, arguments, share=batched_loops.OF_QUEUES)
 
 
 def _start(question: Question, point: Point | None = None) -> SolverState:
@@ -198,33 +198,33 @@ def _first_line(question: Question) -> Wanted:
 def _read_line(on: Opened, question: Question, state: SolverState, point: Point | None = None) -> SolverState:
     """Returns the state after a line: the bracket it gives its direction, and the next line."""
     if isinstance(question, ForEpsilon):
-        found = _epsilon_on_line(on, question, state, point)
+        reading = _epsilon_on_line(on, question, state, point)
     else:
-        found = _delta_on_line(on, question, state)
+        reading = _delta_on_line(on, question, state)
     was_rough, was = state.wanted.order > 0, state.bounds
-    again = ~was_rough & found.again & (state.lines + 1 < LINES)
+    again = ~was_rough & reading.again & (state.lines + 1 < LINES)
     is_done = ~was_rough & ~again
-    both, which = larger(was, found.bounds)
+    both, which = larger(was, reading.bounds)
     bounds = jax.tree.map(lambda new, old: jnp.where(is_done, new, old), both, was)
     decides = jnp.where(is_done & (which == 1), state.direction, state.decides)
     # The next line: another one of the same direction, a rough one of the next direction, or a first one (of the next
     # direction, or of the same after a rough line that did not rule it out).
     first, no = _first_line(question), jnp.asarray(False)
     at = (bounds.lower, question.delta) if isinstance(question, ForEpsilon) else (question.epsilon, bounds.lower)
-    another, rough = first._replace(epsilon=found.epsilon, by_delta=no), Wanted(*at, no, on.line.order)
+    another, rough = first._replace(epsilon=reading.epsilon, by_delta=no), Wanted(*at, no, on.line.order)
     # A rough line can rule a direction out only beside a bracket that has converged.
     can_be_below = is_done & bounds.converged & (on.line.order > 0)
 
     def ahead(another: Any, rough: Any, first: Any) -> Array:
         return jnp.where(again, another, jnp.where(can_be_below, rough, first))
 
-    direction = state.direction + (is_done | (was_rough & found.is_below))
+    direction = state.direction + (is_done | (was_rough & reading.is_below))
     lines = jnp.where(again, state.lines + 1, 0)
     # At a point one line is all: infinite losses are added to log delta and its slope, and the loop ends.
     read = None
     if point is not None:
-        ratio = on.facts.infinite[1] * jnp.exp(-found.read.value)
-        read = jnp.stack([found.read.value + jnp.log1p(ratio), found.read.slope / (1 + ratio)])
+        ratio = on.facts.infinite[1] * jnp.exp(-reading.read.value)
+        read = jnp.stack([reading.read.value + jnp.log1p(ratio), reading.read.slope / (1 + ratio)])
         direction = jnp.where(point.is_asked, np.iinfo(np.int32).max, direction)
     return SolverState(direction, lines, jax.tree.map(ahead, another, rough, first), bounds, decides, read)
 
