@@ -47,7 +47,15 @@ from jaxacct.numerics.precision import as_float64, by_host, is_concrete, kernel,
 from jaxacct.numerics.programs import asks_host, compiled
 from jaxacct.refinement import warn_of
 from jaxacct.saddlepoint import of_atoms
-from jaxacct.saddlepoint.accountant import has_closed_form, in_float32, move_by, moving_leaves, unchecked, with_slopes
+from jaxacct.saddlepoint.accountant import (
+    decide,
+    has_closed_form,
+    in_float32,
+    move_by,
+    moving_leaves,
+    unchecked,
+    with_slopes,
+)
 from jaxacct.selection import LARGEST, Binomial, OneWay, Selection, pair_of
 from jaxacct.validation import check_one_of
 
@@ -309,7 +317,7 @@ def _by_ranges(query: Query, of_pairs: Bounds) -> Bounds:
 
 def _by_contour(query: Query) -> Bounds:
     """Returns the bracket of the exact accountant, converged if it is as narrow as is asked."""
-    exact = unchecked(query)
+    exact: Bounds = leave_scope(decide(query)[0])
     if query.tolerance is not None:
         # Its own standard is the question's.
         exact = _within_tolerance(exact, query.tolerance)

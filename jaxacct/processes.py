@@ -121,22 +121,17 @@ class _Pace:
 # knows whether this library has computed; about other uses of JAX, JAX itself warns when the fork is made.
 # ----------------------------------------------------------------------------------------------------
 
-_uses = {"here": False, "before a fork": False}
-"""Flags: whether this process has computed anything, and whether it was forked from one that had."""
+COMPUTING = {"here": False, "before a fork": False}
+"""Flags: whether this process has computed anything, which who computes sets; and whether it was forked from one that
+had."""
 
 
 def _in_child() -> None:
-    _uses.update({"here": False, "before a fork": _uses["here"] or _uses["before a fork"]})
+    COMPUTING.update({"here": False, "before a fork": any(COMPUTING.values())})
 
 
 if hasattr(os, "register_at_fork"):  # Unix
     os.register_at_fork(after_in_child=_in_child)
-
-
-def note_computing() -> None:
-    """Notes that this process computes; raises as :func:`check_not_forked` does where it cannot."""
-    check_not_forked()
-    _uses["here"] = True
 
 
 def check_not_forked() -> None:
@@ -144,7 +139,7 @@ def check_not_forked() -> None:
 
     >>> check_not_forked()
     """
-    if _uses["before a fork"]:
+    if COMPUTING["before a fork"]:
         raise RuntimeError(
             "this process was forked (os.fork, or multiprocessing's start method 'fork') from one in which JAX had "
             "started, whose threads it lacks: what it computes would never end. Start processes by "

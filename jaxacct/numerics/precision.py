@@ -27,7 +27,7 @@ from jaxacct.numerics.derivatives import Differences, by_slopes, differences, in
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.programs import Program, by_platform
 from jaxacct.numerics.pytrees import is_concrete as is_concrete
-from jaxacct.processes import note_computing
+from jaxacct.processes import COMPUTING, check_not_forked
 
 # ----------------------------------------------------------------------------------------------------
 # Float64 by scope, and the constants of directed rounding
@@ -68,7 +68,9 @@ def scope(*, x64: bool = True) -> contextlib.AbstractContextManager[None]:
     Raises RuntimeError in a process that was forked from one that had computed: JAX's threads are not forked with it,
     and its first computation would wait for them for ever.
     """
-    note_computing()
+    if COMPUTING["before a fork"]:
+        check_not_forked()
+    COMPUTING["here"] = True
     if x64:
         elementary.check()
     config: Any = jax.config

@@ -342,15 +342,19 @@ def of_each(function: Callable[..., Any], in_axes: tuple[int | None, ...] = (0,)
     return each
 
 
-def each(part: tuple[Any, Any], function: Callable[..., Any], *args: Any) -> Any:
-    """Returns ``function(pair, *args)`` for each row of a part, or for the part itself where its counts have no axis.
+def map_pairs(function: Callable[..., Any], parts: Sequence[tuple[Any, Any]], *columns: Sequence[Any]) -> list[Any]:
+    """Returns, for each part, ``function(pair, *row)`` of each of its pairs, or of the one pair that has no axis.
 
     >>> import jax.numpy as jnp
-    >>> float(each((jnp.float32(2.0), jnp.float32(1.0)), lambda x, y: x + y, 3.0))
-    5.0
+    >>> part = jnp.ones(2), jnp.ones(2)
+    >>> [found.tolist() for found in map_pairs(lambda x, y: x + y, [part, (2.0, 1.0)], [jnp.ones(2), jnp.ones(())])]
+    [[2.0, 2.0], 3.0]
     """
-    pairs, counts = part
-    return function(pairs, *args) if np.ndim(counts) == 0 else of_each(function, (0,) * (1 + len(args)))(pairs, *args)
+    results = []
+    for (pairs, counts), *rows in zip(parts, *columns, strict=True):
+        call = function if np.ndim(counts) == 0 else of_each(function, (0,) * (1 + len(rows)))
+        results.append(call(pairs, *rows))
+    return results
 
 
 def without_axes(parts: tuple[Any, ...]) -> tuple[Any, ...]:

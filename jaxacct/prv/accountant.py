@@ -67,7 +67,7 @@ from jaxacct.numerics.programs import asks_host, by_platform, compiled
 from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.prv import evolving
 from jaxacct.prv.evolving import Method
-from jaxacct.refinement import Composer, Goal, at_size, in_trace, warn_of, within
+from jaxacct.refinement import Composer, Goal, at_size, in_trace, refine, warn_of
 
 
 @register_dataclass
@@ -607,7 +607,7 @@ def answer(
             return nothing_known(question, goal if points is None else None)
         mesh = mesh_of(method)
         answer_and_record = (
-            within(mesh, directions, question, goal) if points is None else at_size(mesh, directions, question, points)
+            refine(mesh, directions, question, goal) if points is None else at_size(mesh, directions, question, points)
         )
     return leave_scope(answer_and_record) if return_diagnostics else answer_and_record[0]
 

@@ -131,14 +131,10 @@ def has_closed_form(query: Query) -> bool:
     leaves, structure = jax.tree.flatten(query)
 
     def look(leaves: list[Any]) -> None:
-        forms.extend(_closed_forms(jax.tree.unflatten(structure, leaves)))
+        forms.extend(find_closed_forms(jax.tree.unflatten(structure, leaves)))
 
     without_computing(look, leaves)
     return bool(forms)
-
-
-def _closed_forms(query: Query) -> list[Closed]:
-    return find_closed_forms(query.directions, query.facts.single)
 
 
 def answer(
@@ -172,7 +168,7 @@ def unchecked(query: Query) -> Bounds:
         query = settle(query)
     # The scope begins outside of the primitive, which would round NumPy's float64 numbers to float32 on the way in.
     with scope():
-        return leave_scope(_decide(query)[0] if query.is_concrete else _answer(query))
+        return leave_scope(decide(query)[0] if query.is_concrete else _answer(query))
 
 
 @jax.custom_jvp
@@ -185,15 +181,15 @@ def _answer(query: Query) -> Bounds:
 @functools.partial(jax.jit, inline=True)
 def _of_plain(query: Query) -> Bounds:
     """Returns the bracket by a closed form, which a batch evaluates side by side."""
-    return by_platform(lambda query: _decide(query)[0], query)
+    return by_platform(lambda query: decide(query)[0], query)
 
 
 def _solve_in_scope(query: Query) -> Bounds:
     with scope():
-        return _decide(query)[0]
+        return decide(query)[0]
 
 
-def _decide(query: Query) -> tuple[Bounds, Any]:
+def decide(query: Query) -> tuple[Bounds, Any]:
     """Returns the largest of the directions' brackets, and the index of the direction that decides."""
     mechanism, steps, question = query.run
     if query.facts.is_gaussian:
@@ -203,13 +199,13 @@ def _decide(query: Query) -> tuple[Bounds, Any]:
         return zero(), jnp.asarray(0)
     value = question.value
     question = question.at(np.asarray(value, np.float64) if is_concrete(value) else as_float64(value))
-    runs = _closed_forms(query)
+    runs = find_closed_forms(query)
     # Pairs that are not valid have no answer: a closed form would search in vain, for seconds.
-    if is_out_of_range(directions) if runs else not _has_laws(directions):
+    if is_out_of_range(directions) if runs else not has_laws(query):
         return unknown(question), jnp.asarray(0)
     if runs:
         return _of_runs(runs, question)
-    if not _may_fall(directions):
+    if not _may_fall(query):
         bounds = _by_facts(tuple(directions), question.at(question.value[None]))
         return jax.tree.map(lambda leaf: leaf[0], bounds), jnp.asarray(0)
     return solve.bounds_of(tuple(directions), question)
@@ -223,10 +219,10 @@ def curve(query: Query) -> Bounds:
     numbers only.
     """
     directions, questions = query.directions, query.question
-    runs = _closed_forms(query)
-    if is_out_of_range(directions) if runs else not _has_laws(directions):
+    runs = find_closed_forms(query)
+    if is_out_of_range(directions) if runs else not has_laws(query):
         return leave_scope(unknown(questions.at(as_float64(questions.value))))
-    solved = _each if _may_fall(directions) else _by_facts
+    solved = _each if _may_fall(query) else _by_facts
     each = functools.partial(_each_run, runs) if runs else functools.partial(solved, tuple(directions))
     # Rows of one length, the last one padded, so that one program serves any number of questions.
     pieces = [each(questions.at(as_float64(row))) for row in rows(questions.value, ROW)]
@@ -261,40 +257,38 @@ def _each_run(runs: list[Closed], questions: Question) -> Bounds:
 
 def has_laws(query: Query) -> bool:
     """Returns whether this accountant knows all losses of a composition."""
-    return _has_laws(query.directions)
-
-
-def _has_laws(directions: list[Parts]) -> bool:
-    return all(pair.law() is not None for parts in directions for pair, _ in parts)
+    return all(pair.law() is not None for parts in query.directions for pair, _ in parts)
 
 
 def may_answer(query: Query) -> bool:
     """Returns whether this accountant has a closed form of a composition, or an integral that may converge."""
-    return bool(_closed_forms(query)) or (_has_laws(query.directions) and _may_fall(query.directions))
+    return bool(find_closed_forms(query)) or (has_laws(query) and _may_fall(query))
 
 
-def _may_fall(directions: Sequence[Parts]) -> bool:
-    """Returns whether the characteristic functions may fall, as far as a line needs to end."""
+def _may_fall(query: Query) -> bool:
+    """Returns whether the characteristic functions may fall, as far as a line needs to end.
+
+    That of a direction's sum recurs to the product of what those of its laws recur to; numbers of runs that are traced
+    count as infinitely many.
+    """
     # Log of the modulus to which a characteristic function must fall for a line to end. Sound for any value. One that
     # is too small costs convergence. Of 320 random compositions of Laplace noise with a larger modulus four converged.
     fallen = -40.0
-    return all(_log_recurring(parts) < fallen for parts in directions)
-
-
-def _log_recurring(parts: Parts) -> float:
-    """Returns about the log of the modulus to which the characteristic function of a sum recurs.
-
-    Numbers of runs that are traced count as infinitely many.
-    """
-    total = 0.0
-    # A law that does not recur, or is not known, adds nothing.
-    for pairs, counts in parts:
-        law = pairs.law()
-        if law is not None and law.recurring < 1:
+    for parts in query.directions:
+        log_modulus = 0.0
+        # A law that does not recur, or is not known, adds nothing.
+        for pairs, counts in parts:
+            law = pairs.law()
+            if law is None or law.recurring >= 1:
+                continue
             least = math.log(law.recurring) if law.recurring else -math.inf
-            total += least * float(np.sum(np.maximum(counts, 0))) if is_concrete(counts) and np.any(counts) else 0.0
-            total += 0.0 if is_concrete(counts) else -math.inf
-    return total
+            if not is_concrete(counts):
+                log_modulus -= math.inf
+            elif np.any(counts):
+                log_modulus += least * float(np.sum(np.maximum(counts, 0)))
+        if not log_modulus < fallen:
+            return False
+    return True
 
 
 _larger = compiled(solve.larger)
@@ -351,7 +345,7 @@ def _check_known(query: Query, bounds: Bounds, slopes: list[Any]) -> None:
 
         def look(leaves: Any) -> None:
             anew: Query = jax.tree.unflatten(structure, leaves)
-            seen.append(bool(_closed_forms(anew)) or _has_laws(anew.directions))
+            seen.append(bool(find_closed_forms(anew)) or has_laws(anew))
 
         if not query.facts.is_gaussian:
             without_computing(look, leaves)
@@ -372,11 +366,11 @@ def _with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
     # Concrete numbers are converted outside of the program, within which JAX would take them as float32.
     reals: Query = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64) if query.is_concrete else _real(leaf), query)
     question = reals.question
-    if _has_laws(directions) and not _closed_forms(query) and not runs_nothing(directions):
+    if has_laws(query) and not find_closed_forms(query) and not runs_nothing(directions):
         bounds, by_leaves, by_epsilon = _with_log_slopes(reals)
         answer = leave_scope(bounds.estimate)
     else:
-        bounds, decides = _decide(query)
+        bounds, decides = decide(query)
         answer = leave_scope(bounds.estimate)
         epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
         by_leaves, by_epsilon = _log_slopes(reals, epsilon, leave_scope(decides))
@@ -397,7 +391,7 @@ def _real(leaf: Any) -> Array:
 @compiled
 def _plain_with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
     """Returns the answer for plain Gaussian mechanisms, and its derivatives in closed form."""
-    bounds, _ = _decide(query)
+    bounds, _ = decide(query)
     *run, question = jax.tree.map(as_float64, query).run
 
     def log_mu(run: Any) -> tuple[Array, Any]:
@@ -524,7 +518,7 @@ def _log_slopes(query: Query, epsilon: Array, decides: Array) -> tuple[list[Arra
     (*reals, value_asked), structure = jax.tree.flatten(query)
 
     def forms_of(reals: list[Array]) -> list[Closed]:
-        return _closed_forms(jax.tree.unflatten(structure, [*reals, value_asked]))
+        return find_closed_forms(jax.tree.unflatten(structure, [*reals, value_asked]))
 
     largest = [jnp.inf if run.facts.suprema is None else run.facts.suprema[1] for run in forms_of(reals)]
     room = 1 - epsilon / _choose(decides, *largest) if largest else jnp.ones_like(epsilon)

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, ForEpsilon, Parts, Question, SingleRun, StaticFacts, facts_of
+from jaxacct.composition import Facts, ForEpsilon, Parts, Query, Question, StaticFacts, facts_of
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
 from jaxacct.mechanisms.mechanism import Relation, counts_of, is_count, parts_of
 from jaxacct.mechanisms.normal import (
@@ -166,16 +166,14 @@ def _proper(delta: Array, epsilon: Array, facts: Facts) -> Array:
     return jnp.maximum(delta, least if facts.suprema is None else jnp.where(epsilon < facts.suprema[1], least, 0.0))
 
 
-def find_closed_forms(directions: list[Parts], known: SingleRun | None) -> list[Closed]:
-    """Returns every direction as a closed form; none at all where one direction has none.
-
-    ``known`` is what :func:`jaxacct.composition.single_run` says of the composition: if anything, a traced count is 1
-    or 0.
-    """
-    found = [_as_one_run(parts, known) for parts in directions]
-    runs = [run for run in found if run is not None]
-    if len(runs) < len(found):
-        return []
+def find_closed_forms(query: Query) -> list[Closed]:
+    """Returns every direction of a composition as a closed form; none at all where one direction has none."""
+    runs: list[Closed] = []
+    for parts in query.directions:
+        run = _as_one_run(parts, query.facts.single is not None)
+        if run is None:
+            return []
+        runs.append(run)
     # The profiles of a sampled run with the example added and removed differ by a share, and the removal has the larger
     # one (:func:`.normal.sampled_delta`): it alone decides.
     removed: list[Closed] = [run for run in runs if isinstance(run, SampledGaussianRun)]
@@ -189,24 +187,32 @@ def _is_sampled(run: Closed) -> bool:
     )
 
 
-def _as_one_run(parts: Parts, known: SingleRun | None) -> Closed | None:
-    """Returns a composition as a closed form, or None where it is not seen to have one."""
+def _as_one_run(parts: Parts, is_single: bool) -> Closed | None:
+    """Returns a composition as a closed form, or None where it is not seen to have one.
+
+    ``is_single`` says that it is one run of one pair (:func:`jaxacct.composition.single_run`): a traced count is 1 or
+    0.
+    """
     if all(_is_gaussian(pairs) for pairs, _ in parts):
         return _gaussian(parts)
-    is_known = known is not None and [len(counts) for _, counts in parts] == [1]
-    if is_known or _runs_once(parts):
-        # The row that is run once; where counts are traced there is only one row.
-        rows = ((pairs, counts, i) for pairs, counts in parts for i in range(len(counts)))
-        pair = next(_entry(pairs, i) for pairs, counts, i in rows if is_known or counts[i] == 1)
-        # ``known`` may have promised too much: a count other than 0 or 1 makes the answer invalid.
-        count, facts = sum(jnp.sum(counts) for _, counts in parts), facts_of(parts)
-        facts = facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0)))
-        if _is_plain_laplace(pair):
-            return _laplace(pair, facts)
-        if isinstance(pair, SubsampledGaussianPair) and is_concrete(pair.removes) and np.all(np.asarray(pair.removes)):
-            return SampledGaussianRun(jnp.asarray(pair.noise_multiplier), jnp.asarray(pair.sampling_rate), facts)
-        return OneRun(pair, facts)
-    return None
+    columns = [counts for _, counts in parts]
+    is_single = is_single and [len(counts) for counts in columns] == [1]
+    if not is_single and not (
+        is_concrete(columns) and sum(map(np.count_nonzero, columns)) == 1 == sum(map(np.sum, columns))
+    ):
+        return None
+    # The row that is run once; where counts are traced there is only one row.
+    rows = ((pairs, counts, i) for pairs, counts in parts for i in range(len(counts)))
+    pairs, _, index = next(row for row in rows if is_single or row[1][row[2]] == 1)
+    pair = jax.tree.map(lambda leaf: leaf[index], pairs)
+    # ``is_single`` may have promised too much: a count other than 0 or 1 makes the answer invalid.
+    count, facts = sum(map(jnp.sum, columns)), facts_of(parts)
+    facts = facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0)))
+    if _is_plain_laplace(pair):
+        return _laplace(pair, facts)
+    if isinstance(pair, SubsampledGaussianPair) and is_concrete(pair.removes) and np.all(np.asarray(pair.removes)):
+        return SampledGaussianRun(jnp.asarray(pair.noise_multiplier), jnp.asarray(pair.sampling_rate), facts)
+    return OneRun(pair, facts)
 
 
 def _is_plain_laplace(pair: DominatingPair) -> bool:
@@ -225,15 +231,6 @@ def _laplace(pair: DominatingPair, facts: Facts) -> PlainLaplace:
     known: Any = pair
     locations = jnp.asarray(known.locations)
     return PlainLaplace(jnp.abs(locations[1] - locations[0]) / known.scale, facts)
-
-
-def _runs_once(parts: Parts) -> bool:
-    counts = [counts for _, counts in parts]
-    return is_concrete(counts) and sum(int(np.sum(np.asarray(c) != 0)) for c in counts) == 1 == sum(map(np.sum, counts))
-
-
-def _entry(pairs: DominatingPair, index: int) -> DominatingPair:
-    return jax.tree.map(lambda leaf: leaf[index], pairs)
 
 
 def _is_gaussian(pairs: DominatingPair) -> bool:

@@ -20,6 +20,7 @@ inversion; the contour and its errors are derived here.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -50,7 +51,7 @@ from jaxacct.mechanisms.pair import (
 from jaxacct.numerics import batched_loops
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import few_bits, first_index, log_complement, log_peak
-from jaxacct.numerics.pytrees import each, register_dataclass
+from jaxacct.numerics.pytrees import map_pairs, register_dataclass
 
 Tree = TypeVar("Tree")
 """A pytree of arrays."""
@@ -58,7 +59,7 @@ Tree = TypeVar("Tree")
 
 def scan_nodes(parts: Parts) -> list[Nodes]:
     """Returns the nodes of all parts for real orders."""
-    return [each(part, lambda pair: law_of(pair).scan()) for part in parts]
+    return map_pairs(lambda pair: law_of(pair).scan(), parts)
 
 
 def is_alone(parts: Parts) -> bool:
@@ -66,29 +67,26 @@ def is_alone(parts: Parts) -> bool:
     return len(parts) == 1 and jnp.ndim(parts[0][1]) == 0
 
 
-def sum_rows(parts: Parts, found: list[Tree]) -> Tree:
-    """Returns the sum, over all runs of all rows, of the quantity ``found`` of each row."""
+def sum_rows(parts: Parts, terms: list[Tree]) -> Tree:
+    """Returns the sum, over all runs of all rows, of the quantity ``terms`` of each row."""
     if is_alone(parts):
-        return jax.tree.map(lambda row: parts[0][1] * row, found[0])
+        return jax.tree.map(lambda row: parts[0][1] * row, terms[0])
 
     def of_part(steps: Array, rows: Array) -> Array:
         runs = jnp.reshape(steps, jnp.shape(steps) + (1,) * (jnp.ndim(rows) - jnp.ndim(steps)))
-        terms = jnp.where(runs > 0, runs * rows, 0.0)
-        return jnp.sum(terms, axis=0) if jnp.ndim(steps) else terms
+        product = jnp.where(runs > 0, runs * rows, 0.0)
+        return jnp.sum(product, axis=0) if jnp.ndim(steps) else product
 
     def of_all(*of_parts: Array) -> Array:
-        terms = [of_part(steps, rows) for (_, steps), rows in zip(parts, of_parts, strict=True)]
-        return sum(terms[1:], terms[0])
+        first, *others = (of_part(steps, rows) for (_, steps), rows in zip(parts, of_parts, strict=True))
+        return sum(others, first)
 
-    return jax.tree.map(of_all, *found)
+    return jax.tree.map(of_all, *terms)
 
 
 def rungs_of(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Moments, list[Rungs]]:
     """Returns approximate moments of the sum at orders (n,), and those of each row."""
-    rows = [
-        each(part, lambda pair, rows: rungs(rows, orders, law_of(pair)), rows)
-        for part, rows in zip(parts, nodes, strict=True)
-    ]
+    rows = map_pairs(lambda pair, row: rungs(row, orders, law_of(pair)), parts, nodes)
     return sum_rows(parts, [Moments(row.value, row.slope, row.curvature) for row in rows]), rows
 
 
@@ -102,7 +100,7 @@ def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array])
         step = nodes.places[1] - nodes.places[0]
         return jnp.exp(law_of(pair).log_scan_errors(orders, step))
 
-    errors = [each(part, scan_error, row) for part, row in zip(parts, nodes, strict=True)]
+    errors = map_pairs(scan_error, parts, nodes)
     return sum_rows(parts, [above + more for above, more in zip(rows, errors, strict=True)]), errors
 
 
@@ -133,13 +131,13 @@ def total_and_error(
             missed = missed + 1.3 * (order + 1) * (marked.p + marked.q) * (marked.error + 2 * value_rounding * u)
         return row_moments, error + missed, row_moments
 
-    found = [each(part, of_row, *row) for part, *row in zip(parts, nodes, missed, strict=True)]
-    return *sum_rows(parts, [(row[0], row[1]) for row in found]), [row[2] for row in found]
+    rows = map_pairs(of_row, parts, nodes, missed)
+    return *sum_rows(parts, [row[:2] for row in rows]), [row[2] for row in rows]
 
 
 def largest_order(parts: Parts) -> Array:
     """Returns the largest order at which the moments of all losses that are run are known."""
-    largest = [each(part, lambda pair: law_of(pair).largest_order()) for part in parts]
+    largest = map_pairs(lambda pair: law_of(pair).largest_order(), parts)
     if is_alone(parts):
         return largest[0]
     run = [jnp.min(jnp.where(k > 0, most, jnp.inf)) for (_, k), most in zip(parts, largest, strict=True)]
@@ -225,12 +223,8 @@ class Kept:
         return law_of(self.pair).without_marked(self.marked)
 
 
-def may_be_rare(parts: Parts) -> bool:
-    """Returns whether any losses can be marked, in an arithmetic whose programs may be as long as that takes."""
-    return any(map(_has_marks, parts))
-
-
 def _has_marks(part: Part) -> bool:
+    """Returns whether losses can be marked, in an arithmetic whose programs may be as long as that takes."""
     return arithmetic().leaves_out_rare and law_of(part[0]).has_marks
 
 
@@ -266,7 +260,7 @@ class Ends(NamedTuple):
 
 def ends_of(parts: Parts) -> Ends:
     """Returns the ends of losses; an end of the other runs that is not known is NaN."""
-    rows = [each(part, lambda pair: pair.loss_range()) for part in parts]
+    rows = map_pairs(lambda pair: pair.loss_range(), parts)
     # Rows without runs are left out, as zero times infinity would be NaN.
     each_part = [
         jnp.stack([jnp.sum(jnp.where(counts > 0, counts * end, 0.0)) for end in ends])
@@ -284,22 +278,19 @@ def marks_for(parts: Parts, ends: Ends, high: Array, low: Array, log_mass: Array
     """
     runs = jnp.log(sum(jnp.sum(counts) for _, counts in parts))
 
-    def marks(part: Part, least: Array, most: Array) -> Marked | None:
-        if not _has_marks(part):
-            return None
+    def of_row(pair: DominatingPair, counts: Array, least: Array, most: Array) -> Marked:
+        large, small = high - least, low - most
+        large = jnp.where(jnp.isnan(large), jnp.inf, large)
+        small = jnp.where(jnp.isnan(small), -jnp.inf, small)
+        law = law_of(pair)
+        place = law.mark_from(large, small, log_mass - runs)
+        return law.mark(jnp.where(counts > 0, place, jnp.inf))
 
-        def of_row(pair: DominatingPair, counts: Array, least: Array, most: Array) -> Marked:
-            large, small = high - least, low - most
-            large = jnp.where(jnp.isnan(large), jnp.inf, large)
-            small = jnp.where(jnp.isnan(small), -jnp.inf, small)
-            law = law_of(pair)
-            place = law.mark_from(large, small, log_mass - runs)
-            return law.mark(jnp.where(counts > 0, place, jnp.inf))
-
-        marked: Marked = each(part, of_row, part[1], least, most)
-        return marked
-
-    return tuple(marks(part, *others) for part, others in zip(parts, ends.others, strict=True))
+    marks: list[Marked | None] = []
+    # Part by part: losses of some classes are never rare.
+    for part, (least, most) in zip(parts, ends.others, strict=True):
+        marks += map_pairs(of_row, [part], [part[1]], [least], [most]) if _has_marks(part) else [None]
+    return tuple(marks)
 
 
 def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> Rare:
@@ -323,7 +314,7 @@ def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> R
     for part, marked, scan, (lowest, highest), (least, most) in zip(parts, marks, scans, *ends, strict=True):
         counts, infinite = part[1], None
         if type(part[0]).infinite_mass is not DominatingPair.infinite_mass:
-            infinite = each(part, lambda pair: pair.infinite_mass())
+            (infinite,) = map_pairs(lambda pair: pair.infinite_mass(), [part])
             finite = finite + log_none(counts, infinite)[0]
         if marked is None:
             # Outcomes of a run on which P has no mass are excluded from Q's probability of large losses beside it.
@@ -444,7 +435,7 @@ def ladder() -> np.ndarray:
 def find_saddle_point(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
     """Returns the end of the search for a line; if not ``searches``, the result of one look at the wanted order."""
     marks, zero = nowhere(parts), jnp.zeros_like(target)
-    if may_be_rare(parts):
+    if any(map(_has_marks, parts)):
         shapes = jax.eval_shape(lambda parts, at: _left(parts, marks, ends_of(parts), at, at), parts, zero)
         scans, largest, rare, inner = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     else:
@@ -453,7 +444,12 @@ def find_saddle_point(parts: Parts, wanted: Wanted, target: Array, searches: Arr
     rows = [jnp.zeros((*np.shape(counts), row.size), row.dtype) for _, counts in parts]
     stage = jnp.where(searches, 0, STAGES - 1).astype(jnp.int32)
     aim = Aim(stage, jnp.int32(0), wanted.order, zero, target, zero > 0, row, rows, marks, scans, largest, rare, inner)
-    return _aim_found(parts, aim, wanted, target, searches)
+
+    def goes_on(aim: Aim, _: Any) -> Array:
+        return (aim.stage < STAGES) & (aim.looks <= LOOKS)
+
+    # One look for each step. A search is over after LOOKS looks at the latest, and there are at most STAGES of them.
+    return batched_loops.while_loop(goes_on, _look, aim, (parts, wanted, target, searches))
 
 
 def _left(
@@ -470,12 +466,6 @@ def _left(
     return scans, largest_order(rest), rare, target + log_complement(jnp.minimum(share, 0.9))
 
 
-def _aim_found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: Array) -> Aim:
-    # One look for each step. A search is over after LOOKS looks at the latest, and there are at most STAGES of them.
-    arguments = parts, wanted, target, searches
-    return batched_loops.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _look, aim, arguments)
-
-
 def _look(aim: Aim, arguments: Any) -> Aim:
     """Returns the state after a look at the next order."""
     # Smallest order of a look, over the largest. Speed and convergence only: saddle points below are not found.
@@ -490,7 +480,7 @@ def _look(aim: Aim, arguments: Any) -> Aim:
         ends = ends_of(parts)
         scans, largest, rare, inner = jax.lax.cond(
             aim.looks == 0,
-            lambda: _left(parts, aim.marks, ends, aim.epsilon, target),
+            functools.partial(_left, parts, aim.marks, ends, aim.epsilon, target),
             lambda: (scans, largest, rare, inner),
         )
     order = jnp.maximum(aim.order, least * largest)
@@ -569,7 +559,7 @@ def _ahead(parts: Parts, ends: Ends, aim: Aim, wanted: Wanted) -> tuple[Marks, A
                 missed = law_of(pair).log_quadrature_error(aim.order, jnp.zeros_like(aim.order), step)
                 return (beyond > beyond_need) | (missed > log_left_out() + loose)
 
-            is_rare |= jnp.any(each(part, is_lost, nodes, marked))
+            is_rare |= jnp.any(map_pairs(is_lost, [part], [nodes], [marked])[0])
     return ahead, is_rare
 
 
@@ -601,11 +591,6 @@ eight units of themselves (tests/saddlepoint/test_tiles.py).
 
 Sums = tuple[Array, ...]
 """Arrays of sums over quadrature nodes."""
-
-
-def frequencies(spacing: Array) -> Array:
-    """Returns the frequencies (blocks, BLOCK) of all blocks."""
-    return spacing * jnp.asarray(np.arange(1.0, FREQUENCIES + 1).reshape(-1, BLOCK), spacing.dtype)
 
 
 def blocks_of(tiles: Array) -> Array:
@@ -949,10 +934,7 @@ def line_at(
 
     order = at_chosen(orders)
     here, error_here, rows = total_and_error(parts, scans, list(map(at_chosen, missed)), order)
-    windows = [
-        each(part, lambda pair, rows: law_of(pair).window(order, rows), rows)
-        for part, rows in zip(parts, scans, strict=True)
-    ]
+    windows = map_pairs(lambda pair, scan: law_of(pair).window(order, scan), parts, scans)
     common_error = error_here + 4 * u
     # The circle of a rough line holds the tilted law, or reaches so far below eps that delta <= 1 will do.
     wide = jnp.maximum(DEVIATIONS * jnp.sqrt(here.curvature), (ROUGH_CUT - log_delta) / order)
@@ -1007,19 +989,12 @@ def far_enough(
     the envelope, a bound on the modulus at all frequencies beyond, is below w e^least. If all the nodes there are would
     not do, a single tile is spent, and the bound on the rest is trivial.
     """
-    nodes = [
-        each(part, lambda pair, *window: law_of(pair).piece(window, 0, 1), *window)
-        for part, window in zip(parts, windows, strict=True)
-    ]
+    nodes = map_pairs(lambda pair, window: law_of(pair).piece(window, 0, 1), parts, windows)
 
     def farther(state: tuple[Array, Array], arguments: Any) -> tuple[Array, Array]:
         """Returns the next frequency, and a bound on the log of the modulus at all frequencies beyond it."""
         w, (parts, nodes, order, *_) = state[0] * FARTHER, arguments
-        logs = [
-            each(part, lambda pair, nodes: law_of(pair).log_envelope(order, w, nodes), rows)
-            for part, rows in zip(parts, nodes, strict=True)
-        ]
-        return w, sum_rows(parts, logs)
+        return w, sum_rows(parts, map_pairs(lambda pair, row: law_of(pair).log_envelope(order, w, row), parts, nodes))
 
     def is_short(state: tuple[Array, Array], arguments: Any) -> Array:
         """Returns whether the nodes beyond a frequency may count, by the bound on the modulus."""
@@ -1071,7 +1046,8 @@ def integrand(
     of_rows = sums_of_rows.spread, sums_of_rows.missed, sums_of_rows.steps
     end = spacing * (TILE * tiles + 0.5)
     arguments = (*of_rows, order, end)
-    return batched_loops.map_rows(blocks_of(tiles), block, (sums_of_rows.sums, frequencies(spacing)), arguments)
+    frequencies = spacing * jnp.asarray(np.arange(1.0, FREQUENCIES + 1).reshape(-1, BLOCK), spacing.dtype)
+    return batched_loops.map_rows(blocks_of(tiles), block, (sums_of_rows.sums, frequencies), arguments)
 
 
 def read_at(line: Line, epsilon: Array) -> Read:

@@ -45,7 +45,7 @@ from jaxacct.numerics.precision import as_float64, leave_scope
 from jaxacct.numerics.programs import compiled
 from jaxacct.prv.accountant import mesh_of
 from jaxacct.prv.evolving import Method
-from jaxacct.refinement import Composer, in_trace, within
+from jaxacct.refinement import Composer, in_trace, refine
 from jaxacct.saddlepoint import composer
 
 
@@ -137,7 +137,7 @@ def answer(query: Query) -> Bounds:
         return leave_scope(unknown(question))
     question, is_atomic = question.at(np.asarray(question.value, np.float64)), _has_atoms(directions)
     aimed = query.tolerance or question.tolerance / (10_000 if is_atomic else 20)
-    return within(ladder_of(is_atomic, query.points or POINTS), directions, question, aimed, quiet=True)[0]
+    return refine(ladder_of(is_atomic, query.points or POINTS), directions, question, aimed, quiet=True)[0]
 
 
 def _of_first_size(directions: list[Parts], question: Question) -> Bounds:

@@ -150,10 +150,11 @@ def answer_directions(directions: Sequence[Parts], question: Question, point: Po
     for group in [tuple(directions)] if alike else [(parts,) for parts in directions]:
         state, done = _solve_directions(group, done, state, question, point), done + len(group)
     # The estimate of a narrow bracket is its middle, where nothing better has converged.
-    is_alone = jnp.isnan(state.bounds.estimate) & _is_narrow(state.bounds, question)
-    middle = state.bounds.lower + (state.bounds.upper - state.bounds.lower) / 2
-    estimate = jnp.where(is_alone, middle, state.bounds.estimate)
-    return state._replace(bounds=replace(state.bounds, estimate=estimate))
+    bounds = state.bounds
+    is_narrow = (bounds.upper - bounds.lower <= question.tolerance * bounds.upper) & (bounds.upper < jnp.inf)
+    middle = bounds.lower + (bounds.upper - bounds.lower) / 2
+    estimate = jnp.where(jnp.isnan(bounds.estimate) & is_narrow, middle, bounds.estimate)
+    return state._replace(bounds=replace(bounds, estimate=estimate))
 
 
 def _solve_directions(
@@ -267,11 +268,6 @@ def _delta_on_line(on: Opened, question: ForDelta, state: SolverState) -> _Told:
     is_below = at_most * (1 + 16 * u) <= state.bounds.lower
     bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
     return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
-
-
-def _is_narrow(bounds: Bounds, question: Question) -> Any:
-    """Returns whether a bracket is finite, and within the tolerance of its question."""
-    return (bounds.upper - bounds.lower <= question.tolerance * bounds.upper) & (bounds.upper < jnp.inf)
 
 
 class _Looks(NamedTuple):
