@@ -127,9 +127,9 @@ class Bounds:
 
 
 def _bracket(lower: float, upper: float) -> str:
-    """Returns an interval rounded outward, in as many digits as tell its ends apart, from four to seven."""
+    """Returns an interval rounded outward, in as many digits as its ends need to differ, from four to seven."""
     gap = (upper - lower) / upper if 0 < upper < math.inf else 1.0
-    # About one digit more than tells the ends apart.
+    # About one digit more than the ends need to differ.
     digits = min(max(2 - math.floor(math.log10(gap)), 4), 7) if gap > 0 else 7
     spec = f".{digits}g"
     return f"[{rounded_down(Decimal(lower), spec)}, {rounded_up(Decimal(upper), spec)}]"

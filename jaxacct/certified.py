@@ -316,7 +316,7 @@ def _by_ranges(query: Query, of_pairs: Bounds) -> Bounds:
 
 
 def _by_contour(query: Query) -> Bounds:
-    """Returns the bracket of the exact accountant, converged if it is as narrow as is asked."""
+    """Returns the bracket of the exact accountant, converged if it is as narrow as the caller wants."""
     exact: Bounds = leave_scope(decide(query)[0])
     if query.tolerance is not None:
         # Its own standard is the question's.
@@ -378,7 +378,7 @@ def narrow_down(exact: Bounds, other: Callable[..., Bounds] | None, tolerance: f
     asked, ``other(*run)``: once, if any bracket is not settled; never if it is None. In a traced batch it is asked for
     the lanes that are not settled alone: there it may depend on ``run`` only.
     """
-    # Laws cost more than the exact accountant, so they are composed last and as seldom as possible.
+    # Laws cost more than the exact accountant, so a composer comes last and as seldom as possible.
     enough = leave_scope(_judge(exact, tolerance))
     if other is None or (is_concrete(enough) and np.all(enough.converged)):
         return enough
@@ -465,11 +465,7 @@ def _narrow(is_closed: bool, exact: Bounds, query: Query) -> Bounds:
         narrowed = _with_composer(is_closed, exact, query)
         with scope():  # outside of the scope NumPy's float64 numbers would have float32 tangents
             return jax.device_put(narrowed)
-    return one_by_one(_with_composer, is_closed, settled=_has_converged, result=exact)(exact, query)
-
-
-def _has_converged(exact: Bounds, query: Query) -> Any:
-    return exact.converged
+    return one_by_one(_with_composer, is_closed, settled=lambda exact, _: exact.converged, result=exact)(exact, query)
 
 
 def _with_composer(is_closed: bool, exact: Bounds, query: Query) -> Bounds:
@@ -488,7 +484,7 @@ def is_search(query: Query) -> bool:
 
 def of_search(query: Query) -> list[Bounds]:
     """Returns the bracket of a search for each number asked, the intersection of those by profile and Rényi curves."""
-    # Largest number of runs of a search that are composed, in case that gives a smaller bound. Tightness only.
+    # The largest number of runs of a search to compose, in case that gives a smaller bound. Tightness only.
     most_composed = 2.0**20
     search, questions, relation = query.mechanism, query.question, query.relation
     directions(search, relation)
@@ -525,7 +521,7 @@ def _with_searches(query: Query) -> Bounds:
     The upper bound is that of the curves or, where all such mechanisms are searches, that of the composition of the
     pairs of their profiles, if it is less.
     """
-    # Probability that the pairs of searches may count as infinite losses where delta is asked for. Tightness only.
+    # The pairs of searches may count so much probability as infinite losses in a bound on delta. Tightness only.
     unasked = 1e-12
     # Share of a given delta that the pairs of searches may count as infinite losses. Tightness only.
     beyond = 1e-3
@@ -571,8 +567,8 @@ def profile_of_one_run(run: tuple[Any, Any], questions: Question, mean: float, r
     Raises ValueError for "remove" and "add".
     """
     check_one_of(relation, "relation", RepeatAndSelect.relations, " by searches, whose bounds take both directions")
-    # Number of epsilons at which the profile of one run is taken. Tightness and speed only. Twice as many lower the
-    # epsilon of a search by a thousandth.
+    # The profile of one run has so many epsilons. Tightness and speed only. Twice as many lower the epsilon of a search
+    # by a thousandth.
     ratios = 48
     span = _span(run, questions, mean, relation)
     if not 0 <= span < np.inf:
@@ -583,14 +579,12 @@ def profile_of_one_run(run: tuple[Any, Any], questions: Question, mean: float, r
     profiles = [_answer_many(*run, ForDelta(epsilons), way) for way in ways]
     # The largest of several profiles bounds from above alone: its chords are not those of any one of them. A single
     # pair for both directions has one profile.
-    if not has_both_ways and not _is_its_own_mirror(run, relation):
+    is_largest = not has_both_ways
+    if relation == "add_or_remove" and not has_both_ways and not has_renyi_only(run[0]):
+        is_largest = len(directed_parts(*run, relation)) > 1
+    if is_largest:
         profiles = [replace(profiles[0], lower=np.zeros(ratios))]
     return [OneWay.of(epsilons, forth, back) for forth, back in zip(profiles, profiles[::-1], strict=True)]
-
-
-def _is_its_own_mirror(run: tuple[Any, Any], relation: Relation) -> bool:
-    """Returns whether one pair stands for both directions of a composition under "add_or_remove"."""
-    return relation == "add_or_remove" and not has_renyi_only(run[0]) and len(directed_parts(*run, relation)) == 1
 
 
 def _span(run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> float:

@@ -1,7 +1,7 @@
 """The composition as accountants take it: dominating pairs and counts for each direction, its facts, and the question.
 
-An accountant is given mechanisms and numbers of steps, and a number, epsilon or delta, at which the other is asked. In
-reading order:
+An accountant is given mechanisms and numbers of steps, and a number, epsilon or delta, at which the other is wanted.
+In reading order:
 
 - :func:`directed_parts`, from mechanisms and steps to pairs with a leading axis and their counts, for each direction;
 - :func:`laws_of` and :func:`laws_for`, from these to the discrete laws of their losses, one row for each pair;
@@ -49,7 +49,7 @@ from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, is_concrete, log_complement, log_peak
 from jaxacct.numerics.programs import compiled
-from jaxacct.numerics.pytrees import check_told_apart, of_each, register_dataclass
+from jaxacct.numerics.pytrees import check_compared_by_class, of_each, register_dataclass
 
 Part: TypeAlias = tuple[DominatingPair, Any]
 """Pairs of one class, every leaf with the leading axis (m,), and the number of runs of each, (m,)."""
@@ -197,7 +197,7 @@ def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]
     counts = _real(steps)[None]
     pairs = mechanism.dominating_pairs(relation)
     for pair in pairs:
-        check_told_apart(pair)
+        check_compared_by_class(pair)
     return [((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),) for pair in pairs]
 
 
@@ -239,16 +239,16 @@ def _gather(parts: Parts) -> Parts:
     for part in parts:
         shapes = tuple((np.shape(leaf)[1:], np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(part))
         groups.setdefault((jax.tree.structure(part), shapes), []).append(part)
-    if not is_concrete(parts):
-        return tuple(_join(group, jnp.concatenate) for group in groups.values())
-    return tuple(_fill(_join(group, np.concatenate)) for group in groups.values())
-
-
-def _join(group: list[Part], concatenate: Callable[[Sequence[Any]], Any]) -> Part:
-    return group[0] if len(group) == 1 else jax.tree.map(lambda *leaves: concatenate(leaves), *group)
+    library: Any = np if is_concrete(parts) else jnp
+    gathered: list[Part] = [
+        group[0] if len(group) == 1 else jax.tree.map(lambda *rows: library.concatenate(rows), *group)
+        for group in groups.values()
+    ]
+    return tuple(map(_fill, gathered)) if library is np else tuple(gathered)
 
 
 def _fill(part: Part) -> Part:
+    """Returns a part of concrete numbers whose length is a class of lengths; what is added has no runs."""
     pairs, counts = part
     missing = length_class(len(counts)) - len(counts)
     if not missing:
@@ -279,8 +279,8 @@ def _real(leaf: ArrayLike) -> Any:
 def laws_of(cells: int, parts: Parts, nats: Array) -> tuple[Atoms, Array]:
     """Returns the laws (m, 2, n) of all pairs of a direction, and their numbers of runs (m,).
 
-    Pairs of different classes have different numbers of atoms; the shorter laws are filled up with atoms of no mass. So
-    whoever composes them is one program for all mechanisms of a size.
+    Pairs of different classes have different numbers of atoms; atoms of no mass fill up the shorter laws. So a composer
+    is one program for all mechanisms of a size.
 
     Args:
         cells: about how many atoms a law has; static.
@@ -334,10 +334,10 @@ def _with_missed(laws: Atoms, counts: Array, missed: Array | None) -> Atoms:
 def laws_for(cells: int, parts: Parts, question: Question) -> tuple[Atoms, Array]:
     """Returns :func:`laws_of`, resolved as far as a question needs.
 
-    Losses count that are about as likely as delta. Where delta is what is asked for, the laws are made twice: the first
-    ones resolve all that numbers hold, and tell how small it may be.
+    Losses count that are about as likely as delta. For a question for delta this makes the laws twice: the first ones
+    resolve all that numbers hold, and tell how small delta may be.
     """
-    # Nats that are added, and the most that tails are resolved to: float64 ends at 708. Tightness only.
+    # Nats beyond delta, and the most nats to which laws resolve tails: float64 ends at 708. Tightness only.
     few, most = 12.0, 690.0
     runs = sum((jnp.sum(counts) for _, counts in parts), jnp.zeros(()))
     more = few + jnp.log(jnp.maximum(runs, 1.0))
@@ -441,12 +441,10 @@ def is_out_of_range(directions: list[Parts]) -> bool:
 
 @compiled
 def _is_any_valid(directions: list[Parts]) -> Array:
-    return jnp.any(jnp.stack([_is_valid(parts) for parts in directions]))
+    def is_valid(pairs: DominatingPair, counts: Array) -> Array:
+        return jnp.all((of_each(lambda pair: pair.is_valid())(pairs) | (counts == 0)) & is_count(counts))
 
-
-def _is_valid(parts: Parts) -> Array:
-    valid = [jnp.all((of_each(lambda pair: pair.is_valid())(p) | (k == 0)) & is_count(k)) for p, k in parts]
-    return jnp.all(jnp.stack(valid))
+    return jnp.any(jnp.stack([jnp.all(jnp.stack([is_valid(*part) for part in parts])) for parts in directions]))
 
 
 def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
@@ -538,7 +536,7 @@ def _infimum(known: Sequence[Known], counts: Sequence[Array]) -> Array | None:
 NEGLIGIBLE = 1e-9
 """Relative width below which a bracket has converged by any standard, and its middle is an estimate.
 
-A bracket below :data:`RAISED` times its runs has converged, too, as numbers are not told apart there. Brackets hold for
+A bracket below :data:`RAISED` times its runs has converged, too: there numbers are as good as 0. Brackets hold for
 any value.
 """
 
@@ -670,7 +668,7 @@ def _room(delta: Any, mass: Any, full_mass: Any = 1.0) -> Any:
 
 
 Question: TypeAlias = ForEpsilon | ForDelta
-"""A question, with the number at which it is asked."""
+"""A question, with its number."""
 
 Kind: TypeAlias = type[ForEpsilon] | type[ForDelta]
 """The kind of a question, before its number is known."""
@@ -713,7 +711,7 @@ def _close_bracket(
     # The absolute value turns -0 into 0.
     lower = jnp.abs(jnp.where(valid & ~idle, lower, 0.0))
     upper = jnp.where(valid, jnp.abs(jnp.where(idle, 0.0, upper)), worst)
-    # What is judged is the bracket that is returned.
+    # The flag judges the bracket that this returns.
     lower = jnp.maximum(lower - raised, 0.0)
     if arithmetic().has_short_range:  # a finite epsilon may overflow: 2^60 nats are enough from below
         lower = jnp.minimum(lower, 2.0**60)
@@ -740,7 +738,7 @@ class StaticFacts(NamedTuple):
     single: SingleRun | None = None
     """Why all comes to one run of one pair, which traced counts do not tell; None where that is not seen."""
     is_gaussian: bool = False
-    """Whether all runs are plain Gaussian ones by their class; the facts below are looked for of those alone."""
+    """Whether all runs are plain Gaussian ones by their class; the next two facts are those of such runs."""
     has_runs: bool = False
     """Whether all numbers of runs are seen to be above 0."""
     is_inside: bool = False
@@ -760,7 +758,7 @@ def static_facts(mechanism: Any, steps: Any, question: Question) -> StaticFacts:
         is_inside = is_concrete(value) and bool(np.all((np.asarray(value) > 0) & (np.asarray(value) < most)))
         return StaticFacts(is_gaussian=True, has_runs=has_runs, is_inside=is_inside)
     has_curves_only, ranges = False, 0.0
-    # Runs of exponential mechanisms are counted; traced numbers of runs may be any, and so may be several.
+    # Traced numbers of runs of exponential mechanisms may be any, and so may be several.
     for part, count in flat_runs(mechanism, steps):
         has_curves_only = has_curves_only or isinstance(part, RenyiOnly)
         if isinstance(part, ExponentialMechanism):

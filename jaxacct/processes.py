@@ -25,8 +25,8 @@ from typing import Any
 def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> Iterator[Callable[..., None]]:
     """Gives a function to call with the number done, and words about it, which shows them on standard error.
 
-    A line has the rate and the time left (:class:`_Pace`). In a log lines are ten seconds apart, but for words that
-    come before anything is done.
+    A line has the rate and the time left (:class:`_Pace`). A log has a line every ten seconds, and one for words
+    that come before anything is done.
 
     >>> with progress("epsilon", 100, wanted=False) as show:
     ...     show(50, "so far")
@@ -81,7 +81,7 @@ class _Pace:
 
     Each kind of piece is compiled when its first one is computed, which takes longer than many others. So the clock
     starts once something was done, and the longest wait after that does not count, nor does what was done in it. An
-    estimate from one wait may be wrong by a hundred times: none is told before the second one.
+    estimate from one wait may be wrong by a hundred times: none is shown before the second one.
     """
 
     def __init__(self, done: int) -> None:
@@ -151,8 +151,8 @@ class Interrupts:
     """A block in which no Ctrl-C is lost: one sets :attr:`asked`, and KeyboardInterrupt is raised by the block's end.
 
     Python turns the signal into a KeyboardInterrupt wherever the main thread happens to be. Where that is a callback
-    whose errors nobody can catch, such as JAX's in the garbage collector, the exception is printed and forgotten, and
-    the program goes on as if nobody had pressed Ctrl-C. A flag is not forgotten.
+    whose errors nobody can catch, such as JAX's in the garbage collector, Python prints the exception, the
+    program goes on, and the interrupt is lost. A flag is kept until the block reads it.
 
     An import that the block began is not torn in two, as the state that C code sets up there does not survive an
     exception: the first Ctrl-C is raised once it is done, a second one at once.

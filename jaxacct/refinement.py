@@ -166,7 +166,7 @@ def refine(
         brackets.compose(sizes[which])
         bounds, record = brackets.largest()
         if float(bounds.gap) >= 0.5 and which == 0 and composer.rough is not None:
-            # The bracket that needs no composing may be all that is asked, or rule out a direction.
+            # The bracket that needs no composing may reach the goal, or rule out a direction.
             brackets.narrow(composer.rough)
             bounds, record = brackets.largest()
         gap, excess = float(bounds.gap), brackets.excess()
@@ -175,9 +175,9 @@ def refine(
         stalls += 0.8 * previous < gap
         if bounds.converged or stalls == 2 or which == len(sizes) - 1:
             break
-        # A gap far above the goal is a poor guide to how it will fall: 0.3 caps what is read from it.
+        # A gap far above the goal is a poor guide to how it will fall, so this caps it by 0.3.
         wanted = 1 / (safety * excess * min(0.3 / gap, 1.0)) if np.isfinite(gap) else 0.0
-        # Whether a larger size helps at all is seen at the next one, which costs least.
+        # The next size costs least, and shows whether a larger one helps at all.
         later = range(which + 1, which + 2 if which == 0 else len(sizes))
         enough = (i for i in later if shares[i] <= shares[which] * max(wanted, farthest))
         which, previous = next(enough, later[-1]), gap

@@ -67,7 +67,7 @@ def one_by_one(
             called for batches outside of any trace; where it holds for all entries, nothing is run or compiled.
         result: the result's shapes and types, if they are known. Then no entry has to be traced to find them out.
     """
-    # The type of numbers is remembered here, for JAX may trace a batch after the scope is left.
+    # JAX may trace a batch after the scope is left, so this remembers the type of numbers.
     call = functools.partial(function, *static)
     wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64  # here, and where a batch is traced later
 
@@ -232,7 +232,7 @@ def where_needed(is_needed: Array, function: Callable[..., Tree], otherwise: Tre
 
 
 def of_all_lanes(count: Array) -> Array:
-    """Returns the largest of the lanes' counts, the same for all: loops up to it need not tell the lanes apart."""
+    """Returns the largest of the lanes' counts, the same for all: a loop up to it is one loop of all lanes."""
     largest = custom_vmap(lambda count: count)
     largest.def_vmap(lambda size, is_batched, count: (jnp.max(count), False))
     return largest(count)
@@ -458,7 +458,7 @@ def _gather_needed(
     def go(state: tuple[Array, Tree]) -> tuple[Array, Tree]:
         begun, results = state
         places = begun + jnp.arange(width, dtype=jnp.int32)
-        # Where no lane is left, the last one is done again.
+        # A block that is not full does the last lane again.
         lane = queue[jnp.minimum(places, last - 1)]
         new = compute(*lanes.at(lane))
         return begun + width, jax.tree.map(lambda old, row: old.at[lane].set(row), results, new)

@@ -175,7 +175,7 @@ def by_slopes(
         function: function of float64 leaves, and of whole numbers.
         slopes_of: function of the leaves and the places of those that move, to the result and its slopes, as
             :func:`differences` returns them.
-        name: what is told of where a second derivative is asked for.
+        name: the function's name in the error of a second derivative.
     """
 
     def derive(leaves: list[Any], moves: list[Any], moving: tuple[int, ...]) -> tuple[Any, Iterator[Any]]:

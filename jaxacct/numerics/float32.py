@@ -113,6 +113,7 @@ CALLS = {
 
 
 def _result(equation: JaxprEqn, args: list[Any]) -> list[Any]:
+    """Returns the results of an operation in float32."""
     name, params = equation.primitive.name, equation.params
     if name in ("jit", "pjit") and params["name"].startswith(arithmetic.OWN):
         result = FORMS[params["name"].removeprefix(arithmetic.OWN)](*args)
@@ -128,19 +129,23 @@ def _result(equation: JaxprEqn, args: list[Any]) -> list[Any]:
         wide = [jnp.asarray(arg, kind.dtype) for arg, kind in zip(args, kinds_of, strict=True)]
         return [inward(jnp.asarray(value)) for value in function(*wide)]
     kinds = {getattr(atom.aval, "dtype", None) for atom in (*equation.invars, *equation.outvars)}
-    if kinds & {FLOAT64, COMPLEX128}:
-        has_form = COMPLEX128 not in kinds
-        if has_form and name in RULES:
-            return [RULES[name](params, *args)]
-        if not has_form or name not in EXACT:
-            raise NotImplementedError(
-                f"{name} of {', '.join(str(atom.aval) for atom in equation.invars)} has no form in float32: ask with "
-                'arithmetic="float64" on a device that has it.'
-            )
-        args = [jnp.asarray(arg) for arg in args]
-        params = {
-            key: SINGLE if isinstance(value, np.dtype) and value == FLOAT64 else value for key, value in params.items()
+    if not kinds & {FLOAT64, COMPLEX128}:
+        return _bind(equation, args, params)
+    if name in RULES and COMPLEX128 not in kinds:
+        return [RULES[name](params, *args)]
+    if name in EXACT and COMPLEX128 not in kinds:
+        single = {
+            key: SINGLE if isinstance(kind, np.dtype) and kind == FLOAT64 else kind for key, kind in params.items()
         }
+        return _bind(equation, [jnp.asarray(arg) for arg in args], single)
+    raise NotImplementedError(
+        f"{name} of {', '.join(str(atom.aval) for atom in equation.invars)} has no form in float32: ask with "
+        'arithmetic="float64" on a device that has it.'
+    )
+
+
+def _bind(equation: JaxprEqn, args: list[Any], params: dict[str, Any]) -> list[Any]:
+    """Returns the results of an operation, as it is."""
     result = equation.primitive.bind(*args, **params)
     return list(result) if equation.primitive.multiple_results else [result]
 

@@ -86,7 +86,7 @@ class Program(Generic[Result]):
             jitted.clear_cache()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Result:
-        # Within a trace the program is compiled by whoever traces, which is JAX's default way.
+        # Within a trace the caller's program compiles this one, in JAX's default way.
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
         ways = elementary.check() if jax.dtypes.canonicalize_dtype(np.float64) == np.float64 else ()
         fast = not traced and self._by is By.XLA_FAST and By.XLA_FAST in ways
@@ -97,7 +97,7 @@ class Program(Generic[Result]):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Lowering: a function that is traced where it is lowered, and not at all for platforms that nobody asked for
+# Lowering: a function that is traced where it is lowered, and only for the platforms of the program
 #
 # The arithmetic of such a program is decided there: for float32 a function is traced anew, with certificates of its
 # roundings. A batch, a derivative and its transpose are functions in their turn, made before the change to float32: so
@@ -152,7 +152,7 @@ def _tangents(function: Function, moves: tuple[bool, ...], *args: Any) -> tuple[
 
 
 def _derive(primals: Any, tangents: Any, *, function: Function, results: Any, narrow: bool) -> tuple[Any, Any]:
-    # Values and derivatives are apart, so that the part that is linear in the tangents is an operation by itself.
+    # Values and derivatives are two operations, as the one that is linear in the tangents has a transpose.
     values = lower_later(function, results, *primals, narrow=narrow)
     moves = tuple(not isinstance(tangent, ad.Zero) for tangent in tangents)
     moving = [tangent for tangent in tangents if not isinstance(tangent, ad.Zero)]
@@ -202,7 +202,7 @@ mlir.register_lowering(_later_p, mlir.lower_fun(_run, multiple_results=True))
 # A TPU has no float64, though it takes programs of it: XLA makes them of pairs of float32, for which it promises no
 # error bound. There a function is traced once more, in float32, whose roundings are counted
 # (:mod:`jaxacct.numerics.float32`). Neither the host that traces nor its devices are asked, so an export made on a CPU
-# for a TPU is the program that a TPU would have made. A platform's program that nobody asks for is never traced.
+# for a TPU is the program that a TPU would have made. Only the programs of such platforms are traced.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -277,7 +277,7 @@ def _types(result: Any) -> tuple[Any, ...]:
 
 
 def asks_host(*args: Any) -> bool:
-    """Returns whether a number is asked of a device that has no float64: the CPU beside it answers.
+    """Returns whether concrete numbers are on a device without float64: the CPU beside it computes with them.
 
     A traced program does not depend on the device: :func:`by_platform`.
     """

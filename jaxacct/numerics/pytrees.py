@@ -1,4 +1,4 @@
-"""Pytrees: numbers of callers as Python's, registered dataclasses that JAX tells apart, and rows of stacked trees."""
+"""Pytrees: callers' numbers as Python's, dataclasses that JAX compares by class, and rows of stacked trees."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ KINDS: dict[str, Callable[[Any, str], Any]] = {"int": integer, "float": real, "b
 def takes_python_values(target: Taker) -> Taker:
     """Returns a function, or a dataclass, that converts numbers of NumPy and JAX: a decorator, above all others.
 
-    What is annotated ``int``, ``float`` or ``bool``, or as one of these or None, becomes a number of Python; a bool is
-    refused by name where a number is asked for. What is of another kind is left to the function's own checks.
+    What is annotated ``int``, ``float`` or ``bool``, or as one of these or None, becomes a number of Python; a bool in
+    the place of a number raises, with the argument's name. The function's own checks see what is of another kind.
 
     >>> @takes_python_values
     ... @dataclasses.dataclass(frozen=True)
@@ -224,7 +224,7 @@ def _convert(name: str, convert: Callable[[Any, str], Any] | None, has_none: boo
 
 
 # ----------------------------------------------------------------------------------------------------
-# Dataclasses as pytrees that JAX tells apart
+# Dataclasses as pytrees that JAX compares by their class
 #
 # ``jax.tree_util.register_dataclass`` makes a node whose structure JAX (0.10.2) compares *without its class*: two
 # classes with as many fields have equal structures, of different hashes. JAX's own caches look for keys by a few bits
@@ -232,7 +232,7 @@ def _convert(name: str, convert: Callable[[Any, str], Any] | None, has_none: boo
 # pairs and processes. ``Gaussian(0.02)`` in the place of ``PureDP(0.02)``, or a bound on delta in the place of one on
 # epsilon, would then be reported. Nodes registered by functions are compared by their class. So are those of
 # :func:`register_dataclass` here; accountants refuse dataclasses that are registered otherwise
-# (:func:`check_told_apart`).
+# (:func:`check_compared_by_class`).
 # ----------------------------------------------------------------------------------------------------
 
 Class = TypeVar("Class", bound=type)
@@ -286,9 +286,9 @@ def _parts(cls: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(field.name for field in fields if field.name not in static), tuple(static)
 
 
-def check_told_apart(value: Any) -> None:
+def check_compared_by_class(value: Any) -> None:
     """Raises TypeError where a dataclass is registered such that JAX may take it for one of another class."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_told_apart(type(value)):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_compared_by_class(type(value)):
         name = type(value).__name__
         raise TypeError(
             f"{name} is registered by jax.tree_util.register_dataclass: JAX compares such classes by their number of "
@@ -298,7 +298,7 @@ def check_told_apart(value: Any) -> None:
 
 
 @functools.cache
-def _is_told_apart(cls: type) -> bool:
+def _is_compared_by_class(cls: type) -> bool:
     """Returns whether the class's structures differ from those of another with the same fields."""
     children, static = _parts(cls)
     names = children + static

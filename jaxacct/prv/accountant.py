@@ -9,7 +9,7 @@ between the bounds is as small as was asked, and takes the largest delta over th
 - :func:`answers`, the compiled program from laws and a question to a bracket;
 - :func:`without_composing`, a bracket that needs no mesh;
 - :func:`mesh_of`, the mesh as a composer that :mod:`jaxacct.refinement` asks for the directions of a relation;
-- :func:`sums_apart`, compositions as laws on meshes, for adaptive uses;
+- :func:`sum_each`, compositions as laws on meshes, for adaptive uses;
 - :func:`epsilon` and :func:`delta`, the two verbs, and :func:`curve`, delta over epsilon.
 """
 
@@ -112,7 +112,7 @@ class Diagnostics:
 # ----------------------------------------------------------------------------------------------------
 
 LEAST = 2**13
-"""Number of points with which answers are looked for first, and which a trace has. Tightness and speed only."""
+"""Number of points of the first mesh, and of a trace's. Tightness and speed only."""
 
 SIZES = tuple(LEAST * 2**i for i in range(5))
 """Numbers of points among which a tolerance chooses, powers of two. They bound time and memory."""
@@ -128,9 +128,9 @@ FARTHEST = 1e9
 def sum_for(points: int, laws: Atoms, counts: Array, question: Question, method: Method, last: Array) -> evolving.Sum:
     """Returns the sum of all losses on a mesh that is chosen for a question.
 
-    ``last`` is the least delta, or the largest epsilon, that it is asked.
+    ``last`` is the least delta, or the largest epsilon, of all questions.
     """
-    # Questions at the ends of their range are moved inside of it.
+    # The inside of the range stands in for questions at its ends.
     if isinstance(question, ForEpsilon):
         log_delta, log_last = (jnp.log(jnp.clip(delta, TINY, 1.0)) for delta in (question.delta, last))
         return evolving.compose(laws, counts, points, log_delta=log_delta, last=log_last, method=method)
@@ -173,15 +173,14 @@ def answers(
 
 _answers_of_many = compiled(static=("points", "method"), by=By.XLA)(answers.function)
 
-MANY = 64
-"""Laws on meshes of ``LEAST`` points from which on running outweighs compiling. Speed only."""
-
 
 def answers_by_work(
     points: int, laws: Atoms, counts: Array, questions: Question, facts: Facts, method: Method = Method.RECURSIVE
 ) -> tuple[Bounds, Diagnostics]:
     """Returns :func:`answers`, for many laws by a program that is compiled for speed: five times as fast."""
-    program = _answers_of_many if len(counts) * points >= MANY * LEAST else answers
+    # Laws on meshes of ``LEAST`` points from which on running outweighs compiling. Speed only.
+    many = 64
+    program = _answers_of_many if len(counts) * points >= many * LEAST else answers
     return program(points, laws, counts, questions, facts, method)
 
 
@@ -299,22 +298,12 @@ def mesh_of(method: Method) -> Composer:
     )
 
 
-def nothing_known(question: Question, goal: Goal | None) -> Bounds:
-    """Returns the trivial bracket, for pairs that are not valid, which no mesh narrows; warns where a goal is given."""
-    worst = np.float64(question.worst)
-    if goal is not None:
-        warn_of(question, worst, goal)
-    return Bounds(lower=np.float64(0.0), estimate=worst / 2, upper=worst, converged=np.bool_(False))
-
-
 # ----------------------------------------------------------------------------------------------------
 # Compositions as laws on meshes, all at one tilt, for adaptive uses.
 # ----------------------------------------------------------------------------------------------------
 
 
-def sums_apart(
-    compositions: Sequence[Parts], shares: Sequence[float], epsilon: float, points: int
-) -> list[evolving.Sum]:
+def sum_each(compositions: Sequence[Parts], shares: Sequence[float], epsilon: float, points: int) -> list[evolving.Sum]:
     """Returns the sums of several compositions, each by itself, at one common tilt. Concrete arguments only.
 
     The tilt is chosen for delta at ``epsilon`` of a sum in which each occurs as often as ``shares`` say, and so are
@@ -326,14 +315,14 @@ def sums_apart(
     question = ForDelta(np.float64(epsilon))
     laws, counts = laws_for(points // PER_ATOM, together, question)
     plan = _plan_together(points, laws, counts, question, np.float64(max(*shares, 1.0)))
-    found, start = [], 0
+    sums, start = [], 0
     # The rows of all compositions lie one after the other.
     for parts in compositions:
         runs = np.concatenate([steps for _, steps in parts])
         rows = slice(start, start + len(runs))
-        found.append(_sum_as_planned(points, Atoms(*(leaf[rows] for leaf in laws)), runs, plan))
+        sums.append(_sum_as_planned(points, Atoms(*(leaf[rows] for leaf in laws)), runs, plan))
         start = rows.stop
-    return found
+    return sums
 
 
 @compiled(static=("points",))
@@ -467,7 +456,7 @@ def check_points(points: int) -> int:
 
 
 def check_error(error: tuple[float, float], question: Question, *, concrete: bool) -> None:
-    """Raises where ``error`` is not a pair of errors, or cannot be asked for."""
+    """Raises where ``error`` is not a pair of errors, or has no answer."""
     if not concrete:
         raise ValueError(
             f"error = {error} cannot be used inside jit, vmap or scan, where the shapes are fixed before the gap is "
@@ -476,7 +465,7 @@ def check_error(error: tuple[float, float], question: Question, *, concrete: boo
     if not isinstance(error, tuple) or len(error) != 2:
         raise ValueError(f"error = {error} is no pair: give the errors (of epsilon, of delta) as a tuple.")
     is_epsilon = isinstance(question, ForEpsilon)
-    # The error of what is asked for has to be above 0; the other one may be 0.
+    # The error of the answer has to be above 0; the other one may be 0.
     for value, name, alone in zip(error, ("error[0]", "error[1]"), (is_epsilon, not is_epsilon), strict=True):
         validation.check_number(value, name)
         if not (value > 0 or (value == 0 and not alone)) or not np.isfinite(value):
@@ -582,7 +571,7 @@ def answer(
     """Returns the result of :func:`epsilon` or :func:`delta`, by the question."""
     check_asked(mechanism, steps, question)
     method = check_method(method)
-    # Meshes are composed by Fourier transforms, which are certified in float64 alone.
+    # A mesh composes by Fourier transforms, whose certificate is one of float64 alone.
     reason = " for a mesh; jaxacct.epsilon and jaxacct.delta have brackets in float32"
     validation.check_one_of(arithmetic, "arithmetic", ("auto", "float64"), reason)
     if asks_host(mechanism, steps, question):
@@ -596,20 +585,30 @@ def answer(
         check_error(error, question, concrete=concrete)
     query = Query(mechanism, steps, question, relation)
     if not concrete:
-        answer_and_record = _in_trace(query, points or LEAST, method)
+        bounds, record = _in_trace(query, points or LEAST, method)
     else:
-        directions = query.directions
-        if runs_nothing(directions) and not return_diagnostics:
-            return zero()
-        question = question.at(np.asarray(question.value, np.float64))
-        goal = error or tolerance or question.tolerance
-        if not return_diagnostics and is_out_of_range(directions):
-            return nothing_known(question, goal if points is None else None)
-        mesh = mesh_of(method)
-        answer_and_record = (
-            refine(mesh, directions, question, goal) if points is None else at_size(mesh, directions, question, points)
+        bounds, record = _of_numbers(
+            query, error or tolerance or question.tolerance, points, method, return_diagnostics
         )
-    return leave_scope(answer_and_record) if return_diagnostics else answer_and_record[0]
+    return leave_scope((bounds, record)) if return_diagnostics else bounds
+
+
+def _of_numbers(query: Query, goal: Goal, points: int | None, method: Method, has_record: bool) -> tuple[Bounds, Any]:
+    """Returns the answer of concrete arguments, by meshes that reach a goal or by one of so many points.
+
+    Where no mesh is needed there is one if the caller wants its record.
+    """
+    directions = query.directions
+    if runs_nothing(directions) and not has_record:
+        return zero(), None
+    question, mesh = query.question.at(np.asarray(query.question.value, np.float64)), mesh_of(method)
+    if is_out_of_range(directions) and not has_record:
+        # No mesh narrows the bracket of pairs that are not valid.
+        worst = np.float64(question.worst)
+        if points is None:
+            warn_of(question, worst, goal)
+        return Bounds(np.float64(0.0), worst / 2, worst, np.bool_(False)), None
+    return refine(mesh, directions, question, goal) if points is None else at_size(mesh, directions, question, points)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ the error (:func:`_trim`).
 
 **What is wide.** One run's atoms have to lie on the first circle, and a sum is coarsened only once it is smooth. Where
 losses are rare and large (rates below 1e-3 with noise below 1, and on the order of one of them in all runs), the first
-mesh may be coarser than one run's bulk: the bounds hold, and are some hundredths apart, or more. Otherwise, and there
+mesh may be coarser than one run's bulk: the bounds hold, and differ by some hundredths, or more. Otherwise, and there
 once the mesh resolves the bulk, twice as many points divide the gap by four, until the cells of the law are what is
 wide: these have to grow with the points.
 """
@@ -83,23 +83,11 @@ class Method(enum.Enum):
     FIXED = "fixed"
 
 
-SMOOTH = 8.0
-"""Runs outside of the point with most mass that the first stage of a recursion adds, in the mean. Tightness only.
-
-A sum of fewer is not smooth, so its odd points do not find the mass that balances them when it is coarsened.
-"""
-
-RUNS = 2.0 ** np.arange(24)
-"""Numbers of runs among which a recursion chooses its first stage. Sound for any whole numbers."""
-
 ORDERS = 32
 """Orders that one look compares, of a tilt and of moments each; even. Tightness only."""
 
 LEAST_LEFT = 1 / 64
 """Least share of delta that finite losses may be taken to have once losses are capped. Tightness only."""
-
-MORE_NATS = 3.0
-"""Nats that the tails may need more for the sake of a shorter window. Tightness only."""
 
 STEEPEST = 600.0
 """Largest size of an exponent t y that is computed with. Beyond it points prove nothing. Tightness only."""
@@ -246,7 +234,9 @@ def plan_sum(
     lengths = jnp.min(jnp.where(gaps > 0, ends, jnp.inf), -1) - jnp.max(jnp.where(gaps < 0, ends, -jnp.inf), -1)
     is_lower = orders <= steepest * (1 + 1e-9)
     least_excess = jnp.min(jnp.where(is_lower, excess, jnp.inf))
-    lengths = jnp.where(is_lower & (excess <= least_excess + MORE_NATS), lengths, jnp.inf)
+    # Nats that the tails may need more for the sake of a shorter window. Tightness only.
+    more_nats = 3.0
+    lengths = jnp.where(is_lower & (excess <= least_excess + more_nats), lengths, jnp.inf)
     order, nats = jnp.max(jnp.where(lengths == jnp.min(lengths), jnp.stack([orders, nats]), -jnp.inf), -1)
     return MeshPlan(order, nats, rare_of(log_target), farthest)
 
@@ -378,7 +368,8 @@ def put_on_mesh(
     u, n = roundoff(), law.losses.shape[-1]
     t = plan.order
     (y, y_low), (p, p_low) = law.losses, law.masses
-    # Rare atoms are infinite losses, and those that are rare after the tilt are left out: neither can widen the window.
+    # Rare atoms count as infinite losses, and the row drops those that are rare after the tilt: neither can widen the
+    # window.
     rare = _sums_beyond(p)[1] < jnp.exp(plan.log_rare)
     log_w = jnp.where(rare | ~(p > 0), -jnp.inf, jnp.log(p) + t * y)
     top = jnp.maximum(jnp.max(log_w), -3 * STEEPEST)
@@ -386,7 +377,7 @@ def put_on_mesh(
     scale = top + jnp.log(total)
     w = jnp.exp(log_w - scale)
     counts = jnp.min(_sums_beyond(w), 0) > jnp.exp(-plan.nats) / jnp.maximum(count, 1.0)
-    # Reductions are taken together: a program of fewer is compiled sooner.
+    # One reduction for several sums: a program of fewer compiles sooner.
     terms = [jnp.where(rare, p, 0.0), jnp.where(counts, 0.0, w), y + p + y_low + p_low]
     mass_rare, mass_missing, anything = jnp.sum(jnp.stack(terms), -1)
     infinite = law.infinite + jnp.stack([mass_rare * (1 + n * u), jnp.zeros_like(t)])
@@ -406,7 +397,7 @@ def put_on_mesh(
     # What the upper law sends to infinity is left out below, or the two would need different windows.
     p_low = jnp.where((y_low >= low - h) & (y_low <= high), p_low, 0.0)
     near = jnp.where(jnp.abs(y_low - there) < h / 2, p_low, 0.0)
-    # What is left out below is no part of the law whose mass is bounded.
+    # The law whose mass is bounded below does not have what the row drops.
     w_low = jnp.exp(jnp.minimum(jnp.where(p_low > 0, jnp.log(p_low) + t * y_low, -jnp.inf) - scale, 700.0))
     near_q, near_p, mass_low = jnp.sum(jnp.stack([near * jnp.exp(there - y_low), near, w_low]), -1)
     offset = there - jnp.log(near_q / near_p)
@@ -798,7 +789,10 @@ def evolve(law: Atoms, count: Array, plan: MeshPlan, points: int, *, method: Met
     root = jnp.ldexp(jnp.ones_like(count), jnp.ceil(jnp.log2(jnp.maximum(count, 1.0)) / 2).astype(jnp.int32))
     runs, outside, least = root[None], 0.0, root / 2
     if method is Method.RECURSIVE:
-        runs, outside, least = jnp.append(RUNS, count), SMOOTH, jnp.full_like(root, 2.0)
+        # Numbers of runs among which a recursion chooses its first stage; sound for any whole numbers. It adds so many
+        # runs outside of the point with most mass, in the mean: a sum of fewer is not smooth, so its odd points do not
+        # find the mass that balances them when it is coarsened. Tightness only.
+        runs, outside, least = jnp.append(2.0 ** np.arange(24), count), 8.0, jnp.full_like(root, 2.0)
     elif method is Method.FIXED:
         runs, least = count[None], jnp.minimum(count, TRIES[-1])
     one, h, planned, log_finite, shift = put_on_mesh(law, count, plan, points, runs, outside, is_shared=is_shared)
@@ -815,7 +809,7 @@ def evolve(law: Atoms, count: Array, plan: MeshPlan, points: int, *, method: Met
         error = state.error + cut * np.array([[1.0, 0.0]])
         state = state._replace(rows=rows, error=error)
         logs = _log_moments(rows, low, high)
-        # Of all numbers of runs, the largest whose sum fits on the circle, or all that are left.
+        # A stage adds the largest number of runs whose sum fits on the circle, or all that remain.
         tries = jnp.append(TRIES, left + 1)
         digits, after = jnp.mod(left, tries), jnp.floor(left / tries)
         powers = jnp.stack([jnp.where(after > 0, tries, 0.0), digits], -1)

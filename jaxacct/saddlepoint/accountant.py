@@ -227,7 +227,7 @@ def curve(query: Query) -> Bounds:
     # Rows of one length, the last one padded, so that one program serves any number of questions.
     pieces = [each(questions.at(as_float64(row))) for row in rows(questions.value, ROW)]
     bounds = leave_scope(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces))
-    # The padding is cut off last, where concrete arrays are NumPy's and the cut compiles nothing.
+    # The cut of the padding comes last, where concrete arrays are NumPy's: it compiles nothing.
     return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], bounds)
 
 
@@ -363,7 +363,7 @@ def _with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
         answer_and_slopes: tuple[Bounds, list[Any]] = _plain_with_slopes(query)
         return answer_and_slopes
     directions = query.directions
-    # Concrete numbers are converted outside of the program, within which JAX would take them as float32.
+    # This converts concrete numbers outside of the program, within which JAX would take them as float32.
     reals: Query = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64) if query.is_concrete else _real(leaf), query)
     question = reals.question
     if has_laws(query) and not find_closed_forms(query) and not runs_nothing(directions):
@@ -531,7 +531,7 @@ def _log_slopes(query: Query, epsilon: Array, decides: Array) -> tuple[list[Arra
         return _choose(decides, *(closed_forms.log_delta_at(run, epsilon, step) for run in runs))
 
     sizes = [leaf.size for leaf in reals]
-    # The first row is the point itself; then each number that the answer depends on is moved up, and then down.
+    # The first row is the point itself; the next ones move each number up, and the last ones each number down.
     each = np.eye(sum(sizes), dtype=epsilon.dtype)
 
     moves = np.concatenate([0 * each[:1], each, -each])

@@ -37,9 +37,6 @@ from jaxacct.numerics.batched_loops import stack
 from jaxacct.numerics.precision import TINY, as_float64, exact_float64, is_concrete, log_complement
 from jaxacct.numerics.programs import compiled
 
-FIRST, GROWTH = 1e-3, 16.0
-"""First positive epsilon tried, and the factor from one to the next until there is one on either side. Speed only."""
-
 
 class OneRun(NamedTuple):
     """A single run of a pair, and its facts."""
@@ -68,6 +65,8 @@ class OneRun(NamedTuple):
         # Largest number of evaluations of a profile in search of an epsilon. Sound for any number. Some 250 reach the
         # ends of float64, and 60 more are halvings.
         rounds = 400
+        # First positive epsilon tried, and the factor from one to the next until one is on either side. Speed only.
+        first, growth = 1e-3, 16.0
         zero, side = jnp.zeros((2,)), SIDES > 0
 
         def halve(state: Any) -> Any:
@@ -77,8 +76,8 @@ class OneRun(NamedTuple):
             enough = jnp.where(side, profiles[:, 1] <= delta, ~(profiles[:, 0] > delta))
             low, high = jnp.where(enough, low, x), jnp.where(enough, x, high)
             # Geometric steps as long as an end is missing, or the lower one is 0 and far off; halvings from then on.
-            outer = jnp.where(high < jnp.inf, high / GROWTH, jnp.maximum(low * GROWTH, FIRST))
-            is_unbracketed = (low == 0) & (high > GROWTH * TINY) | (high == jnp.inf)
+            outer = jnp.where(high < jnp.inf, high / growth, jnp.maximum(low * growth, first))
+            is_unbracketed = (low == 0) & (high > growth * TINY) | (high == jnp.inf)
             return count + 1, jnp.where(is_unbracketed, outer, low + (high - low) / 2), low, high
 
         def is_open(state: tuple[Array, ...]) -> Array:
@@ -263,7 +262,7 @@ def plain(rows: list[tuple[Array, Array]], is_counted: bool = False) -> PlainGau
     else:
         # A row that is not run counts as infinite noise, whatever its own is.
         noise = jnp.where(counts == 0, jnp.inf, noise)
-        # Noise is taken relative to the least, so that neither squares nor their inverses leave the range of float64.
+        # In units of the least noise neither squares nor their inverses leave the range of float64.
         least = jnp.min(noise)
         share = jnp.where(noise < jnp.inf, least / noise, 0.0)
         mu = _kept_above(jnp.sqrt(jnp.sum(counts * share**2)) / least, least)
@@ -299,10 +298,10 @@ def from_user(relation: Relation, facts: StaticFacts, mechanism: Any, steps: Any
 def of_plain(relation: Relation, facts: StaticFacts, mechanism: Any, steps: Any, question: Question) -> Bounds:
     """Returns the bracket of plain Gaussian runs from the user's arguments, by one program."""
     run = from_user(relation, facts, mechanism, steps)
-    return _bounds_of(run, question.at(as_float64(question.value)), is_inside=facts.is_inside)
+    return bounds_of(run, question.at(as_float64(question.value)), is_inside=facts.is_inside)
 
 
-def _bounds_of(run: Closed, question: Question, is_inside: bool = False) -> Bounds:
+def bounds_of(run: Closed, question: Question, is_inside: bool = False) -> Bounds:
     """Returns the bracket that answers a question of one number, which may be known to be inside of its range."""
     ends = run.epsilon(question.delta) if isinstance(question, ForEpsilon) else run.profile(question.epsilon)
     lower, upper = ends
@@ -311,15 +310,12 @@ def _bounds_of(run: Closed, question: Question, is_inside: bool = False) -> Boun
     return question.close(nowhere, run.facts, is_inside)
 
 
-bounds_of = compiled(_bounds_of)
-
-
 @compiled
 def bounds_of_each(runs: list[Closed], question: Question) -> list[Bounds]:
     """Returns the bracket of each direction."""
     if len(runs) == 1 or len({jax.tree.structure(run) for run in runs}) > 1:
         return [bounds_of(run, question) for run in runs]
-    # Two closed forms of one kind are evaluated by one loop, which halves the code to compile.
+    # One loop evaluates two closed forms of one kind, which halves the code to compile.
     both = jax.lax.map(lambda run: bounds_of(run, question), stack(*runs))
     return [jax.tree.map(lambda leaf, i=i: leaf[i], both) for i in range(len(runs))]
 
@@ -331,7 +327,7 @@ def log_delta_at(run: Closed, epsilon: Array, step: Array) -> tuple[Array, Array
         lower, upper = run.profile(epsilon)
         return jnp.log(jnp.where(lower > 0, (lower + upper) / 2, jnp.nan))
 
-    # Points below epsilon 0 are moved to it, and the quotient is over the distance that is left.
+    # Epsilon 0 stands in for points below it, and the quotient is over the distance that remains.
     distance = step * jnp.maximum(epsilon, step)
     low, at, high = jax.lax.map(log_middle, jnp.maximum(epsilon + distance * jnp.arange(-1.0, 2.0), 0.0))
     return at, (high - low) / (jnp.minimum(distance, epsilon) + distance)

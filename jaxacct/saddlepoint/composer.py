@@ -32,7 +32,7 @@ former are all of delta of a single run, and a bound from below where losses are
 Functions are taken to err by eight units of roundoff of themselves (:attr:`.Arithmetic.function`), the argument of a
 complex number too.
 
-The two bounds have a line each: the laws may lie further apart than a circle is long. All but the questions is a
+The two bounds have a line each: the laws' distance may be more than a circle's length. All but the questions is a
 program for one side, which is mapped over both.
 
 In reading order: :class:`Runs` (one side of a composition); :class:`Events`; :func:`search` (orders and cumulants);
@@ -80,13 +80,6 @@ LOOKS = np.stack(
     [2.0 ** np.linspace(-24, 36, 16), 2.0 ** np.linspace(-4, 4, 16), 2.0 ** np.linspace(-0.6, 0.6, 16), LADDER]
 )
 """Orders of each look, over the best of the look before. Tightness only."""
-
-ROUNDS, MOVED = 3, 2.0
-"""Largest number of lines of a side. Another is laid while the last was chosen for an eps that is so many nats of delta
-from the one that it gave. Tightness only."""
-
-WIDE = 0.02
-"""Share of delta that smoothing may cost before rare losses are taken out. Tightness only."""
 
 
 def cut(side: int) -> float:
@@ -518,14 +511,14 @@ class AtomsLine(NamedTuple):
     Attributes:
         sign (): 1 where it bounds delta from above, -1 from below.
         spectrum (2, side, side): real and imaginary parts at w = spacing (side a + b).
-        beside (2, j): orders beside t, and logs of bounds on aliases on the order's side of eps, without the factor
+        aliases (2, j): orders beside t, and logs of bounds on aliases on the order's side of eps, without the factor
             e^(-order eps).
         packed (9,): :class:`LineNumbers`.
     """
 
     sign: Array
     spectrum: Array
-    beside: Array
+    aliases: Array
     packed: Array
 
     @property
@@ -804,7 +797,7 @@ def read(line: AtomsLine, at: Array, unit: Array) -> tuple[Array, Array, Array]:
     logs.
     """
     u, side = roundoff(), line.spectrum.shape[-1]
-    numbers, sign, (orders, log_aliases) = line.numbers, line.sign, line.beside
+    numbers, sign, (orders, log_aliases) = line.numbers, line.sign, line.aliases
     t, spacing, level = numbers.order, numbers.spacing, numbers.unit
     distance = at - numbers.start
     # Powers of the outer table and of the inner one, and the sums over the latter, also with its index as a factor.
@@ -839,10 +832,6 @@ def read(line: AtomsLine, at: Array, unit: Array) -> tuple[Array, Array, Array]:
 # Questions
 # ----------------------------------------------------------------------------------------------------
 
-NEWTON, ASIDE, SMALL = 8, 4, 2.0**-26
-"""Largest numbers of Newton's steps, the latter half to the root of the bound, and of looks beside that, the first at
-the root itself; and the share of eps that a step changes if it is the last. Tightness only."""
-
 
 def solve(line: AtomsLine, rare: RareEvent, log_target: Array, shift: Array) -> tuple[Array, Array]:
     """Returns the eps at which delta's bound is about a target, and a bound on eps.
@@ -850,13 +839,16 @@ def solve(line: AtomsLine, rare: RareEvent, log_target: Array, shift: Array) -> 
     A bound is returned only where delta's was evaluated, and was on the right side of the target: after Newton's steps
     there are looks at distances from the root that grow by 2^8, until one is.
     """
+    # Largest numbers of Newton's steps, the latter half to the root of the bound, and of looks beside that, the first
+    # at the root itself; and the share of eps that a step changes if it is the last. Tightness only.
+    newton, looks, small = 8, 4, 2.0**-26
     u, sign, start, held = roundoff(), line.sign, line.numbers.start, (line, rare, log_target, shift)
 
     def look(state: Any) -> Any:
         i, root, best = state
         (line, rare, log_target, shift), i = in_step(held, i)
         order, spacing = line.numbers.order, line.numbers.spacing
-        aside = jnp.where(i > NEWTON, jnp.exp2(8.0 * (i - NEWTON) + 4.0) * u, 0.0)
+        aside = jnp.where(i > newton, jnp.exp2(8.0 * (i - newton) + 4.0) * u, 0.0)
         at = jnp.maximum(root + sign * (aside * (jnp.abs(root) + 1 / order)), -sign * shift)
         bound, value, slope = read(line, at, log_target)
         more, fall = rare.bound(at, sign, log_target)
@@ -869,19 +861,19 @@ def solve(line: AtomsLine, rare: RareEvent, log_target: Array, shift: Array) -> 
         about = jnp.where(is_value, value, 0.0) + more
         slope = jnp.where(is_value, slope, 0.0) + fall
         # The last steps are to the root of the bound, the others to that of the estimate, which need not be a bound.
-        is_near = (i >= NEWTON // 2) & (delta > 0) & (delta < jnp.inf)
+        is_near = (i >= newton // 2) & (delta > 0) & (delta < jnp.inf)
         most = jnp.where(is_value, jnp.pi / (2 * spacing), jnp.abs(at) / 4)
         # What the bound has besides falls as the common factor does.
         about = jnp.where(is_near, delta, about)
         slope = jnp.where(is_near, slope - order * (bound - value), slope) / about
         move = jnp.clip(-jnp.log(about) / slope, -most, most)
-        root = jnp.where((i < NEWTON) & (jnp.abs(move) < jnp.inf), at + move, root)
+        root = jnp.where((i < newton) & (jnp.abs(move) < jnp.inf), at + move, root)
         # Steps of half of the digits need no other: on to the root of the bound, and then to the looks beside it.
-        half = NEWTON // 2
-        is_done = jnp.where(i < NEWTON, jnp.abs(move) <= SMALL * (jnp.abs(at) + 1 / order), is_bound)
-        return jnp.where(is_done, jnp.where(i < half, half, jnp.where(i < NEWTON, NEWTON, last)), i + 1), root, best
+        half = newton // 2
+        is_done = jnp.where(i < newton, jnp.abs(move) <= small * (jnp.abs(at) + 1 / order), is_bound)
+        return jnp.where(is_done, jnp.where(i < half, half, jnp.where(i < newton, newton, last)), i + 1), root, best
 
-    nothing, last = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(start)), NEWTON + ASIDE
+    nothing, last = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(start)), newton + looks
     _, root, best = jax.lax.while_loop(lambda state: state[0] < last, look, (jnp.int32(0), start, nothing))
     return root, best
 
@@ -901,7 +893,7 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, levels: Array, side: int
     infinite, moved = runs.infinite, runs.sums.shift * (1 + (8 + counts.size) * u)
     room = levels - infinite
     each, top = sure_events(runs)
-    # Lines are laid for values of eps (e,) with logs of delta: of the two one is given, and the other found.
+    # A line is for values of eps (e,) with logs of delta: the question gives one of the two, the search the other.
     if asks_epsilon:
         logs = jnp.log(jnp.maximum(room, tiny))[None]
         first = jnp.zeros_like(logs), logs, jnp.where(sign > 0, jnp.inf, 0.0 * levels)
@@ -911,9 +903,15 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, levels: Array, side: int
         ends = levels if levels.size == 1 else _ends(levels, inside)
         first = ends, jnp.full_like(ends, -jnp.inf), jnp.where(sign > 0, 1.0, jnp.zeros_like(levels))
 
+    # Largest number of lines of a side. Another is laid while the last was chosen for an eps that is so many nats of
+    # delta from the one that it gave. Tightness only.
+    rounds, moved_enough = 3, 2.0
+    # Share of delta that smoothing may cost before rare losses are taken out. Tightness only.
+    wide = 0.02
+
     def goes_on(state: Any) -> Array:
         i, nats, *_ = state
-        return (i < ROUNDS) & ~(nats < MOVED)
+        return (i < rounds) & ~(nats < moved_enough)
 
     held = runs, each.log_p, room, infinite, moved
 
@@ -924,7 +922,7 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, levels: Array, side: int
         is_later = i > 0
         # From the second round on there is an eps, and atoms so large that the sum is above it are taken out. Below any
         # threshold will do, and the last is eps itself.
-        is_last = (sign < 0) & (i == ROUNDS - 1)
+        is_last = (sign < 0) & (i == rounds - 1)
         threshold = jnp.where(is_last, jnp.min(ends), 1.02 * jnp.max(ends) + runs.sizes.lowest)
         # Losses beyond the highest that counts have e^-cut of delta together, and bend K where t is large.
         highest = jnp.max(jnp.where(log_tails > jnp.min(logs) - cut(side), runs.losses, -jnp.inf))
@@ -967,7 +965,7 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, levels: Array, side: int
             nats = jnp.max(jnp.abs(logs - nats))
         best = _tightest(sign, best, bound)
         # Where the smoothing is not small another round may take out rare losses.
-        return i + 1, jnp.where(line.numbers.smoothing < WIDE, nats, jnp.inf), ends, logs, best
+        return i + 1, jnp.where(line.numbers.smoothing < wide, nats, jnp.inf), ends, logs, best
 
     # Each round lays a line, the later ones for the eps or the deltas found.
     *_, best = jax.lax.while_loop(goes_on, improve, (jnp.int32(0), jnp.full((), jnp.inf, levels.dtype), *first))
@@ -1004,18 +1002,14 @@ def _tightest(sign: Array, *bounds: Array) -> Array:
     return sign * functools.reduce(jnp.fmin, [sign * bound for bound in bounds])
 
 
-def _both(of_side: Any, laws: Atoms) -> Any:
-    """Returns the results of a function of a sign and of a side's laws, above and below."""
-    losses, masses, infinite = (jnp.moveaxis(leaf, 1, 0) for leaf in laws[:3])
-    signs = jnp.asarray([1.0, -1.0], losses.dtype)
-    each = signs, Atoms(losses, masses, infinite, jnp.stack([laws.shift, laws.shift]))
-    return jax.lax.map(lambda side: of_side(*side), each)
-
-
 def _answer(laws: Atoms, counts: ArrayLike, levels: Array, side: int, asks_epsilon: bool) -> tuple[Array, Array, Array]:
     """Returns lower and upper bounds, and whether the counts and the laws are numbers that mean something."""
     levels, counts = (jnp.asarray(value, laws.masses.dtype) for value in (levels, counts))
-    upper, lower = _both(lambda sign, rows: _bounds_of(sign, rows, counts, levels, side, asks_epsilon), laws)
+    losses, masses, infinite = (jnp.moveaxis(leaf, 1, 0) for leaf in laws[:3])
+    signs = jnp.asarray([1.0, -1.0], losses.dtype)
+    sides = signs, Atoms(losses, masses, infinite, jnp.stack([laws.shift, laws.shift]))
+    # One program for a side, mapped over both: the bound from above, and the one from below.
+    upper, lower = jax.lax.map(lambda each: _bounds_of(each[0], each[1], counts, levels, side, asks_epsilon), sides)
     is_known = jnp.all((counts >= 0) & (counts < jnp.inf) & (counts == jnp.round(counts)))
     return lower, upper, is_known
 

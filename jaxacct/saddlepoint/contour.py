@@ -261,7 +261,7 @@ class Ends(NamedTuple):
 def ends_of(parts: Parts) -> Ends:
     """Returns the ends of losses; an end of the other runs that is not known is NaN."""
     rows = map_pairs(lambda pair: pair.loss_range(), parts)
-    # Rows without runs are left out, as zero times infinity would be NaN.
+    # Rows without runs add nothing: zero times infinity would be NaN.
     each_part = [
         jnp.stack([jnp.sum(jnp.where(counts > 0, counts * end, 0.0)) for end in ends])
         for (_, counts), ends in zip(parts, rows, strict=True)
@@ -419,7 +419,7 @@ class Aim(NamedTuple):
     rare: Rare | None
     """The probabilities of the losses left out; None where none can be."""
     inner: Array
-    """Log of the part of delta that is asked of the losses kept."""
+    """Log of the part of delta that the losses kept have to make."""
 
 
 def ladder() -> np.ndarray:
@@ -536,7 +536,7 @@ def _ahead(parts: Parts, ends: Ends, aim: Aim, wanted: Wanted) -> tuple[Marks, A
     """Returns the marks of the next search, and whether large losses are so rare that it pays."""
     # Factor over a guess of eps up to which the share of the losses left out is to be known. Speed only.
     farther_orders = 1.05
-    # Nats below delta at which losses are left out though their share is not known. Speed only: bounds count them.
+    # Nats below delta at which a search leaves out losses of unknown share. Speed only: bounds count them.
     next_to_nothing = 32.0
     is_first = wanted.by_delta & (aim.stage == 0)
     guess, factor = jnp.maximum(aim.epsilon, 0.0), jnp.where(wanted.by_delta, farther_orders, 1 + 1e-6)
@@ -670,7 +670,7 @@ def _sums_of_loss(run: Any, order: Array, spacing: Array, tiles: Array) -> Trans
         # The mean's error is that of the slope, and of its quadrature.
         coarsest_step = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
         doubt = known.slope_error + 2 * law.slope_error(order, scan, known.moments.value, coarsest_step)
-        # Each piece after the first is added to the sums.
+        # The sums round once more for each piece after the first.
         spread = jnp.append(spread * (1 + 0.02 * (pieces - 1)), doubt)
     return Transforms(jnp.swapaxes(sums.reshape(2, -1, BLOCK), 0, 1), spread, missed, steps)
 
@@ -815,13 +815,6 @@ def turn_rounding() -> float:
     return 17.0 if arithmetic().has_few_digits else 9.0
 
 
-ROUGH_CUT, DEVIATIONS = 8.0, 5.0
-"""Nats below delta, and standard deviations of the tilted sum, that a rough line is made for. Speed only.
-
-The terms that the rule adds to delta are positive: as an upper bound it needs few nodes, most often eight.
-"""
-
-
 class Integrand(NamedTuple):
     """The integrand for all eps: at node m, amplitude[m] e^(i (phase[m] + w[m] (slope - eps))).
 
@@ -897,19 +890,16 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     lengths = jnp.maximum(for_larger, jnp.minimum(for_smaller, (cut - log_delta) / lines))
     heights = (log_moments - orders * epsilon - jnp.log(orders) - jnp.log1p(orders))[:-HIGHER]
     penalty = heights - jnp.min(heights)
-    cost = _costs(lengths, penalty, nats)
-    best = jnp.minimum(first_index(cost <= jnp.min(cost)), lines.size - 1)
-    return best, jax.lax.dynamic_index_in_dim(lengths, best, keepdims=False, allow_negative_indices=False)
-
-
-def _costs(lengths: Array, penalty: Array, most: float) -> Array:
-    """Returns the costs of lines: mostly their nodes, or the digits that they lose where these are few."""
+    # A line's cost is mostly its nodes, or the digits that it loses where these are few.
     if arithmetic().has_few_digits:
         # Factor by which a line that loses fewer digits may be longer than the shortest. Speed and tightness only.
         longer = 4.0
-        shortest = jnp.min(jnp.where(penalty < most, lengths, jnp.inf))
-        return jnp.where(lengths <= longer * shortest, penalty, jnp.inf)
-    return jnp.where(penalty < most, lengths * (1 + penalty / most), jnp.inf)
+        shortest = jnp.min(jnp.where(penalty < nats, lengths, jnp.inf))
+        cost = jnp.where(lengths <= longer * shortest, penalty, jnp.inf)
+    else:
+        cost = jnp.where(penalty < nats, lengths * (1 + penalty / nats), jnp.inf)
+    best = jnp.minimum(first_index(cost <= jnp.min(cost)), lines.size - 1)
+    return best, jax.lax.dynamic_index_in_dim(lengths, best, keepdims=False, allow_negative_indices=False)
 
 
 def line_at(
@@ -936,9 +926,12 @@ def line_at(
     here, error_here, rows = total_and_error(parts, scans, list(map(at_chosen, missed)), order)
     windows = map_pairs(lambda pair, scan: law_of(pair).window(order, scan), parts, scans)
     common_error = error_here + 4 * u
+    # Nats below delta, and standard deviations of the tilted sum, that a rough line is made for. Speed only. The terms
+    # that the rule adds to delta are positive: as an upper bound it needs few nodes, most often eight.
+    rough_cut, deviations = 8.0, 5.0
     # The circle of a rough line holds the tilted law, or reaches so far below eps that delta <= 1 will do.
-    wide = jnp.maximum(DEVIATIONS * jnp.sqrt(here.curvature), (ROUGH_CUT - log_delta) / order)
-    length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, ROUGH_CUT, exact)
+    wide = jnp.maximum(deviations * jnp.sqrt(here.curvature), (rough_cut - log_delta) / order)
+    length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, rough_cut, exact)
     at_most = with_rare(chernoff(order, here.value, common_error, epsilon), aim.rare, epsilon)
     wanted = jnp.logical_and(wanted, ~(is_rough & (at_most < log_delta)))
     # In few digits all frequencies are exact numbers. A finer spacing only moves the terms that the rule adds farther

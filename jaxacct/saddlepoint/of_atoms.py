@@ -38,7 +38,6 @@ from jaxacct.composition import (
 )
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.finite import FinitePair
-from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic
 from jaxacct.numerics.batched_loops import rows
 from jaxacct.numerics.precision import as_float64, leave_scope
@@ -61,9 +60,6 @@ class Size(NamedTuple):
 LADDER = (Size(1024, 32), Size(4096, 64), Size(16384, 256))
 """Sizes, from small to large. Tightness and speed only."""
 
-SHARES = (1.0, 2.0**-4, 2.0**-8)
-"""About the gaps of these sizes, over that of the first. Speed only."""
-
 
 @compiled(static=("size",))
 def answers(size: Size, laws: Atoms, counts: Array, questions: Question, facts: Facts) -> tuple[Bounds, None]:
@@ -81,7 +77,8 @@ def answers(size: Size, laws: Atoms, counts: Array, questions: Question, facts: 
 
 CONTOUR = Composer(
     sizes=LADDER,
-    shares=SHARES,
+    # About the gaps of these sizes, over that of the first. Speed only.
+    shares=(1.0, 2.0**-4, 2.0**-8),
     cells=lambda size: size.cells,
     # Two tables of a side's powers for each atom, in both directions: a gigabyte. Speed and memory only.
     lanes=lambda size: max(2**25 // (size.cells * size.side), 1),
@@ -104,14 +101,14 @@ def ladder_of(is_atomic: bool, points: int) -> Composer:
     takes ten times as long, and the mesh between the two about as long as the second. Losses that have most of their
     mass in atoms lose by smoothing alone, so more frequencies come before more cells.
     """
-    # Nothing is foreseen of a mesh by a contour: it is taken to be enough.
+    # A contour's gap says nothing of a mesh's: the ladder takes that to be enough.
     sizes: tuple[Size | int, ...]
     shares: tuple[float, ...]
     if is_atomic:
         sizes = LADDER[0], Size(1024, 256), points, Size(4096, 256), LADDER[-1]
         shares = 1.0, 2.0**-9, 2.0**-20, 2.0**-23, 2.0**-24
     else:
-        sizes, shares = (*LADDER[:2], points, LADDER[-1]), (*SHARES[:2], 2.0**-20, 2.0**-24)
+        sizes, shares = (*LADDER[:2], points, LADDER[-1]), (*CONTOUR.shares[:2], 2.0**-20, 2.0**-24)
     return replace(
         CONTOUR,
         sizes=sizes,
@@ -150,12 +147,8 @@ def _of_first_size(directions: list[Parts], question: Question) -> Bounds:
 
 def _has_atoms(directions: Sequence[Parts]) -> bool:
     """Returns whether the losses of all pairs have atoms."""
-    return all(_is_atomic(pair) for parts in directions for pair, _ in parts)
-
-
-def _is_atomic(pair: DominatingPair) -> bool:
-    law = pair.law()
-    return isinstance(pair, FinitePair) if law is None else law.recurring > 0
+    laws = ((pair, pair.law()) for parts in directions for pair, _ in parts)
+    return all(isinstance(pair, FinitePair) if law is None else law.recurring > 0 for pair, law in laws)
 
 
 ROW = 8
@@ -165,7 +158,7 @@ ROW = 8
 def curve(query: Query) -> Bounds:
     """Returns brackets on delta at epsilons (n,) of a composition, by the first size.
 
-    What that leaves open is asked of a mesh, outside of a trace.
+    Outside of a trace a mesh answers what that leaves open.
     """
     directions, epsilons = query.directions, query.question.value
     if not query.is_concrete:

@@ -39,7 +39,7 @@ from jaxacct.saddlepoint.contour import (
 CONVERGED = 1e-9
 """Largest bound on the relative error up to which a result counts as converged, scaled to the arithmetic's unit.
 
-The error is that of delta; or that of epsilon, where epsilon was asked for and is steep in delta. Brackets hold for any
+The error is that of delta; or that of epsilon, where that is the question and is steep in delta. Brackets hold for any
 value.
 """
 
@@ -81,10 +81,10 @@ class SolverState(NamedTuple):
 
 
 class Point(NamedTuple):
-    """An eps and a direction whose delta may be asked for in place of a question's answer: one line gives it."""
+    """An eps and a direction: one line gives their delta, in place of a question's answer where ``is_asked``."""
 
     is_asked: Any
-    """Whether delta at the point is asked for, and not the answer."""
+    """Whether the caller wants delta at the point, and not the answer."""
     epsilon: Any
     direction: Any
 
@@ -134,7 +134,7 @@ def bounds_of(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds
     """Returns the largest of the directions' brackets for a question of one number, and the direction that decides.
 
     Most often the first one decides. A rough line tests whether a later direction can be above the bracket at all. It
-    cannot if, at the bracket's lower end of epsilon, its delta is below the one asked for, or if its delta is below the
+    cannot if, at the bracket's lower end of epsilon, its delta is below the question's, or if its delta is below the
     bracket's lower end of delta.
     """
     state = answer_directions(directions, question)
@@ -221,7 +221,7 @@ def _read_line(on: Opened, question: Question, state: SolverState, point: Point 
 
     direction = state.direction + (is_done | (was_rough & reading.is_below))
     lines = jnp.where(again, state.lines + 1, 0)
-    # At a point one line is all: infinite losses are added to log delta and its slope, and the loop ends.
+    # A point takes a single line: log delta and its slope get the infinite losses, and the loop ends.
     read = None
     if point is not None:
         ratio = on.facts.infinite[1] * jnp.exp(-reading.read.value)
