@@ -11,6 +11,7 @@ import numpy as np
 from jax import numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
+from jaxacct.display import rounded_down, rounded_up
 from jaxacct.numerics.precision import (
     TINY,
     as_float64,
@@ -22,7 +23,6 @@ from jaxacct.numerics.precision import (
 )
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import register_dataclass
-from jaxacct.outward import rounded_down, rounded_up
 
 
 @register_dataclass
@@ -85,12 +85,12 @@ class Bounds:
         low, high = lower.astype(jnp.float32), upper.astype(jnp.float32)
         smallest = jnp.float32(2.0**-126)  # the smallest normal float32: below it XLA may flush to zero
         # Where rounding to nearest went the wrong way the next float32 is taken, but never a subnormal one.
-        down = jnp.where(low < 2 * smallest, jnp.float32(0), jnp.nextafter(low, jnp.float32(-jnp.inf)))
-        up = jnp.nextafter(jnp.maximum(high, smallest), jnp.float32(jnp.inf))
+        next_down = jnp.where(low < 2 * smallest, jnp.float32(0), jnp.nextafter(low, jnp.float32(-jnp.inf)))
+        next_up = jnp.nextafter(jnp.maximum(high, smallest), jnp.float32(jnp.inf))
         return Bounds(
-            lower=jnp.where(low.astype(jnp.float64) > lower, down, low),
+            lower=jnp.where(low.astype(jnp.float64) > lower, next_down, low),
             estimate=as_float64(self.estimate).astype(jnp.float32),
-            upper=jnp.where((high.astype(jnp.float64) < upper) | ((upper > TINY) & (high < smallest)), up, high),
+            upper=jnp.where((high.astype(jnp.float64) < upper) | ((upper > TINY) & (high < smallest)), next_up, high),
             converged=self.converged,
         )
 
@@ -127,9 +127,9 @@ class Bounds:
 
 
 def _bracket(lower: float, upper: float) -> str:
-    """Returns an interval rounded outward, in as many digits as tell its ends apart, from four to seven."""
+    """Returns an interval rounded outward, in as many digits as its ends need to differ, from four to seven."""
     gap = (upper - lower) / upper if 0 < upper < math.inf else 1.0
-    # About one digit more than tells the ends apart.
+    # About one digit more than the ends need to differ.
     digits = min(max(2 - math.floor(math.log10(gap)), 4), 7) if gap > 0 else 7
     spec = f".{digits}g"
     return f"[{rounded_down(Decimal(lower), spec)}, {rounded_up(Decimal(upper), spec)}]"

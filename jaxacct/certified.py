@@ -1,15 +1,14 @@
 """The top level's verbs, and the accountants that they ask: certified bounds on epsilon, delta and the privacy profile.
 
-An :class:`Accountant` proves a bracket of the compositions that it supports. Each bracket holds, so their intersection
-does: a verb asks the accountants of :data:`ACCOUNTANTS` in order and intersects what they prove, until the bracket has
-converged (:func:`ask`). In reading order:
+Every accountant proves a bracket of the compositions that it knows. Each bracket holds, so their intersection does:
+:func:`certify` chooses the accountants of a query, and intersects their brackets until one has converged. In reading
+order:
 
 - :func:`epsilon`, :func:`delta` and :func:`curve`, the verbs;
-- :class:`Accountant`, and :func:`ask`;
-- the accountants, in the order in which they are asked: a closed form, Rényi curves for what has nothing else, programs
-  in float32 and those of a trace, the exact accountant, the composers of laws, and Rényi curves;
-- the accountant of searches (:class:`jaxacct.RepeatAndSelect`), which is given others for the runs of a search;
-- :data:`ACCOUNTANTS`, their order and its reasons.
+- :func:`answer` and :func:`certify`, the order of the accountants and its reasons;
+- Rényi curves; the exact accountant and the composers of laws, for concrete numbers; both as one program, for traced
+  ones;
+- searches (:class:`jaxacct.RepeatAndSelect`), by the profile of one run.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,21 +34,28 @@ from jaxacct.composition import (
     check,
     check_asked,
     directed_parts,
-    flat_runs,
     query_of,
 )
-from jaxacct.mechanisms import DiscretePair, ExponentialMechanism, Mechanism, RenyiOnly, RepeatAndSelect
+from jaxacct.mechanisms import DiscretePair, Mechanism, RenyiOnly, RepeatAndSelect
 from jaxacct.mechanisms.bounded_range import has_blocks
 from jaxacct.mechanisms.by_curve import has_renyi_only
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, directions, knows_both_ways, parts_of
 from jaxacct.numerics.arithmetic import CHOICES, arithmetic
+from jaxacct.numerics.batched_loops import one_by_one, stack, where_needed
 from jaxacct.numerics.derivatives import differences, of_first_order
 from jaxacct.numerics.precision import as_float64, by_host, is_concrete, kernel, leave_scope, scope, within_scope
 from jaxacct.numerics.programs import asks_host, compiled
-from jaxacct.numerics.vmapped_loops import one_by_one, stack, where_needed
 from jaxacct.refinement import warn_of
 from jaxacct.saddlepoint import of_atoms
-from jaxacct.saddlepoint.accountant import has_closed_form, in_float32, move_by, moving_leaves, unchecked, with_slopes
+from jaxacct.saddlepoint.accountant import (
+    decide,
+    has_closed_form,
+    in_float32,
+    move_by,
+    moving_leaves,
+    unchecked,
+    with_slopes,
+)
 from jaxacct.selection import LARGEST, Binomial, OneWay, Selection, pair_of
 from jaxacct.validation import check_one_of
 
@@ -172,18 +178,16 @@ def curve(
         return jax.vmap(lambda question: answer(mechanism, steps, question, relation))(
             jax.tree.map(as_float64, questions)
         )
-    return _answer_many(mechanism, steps, questions, relation, ACCOUNTANTS)
+    return _answer_many(mechanism, steps, questions, relation)
 
 
-def _answer_many(
-    mechanism: Any, steps: Any, questions: Question, relation: Relation, accountants: Sequence[Accountant]
-) -> Bounds:
+def _answer_many(mechanism: Any, steps: Any, questions: Question, relation: Relation) -> Bounds:
     """Returns the answers to concrete questions (n,), which share programs and compositions where they can."""
     query = query_of(mechanism, steps, questions, relation)
     if is_search(query):
-        return leave_scope(stack(*of_search(query, accountants)))
-    if isinstance(questions, ForEpsilon) or has_renyi_only(query.mechanism) or has_ranges(query):
-        return leave_scope(stack(*(ask(query.at(value), accountants) for value in questions.value)))
+        return leave_scope(stack(*of_search(query)))
+    if isinstance(questions, ForEpsilon) or query.facts.has_curves_only or query.facts.has_ranges:
+        return leave_scope(stack(*(certify(query.at(value)) for value in questions.value)))
     exact = saddlepoint.accountant.curve(query)
     return narrow_down(exact, functools.partial(of_atoms.curve, query), questions.tolerance)
 
@@ -192,48 +196,14 @@ def _questions(epsilons: ArrayLike | None, deltas: ArrayLike | None) -> Question
     """Returns the questions (n,) that two optional lists ask; raises unless exactly one is given, and is in range."""
     if (epsilons is None) == (deltas is None):
         raise ValueError(f"epsilons = {epsilons} and deltas = {deltas}: give the one at which the other is wanted.")
-    asked: Question = ForDelta(epsilons) if deltas is None else ForEpsilon(deltas)
-    validation.check_numbers(**{"deltas" if epsilons is None else "epsilons": asked.value})
-    values = asked.value if isinstance(asked.value, jax.core.Tracer) else np.asarray(asked.value, np.float64)
+    name, value = ("deltas", deltas) if epsilons is None else ("epsilons", epsilons)
+    validation.check_numbers(**{name: value})
+    values: Any = value if isinstance(value, jax.core.Tracer) else np.asarray(value, np.float64)
     if values.ndim != 1 or not values.size:
-        raise ValueError(f"{asked.given}s of shape {values.shape}: give a list, one axis with at least one entry.")
-    asked.at(values).check()
-    return asked.at(values)
-
-
-def has_ranges(query: Query) -> bool:
-    """Returns whether exponential mechanisms may be run several times."""
-    each: Any = flat_runs(query.mechanism, query.steps)
-    ranges = [(part.epsilon, count) for part, count in each if isinstance(part, ExponentialMechanism)]
-    runs = [np.broadcast_to(count, np.shape(span)) if is_concrete(count) else 2.0 for span, count in ranges]
-    return sum(float(np.sum(count)) for count in runs) > 1
-
-
-class Accountant(NamedTuple):
-    """One way to a certified bracket."""
-
-    supports: Callable[[Query], bool]
-    """Whether to ask this accountant: it can prove a bracket, and no cheaper one can."""
-    bracket: Callable[[Query, Bounds | None], Bounds]
-    """The bracket that it proves, intersected with the one that is known already, if there is one."""
-    suffices: bool = False
-    """Whether no accountant after it proves more of what it supports, converged or not."""
-
-
-def ask(query: Query, accountants: Sequence[Accountant]) -> Bounds:
-    """Returns the bracket of a query by accountants, asked in order until it has converged.
-
-    The arguments have been checked; the float64 scope is entered.
-    """
-    known: Bounds | None = None
-    # Brackets of one number: each accountant narrows what those before it have proved.
-    for accountant in accountants:
-        if accountant.supports(query):
-            known = accountant.bracket(query, known)
-            if accountant.suffices or known.converged:
-                break
-    assert known is not None  # the last of the accountants supports every composition
-    return _by_ranges(query, known) if has_ranges(query) else known
+        raise ValueError(f"{name} of shape {values.shape}: give a list, one axis with at least one entry.")
+    questions: Question = ForDelta(values) if deltas is None else ForEpsilon(values)
+    questions.check()
+    return questions
 
 
 @within_scope
@@ -251,33 +221,48 @@ def answer(
     check_one_of(arithmetic, "arithmetic", CHOICES)
     if asks_host(mechanism, steps, question):
         options = tolerance, points, arithmetic
-        found = by_host(answer, (mechanism, steps, question, relation, *options), {})
-        return found
+        by_cpu: Bounds = by_host(answer, (mechanism, steps, question, relation, *options), {})
+        return by_cpu
+    query = query_of(mechanism, steps, question, relation, arithmetic=arithmetic)
     if tolerance is not None or points is not None:
-        is_seen = is_concrete(mechanism, steps, question) and arithmetic != "float32"
-        tolerance, points = prv.accountant.check_options(
-            tolerance, points, concrete=is_seen or has_renyi_only(mechanism)
-        )
-    query = query_of(mechanism, steps, question, relation, tolerance, points, arithmetic)
-    found = ask(query, ACCOUNTANTS)
-    if tolerance is None:
-        return found
-    return replace(found, converged=found.converged & ((found.gap <= tolerance) | (found.lower == found.upper)))
+        is_refined = (query.is_concrete and arithmetic != "float32") or query.facts.has_curves_only
+        tolerance, points = prv.accountant.check_options(tolerance, points, concrete=is_refined)
+        query = replace(query, tolerance=tolerance, points=points)
+    bounds = certify(query)
+    return bounds if tolerance is None else _within_tolerance(bounds, tolerance)
 
 
-# ----------------------------------------------------------------------------------------------------
-# A closed form: plain Gaussian mechanisms.
-# ----------------------------------------------------------------------------------------------------
+def certify(query: Query) -> Bounds:
+    """Returns the bracket of a query by the accountants that know it: what is cheap and final comes first.
+
+    The arguments have been checked; the float64 scope is entered.
+    """
+    facts = query.facts
+    if facts.is_gaussian and query.arithmetic == "auto" and query.tolerance is query.points is None:
+        # A closed form may do where the caller leaves it open how the answer is found: it is the cheapest of all.
+        bounds = unchecked(query)
+    elif facts.has_curves_only:
+        # Without a pair no accountant below knows anything.
+        bounds = _with_searches(query) if query.is_concrete else _by_curves(query)
+    elif query.arithmetic == "float32":
+        bounds = in_float32(query, _answer_in_trace)
+    elif not query.is_concrete:
+        # Inside of a trace nothing can be looked at, so the exact accountant and a composer are one program.
+        bounds = _answer_in_trace(query)
+    else:
+        # The exact accountant's brackets are a million times narrower than those of atoms, and cost less.
+        bounds = _by_contour(query)
+        if not bounds.converged:
+            bounds = _by_composing(query, bounds)
+        if not bounds.converged:
+            # Curves may prove more than laws of atoms far out, where masses are below what these can tell from 0.
+            bounds = _no_more_than(bounds, _by_curves(query))
+    return _by_ranges(query, bounds) if facts.has_ranges else bounds
 
 
-def _is_plain(query: Query) -> bool:
-    # A closed form may do where the caller leaves it open how the answer is found.
-    return query.facts.is_gaussian and query.arithmetic == "auto" and query.tolerance is query.points is None
-
-
-def _by_normal_tails(query: Query, known: Bounds | None) -> Bounds:
-    """Returns the bracket of plain Gaussian mechanisms, whose composition is one Gaussian mechanism."""
-    return unchecked(query)
+def _within_tolerance(bounds: Bounds, tolerance: float) -> Bounds:
+    """Returns the bracket, converged only where it is as narrow as was asked."""
+    return replace(bounds, converged=bounds.converged & ((bounds.gap <= tolerance) | (bounds.lower == bounds.upper)))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -285,23 +270,18 @@ def _by_normal_tails(query: Query, known: Bounds | None) -> Bounds:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _has_curves_alone(query: Query) -> bool:
-    return has_renyi_only(query.mechanism)
-
-
-def _by_curves(query: Query, known: Bounds | None = None) -> Bounds:
-    """Returns the bracket by Rényi curves, which bound from above only, or the one that is known if that is tighter."""
+def _by_curves(query: Query) -> Bounds:
+    """Returns the bracket by Rényi curves, which bound from above only."""
     from jaxacct import rdp  # late, as few answers need it
 
     verb = rdp.epsilon if isinstance(query.question, ForEpsilon) else rdp.delta
     mechanism, steps, question = query.run
     upper = verb(mechanism, steps, question.value, relation=query.relation)
     xp: Any = np if is_concrete(upper) else jnp
-    curves = Bounds(xp.zeros_like(upper), xp.where(upper > 0, jnp.nan, 0.0), upper, upper == 0)
-    return curves if known is None else no_more_than(known, curves)
+    return Bounds(xp.zeros_like(upper), xp.where(upper > 0, jnp.nan, 0.0), upper, upper == 0)
 
 
-def no_more_than(bounds: Bounds, curves: Bounds) -> Bounds:
+def _no_more_than(bounds: Bounds, curves: Bounds) -> Bounds:
     """Returns a bracket, or one with the curves' upper end if that is less, as it may be for loose pairs."""
     if bounds.upper <= curves.upper:
         return bounds
@@ -309,7 +289,7 @@ def no_more_than(bounds: Bounds, curves: Bounds) -> Bounds:
     return Bounds(lower, np.asarray(np.nan), curves.upper, np.asarray(False))
 
 
-def _by_ranges(query: Query, found: Bounds) -> Bounds:
+def _by_ranges(query: Query, of_pairs: Bounds) -> Bounds:
     """Returns the bracket of exponential mechanisms, or the curves' bound where that is notably less.
 
     It may be for many ranges that differ, for wide ones, and far out. It is then the estimate as well. Without blocks
@@ -318,41 +298,16 @@ def _by_ranges(query: Query, found: Bounds) -> Bounds:
     # Relative distance below which two bounds are the same but for the laws of a block. Tightness only.
     notably = 1e-4
     curves = _by_curves(query)
-    xp: Any = np if is_concrete(found, curves) else jnp
-    less = (curves.upper < found.upper * (1 - notably)) | (xp.isnan(found.estimate) & (curves.upper == found.upper))
-    return Bounds(
-        xp.where(less & ~(found.lower <= curves.upper) | (not has_blocks()), 0.0, found.lower),
-        xp.where(less, curves.upper, found.estimate),
-        xp.where(less, curves.upper, found.upper),
-        ~less & found.converged,
+    xp: Any = np if is_concrete(of_pairs, curves) else jnp
+    less = (curves.upper < of_pairs.upper * (1 - notably)) | (
+        xp.isnan(of_pairs.estimate) & (curves.upper == of_pairs.upper)
     )
-
-
-# ----------------------------------------------------------------------------------------------------
-# Traced numbers: the exact accountant, and a composer for what it leaves open, as one program.
-# ----------------------------------------------------------------------------------------------------
-
-
-def _is_traced(query: Query) -> bool:
-    return not query.is_concrete
-
-
-def _in_a_trace(query: Query, known: Bounds | None) -> Bounds:
-    """Returns the bracket of the exact accountant, narrowed by a composer unless a closed form leaves nothing open."""
-    return _answer_traced(has_closed_form(query), query)
-
-
-def _is_in_float32(query: Query) -> bool:
-    return query.arithmetic == "float32"
-
-
-def _in_float32(query: Query, known: Bounds | None) -> Bounds:
-    """Returns the bracket of the exact accountant in float32, or of Rényi curves where that has none."""
-    return in_float32(query, _answer_as_traced)
-
-
-def _answer_as_traced(query: Query) -> Bounds:
-    return _in_a_trace(query, None)
+    return Bounds(
+        xp.where(less & ~(of_pairs.lower <= curves.upper) | (not has_blocks()), 0.0, of_pairs.lower),
+        xp.where(less, curves.upper, of_pairs.estimate),
+        xp.where(less, curves.upper, of_pairs.upper),
+        ~less & of_pairs.converged,
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -360,26 +315,21 @@ def _answer_as_traced(query: Query) -> Bounds:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _by_contour(query: Query, known: Bounds | None) -> Bounds:
-    """Returns the bracket of the exact accountant, converged if it is as narrow as is asked."""
-    exact = unchecked(query)
+def _by_contour(query: Query) -> Bounds:
+    """Returns the bracket of the exact accountant, converged if it is as narrow as the caller wants."""
+    exact: Bounds = leave_scope(decide(query)[0])
     if query.tolerance is not None:
         # Its own standard is the question's.
-        exact = replace(exact, converged=exact.converged & ((exact.gap <= query.gap) | (exact.lower == exact.upper)))
+        exact = _within_tolerance(exact, query.tolerance)
     return exact if exact.converged else leave_scope(_judge(exact, query.gap))
 
 
-def _by_composing(query: Query, known: Bounds | None) -> Bounds:
-    """Returns the bracket by a composer of laws, which has an answer for every composition of pairs."""
-    composed = _compose(query)
-    narrow = leave_scope(_judge(composed if known is None else known.intersection(composed), query.gap))
-    if query.points is None and is_concrete(narrow) and not narrow.converged:
-        warn_of(query.question, float(narrow.gap), query.gap)
-    return narrow
-
-
-LANES = 64
-"""Number of a batch's compositions that are composed side by side. Speed and memory only."""
+def _by_composing(query: Query, exact: Bounds) -> Bounds:
+    """Returns the bracket with that of a composer of laws, which has an answer for every composition of pairs."""
+    bounds = leave_scope(_judge(exact.intersection(_compose(query)), query.gap))
+    if query.points is None and is_concrete(bounds) and not bounds.converged:
+        warn_of(query.question, float(bounds.gap), query.gap)
+    return bounds
 
 
 def _compose(query: Query) -> Bounds:
@@ -391,8 +341,22 @@ def _compose(query: Query) -> Bounds:
         return _by_curves(query)
     if query.points is None or query.is_concrete:
         return of_atoms.answer(query)
-    found: Bounds = prv.accountant.answer(*query.run, query.relation, points=query.points)
-    return found
+    bounds: Bounds = prv.accountant.answer(*query.run, query.relation, points=query.points)
+    return bounds
+
+
+# ----------------------------------------------------------------------------------------------------
+# Traced numbers: the exact accountant, and a composer for what it leaves open, as one program.
+# ----------------------------------------------------------------------------------------------------
+
+
+def _answer_in_trace(query: Query) -> Bounds:
+    """Returns the bracket of the exact accountant, narrowed by a composer unless a closed form leaves nothing open."""
+    return _answer_traced(has_closed_form(query), query)
+
+
+LANES = 64
+"""Number of a batch's compositions that are composed side by side. Speed and memory only."""
 
 
 def _check_and_compose(query: Query) -> Bounds:
@@ -414,7 +378,7 @@ def narrow_down(exact: Bounds, other: Callable[..., Bounds] | None, tolerance: f
     asked, ``other(*run)``: once, if any bracket is not settled; never if it is None. In a traced batch it is asked for
     the lanes that are not settled alone: there it may depend on ``run`` only.
     """
-    # Laws cost more than the exact accountant, so they are composed last and as seldom as possible.
+    # Laws cost more than the exact accountant, so a composer comes last and as seldom as possible.
     enough = leave_scope(_judge(exact, tolerance))
     if other is None or (is_concrete(enough) and np.all(enough.converged)):
         return enough
@@ -450,13 +414,13 @@ def _traced_jvp(is_closed: bool, primals: tuple[Query], tangents: tuple[Query]) 
     at = [slopes[i] for i in moving]
     with scope():
         if is_closed:
-            found = _narrow(is_closed, exact, query)
+            bounds = _narrow(is_closed, exact, query)
         elif is_concrete(exact, at, query):
-            found, at = jax.device_put(_with_differences(tuple(moving), (exact, at), query))
+            bounds, at = jax.device_put(_with_differences(tuple(moving), (exact, at), query))
         else:
             narrowed = one_by_one(_with_differences, tuple(moving), settled=_is_known, result=(exact, at))
-            found, at = narrowed((exact, at), query)
-    return found, move_by(found, at, [each[i] for i in moving])
+            bounds, at = narrowed((exact, at), query)
+    return bounds, move_by(bounds, at, [each[i] for i in moving])
 
 
 def _is_known(exact_and_slopes: tuple[Bounds, list[Any]], query: Query) -> Any:
@@ -478,12 +442,12 @@ def _with_differences(
     def both(exact_and_slopes: tuple[Bounds, list[Any]], query: Query) -> tuple[Bounds, list[Any]]:
         exact, slopes = exact_and_slopes
         leaves = of_first_order(jax.tree.leaves(query), "jaxacct.epsilon")
-        found, rises = differences(compose, leaves, moving, counts, lambda bounds: bounds.upper < worst)
+        composed, rises = differences(compose, leaves, moving, counts, lambda bounds: bounds.upper < worst)
         ends = np.cumsum([np.size(leaves[i]) for i in moving])[:-1]
         # Of the slopes of all three ends those of the estimate.
         parts = [part.reshape(np.shape(leaves[i])) for part, i in zip(jnp.split(rises[1], ends), moving, strict=True)]
         slopes = [jnp.where(exact.converged & ~jnp.isnan(s), s, new) for s, new in zip(slopes, parts, strict=True)]
-        return leave_scope((_judge(exact.intersection(found), query.question.tolerance), slopes))
+        return leave_scope((_judge(exact.intersection(composed), query.question.tolerance), slopes))
 
     known = _is_known(exact_and_slopes, query)
     if is_concrete(known):
@@ -501,11 +465,7 @@ def _narrow(is_closed: bool, exact: Bounds, query: Query) -> Bounds:
         narrowed = _with_composer(is_closed, exact, query)
         with scope():  # outside of the scope NumPy's float64 numbers would have float32 tangents
             return jax.device_put(narrowed)
-    return one_by_one(_with_composer, is_closed, settled=_has_converged, result=exact)(exact, query)
-
-
-def _has_converged(exact: Bounds, query: Query) -> Any:
-    return exact.converged
+    return one_by_one(_with_composer, is_closed, settled=lambda exact, _: exact.converged, result=exact)(exact, query)
 
 
 def _with_composer(is_closed: bool, exact: Bounds, query: Query) -> Bounds:
@@ -514,28 +474,7 @@ def _with_composer(is_closed: bool, exact: Bounds, query: Query) -> Bounds:
 
 # ----------------------------------------------------------------------------------------------------
 # Searches, by the profile of one run, where Rényi curves alone would overstate the privacy loss.
-#
-# The accountant of searches is given the accountants that answer for one run, and for all runs together.
 # ----------------------------------------------------------------------------------------------------
-
-
-def searches(given: Sequence[Accountant]) -> Accountant:
-    """Returns the accountant of searches, alone and composed with others; for concrete numbers.
-
-    It is given the accountants of the runs of a search, to which it adds itself, as a run may hold searches again.
-    """
-
-    def supports(query: Query) -> bool:
-        return has_renyi_only(query.mechanism) and query.is_concrete
-
-    def bracket(query: Query, known: Bounds | None) -> Bounds:
-        if is_search(query):
-            return of_search(query.at(np.atleast_1d(query.question.value)), all_of_them)[0]
-        return _with_searches(query, all_of_them)
-
-    itself = Accountant(supports, bracket, suffices=True)
-    all_of_them = (itself, *given)
-    return itself
 
 
 def is_search(query: Query) -> bool:
@@ -543,9 +482,9 @@ def is_search(query: Query) -> bool:
     return isinstance(query.mechanism, RepeatAndSelect) and np.ndim(query.steps) == 0 and query.steps == 1
 
 
-def of_search(query: Query, accountants: Sequence[Accountant]) -> list[Bounds]:
+def of_search(query: Query) -> list[Bounds]:
     """Returns the bracket of a search for each number asked, the intersection of those by profile and Rényi curves."""
-    # Largest number of runs of a search that are composed, in case that gives a smaller bound. Tightness only.
+    # The largest number of runs of a search to compose, in case that gives a smaller bound. Tightness only.
     most_composed = 2.0**20
     search, questions, relation = query.mechanism, query.question, query.relation
     directions(search, relation)
@@ -556,13 +495,13 @@ def of_search(query: Query, accountants: Sequence[Accountant]) -> list[Bounds]:
     # Whoever sees all runs sees the best one, so their composition bounds the search.
     if most <= most_composed:
         often = jax.tree.map(lambda count: count * float(most), run[1])
-        together = [ask(query_of(run[0], often, question, relation), accountants) for question in each]
-        by_curves = [no_more_than(*both) for both in zip(together, by_curves, strict=True)]
-    ways = profile_of_one_run(run, questions, float(trials.mean), relation, accountants)
+        together = [certify(query_of(run[0], often, question, relation)) for question in each]
+        by_curves = [_no_more_than(*both) for both in zip(together, by_curves, strict=True)]
+    ways = profile_of_one_run(run, questions, float(trials.mean), relation)
     selections = [Selection(way, trials) for way in ways]
     if not selections:
-        return [replace(found, lower=np.zeros(())) for found in by_curves]
-    found = []
+        return [replace(bounds, lower=np.zeros(())) for bounds in by_curves]
+    brackets = []
     # For each number asked, the worst of the directions by profile, and the curves' bound if that is less.
     for question, curves in zip(each, by_curves, strict=True):
         value = float(question.value)
@@ -572,21 +511,23 @@ def of_search(query: Query, accountants: Sequence[Accountant]) -> list[Bounds]:
             ends = [(way.most_epsilon(value), way.least_epsilon(value)) for way in selections]
         upper = min(max(high for _, high in ends), float(curves.upper))
         lower = min(max(low for low, _ in ends), upper)
-        found.append(Bounds(np.float64(lower), np.float64(np.nan), np.float64(upper), np.asarray(False)))
-    return found
+        brackets.append(Bounds(np.float64(lower), np.float64(np.nan), np.float64(upper), np.asarray(False)))
+    return brackets
 
 
-def _with_searches(query: Query, accountants: Sequence[Accountant]) -> Bounds:
-    """Returns the bracket of a composition with mechanisms that are known by Rényi curves.
+def _with_searches(query: Query) -> Bounds:
+    """Returns the bracket of a composition with mechanisms that are known by Rényi curves, or of a search alone.
 
     The upper bound is that of the curves or, where all such mechanisms are searches, that of the composition of the
     pairs of their profiles, if it is less.
     """
-    # Probability that the pairs of searches may count as infinite losses where delta is asked for. Tightness only.
+    # The pairs of searches may count so much probability as infinite losses in a bound on delta. Tightness only.
     unasked = 1e-12
     # Share of a given delta that the pairs of searches may count as infinite losses. Tightness only.
     beyond = 1e-3
     mechanism, steps, question, relation = *query.run, query.relation
+    if is_search(query):
+        return of_search(query.at(np.atleast_1d(question.value)))[0]
     curves = _by_curves(query)
     least = beyond * float(question.value) if isinstance(question, ForEpsilon) else unasked
     parts: list[Mechanism] = []
@@ -600,7 +541,7 @@ def _with_searches(query: Query, accountants: Sequence[Accountant]) -> Bounds:
                 continue
             rare = ForEpsilon(np.array([least / float(np.asarray(count))]))
             run = part.mechanism, part.steps
-            ways = profile_of_one_run(run, rare, float(part.trials.mean), relation, accountants)
+            ways = profile_of_one_run(run, rare, float(part.trials.mean), relation)
             pair = pair_of([Selection(way, part.trials) for way in ways], float(rare.value[0])) if ways else None
             if pair is None:
                 return curves
@@ -612,14 +553,12 @@ def _with_searches(query: Query, accountants: Sequence[Accountant]) -> Bounds:
     if not parts:
         return curves
     composed = query_of(tuple(parts), tuple(counts), question, relation)
-    found = no_more_than(ask(composed, accountants), curves)
-    return replace(found, lower=np.zeros(()), estimate=np.asarray(np.nan), converged=found.upper == 0)
+    bounds = _no_more_than(certify(composed), curves)
+    return replace(bounds, lower=np.zeros(()), estimate=np.asarray(np.nan), converged=bounds.upper == 0)
 
 
 @within_scope
-def profile_of_one_run(
-    run: tuple[Any, Any], questions: Question, mean: float, relation: Relation, accountants: Sequence[Accountant]
-) -> list[OneWay]:
+def profile_of_one_run(run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> list[OneWay]:
     """Returns the profile of one run, mechanism and steps, for questions on a search of ``mean`` runs.
 
     There is one profile for each direction, or the worse of both; none where no profile helps. The bound on a search in
@@ -628,69 +567,34 @@ def profile_of_one_run(
     Raises ValueError for "remove" and "add".
     """
     check_one_of(relation, "relation", RepeatAndSelect.relations, " by searches, whose bounds take both directions")
-    # Number of epsilons at which the profile of one run is taken. Tightness and speed only. Twice as many lower the
-    # epsilon of a search by a thousandth.
+    # The profile of one run has so many epsilons. Tightness and speed only. Twice as many lower the epsilon of a search
+    # by a thousandth.
     ratios = 48
-    span = _span(run, questions, mean, relation, accountants)
+    span = _span(run, questions, mean, relation)
     if not 0 <= span < np.inf:
         return []
-    apart = relation == "add_or_remove" and knows_both_ways(*run)
-    ways: tuple[Relation, ...] = ("remove", "add") if apart else (relation,)
+    has_both_ways = relation == "add_or_remove" and knows_both_ways(*run)
+    ways: tuple[Relation, ...] = ("remove", "add") if has_both_ways else (relation,)
     epsilons = np.linspace(0.0, min(max(span, 1e-6), LARGEST), ratios)
-    found = [_answer_many(*run, ForDelta(epsilons), way, accountants) for way in ways]
+    profiles = [_answer_many(*run, ForDelta(epsilons), way) for way in ways]
     # The largest of several profiles bounds from above alone: its chords are not those of any one of them. A single
     # pair for both directions has one profile.
-    if not apart and not _is_its_own_mirror(run, relation):
-        found = [replace(found[0], lower=np.zeros(ratios))]
-    return [OneWay.of(epsilons, forth, back) for forth, back in zip(found, found[::-1], strict=True)]
+    is_largest = not has_both_ways
+    if relation == "add_or_remove" and not has_both_ways and not has_renyi_only(run[0]):
+        is_largest = len(directed_parts(*run, relation)) > 1
+    if is_largest:
+        profiles = [replace(profiles[0], lower=np.zeros(ratios))]
+    return [OneWay.of(epsilons, forth, back) for forth, back in zip(profiles, profiles[::-1], strict=True)]
 
 
-def _is_its_own_mirror(run: tuple[Any, Any], relation: Relation) -> bool:
-    """Returns whether one pair stands for both directions of a composition under "add_or_remove"."""
-    return relation == "add_or_remove" and not has_renyi_only(run[0]) and len(directed_parts(*run, relation)) == 1
-
-
-def _span(
-    run: tuple[Any, Any], questions: Question, mean: float, relation: Relation, accountants: Sequence[Accountant]
-) -> float:
+def _span(run: tuple[Any, Any], questions: Question, mean: float, relation: Relation) -> float:
     """Returns the epsilon up to which the profile of one run is wanted: beyond it ``mean`` runs hardly count."""
 
     def upper(question: Question) -> float:
-        return float(ask(query_of(*run, question, relation), accountants).upper)
+        return float(certify(query_of(*run, question, relation)).upper)
 
     lost = upper(ForDelta(np.inf)) * (1 + 1e-6)
     if isinstance(questions, ForEpsilon):
         return upper(ForEpsilon(min(lost + float(np.min(questions.value)) / (100 * mean), 0.5)))
     far, near = (upper(ForEpsilon(min(lost + least, 0.5))) for least in (1e-20, 1e-2))
     return max(min(far, float(np.max(questions.value))), near)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The list of accountants.
-# ----------------------------------------------------------------------------------------------------
-
-PLAIN = Accountant(_is_plain, _by_normal_tails, suffices=True)
-"""Plain Gaussian mechanisms: a closed form, of numbers that are traced or not, and the cheapest of all."""
-
-BY_PROGRAMS = (
-    # Inside of a trace nothing can be looked at, so the exact accountant and a composer are one program.
-    Accountant(_is_traced, _in_a_trace, suffices=True),
-    # The exact accountant's brackets are a million times narrower than those of atoms, and cost less.
-    Accountant(lambda _: True, _by_contour),
-    Accountant(lambda _: True, _by_composing),
-    # Curves may prove more than laws of atoms far out, where masses are below what these can tell from 0.
-    Accountant(lambda _: True, _by_curves),
-)
-"""The accountants of dominating pairs, which compute by JAX."""
-
-OF_RUNS = (
-    PLAIN,
-    # Without a pair no accountant below applies.
-    Accountant(_has_curves_alone, _by_curves, suffices=True),
-    Accountant(_is_in_float32, _in_float32, suffices=True),
-    *BY_PROGRAMS,
-)
-"""The accountants of all compositions; for those of searches by their Rényi curves alone."""
-
-ACCOUNTANTS = (PLAIN, searches(OF_RUNS), *OF_RUNS[1:])
-"""The accountants of the top level, in the order in which they are asked: what is cheap and final comes first."""

@@ -1,7 +1,7 @@
 """The composition as accountants take it: dominating pairs and counts for each direction, its facts, and the question.
 
-An accountant is given mechanisms and numbers of steps, and a number, epsilon or delta, at which the other is asked. In
-reading order:
+An accountant is given mechanisms and numbers of steps, and a number, epsilon or delta, at which the other is wanted.
+In reading order:
 
 - :func:`directed_parts`, from mechanisms and steps to pairs with a leading axis and their counts, for each direction;
 - :func:`laws_of` and :func:`laws_for`, from these to the discrete laws of their losses, one row for each pair;
@@ -32,6 +32,7 @@ from jaxacct.choices import Certified
 from jaxacct.mechanisms import bounded_range
 from jaxacct.mechanisms.approximate_dp import ExponentialMechanism
 from jaxacct.mechanisms.atoms import Atoms
+from jaxacct.mechanisms.by_curve import RenyiOnly
 from jaxacct.mechanisms.finite import FinitePair
 from jaxacct.mechanisms.gaussian import Gaussian
 from jaxacct.mechanisms.mechanism import (
@@ -48,7 +49,7 @@ from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import TINY, is_concrete, log_complement, log_peak
 from jaxacct.numerics.programs import compiled
-from jaxacct.numerics.pytrees import check_told_apart, of_each, register_dataclass
+from jaxacct.numerics.pytrees import check_compared_by_class, of_each, register_dataclass
 
 Part: TypeAlias = tuple[DominatingPair, Any]
 """Pairs of one class, every leaf with the leading axis (m,), and the number of runs of each, (m,)."""
@@ -196,7 +197,7 @@ def _direct(mechanism: Mechanism, steps: Any, relation: Relation) -> list[Parts]
     counts = _real(steps)[None]
     pairs = mechanism.dominating_pairs(relation)
     for pair in pairs:
-        check_told_apart(pair)
+        check_compared_by_class(pair)
     return [((jax.tree.map(lambda leaf: _real(leaf)[None], pair), counts),) for pair in pairs]
 
 
@@ -238,16 +239,16 @@ def _gather(parts: Parts) -> Parts:
     for part in parts:
         shapes = tuple((np.shape(leaf)[1:], np.dtype(leaf.dtype)) for leaf in jax.tree.leaves(part))
         groups.setdefault((jax.tree.structure(part), shapes), []).append(part)
-    if not is_concrete(parts):
-        return tuple(_join(group, jnp.concatenate) for group in groups.values())
-    return tuple(_fill(_join(group, np.concatenate)) for group in groups.values())
-
-
-def _join(group: list[Part], concatenate: Callable[[Sequence[Any]], Any]) -> Part:
-    return group[0] if len(group) == 1 else jax.tree.map(lambda *leaves: concatenate(leaves), *group)
+    library: Any = np if is_concrete(parts) else jnp
+    gathered: list[Part] = [
+        group[0] if len(group) == 1 else jax.tree.map(lambda *rows: library.concatenate(rows), *group)
+        for group in groups.values()
+    ]
+    return tuple(map(_fill, gathered)) if library is np else tuple(gathered)
 
 
 def _fill(part: Part) -> Part:
+    """Returns a part of concrete numbers whose length is a class of lengths; what is added has no runs."""
     pairs, counts = part
     missing = length_class(len(counts)) - len(counts)
     if not missing:
@@ -261,8 +262,8 @@ def _fill(part: Part) -> Part:
 
 def length_class(length: int) -> int:
     """Returns the least of 1, 2, 4, 8, 12, 16, 24, 32, ... that is not below a length."""
-    whole = 1 << (length - 1).bit_length()
-    return 3 * whole // 4 if length > 8 and length <= 3 * whole // 4 else whole
+    power = 1 << (length - 1).bit_length()
+    return 3 * power // 4 if length > 8 and length <= 3 * power // 4 else power
 
 
 def _real(leaf: ArrayLike) -> Any:
@@ -278,8 +279,8 @@ def _real(leaf: ArrayLike) -> Any:
 def laws_of(cells: int, parts: Parts, nats: Array) -> tuple[Atoms, Array]:
     """Returns the laws (m, 2, n) of all pairs of a direction, and their numbers of runs (m,).
 
-    Pairs of different classes have different numbers of atoms; the shorter laws are filled up with atoms of no mass. So
-    whoever composes them is one program for all mechanisms of a size.
+    Pairs of different classes have different numbers of atoms; atoms of no mass fill up the shorter laws. So a composer
+    is one program for all mechanisms of a size.
 
     Args:
         cells: about how many atoms a law has; static.
@@ -324,35 +325,35 @@ def _with_missed(laws: Atoms, counts: Array, missed: Array | None) -> Atoms:
     moved = log_complement(jnp.clip(-jnp.expm1(total) * (1 + share), 0.0, 1.0))
     factor = jnp.where((total < 0) & (total > -jnp.inf), moved / total, 1.0)
     # Three functions, each of 8 units, a sum, a quotient and a product, either way.
-    found = -jnp.expm1(jnp.where(laws.infinite > 0, logs * factor, 0.0))
-    found = found * (1 + (40 + 2 * counts.size) * roundoff() * sides)
-    return laws._replace(infinite=jnp.where(missed == 0, laws.infinite, jnp.clip(found, 0.0, 1.0)))
+    moved_mass = -jnp.expm1(jnp.where(laws.infinite > 0, logs * factor, 0.0))
+    moved_mass = moved_mass * (1 + (40 + 2 * counts.size) * roundoff() * sides)
+    return laws._replace(infinite=jnp.where(missed == 0, laws.infinite, jnp.clip(moved_mass, 0.0, 1.0)))
 
 
 @compiled(static=("cells",))
 def laws_for(cells: int, parts: Parts, question: Question) -> tuple[Atoms, Array]:
     """Returns :func:`laws_of`, resolved as far as a question needs.
 
-    Losses count that are about as likely as delta. Where delta is what is asked for, the laws are made twice: the first
-    ones resolve all that numbers hold, and tell how small it may be.
+    Losses count that are about as likely as delta. For a question for delta this makes the laws twice: the first ones
+    resolve all that numbers hold, and tell how small delta may be.
     """
-    # Nats that are added, and the most that tails are resolved to: float64 ends at 708. Tightness only.
+    # Nats beyond delta, and the most nats to which laws resolve tails: float64 ends at 708. Tightness only.
     few, most = 12.0, 690.0
     runs = sum((jnp.sum(counts) for _, counts in parts), jnp.zeros(()))
     more = few + jnp.log(jnp.maximum(runs, 1.0))
     if isinstance(question, ForEpsilon):
         return laws_of(cells, parts, jnp.minimum(more - jnp.log(jnp.maximum(question.delta, TINY)), most))
 
-    def make(_: Any, found: tuple[Array, tuple[Atoms, Array]]) -> tuple[Array, tuple[Atoms, Array]]:
-        laws, counts = laws_of(cells, parts, found[0])
+    def make(_: Any, state: tuple[Array, tuple[Atoms, Array]]) -> tuple[Array, tuple[Atoms, Array]]:
+        laws, counts = laws_of(cells, parts, state[0])
         return jnp.clip(more - _chernoff(laws, counts, question.epsilon), more, most), (laws, counts)
 
     first = jnp.asarray(most)
     shapes = jax.eval_shape(lambda: laws_of(cells, parts, first))
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     # Twice: for all that numbers hold, and for what is left of it beside delta.
-    _, found = jax.lax.fori_loop(0, 2, make, (first, nothing))
-    return found
+    _, laws_and_counts = jax.lax.fori_loop(0, 2, make, (first, nothing))
+    return laws_and_counts
 
 
 def _chernoff(laws: Atoms, counts: Array, epsilon: Array) -> Array:
@@ -434,18 +435,16 @@ def is_out_of_range(directions: list[Parts]) -> bool:
     """Returns whether it is seen that in no direction all counts, and all pairs that are run, are in range."""
     if not is_concrete(directions):
         return False
-    found = _is_any_valid(directions)
-    return is_concrete(found) and not found
+    is_any_valid = _is_any_valid(directions)
+    return is_concrete(is_any_valid) and not is_any_valid
 
 
 @compiled
 def _is_any_valid(directions: list[Parts]) -> Array:
-    return jnp.any(jnp.stack([_is_valid(parts) for parts in directions]))
+    def is_valid(pairs: DominatingPair, counts: Array) -> Array:
+        return jnp.all((of_each(lambda pair: pair.is_valid())(pairs) | (counts == 0)) & is_count(counts))
 
-
-def _is_valid(parts: Parts) -> Array:
-    valid = [jnp.all((of_each(lambda pair: pair.is_valid())(p) | (k == 0)) & is_count(k)) for p, k in parts]
-    return jnp.all(jnp.stack(valid))
+    return jnp.any(jnp.stack([jnp.all(jnp.stack([is_valid(*part) for part in parts])) for parts in directions]))
 
 
 def combined(known: Sequence[Known], counts: Sequence[Array]) -> Facts:
@@ -501,8 +500,8 @@ def _supremum(each: Array, steps: Array) -> tuple[Array, Array]:
     terms = jnp.where(steps > 0, jnp.where(each > -jnp.inf, jnp.maximum(each, least), none) * steps, 0.0)
     # Products and sum round once each, relative to the terms.
     off = np.array([-2.0, 2.0]) * (steps.size * roundoff())
-    found = jnp.sum(terms, axis=-1)
-    moved = jnp.where(jnp.isinf(found), found, jnp.maximum(found + off * jnp.sum(jnp.abs(terms), axis=-1), 0.0))
+    total = jnp.sum(terms, axis=-1)
+    moved = jnp.where(jnp.isinf(total), total, jnp.maximum(total + off * jnp.sum(jnp.abs(terms), axis=-1), 0.0))
     return moved[0], moved[1]
 
 
@@ -537,7 +536,7 @@ def _infimum(known: Sequence[Known], counts: Sequence[Array]) -> Array | None:
 NEGLIGIBLE = 1e-9
 """Relative width below which a bracket has converged by any standard, and its middle is an estimate.
 
-A bracket below :data:`RAISED` times its runs has converged, too, as numbers are not told apart there. Brackets hold for
+A bracket below :data:`RAISED` times its runs has converged, too: there numbers are as good as 0. Brackets hold for
 any value.
 """
 
@@ -663,13 +662,13 @@ class ForDelta:
         return _close_bracket(bounds, jnp.minimum(lower, upper), upper, valid, facts, self)
 
 
-def _room(delta: Any, mass: Any, whole: Any = 1.0) -> Any:
+def _room(delta: Any, mass: Any, full_mass: Any = 1.0) -> Any:
     """Returns the delta that is left of the whole beside a mass of infinite losses, of the finite ones: in [0, 1]."""
-    return jnp.clip((delta - mass) / jnp.where(mass < whole, whole - mass, 1.0), 0.0, 1.0)
+    return jnp.clip((delta - mass) / jnp.where(mass < full_mass, full_mass - mass, 1.0), 0.0, 1.0)
 
 
 Question: TypeAlias = ForEpsilon | ForDelta
-"""A question, with the number at which it is asked."""
+"""A question, with its number."""
 
 Kind: TypeAlias = type[ForEpsilon] | type[ForDelta]
 """The kind of a question, before its number is known."""
@@ -712,7 +711,7 @@ def _close_bracket(
     # The absolute value turns -0 into 0.
     lower = jnp.abs(jnp.where(valid & ~idle, lower, 0.0))
     upper = jnp.where(valid, jnp.abs(jnp.where(idle, 0.0, upper)), worst)
-    # What is judged is the bracket that is returned.
+    # The flag judges the bracket that this returns.
     lower = jnp.maximum(lower - raised, 0.0)
     if arithmetic().has_short_range:  # a finite epsilon may overflow: 2^60 nats are enough from below
         lower = jnp.minimum(lower, 2.0**60)
@@ -739,31 +738,32 @@ class StaticFacts(NamedTuple):
     single: SingleRun | None = None
     """Why all comes to one run of one pair, which traced counts do not tell; None where that is not seen."""
     is_gaussian: bool = False
-    """Whether all runs are plain Gaussian ones by their class; the facts below are looked for of those alone."""
+    """Whether all runs are plain Gaussian ones by their class; the next two facts are those of such runs."""
     has_runs: bool = False
     """Whether all numbers of runs are seen to be above 0."""
     is_inside: bool = False
     """Whether the number asked about is seen to be inside of its range, not at an end."""
-
-
-def is_gaussian(mechanism: Any) -> bool:
-    """Returns whether all runs are plain Gaussian ones by their class, and none is seen to be without noise."""
-    parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
-    return all(type(part) is Gaussian and not np.any(part.lacks_noise()) for part in parts)
+    has_curves_only: bool = False
+    """Whether a mechanism is known by its Rényi curve alone."""
+    has_ranges: bool = False
+    """Whether exponential mechanisms may be run several times."""
 
 
 def static_facts(mechanism: Any, steps: Any, question: Question) -> StaticFacts:
     """Returns the facts that Python sees of checked arguments."""
-    if not is_gaussian(mechanism):
-        return StaticFacts(single_run(mechanism, steps))
-    counts, value = (is_concrete(x) for x in (steps, question.value))
-    most = 1.0 if isinstance(question, ForEpsilon) else np.inf
-    return StaticFacts(
-        None,
-        True,
-        counts and all(np.all(np.asarray(k) > 0) for k in jax.tree.leaves(steps)),
-        value and bool(np.all((np.asarray(question.value) > 0) & (np.asarray(question.value) < most))),
-    )
+    parts = mechanism if isinstance(mechanism, (tuple, list)) else (mechanism,)
+    if all(type(part) is Gaussian and not np.any(part.lacks_noise()) for part in parts):
+        has_runs = is_concrete(steps) and all(np.all(np.asarray(count) > 0) for count in jax.tree.leaves(steps))
+        value, most = question.value, 1.0 if isinstance(question, ForEpsilon) else np.inf
+        is_inside = is_concrete(value) and bool(np.all((np.asarray(value) > 0) & (np.asarray(value) < most)))
+        return StaticFacts(is_gaussian=True, has_runs=has_runs, is_inside=is_inside)
+    has_curves_only, ranges = False, 0.0
+    # Traced numbers of runs of exponential mechanisms may be any, and so may be several.
+    for part, count in flat_runs(mechanism, steps):
+        has_curves_only = has_curves_only or isinstance(part, RenyiOnly)
+        if isinstance(part, ExponentialMechanism):
+            ranges += float(np.sum(np.broadcast_to(count, np.shape(part.epsilon)))) if is_concrete(count) else 2.0
+    return StaticFacts(single_run(mechanism, steps), has_curves_only=has_curves_only, has_ranges=ranges > 1)
 
 
 AS_IT_IS = {"static": True, "as_it_is": True}

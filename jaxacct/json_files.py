@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from jaxacct.outward import float_of
+from jaxacct.display import float_of
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
@@ -77,12 +77,12 @@ def _parse_finite(text: str) -> float:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns an object's entries; raises ValueError where a key stands twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"key {twice[:40]!r} stands twice: leave one of the two.")
-    return found
+    return entries
 
 
 def _parse_integer(text: str) -> int:

@@ -25,8 +25,8 @@ from typing import Any
 def progress(name: str, total: int, *, done: int = 0, wanted: bool = True) -> Iterator[Callable[..., None]]:
     """Gives a function to call with the number done, and words about it, which shows them on standard error.
 
-    A line has the rate and the time left (:class:`_Pace`). In a log lines are ten seconds apart, but for words that
-    come before anything is done.
+    A line has the rate and the time left (:class:`_Pace`). A log has a line every ten seconds, and one for words
+    that come before anything is done.
 
     >>> with progress("epsilon", 100, wanted=False) as show:
     ...     show(50, "so far")
@@ -81,7 +81,7 @@ class _Pace:
 
     Each kind of piece is compiled when its first one is computed, which takes longer than many others. So the clock
     starts once something was done, and the longest wait after that does not count, nor does what was done in it. An
-    estimate from one wait may be wrong by a hundred times: none is told before the second one.
+    estimate from one wait may be wrong by a hundred times: none is shown before the second one.
     """
 
     def __init__(self, done: int) -> None:
@@ -121,22 +121,17 @@ class _Pace:
 # knows whether this library has computed; about other uses of JAX, JAX itself warns when the fork is made.
 # ----------------------------------------------------------------------------------------------------
 
-_uses = {"here": False, "before a fork": False}
-"""Flags: whether this process has computed anything, and whether it was forked from one that had."""
+COMPUTING = {"here": False, "before a fork": False}
+"""Flags: whether this process has computed anything, which who computes sets; and whether it was forked from one that
+had."""
 
 
 def _in_child() -> None:
-    _uses.update({"here": False, "before a fork": _uses["here"] or _uses["before a fork"]})
+    COMPUTING.update({"here": False, "before a fork": any(COMPUTING.values())})
 
 
 if hasattr(os, "register_at_fork"):  # Unix
     os.register_at_fork(after_in_child=_in_child)
-
-
-def note_computing() -> None:
-    """Notes that this process computes; raises as :func:`check_not_forked` does where it cannot."""
-    check_not_forked()
-    _uses["here"] = True
 
 
 def check_not_forked() -> None:
@@ -144,7 +139,7 @@ def check_not_forked() -> None:
 
     >>> check_not_forked()
     """
-    if _uses["before a fork"]:
+    if COMPUTING["before a fork"]:
         raise RuntimeError(
             "this process was forked (os.fork, or multiprocessing's start method 'fork') from one in which JAX had "
             "started, whose threads it lacks: what it computes would never end. Start processes by "
@@ -156,8 +151,8 @@ class Interrupts:
     """A block in which no Ctrl-C is lost: one sets :attr:`asked`, and KeyboardInterrupt is raised by the block's end.
 
     Python turns the signal into a KeyboardInterrupt wherever the main thread happens to be. Where that is a callback
-    whose errors nobody can catch, such as JAX's in the garbage collector, the exception is printed and forgotten, and
-    the program goes on as if nobody had pressed Ctrl-C. A flag is not forgotten.
+    whose errors nobody can catch, such as JAX's in the garbage collector, Python prints the exception, the
+    program goes on, and the interrupt is lost. A flag is kept until the block reads it.
 
     An import that the block began is not torn in two, as the state that C code sets up there does not survive an
     exception: the first Ctrl-C is raised once it is done, a second one at once.

@@ -5,7 +5,7 @@ epsilon, are the largest of theirs. A composer (:class:`Composer`) proves a brac
 its pairs (:func:`.composition.laws_for`), the tighter the larger it is. Concrete arguments are answered by larger and
 larger sizes; inside a trace the size is fixed beforehand.
 
-In reading order: :class:`Composer`; :func:`within` and :func:`at_size`, for concrete arguments; :func:`in_trace`.
+In reading order: :class:`Composer`; :func:`refine` and :func:`at_size`, for concrete arguments; :func:`in_trace`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from jaxacct import validation
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, ForDelta, ForEpsilon, Parts, Question, facts_of, laws_for
 from jaxacct.mechanisms.atoms import Atoms
-from jaxacct.numerics import vmapped_loops
+from jaxacct.numerics import batched_loops
+from jaxacct.numerics.batched_loops import stack
 from jaxacct.numerics.precision import leave_scope
-from jaxacct.numerics.vmapped_loops import stack
 
 Size = Any
 """A size of a composer, hashable: part of its programs."""
@@ -66,44 +66,37 @@ class Composer:
 # ----------------------------------------------------------------------------------------------------
 
 
-class _Found:
+class _Brackets:
     """The brackets of a relation's directions, as far as they have been needed; for concrete arguments only.
 
-    ``answers`` has, by direction, the bracket and its record; ``beside`` the brackets at an error below and above the
-    value asked at, where the goal is errors.
+    ``answers`` has, by direction, the bracket and its record; ``neighbours`` the brackets at an error below and above
+    the question's value, where the goal is errors.
     """
 
     def __init__(self, composer: Composer, directions: list[Parts], question: Question, goal: Goal):
         self.composer, self.directions, self.question, self.goal = composer, directions, question, goal
+        value, values = question.value, [question.value]
+        if isinstance(goal, tuple):
+            step = goal[isinstance(question, ForEpsilon)]
+            values = [value, max(value - step, 0.0), value + step]
+        self.questions = question.at(np.asarray(values, np.float64))
         self.answers: dict[int, Answer] = {}
-        self.beside: dict[int, list[Bounds]] = {}
+        self.neighbours: dict[int, list[Bounds]] = {}
 
-    def improve(self, size: Size) -> None:
+    def compose(self, size: Size) -> None:
         """Narrows, by a composer of a size, the brackets of those directions that may be the largest."""
-        # One direction at a time, so that the one solved last is skipped where the others' lower ends rule it out.
-        for i in range(len(self.directions)):
+        # One direction at a time, so that the one composed last is skipped where the others' lower ends rule it out.
+        for i, parts in enumerate(self.directions):
             threshold = max((bounds.lower for bounds, _ in self.answers.values()), default=0.0)
             old = self.answers.get(i)
-            if old is None or old[0].upper > threshold:
-                (new, *self.beside[i]), record = self.solve(i, size)
-                # Both brackets hold, so their intersection does; the larger size gives the estimate.
-                self.answers[i] = new if old is None else replace(old[0], converged=False).intersection(new), record
-
-    def solve(self, which: int, size: Size) -> tuple[list[Bounds], Any]:
-        """Returns the brackets that answer all questions of a direction, and the record of the first."""
-        parts, values = self.directions[which], self.question.at(np.asarray(self.values(), np.float64))
-        laws, counts = laws_for(self.composer.cells(size), parts, self.question)
-        bounds, record = leave_scope(self.composer.answers(size, laws, counts, values, facts_of(parts)))
-        ends: Any = bounds.lower, bounds.estimate, bounds.upper, bounds.converged
-        return [Bounds(*row) for row in zip(*ends, strict=True)], record
-
-    def values(self) -> list[Any]:
-        """Returns the value asked at and, if the goal is errors, the values an error below and above it."""
-        value = self.question.value
-        if not isinstance(self.goal, tuple):
-            return [value]
-        step = self.goal[isinstance(self.question, ForEpsilon)]
-        return [value, max(value - step, 0.0), value + step]
+            if old is not None and not old[0].upper > threshold:
+                continue
+            laws, counts = laws_for(self.composer.cells(size), parts, self.question)
+            bounds, record = leave_scope(self.composer.answers(size, laws, counts, self.questions, facts_of(parts)))
+            ends: Any = bounds.lower, bounds.estimate, bounds.upper, bounds.converged
+            new, *self.neighbours[i] = [Bounds(*row) for row in zip(*ends, strict=True)]
+            # Both brackets hold, so their intersection does; the larger size gives the estimate.
+            self.answers[i] = new if old is None else replace(old[0], converged=False).intersection(new), record
 
     def excess(self) -> float:
         """Returns the gap between the bounds over the goal: at most 1 where the goal is reached.
@@ -118,10 +111,10 @@ class _Found:
             return 0.0
         if not isinstance(self.goal, tuple):
             return float(Bounds(lower=lower, estimate=lower, upper=upper).gap) / self.goal
-        before = max(below.lower for below, _ in self.beside.values())
-        after = max(above.upper for _, above in self.beside.values())
-        apart = max(upper - before, after - lower) / self.goal[not isinstance(self.question, ForEpsilon)]
-        return float(apart) if np.isfinite(apart) else float("inf")
+        before = max(below.lower for below, _ in self.neighbours.values())
+        after = max(above.upper for _, above in self.neighbours.values())
+        excess = max(upper - before, after - lower) / self.goal[not isinstance(self.question, ForEpsilon)]
+        return float(excess) if np.isfinite(excess) else float("inf")
 
     def narrow(self, rough: Callable[[Parts, Question], tuple[Array, Array]]) -> None:
         """Intersects each bracket with bounds that need no composing."""
@@ -149,15 +142,15 @@ class _Found:
 
 def at_size(composer: Composer, directions: list[Parts], question: Question, size: Size) -> Answer:
     """Returns the answer of concrete arguments by a composer of one size."""
-    found = _Found(composer, directions, question, question.tolerance)
-    found.improve(size)
-    return found.largest()
+    brackets = _Brackets(composer, directions, question, question.tolerance)
+    brackets.compose(size)
+    return brackets.largest()
 
 
-def within(
+def refine(
     composer: Composer, directions: list[Parts], question: Question, goal: Goal, *, quiet: bool = False
 ) -> Answer:
-    """Returns the answer of concrete arguments by the smallest size found to reach a goal; warns where none does.
+    """Returns the answer of concrete arguments by the smallest size that reaches a goal; warns where none does.
 
     The first two sizes tell how far the gap has to fall, and whether it does. A direction whose upper end lies below
     another's lower end needs no refinement. ``quiet`` leaves the warning to the caller.
@@ -166,25 +159,25 @@ def within(
     safety = 1.5
     # Least share of a gap that one step may be foreseen to leave, before another look at the gap. Speed only.
     farthest = 2.0**-8
-    found, sizes, shares = _Found(composer, directions, question, goal), composer.sizes, composer.shares
+    brackets, sizes, shares = _Brackets(composer, directions, question, goal), composer.sizes, composer.shares
     which, previous, stalls = 0, float("inf"), 0
     # Each round intersects the brackets with those of a larger size, so they only narrow.
     while True:
-        found.improve(sizes[which])
-        bounds, record = found.largest()
+        brackets.compose(sizes[which])
+        bounds, record = brackets.largest()
         if float(bounds.gap) >= 0.5 and which == 0 and composer.rough is not None:
-            # The bracket that needs no composing may be all that is asked, or rule out a direction.
-            found.narrow(composer.rough)
-            bounds, record = found.largest()
-        gap, excess = float(bounds.gap), found.excess()
+            # The bracket that needs no composing may reach the goal, or rule out a direction.
+            brackets.narrow(composer.rough)
+            bounds, record = brackets.largest()
+        gap, excess = float(bounds.gap), brackets.excess()
         # Where only rounding, truncation or the two laws themselves are left of the gap a larger size does not help:
         # two stalls tell.
         stalls += 0.8 * previous < gap
         if bounds.converged or stalls == 2 or which == len(sizes) - 1:
             break
-        # A gap far above the goal is a poor guide to how it will fall: 0.3 caps what is read from it.
+        # A gap far above the goal is a poor guide to how it will fall, so this caps it by 0.3.
         wanted = 1 / (safety * excess * min(0.3 / gap, 1.0)) if np.isfinite(gap) else 0.0
-        # Whether a larger size helps at all is seen at the next one, which costs least.
+        # The next size costs least, and shows whether a larger one helps at all.
         later = range(which + 1, which + 2 if which == 0 else len(sizes))
         enough = (i for i in later if shares[i] <= shares[which] * max(wanted, farthest))
         which, previous = next(enough, later[-1]), gap
@@ -195,9 +188,9 @@ def within(
 
 def warn_of(question: Question, gap: float, goal: Goal) -> None:
     """Warns that a goal was not reached."""
-    asked = "the errors" if isinstance(goal, tuple) else f"the {goal:.1e}"
+    wanted = "the errors" if isinstance(goal, tuple) else f"the {goal:.1e}"
     validation.warn_caller(
-        f"{question.name} is known to a relative gap of {gap:.1e}, not {asked} asked for: the bracket is valid and "
+        f"{question.name} is known to a relative gap of {gap:.1e}, not {wanted} asked for: the bracket is valid and "
         "as wide as it says.",
         ToleranceWarning,
     )
@@ -215,7 +208,7 @@ def in_trace(composer: Composer, directions: list[Parts], question: Question, si
     a batch are worked on side by side.
     """
     one = functools.partial(_of_directions, composer, size)
-    return vmapped_loops.in_lanes(one, most=composer.lanes(size))(directions, question)
+    return batched_loops.in_lanes(one, most=composer.lanes(size))(directions, question)
 
 
 def _of_directions(composer: Composer, size: Size, directions: list[Parts], question: Question) -> Answer:

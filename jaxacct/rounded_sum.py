@@ -202,8 +202,8 @@ class RoundedSum:
 
     def replace_where(self, new: Float[Array, " ..."], where: ArrayLike) -> RoundedSum:
         """Returns the sum with ``new``, rounded up, in the places ``where``, and the same bit for bit elsewhere."""
-        up = RoundedSum.above(new)
-        return RoundedSum(jnp.where(where, up.high, self.high), jnp.where(where, up.low, self.low))
+        rounded = RoundedSum.above(new)
+        return RoundedSum(jnp.where(where, rounded.high, self.high), jnp.where(where, rounded.low, self.low))
 
 
 @with_own_form

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike
 
 from jaxacct.numerics.precision import exact_float64, is_zero, within_scope
-from jaxacct.numerics.pytrees import whole
+from jaxacct.numerics.pytrees import integer
 
 # ----------------------------------------------------------------------------------------------------
 # Checks of arguments: a concrete value out of range raises, with the argument's name, value, the reason and the remedy.
@@ -101,14 +101,8 @@ COUNTS = ("steps", "count", "batches", "queries", "depth")
 
 def seen_value(value: object, name: str) -> np.ndarray | None:
     """Returns :func:`concrete_value`, whose errors name the argument."""
-    return _named_value(name, value)
-
-
-def _named_value(name: str, value: object) -> np.ndarray | None:
     if isinstance(value, numbers.Number) and not isinstance(value, (int, float, np.generic)):
-        kind = type(value).__name__
-        shown = shorten(value)
-        raise TypeError(f"{name} = {shown} of type {kind}: give a number, that is an int, a float or an array.")
+        raise TypeError(f"{name} = {_with_type(value)}: give a number, that is an int, a float or an array.")
     try:
         return concrete_value(value)
     except TypeError as error:
@@ -119,21 +113,19 @@ def _named_value(name: str, value: object) -> np.ndarray | None:
         raise ValueError(f"{name}: {text}") from None
 
 
-def _require(name: str, value: object, holds: Callable[[np.ndarray], Any], reason: str) -> None:
-    seen = _named_value(name, value)
-    if seen is not None and not np.all(holds(seen)):
-        shown = value if seen.ndim == 0 else seen[~np.broadcast_to(holds(seen), seen.shape)].ravel()[0]
-        raise ValueError(f"{name} = {_shown(shown)} {reason}")
-
-
-def _shown(value: object) -> str:
-    """Returns a number as it is printed, and a long one shortened."""
-    return str(value) if isinstance(value, (float, np.generic, np.ndarray)) else shorten(value)
+def _require(value: object, name: str, holds: Callable[[np.ndarray], Any], reason: str) -> None:
+    """Raises where a concrete value, or one of an array, does not hold; the message shows the first that does not."""
+    seen = seen_value(value, name)
+    if seen is None or np.all(holds(seen)):
+        return
+    first = value if seen.ndim == 0 else seen[~np.broadcast_to(holds(seen), seen.shape)].ravel()[0]
+    text = str(first) if isinstance(first, (float, np.generic, np.ndarray)) else shorten(first)
+    raise ValueError(f"{name} = {text} {reason}")
 
 
 def check_number(value: object, name: str) -> None:
     """Raises TypeError where an argument is neither a number, nor an array, nor traced."""
-    if _named_value(name, value) is None and not isinstance(value, jax.core.Tracer):
+    if seen_value(value, name) is None and not isinstance(value, jax.core.Tracer):
         raise TypeError(f"{name} = {_with_type(value)}: give a number, or an array of them.")
     if isinstance(value, (np.ndarray, jax.Array)) and not value.size:
         raise ValueError(f"{name} is an empty array: give a number, or an array of them.")
@@ -171,7 +163,7 @@ def check_scalar(value: ArrayLike, name: str) -> None:
 
 def check_not_negative(value: object, name: str, meaning: str, what: str = "out of range") -> None:
     """Raises where a concrete value is negative or NaN; infinity passes. ``meaning`` says what it is to be."""
-    _require(name, value, lambda v: v >= 0, f"is {what}: give {meaning}, at least 0.")
+    _require(value, name, lambda v: v >= 0, f"is {what}: give {meaning}, at least 0.")
 
 
 def check_noise_multiplier(value: object, name: str = "noise_multiplier") -> None:
@@ -183,7 +175,7 @@ def check_noise_multiplier(value: object, name: str = "noise_multiplier") -> Non
 def check_sampling_rate(value: object, name: str = "sampling_rate", *, zero: bool = False) -> None:
     """Raises where a concrete sampling rate is outside (0, 1]; 0, at which nobody takes part, passes if asked."""
     _require(
-        name, value, lambda v: ((v >= 0) if zero else (v > 0)) & (v <= 1),
+        value, name, lambda v: ((v >= 0) if zero else (v > 0)) & (v <= 1),
         f"is not a probability in {'[' if zero else '('}0, 1]: give the expected batch size over the number of "
         "examples (a fraction, not a percentage).",
     )  # fmt: skip
@@ -202,7 +194,7 @@ def check_steps(value: object, name: str = "steps") -> None:
         # In float64 2**53 + 1 would become 2**53, so integers are compared as they are.
         return (steps >= 0) & (steps == np.floor(steps)) & (steps <= MOST_STEPS)
 
-    _require(name, value, countable, reason)
+    _require(value, name, countable, reason)
 
 
 def exact_steps(value: object, name: str = "steps") -> Any:
@@ -227,8 +219,8 @@ def _traced_steps(value: Array) -> Array:
     steps = exact_float64(value)
     wide = jnp.issubdtype(value.dtype, jnp.integer) and value.dtype.itemsize == 8
     fits = value <= MOST_STEPS if wide else steps <= MOST_STEPS  # 64-bit integers are compared before they are rounded
-    whole = (steps >= 1) & (jnp.floor(steps) == steps) & fits
-    return jnp.where(whole | is_zero(steps), steps, jnp.nan)
+    is_whole = (steps >= 1) & (jnp.floor(steps) == steps) & fits
+    return jnp.where(is_whole | is_zero(steps), steps, jnp.nan)
 
 
 @within_scope
@@ -244,7 +236,7 @@ def whole_steps(value: object, name: str = "steps") -> Array:
 def check_whole_numbers(value: object, name: str, most: int, what: str, meaning: str) -> None:
     """Raises where a concrete value, or one of an array, is no whole number from 1 to ``most``."""
     reason = f"is not a number of {what}: give {meaning} from 1 to {most}."
-    _require(name, value, lambda v: (v >= 1) & (v == np.floor(v)) & (v <= most), reason)
+    _require(value, name, lambda v: (v >= 1) & (v == np.floor(v)) & (v <= most), reason)
 
 
 def check_batches(value: object, most: int, name: str = "batches") -> None:
@@ -261,7 +253,7 @@ def check_delta(value: object, name: str = "delta", *, pure: bool = False) -> No
     """Raises where a concrete delta is no number, or outside (0, 1). Where ``pure``, 0 asks for the pure epsilon."""
     check_number(value, name)
     _require(
-        name, value, lambda v: ((v >= 2.0**-1022) & (v < 1)) | ((v == 0) & pure),
+        value, name, lambda v: ((v >= 2.0**-1022) & (v < 1)) | ((v == 0) & pure),
         f"is not in (0, 1){', nor 0 for the pure epsilon' if pure else ''}: give the failure probability, well below "
         "one over the number of examples (1e-5, say); a value above 1 is often an epsilon in delta's place.",
     )  # fmt: skip
@@ -269,17 +261,17 @@ def check_delta(value: object, name: str = "delta", *, pure: bool = False) -> No
 
 def check_epsilon(value: object, name: str = "epsilon") -> None:
     """Raises where a concrete epsilon is negative or NaN."""
-    _require(name, value, lambda v: v >= 0, "is not an epsilon: give a number of at least 0.")
+    _require(value, name, lambda v: v >= 0, "is not an epsilon: give a number of at least 0.")
 
 
 def check_positive(value: object, name: str) -> None:
     """Raises where a concrete value is not above 0 and finite."""
-    _require(name, value, lambda v: (v > 0) & np.isfinite(v), "is out of range: give a finite number above 0.")
+    _require(value, name, lambda v: (v > 0) & np.isfinite(v), "is out of range: give a finite number above 0.")
 
 
 def check_discrete_scale(value: object, name: str = "scale") -> None:
     """Raises where a concrete scale of noise on the integers is not above 0. Infinity passes: nothing is released."""
-    _require(name, value, lambda v: v > 0, "is no scale of noise on the integers: give a number above 0.")
+    _require(value, name, lambda v: v > 0, "is no scale of noise on the integers: give a number above 0.")
 
 
 def check_one_of(value: object, name: str, choices: tuple[str, ...], why: str = "") -> None:
@@ -291,12 +283,12 @@ def check_one_of(value: object, name: str, choices: tuple[str, ...], why: str = 
 
 def check_probability(value: object, name: str) -> None:
     """Raises where a concrete value is outside [0, 1]."""
-    _require(name, value, lambda v: (v >= 0) & (v <= 1), "is not a probability: give a number in [0, 1].")
+    _require(value, name, lambda v: (v >= 0) & (v <= 1), "is not a probability: give a number in [0, 1].")
 
 
 def check_decay(value: object, name: str) -> None:
     """Raises where a concrete decay of a moving average is outside [0, 1)."""
-    _require(name, value, lambda v: (v >= 0) & (v < 1), "is no decay of an average: give a number in [0, 1).")
+    _require(value, name, lambda v: (v >= 0) & (v < 1), "is no decay of an average: give a number in [0, 1).")
 
 
 def check_whole(value: object, name: str, least: int, most: int, meaning: str) -> int:
@@ -309,7 +301,7 @@ def check_whole(value: object, name: str, least: int, most: int, meaning: str) -
         most: largest number allowed.
         meaning: what it is to be, in words.
     """
-    number = whole(value, name, meaning)
+    number = integer(value, name, meaning)
     if not least <= number <= most:
         raise ValueError(f"{name} = {shorten(number)} is out of range: give {meaning}, from {least} to {most}.")
     return number
@@ -322,14 +314,14 @@ def check_count(value: object, name: str, meaning: str) -> int:
 
 def check_probabilities(value: object, name: str, tolerance: float) -> None:
     """Raises where concrete probabilities (..., m) are negative, subnormal, NaN, or do not sum to one."""
-    seen = _named_value(name, value)
+    seen = seen_value(value, name)
     if seen is None:
         return
     if seen.ndim == 0 or seen.shape[-1] == 0:
         raise ValueError(f"{name} = {shorten(value)} has no axis of outcomes: give probabilities (..., m).")
     seen = seen.astype(np.float64)
     _require(
-        name, seen, lambda v: (v == 0) | ((v >= 2.0**-1022) & (v <= 1)),
+        seen, name, lambda v: (v == 0) | ((v >= 2.0**-1022) & (v <= 1)),
         "is not a probability in [0, 1] that float64 holds in full: give 0 or at least 2.3e-308; "
         "for an upper bound 0 is safe in Q alone.",
     )  # fmt: skip
@@ -343,7 +335,7 @@ def check_probabilities(value: object, name: str, tolerance: float) -> None:
 
 def check_finite(value: object, name: str) -> None:
     """Raises where a concrete value is infinite or NaN."""
-    _require(name, value, np.isfinite, "is out of range: give a finite number.")
+    _require(value, name, np.isfinite, "is out of range: give a finite number.")
 
 
 def check_noise_scale(value: object, name: str = "scale") -> None:
@@ -353,7 +345,7 @@ def check_noise_scale(value: object, name: str = "scale") -> None:
 
 def check_sensitivities(value: object, name: str = "sensitivities") -> None:
     """Raises where concrete sensitivities (..., m) are negative, not finite, all 0, or no vector."""
-    _require(name, value, lambda v: (v >= 0) & np.isfinite(v), "is not a sensitivity: give finite numbers, at least 0.")
+    _require(value, name, lambda v: (v >= 0) & np.isfinite(v), "is not a sensitivity: give finite numbers, at least 0.")
     seen = concrete_value(value)
     if seen is not None and (seen.ndim == 0 or not np.all(np.any(seen > 0, axis=-1))):
         raise ValueError(

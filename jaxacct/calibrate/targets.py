@@ -873,7 +873,7 @@ def most_trials(
     validation.check_positive(share, "share")
     validation.check_probability(share, "share")
     asked = ForDelta(np.array([epsilon]))
-    ways = certified.profile_of_one_run((mechanism, steps), asked, 1.0, relation, certified.ACCOUNTANTS)
+    ways = certified.profile_of_one_run((mechanism, steps), asked, 1.0, relation)
 
     def most(law: Callable[[float], Trials]) -> Trials | None:
         def pays(mean: float) -> bool:

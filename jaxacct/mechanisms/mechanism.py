@@ -35,7 +35,7 @@ from jaxacct.numerics.precision import (
     kernel,
     leave_scope,
 )
-from jaxacct.numerics.pytrees import check_told_apart, widen_fields
+from jaxacct.numerics.pytrees import check_compared_by_class, widen_fields
 
 Direction: TypeAlias = Literal["remove", "add", "replace"]
 """A direction of a relation: from the data set with the example to the one without, back, or by a replacement."""
@@ -98,7 +98,7 @@ class Fields:
         if jax.tree_util.all_leaves([self]):
             name = type(self).__name__
             raise TypeError(f"{name} is no pytree: put @jaxacct.register_dataclass above its @dataclass.")
-        check_told_apart(self)
+        check_compared_by_class(self)
         for path, leaf in jax.tree_util.tree_leaves_with_path(self, is_leaf=lambda value: value is None):
             validation.check_number(leaf, f"{type(self).__name__}{jax.tree_util.keystr(path)}")
 

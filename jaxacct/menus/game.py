@@ -72,7 +72,7 @@ from jaxacct.numerics.precision import (
     log_peak,
 )
 from jaxacct.numerics.programs import compiled
-from jaxacct.prv.accountant import LEAST, PER_ATOM, sums_apart
+from jaxacct.prv.accountant import LEAST, PER_ATOM, sum_each
 from jaxacct.prv.evolving import Sum, infinite_mass, pool, transform_error
 
 
@@ -354,7 +354,7 @@ def blocks_of(
     for direction in range(max(map(len, every))):
         # One pair stands for both directions where they mirror one another.
         of_items = [parts[direction % len(parts)] for parts in every]
-        rows.append([leave_scope(found) for found in sums_apart(of_items, shares, epsilon, LEAST)])
+        rows.append([leave_scope(found) for found in sum_each(of_items, shares, epsilon, LEAST)])
     return rows
 
 

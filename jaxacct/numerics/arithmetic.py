@@ -3,7 +3,7 @@
 A bound counts roundings, in units of the relative error of one operation. The size of a unit depends on the device:
 float64 as IEEE 754 has it, and float32 where there is none (:mod:`jaxacct.numerics.float32`, on a TPU). Everything else
 in a certificate is the same for both, but where float32 has too few digits for it. So a program asks for the unit where
-it is traced, and a program traced for one arithmetic is never taken for another: the arithmetic is part of the key of
+it is traced, and JAX never runs a program of one arithmetic for another: the arithmetic is part of the key of
 JAX's caches.
 """
 
@@ -168,8 +168,8 @@ def with_own_form(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(function)
     def choose_form(*args: Any) -> Result:
-        found: Result = named(*args) if arithmetic() == FLOAT32 else function(*args)
-        return found
+        result: Result = named(*args) if arithmetic() == FLOAT32 else function(*args)
+        return result
 
     return choose_form
 

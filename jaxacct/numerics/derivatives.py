@@ -119,23 +119,23 @@ def differences(
     def at(row: tuple[Any, Any]) -> Any:
         place, value = row
         moved = list(leaves)
-        found = library.where(places == place, value, flat)
-        for i, real, part in zip(moving, reals, library.split(found, np.cumsum(sizes)[:-1]), strict=True):
+        numbers = library.where(places == place, value, flat)
+        for i, real, part in zip(moving, reals, library.split(numbers, np.cumsum(sizes)[:-1]), strict=True):
             moved[i] = part.reshape(np.shape(real))
         result = function(moved)
         return result, known(result) if inside is None else known(result) & inside(moved)
 
     rows = np.concatenate([[-1], places, places]), library.concatenate([np.zeros(1), below, above])
-    found, says = _each(at, rows) if concrete else jax.lax.map(at, rows)
+    results, says = _each(at, rows) if concrete else jax.lax.map(at, rows)
     count = len(places)
 
     def slope(leaf: Any) -> Any:
         def wide(part: Any) -> Any:
             return part.reshape(part.shape + (1,) * (leaf.ndim - part.ndim))
 
-        here, down, up = leaf[:1], leaf[1 : 1 + count], leaf[1 + count :]
+        here, lowered, raised = leaf[:1], leaf[1 : 1 + count], leaf[1 + count :]
         is_down, is_up = wide(says[1 : 1 + count]), wide(says[1 + count :])
-        rise = library.where(is_up, up, here) - library.where(is_down, down, here)
+        rise = library.where(is_up, raised, here) - library.where(is_down, lowered, here)
         run = library.where(is_up, wide(above), wide(flat)) - library.where(is_down, wide(below), wide(flat))
         is_any = (is_down | is_up) & wide(says[:1])
         return library.where(is_any, rise / library.where(run == 0, 1.0, run), library.nan)
@@ -147,20 +147,20 @@ def differences(
             "of answers instead."
         )
     with np.errstate(invalid="ignore"):
-        slopes = [slope(leaf) for leaf in jax.tree.leaves(found) if is_real(leaf)]
-    return jax.tree.map(lambda leaf: leaf[0], found), slopes
+        slopes = [slope(leaf) for leaf in jax.tree.leaves(results) if is_real(leaf)]
+    return jax.tree.map(lambda leaf: leaf[0], results), slopes
 
 
 def _each(at: Callable[[tuple[Any, Any]], Any], rows: tuple[Any, Any]) -> Any:
     """Returns the results at concrete rows, stacked; a side that is refused, as out of range, says nothing."""
     first, *others = zip(*rows, strict=True)
-    found, says = at(first)
-    results = [(found, says)]
+    at_first, says = at(first)
+    results = [(at_first, says)]
     for row in others:
         try:
             results.append(at(row))
         except ValueError:
-            results.append((found, np.zeros_like(says)))
+            results.append((at_first, np.zeros_like(says)))
     return jax.tree.map(lambda *row: np.stack(row), *results)
 
 
@@ -175,18 +175,18 @@ def by_slopes(
         function: function of float64 leaves, and of whole numbers.
         slopes_of: function of the leaves and the places of those that move, to the result and its slopes, as
             :func:`differences` returns them.
-        name: what is told of where a second derivative is asked for.
+        name: the function's name in the error of a second derivative.
     """
 
     def derive(leaves: list[Any], moves: list[Any], moving: tuple[int, ...]) -> tuple[Any, Iterator[Any]]:
         if moving:
-            found, slopes = slopes_of(of_first_order(leaves, name), moving)
+            result, slopes = slopes_of(of_first_order(leaves, name), moving)
             move = jnp.concatenate([jnp.ravel(moves[i]).astype(jnp.float64) for i in moving])
         else:
-            found = function(leaves)
-            reals = filter(is_real, jax.tree.leaves(found))
+            result = function(leaves)
+            reals = filter(is_real, jax.tree.leaves(result))
             move, slopes = jnp.zeros(1), [jnp.zeros((1, *np.shape(leaf))) for leaf in reals]
-        return jax.device_put(found), (_move(move, slope) for slope in slopes)
+        return jax.device_put(result), (_move(move, slope) for slope in slopes)
 
     return _with_derivatives(function, derive)
 
@@ -215,8 +215,8 @@ def _with_derivatives(
 
         # JAX may take the derivative after the scope was left.
         with jax.enable_x64(True):
-            found, rest = derive(leaves, moves, moving)
-            return found, jax.tree.map(tangent_of, found)
+            result, rest = derive(leaves, moves, moving)
+            return result, jax.tree.map(tangent_of, result)
 
     return value_of
 
@@ -270,19 +270,19 @@ def in_scope(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]
 
     def derive(leaves: list[Any], moves: list[Any], places: tuple[int, ...]) -> tuple[Any, Iterator[Any]]:
         def tangents_of(*args: Any) -> tuple[Any, ...]:
-            given = list(args[: len(leaves)])
+            numbers = list(args[: len(leaves)])
 
             def at(*reals: Any) -> list[Any]:
-                moved = list(given)
+                moved = list(numbers)
                 for place, real in zip(places, reals, strict=True):
                     moved[place] = real
                 return list(filter(is_real, jax.tree.leaves(function(moved))))
 
-            return tuple(jax.jvp(at, [given[place] for place in places], list(args[len(leaves) :]))[1])
+            return tuple(jax.jvp(at, [numbers[place] for place in places], list(args[len(leaves) :]))[1])
 
-        found = value_of(leaves)
-        types = tuple(map(jax.typeof, filter(is_real, jax.tree.leaves(found))))
-        return found, iter(lower_later(tangents_of, types, *leaves, *(moves[place] for place in places)))
+        result = value_of(leaves)
+        types = tuple(map(jax.typeof, filter(is_real, jax.tree.leaves(result))))
+        return result, iter(lower_later(tangents_of, types, *leaves, *(moves[place] for place in places)))
 
     value_of = _with_derivatives(function, derive)
     return value_of

@@ -215,10 +215,10 @@ other code for the normal law."""
 
 def _side_by_side(operations: list[Callable[..., Any]], x: Array, y: Array) -> Array:
     """Returns the result of the first operation in the first lane, of the second in the second, and so on."""
-    found = operations[0](x, y)
+    results = operations[0](x, y)
     for lane, operation in enumerate(operations[1:], 1):
-        found = lax.select(np.arange(LANES) == lane, operation(x, y), found)
-    return found
+        results = lax.select(np.arange(LANES) == lane, operation(x, y), results)
+    return results
 
 
 def _together(which: Array, x: Array, y: Array) -> Array:
@@ -232,13 +232,13 @@ def _together(which: Array, x: Array, y: Array) -> Array:
     functions += [functools.partial(_side_by_side, operations[i : i + LANES]) for i in range(0, len(operations), LANES)]
 
     def one(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        row, found = state
+        row, results = state
         values = lax.switch(which[row], functions, x[row], y[row])
-        return row + 1, lax.dynamic_update_index_in_dim(found, values, row, 0)
+        return row + 1, lax.dynamic_update_index_in_dim(results, values, row, 0)
 
     # Every row of x is overwritten, and nothing else needs a kernel of its own: those take longest to compile.
-    found: Array = lax.while_loop(lambda state: state[0] < len(which), one, (jnp.int32(0), x))[1]
-    return found
+    results: Array = lax.while_loop(lambda state: state[0] < len(which), one, (jnp.int32(0), x))[1]
+    return results
 
 
 def _operands() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -276,10 +276,10 @@ def compute(*by: By) -> dict[By, tuple[dict[str, np.ndarray], np.ndarray]]:
 
     A way is left out whose options this version of XLA does not know.
     """
-    given, found = _operands(), {}
+    operands, computed = _operands(), {}
     with jax.enable_x64(True), without_debugging(), jax.core.eval_context():
         # A new function object: JAX must not reuse a program that was traced for another table.
-        lowered = jax.jit(functools.partial(_together)).lower(*given)
+        lowered = jax.jit(functools.partial(_together)).lower(*operands)
         for each in by:
             try:
                 program = lowered.compile(each.options)
@@ -287,17 +287,17 @@ def compute(*by: By) -> dict[By, tuple[dict[str, np.ndarray], np.ndarray]]:
                 if each is By.XLA:
                     raise
                 continue
-            table = np.asarray(program(*given))
-            rows = [table[given[0] == i] for i in range(given[0][-1] + 1)]
+            table = np.asarray(program(*operands))
+            rows = [table[operands[0] == i] for i in range(operands[0][-1] + 1)]
             values = {n: row.ravel()[: len(a.arguments)] for (n, a), row in zip(ASSUMED.items(), rows, strict=False)}
-            found[each] = values, np.concatenate([row.T for row in rows[len(ASSUMED) :]])[: len(OPERATIONS)]
-    return found
+            computed[each] = values, np.concatenate([row.T for row in rows[len(ASSUMED) :]])[: len(OPERATIONS)]
+    return computed
 
 
 def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]:
     """Returns a line for each assumption that the values for the table's arguments break."""
     references, results = expect()
-    found = []
+    lines = []
     # Functions: the worst argument of each is compared with the units of roundoff that it is allowed.
     for name, assumption in ASSUMED.items():
         worst, at = 0.0, 0.0
@@ -307,16 +307,16 @@ def failures(values: dict[str, np.ndarray], arithmetic: np.ndarray) -> list[str]
                 off = float(abs(Decimal(float(value)) / truth - 1)) * 2.0**53 / scale if np.isfinite(value) else np.inf
                 worst, at = max((worst, at), (off, x))
         if worst > assumption.units:
-            found.append(f"{name}({at!r}) is {worst:.3g} units of roundoff off, more than {assumption.units:g}")
+            lines.append(f"{name}({at!r}) is {worst:.3g} units of roundoff off, more than {assumption.units:g}")
     # Operations: results have to be the nearest float64, bit for bit.
     for operation, row, exact in zip(OPERATIONS, arithmetic, results, strict=True):
         wrong = np.flatnonzero(row != exact)
         if wrong.size:
             x, y = OPERANDS[wrong[0]]
-            found.append(
+            lines.append(
                 f"{operation} at x = {x!r}, y = {y!r} is not what IEEE 754 says, rounded to the nearest float64"
             )
-    return found
+    return lines
 
 
 _sound: dict[str, frozenset[By]] = {}
@@ -340,9 +340,9 @@ def check() -> frozenset[By]:
     if name == "tpu" and is_decided():
         return frozenset()
     if name not in _sound:
-        found = compute(*ways())
-        for by, results in found.items():
+        computed = compute(*ways())
+        for by, results in computed.items():
             if broken := failures(*results):
                 refuse(f"{name!r} ({by.value})", "as the certificates assume", broken)
-        _sound[name] = frozenset(found)
+        _sound[name] = frozenset(computed)
     return _sound[name]

@@ -237,10 +237,10 @@ def _reduce(x: Array, low: Array | None = None) -> tuple[Array, Array]:
     most 22 bits; by Sterbenz's lemma so is the difference if the two are within a factor of two, as they are (n = 1
     needs x >= 0.34657, half the product is 0.346573 less a rounding). r rounds once, to u/4, for |r| < 1/2.
     """
-    whole = jnp.floor((x if low is None else x + low) * LOG2_E + 0.5)
-    rest = whole * LN2_LOW
-    r = (x - whole * LN2_HIGH) - (rest if low is None else rest - low)
-    return r + r * r * _horner(r, EXP), whole.astype(jnp.int32)
+    multiple = jnp.floor((x if low is None else x + low) * LOG2_E + 0.5)
+    rest = multiple * LN2_LOW
+    r = (x - multiple * LN2_HIGH) - (rest if low is None else rest - low)
+    return r + r * r * _horner(r, EXP), multiple.astype(jnp.int32)
 
 
 def _times_power_of_two(y: Array, n: Array) -> Array:
@@ -398,9 +398,9 @@ def reciprocal(x: Array) -> Array:
     y = _horner(m, RECIPROCAL)
     y = y + y * (1 - m * y)
     y = y + y * (1 - m * y)
-    found = _bits(y) - ((size >> 23) - 127 << 23)
-    found = _select(size < 0x00800000, 0x7F800000, _select(size > 0x7E800000, 0, found))
-    return _float(_select(size > 0x7F800000, size, found) | sign)
+    scaled = _bits(y) - ((size >> 23) - 127 << 23)
+    scaled = _select(size < 0x00800000, 0x7F800000, _select(size > 0x7E800000, 0, scaled))
+    return _float(_select(size > 0x7F800000, size, scaled) | sign)
 
 
 @of_float32
@@ -494,17 +494,17 @@ def angle(y: Array, x: Array) -> Array:
     It is 0 at (0, 0) and 0 or pi for y = 0, whatever the zeros' signs; NaN where a coordinate is inf or NaN. Points
     with both coordinates subnormal are at 0.
     """
-    up, along = jnp.abs(y), jnp.abs(x)
+    height, width = jnp.abs(y), jnp.abs(x)
     # By a power of two the larger coordinate is brought to [1, 4).
-    scale = power_of_two(-_clip(exponent(jnp.maximum(up, along)), -126, 126))
-    small, large = jnp.minimum(up, along) * scale, jnp.maximum(up, along) * scale
+    scale = power_of_two(-_clip(exponent(jnp.maximum(height, width)), -126, 126))
+    small, large = jnp.minimum(height, width) * scale, jnp.maximum(height, width) * scale
     is_wide = small > 0.41421356 * large
     below = _select(is_wide, small + large, _select(large < TINY, 1.0, large))
     t = _select(is_wide, small - large, small) * reciprocal(below)
     w = t * t
     value = t + t * w * _horner(w, ARCTAN)
     value = _select(is_wide, value + 0.25 * math.pi, value)
-    value = _select(up > along, 0.5 * math.pi - value, value)
+    value = _select(height > width, 0.5 * math.pi - value, value)
     value = _select(x <= -TINY, math.pi - value, value)
     return _select(y < 0, -value, value)
 
@@ -585,11 +585,11 @@ def log_normal_tail(x: Array) -> Array:
     tail, scaled = _normal_tails(size)
     # One logarithm serves both signs: of 1 - Phi(x), and of Phi(-x) e^(x^2/2).
     m, e = _mantissa_and_exponent(_select(x < 0, 1 - tail, scaled))
-    found = _log_of(_select((x < 0) & (e == 0), -tail, m - 1), e)
+    log_tail = _log_of(_select((x < 0) & (e == 0), -tail, m - 1), e)
     # Behind a minimum the product rounds for itself, however the difference is compiled.
     half_square = jnp.minimum(0.5 * size * size, LARGEST)
-    above = _select(half_square >= LARGEST, -jnp.inf, found - half_square)
-    return _select(jnp.isnan(x), x, _select(x < 0, found, above))
+    above = _select(half_square >= LARGEST, -jnp.inf, log_tail - half_square)
+    return _select(jnp.isnan(x), x, _select(x < 0, log_tail, above))
 
 
 WIDEST = 0.125
@@ -751,13 +751,13 @@ def compute(by: By = By.XLA) -> tuple[dict[str, np.ndarray], dict[str, np.ndarra
     arguments = {name: np.array(assumption.arguments, np.float32) for name, assumption in _assumptions().items()}
     with elementary.without_debugging(), jax.core.eval_context():
         # A new function object: JAX must not reuse a program that was traced for another table.
-        found = jax.jit(functools.partial(_by_all), compiler_options=by.options)(x, y, arguments)
-        return jax.tree.map(np.asarray, found)
+        computed = jax.jit(functools.partial(_by_all), compiler_options=by.options)(x, y, arguments)
+        return jax.tree.map(np.asarray, computed)
 
 
 def failures(operations: dict[str, np.ndarray], functions: dict[str, np.ndarray]) -> list[str]:
     """Returns a line for each assumption that the values for operands and arguments break."""
-    found = []
+    lines = []
     # Operations: float64 holds sums and products exactly, so that one rounding to float32 is left.
     x, y = np.array(OPERANDS).T
     for name, values in operations.items():
@@ -769,7 +769,7 @@ def failures(operations: dict[str, np.ndarray], functions: dict[str, np.ndarray]
         wrong = np.flatnonzero(values != exact)
         if wrong.size:
             i = wrong[0]
-            found.append(
+            lines.append(
                 f"{name} at x = {float(x[i])!r}, y = {float(y[i])!r} is not what IEEE 754 says, rounded to nearest"
             )
     # Functions: the worst argument of each is compared with the units that it is allowed.
@@ -781,8 +781,8 @@ def failures(operations: dict[str, np.ndarray], functions: dict[str, np.ndarray]
                 off = abs(float(Decimal(float(value)) / truth - 1)) / UNIT if np.isfinite(value) else math.inf
                 worst, at = max((worst, at), (off, argument))
             if worst > assumption.units:
-                found.append(f"{name} at {at!r} is {worst:.3g} units of roundoff off, more than {assumption.units:g}")
-    return found
+                lines.append(f"{name} at {at!r} is {worst:.3g} units of roundoff off, more than {assumption.units:g}")
+    return lines
 
 
 _sound: set[tuple[str, By]] = set()

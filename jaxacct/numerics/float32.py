@@ -53,9 +53,9 @@ def as_float32(function: Callable[..., Any]) -> Callable[..., Any]:
         with arithmetic.in_float32():
             # Traced anew each time: a trace for float64 has that one's constants.
             closed, shape = jax.make_jaxpr(lambda *args: function(*args), return_shape=True)(*args)
-        found = _run_program(closed, [inward(jnp.asarray(leaf)) for leaf in jax.tree.leaves(args)])
+        results = _run_program(closed, [inward(jnp.asarray(leaf)) for leaf in jax.tree.leaves(args)])
         types = [value.aval for value in closed.jaxpr.outvars]
-        return jax.tree.unflatten(jax.tree.structure(shape), list(map(_outward, found, types)))
+        return jax.tree.unflatten(jax.tree.structure(shape), list(map(_outward, results, types)))
 
     return run
 
@@ -100,8 +100,8 @@ def _evaluate(program: Jaxpr, constants: Sequence[Any], args: Sequence[Any]) -> 
         return inward(np.asarray(atom.val, kind.dtype)) if kind.dtype == FLOAT64 else atom.val
 
     for equation in program.eqns:
-        found = _result(equation, [read(atom) for atom in equation.invars])
-        values.update(zip(equation.outvars, found, strict=True))
+        results = _result(equation, [read(atom) for atom in equation.invars])
+        values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in program.outvars]
 
 
@@ -113,10 +113,11 @@ CALLS = {
 
 
 def _result(equation: JaxprEqn, args: list[Any]) -> list[Any]:
+    """Returns the results of an operation in float32."""
     name, params = equation.primitive.name, equation.params
     if name in ("jit", "pjit") and params["name"].startswith(arithmetic.OWN):
-        found = FORMS[params["name"].removeprefix(arithmetic.OWN)](*args)
-        return list(found) if isinstance(found, tuple) else [found]
+        result = FORMS[params["name"].removeprefix(arithmetic.OWN)](*args)
+        return list(result) if isinstance(result, tuple) else [result]
     if name in CALLS:
         inner = params[CALLS[name]]
         return _run_program(inner, args) if isinstance(inner, ClosedJaxpr) else _evaluate(inner, [], args)
@@ -128,21 +129,25 @@ def _result(equation: JaxprEqn, args: list[Any]) -> list[Any]:
         wide = [jnp.asarray(arg, kind.dtype) for arg, kind in zip(args, kinds_of, strict=True)]
         return [inward(jnp.asarray(value)) for value in function(*wide)]
     kinds = {getattr(atom.aval, "dtype", None) for atom in (*equation.invars, *equation.outvars)}
-    if kinds & {FLOAT64, COMPLEX128}:
-        has_form = COMPLEX128 not in kinds
-        if has_form and name in RULES:
-            return [RULES[name](params, *args)]
-        if not has_form or name not in EXACT:
-            raise NotImplementedError(
-                f"{name} of {', '.join(str(atom.aval) for atom in equation.invars)} has no form in float32: ask with "
-                'arithmetic="float64" on a device that has it.'
-            )
-        args = [jnp.asarray(arg) for arg in args]
-        params = {
-            key: SINGLE if isinstance(value, np.dtype) and value == FLOAT64 else value for key, value in params.items()
+    if not kinds & {FLOAT64, COMPLEX128}:
+        return _bind(equation, args, params)
+    if name in RULES and COMPLEX128 not in kinds:
+        return [RULES[name](params, *args)]
+    if name in EXACT and COMPLEX128 not in kinds:
+        single = {
+            key: SINGLE if isinstance(kind, np.dtype) and kind == FLOAT64 else kind for key, kind in params.items()
         }
-    found = equation.primitive.bind(*args, **params)
-    return list(found) if equation.primitive.multiple_results else [found]
+        return _bind(equation, [jnp.asarray(arg) for arg in args], single)
+    raise NotImplementedError(
+        f"{name} of {', '.join(str(atom.aval) for atom in equation.invars)} has no form in float32: ask with "
+        'arithmetic="float64" on a device that has it.'
+    )
+
+
+def _bind(equation: JaxprEqn, args: list[Any], params: dict[str, Any]) -> list[Any]:
+    """Returns the results of an operation, as it is."""
+    result = equation.primitive.bind(*args, **params)
+    return list(result) if equation.primitive.multiple_results else [result]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -155,8 +160,8 @@ def _scan(params: Params, args: list[Any]) -> list[Any]:
     fixed, first, rows = args[:consts], args[consts : consts + carry], args[consts + carry :]
 
     def body(state: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
-        found = _run_program(params["jaxpr"], [*fixed, *state, *row])
-        return found[:carry], found[carry:]
+        results = _run_program(params["jaxpr"], [*fixed, *state, *row])
+        return results[:carry], results[carry:]
 
     last, each = lax.scan(body, first, rows, length=params["length"], reverse=params["reverse"])
     return [*last, *each]
@@ -171,19 +176,19 @@ def _while(params: Params, args: list[Any]) -> list[Any]:
         return _run_program(params["cond_jaxpr"], [*for_condition, *state])[0]
 
     def body(state: list[Any]) -> list[Any]:
-        found = _run_program(params["body_jaxpr"], [*for_body, *state])
+        results = _run_program(params["body_jaxpr"], [*for_body, *state])
         if not axes:
-            return found
+            return results
         # A batch of loops has a condition for each: loops that are done stay as they are.
         going = goes_on(state)
         return [
             jnp.where(going.reshape(going.shape + (1,) * (jnp.ndim(new) - axes)), new, old)
-            for new, old in zip(found, state, strict=True)
+            for new, old in zip(results, state, strict=True)
         ]
 
     first = [jnp.asarray(arg) for arg in args[of_condition + of_body :]]
-    found: list[Any] = lax.while_loop(lambda state: jnp.any(goes_on(state)), body, first)
-    return found
+    results: list[Any] = lax.while_loop(lambda state: jnp.any(goes_on(state)), body, first)
+    return results
 
 
 def _cond(params: Params, args: list[Any]) -> list[Any]:
@@ -226,17 +231,17 @@ def divide(x: Array, y: Array) -> Array:
     a = m * inverse
     (a1, a2), (n1, n2) = _split(a), _split(n)
     rest = (((m - a1 * n1) - a1 * n2) - a2 * n1) - a2 * n2
-    found = a + rest * inverse
+    quotient = a + rest * inverse
     power = e - f
     half = power >> 1
-    found = _choose(power < -127, 0.0, (found * own.power_of_two(half)) * own.power_of_two(power - half))
-    found = _choose(jnp.abs(found) < TINY, 0.0, found)
+    quotient = _choose(power < -127, 0.0, (quotient * own.power_of_two(half)) * own.power_of_two(power - half))
+    quotient = _choose(jnp.abs(quotient) < TINY, 0.0, quotient)
     # Zeros, infinities and NaN; subnormal numbers count as 0.
     sign = _choose(_sign(x) == _sign(y), 1.0, -1.0).astype(SINGLE)
     size_x, size_y = jnp.abs(x), jnp.abs(y)
     none, endless = (size_x < TINY) | (size_y > LARGEST), (size_x > LARGEST) | (size_y < TINY)
-    found = _choose(none, sign * 0.0, _choose(endless, sign * jnp.inf, found))
-    return _choose((none & endless) | jnp.isnan(x) | jnp.isnan(y), jnp.nan, found)
+    quotient = _choose(none, sign * 0.0, _choose(endless, sign * jnp.inf, quotient))
+    return _choose((none & endless) | jnp.isnan(x) | jnp.isnan(y), jnp.nan, quotient)
 
 
 def _choose(condition: Array, a: Any, b: Any) -> Array:
@@ -263,9 +268,9 @@ def square_root(x: Array) -> Array:
     a = own.square_root(m)
     a1, a2 = _split(a)
     rest = ((m - a1 * a1) - 2 * (a1 * a2)) - a2 * a2
-    found = (a + 0.5 * rest * own.reciprocal(a)) * own.power_of_two(half)
-    found = _choose(x > LARGEST, x, _choose(x < TINY, 0.0, found))
-    return _choose((x <= -TINY) | jnp.isnan(x), jnp.nan, found)
+    root = (a + 0.5 * rest * own.reciprocal(a)) * own.power_of_two(half)
+    root = _choose(x > LARGEST, x, _choose(x < TINY, 0.0, root))
+    return _choose((x <= -TINY) | jnp.isnan(x), jnp.nan, root)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -315,26 +320,26 @@ def _convert(params: Params, value: Any) -> Array:
 def _whole_power(params: Params, x: Any) -> Array:
     """Returns x^n by squares: at most |n| - 1 products, and a quotient for a negative n."""
     (x,), n = _floats(x), abs(params["y"])
-    found, square = jnp.ones_like(x), x
+    power, square = jnp.ones_like(x), x
     while n:
-        found = found * square if n & 1 else found
+        power = power * square if n & 1 else power
         n >>= 1
         square = square * square if n else square
-    return divide(jnp.ones_like(x), found) if params["y"] < 0 else found
+    return divide(jnp.ones_like(x), power) if params["y"] < 0 else power
 
 
 def _power(params: Params, x: Any, y: Any) -> Array:
     """Returns x^y for x >= 0, as e^(y log x): to 2 + 4 |y log x| units. No certificate has one."""
     x, y = jnp.broadcast_arrays(*_floats(x, y))
-    found = own.exp(_choose(y == 0, 0.0, y * own.log(x)))
-    return _choose(x < 0, jnp.nan, found)
+    power = own.exp(_choose(y == 0, 0.0, y * own.log(x)))
+    return _choose(x < 0, jnp.nan, power)
 
 
 def _tanh(x: Array) -> Array:
     """Returns e/(e + 2), e = e^(2|x|) - 1, with x's sign, to 9 units: e's 5 count once, two operations round."""
     e = own.expm1(2 * jnp.minimum(jnp.abs(x), 20.0))
-    found = divide(e, e + 2)
-    return _choose(jnp.isnan(x), x, _choose(x < 0, -found, found))
+    quotient = divide(e, e + 2)
+    return _choose(jnp.isnan(x), x, _choose(x < 0, -quotient, quotient))
 
 
 def _logistic(x: Array) -> Array:
@@ -378,8 +383,8 @@ def _sum(x: Any, axes: Sequence[int]) -> Array:
 
 
 def _running_sum(params: Params, x: Any) -> Array:
-    found: Array = lax.associative_scan(jnp.add, _floats(x)[0], axis=params["axis"], reverse=params["reverse"])
-    return found
+    sums: Array = lax.associative_scan(jnp.add, _floats(x)[0], axis=params["axis"], reverse=params["reverse"])
+    return sums
 
 
 def _product_of_matrices(params: Params, x: Any, y: Any) -> Array:
@@ -405,15 +410,15 @@ def _scatter_add(params: Params, into: Any, indices: Any, updates: Any) -> Array
 def _asinh(x: Array) -> Array:
     """Returns log(|x| + root(1 + x^2)) with x's sign: the argument less 1 is |x| + x^2/(1 + root)."""
     size = jnp.minimum(jnp.abs(x), 1e18)
-    found = own.log1p(size + divide(size * size, 1 + square_root(1 + size * size)))
-    return _choose(jnp.isfinite(x), _choose(x < 0, -found, found), x)
+    value = own.log1p(size + divide(size * size, 1 + square_root(1 + size * size)))
+    return _choose(jnp.isfinite(x), _choose(x < 0, -value, value), x)
 
 
 def _sinh(x: Array) -> Array:
     """Returns (e + e/(e + 1))/2, e = e^|x| - 1, with x's sign."""
     e = own.expm1(jnp.abs(x))
-    found = 0.5 * _choose(e < jnp.inf, e + divide(e, e + 1), e)
-    return _choose(x < 0, -found, found)
+    value = 0.5 * _choose(e < jnp.inf, e + divide(e, e + 1), e)
+    return _choose(x < 0, -value, value)
 
 
 RULES: dict[str, Callable[..., Any]] = {

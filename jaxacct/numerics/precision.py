@@ -12,7 +12,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
@@ -27,7 +27,7 @@ from jaxacct.numerics.derivatives import Differences, by_slopes, differences, in
 from jaxacct.numerics.elementary import By
 from jaxacct.numerics.programs import Program, by_platform
 from jaxacct.numerics.pytrees import is_concrete as is_concrete
-from jaxacct.processes import note_computing
+from jaxacct.processes import COMPUTING, check_not_forked
 
 # ----------------------------------------------------------------------------------------------------
 # Float64 by scope, and the constants of directed rounding
@@ -68,7 +68,9 @@ def scope(*, x64: bool = True) -> contextlib.AbstractContextManager[None]:
     Raises RuntimeError in a process that was forked from one that had computed: JAX's threads are not forked with it,
     and its first computation would wait for them for ever.
     """
-    note_computing()
+    if COMPUTING["before a fork"]:
+        check_not_forked()
+    COMPUTING["here"] = True
     if x64:
         elementary.check()
     config: Any = jax.config
@@ -139,7 +141,7 @@ def kernel(
     Args:
         function: function of pytrees and of static arguments, to a pytree of arrays.
         compiles: the way that eager calls are compiled (:func:`.programs.compiled`). Arguments are positional then, and
-            come in as float64, for otherwise an int and a float would be compiled apart; concrete results leave as
+            come in as float64, for otherwise an int and a float would be two programs; concrete results leave as
             NumPy arrays.
         static: how many of the last arguments are hashable and part of that program.
         of_one_shape: whether all of its numbers are broadcast against one another first.
@@ -177,30 +179,24 @@ def kernel(
                 return as_it_is(*args, **kwargs)
         if concrete or (decided and (derivatives is None or not derivatives.nested)):
             return as_it_is(*args, **kwargs)
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
-        fixed = tuple(_Known(leaf) for leaf, move in zip(leaves, moves, strict=True) if not move)
-        # As :func:`settle` does, outside the scope.
-        moving = [jnp.array(leaf, copy=True) for leaf, move in zip(leaves, moves, strict=True) if move]
+        call, moving = _Call.split(args, kwargs)
         with float64_elsewhere():
             context = scope()
         with context:
-            call = functools.partial(_call, run, structure, moves, fixed)
+            result_of = functools.partial(_result_of, run, call)
             if derivatives is None:
-                return (in_scope(call) if gathers else call)(moving)
-            placed = dict(zip(names, args, strict=False))
-            marks = [*_count(placed), *_count(kwargs)]
-            counts = tuple(mark for mark, move in zip(marks, moves, strict=True) if move)
-            slopes = functools.partial(_slopes, run, structure, moves, fixed, counts, derivatives)
+                return (in_scope(result_of) if gathers else result_of)(moving)
+            marks = [*_count(dict(zip(names, args, strict=False))), *_count(kwargs)]
+            counts = tuple(mark for mark, moves in zip(marks, call.moves, strict=True) if moves)
 
             def value_of(moving: list[Any]) -> Any:
                 # Concrete within a derivative, they take the programs of eager calls.
-                return _apply(scoped, structure, moves, fixed, moving) if is_concrete(moving) else call(moving)
+                return call.apply(scoped, moving) if is_concrete(moving) else result_of(moving)
 
             def slopes_of(moving: list[Any], which: tuple[int, ...]) -> Any:
                 if is_concrete(moving):
-                    return _differ(value_of, structure, moves, fixed, counts, derivatives, which, moving)
-                return slopes(which, moving)
+                    return _differ(value_of, call, counts, derivatives, which, moving)
+                return _slopes(run, call, counts, derivatives, which, moving)
 
             return by_slopes(value_of, slopes_of, f"{function.__module__}.{function.__name__}")(moving)
 
@@ -271,7 +267,7 @@ def settle(tree: Tree) -> Tree:
 
 
 def _own(value: Any) -> Any:
-    """Returns an array of numbers that nobody else can write into; what is no array, as it is.
+    """Returns a copy of an array that its owner cannot write into; what is no array, as it is.
 
     JAX's arrays may share their memory with the NumPy array that they were made of.
     """
@@ -299,7 +295,7 @@ class _Known:
 
     def __init__(self, value: Any) -> None:
         self.value = value = _own(value)
-        # By bits, so that 0.0 and -0.0, and numbers of one value and two types, are told apart.
+        # By bits: 0.0 and -0.0 differ, and so do numbers of one value and two types.
         if isinstance(getattr(value, "dtype", None), np.dtype):  # not a key's
             bits = np.asarray(value)
             self.key: Any = type(value), bits.shape, bits.dtype, bits.tobytes()
@@ -318,57 +314,61 @@ class _Known:
         return isinstance(other, _Known) and self.key == other.key
 
 
-def _apply(
-    function: Callable[..., Any], structure: Any, moves: tuple[bool, ...], fixed: tuple[_Known, ...], moving: list[Any]
-) -> Any:
-    """Returns a function's result; of its arguments' leaves some are known, and the others move."""
-    traced, known = iter(moving), iter(fixed)
-    leaves = [next(traced) if move else next(known).value for move in moves]
-    args, kwargs = jax.tree.unflatten(structure, leaves)
-    return function(*args, **kwargs)
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of a call, of whose leaves some move and the others are known: those are part of a program."""
+
+    structure: Any
+    moves: tuple[bool, ...]
+    known: tuple[_Known, ...]
+
+    @classmethod
+    def split(cls, args: Any, kwargs: Any) -> tuple[_Call, list[Any]]:
+        """Returns a call and the leaves that move, which are traced; as :func:`settle` does, outside the scope."""
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        moves = tuple(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        known = tuple(_Known(leaf) for leaf, moving in zip(leaves, moves, strict=True) if not moving)
+        traced = [jnp.array(leaf, copy=True) for leaf, moving in zip(leaves, moves, strict=True) if moving]
+        return cls(structure, moves, known), traced
+
+    def apply(self, function: Callable[..., Any], moving: list[Any]) -> Any:
+        """Returns a function's result."""
+        traced, known = iter(moving), iter(self.known)
+        leaves = [next(traced) if moves else next(known).value for moves in self.moves]
+        args, kwargs = jax.tree.unflatten(self.structure, leaves)
+        return function(*args, **kwargs)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3), inline=True)
-def _call(
-    function: Callable[..., Any],
-    structure: Any,
-    moves: tuple[bool, ...],
-    fixed: tuple[_Known, ...],
-    moving: list[Any],
-) -> Any:
+@functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
+def _result_of(function: Callable[..., Any], call: _Call, moving: list[Any]) -> Any:
     """Returns the result of a function for its platform."""
-    return by_platform(functools.partial(_apply, function, structure, moves, fixed), moving)
+    return by_platform(functools.partial(call.apply, function), moving)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6), inline=True)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), inline=True)
 def _slopes(
     function: Callable[..., Any],
-    structure: Any,
-    moves: tuple[bool, ...],
-    fixed: tuple[_Known, ...],
+    call: _Call,
     counts: tuple[bool, ...],
     derivatives: Differences,
     which: tuple[int, ...],
     moving: list[Any],
 ) -> Any:
     """Returns the result of a function for its platform, and its slopes."""
-    run = functools.partial(_apply, function, structure, moves, fixed)
-    differ = functools.partial(_differ, run, structure, moves, fixed, counts, derivatives, which)
-    return by_platform(differ, moving)
+    run = functools.partial(call.apply, function)
+    return by_platform(functools.partial(_differ, run, call, counts, derivatives, which), moving)
 
 
 def _differ(
     run: Callable[[list[Any]], Any],
-    structure: Any,
-    moves: tuple[bool, ...],
-    fixed: tuple[_Known, ...],
+    call: _Call,
     counts: tuple[bool, ...],
     derivatives: Differences,
     which: tuple[int, ...],
     moving: list[Any],
 ) -> Any:
     """Returns :func:`differences` of a function of those leaves of its arguments that move."""
-    inside = derivatives.inside and functools.partial(_apply, derivatives.inside, structure, moves, fixed)
+    inside = derivatives.inside and functools.partial(call.apply, derivatives.inside)
     return differences(run, moving, which, counts, derivatives.known, inside)
 
 

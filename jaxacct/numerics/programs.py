@@ -86,18 +86,18 @@ class Program(Generic[Result]):
             jitted.clear_cache()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Result:
-        # Within a trace the program is compiled by whoever traces, which is JAX's default way.
+        # Within a trace the caller's program compiles this one, in JAX's default way.
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs)))
         ways = elementary.check() if jax.dtypes.canonicalize_dtype(np.float64) == np.float64 else ()
         fast = not traced and self._by is By.XLA_FAST and By.XLA_FAST in ways
         # Concrete arguments are computed with inside a caller's trace, too: they are constants there.
         with contextlib.nullcontext() if traced else jax.core.eval_context():
-            found: Result = (self._fast if fast else self._default)(*args, **kwargs)
-        return found
+            result: Result = (self._fast if fast else self._default)(*args, **kwargs)
+        return result
 
 
 # ----------------------------------------------------------------------------------------------------
-# Lowering: a function that is traced where it is lowered, and not at all for platforms that nobody asked for
+# Lowering: a function that is traced where it is lowered, and only for the platforms of the program
 #
 # The arithmetic of such a program is decided there: for float32 a function is traced anew, with certificates of its
 # roundings. A batch, a derivative and its transpose are functions in their turn, made before the change to float32: so
@@ -118,8 +118,8 @@ def lower_later(function: Function, results: tuple[Any, ...], *args: Any, narrow
 
     It is traced with float64 enabled, which with ``narrow`` becomes float32.
     """
-    found: list[Any] = _later_p.bind(*args, function=function, results=results, narrow=narrow)
-    return found
+    arrays: list[Any] = _later_p.bind(*args, function=function, results=results, narrow=narrow)
+    return arrays
 
 
 def _run(*args: Any, function: Function, results: Any, narrow: bool) -> list[Any]:
@@ -142,9 +142,9 @@ def _is_real(kind: Any) -> bool:
 def _tangents(function: Function, moves: tuple[bool, ...], *args: Any) -> tuple[Any, ...]:
     """Returns the derivatives of the real results; ``args`` are those of ``function``, and the tangents of some."""
     count = len(moves)
-    given = iter(args[count:])
+    moving = iter(args[count:])
     every = tuple(
-        next(given) if move else np.zeros(np.shape(arg), arg.dtype if _is_real(arg) else jax.dtypes.float0)
+        next(moving) if move else np.zeros(np.shape(arg), arg.dtype if _is_real(arg) else jax.dtypes.float0)
         for arg, move in zip(args[:count], moves, strict=True)
     )
     values, tangents = jax.jvp(function, args[:count], every)
@@ -152,13 +152,15 @@ def _tangents(function: Function, moves: tuple[bool, ...], *args: Any) -> tuple[
 
 
 def _derive(primals: Any, tangents: Any, *, function: Function, results: Any, narrow: bool) -> tuple[Any, Any]:
-    # Values and derivatives are apart, so that the part that is linear in the tangents is an operation by itself.
+    # Values and derivatives are two operations, as the one that is linear in the tangents has a transpose.
     values = lower_later(function, results, *primals, narrow=narrow)
     moves = tuple(not isinstance(tangent, ad.Zero) for tangent in tangents)
-    given = [tangent for tangent in tangents if not isinstance(tangent, ad.Zero)]
+    moving = [tangent for tangent in tangents if not isinstance(tangent, ad.Zero)]
     of_reals = tuple(result for result in results if _is_real(result))
-    found = iter(lower_later(functools.partial(_tangents, function, moves), of_reals, *primals, *given, narrow=narrow))
-    return values, [next(found) if _is_real(result) else ad.Zero(result.to_tangent_aval()) for result in results]
+    derivatives = iter(
+        lower_later(functools.partial(_tangents, function, moves), of_reals, *primals, *moving, narrow=narrow)
+    )
+    return values, [next(derivatives) if _is_real(result) else ad.Zero(result.to_tangent_aval()) for result in results]
 
 
 def _cotangents(function: Function, is_linear: tuple[bool, ...], types: Any, *args: Any) -> tuple[Any, ...]:
@@ -176,10 +178,10 @@ def _transpose(cotangents: Any, *args: Any, function: Function, results: Any, na
     is_linear = tuple(map(ad.is_undefined_primal, args))
     types = tuple(arg.aval for arg in args if ad.is_undefined_primal(arg))
     known = [arg for arg in args if not ad.is_undefined_primal(arg)]
-    given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+    cotangents_of_results = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     transpose = functools.partial(_cotangents, function, is_linear, types)
-    found = iter(lower_later(transpose, types, *known, *given, narrow=narrow))
-    return [next(found) if is_it else None for is_it in is_linear]
+    transposed = iter(lower_later(transpose, types, *known, *cotangents_of_results, narrow=narrow))
+    return [next(transposed) if is_it else None for is_it in is_linear]
 
 
 @_later_p.def_abstract_eval
@@ -200,7 +202,7 @@ mlir.register_lowering(_later_p, mlir.lower_fun(_run, multiple_results=True))
 # A TPU has no float64, though it takes programs of it: XLA makes them of pairs of float32, for which it promises no
 # error bound. There a function is traced once more, in float32, whose roundings are counted
 # (:mod:`jaxacct.numerics.float32`). Neither the host that traces nor its devices are asked, so an export made on a CPU
-# for a TPU is the program that a TPU would have made. A platform's program that nobody asks for is never traced.
+# for a TPU is the program that a TPU would have made. Only the programs of such platforms are traced.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -219,7 +221,7 @@ def by_platform(
     """
     if arithmetic() != FLOAT64 or (is_decided() and at_once is None):
         return (at_once or function)(*args)
-    given = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
+    leaves_of_arguments = [jnp.asarray(leaf) for leaf in jax.tree.leaves(args)]
     if result is None:
         with float64_elsewhere():
             closed, result = jax.make_jaxpr(function, return_shape=True)(*args)
@@ -235,15 +237,17 @@ def by_platform(
 
     def narrow(*leaves: Any) -> tuple[Any, ...]:
         # Traced numbers came in float32.
-        held = [as_held(one) if is_concrete(one) else leaf for one, leaf in zip(given, leaves, strict=True)]
+        held = [
+            as_held(one) if is_concrete(one) else leaf for one, leaf in zip(leaves_of_arguments, leaves, strict=True)
+        ]
         return tuple(lower_later(_flat(at_once or function, args), types, *held, narrow=True))
 
     # Other forms are traced only where they are lowered for their platform; the native one may be a finished trace.
     forms = {} if is_decided() else {"tpu": narrow}
     if at_once is not None:
         forms["cpu"] = lambda *leaves: tuple(native(*leaves))
-    found = jax.lax.platform_dependent(*given, default=elsewhere, **forms)
-    return jax.tree.unflatten(jax.tree.structure(result), found)
+    results = jax.lax.platform_dependent(*leaves_of_arguments, default=elsewhere, **forms)
+    return jax.tree.unflatten(jax.tree.structure(result), results)
 
 
 def by_float32(function: Callable[..., Any], *args: Any, result: Any) -> Any:
@@ -251,9 +255,9 @@ def by_float32(function: Callable[..., Any], *args: Any, result: Any) -> Any:
 
     The program is traced where it is lowered; ``result`` has the result's structure and types.
     """
-    given = map(jnp.asarray, jax.tree.leaves(args))
-    found = lower_later(_flat(function, args), _types(result), *given, narrow=True)
-    return jax.tree.unflatten(jax.tree.structure(result), found)
+    leaves = map(jnp.asarray, jax.tree.leaves(args))
+    results = lower_later(_flat(function, args), _types(result), *leaves, narrow=True)
+    return jax.tree.unflatten(jax.tree.structure(result), results)
 
 
 def as_held(value: Any) -> Any:
@@ -273,7 +277,7 @@ def _types(result: Any) -> tuple[Any, ...]:
 
 
 def asks_host(*args: Any) -> bool:
-    """Returns whether a number is asked of a device that has no float64: the CPU beside it answers.
+    """Returns whether concrete numbers are on a device without float64: the CPU beside it computes with them.
 
     A traced program does not depend on the device: :func:`by_platform`.
     """

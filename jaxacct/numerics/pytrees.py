@@ -1,4 +1,4 @@
-"""Pytrees: numbers of callers as Python's, registered dataclasses that JAX tells apart, and rows of stacked trees."""
+"""Pytrees: callers' numbers as Python's, dataclasses that JAX compares by class, and rows of stacked trees."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 #
 # NumPy's and JAX's narrow numbers wrap and round where Python's do not: ``np.uint8(4) * np.uint8(64)`` is 0. And
 # ``np.int32(65536)`` equals 65536 and has its hash, so that what JAX compiled with the one would be run for the other.
-# So numbers are converted once, where they come in: counts and settings to Python's (:func:`whole`,
+# So numbers are converted once, where they come in: counts and settings to Python's (:func:`integer`,
 # :func:`takes_python_values`), parameters of mechanisms to float64 (:func:`wide`).
 # ----------------------------------------------------------------------------------------------------
 
@@ -60,10 +60,10 @@ def python_value(value: Any) -> Any:
     return bool(value) if value.dtype == np.bool_ else value
 
 
-def whole(value: Any, name: str, meaning: str = "a whole number") -> int:
+def integer(value: Any, name: str, meaning: str = "a whole number") -> int:
     """Returns a whole number as a Python integer; raises TypeError, with its name, where it is none, or traced.
 
-    >>> whole(np.uint8(200), "size")
+    >>> integer(np.uint8(200), "size")
     200
     """
     number = python_value(value)
@@ -130,15 +130,15 @@ def widen_fields(made: Any) -> None:
 # Functions and constructors of dataclasses that convert what they are given, by annotations
 # ----------------------------------------------------------------------------------------------------
 
-KINDS: dict[str, Callable[[Any, str], Any]] = {"int": whole, "float": real, "bool": flag}
+KINDS: dict[str, Callable[[Any, str], Any]] = {"int": integer, "float": real, "bool": flag}
 """Conversion for each annotation that has one."""
 
 
 def takes_python_values(target: Taker) -> Taker:
     """Returns a function, or a dataclass, that converts numbers of NumPy and JAX: a decorator, above all others.
 
-    What is annotated ``int``, ``float`` or ``bool``, or as one of these or None, becomes a number of Python; a bool is
-    refused by name where a number is asked for. What is of another kind is left to the function's own checks.
+    What is annotated ``int``, ``float`` or ``bool``, or as one of these or None, becomes a number of Python; a bool in
+    the place of a number raises, with the argument's name. The function's own checks see what is of another kind.
 
     >>> @takes_python_values
     ... @dataclasses.dataclass(frozen=True)
@@ -187,18 +187,18 @@ def _taking(function: Any, positional: Sequence[str], annotations: Mapping[str, 
 
     @functools.wraps(function)
     def taking(*args: Any, **kwargs: Any) -> Any:
-        given = list(args)
+        positions = list(args)
         for place, name in places:
-            if place < len(given) and type(given[place]) is not right[name]:
-                given[place] = conversions[name](False, given[place])
+            if place < len(positions) and type(positions[place]) is not right[name]:
+                positions[place] = conversions[name](False, positions[place])
         for name, value in kwargs.items():
             if name in conversions and type(value) is not right[name]:
                 kwargs[name] = conversions[name](False, value)
-        result = function(*given, **kwargs)
+        result = function(*positions, **kwargs)
         if is_strict:  # what the class's own checks, whose words say more, let pass
             for name, convert in conversions.items():
-                if type(value := getattr(given[0], name)) is not right[name]:
-                    object.__setattr__(given[0], name, convert(True, value))
+                if type(value := getattr(positions[0], name)) is not right[name]:
+                    object.__setattr__(positions[0], name, convert(True, value))
         return result
 
     return taking
@@ -224,7 +224,7 @@ def _convert(name: str, convert: Callable[[Any, str], Any] | None, has_none: boo
 
 
 # ----------------------------------------------------------------------------------------------------
-# Dataclasses as pytrees that JAX tells apart
+# Dataclasses as pytrees that JAX compares by their class
 #
 # ``jax.tree_util.register_dataclass`` makes a node whose structure JAX (0.10.2) compares *without its class*: two
 # classes with as many fields have equal structures, of different hashes. JAX's own caches look for keys by a few bits
@@ -232,7 +232,7 @@ def _convert(name: str, convert: Callable[[Any, str], Any] | None, has_none: boo
 # pairs and processes. ``Gaussian(0.02)`` in the place of ``PureDP(0.02)``, or a bound on delta in the place of one on
 # epsilon, would then be reported. Nodes registered by functions are compared by their class. So are those of
 # :func:`register_dataclass` here; accountants refuse dataclasses that are registered otherwise
-# (:func:`check_told_apart`).
+# (:func:`check_compared_by_class`).
 # ----------------------------------------------------------------------------------------------------
 
 Class = TypeVar("Class", bound=type)
@@ -286,9 +286,9 @@ def _parts(cls: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(field.name for field in fields if field.name not in static), tuple(static)
 
 
-def check_told_apart(value: Any) -> None:
+def check_compared_by_class(value: Any) -> None:
     """Raises TypeError where a dataclass is registered such that JAX may take it for one of another class."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_told_apart(type(value)):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not _is_compared_by_class(type(value)):
         name = type(value).__name__
         raise TypeError(
             f"{name} is registered by jax.tree_util.register_dataclass: JAX compares such classes by their number of "
@@ -298,7 +298,7 @@ def check_told_apart(value: Any) -> None:
 
 
 @functools.cache
-def _is_told_apart(cls: type) -> bool:
+def _is_compared_by_class(cls: type) -> bool:
     """Returns whether the class's structures differ from those of another with the same fields."""
     children, static = _parts(cls)
     names = children + static
@@ -342,15 +342,19 @@ def of_each(function: Callable[..., Any], in_axes: tuple[int | None, ...] = (0,)
     return each
 
 
-def each(part: tuple[Any, Any], function: Callable[..., Any], *args: Any) -> Any:
-    """Returns ``function(pair, *args)`` for each row of a part, or for the part itself where its counts have no axis.
+def map_pairs(function: Callable[..., Any], parts: Sequence[tuple[Any, Any]], *columns: Sequence[Any]) -> list[Any]:
+    """Returns, for each part, ``function(pair, *row)`` of each of its pairs, or of the one pair that has no axis.
 
     >>> import jax.numpy as jnp
-    >>> float(each((jnp.float32(2.0), jnp.float32(1.0)), lambda x, y: x + y, 3.0))
-    5.0
+    >>> part = jnp.ones(2), jnp.ones(2)
+    >>> [found.tolist() for found in map_pairs(lambda x, y: x + y, [part, (2.0, 1.0)], [jnp.ones(2), jnp.ones(())])]
+    [[2.0, 2.0], 3.0]
     """
-    pairs, counts = part
-    return function(pairs, *args) if np.ndim(counts) == 0 else of_each(function, (0,) * (1 + len(args)))(pairs, *args)
+    results = []
+    for (pairs, counts), *rows in zip(parts, *columns, strict=True):
+        call = function if np.ndim(counts) == 0 else of_each(function, (0,) * (1 + len(rows)))
+        results.append(call(pairs, *rows))
+    return results
 
 
 def without_axes(parts: tuple[Any, ...]) -> tuple[Any, ...]:

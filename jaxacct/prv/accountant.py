@@ -9,7 +9,7 @@ between the bounds is as small as was asked, and takes the largest delta over th
 - :func:`answers`, the compiled program from laws and a question to a bracket;
 - :func:`without_composing`, a bracket that needs no mesh;
 - :func:`mesh_of`, the mesh as a composer that :mod:`jaxacct.refinement` asks for the directions of a relation;
-- :func:`sums_apart`, compositions as laws on meshes, for adaptive uses;
+- :func:`sum_each`, compositions as laws on meshes, for adaptive uses;
 - :func:`epsilon` and :func:`delta`, the two verbs, and :func:`curve`, delta over epsilon.
 """
 
@@ -49,7 +49,7 @@ from jaxacct.composition import (
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps
 from jaxacct.mechanisms.pair import DominatingPair
-from jaxacct.numerics import vmapped_loops
+from jaxacct.numerics import batched_loops
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.derivatives import Differences, Known, by_slopes, differences
 from jaxacct.numerics.elementary import By
@@ -67,7 +67,7 @@ from jaxacct.numerics.programs import asks_host, by_platform, compiled
 from jaxacct.numerics.pytrees import of_each, register_dataclass
 from jaxacct.prv import evolving
 from jaxacct.prv.evolving import Method
-from jaxacct.refinement import Composer, Goal, at_size, in_trace, warn_of, within
+from jaxacct.refinement import Composer, Goal, at_size, in_trace, refine, warn_of
 
 
 @register_dataclass
@@ -112,7 +112,7 @@ class Diagnostics:
 # ----------------------------------------------------------------------------------------------------
 
 LEAST = 2**13
-"""Number of points with which answers are looked for first, and which a trace has. Tightness and speed only."""
+"""Number of points of the first mesh, and of a trace's. Tightness and speed only."""
 
 SIZES = tuple(LEAST * 2**i for i in range(5))
 """Numbers of points among which a tolerance chooses, powers of two. They bound time and memory."""
@@ -128,9 +128,9 @@ FARTHEST = 1e9
 def sum_for(points: int, laws: Atoms, counts: Array, question: Question, method: Method, last: Array) -> evolving.Sum:
     """Returns the sum of all losses on a mesh that is chosen for a question.
 
-    ``last`` is the least delta, or the largest epsilon, that it is asked.
+    ``last`` is the least delta, or the largest epsilon, of all questions.
     """
-    # Questions at the ends of their range are moved inside of it.
+    # The inside of the range stands in for questions at its ends.
     if isinstance(question, ForEpsilon):
         log_delta, log_last = (jnp.log(jnp.clip(delta, TINY, 1.0)) for delta in (question.delta, last))
         return evolving.compose(laws, counts, points, log_delta=log_delta, last=log_last, method=method)
@@ -138,11 +138,11 @@ def sum_for(points: int, laws: Atoms, counts: Array, question: Question, method:
     return evolving.compose(laws, counts, points, epsilon=at, last=farthest, method=method)
 
 
-def read(found: evolving.Sum, question: Question) -> tuple[Array, Array]:
+def read(total: evolving.Sum, question: Question) -> tuple[Array, Array]:
     """Returns the lower and the upper bound that answer a question, read off a sum."""
     if isinstance(question, ForEpsilon):
-        return evolving.bound_epsilon(found, jnp.clip(question.delta, TINY, 1.0))
-    return evolving.bound_delta(found, jnp.minimum(question.epsilon, FARTHEST))
+        return evolving.bound_epsilon(total, jnp.clip(question.delta, TINY, 1.0))
+    return evolving.bound_delta(total, jnp.minimum(question.epsilon, FARTHEST))
 
 
 @compiled(static=("points", "method"))
@@ -153,35 +153,34 @@ def answers(
     first = questions.at(questions.value[0])
     values = questions.value
     last = jnp.min(values) if isinstance(first, ForEpsilon) else jnp.max(values)
-    found = sum_for(points, laws, counts, first, method, last)
-    bounds = of_each(lambda question: bracket_of(*read(found, question), question, facts))(questions)
+    total = sum_for(points, laws, counts, first, method, last)
+    bounds = of_each(lambda question: bracket_of(*read(total, question), question, facts))(questions)
     at = bounds.estimate[0] if isinstance(first, ForEpsilon) else first.value
     return bounds, Diagnostics(
         points=points,
-        order=found.order,
-        mesh=found.mesh,
-        start=found.first,
-        length=jnp.full_like(found.mesh, points),
-        slack=found.error,
-        slack_delta=jnp.minimum(evolving.error_of_delta(found, at), 1.0),
-        shift=jnp.stack([found.shift, found.shift]),
+        order=total.order,
+        mesh=total.mesh,
+        start=total.first,
+        length=jnp.full_like(total.mesh, points),
+        slack=total.error,
+        slack_delta=jnp.minimum(evolving.error_of_delta(total, at), 1.0),
+        shift=jnp.stack([total.shift, total.shift]),
         infinite_mass=facts.infinite[1],
-        lost=jnp.maximum(evolving.infinite_mass(found)[0] - facts.infinite[1], 0.0),
+        lost=jnp.maximum(evolving.infinite_mass(total)[0] - facts.infinite[1], 0.0),
         converged=bounds.converged[0],
     )
 
 
 _answers_of_many = compiled(static=("points", "method"), by=By.XLA)(answers.function)
 
-MANY = 64
-"""Laws on meshes of ``LEAST`` points from which on running outweighs compiling. Speed only."""
-
 
 def answers_by_work(
     points: int, laws: Atoms, counts: Array, questions: Question, facts: Facts, method: Method = Method.RECURSIVE
 ) -> tuple[Bounds, Diagnostics]:
     """Returns :func:`answers`, for many laws by a program that is compiled for speed: five times as fast."""
-    program = _answers_of_many if len(counts) * points >= MANY * LEAST else answers
+    # Laws on meshes of ``LEAST`` points from which on running outweighs compiling. Speed only.
+    many = 64
+    program = _answers_of_many if len(counts) * points >= many * LEAST else answers
     return program(points, laws, counts, questions, facts, method)
 
 
@@ -299,22 +298,12 @@ def mesh_of(method: Method) -> Composer:
     )
 
 
-def nothing_known(question: Question, goal: Goal | None) -> Bounds:
-    """Returns the trivial bracket, for pairs that are not valid, which no mesh narrows; warns where a goal is given."""
-    worst = np.float64(question.worst)
-    if goal is not None:
-        warn_of(question, worst, goal)
-    return Bounds(lower=np.float64(0.0), estimate=worst / 2, upper=worst, converged=np.bool_(False))
-
-
 # ----------------------------------------------------------------------------------------------------
 # Compositions as laws on meshes, all at one tilt, for adaptive uses.
 # ----------------------------------------------------------------------------------------------------
 
 
-def sums_apart(
-    compositions: Sequence[Parts], shares: Sequence[float], epsilon: float, points: int
-) -> list[evolving.Sum]:
+def sum_each(compositions: Sequence[Parts], shares: Sequence[float], epsilon: float, points: int) -> list[evolving.Sum]:
     """Returns the sums of several compositions, each by itself, at one common tilt. Concrete arguments only.
 
     The tilt is chosen for delta at ``epsilon`` of a sum in which each occurs as often as ``shares`` say, and so are
@@ -326,14 +315,14 @@ def sums_apart(
     question = ForDelta(np.float64(epsilon))
     laws, counts = laws_for(points // PER_ATOM, together, question)
     plan = _plan_together(points, laws, counts, question, np.float64(max(*shares, 1.0)))
-    found, start = [], 0
+    sums, start = [], 0
     # The rows of all compositions lie one after the other.
     for parts in compositions:
         runs = np.concatenate([steps for _, steps in parts])
         rows = slice(start, start + len(runs))
-        found.append(_sum_as_planned(points, Atoms(*(leaf[rows] for leaf in laws)), runs, plan))
+        sums.append(_sum_as_planned(points, Atoms(*(leaf[rows] for leaf in laws)), runs, plan))
         start = rows.stop
-    return found
+    return sums
 
 
 @compiled(static=("points",))
@@ -455,8 +444,10 @@ def check_points(points: int) -> int:
     """Returns a mesh size as a Python integer; raises unless it is 2^n or 3 2^n, and a multiple of 128."""
     meaning = "the number of mesh points, a power of two or three times one"
     points = validation.check_whole(points, "points", 1, 2**24, meaning)
-    whole = points > 0 and (points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0))
-    if points % 2**7 or not whole:
+    is_length = points > 0 and (
+        points & (points - 1) == 0 or (points % 3 == 0 and (points // 3) & (points // 3 - 1) == 0)
+    )
+    if points % 2**7 or not is_length:
         raise ValueError(
             f"points = {points} is not a number of mesh points: give a power of two, or three times one, at least 128 "
             "and a multiple of it."
@@ -465,7 +456,7 @@ def check_points(points: int) -> int:
 
 
 def check_error(error: tuple[float, float], question: Question, *, concrete: bool) -> None:
-    """Raises where ``error`` is not a pair of errors, or cannot be asked for."""
+    """Raises where ``error`` is not a pair of errors, or has no answer."""
     if not concrete:
         raise ValueError(
             f"error = {error} cannot be used inside jit, vmap or scan, where the shapes are fixed before the gap is "
@@ -474,7 +465,7 @@ def check_error(error: tuple[float, float], question: Question, *, concrete: boo
     if not isinstance(error, tuple) or len(error) != 2:
         raise ValueError(f"error = {error} is no pair: give the errors (of epsilon, of delta) as a tuple.")
     is_epsilon = isinstance(question, ForEpsilon)
-    # The error of what is asked for has to be above 0; the other one may be 0.
+    # The error of the answer has to be above 0; the other one may be 0.
     for value, name, alone in zip(error, ("error[0]", "error[1]"), (is_epsilon, not is_epsilon), strict=True):
         validation.check_number(value, name)
         if not (value > 0 or (value == 0 and not alone)) or not np.isfinite(value):
@@ -547,7 +538,7 @@ def _no_answer(question: Question) -> Answer:
 @functools.partial(jax.jit, static_argnums=(0, 1), inline=True)
 def _answer_query(points: int, method: Method, query: Query) -> Answer:
     # On a CPU the lanes of a batch are worked off one after the other: each ends with its own loops.
-    return vmapped_loops.one_by_one(_of_query, points, method)(query)
+    return batched_loops.one_by_one(_of_query, points, method)(query)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
@@ -580,7 +571,7 @@ def answer(
     """Returns the result of :func:`epsilon` or :func:`delta`, by the question."""
     check_asked(mechanism, steps, question)
     method = check_method(method)
-    # Meshes are composed by Fourier transforms, which are certified in float64 alone.
+    # A mesh composes by Fourier transforms, whose certificate is one of float64 alone.
     reason = " for a mesh; jaxacct.epsilon and jaxacct.delta have brackets in float32"
     validation.check_one_of(arithmetic, "arithmetic", ("auto", "float64"), reason)
     if asks_host(mechanism, steps, question):
@@ -594,20 +585,30 @@ def answer(
         check_error(error, question, concrete=concrete)
     query = Query(mechanism, steps, question, relation)
     if not concrete:
-        found = _in_trace(query, points or LEAST, method)
+        bounds, record = _in_trace(query, points or LEAST, method)
     else:
-        directions = query.directions
-        if runs_nothing(directions) and not return_diagnostics:
-            return zero()
-        question = question.at(np.asarray(question.value, np.float64))
-        goal = error or tolerance or question.tolerance
-        if not return_diagnostics and is_out_of_range(directions):
-            return nothing_known(question, goal if points is None else None)
-        mesh = mesh_of(method)
-        found = (
-            within(mesh, directions, question, goal) if points is None else at_size(mesh, directions, question, points)
+        bounds, record = _of_numbers(
+            query, error or tolerance or question.tolerance, points, method, return_diagnostics
         )
-    return leave_scope(found) if return_diagnostics else found[0]
+    return leave_scope((bounds, record)) if return_diagnostics else bounds
+
+
+def _of_numbers(query: Query, goal: Goal, points: int | None, method: Method, has_record: bool) -> tuple[Bounds, Any]:
+    """Returns the answer of concrete arguments, by meshes that reach a goal or by one of so many points.
+
+    Where no mesh is needed there is one if the caller wants its record.
+    """
+    directions = query.directions
+    if runs_nothing(directions) and not has_record:
+        return zero(), None
+    question, mesh = query.question.at(np.asarray(query.question.value, np.float64)), mesh_of(method)
+    if is_out_of_range(directions) and not has_record:
+        # No mesh narrows the bracket of pairs that are not valid.
+        worst = np.float64(question.worst)
+        if points is None:
+            warn_of(question, worst, goal)
+        return Bounds(np.float64(0.0), worst / 2, worst, np.bool_(False)), None
+    return refine(mesh, directions, question, goal) if points is None else at_size(mesh, directions, question, points)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -624,9 +625,9 @@ class Curve:
     delta: Bounds
 
 
-def _says_of_each(found: Curve) -> Any:
+def _says_of_each(profile: Curve) -> Any:
     """Returns where a profile says anything."""
-    return found.delta.upper < 1
+    return profile.delta.upper < 1
 
 
 @kernel(derivatives=Differences(_says_of_each, nested=True))
@@ -675,8 +676,8 @@ def curve(
         # Nothing is known without certified transforms, nor, on any mesh, of pairs that are not valid.
         nothing = Bounds(lower=0 * at, estimate=0 * at + 0.5, upper=0 * at + 1, converged=np.zeros(at.shape, bool))
         return Curve(epsilon=at, delta=nothing)
-    found = [_profile(points, parts, at, method) for parts in directions]
-    return leave_scope(Curve(epsilon=at, delta=_largest(found, at)))
+    profiles = [_profile(points, parts, at, method) for parts in directions]
+    return leave_scope(Curve(epsilon=at, delta=_largest(profiles, at)))
 
 
 Profile = tuple[Array, Array, Facts]
@@ -695,9 +696,9 @@ def _profile(points: int, parts: Parts, epsilons: Array, method: Method) -> Prof
     def bound(reference: Array) -> tuple[Array, Array]:
         question = ForDelta(reference)
         laws, counts = laws_for(points // PER_ATOM, parts, question)
-        found = sum_for(points, laws, counts, question, method, jnp.max(epsilons))
+        total = sum_for(points, laws, counts, question, method, jnp.max(epsilons))
         # One epsilon after the other, to save memory: each is a sum over all points.
-        return jax.lax.map(functools.partial(evolving.bound_delta, found), epsilons)
+        return jax.lax.map(functools.partial(evolving.bound_delta, total), epsilons)
 
     # One sum after the other, each tilted for an epsilon in the middle of its part of the curve.
     lower, upper = jax.lax.map(bound, jnp.sort(epsilons)[places])
@@ -720,7 +721,7 @@ def _largest(directions: list[Profile], epsilons: Array) -> Bounds:
             jnp.where(idle, nothing * (1 + 8 * roundoff()), jnp.where(epsilons < 0, upper, closed.upper)),
         )
 
-    found = [of_one(*direction) for direction in directions]
-    lower, upper = (functools.reduce(jnp.maximum, side) for side in zip(*found, strict=True))
+    sides = [of_one(*direction) for direction in directions]
+    lower, upper = (functools.reduce(jnp.maximum, side) for side in zip(*sides, strict=True))
     bounds = Bounds(lower=lower, estimate=(lower + upper) / 2, upper=upper)
     return replace(bounds, converged=bounds.gap <= ForDelta.tolerance)

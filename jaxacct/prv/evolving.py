@@ -45,7 +45,7 @@ the error (:func:`_trim`).
 
 **What is wide.** One run's atoms have to lie on the first circle, and a sum is coarsened only once it is smooth. Where
 losses are rare and large (rates below 1e-3 with noise below 1, and on the order of one of them in all runs), the first
-mesh may be coarser than one run's bulk: the bounds hold, and are some hundredths apart, or more. Otherwise, and there
+mesh may be coarser than one run's bulk: the bounds hold, and differ by some hundredths, or more. Otherwise, and there
 once the mesh resolves the bulk, twice as many points divide the gap by four, until the cells of the law are what is
 wide: these have to grow with the points.
 """
@@ -83,23 +83,11 @@ class Method(enum.Enum):
     FIXED = "fixed"
 
 
-SMOOTH = 8.0
-"""Runs outside of the point with most mass that the first stage of a recursion adds, in the mean. Tightness only.
-
-A sum of fewer is not smooth, so its odd points do not find the mass that balances them when it is coarsened.
-"""
-
-RUNS = 2.0 ** np.arange(24)
-"""Numbers of runs among which a recursion chooses its first stage. Sound for any whole numbers."""
-
 ORDERS = 32
 """Orders that one look compares, of a tilt and of moments each; even. Tightness only."""
 
 LEAST_LEFT = 1 / 64
 """Least share of delta that finite losses may be taken to have once losses are capped. Tightness only."""
-
-MORE_NATS = 3.0
-"""Nats that the tails may need more for the sake of a shorter window. Tightness only."""
 
 STEEPEST = 600.0
 """Largest size of an exponent t y that is computed with. Beyond it points prove nothing. Tightness only."""
@@ -173,15 +161,15 @@ def plan_sum(
     ``last`` is the log of the least delta, or the largest epsilon, that is read; the one of the question by default.
     """
     y, mass = laws.losses[:, 0], jnp.where(counts[:, None] > 0, laws.masses[:, 0], 0.0)
-    asked = None if log_delta is None else jnp.asarray(log_delta)
-    last = (epsilon if asked is None else asked) if last is None else last
+    log_target = None if log_delta is None else jnp.asarray(log_delta)
+    last = (epsilon if log_target is None else log_target) if last is None else last
 
     def rare_of(log_delta: Array) -> Array:
         return log_delta - _slack(points) - jnp.log(jnp.maximum(jnp.sum(counts), 1.0))
 
     known = mass > 0
-    if asked is not None:
-        known = known & (_sums_beyond(mass)[1] > jnp.exp(rare_of(asked)))
+    if log_target is not None:
+        known = known & (_sums_beyond(mass)[1] > jnp.exp(rare_of(log_target)))
     log_mass = jnp.where(known, jnp.log(mass), -jnp.inf)
 
     def cumulants_at(orders: Array, kept: Array) -> Array:
@@ -209,12 +197,14 @@ def plan_sum(
         heights = cumulants + log_peak(orders)
         # What is infinite once losses are capped is no part of what is left to be read.
         endless = jnp.sum(counts[:, None] * jnp.where(known, -mass * jnp.expm1(kept - y), 0.0))
-        left = jnp.zeros(2) if asked is None else 1 - endless * jnp.exp(-jnp.stack([asked, jnp.asarray(last)]))
+        left = (
+            jnp.zeros(2) if log_target is None else 1 - endless * jnp.exp(-jnp.stack([log_target, jnp.asarray(last)]))
+        )
         log_finite = jnp.log(jnp.maximum(left, LEAST_LEFT))
-        if asked is None:
+        if log_target is None:
             values, largest = heights - orders * epsilon, jnp.asarray(last)
         else:
-            values = (heights - asked - log_finite[0]) / orders
+            values = (heights - log_target - log_finite[0]) / orders
             largest = jnp.min((heights - last - log_finite[1]) / orders)
             largest = jnp.where(left[1] > LEAST_LEFT, jnp.maximum(largest, 0.0), jnp.inf)
         least = jnp.min(values)
@@ -228,10 +218,10 @@ def plan_sum(
     begin = (start, start, start, jnp.asarray(jnp.inf, y.dtype))
     steepest, least, log_finite, farthest = jax.lax.fori_loop(0, 4, look, begin)
     kept = jnp.minimum(y, farthest)
-    if asked is None:
-        at, log_finite, asked = jnp.asarray(epsilon), jnp.minimum(least, 0.0), jnp.minimum(least, 0.0)
+    if log_target is None:
+        at, log_finite, log_target = jnp.asarray(epsilon), jnp.minimum(least, 0.0), jnp.minimum(least, 0.0)
     else:
-        at, log_finite = jnp.maximum(least, 0.0), asked + log_finite
+        at, log_finite = jnp.maximum(least, 0.0), log_target + log_finite
     # Among smaller orders, that of the shortest window: by Chernoff's bound at all orders, those below 0 among them.
     size = 2 * ORDERS
     orders = jnp.minimum(2.0 ** np.linspace(-4.0, 8.0, size + 1)[:-1] * steepest, steepest_of(kept))
@@ -244,9 +234,11 @@ def plan_sum(
     lengths = jnp.min(jnp.where(gaps > 0, ends, jnp.inf), -1) - jnp.max(jnp.where(gaps < 0, ends, -jnp.inf), -1)
     is_lower = orders <= steepest * (1 + 1e-9)
     least_excess = jnp.min(jnp.where(is_lower, excess, jnp.inf))
-    lengths = jnp.where(is_lower & (excess <= least_excess + MORE_NATS), lengths, jnp.inf)
+    # Nats that the tails may need more for the sake of a shorter window. Tightness only.
+    more_nats = 3.0
+    lengths = jnp.where(is_lower & (excess <= least_excess + more_nats), lengths, jnp.inf)
     order, nats = jnp.max(jnp.where(lengths == jnp.min(lengths), jnp.stack([orders, nats]), -jnp.inf), -1)
-    return MeshPlan(order, nats, rare_of(asked), farthest)
+    return MeshPlan(order, nats, rare_of(log_target), farthest)
 
 
 def _sums_beyond(rows: Float[Array, "... n"]) -> Float[Array, "2 ... n"]:
@@ -255,10 +247,10 @@ def _sums_beyond(rows: Float[Array, "... n"]) -> Float[Array, "2 ... n"]:
     inner = 2 ** (round(math.log2(n)) // 2)
     outer = -(-n // inner)
     table = jnp.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, outer * inner - n)]).reshape(*rows.shape[:-1], outer, inner)
-    within = jnp.einsum("...bj,dij->d...bi", table, np.stack(_triangles(inner)), precision="highest")
+    in_blocks = jnp.einsum("...bj,dij->d...bi", table, np.stack(_triangles(inner)), precision="highest")
     strict = np.stack([np.tri(outer, k=-1), np.tri(outer, k=-1).T])
     others = jnp.einsum("...b,dcb->d...c", jnp.sum(table, -1), strict, precision="highest")
-    return (within + others[..., None]).reshape(2, *rows.shape[:-1], outer * inner)[..., :n]
+    return (in_blocks + others[..., None]).reshape(2, *rows.shape[:-1], outer * inner)[..., :n]
 
 
 def _slack(points: int) -> float:
@@ -376,7 +368,8 @@ def put_on_mesh(
     u, n = roundoff(), law.losses.shape[-1]
     t = plan.order
     (y, y_low), (p, p_low) = law.losses, law.masses
-    # Rare atoms are infinite losses, and those that are rare after the tilt are left out: neither can widen the window.
+    # Rare atoms count as infinite losses, and the row drops those that are rare after the tilt: neither can widen the
+    # window.
     rare = _sums_beyond(p)[1] < jnp.exp(plan.log_rare)
     log_w = jnp.where(rare | ~(p > 0), -jnp.inf, jnp.log(p) + t * y)
     top = jnp.maximum(jnp.max(log_w), -3 * STEEPEST)
@@ -384,7 +377,7 @@ def put_on_mesh(
     scale = top + jnp.log(total)
     w = jnp.exp(log_w - scale)
     counts = jnp.min(_sums_beyond(w), 0) > jnp.exp(-plan.nats) / jnp.maximum(count, 1.0)
-    # Reductions are taken together: a program of fewer is compiled sooner.
+    # One reduction for several sums: a program of fewer compiles sooner.
     terms = [jnp.where(rare, p, 0.0), jnp.where(counts, 0.0, w), y + p + y_low + p_low]
     mass_rare, mass_missing, anything = jnp.sum(jnp.stack(terms), -1)
     infinite = law.infinite + jnp.stack([mass_rare * (1 + n * u), jnp.zeros_like(t)])
@@ -404,7 +397,7 @@ def put_on_mesh(
     # What the upper law sends to infinity is left out below, or the two would need different windows.
     p_low = jnp.where((y_low >= low - h) & (y_low <= high), p_low, 0.0)
     near = jnp.where(jnp.abs(y_low - there) < h / 2, p_low, 0.0)
-    # What is left out below is no part of the law whose mass is bounded.
+    # The law whose mass is bounded below does not have what the row drops.
     w_low = jnp.exp(jnp.minimum(jnp.where(p_low > 0, jnp.log(p_low) + t * y_low, -jnp.inf) - scale, 700.0))
     near_q, near_p, mass_low = jnp.sum(jnp.stack([near * jnp.exp(there - y_low), near, w_low]), -1)
     offset = there - jnp.log(near_q / near_p)
@@ -413,8 +406,8 @@ def put_on_mesh(
     at = (y - offset) / h
     cell = jnp.floor(at)
     p = jnp.where(counts, p, 0.0)
-    up = p * (jnp.expm1((cell - at) * h) / jnp.expm1(-h))
-    index, mass = jnp.concatenate([cell, cell + 1]), jnp.concatenate([p - up, up])
+    moved_up = p * (jnp.expm1((cell - at) * h) / jnp.expm1(-h))
+    index, mass = jnp.concatenate([cell, cell + 1]), jnp.concatenate([p - moved_up, moved_up])
     at = (y_low - offset) / h
     on_point = jnp.abs(at - jnp.round(at)) * h <= 8 * u * (jnp.abs(y_low) + jnp.abs(offset))
     pooled = pool(jnp.where(on_point, jnp.round(at), at), p_low, h, t)
@@ -536,13 +529,15 @@ def coarsen(rows: Float[Array, "... 2 points"], h: Array, order: Array) -> Float
     """
     points = rows.shape[-1]
     even, odd = jnp.moveaxis(rows.reshape(*rows.shape[:-1], points // 2, 2), -1, 0)
-    up = jnp.stack([odd[..., 0, :] / (1 + jnp.exp(-h)), _flow(odd[..., 1, :], h, order)], -2)
+    moved_up = jnp.stack([odd[..., 0, :] / (1 + jnp.exp(-h)), _flow(odd[..., 1, :], h, order)], -2)
     raised = jnp.exp(order * h)
     halves = [
-        even + (odd - up) / raised + jnp.pad(up * raised, [(0, 0)] * (up.ndim - 1) + [(1, 0)])[..., :-1],
+        even
+        + (odd - moved_up) / raised
+        + jnp.pad(moved_up * raised, [(0, 0)] * (moved_up.ndim - 1) + [(1, 0)])[..., :-1],
         jnp.zeros_like(even),
     ]
-    halves[1] = halves[1].at[..., 0].set((up * raised)[..., -1])
+    halves[1] = halves[1].at[..., 0].set((moved_up * raised)[..., -1])
     return jnp.concatenate(halves, -1)
 
 
@@ -583,11 +578,11 @@ def _flow(odd: Float[Array, "... n"], h: Array, order: Array) -> Float[Array, ".
         left, right = jnp.moveaxis(sums.reshape(*sums.shape[:-1], size // 2, 2), -1, 0)
         right = right * fall
         ratio = jnp.where(jnp.minimum(left, right) > 1e-290, right * jnp.exp(h) / left, 0.0)
-        up = jnp.minimum(ratio * cut, 1.0) * cut
-        down = jnp.where(ratio > 0, jnp.minimum(1 / ratio, 1.0), 0.0)
-        keeps = (1 - jnp.stack([up, down], -1)) * (1 - 2 * u)
+        upward = jnp.minimum(ratio * cut, 1.0) * cut
+        downward = jnp.where(ratio > 0, jnp.minimum(1 / ratio, 1.0), 0.0)
+        keeps = (1 - jnp.stack([upward, downward], -1)) * (1 - 2 * u)
         rest = keeps[..., 0] * left + keeps[..., 1] * right
-        ups = jnp.stack([up, jnp.zeros_like(up)], -1).reshape(sums.shape)
+        ups = jnp.stack([upward, jnp.zeros_like(upward)], -1).reshape(sums.shape)
         return jnp.concatenate([rest, jnp.zeros_like(rest)], -1), (ups, keeps.reshape(sums.shape))
 
     def spread(later: Array, level: tuple[Array, Array]) -> tuple[Array, None]:
@@ -643,8 +638,10 @@ def _trim(rows: Float[Array, "kinds 2 points"], most: Float[Array, " kinds"]) ->
     outer, inner = _blocks(rows.shape[-1])
     table = rows.reshape(*rows.shape[:-1], outer, inner)
     sums = jnp.sum(table, -1)
-    up, down = (jnp.einsum("ksb,cb->ksc", sums, triangle, precision="highest") for triangle in _triangles(outer))
-    keeps = (up > most[:, None, None]) & (down > most[:, None, None])
+    sums_up_to, sums_from = (
+        jnp.einsum("ksb,cb->ksc", sums, triangle, precision="highest") for triangle in _triangles(outer)
+    )
+    keeps = (sums_up_to > most[:, None, None]) & (sums_from > most[:, None, None])
     numbers = np.arange(float(outer))
     cut = jnp.sum(jnp.where(keeps, 0.0, sums), -1) * (1 + (2 * (inner + outer)) * roundoff())
     ends = jnp.min(jnp.where(keeps, numbers, outer - 1.0), (-1, -2)), jnp.max(jnp.where(keeps, numbers, 0.0), (-1, -2))
@@ -669,9 +666,9 @@ def _log_moments(rows: Float[Array, "kinds 2 points"], low: Array, high: Array) 
     """
     outer, inner = _blocks(rows.shape[-1])
     gaps = _gaps(rows.shape[-1])
-    within = np.arange(inner) - np.where(gaps > 0, inner - 1, 0)[:, None]
+    in_block = np.arange(inner) - np.where(gaps > 0, inner - 1, 0)[:, None]
     tables = rows.reshape(*rows.shape[:-1], outer, inner)
-    partial = jnp.einsum("ksbi,gi->ksgb", tables, np.exp(gaps[:, None] * within), precision="highest")
+    partial = jnp.einsum("ksbi,gi->ksgb", tables, np.exp(gaps[:, None] * in_block), precision="highest")
     ends = jnp.where(gaps[None] > 0, high[:, None], low[:, None])
     falls = jnp.exp(jnp.minimum((gaps[:, None] * inner)[None] * (np.arange(outer)[None, None] - ends[..., None]), 0.0))
     sums = jnp.max(jnp.sum(partial * falls[:, None], -1), 1) + rows.shape[-1] * TINY
@@ -792,7 +789,10 @@ def evolve(law: Atoms, count: Array, plan: MeshPlan, points: int, *, method: Met
     root = jnp.ldexp(jnp.ones_like(count), jnp.ceil(jnp.log2(jnp.maximum(count, 1.0)) / 2).astype(jnp.int32))
     runs, outside, least = root[None], 0.0, root / 2
     if method is Method.RECURSIVE:
-        runs, outside, least = jnp.append(RUNS, count), SMOOTH, jnp.full_like(root, 2.0)
+        # Numbers of runs among which a recursion chooses its first stage; sound for any whole numbers. It adds so many
+        # runs outside of the point with most mass, in the mean: a sum of fewer is not smooth, so its odd points do not
+        # find the mass that balances them when it is coarsened. Tightness only.
+        runs, outside, least = jnp.append(2.0 ** np.arange(24), count), 8.0, jnp.full_like(root, 2.0)
     elif method is Method.FIXED:
         runs, least = count[None], jnp.minimum(count, TRIES[-1])
     one, h, planned, log_finite, shift = put_on_mesh(law, count, plan, points, runs, outside, is_shared=is_shared)
@@ -809,7 +809,7 @@ def evolve(law: Atoms, count: Array, plan: MeshPlan, points: int, *, method: Met
         error = state.error + cut * np.array([[1.0, 0.0]])
         state = state._replace(rows=rows, error=error)
         logs = _log_moments(rows, low, high)
-        # Of all numbers of runs, the largest whose sum fits on the circle, or all that are left.
+        # A stage adds the largest number of runs whose sum fits on the circle, or all that remain.
         tries = jnp.append(TRIES, left + 1)
         digits, after = jnp.mod(left, tries), jnp.floor(left / tries)
         powers = jnp.stack([jnp.where(after > 0, tries, 0.0), digits], -1)
@@ -897,8 +897,8 @@ def join(left: Sum, right: Sum) -> Sum:
     _, mesh, state, logs, tails, fits = jax.lax.while_loop(is_uneven, even, begin)
     both = jnp.ones_like(mesh[:1])
     wrong = _power_of_error(both, both, state.error)
-    found = _convolve(state, mesh[0], both, both, logs[None], tails[None], wrong)
-    rows, first, log_mass, log_bound, error, drift = (leaf[0] for leaf in found)
+    convolved = _convolve(state, mesh[0], both, both, logs[None], tails[None], wrong)
+    rows, first, log_mass, log_bound, error, drift = (leaf[0] for leaf in convolved)
     is_one = (mesh[0] == mesh[1]) & fits & (left.order == right.order)
     error = jnp.where(is_one, error, jnp.inf)
     finite = left.log_finite + right.log_finite
@@ -962,33 +962,33 @@ def compose(
 # ----------------------------------------------------------------------------------------------------
 
 
-def _log_errors(found: Sum, epsilon: Float[Array, "... n"]) -> Float[Array, "2 n"]:
+def _log_errors(total: Sum, epsilon: Float[Array, "... n"]) -> Float[Array, "2 n"]:
     """Returns the logs of what the errors can change D at epsilons (n,), or (2, n), by; it falls with epsilon.
 
     A logarithm of an error is at most 745 in size, as are those in log_peak, and each errs by 8u of itself, so all
     three by 18,000u; a product and three sums round by u of their sizes, of which K's is within 1,500 of the first
     sum's, and an exponential, later, by 4u: 16u of the sum and the product, and 2^15 u, are more than these.
     """
-    fixed = jnp.log(jnp.maximum(found.error, TINY)) + found.log_bound + log_peak(found.order)
-    fall = jnp.broadcast_to(found.order * epsilon, (2, epsilon.shape[-1]))
+    fixed = jnp.log(jnp.maximum(total.error, TINY)) + total.log_bound + log_peak(total.order)
+    fall = jnp.broadcast_to(total.order * epsilon, (2, epsilon.shape[-1]))
     return fixed[:, None] - fall + roundoff() * (16 * (jnp.abs(fixed)[:, None] + jnp.abs(fall)) + 2.0**15)
 
 
-def error_of_delta(found: Sum, epsilon: Array) -> Float[Array, " 2"]:
+def error_of_delta(total: Sum, epsilon: Array) -> Float[Array, " 2"]:
     """Returns the most that all that was lost on the way can change delta by at an epsilon, above and below."""
-    return jnp.exp(_log_errors(found, epsilon[None])[:, 0])
+    return jnp.exp(_log_errors(total, epsilon[None])[:, 0])
 
 
-def infinite_mass(found: Sum) -> Float[Array, " 2"]:
+def infinite_mass(total: Sum) -> Float[Array, " 2"]:
     """Returns an upper and a lower bound on the probability that the sum is infinite.
 
     The log of a run errs by 8u of itself and the product by u; so does expm1 by 8u, and it passes on no larger share of
     its argument's error than there was.
     """
-    return -jnp.expm1(found.log_finite) * (1 + SIDES * (32 * roundoff()))
+    return -jnp.expm1(total.log_finite) * (1 + SIDES * (32 * roundoff()))
 
 
-def _reading_error(found: Sum, size: Array) -> Array:
+def _reading_error(total: Sum, size: Array) -> Array:
     """Returns the relative error of a mass of P, or Q, of points with |t y| up to ``size``, and of sums of them.
 
     The exponent is a sum of four terms, each right to 2u of itself, its products to u more: 8u of all sizes with those
@@ -996,41 +996,41 @@ def _reading_error(found: Sum, size: Array) -> Array:
     of N terms errs by Nu in any order. Where points are off by ``shift``, masses that hold at their true places are off
     by e^(t shift): a tilted mass is not P's.
     """
-    sizes = jnp.max(jnp.abs(found.log_mass)) + size
-    rounding = roundoff() * (64 + found.rows.shape[-1] + 8 * sizes)
-    return rounding + (1 + rounding) * jnp.expm1(jnp.minimum(found.order * found.shift * (1 + 1e-9), STEEPEST))
+    sizes = jnp.max(jnp.abs(total.log_mass)) + size
+    rounding = roundoff() * (64 + total.rows.shape[-1] + 8 * sizes)
+    return rounding + (1 + rounding) * jnp.expm1(jnp.minimum(total.order * total.shift * (1 + 1e-9), STEEPEST))
 
 
-def _points_of(found: Sum) -> Array:
-    return found.first + found.mesh * np.arange(float(found.rows.shape[-1]))
+def _points_of(total: Sum) -> Array:
+    return total.first + total.mesh * np.arange(float(total.rows.shape[-1]))
 
 
-def bound_delta(found: Sum, epsilon: Array) -> tuple[Array, Array]:
+def bound_delta(total: Sum, epsilon: Array) -> tuple[Array, Array]:
     """Returns the lower and the upper bound on delta at an epsilon, a number.
 
     D is read off directly, as a sum of positive terms: 1 - e^(eps - y) of points above eps. The points stand for losses
     that differ from them by ``shift`` at most, so it is read at that much less, or more. The rounding of first + j mesh
     and of its difference from eps are 4u of their sizes, and counted with the shift.
     """
-    y = _points_of(found)
+    y = _points_of(total)
     u = roundoff()
-    shift = found.shift + 8 * u * (jnp.max(jnp.abs(y)) + jnp.abs(epsilon))
+    shift = total.shift + 8 * u * (jnp.max(jnp.abs(y)) + jnp.abs(epsilon))
     at = epsilon - SIDES * shift
     above = y[None] - at[:, None]
-    exponents = found.log_mass[:, None] - found.order * y[None]
+    exponents = total.log_mass[:, None] - total.order * y[None]
     terms = jnp.where(
-        above > 0, found.rows * jnp.exp(jnp.minimum(exponents, STEEPEST)) * -jnp.expm1(-jnp.abs(above)), 0.0
+        above > 0, total.rows * jnp.exp(jnp.minimum(exponents, STEEPEST)) * -jnp.expm1(-jnp.abs(above)), 0.0
     )
-    doubt = _reading_error(found, found.order * jnp.max(jnp.abs(y)))
+    doubt = _reading_error(total, total.order * jnp.max(jnp.abs(y)))
     is_read = ~jnp.any((above > 0) & (exponents > STEEPEST), -1)
-    change = jnp.exp(_log_errors(found, at[:, None])[:, 0])
-    values = jnp.sum(terms, -1) * (1 + SIDES * doubt) + SIDES * change + infinite_mass(found)
+    change = jnp.exp(_log_errors(total, at[:, None])[:, 0])
+    values = jnp.sum(terms, -1) * (1 + SIDES * doubt) + SIDES * change + infinite_mass(total)
     upper = jnp.where(is_read[0] & (values[0] <= 1), values[0] * (1 + 8 * u) + TINY, 1.0)
     lower = jnp.where(is_read[1] & (values[1] > 0), values[1] - 8 * u * jnp.abs(values[1]), 0.0)
     return lower, upper
 
 
-def bound_epsilon(found: Sum, delta: Array) -> tuple[Array, Array]:
+def bound_epsilon(total: Sum, delta: Array) -> tuple[Array, Array]:
     """Returns the lower and the upper bound on epsilon at a delta, a number.
 
     Between two points D is P - e^eps Q, P and Q the masses from the upper point on, and so there is one logarithm for
@@ -1038,21 +1038,21 @@ def bound_epsilon(found: Sum, delta: Array) -> tuple[Array, Array]:
     bound is the least epsilon at which the upper law is at most delta; the lower one is the largest at which the lower
     law is above it. Beyond all points there are infinite losses, and errors: a bound by moments.
     """
-    u, points = roundoff(), found.rows.shape[-1]
+    u, points = roundoff(), total.rows.shape[-1]
     sides = SIDES[:, None]
-    y, log_delta, infinite = _points_of(found)[None], jnp.log(delta), infinite_mass(found)
+    y, log_delta, infinite = _points_of(total)[None], jnp.log(delta), infinite_mass(total)
     # In units of delta. Points with larger exponents prove nothing, nor does a sum that begins at a smaller loss.
-    exponents = found.log_mass[:, None] - found.order * y - log_delta
-    middle = jnp.clip((found.log_mass[:1, None] - log_delta) / found.order, y[:, :1], y[:, -1:])
+    exponents = total.log_mass[:, None] - total.order * y - log_delta
+    middle = jnp.clip((total.log_mass[:1, None] - log_delta) / total.order, y[:, :1], y[:, -1:])
     both = jnp.exp(jnp.minimum(jnp.stack([exponents, exponents - (y - middle)]), STEEPEST))
     outer, inner = _blocks(points)
-    table = (found.rows[None] * both).reshape(2, 2, outer, inner)
-    within = jnp.einsum("...j,ij->...i", table, _triangles(inner)[1], precision="highest")
-    beyond = jnp.einsum("...j,ij->...i", within[..., 0], np.triu(np.ones((outer, outer)), 1), precision="highest")
-    p, q = (within + beyond[..., None]).reshape(2, 2, points)
-    former = y - found.mesh
-    doubt = sides * _reading_error(found, jnp.abs(log_delta) + (found.order + 1) * jnp.max(jnp.abs(y)))
-    log_change = _log_errors(found, former) - log_delta
+    table = (total.rows[None] * both).reshape(2, 2, outer, inner)
+    in_blocks = jnp.einsum("...j,ij->...i", table, _triangles(inner)[1], precision="highest")
+    beyond = jnp.einsum("...j,ij->...i", in_blocks[..., 0], np.triu(np.ones((outer, outer)), 1), precision="highest")
+    p, q = (in_blocks + beyond[..., None]).reshape(2, 2, points)
+    former = y - total.mesh
+    doubt = sides * _reading_error(total, jnp.abs(log_delta) + (total.order + 1) * jnp.max(jnp.abs(y)))
+    log_change = _log_errors(total, former) - log_delta
     change = jnp.exp(jnp.minimum(log_change, STEEPEST))
     rest = (infinite / delta - 1)[:, None]
     owed = p * (1 + doubt) + sides * change + rest
@@ -1063,11 +1063,11 @@ def bound_epsilon(found: Sum, delta: Array) -> tuple[Array, Array]:
     holds = jnp.concatenate([above, (owed[1:] > 0) & (epsilons[1:] > former)])
     holds = holds & (jnp.maximum(exponents, exponents - (y - middle)) < STEEPEST) & (log_change < STEEPEST)
     values = jnp.where(holds, jnp.minimum(jnp.maximum(epsilons, former), y), sides * jnp.inf)
-    moments = (_log_errors(found, jnp.zeros(1))[0, 0] - jnp.log(jnp.maximum(delta - infinite[0], 0.0))) / found.order
+    moments = (_log_errors(total, jnp.zeros(1))[0, 0] - jnp.log(jnp.maximum(delta - infinite[0], 0.0))) / total.order
     moments = jnp.maximum(moments, y[0, -1]) + 64 * u * (jnp.abs(moments) + jnp.abs(y[0, -1]))
     upper = jnp.minimum(jnp.min(values[0]), jnp.where(infinite[0] < delta, moments, jnp.inf))
     lower = jnp.where(infinite[1] > delta, jnp.inf, jnp.max(values[1]))
     # Points, their logarithms and the middle round by 12u of the largest loss.
-    shift = found.shift + 16 * u * (jnp.max(jnp.abs(y)) + 1)
+    shift = total.shift + 16 * u * (jnp.max(jnp.abs(y)) + 1)
     upper, lower = jnp.maximum(upper + shift, 0.0), jnp.maximum(lower - shift, 0.0)
     return jnp.where(jnp.isnan(lower), 0.0, lower), jnp.where(jnp.isnan(upper), jnp.inf, upper)

@@ -42,6 +42,7 @@ from jaxacct.composition import (
 from jaxacct.mechanisms.mechanism import Mechanisms, Relation, Steps, choose
 from jaxacct.mechanisms.normal import slopes_of_log_delta
 from jaxacct.numerics.arithmetic import CHOICES, scale_error
+from jaxacct.numerics.batched_loops import one_by_one, rows
 from jaxacct.numerics.derivatives import is_real, of_first_order
 from jaxacct.numerics.precision import (
     as_float64,
@@ -54,7 +55,6 @@ from jaxacct.numerics.precision import (
     within_scope,
 )
 from jaxacct.numerics.programs import Program, as_held, asks_host, by_float32, by_platform, compiled
-from jaxacct.numerics.vmapped_loops import one_by_one, rows
 from jaxacct.saddlepoint import closed_forms, solve
 from jaxacct.saddlepoint.closed_forms import Closed, find_closed_forms
 
@@ -127,18 +127,14 @@ def delta(
 
 def has_closed_form(query: Query) -> bool:
     """Returns whether it can be seen that a composition is a single run, or one of plain Gaussian mechanisms."""
-    found: list[Closed] = []
+    forms: list[Closed] = []
     leaves, structure = jax.tree.flatten(query)
 
     def look(leaves: list[Any]) -> None:
-        found.extend(_closed_forms(jax.tree.unflatten(structure, leaves)))
+        forms.extend(find_closed_forms(jax.tree.unflatten(structure, leaves)))
 
     without_computing(look, leaves)
-    return bool(found)
-
-
-def _closed_forms(query: Query) -> list[Closed]:
-    return find_closed_forms(query.directions, query.facts.single)
+    return bool(forms)
 
 
 def answer(
@@ -148,8 +144,8 @@ def answer(
     check_asked(mechanism, steps, question)
     validation.check_one_of(arithmetic, "arithmetic", CHOICES)
     if asks_host(mechanism, steps, question):
-        found: Bounds = by_host(answer, (mechanism, steps, question, relation, arithmetic), {})
-        return found
+        by_cpu: Bounds = by_host(answer, (mechanism, steps, question, relation, arithmetic), {})
+        return by_cpu
     query = query_of(mechanism, steps, question, relation)
     return in_float32(query, _answer) if arithmetic == "float32" else unchecked(query)
 
@@ -172,7 +168,7 @@ def unchecked(query: Query) -> Bounds:
         query = settle(query)
     # The scope begins outside of the primitive, which would round NumPy's float64 numbers to float32 on the way in.
     with scope():
-        return leave_scope(_decide(query)[0] if query.is_concrete else _answer(query))
+        return leave_scope(decide(query)[0] if query.is_concrete else _answer(query))
 
 
 @jax.custom_jvp
@@ -185,15 +181,15 @@ def _answer(query: Query) -> Bounds:
 @functools.partial(jax.jit, inline=True)
 def _of_plain(query: Query) -> Bounds:
     """Returns the bracket by a closed form, which a batch evaluates side by side."""
-    return by_platform(lambda query: _decide(query)[0], query)
+    return by_platform(lambda query: decide(query)[0], query)
 
 
 def _solve_in_scope(query: Query) -> Bounds:
     with scope():
-        return _decide(query)[0]
+        return decide(query)[0]
 
 
-def _decide(query: Query) -> tuple[Bounds, Any]:
+def decide(query: Query) -> tuple[Bounds, Any]:
     """Returns the largest of the directions' brackets, and the index of the direction that decides."""
     mechanism, steps, question = query.run
     if query.facts.is_gaussian:
@@ -203,15 +199,15 @@ def _decide(query: Query) -> tuple[Bounds, Any]:
         return zero(), jnp.asarray(0)
     value = question.value
     question = question.at(np.asarray(value, np.float64) if is_concrete(value) else as_float64(value))
-    runs = _closed_forms(query)
+    runs = find_closed_forms(query)
     # Pairs that are not valid have no answer: a closed form would search in vain, for seconds.
-    if is_out_of_range(directions) if runs else not _has_laws(directions):
+    if is_out_of_range(directions) if runs else not has_laws(query):
         return unknown(question), jnp.asarray(0)
     if runs:
         return _of_runs(runs, question)
-    if not _may_fall(directions):
-        found = _by_facts(tuple(directions), question.at(question.value[None]))
-        return jax.tree.map(lambda leaf: leaf[0], found), jnp.asarray(0)
+    if not _may_fall(query):
+        bounds = _by_facts(tuple(directions), question.at(question.value[None]))
+        return jax.tree.map(lambda leaf: leaf[0], bounds), jnp.asarray(0)
     return solve.bounds_of(tuple(directions), question)
 
 
@@ -223,16 +219,16 @@ def curve(query: Query) -> Bounds:
     numbers only.
     """
     directions, questions = query.directions, query.question
-    runs = _closed_forms(query)
-    if is_out_of_range(directions) if runs else not _has_laws(directions):
+    runs = find_closed_forms(query)
+    if is_out_of_range(directions) if runs else not has_laws(query):
         return leave_scope(unknown(questions.at(as_float64(questions.value))))
-    solved = _each if _may_fall(directions) else _by_facts
+    solved = _each if _may_fall(query) else _by_facts
     each = functools.partial(_each_run, runs) if runs else functools.partial(solved, tuple(directions))
     # Rows of one length, the last one padded, so that one program serves any number of questions.
     pieces = [each(questions.at(as_float64(row))) for row in rows(questions.value, ROW)]
-    found = leave_scope(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces))
-    # The padding is cut off last, where concrete arrays are NumPy's and the cut compiles nothing.
-    return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], found)
+    bounds = leave_scope(jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces))
+    # The cut of the padding comes last, where concrete arrays are NumPy's: it compiles nothing.
+    return jax.tree.map(lambda leaf: leaf[: np.size(questions.value)], bounds)
 
 
 def _every(directions: tuple[Parts, ...], questions: Question) -> Bounds:
@@ -248,8 +244,8 @@ def _by_facts(directions: tuple[Parts, ...], questions: Question) -> Bounds:
     """Returns the brackets that need no integral, (n,): of the sum's supremum, and the mass of infinite losses."""
 
     def bracket(question: Question) -> Bounds:
-        found = [question.close(unknown(question), facts_of(parts)) for parts in directions]
-        return functools.reduce(lambda one, other: solve.larger(one, other)[0], found)
+        brackets = [question.close(unknown(question), facts_of(parts)) for parts in directions]
+        return functools.reduce(lambda one, other: solve.larger(one, other)[0], brackets)
 
     return jax.vmap(bracket)(questions)
 
@@ -261,40 +257,38 @@ def _each_run(runs: list[Closed], questions: Question) -> Bounds:
 
 def has_laws(query: Query) -> bool:
     """Returns whether this accountant knows all losses of a composition."""
-    return _has_laws(query.directions)
-
-
-def _has_laws(directions: list[Parts]) -> bool:
-    return all(pair.law() is not None for parts in directions for pair, _ in parts)
+    return all(pair.law() is not None for parts in query.directions for pair, _ in parts)
 
 
 def may_answer(query: Query) -> bool:
     """Returns whether this accountant has a closed form of a composition, or an integral that may converge."""
-    return bool(_closed_forms(query)) or (_has_laws(query.directions) and _may_fall(query.directions))
+    return bool(find_closed_forms(query)) or (has_laws(query) and _may_fall(query))
 
 
-def _may_fall(directions: Sequence[Parts]) -> bool:
-    """Returns whether the characteristic functions may fall, as far as a line needs to end."""
+def _may_fall(query: Query) -> bool:
+    """Returns whether the characteristic functions may fall, as far as a line needs to end.
+
+    That of a direction's sum recurs to the product of what those of its laws recur to; numbers of runs that are traced
+    count as infinitely many.
+    """
     # Log of the modulus to which a characteristic function must fall for a line to end. Sound for any value. One that
     # is too small costs convergence. Of 320 random compositions of Laplace noise with a larger modulus four converged.
     fallen = -40.0
-    return all(_log_recurring(parts) < fallen for parts in directions)
-
-
-def _log_recurring(parts: Parts) -> float:
-    """Returns about the log of the modulus to which the characteristic function of a sum recurs.
-
-    Numbers of runs that are traced count as infinitely many.
-    """
-    total = 0.0
-    # A law that does not recur, or is not known, adds nothing.
-    for pairs, counts in parts:
-        law = pairs.law()
-        if law is not None and law.recurring < 1:
+    for parts in query.directions:
+        log_modulus = 0.0
+        # A law that does not recur, or is not known, adds nothing.
+        for pairs, counts in parts:
+            law = pairs.law()
+            if law is None or law.recurring >= 1:
+                continue
             least = math.log(law.recurring) if law.recurring else -math.inf
-            total += least * float(np.sum(np.maximum(counts, 0))) if is_concrete(counts) and np.any(counts) else 0.0
-            total += 0.0 if is_concrete(counts) else -math.inf
-    return total
+            if not is_concrete(counts):
+                log_modulus -= math.inf
+            elif np.any(counts):
+                log_modulus += least * float(np.sum(np.maximum(counts, 0)))
+        if not log_modulus < fallen:
+            return False
+    return True
 
 
 _larger = compiled(solve.larger)
@@ -302,8 +296,8 @@ _larger = compiled(solve.larger)
 
 def _of_runs(runs: Sequence[Closed], question: Question) -> tuple[Bounds, Any]:
     """Returns the larger of the closed forms' brackets, and the index of the direction that decides."""
-    found = closed_forms.bounds_of_each(list(runs), question)
-    return (found[0], jnp.asarray(0)) if len(found) == 1 else _larger(*found)
+    brackets = closed_forms.bounds_of_each(list(runs), question)
+    return (brackets[0], jnp.asarray(0)) if len(brackets) == 1 else _larger(*brackets)
 
 
 @functools.partial(_answer.defjvp, symbolic_zeros=True)
@@ -329,8 +323,8 @@ def with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
             return _with_slopes(query)
         leaves, structure = jax.tree.flatten(query)
         query = jax.tree.unflatten(structure, of_first_order(tuple(leaves), "jaxacct.saddlepoint"))
-        found: tuple[Bounds, list[Any]] = by_platform(_with_slopes, query)
-        return found
+        answer_and_slopes: tuple[Bounds, list[Any]] = by_platform(_with_slopes, query)
+        return answer_and_slopes
 
 
 def move_by(bounds: Bounds, slopes: list[Any], moves: list[Any]) -> Bounds:
@@ -351,7 +345,7 @@ def _check_known(query: Query, bounds: Bounds, slopes: list[Any]) -> None:
 
         def look(leaves: Any) -> None:
             anew: Query = jax.tree.unflatten(structure, leaves)
-            seen.append(bool(_closed_forms(anew)) or _has_laws(anew.directions))
+            seen.append(bool(find_closed_forms(anew)) or has_laws(anew))
 
         if not query.facts.is_gaussian:
             without_computing(look, leaves)
@@ -366,17 +360,17 @@ def _check_known(query: Query, bounds: Bounds, slopes: list[Any]) -> None:
 def _with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
     """Returns the answer and its derivative with respect to each leaf of the query."""
     if query.facts.is_gaussian:
-        found: tuple[Bounds, list[Any]] = _plain_with_slopes(query)
-        return found
+        answer_and_slopes: tuple[Bounds, list[Any]] = _plain_with_slopes(query)
+        return answer_and_slopes
     directions = query.directions
-    # Concrete numbers are converted outside of the program, within which JAX would take them as float32.
+    # This converts concrete numbers outside of the program, within which JAX would take them as float32.
     reals: Query = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64) if query.is_concrete else _real(leaf), query)
     question = reals.question
-    if _has_laws(directions) and not _closed_forms(query) and not runs_nothing(directions):
+    if has_laws(query) and not find_closed_forms(query) and not runs_nothing(directions):
         bounds, by_leaves, by_epsilon = _with_log_slopes(reals)
         answer = leave_scope(bounds.estimate)
     else:
-        bounds, decides = _decide(query)
+        bounds, decides = decide(query)
         answer = leave_scope(bounds.estimate)
         epsilon = answer if isinstance(question, ForEpsilon) else question.epsilon
         by_leaves, by_epsilon = _log_slopes(reals, epsilon, leave_scope(decides))
@@ -397,17 +391,17 @@ def _real(leaf: Any) -> Array:
 @compiled
 def _plain_with_slopes(query: Query) -> tuple[Bounds, list[Any]]:
     """Returns the answer for plain Gaussian mechanisms, and its derivatives in closed form."""
-    bounds, _ = _decide(query)
+    bounds, _ = decide(query)
     *run, question = jax.tree.map(as_float64, query).run
 
     def log_mu(run: Any) -> tuple[Array, Any]:
-        found = closed_forms.from_user(query.relation, query.facts, *run)
-        return jnp.log(found.mu), found
+        gaussian = closed_forms.from_user(query.relation, query.facts, *run)
+        return jnp.log(gaussian.mu), gaussian
 
     # By the chain rule through log mu, of which delta is a closed form.
-    by_run, found = jax.grad(log_mu, has_aux=True)(run)
+    by_run, gaussian = jax.grad(log_mu, has_aux=True)(run)
     epsilon: Any = bounds.estimate if isinstance(question, ForEpsilon) else question.epsilon
-    by_mu, by_epsilon = slopes_of_log_delta(found.mu, epsilon)
+    by_mu, by_epsilon = slopes_of_log_delta(gaussian.mu, epsilon)
     by_leaves = [by_mu * slope for slope in jax.tree.leaves(by_run)]
     return bounds, _slopes(question, bounds.estimate, by_leaves, by_epsilon)
 
@@ -468,8 +462,8 @@ def _with_log_slopes(query: Query) -> tuple[Bounds, list[Array], Array]:
     # Rows of moves: none for the answer, none for log delta at it, then each number up, and each number down.
     moves = np.concatenate([0 * each[:1], 0 * each[:1], each, -each])
 
-    def row(found: Any, given: Any) -> Any:
-        (epsilon, decides), (is_asked, move) = found, given
+    def row(decided_before: Any, task: Any) -> Any:
+        (epsilon, decides), (is_asked, move) = decided_before, task
         moved: Query = jax.tree.unflatten(structure, [*_scale_leaves(reals, sizes, step * move), value_asked])
         state = solve.answer_directions(moved.directions, question, solve.Point(is_asked, epsilon, decides))
         at = state.bounds.estimate if isinstance(question, ForEpsilon) else question.epsilon
@@ -480,8 +474,8 @@ def _with_log_slopes(query: Query) -> tuple[Bounds, list[Array], Array]:
     # The state is the epsilon and the direction of the answer, which the first row finds and all others read at.
     _, (bounds, read) = jax.lax.scan(row, start, (np.arange(len(moves)) > 0, moves))
     (value, by_epsilon), count = read[1], sum(sizes)
-    up, down = read[2 : 2 + count, 0], read[2 + count :, 0]
-    by_leaves = _differences(reals, sizes, value, up, down, step)
+    raised, lowered = read[2 : 2 + count, 0], read[2 + count :, 0]
+    by_leaves = _differences(reals, sizes, value, raised, lowered, step)
     return jax.tree.map(lambda leaf: leaf[0], bounds), by_leaves, by_epsilon
 
 
@@ -494,10 +488,12 @@ def _scale_leaves(reals: list[Any], sizes: list[int], shares: Array) -> list[Arr
     return [jnp.where(part == 0, x, x * (1 + part)) for x, part in zip(reals, parts, strict=True)]
 
 
-def _differences(reals: list[Any], sizes: list[int], value: Any, up: Any, down: Any, step: Any) -> list[Any]:
+def _differences(reals: list[Any], sizes: list[int], value: Any, raised: Any, lowered: Any, step: Any) -> list[Any]:
     """Returns derivatives in each leaf from values (n,) where each number is moved up and down by a share of itself."""
     # At the end of a range only one side has a value: the difference is one-sided there.
-    difference = jnp.where(jnp.isnan(up), 2 * (value - down), jnp.where(jnp.isnan(down), 2 * (up - value), up - down))
+    difference = jnp.where(
+        jnp.isnan(raised), 2 * (value - lowered), jnp.where(jnp.isnan(lowered), 2 * (raised - value), raised - lowered)
+    )
     pieces = jnp.split(difference / (2 * step), np.cumsum(sizes)[:-1])
     return [piece.reshape(x.shape) / jnp.where(x == 0, jnp.inf, x) for piece, x in zip(pieces, reals, strict=True)]
 
@@ -522,7 +518,7 @@ def _log_slopes(query: Query, epsilon: Array, decides: Array) -> tuple[list[Arra
     (*reals, value_asked), structure = jax.tree.flatten(query)
 
     def forms_of(reals: list[Array]) -> list[Closed]:
-        return _closed_forms(jax.tree.unflatten(structure, [*reals, value_asked]))
+        return find_closed_forms(jax.tree.unflatten(structure, [*reals, value_asked]))
 
     largest = [jnp.inf if run.facts.suprema is None else run.facts.suprema[1] for run in forms_of(reals)]
     room = 1 - epsilon / _choose(decides, *largest) if largest else jnp.ones_like(epsilon)
@@ -535,10 +531,10 @@ def _log_slopes(query: Query, epsilon: Array, decides: Array) -> tuple[list[Arra
         return _choose(decides, *(closed_forms.log_delta_at(run, epsilon, step) for run in runs))
 
     sizes = [leaf.size for leaf in reals]
-    # The first row is the point itself; then each number that the answer depends on is moved up, and then down.
+    # The first row is the point itself; the next ones move each number up, and the last ones each number down.
     each = np.eye(sum(sizes), dtype=epsilon.dtype)
 
     moves = np.concatenate([0 * each[:1], each, -each])
     values, by_epsilon = jax.lax.map(lambda move: log_delta(_scale_leaves(reals, sizes, step * move)), moves)
-    value, up, down = values[0], values[1 : 1 + sum(sizes)], values[1 + sum(sizes) :]
-    return _differences(reals, sizes, value, up, down, step), by_epsilon[0]
+    value, raised, lowered = values[0], values[1 : 1 + sum(sizes)], values[1 + sum(sizes) :]
+    return _differences(reals, sizes, value, raised, lowered, step), by_epsilon[0]

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
-from jaxacct.composition import Facts, ForEpsilon, Parts, Question, SingleRun, StaticFacts, facts_of
+from jaxacct.composition import Facts, ForEpsilon, Parts, Query, Question, StaticFacts, facts_of
 from jaxacct.mechanisms.gaussian import SubsampledGaussianPair
 from jaxacct.mechanisms.mechanism import Relation, counts_of, is_count, parts_of
 from jaxacct.mechanisms.normal import (
@@ -33,12 +33,9 @@ from jaxacct.mechanisms.normal import (
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
+from jaxacct.numerics.batched_loops import stack
 from jaxacct.numerics.precision import TINY, as_float64, exact_float64, is_concrete, log_complement
 from jaxacct.numerics.programs import compiled
-from jaxacct.numerics.vmapped_loops import stack
-
-FIRST, GROWTH = 1e-3, 16.0
-"""First positive epsilon tried, and the factor from one to the next until there is one on either side. Speed only."""
 
 
 class OneRun(NamedTuple):
@@ -50,10 +47,10 @@ class OneRun(NamedTuple):
     def profile(self, epsilon: Array) -> Array:
         """Returns bounds (2,), below and above, on delta at an epsilon (), infinite losses included."""
         # A pair's profile counts finite losses only; infinite ones add their mass at every epsilon.
-        found = jnp.stack(self.pair.one_run(epsilon))
+        delta = jnp.stack(self.pair.one_run(epsilon))
         if self.facts.masses is not None:
-            found = (found + jnp.stack(self.facts.masses)) * (1 + 2 * roundoff() * SIDES)
-        return _proper(found, epsilon, self.facts)
+            delta = (delta + jnp.stack(self.facts.masses)) * (1 + 2 * roundoff() * SIDES)
+        return _proper(delta, epsilon, self.facts)
 
     def epsilon(self, delta: Array) -> Array:
         """Returns bounds (2,), below and above, on epsilon at a delta ().
@@ -68,18 +65,20 @@ class OneRun(NamedTuple):
         # Largest number of evaluations of a profile in search of an epsilon. Sound for any number. Some 250 reach the
         # ends of float64, and 60 more are halvings.
         rounds = 400
+        # First positive epsilon tried, and the factor from one to the next until one is on either side. Speed only.
+        first, growth = 1e-3, 16.0
         zero, side = jnp.zeros((2,)), SIDES > 0
 
         def halve(state: Any) -> Any:
             count, x, low, high = state
-            found = jax.vmap(self.profile)(x)
+            profiles = jax.vmap(self.profile)(x)
             # NaN says nothing: from above it counts as too large a delta, and from below as one that is small enough.
-            enough = jnp.where(side, found[:, 1] <= delta, ~(found[:, 0] > delta))
+            enough = jnp.where(side, profiles[:, 1] <= delta, ~(profiles[:, 0] > delta))
             low, high = jnp.where(enough, low, x), jnp.where(enough, x, high)
             # Geometric steps as long as an end is missing, or the lower one is 0 and far off; halvings from then on.
-            outer = jnp.where(high < jnp.inf, high / GROWTH, jnp.maximum(low * GROWTH, FIRST))
-            apart = (low == 0) & (high > GROWTH * TINY) | (high == jnp.inf)
-            return count + 1, jnp.where(apart, outer, low + (high - low) / 2), low, high
+            outer = jnp.where(high < jnp.inf, high / growth, jnp.maximum(low * growth, first))
+            is_unbracketed = (low == 0) & (high > growth * TINY) | (high == jnp.inf)
+            return count + 1, jnp.where(is_unbracketed, outer, low + (high - low) / 2), low, high
 
         def is_open(state: tuple[Array, ...]) -> Array:
             count, _, low, high = state
@@ -105,8 +104,8 @@ class PlainGaussian(NamedTuple):
         """Returns bounds (2,), below and above, on delta at an epsilon ()."""
         # Delta grows with mu, so the ends of mu give the ends of delta.
         mu = self.mu * (1 + self.error * SIDES)
-        found = jnp.exp(bounds_of_log_delta(mu, jnp.broadcast_to(epsilon, (2,))))
-        return _proper(found * (1 + arithmetic().function * SIDES), epsilon, self.facts)
+        delta = jnp.exp(bounds_of_log_delta(mu, jnp.broadcast_to(epsilon, (2,))))
+        return _proper(delta * (1 + arithmetic().function * SIDES), epsilon, self.facts)
 
     def epsilon(self, delta: Array) -> tuple[Array, Array]:
         """Returns bounds, below and above, on epsilon at a delta ()."""
@@ -142,8 +141,8 @@ class PlainLaplace(NamedTuple):
         """Returns bounds (2,), below and above, on delta at an epsilon ()."""
         # The shift is right to 2 roundings, and so is its distance from epsilon.
         past = epsilon - self.shift * (1 + 4 * roundoff() * SIDES)
-        found = -jnp.expm1(jnp.minimum(past / 2, 0.0)) * (1 + 2 * arithmetic().function * SIDES)
-        return _proper(found, epsilon, self.facts)
+        delta = -jnp.expm1(jnp.minimum(past / 2, 0.0)) * (1 + 2 * arithmetic().function * SIDES)
+        return _proper(delta, epsilon, self.facts)
 
     def epsilon(self, delta: Array) -> tuple[Array, Array]:
         """Returns bounds, below and above, on epsilon at a delta ()."""
@@ -157,25 +156,23 @@ Closed: TypeAlias = OneRun | PlainGaussian | SampledGaussianRun | PlainLaplace
 """A composition in closed form."""
 
 
-def _proper(found: Array, epsilon: Array, facts: Facts) -> Array:
+def _proper(delta: Array, epsilon: Array, facts: Facts) -> Array:
     """Returns bounds on a delta made proper: NaN becomes a trivial bound, and an upper bound is not below the range."""
-    found = jnp.where(jnp.isnan(found), np.array([0.0, 1.0]), jnp.minimum(found, 1.0))
+    delta = jnp.where(jnp.isnan(delta), np.array([0.0, 1.0]), jnp.minimum(delta, 1.0))
     # For epsilon below the largest loss delta is positive, and TINY is the least upper bound that is not flushed to 0.
     # So no such epsilon passes for a delta of 0.
     least = np.array([0.0, TINY])
-    return jnp.maximum(found, least if facts.suprema is None else jnp.where(epsilon < facts.suprema[1], least, 0.0))
+    return jnp.maximum(delta, least if facts.suprema is None else jnp.where(epsilon < facts.suprema[1], least, 0.0))
 
 
-def find_closed_forms(directions: list[Parts], known: SingleRun | None) -> list[Closed]:
-    """Returns every direction as a closed form; none at all where one direction has none.
-
-    ``known`` is what :func:`jaxacct.composition.single_run` says of the composition: if anything, a traced count is 1
-    or 0.
-    """
-    found = [_as_one_run(parts, known) for parts in directions]
-    runs = [run for run in found if run is not None]
-    if len(runs) < len(found):
-        return []
+def find_closed_forms(query: Query) -> list[Closed]:
+    """Returns every direction of a composition as a closed form; none at all where one direction has none."""
+    runs: list[Closed] = []
+    for parts in query.directions:
+        run = _as_one_run(parts, query.facts.single is not None)
+        if run is None:
+            return []
+        runs.append(run)
     # The profiles of a sampled run with the example added and removed differ by a share, and the removal has the larger
     # one (:func:`.normal.sampled_delta`): it alone decides.
     removed: list[Closed] = [run for run in runs if isinstance(run, SampledGaussianRun)]
@@ -189,24 +186,32 @@ def _is_sampled(run: Closed) -> bool:
     )
 
 
-def _as_one_run(parts: Parts, known: SingleRun | None) -> Closed | None:
-    """Returns a composition as a closed form, or None where it is not seen to have one."""
+def _as_one_run(parts: Parts, is_single: bool) -> Closed | None:
+    """Returns a composition as a closed form, or None where it is not seen to have one.
+
+    ``is_single`` says that it is one run of one pair (:func:`jaxacct.composition.single_run`): a traced count is 1 or
+    0.
+    """
     if all(_is_gaussian(pairs) for pairs, _ in parts):
         return _gaussian(parts)
-    is_known = known is not None and [len(counts) for _, counts in parts] == [1]
-    if is_known or _runs_once(parts):
-        # The row that is run once; where counts are traced there is only one row.
-        rows = ((pairs, counts, i) for pairs, counts in parts for i in range(len(counts)))
-        pair = next(_entry(pairs, i) for pairs, counts, i in rows if is_known or counts[i] == 1)
-        # ``known`` may have promised too much: a count other than 0 or 1 makes the answer invalid.
-        count, facts = sum(jnp.sum(counts) for _, counts in parts), facts_of(parts)
-        facts = facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0)))
-        if _is_plain_laplace(pair):
-            return _laplace(pair, facts)
-        if isinstance(pair, SubsampledGaussianPair) and is_concrete(pair.removes) and np.all(np.asarray(pair.removes)):
-            return SampledGaussianRun(jnp.asarray(pair.noise_multiplier), jnp.asarray(pair.sampling_rate), facts)
-        return OneRun(pair, facts)
-    return None
+    columns = [counts for _, counts in parts]
+    is_single = is_single and [len(counts) for counts in columns] == [1]
+    if not is_single and not (
+        is_concrete(columns) and sum(map(np.count_nonzero, columns)) == 1 == sum(map(np.sum, columns))
+    ):
+        return None
+    # The row that is run once; where counts are traced there is only one row.
+    rows = ((pairs, counts, i) for pairs, counts in parts for i in range(len(counts)))
+    pairs, _, index = next(row for row in rows if is_single or row[1][row[2]] == 1)
+    pair = jax.tree.map(lambda leaf: leaf[index], pairs)
+    # ``is_single`` may have promised too much: a count other than 0 or 1 makes the answer invalid.
+    count, facts = sum(map(jnp.sum, columns)), facts_of(parts)
+    facts = facts._replace(is_valid=facts.is_valid & ((count == 1) | (count == 0)))
+    if _is_plain_laplace(pair):
+        return _laplace(pair, facts)
+    if isinstance(pair, SubsampledGaussianPair) and is_concrete(pair.removes) and np.all(np.asarray(pair.removes)):
+        return SampledGaussianRun(jnp.asarray(pair.noise_multiplier), jnp.asarray(pair.sampling_rate), facts)
+    return OneRun(pair, facts)
 
 
 def _is_plain_laplace(pair: DominatingPair) -> bool:
@@ -225,15 +230,6 @@ def _laplace(pair: DominatingPair, facts: Facts) -> PlainLaplace:
     known: Any = pair
     locations = jnp.asarray(known.locations)
     return PlainLaplace(jnp.abs(locations[1] - locations[0]) / known.scale, facts)
-
-
-def _runs_once(parts: Parts) -> bool:
-    counts = [counts for _, counts in parts]
-    return is_concrete(counts) and sum(int(np.sum(np.asarray(c) != 0)) for c in counts) == 1 == sum(map(np.sum, counts))
-
-
-def _entry(pairs: DominatingPair, index: int) -> DominatingPair:
-    return jax.tree.map(lambda leaf: leaf[index], pairs)
 
 
 def _is_gaussian(pairs: DominatingPair) -> bool:
@@ -266,7 +262,7 @@ def plain(rows: list[tuple[Array, Array]], is_counted: bool = False) -> PlainGau
     else:
         # A row that is not run counts as infinite noise, whatever its own is.
         noise = jnp.where(counts == 0, jnp.inf, noise)
-        # Noise is taken relative to the least, so that neither squares nor their inverses leave the range of float64.
+        # In units of the least noise neither squares nor their inverses leave the range of float64.
         least = jnp.min(noise)
         share = jnp.where(noise < jnp.inf, least / noise, 0.0)
         mu = _kept_above(jnp.sqrt(jnp.sum(counts * share**2)) / least, least)
@@ -302,10 +298,10 @@ def from_user(relation: Relation, facts: StaticFacts, mechanism: Any, steps: Any
 def of_plain(relation: Relation, facts: StaticFacts, mechanism: Any, steps: Any, question: Question) -> Bounds:
     """Returns the bracket of plain Gaussian runs from the user's arguments, by one program."""
     run = from_user(relation, facts, mechanism, steps)
-    return _bounds_of(run, question.at(as_float64(question.value)), is_inside=facts.is_inside)
+    return bounds_of(run, question.at(as_float64(question.value)), is_inside=facts.is_inside)
 
 
-def _bounds_of(run: Closed, question: Question, is_inside: bool = False) -> Bounds:
+def bounds_of(run: Closed, question: Question, is_inside: bool = False) -> Bounds:
     """Returns the bracket that answers a question of one number, which may be known to be inside of its range."""
     ends = run.epsilon(question.delta) if isinstance(question, ForEpsilon) else run.profile(question.epsilon)
     lower, upper = ends
@@ -314,15 +310,12 @@ def _bounds_of(run: Closed, question: Question, is_inside: bool = False) -> Boun
     return question.close(nowhere, run.facts, is_inside)
 
 
-bounds_of = compiled(_bounds_of)
-
-
 @compiled
 def bounds_of_each(runs: list[Closed], question: Question) -> list[Bounds]:
     """Returns the bracket of each direction."""
     if len(runs) == 1 or len({jax.tree.structure(run) for run in runs}) > 1:
         return [bounds_of(run, question) for run in runs]
-    # Two closed forms of one kind are evaluated by one loop, which halves the code to compile.
+    # One loop evaluates two closed forms of one kind, which halves the code to compile.
     both = jax.lax.map(lambda run: bounds_of(run, question), stack(*runs))
     return [jax.tree.map(lambda leaf, i=i: leaf[i], both) for i in range(len(runs))]
 
@@ -334,7 +327,7 @@ def log_delta_at(run: Closed, epsilon: Array, step: Array) -> tuple[Array, Array
         lower, upper = run.profile(epsilon)
         return jnp.log(jnp.where(lower > 0, (lower + upper) / 2, jnp.nan))
 
-    # Points below epsilon 0 are moved to it, and the quotient is over the distance that is left.
-    apart = step * jnp.maximum(epsilon, step)
-    low, at, high = jax.lax.map(log_middle, jnp.maximum(epsilon + apart * jnp.arange(-1.0, 2.0), 0.0))
-    return at, (high - low) / (jnp.minimum(apart, epsilon) + apart)
+    # Epsilon 0 stands in for points below it, and the quotient is over the distance that remains.
+    distance = step * jnp.maximum(epsilon, step)
+    low, at, high = jax.lax.map(log_middle, jnp.maximum(epsilon + distance * jnp.arange(-1.0, 2.0), 0.0))
+    return at, (high - low) / (jnp.minimum(distance, epsilon) + distance)

@@ -32,7 +32,7 @@ former are all of delta of a single run, and a bound from below where losses are
 Functions are taken to err by eight units of roundoff of themselves (:attr:`.Arithmetic.function`), the argument of a
 complex number too.
 
-The two bounds have a line each: the laws may lie further apart than a circle is long. All but the questions is a
+The two bounds have a line each: the laws' distance may be more than a circle's length. All but the questions is a
 program for one side, which is mapped over both.
 
 In reading order: :class:`Runs` (one side of a composition); :class:`Events`; :func:`search` (orders and cumulants);
@@ -81,13 +81,6 @@ LOOKS = np.stack(
 )
 """Orders of each look, over the best of the look before. Tightness only."""
 
-ROUNDS, MOVED = 3, 2.0
-"""Largest number of lines of a side. Another is laid while the last was chosen for an eps that is so many nats of delta
-from the one that it gave. Tightness only."""
-
-WIDE = 0.02
-"""Share of delta that smoothing may cost before rare losses are taken out. Tightness only."""
-
 
 def cut(side: int) -> float:
     """Returns the nats below delta at which aliases, and the smoothed integrand's end, lie. Tightness only.
@@ -107,8 +100,8 @@ class Named:
         self._names, self._packed = kind._fields, packed
 
     def __getattr__(self, name: str) -> Array:
-        found: Array = self._packed[self._names.index(name)]
-        return found
+        row: Array = self._packed[self._names.index(name)]
+        return row
 
 
 class Sums(NamedTuple):
@@ -235,9 +228,9 @@ def compose(sign: Array, laws: Atoms, counts: Array) -> Runs:
     excess = (coarse - 1) + rest
     far = excess < -0.5
     mass = jnp.where(far, coarse + rest, 1 + excess)
-    whole = jnp.maximum(mass + infinite, jnp.where(sign > 0, 1.0, tiny))
-    share = jnp.minimum(infinite / jnp.where(sign > 0, 1.0, whole), 1.0)
-    log_mass, log_whole, log_q, log_top = jnp.log(jnp.maximum(jnp.stack([mass, whole, of_q, top]), tiny))
+    total = jnp.maximum(mass + infinite, jnp.where(sign > 0, 1.0, tiny))
+    share = jnp.minimum(infinite / jnp.where(sign > 0, 1.0, total), 1.0)
+    log_mass, log_whole, log_q, log_top = jnp.log(jnp.maximum(jnp.stack([mass, total, of_q, top]), tiny))
     none, log_p = log_complement(jnp.stack([share, -excess]))
     log_p = jnp.where(far, log_mass, log_p)
     log_top = jnp.where(sign > 0, jnp.maximum(log_p, 0.0), jnp.where(top > 0, log_top, -jnp.inf))
@@ -292,8 +285,8 @@ class Events(NamedTuple):
         u = roundoff()
         left = jnp.exp(self.log_p) * (1 + sign * 10 * u) - room * (1 - sign * 2 * u)
         log_left = jnp.log(jnp.maximum(left * (1 + sign * 2 * u), 0.0))
-        found = log_left - self.log_q + sign * 10 * u * (jnp.abs(log_left) + jnp.abs(self.log_q))
-        return jnp.where(left > 0, found, jnp.where(jnp.isnan(left), jnp.nan, -jnp.inf))
+        bound = log_left - self.log_q + sign * 10 * u * (jnp.abs(log_left) + jnp.abs(self.log_q))
+        return jnp.where(left > 0, bound, jnp.where(jnp.isnan(left), jnp.nan, -jnp.inf))
 
 
 def events_of(runs: Runs, none: Array) -> Events:
@@ -309,11 +302,11 @@ def events_of(runs: Runs, none: Array) -> Events:
     sums, sizes, shape = runs.sums, runs.sizes, (2,) + (1,) * (none.ndim - 1)
     p_error = (2 * n + 40 + 2 * rows) + 10 * (sums.number + sizes.log_p) + n * sums.far
     q_error = p_error + 10 * (sums.number + sizes.log_q) + (7000 + n) * (1 + sums.number) + 4 * runs.largest
-    error, whole = u * jnp.stack([p_error, q_error]), jnp.stack([sums.log_p, sums.log_q])
+    error, log_totals = u * jnp.stack([p_error, q_error]), jnp.stack([sums.log_p, sums.log_q])
     bent = runs.sign * SLACK * np.array([1.0, -1.0])
     logs = jnp.log(-jnp.expm1(none))
     size = jnp.where(logs > -jnp.inf, jnp.abs(logs), 0.0)
-    base = jnp.reshape(whole + bent * (error + 12 * u * jnp.abs(whole)), shape)
+    base = jnp.reshape(log_totals + bent * (error + 12 * u * jnp.abs(log_totals)), shape)
     return Events(*(logs + base + jnp.reshape(bent, shape) * (12 * u) * size))
 
 
@@ -419,17 +412,17 @@ def search(runs: Runs, start: Array, log_target: Array, is_given: Array | bool) 
     return Orders(orders, each.T, means.T, cumulants, chernoff, guess)
 
 
-def chernoff_delta(found: Orders, at: Array) -> Array:
+def chernoff_delta(chernoff: Orders, at: Array) -> Array:
     """Returns Chernoff's upper bound on log E f(S - eps)."""
-    logs, size = found.log_chernoff, found.orders * jnp.abs(at)
-    return jnp.min(logs - found.orders * at + 4 * roundoff() * (jnp.abs(logs) + size))
+    logs, size = chernoff.log_chernoff, chernoff.orders * jnp.abs(at)
+    return jnp.min(logs - chernoff.orders * at + 4 * roundoff() * (jnp.abs(logs) + size))
 
 
-def chernoff_epsilon(found: Orders, log_target: Array) -> Array:
+def chernoff_epsilon(chernoff: Orders, log_target: Array) -> Array:
     """Returns the eps from which on Chernoff's bound is below a delta."""
-    logs, u = found.log_chernoff, roundoff()
+    logs, u = chernoff.log_chernoff, roundoff()
     room = logs - log_target + 4 * u * (jnp.abs(logs) + jnp.abs(log_target))
-    return jnp.min(jnp.where(room < jnp.inf, room * (1 + 4 * u * jnp.sign(room)) / found.orders, jnp.inf))
+    return jnp.min(jnp.where(room < jnp.inf, room * (1 + 4 * u * jnp.sign(room)) / chernoff.orders, jnp.inf))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -518,14 +511,14 @@ class AtomsLine(NamedTuple):
     Attributes:
         sign (): 1 where it bounds delta from above, -1 from below.
         spectrum (2, side, side): real and imaginary parts at w = spacing (side a + b).
-        beside (2, j): orders beside t, and logs of bounds on aliases on the order's side of eps, without the factor
+        aliases (2, j): orders beside t, and logs of bounds on aliases on the order's side of eps, without the factor
             e^(-order eps).
         packed (9,): :class:`LineNumbers`.
     """
 
     sign: Array
     spectrum: Array
-    beside: Array
+    aliases: Array
     packed: Array
 
     @property
@@ -577,7 +570,7 @@ class Chosen(NamedTuple):
     means: Array
 
 
-def choose_line(found: Orders, starts: Array, log_targets: Array, side: int) -> Chosen:
+def choose_line(chernoff: Orders, starts: Array, log_targets: Array, side: int) -> Chosen:
     """Returns the line for values of eps (q,) with log delta (q,).
 
     On the line t the alias at eps + L, times e^(tL), is bounded by e^(-(a - t) L) of Chernoff's bound at a > t, and
@@ -586,18 +579,18 @@ def choose_line(found: Orders, starts: Array, log_targets: Array, side: int) -> 
     Smoothing then costs about (mu t)^2 of delta; rounding some 2^20 u of the height above
     the least, which is about as Chernoff's bounds differ. Tightness only.
     """
-    lines, zero = found.orders, jnp.zeros(1, found.orders.dtype)
-    orders, logs = jnp.concatenate([lines, zero]), jnp.concatenate([found.log_chernoff, zero])
+    lines, zero = chernoff.orders, jnp.zeros(1, chernoff.orders.dtype)
+    orders, logs = jnp.concatenate([lines, zero]), jnp.concatenate([chernoff.log_chernoff, zero])
     room = logs[:, None] - orders[:, None] * starts[None] - log_targets[None]
     excess = jnp.max(room[:-1] - jnp.min(room[:-1], 0)[None], 1)
-    apart = orders[:, None] - lines[None]
-    needed = jnp.maximum(jnp.max(room, 1) + cut(side), cut(side) / 2)[:, None] / jnp.abs(apart)
-    lengths = jnp.max(jnp.min(jnp.where(jnp.stack([apart > 0, apart < 0]), needed[None], jnp.inf), 1), 0)
+    distances = orders[:, None] - lines[None]
+    needed = jnp.maximum(jnp.max(room, 1) + cut(side), cut(side) / 2)[:, None] / jnp.abs(distances)
+    lengths = jnp.max(jnp.min(jnp.where(jnp.stack([distances > 0, distances < 0]), needed[None], jnp.inf), 1), 0)
     saddle = lines[AT]
     smoothing = 2 * cut(side) * (lengths / (2 * math.pi * side**2)) ** 2 * saddle * (1 + saddle)
     cost = smoothing + 2.0**20 * roundoff() * jnp.exp(jnp.minimum(excess, 80.0))
     is_best = cost == jnp.min(jnp.where(cost < jnp.inf, cost, jnp.inf))
-    columns = jnp.concatenate([jnp.stack([lines, lengths], 1), found.rows, found.means], 1)
+    columns = jnp.concatenate([jnp.stack([lines, lengths], 1), chernoff.rows, chernoff.means], 1)
     order, length, *rows = jnp.max(jnp.where(is_best[:, None], columns, -jnp.inf), 0)
     # Few digits, such that multiples of the spacing up to the number of frequencies are exact.
     info = jnp.finfo(lines.dtype)
@@ -682,16 +675,16 @@ def transform(
     first_is_one[0, 0] = 1.0
     inner, outer = (tables[:, :, i] + jnp.asarray(first_is_one, x.dtype) for i in range(2))  # (side, parts, n)
     both = jnp.einsum("bcn,adn->cdab", inner, outer * weights[None, None], precision="highest")
-    apart = jnp.stack([both[0, 0] - both[1, 1], both[0, 1] + both[1, 0]])
+    turned = jnp.stack([both[0, 0] - both[1, 1], both[0, 1] + both[1, 0]])
     index = np.arange(side)
     none = jnp.asarray((index[:, None] == 0) & (index == 0))
-    apart = jnp.where(none[None], 0.0, apart)
+    turned = jnp.where(none[None], 0.0, turned)
     # Row 0 and column 0 are those that only one table turns.
-    alone = jnp.asarray(((index[:, None] > 0) & (index > 0))[None], x.dtype) * (apart[:, :1] + apart[:, :, :1])
-    return Transform(apart + alone, error, surplus, surplus_error)
+    alone = jnp.asarray(((index[:, None] > 0) & (index > 0))[None], x.dtype) * (turned[:, :1] + turned[:, :, :1])
+    return Transform(turned + alone, error, surplus, surplus_error)
 
 
-def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side: int) -> AtomsLine:
+def lay_line(runs: Runs, chernoff: Orders, starts: Array, log_targets: Array, side: int) -> AtomsLine:
     """Returns a line for values of eps (q,) at which log delta is about (q,).
 
     With r the surplus of a row, e^(K(z) - z eps) is the product over the rows of (e^g (1 + r))^k e^(-t eps), the common
@@ -722,7 +715,7 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     """
     u, tiny = roundoff(), jnp.finfo(runs.losses.dtype).tiny
     (rows, n), count = runs.losses.shape, side * side
-    chosen = choose_line(found, starts, log_targets, side)
+    chosen = choose_line(chernoff, starts, log_targets, side)
     t, spacing = chosen.order, chosen.spacing
     start = jnp.mean(starts)
     masses = jnp.where(runs.log_masses > -jnp.inf, runs.both[:, 0], 0.0)
@@ -731,11 +724,11 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
         losses, masses, excess, excess_error, cumulant, mean = row
         return transform(losses, masses, excess, excess_error, t, cumulant, mean, spacing, side)
 
-    given = runs.losses, masses, runs.excess, runs.excess_error, chosen.cumulants, chosen.means
+    rows_of_laws = runs.losses, masses, runs.excess, runs.excess_error, chosen.cumulants, chosen.means
     if rows == 1:
-        each = jax.tree.map(lambda leaf: leaf[None], of_row(jax.tree.map(lambda leaf: leaf[0], given)))
+        each = jax.tree.map(lambda leaf: leaf[None], of_row(jax.tree.map(lambda leaf: leaf[0], rows_of_laws)))
     else:
-        each = jax.lax.map(of_row, given)
+        each = jax.lax.map(of_row, rows_of_laws)
     index = np.arange(count, dtype=np.float64).reshape(side, side)
     w = spacing * jnp.asarray(index, t.dtype)
     # The characteristic function to the power of the runs.
@@ -777,9 +770,9 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
     after = jnp.exp(half * (t * t - end * end)) * (short * short + bump) * (spacing + end * (1 / (2 * cut(side))))
     # Aliases: Chernoff's bounds at the orders beside t, and delta <= 1 at order 0.
     none = jnp.zeros(1, t.dtype)
-    orders, log_beside = jnp.concatenate([found.orders, none]), jnp.concatenate([found.log_chernoff, none])
+    orders, log_beside = jnp.concatenate([chernoff.orders, none]), jnp.concatenate([chernoff.log_chernoff, none])
     fall = -jnp.abs(orders - t) * chosen.length * (1 - 2.0**-30)
-    beside = log_beside + fall - jnp.log(-jnp.expm1(fall)) + 16 * u * (1 + jnp.abs(log_beside) + jnp.abs(fall))
+    log_aliases = log_beside + fall - jnp.log(-jnp.expm1(fall)) + 16 * u * (1 + jnp.abs(log_beside) + jnp.abs(fall))
     numbers = LineNumbers(
         order=t,
         start=start,
@@ -792,7 +785,7 @@ def lay_line(runs: Runs, found: Orders, starts: Array, log_targets: Array, side:
         smoothing=2 * half * plus,
     )
     spectrum = jnp.stack([a * cosine + b * sine, a * sine - b * cosine])
-    return AtomsLine(runs.sign, spectrum, jnp.stack([orders, beside]), jnp.stack(numbers))
+    return AtomsLine(runs.sign, spectrum, jnp.stack([orders, log_aliases]), jnp.stack(numbers))
 
 
 def read(line: AtomsLine, at: Array, unit: Array) -> tuple[Array, Array, Array]:
@@ -804,7 +797,7 @@ def read(line: AtomsLine, at: Array, unit: Array) -> tuple[Array, Array, Array]:
     logs.
     """
     u, side = roundoff(), line.spectrum.shape[-1]
-    numbers, sign, (orders, log_aliases) = line.numbers, line.sign, line.beside
+    numbers, sign, (orders, log_aliases) = line.numbers, line.sign, line.aliases
     t, spacing, level = numbers.order, numbers.spacing, numbers.unit
     distance = at - numbers.start
     # Powers of the outer table and of the inner one, and the sums over the latter, also with its index as a factor.
@@ -827,8 +820,8 @@ def read(line: AtomsLine, at: Array, unit: Array) -> tuple[Array, Array, Array]:
     factor = jnp.where(sign > 0, jnp.where(common < 1, 1 + 2 * common, jnp.inf), jnp.maximum(1 - common, 0.0))
     moved = orders * at
     logs = log_aliases - moved - unit + 8 * u * (3 + jnp.abs(log_aliases) + jnp.abs(moved) + jnp.abs(unit))
-    beside = jnp.stack([orders > t, orders < t])
-    aliases = jnp.sum(jnp.exp(jnp.min(jnp.where(beside, logs[None], jnp.inf), -1)))
+    is_beside = jnp.stack([orders > t, orders < t])
+    aliases = jnp.sum(jnp.exp(jnp.min(jnp.where(is_beside, logs[None], jnp.inf), -1)))
     bound = (value + sign * (numbers.allowance + SLACK * rounding)) * scale * factor
     bound = bound - jnp.where(sign > 0, 0.0, aliases)
     bound = jnp.where(bound >= 0, bound, jnp.where(sign > 0, jnp.inf, 0.0))
@@ -839,10 +832,6 @@ def read(line: AtomsLine, at: Array, unit: Array) -> tuple[Array, Array, Array]:
 # Questions
 # ----------------------------------------------------------------------------------------------------
 
-NEWTON, ASIDE, SMALL = 8, 4, 2.0**-26
-"""Largest numbers of Newton's steps, the latter half to the root of the bound, and of looks beside that, the first at
-the root itself; and the share of eps that a step changes if it is the last. Tightness only."""
-
 
 def solve(line: AtomsLine, rare: RareEvent, log_target: Array, shift: Array) -> tuple[Array, Array]:
     """Returns the eps at which delta's bound is about a target, and a bound on eps.
@@ -850,38 +839,41 @@ def solve(line: AtomsLine, rare: RareEvent, log_target: Array, shift: Array) -> 
     A bound is returned only where delta's was evaluated, and was on the right side of the target: after Newton's steps
     there are looks at distances from the root that grow by 2^8, until one is.
     """
+    # Largest numbers of Newton's steps, the latter half to the root of the bound, and of looks beside that, the first
+    # at the root itself; and the share of eps that a step changes if it is the last. Tightness only.
+    newton, looks, small = 8, 4, 2.0**-26
     u, sign, start, held = roundoff(), line.sign, line.numbers.start, (line, rare, log_target, shift)
 
     def look(state: Any) -> Any:
         i, root, best = state
         (line, rare, log_target, shift), i = in_step(held, i)
         order, spacing = line.numbers.order, line.numbers.spacing
-        aside = jnp.where(i > NEWTON, jnp.exp2(8.0 * (i - NEWTON) + 4.0) * u, 0.0)
+        aside = jnp.where(i > newton, jnp.exp2(8.0 * (i - newton) + 4.0) * u, 0.0)
         at = jnp.maximum(root + sign * (aside * (jnp.abs(root) + 1 / order)), -sign * shift)
         bound, value, slope = read(line, at, log_target)
         more, fall = rare.bound(at, sign, log_target)
-        whole = bound + more
+        delta = bound + more
         # An eps is a bound where delta is on the right side of the target there; the sum errs by a unit.
-        is_bound = sign * (whole * (1 + sign * 4 * u) - 1) <= 0
-        found = jnp.where(is_bound, jnp.maximum(at + sign * shift, 0.0) * (1 + sign * 2 * u), best)
-        best = sign * jnp.minimum(sign * best, sign * found)
+        is_bound = sign * (delta * (1 + sign * 4 * u) - 1) <= 0
+        epsilon = jnp.where(is_bound, jnp.maximum(at + sign * shift, 0.0) * (1 + sign * 2 * u), best)
+        best = sign * jnp.minimum(sign * best, sign * epsilon)
         is_value = (value > 0) & (value < jnp.inf) & ((bound > 0) | (more <= 0))
         about = jnp.where(is_value, value, 0.0) + more
         slope = jnp.where(is_value, slope, 0.0) + fall
         # The last steps are to the root of the bound, the others to that of the estimate, which need not be a bound.
-        is_near = (i >= NEWTON // 2) & (whole > 0) & (whole < jnp.inf)
+        is_near = (i >= newton // 2) & (delta > 0) & (delta < jnp.inf)
         most = jnp.where(is_value, jnp.pi / (2 * spacing), jnp.abs(at) / 4)
         # What the bound has besides falls as the common factor does.
-        about = jnp.where(is_near, whole, about)
+        about = jnp.where(is_near, delta, about)
         slope = jnp.where(is_near, slope - order * (bound - value), slope) / about
         move = jnp.clip(-jnp.log(about) / slope, -most, most)
-        root = jnp.where((i < NEWTON) & (jnp.abs(move) < jnp.inf), at + move, root)
+        root = jnp.where((i < newton) & (jnp.abs(move) < jnp.inf), at + move, root)
         # Steps of half of the digits need no other: on to the root of the bound, and then to the looks beside it.
-        half = NEWTON // 2
-        is_done = jnp.where(i < NEWTON, jnp.abs(move) <= SMALL * (jnp.abs(at) + 1 / order), is_bound)
-        return jnp.where(is_done, jnp.where(i < half, half, jnp.where(i < NEWTON, NEWTON, last)), i + 1), root, best
+        half = newton // 2
+        is_done = jnp.where(i < newton, jnp.abs(move) <= small * (jnp.abs(at) + 1 / order), is_bound)
+        return jnp.where(is_done, jnp.where(i < half, half, jnp.where(i < newton, newton, last)), i + 1), root, best
 
-    nothing, last = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(start)), NEWTON + ASIDE
+    nothing, last = jnp.where(sign > 0, jnp.inf, jnp.zeros_like(start)), newton + looks
     _, root, best = jax.lax.while_loop(lambda state: state[0] < last, look, (jnp.int32(0), start, nothing))
     return root, best
 
@@ -894,26 +886,32 @@ def in_step(held: Any, i: Array) -> Any:
     return jax.lax.optimization_barrier((held, i))
 
 
-def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int, asks_epsilon: bool) -> Array:
+def _bounds_of(sign: Array, laws: Atoms, counts: Array, levels: Array, side: int, asks_epsilon: bool) -> Array:
     """Returns the bounds of one side on epsilon at a delta (), or on delta at epsilons (q,)."""
     runs = compose(sign, laws, counts)
-    u, tiny = roundoff(), jnp.finfo(given.dtype).tiny
+    u, tiny = roundoff(), jnp.finfo(levels.dtype).tiny
     infinite, moved = runs.infinite, runs.sums.shift * (1 + (8 + counts.size) * u)
-    room = given - infinite
+    room = levels - infinite
     each, top = sure_events(runs)
-    # Lines are laid for values of eps (e,) with logs of delta: of the two one is given, and the other found.
+    # A line is for values of eps (e,) with logs of delta: the question gives one of the two, the search the other.
     if asks_epsilon:
         logs = jnp.log(jnp.maximum(room, tiny))[None]
-        first = jnp.zeros_like(logs), logs, jnp.where(sign > 0, jnp.inf, 0.0 * given)
+        first = jnp.zeros_like(logs), logs, jnp.where(sign > 0, jnp.inf, 0.0 * levels)
     else:
         # From the supremum on there is nothing to find.
-        inside = given < runs.most
-        ends = given if given.size == 1 else _ends(given, inside)
-        first = ends, jnp.full_like(ends, -jnp.inf), jnp.where(sign > 0, 1.0, jnp.zeros_like(given))
+        inside = levels < runs.most
+        ends = levels if levels.size == 1 else _ends(levels, inside)
+        first = ends, jnp.full_like(ends, -jnp.inf), jnp.where(sign > 0, 1.0, jnp.zeros_like(levels))
+
+    # Largest number of lines of a side. Another is laid while the last was chosen for an eps that is so many nats of
+    # delta from the one that it gave. Tightness only.
+    rounds, moved_enough = 3, 2.0
+    # Share of delta that smoothing may cost before rare losses are taken out. Tightness only.
+    wide = 0.02
 
     def goes_on(state: Any) -> Array:
         i, nats, *_ = state
-        return (i < ROUNDS) & ~(nats < MOVED)
+        return (i < rounds) & ~(nats < moved_enough)
 
     held = runs, each.log_p, room, infinite, moved
 
@@ -924,19 +922,19 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
         is_later = i > 0
         # From the second round on there is an eps, and atoms so large that the sum is above it are taken out. Below any
         # threshold will do, and the last is eps itself.
-        is_last = (sign < 0) & (i == ROUNDS - 1)
+        is_last = (sign < 0) & (i == rounds - 1)
         threshold = jnp.where(is_last, jnp.min(ends), 1.02 * jnp.max(ends) + runs.sizes.lowest)
         # Losses beyond the highest that counts have e^-cut of delta together, and bend K where t is large.
         highest = jnp.max(jnp.where(log_tails > jnp.min(logs) - cut(side), runs.losses, -jnp.inf))
         rest, rare = split(runs, jnp.minimum(jnp.where(is_later, threshold, jnp.inf), highest))
-        found = search(rest, jnp.mean(ends), logs[0], is_later | (not asks_epsilon))
+        chernoff = search(rest, jnp.mean(ends), logs[0], is_later | (not asks_epsilon))
         if asks_epsilon:
-            ends = jnp.where(is_later, ends, found.guess)
+            ends = jnp.where(is_later, ends, chernoff.guess)
         else:
             # At first, about the nats by which Chernoff's bound is above delta. Tightness only.
-            logs = jnp.where(is_later, logs, jax.vmap(chernoff_delta, (None, 0))(found, ends) - 2.0)
+            logs = jnp.where(is_later, logs, jax.vmap(chernoff_delta, (None, 0))(chernoff, ends) - 2.0)
         share, _ = rare.bound(ends, sign, logs)
-        line = lay_line(rest, found, ends, logs + jnp.log(jnp.clip(1 - share, 1e-3, 1.0)), side)
+        line = lay_line(rest, chernoff, ends, logs + jnp.log(jnp.clip(1 - share, 1e-3, 1.0)), side)
         shift = moved + line.numbers.drift * (1 + 2 * u)
         if asks_epsilon:
             # The target's logarithm errs by eight units of itself, and the difference under it by one.
@@ -948,14 +946,14 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             root = jnp.where(is_root, jnp.maximum(root, 0.0), ends[0])
             # By Chernoff's bound on the rest, and P(A).
             left = jnp.log(jnp.maximum(room * (1 - 4 * u) - jnp.exp(rare.packed[0]) * (1 + 10 * u), 0.0))
-            by_chernoff = chernoff_epsilon(found, left - 16 * u * (1 + jnp.abs(left))) + shift
+            by_chernoff = chernoff_epsilon(chernoff, left - 16 * u * (1 + jnp.abs(left))) + shift
             by_chernoff = jnp.maximum(by_chernoff, 0.0) * (1 + 4 * u)
             bound = jnp.where(sign > 0, jnp.fmin(bound, by_chernoff), bound)
             nats = jnp.where(is_bound & is_root, jnp.abs(root - ends[0]) * line.numbers.order, jnp.inf)
             ends = root[None]
         else:
-            at = given * (1 - sign * 2 * u) - sign * shift
-            units = jax.vmap(chernoff_delta, (None, 0))(found, at)
+            at = levels * (1 - sign * 2 * u) - sign * shift
+            units = jax.vmap(chernoff_delta, (None, 0))(chernoff, at)
             bound, *_ = jax.vmap(read, (None, 0, 0))(line, at, units)
             bound = jnp.where(sign > 0, jnp.minimum(bound, 1.0), bound)
             more, _ = rare.bound(at, sign)
@@ -963,14 +961,14 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
             bound = bound * jnp.exp(units + sign * u * (12 + jnp.abs(units))) + more
             bound = (bound + jnp.where(sign > 0, tiny, 0.0) + infinite) * (1 + sign * 8 * u)
             nats = logs
-            logs = jnp.log(jnp.maximum(bound if given.size == 1 else _ends(bound, inside)[::-1], tiny))
+            logs = jnp.log(jnp.maximum(bound if levels.size == 1 else _ends(bound, inside)[::-1], tiny))
             nats = jnp.max(jnp.abs(logs - nats))
         best = _tightest(sign, best, bound)
         # Where the smoothing is not small another round may take out rare losses.
-        return i + 1, jnp.where(line.numbers.smoothing < WIDE, nats, jnp.inf), ends, logs, best
+        return i + 1, jnp.where(line.numbers.smoothing < wide, nats, jnp.inf), ends, logs, best
 
     # Each round lays a line, the later ones for the eps or the deltas found.
-    *_, best = jax.lax.while_loop(goes_on, improve, (jnp.int32(0), jnp.full((), jnp.inf, given.dtype), *first))
+    *_, best = jax.lax.while_loop(goes_on, improve, (jnp.int32(0), jnp.full((), jnp.inf, levels.dtype), *first))
     is_sure = (sign < 0) | (jnp.sum(counts) <= 1)
     # NaN where any number of the laws is none.
     unknown = jnp.where(jnp.any(jnp.isnan(runs.packed)), jnp.nan, 0.0)
@@ -984,8 +982,8 @@ def _bounds_of(sign: Array, laws: Atoms, counts: Array, given: Array, side: int,
         # Below, no eps from the supremum on.
         best = jnp.where(sign > 0, best, jnp.minimum(best, jnp.maximum(runs.most, 0.0)))
         # Where more than delta is infinite, no eps will do.
-        return jnp.where(given < infinite, jnp.inf, _tightest(sign, best, *sure)) + unknown
-    at = given * (1 - sign * 2 * u) - sign * moved
+        return jnp.where(levels < infinite, jnp.inf, _tightest(sign, best, *sure)) + unknown
+    at = levels * (1 - sign * 2 * u) - sign * moved
     # Below, what no sum of losses exceeds has no delta but that of infinite ones.
     best = jnp.where((sign < 0) & (at >= runs.most), infinite * (1 - 8 * u), best)
     bounds = jax.vmap(lambda eps: jnp.max(each.delta(eps, sign)[0]))(at)
@@ -1004,18 +1002,14 @@ def _tightest(sign: Array, *bounds: Array) -> Array:
     return sign * functools.reduce(jnp.fmin, [sign * bound for bound in bounds])
 
 
-def _both(of_side: Any, laws: Atoms) -> Any:
-    """Returns the results of a function of a sign and of a side's laws, above and below."""
+def _answer(laws: Atoms, counts: ArrayLike, levels: Array, side: int, asks_epsilon: bool) -> tuple[Array, Array, Array]:
+    """Returns lower and upper bounds, and whether the counts and the laws are numbers that mean something."""
+    levels, counts = (jnp.asarray(value, laws.masses.dtype) for value in (levels, counts))
     losses, masses, infinite = (jnp.moveaxis(leaf, 1, 0) for leaf in laws[:3])
     signs = jnp.asarray([1.0, -1.0], losses.dtype)
-    each = signs, Atoms(losses, masses, infinite, jnp.stack([laws.shift, laws.shift]))
-    return jax.lax.map(lambda side: of_side(*side), each)
-
-
-def _answer(laws: Atoms, counts: ArrayLike, given: Array, side: int, asks_epsilon: bool) -> tuple[Array, Array, Array]:
-    """Returns lower and upper bounds, and whether the counts and the laws are numbers that mean something."""
-    given, counts = (jnp.asarray(value, laws.masses.dtype) for value in (given, counts))
-    upper, lower = _both(lambda sign, rows: _bounds_of(sign, rows, counts, given, side, asks_epsilon), laws)
+    sides = signs, Atoms(losses, masses, infinite, jnp.stack([laws.shift, laws.shift]))
+    # One program for a side, mapped over both: the bound from above, and the one from below.
+    upper, lower = jax.lax.map(lambda each: _bounds_of(each[0], each[1], counts, levels, side, asks_epsilon), sides)
     is_known = jnp.all((counts >= 0) & (counts < jnp.inf) & (counts == jnp.round(counts)))
     return lower, upper, is_known
 

@@ -20,6 +20,7 @@ inversion; the contour and its errors are derived here.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -47,10 +48,10 @@ from jaxacct.mechanisms.pair import (
     tilted_shares,
     units_of_shares,
 )
-from jaxacct.numerics import vmapped_loops
+from jaxacct.numerics import batched_loops
 from jaxacct.numerics.arithmetic import arithmetic, roundoff
 from jaxacct.numerics.precision import few_bits, first_index, log_complement, log_peak
-from jaxacct.numerics.pytrees import each, register_dataclass
+from jaxacct.numerics.pytrees import map_pairs, register_dataclass
 
 Tree = TypeVar("Tree")
 """A pytree of arrays."""
@@ -58,7 +59,7 @@ Tree = TypeVar("Tree")
 
 def scan_nodes(parts: Parts) -> list[Nodes]:
     """Returns the nodes of all parts for real orders."""
-    return [each(part, lambda pair: law_of(pair).scan()) for part in parts]
+    return map_pairs(lambda pair: law_of(pair).scan(), parts)
 
 
 def is_alone(parts: Parts) -> bool:
@@ -66,29 +67,26 @@ def is_alone(parts: Parts) -> bool:
     return len(parts) == 1 and jnp.ndim(parts[0][1]) == 0
 
 
-def sum_rows(parts: Parts, found: list[Tree]) -> Tree:
-    """Returns the sum, over all runs of all rows, of the quantity ``found`` of each row."""
+def sum_rows(parts: Parts, terms: list[Tree]) -> Tree:
+    """Returns the sum, over all runs of all rows, of the quantity ``terms`` of each row."""
     if is_alone(parts):
-        return jax.tree.map(lambda row: parts[0][1] * row, found[0])
+        return jax.tree.map(lambda row: parts[0][1] * row, terms[0])
 
     def of_part(steps: Array, rows: Array) -> Array:
         runs = jnp.reshape(steps, jnp.shape(steps) + (1,) * (jnp.ndim(rows) - jnp.ndim(steps)))
-        terms = jnp.where(runs > 0, runs * rows, 0.0)
-        return jnp.sum(terms, axis=0) if jnp.ndim(steps) else terms
+        product = jnp.where(runs > 0, runs * rows, 0.0)
+        return jnp.sum(product, axis=0) if jnp.ndim(steps) else product
 
-    def of_all(*found: Array) -> Array:
-        terms = [of_part(steps, rows) for (_, steps), rows in zip(parts, found, strict=True)]
-        return sum(terms[1:], terms[0])
+    def of_all(*of_parts: Array) -> Array:
+        first, *others = (of_part(steps, rows) for (_, steps), rows in zip(parts, of_parts, strict=True))
+        return sum(others, first)
 
-    return jax.tree.map(of_all, *found)
+    return jax.tree.map(of_all, *terms)
 
 
 def rungs_of(parts: Parts, nodes: list[Nodes], orders: Array) -> tuple[Moments, list[Rungs]]:
     """Returns approximate moments of the sum at orders (n,), and those of each row."""
-    rows = [
-        each(part, lambda pair, rows: rungs(rows, orders, law_of(pair)), rows)
-        for part, rows in zip(parts, nodes, strict=True)
-    ]
+    rows = map_pairs(lambda pair, row: rungs(row, orders, law_of(pair)), parts, nodes)
     return sum_rows(parts, [Moments(row.value, row.slope, row.curvature) for row in rows]), rows
 
 
@@ -102,8 +100,8 @@ def above_at(parts: Parts, nodes: list[Nodes], orders: Array, rows: list[Array])
         step = nodes.places[1] - nodes.places[0]
         return jnp.exp(law_of(pair).log_scan_errors(orders, step))
 
-    found = [each(part, scan_error, row) for part, row in zip(parts, nodes, strict=True)]
-    return sum_rows(parts, [above + more for above, more in zip(rows, found, strict=True)]), found
+    errors = map_pairs(scan_error, parts, nodes)
+    return sum_rows(parts, [above + more for above, more in zip(rows, errors, strict=True)]), errors
 
 
 def total_and_error(
@@ -118,28 +116,28 @@ def total_and_error(
 
     def of_row(pair: Any, nodes: Nodes, missed: Array) -> tuple[Moments, Array, Any]:
         if arithmetic().has_few_digits:
-            found = careful_moments(nodes, order, law_of(pair).roundings(nodes))
-            return found.moments, found.value_error + missed, found
+            row_moments = careful_moments(nodes, order, law_of(pair).roundings(nodes))
+            return row_moments.moments, row_moments.value_error + missed, row_moments
         # Bound on a cumulant's relative error, in units of roundoff. Lowering it can break a bound. Weights are
         # exponentials of logs as large as cut + 14, off by that many units and a few for the loss in them; moments are
         # sums of positive terms, taken directly only where they are above 1/4.
         value_rounding = 700.0
-        u, found = roundoff(), moments(nodes, order)
-        error = value_rounding * u * jnp.abs(found.value)
+        u, row_moments = roundoff(), moments(nodes, order)
+        error = value_rounding * u * jnp.abs(row_moments.value)
         if isinstance(pair, Kept):
             # Near 1 a moment is formed from sums of one sign and from the marked masses, by which the sums may exceed
             # it: the errors of these count.
             marked = pair.marked
             missed = missed + 1.3 * (order + 1) * (marked.p + marked.q) * (marked.error + 2 * value_rounding * u)
-        return found, error + missed, found
+        return row_moments, error + missed, row_moments
 
-    found = [each(part, of_row, *row) for part, *row in zip(parts, nodes, missed, strict=True)]
-    return *sum_rows(parts, [(row[0], row[1]) for row in found]), [row[2] for row in found]
+    rows = map_pairs(of_row, parts, nodes, missed)
+    return *sum_rows(parts, [row[:2] for row in rows]), [row[2] for row in rows]
 
 
 def largest_order(parts: Parts) -> Array:
     """Returns the largest order at which the moments of all losses that are run are known."""
-    largest = [each(part, lambda pair: law_of(pair).largest_order()) for part in parts]
+    largest = map_pairs(lambda pair: law_of(pair).largest_order(), parts)
     if is_alone(parts):
         return largest[0]
     run = [jnp.min(jnp.where(k > 0, most, jnp.inf)) for (_, k), most in zip(parts, largest, strict=True)]
@@ -207,9 +205,9 @@ def with_rare(log_delta: Array, rare: Rare | None, epsilon: Array) -> Array:
     """
     if rare is None:
         return log_delta
-    whole = jnp.exp(log_delta) + sum(rare.between(epsilon)) + jnp.finfo(log_delta.dtype).tiny
-    found = jnp.log(whole)
-    return found + 24 * roundoff() * (1 + jnp.abs(found))
+    total = jnp.exp(log_delta) + sum(rare.between(epsilon)) + jnp.finfo(log_delta.dtype).tiny
+    log_total = jnp.log(total)
+    return log_total + 24 * roundoff() * (1 + jnp.abs(log_total))
 
 
 @register_dataclass
@@ -225,12 +223,8 @@ class Kept:
         return law_of(self.pair).without_marked(self.marked)
 
 
-def may_be_rare(parts: Parts) -> bool:
-    """Returns whether any losses can be marked, in an arithmetic whose programs may be as long as that takes."""
-    return any(map(_has_marks, parts))
-
-
 def _has_marks(part: Part) -> bool:
+    """Returns whether losses can be marked, in an arithmetic whose programs may be as long as that takes."""
     return arithmetic().leaves_out_rare and law_of(part[0]).has_marks
 
 
@@ -266,8 +260,8 @@ class Ends(NamedTuple):
 
 def ends_of(parts: Parts) -> Ends:
     """Returns the ends of losses; an end of the other runs that is not known is NaN."""
-    rows = [each(part, lambda pair: pair.loss_range()) for part in parts]
-    # Rows without runs are left out, as zero times infinity would be NaN.
+    rows = map_pairs(lambda pair: pair.loss_range(), parts)
+    # Rows without runs add nothing: zero times infinity would be NaN.
     each_part = [
         jnp.stack([jnp.sum(jnp.where(counts > 0, counts * end, 0.0)) for end in ends])
         for (_, counts), ends in zip(parts, rows, strict=True)
@@ -284,22 +278,19 @@ def marks_for(parts: Parts, ends: Ends, high: Array, low: Array, log_mass: Array
     """
     runs = jnp.log(sum(jnp.sum(counts) for _, counts in parts))
 
-    def marks(part: Part, least: Array, most: Array) -> Marked | None:
-        if not _has_marks(part):
-            return None
+    def of_row(pair: DominatingPair, counts: Array, least: Array, most: Array) -> Marked:
+        large, small = high - least, low - most
+        large = jnp.where(jnp.isnan(large), jnp.inf, large)
+        small = jnp.where(jnp.isnan(small), -jnp.inf, small)
+        law = law_of(pair)
+        place = law.mark_from(large, small, log_mass - runs)
+        return law.mark(jnp.where(counts > 0, place, jnp.inf))
 
-        def of_row(pair: DominatingPair, counts: Array, least: Array, most: Array) -> Marked:
-            large, small = high - least, low - most
-            large = jnp.where(jnp.isnan(large), jnp.inf, large)
-            small = jnp.where(jnp.isnan(small), -jnp.inf, small)
-            law = law_of(pair)
-            place = law.mark_from(large, small, log_mass - runs)
-            return law.mark(jnp.where(counts > 0, place, jnp.inf))
-
-        found: Marked = each(part, of_row, part[1], least, most)
-        return found
-
-    return tuple(marks(part, *others) for part, others in zip(parts, ends.others, strict=True))
+    marks: list[Marked | None] = []
+    # Part by part: losses of some classes are never rare.
+    for part, (least, most) in zip(parts, ends.others, strict=True):
+        marks += map_pairs(of_row, [part], [part[1]], [least], [most]) if _has_marks(part) else [None]
+    return tuple(marks)
 
 
 def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> Rare:
@@ -323,7 +314,7 @@ def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> R
     for part, marked, scan, (lowest, highest), (least, most) in zip(parts, marks, scans, *ends, strict=True):
         counts, infinite = part[1], None
         if type(part[0]).infinite_mass is not DominatingPair.infinite_mass:
-            infinite = each(part, lambda pair: pair.infinite_mass())
+            (infinite,) = map_pairs(lambda pair: pair.infinite_mass(), [part])
             finite = finite + log_none(counts, infinite)[0]
         if marked is None:
             # Outcomes of a run on which P has no mass are excluded from Q's probability of large losses beside it.
@@ -338,11 +329,11 @@ def rare_beyond(parts: Parts, marks: Marks, scans: list[Nodes], ends: Ends) -> R
         worst = jnp.maximum(worst, jnp.max(jnp.where(counts > 0, marked.error, 0.0)))
         # The sum of all ends is right to units of itself, and so is the difference to the row's own.
         size = jnp.abs(marked.loss)
-        up = marked.loss + least - 64 * u * (size + jnp.abs(least) + jnp.abs(lowest))
-        down = marked.loss + most + 64 * u * (size + jnp.abs(most) + jnp.abs(highest))
+        up_to = marked.loss + least - 64 * u * (size + jnp.abs(least) + jnp.abs(lowest))
+        down_to = marked.loss + most + 64 * u * (size + jnp.abs(most) + jnp.abs(highest))
         is_large = large > 0
-        above = jnp.minimum(above, jnp.min(jnp.where(there & is_large, up, jnp.inf)))
-        below = jnp.maximum(below, jnp.max(jnp.where(there & ~is_large, down, -jnp.inf)))
+        above = jnp.minimum(above, jnp.min(jnp.where(there & is_large, up_to, jnp.inf)))
+        below = jnp.maximum(below, jnp.max(jnp.where(there & ~is_large, down_to, -jnp.inf)))
     # NaN comes from infinite ends: then no eps is known.
     above, below = jnp.where(jnp.isnan(above), -jnp.inf, above), jnp.where(jnp.isnan(below), jnp.inf, below)
     # Each probability is one less the exponential of a sum of logarithms near 0, right to a few units of itself.
@@ -428,7 +419,7 @@ class Aim(NamedTuple):
     rare: Rare | None
     """The probabilities of the losses left out; None where none can be."""
     inner: Array
-    """Log of the part of delta that is asked of the losses kept."""
+    """Log of the part of delta that the losses kept have to make."""
 
 
 def ladder() -> np.ndarray:
@@ -444,7 +435,7 @@ def ladder() -> np.ndarray:
 def find_saddle_point(parts: Parts, wanted: Wanted, target: Array, searches: Array) -> Aim:
     """Returns the end of the search for a line; if not ``searches``, the result of one look at the wanted order."""
     marks, zero = nowhere(parts), jnp.zeros_like(target)
-    if may_be_rare(parts):
+    if any(map(_has_marks, parts)):
         shapes = jax.eval_shape(lambda parts, at: _left(parts, marks, ends_of(parts), at, at), parts, zero)
         scans, largest, rare, inner = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     else:
@@ -453,7 +444,12 @@ def find_saddle_point(parts: Parts, wanted: Wanted, target: Array, searches: Arr
     rows = [jnp.zeros((*np.shape(counts), row.size), row.dtype) for _, counts in parts]
     stage = jnp.where(searches, 0, STAGES - 1).astype(jnp.int32)
     aim = Aim(stage, jnp.int32(0), wanted.order, zero, target, zero > 0, row, rows, marks, scans, largest, rare, inner)
-    return _aim_found(parts, aim, wanted, target, searches)
+
+    def goes_on(aim: Aim, _: Any) -> Array:
+        return (aim.stage < STAGES) & (aim.looks <= LOOKS)
+
+    # One look for each step. A search is over after LOOKS looks at the latest, and there are at most STAGES of them.
+    return batched_loops.while_loop(goes_on, _look, aim, (parts, wanted, target, searches))
 
 
 def _left(
@@ -470,37 +466,31 @@ def _left(
     return scans, largest_order(rest), rare, target + log_complement(jnp.minimum(share, 0.9))
 
 
-def _aim_found(parts: Parts, aim: Aim, wanted: Wanted, target: Array, searches: Array) -> Aim:
-    # One look for each step. A search is over after LOOKS looks at the latest, and there are at most STAGES of them.
-    given = parts, wanted, target, searches
-    return vmapped_loops.while_loop(lambda aim, _: (aim.stage < STAGES) & (aim.looks <= LOOKS), _look, aim, given)
-
-
-def _look(aim: Aim, given: Any) -> Aim:
+def _look(aim: Aim, arguments: Any) -> Aim:
     """Returns the state after a look at the next order."""
     # Smallest order of a look, over the largest. Speed and convergence only: saddle points below are not found.
     least = 4.0**-16
     # Largest step, as a share of the order, after which a look is the last; log delta may move by one nat. Speed only.
     # Any line is sound, and Newton's method for eps corrects the error of Laplace's.
     close = 0.15
-    parts, wanted, target, searches = given
+    parts, wanted, target, searches = arguments
     scans, largest, rare, inner, ends = aim.scans, aim.largest, aim.rare, aim.inner, None
     # The first look of a search makes the nodes of the losses that this search keeps.
     if rare is not None:
         ends = ends_of(parts)
         scans, largest, rare, inner = jax.lax.cond(
             aim.looks == 0,
-            lambda: _left(parts, aim.marks, ends, aim.epsilon, target),
+            functools.partial(_left, parts, aim.marks, ends, aim.epsilon, target),
             lambda: (scans, largest, rare, inner),
         )
     order = jnp.maximum(aim.order, least * largest)
     orders = jnp.minimum(order * jnp.asarray(ladder(), order.dtype), largest)
-    found, rows = rungs_of(parts, scans, orders)
+    total, rows = rungs_of(parts, scans, orders)
     # Laplace's method at each order: the eps whose saddle point it is, and log delta there.
     near = orders / (1 + orders)
-    epsilons = found.slope - (1 + near) / orders
-    bend = orders**2 * found.curvature + 1 + near**2
-    reached = found.value - orders * epsilons - jnp.log1p(orders) - 0.5 * jnp.log(2 * jnp.pi * bend)
+    epsilons = total.slope - (1 + near) / orders
+    bend = orders**2 * total.curvature + 1 + near**2
+    reached = total.value - orders * epsilons - jnp.log1p(orders) - 0.5 * jnp.log(2 * jnp.pi * bend)
     is_sought, epsilon = wanted.by_delta, wanted.epsilon
     if rare is not None:
         # The last search takes the eps of the one before, which leaves out more losses and errs upwards.
@@ -511,7 +501,7 @@ def _look(aim: Aim, given: Any) -> Aim:
     value = jnp.where(is_sought, reached - inner, orders * (epsilon - epsilons))
     count = jnp.sum(value > 0, dtype=jnp.int32)
     rung = jnp.clip(count - 1, 0, len(ladder()) - 1)
-    columns = jnp.stack([orders, jnp.append(orders[1:], largest), value, found.curvature, epsilons, reached])
+    columns = jnp.stack([orders, jnp.append(orders[1:], largest), value, total.curvature, epsilons, reached])
     at, top, short, curvature, level, height = jax.lax.dynamic_slice(
         columns, (jnp.int32(0), rung), (6, 1), allow_negative_indices=False
     )[:, 0]
@@ -546,7 +536,7 @@ def _ahead(parts: Parts, ends: Ends, aim: Aim, wanted: Wanted) -> tuple[Marks, A
     """Returns the marks of the next search, and whether large losses are so rare that it pays."""
     # Factor over a guess of eps up to which the share of the losses left out is to be known. Speed only.
     farther_orders = 1.05
-    # Nats below delta at which losses are left out though their share is not known. Speed only: bounds count them.
+    # Nats below delta at which a search leaves out losses of unknown share. Speed only: bounds count them.
     next_to_nothing = 32.0
     is_first = wanted.by_delta & (aim.stage == 0)
     guess, factor = jnp.maximum(aim.epsilon, 0.0), jnp.where(wanted.by_delta, farther_orders, 1 + 1e-6)
@@ -569,7 +559,7 @@ def _ahead(parts: Parts, ends: Ends, aim: Aim, wanted: Wanted) -> tuple[Marks, A
                 missed = law_of(pair).log_quadrature_error(aim.order, jnp.zeros_like(aim.order), step)
                 return (beyond > beyond_need) | (missed > log_left_out() + loose)
 
-            is_rare |= jnp.any(each(part, is_lost, nodes, marked))
+            is_rare |= jnp.any(map_pairs(is_lost, [part], [nodes], [marked])[0])
     return ahead, is_rare
 
 
@@ -601,11 +591,6 @@ eight units of themselves (tests/saddlepoint/test_tiles.py).
 
 Sums = tuple[Array, ...]
 """Arrays of sums over quadrature nodes."""
-
-
-def frequencies(spacing: Array) -> Array:
-    """Returns the frequencies (blocks, BLOCK) of all blocks."""
-    return spacing * jnp.asarray(np.arange(1.0, FREQUENCIES + 1).reshape(-1, BLOCK), spacing.dtype)
 
 
 def blocks_of(tiles: Array) -> Array:
@@ -641,17 +626,17 @@ def transforms(
 
     ``known`` has the moments of each row at that order, as :func:`total_and_error` gives them.
     """
-    found: list[Transforms] = []
+    by_part: list[Transforms] = []
     # Part by part, and row by row in a part, because each row takes as many pieces as it needs.
     for (pairs, steps), *more in zip(parts, scans, windows, known, strict=True):
         run = (pairs, *more, steps)
         if is_alone(parts):
             return _sums_of_loss(run, order, spacing, tiles)
         if jnp.ndim(steps) == 0:
-            found.append(jax.tree.map(lambda leaf: leaf[None], _sums_of_loss(run, order, spacing, tiles)))
+            by_part.append(jax.tree.map(lambda leaf: leaf[None], _sums_of_loss(run, order, spacing, tiles)))
         else:
-            found.append(jax.lax.map(lambda row: _sums_of_loss(row, order, spacing, tiles), run))
-    rows: Transforms = jax.tree.map(lambda *each: jnp.concatenate(each), *found)
+            by_part.append(jax.lax.map(lambda row: _sums_of_loss(row, order, spacing, tiles), run))
+    rows: Transforms = jax.tree.map(lambda *each: jnp.concatenate(each), *by_part)
     return rows._replace(sums=jnp.swapaxes(rows.sums, 0, 1))
 
 
@@ -666,26 +651,26 @@ def _sums_of_loss(run: Any, order: Array, spacing: Array, tiles: Array) -> Trans
     few = arithmetic().has_few_digits
     spreads = 2 if few else 1
 
-    def piece(state: Sums, given: Any) -> Sums:
-        (i, sums, spread), (pair, window, pieces, *rest, tiles, _) = state, given
+    def piece(state: Sums, arguments: Any) -> Sums:
+        (i, sums, spread), (pair, window, pieces, *rest, tiles, _) = state, arguments
         nodes = law_of(pair).piece(window, i, pieces)
         of_piece: Any = _careful_piece if few else _piece
-        found, more = of_piece(law_of(pair), nodes, *rest, tiles, sums)
-        return i + 1, found, spread + more
+        added, more = of_piece(law_of(pair), nodes, *rest, tiles, sums)
+        return i + 1, added, spread + more
 
     # The state is the number of pieces done, the sums and the spreads; each step adds a piece, until all are taken.
     start: Sums = jnp.zeros_like(taken), jnp.zeros((2, FREQUENCIES), order.dtype), jnp.zeros(spreads, order.dtype)
-    given = pair, window, pieces, known, order, spacing, tiles, taken
-    _, sums, spread = vmapped_loops.while_loop(
-        lambda state, given: state[0] < given[-1], piece, start, given, longest_first=tiles
+    arguments = pair, window, pieces, known, order, spacing, tiles, taken
+    _, sums, spread = batched_loops.while_loop(
+        lambda state, arguments: state[0] < arguments[-1], piece, start, arguments, longest_first=tiles
     )
     # A row without runs has no errors either.
     missed = jnp.where(steps > 0, 2 * jnp.exp(law.log_quadrature_error(order, end, law.step(window, pieces))), 0.0)
     if few:
         # The mean's error is that of the slope, and of its quadrature.
-        apart = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
-        doubt = known.slope_error + 2 * law.slope_error(order, scan, known.moments.value, apart)
-        # Each piece after the first is added to the sums.
+        coarsest_step = jnp.maximum(law.step(window, pieces), scan.places[1] - scan.places[0])
+        doubt = known.slope_error + 2 * law.slope_error(order, scan, known.moments.value, coarsest_step)
+        # The sums round once more for each piece after the first.
         spread = jnp.append(spread * (1 + 0.02 * (pieces - 1)), doubt)
     return Transforms(jnp.swapaxes(sums.reshape(2, -1, BLOCK), 0, 1), spread, missed, steps)
 
@@ -734,7 +719,7 @@ def _careful_piece(
         old = jax.lax.dynamic_slice(sums, at, (2, TILE), allow_negative_indices=False)
         return jax.lax.dynamic_update_slice(sums, old + added, at, allow_negative_indices=False)
 
-    return jax.lax.fori_loop(0, vmapped_loops.of_all_lanes(tiles), tile, sums), spread
+    return jax.lax.fori_loop(0, batched_loops.of_all_lanes(tiles), tile, sums), spread
 
 
 def log_characteristic(rows: Transforms, w: Array) -> Sums:
@@ -745,8 +730,8 @@ def log_characteristic(rows: Transforms, w: Array) -> Sums:
     """
     if jnp.ndim(rows.steps) == 0:
         return _to_the_steps(rows, w)
-    found = jax.vmap(lambda *row: _to_the_steps(Transforms(*row), w))(*rows)
-    return tuple(jnp.sum(part, axis=0) for part in found)
+    by_row = jax.vmap(lambda *row: _to_the_steps(Transforms(*row), w))(*rows)
+    return tuple(jnp.sum(part, axis=0) for part in by_row)
 
 
 def _to_the_steps(row: Transforms, w: Array) -> Sums:
@@ -798,7 +783,7 @@ def _sums(weights: Array, angles: Array, tiles: Array, sums: Array) -> Array:
         return jax.lax.dynamic_update_slice(sums, old + added.reshape(2, TILE), at, allow_negative_indices=False)
 
     # One tile for each step; all lanes of a batch go as far as the longest, so that the loop has one bound.
-    return jax.lax.fori_loop(0, vmapped_loops.of_all_lanes(tiles), tile, sums)
+    return jax.lax.fori_loop(0, batched_loops.of_all_lanes(tiles), tile, sums)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -828,13 +813,6 @@ def turn_rounding() -> float:
     by one more, and sine and cosine by 7.
     """
     return 17.0 if arithmetic().has_few_digits else 9.0
-
-
-ROUGH_CUT, DEVIATIONS = 8.0, 5.0
-"""Nats below delta, and standard deviations of the tilted sum, that a rough line is made for. Speed only.
-
-The terms that the rule adds to delta are positive: as an upper bound it needs few nodes, most often eight.
-"""
 
 
 class Integrand(NamedTuple):
@@ -905,26 +883,23 @@ def chosen_line(orders: Array, log_moments: Array, epsilon: Array, log_delta: Ar
     cut = arithmetic().cut
     ratios = log_moments - orders * epsilon + log_peak(orders) - log_delta + cut
     lines = orders[:-HIGHER]
-    apart = orders[None, :] - lines[:, None]
-    needed = jnp.maximum(ratios[None, :], cut / 2) / jnp.abs(apart)
-    up = jnp.min(jnp.where(apart > 0.01 * lines[:, None], needed, jnp.inf), axis=1)
-    down = jnp.min(jnp.where(apart < -0.01 * lines[:, None], needed, jnp.inf), axis=1)
-    lengths = jnp.maximum(up, jnp.minimum(down, (cut - log_delta) / lines))
+    distances = orders[None, :] - lines[:, None]
+    needed = jnp.maximum(ratios[None, :], cut / 2) / jnp.abs(distances)
+    for_larger = jnp.min(jnp.where(distances > 0.01 * lines[:, None], needed, jnp.inf), axis=1)
+    for_smaller = jnp.min(jnp.where(distances < -0.01 * lines[:, None], needed, jnp.inf), axis=1)
+    lengths = jnp.maximum(for_larger, jnp.minimum(for_smaller, (cut - log_delta) / lines))
     heights = (log_moments - orders * epsilon - jnp.log(orders) - jnp.log1p(orders))[:-HIGHER]
     penalty = heights - jnp.min(heights)
-    cost = _costs(lengths, penalty, nats)
-    best = jnp.minimum(first_index(cost <= jnp.min(cost)), lines.size - 1)
-    return best, jax.lax.dynamic_index_in_dim(lengths, best, keepdims=False, allow_negative_indices=False)
-
-
-def _costs(lengths: Array, penalty: Array, most: float) -> Array:
-    """Returns the costs of lines: mostly their nodes, or the digits that they lose where these are few."""
+    # A line's cost is mostly its nodes, or the digits that it loses where these are few.
     if arithmetic().has_few_digits:
         # Factor by which a line that loses fewer digits may be longer than the shortest. Speed and tightness only.
         longer = 4.0
-        shortest = jnp.min(jnp.where(penalty < most, lengths, jnp.inf))
-        return jnp.where(lengths <= longer * shortest, penalty, jnp.inf)
-    return jnp.where(penalty < most, lengths * (1 + penalty / most), jnp.inf)
+        shortest = jnp.min(jnp.where(penalty < nats, lengths, jnp.inf))
+        cost = jnp.where(lengths <= longer * shortest, penalty, jnp.inf)
+    else:
+        cost = jnp.where(penalty < nats, lengths * (1 + penalty / nats), jnp.inf)
+    best = jnp.minimum(first_index(cost <= jnp.min(cost)), lines.size - 1)
+    return best, jax.lax.dynamic_index_in_dim(lengths, best, keepdims=False, allow_negative_indices=False)
 
 
 def line_at(
@@ -949,14 +924,14 @@ def line_at(
 
     order = at_chosen(orders)
     here, error_here, rows = total_and_error(parts, scans, list(map(at_chosen, missed)), order)
-    windows = [
-        each(part, lambda pair, rows: law_of(pair).window(order, rows), rows)
-        for part, rows in zip(parts, scans, strict=True)
-    ]
+    windows = map_pairs(lambda pair, scan: law_of(pair).window(order, scan), parts, scans)
     common_error = error_here + 4 * u
+    # Nats below delta, and standard deviations of the tilted sum, that a rough line is made for. Speed only. The terms
+    # that the rule adds to delta are positive: as an upper bound it needs few nodes, most often eight.
+    rough_cut, deviations = 8.0, 5.0
     # The circle of a rough line holds the tilted law, or reaches so far below eps that delta <= 1 will do.
-    wide = jnp.maximum(DEVIATIONS * jnp.sqrt(here.curvature), (ROUGH_CUT - log_delta) / order)
-    length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, ROUGH_CUT, exact)
+    wide = jnp.maximum(deviations * jnp.sqrt(here.curvature), (rough_cut - log_delta) / order)
+    length, cut = jnp.where(is_rough, wide, length), jnp.where(is_rough, rough_cut, exact)
     at_most = with_rare(chernoff(order, here.value, common_error, epsilon), aim.rare, epsilon)
     wanted = jnp.logical_and(wanted, ~(is_rough & (at_most < log_delta)))
     # In few digits all frequencies are exact numbers. A finer spacing only moves the terms that the rule adds farther
@@ -970,8 +945,8 @@ def line_at(
     tiles, log_tail = far_enough(parts, windows, order, spacing, start, log_sum - cut)
     # At order 0 the bound is that of delta <= 1.
     none = jnp.zeros_like(orders[:1])
-    beside, heights = jnp.concatenate([orders, none]), jnp.concatenate([above + log_peak(orders), none])
-    fall = -jnp.abs(order - beside) * length
+    alias_orders, heights = jnp.concatenate([orders, none]), jnp.concatenate([above + log_peak(orders), none])
+    fall = -jnp.abs(order - alias_orders) * length
     return Line(
         order=order,
         spacing=spacing,
@@ -981,7 +956,7 @@ def line_at(
         slope=here.slope,
         common_error=common_error,
         log_tail=log_tail,
-        orders=beside,
+        orders=alias_orders,
         log_beside=jnp.where(is_rough, jnp.inf, heights + fall - jnp.log(-jnp.expm1(fall))),
         rare=aim.rare,
     )
@@ -1007,29 +982,22 @@ def far_enough(
     the envelope, a bound on the modulus at all frequencies beyond, is below w e^least. If all the nodes there are would
     not do, a single tile is spent, and the bound on the rest is trivial.
     """
-    nodes = [
-        each(part, lambda pair, *window: law_of(pair).piece(window, 0, 1), *window)
-        for part, window in zip(parts, windows, strict=True)
-    ]
+    nodes = map_pairs(lambda pair, window: law_of(pair).piece(window, 0, 1), parts, windows)
 
-    def farther(state: tuple[Array, Array], given: Any) -> tuple[Array, Array]:
+    def farther(state: tuple[Array, Array], arguments: Any) -> tuple[Array, Array]:
         """Returns the next frequency, and a bound on the log of the modulus at all frequencies beyond it."""
-        w, (parts, nodes, order, *_) = state[0] * FARTHER, given
-        logs = [
-            each(part, lambda pair, nodes: law_of(pair).log_envelope(order, w, nodes), rows)
-            for part, rows in zip(parts, nodes, strict=True)
-        ]
-        return w, sum_rows(parts, logs)
+        w, (parts, nodes, order, *_) = state[0] * FARTHER, arguments
+        return w, sum_rows(parts, map_pairs(lambda pair, row: law_of(pair).log_envelope(order, w, row), parts, nodes))
 
-    def is_short(state: tuple[Array, Array], given: Any) -> Array:
+    def is_short(state: tuple[Array, Array], arguments: Any) -> Array:
         """Returns whether the nodes beyond a frequency may count, by the bound on the modulus."""
-        (w, log_modulus), (*_, least, most) = state, given
+        (w, log_modulus), (*_, least, most) = state, arguments
         return (log_modulus > least + jnp.log(w)) & (w < most)
 
     most = spacing * FREQUENCIES
     # The frequency grows by a factor with each step, so the loop ends at ``most`` if not before.
-    given = parts, nodes, order, least, most
-    w, log_modulus = vmapped_loops.while_loop(is_short, farther, (start, jnp.full_like(order, jnp.inf)), given)
+    arguments = parts, nodes, order, least, most
+    w, log_modulus = batched_loops.while_loop(is_short, farther, (start, jnp.full_like(order, jnp.inf)), arguments)
     # If the last step went beyond all nodes, or none was made, only the modulus's bound of 1 is known.
     is_enough = (log_modulus <= least + jnp.log(w)) & (w <= most)
     tiles = jnp.where(start < jnp.inf, jnp.where(is_enough, jnp.ceil(w / (spacing * TILE)), 1.0), 0.0)
@@ -1052,10 +1020,10 @@ def integrand(
     It is the characteristic function of the sum over z (z + 1), z = order + i w, computed block by block, as are the
     sums in :func:`read_at`.
     """
-    found = transforms(parts, aim.scans, windows, rows, order, spacing, tiles)
+    sums_of_rows = transforms(parts, aim.scans, windows, rows, order, spacing, tiles)
 
-    def block(_: Array, of_block: tuple[Array, Array], given: Any) -> Integrand:
-        (sums, w), (*of_rows, order, end), u = of_block, given, roundoff()
+    def block(_: Array, of_block: tuple[Array, Array], arguments: Any) -> Integrand:
+        (sums, w), (*of_rows, order, end), u = of_block, arguments, roundoff()
         logs, turn, off = log_characteristic(Transforms(sums, *of_rows), w)
         # z (z + 1) has a modulus of at least w^2 + order^2 + order, so its real part errs by units of the modulus.
         real, imaginary = order * (1 + order) - w * w, (1 + 2 * order) * w
@@ -1068,10 +1036,11 @@ def integrand(
         amplitude, phase, rounding = jax.lax.optimization_barrier((amplitude, phase, rounding))
         return Integrand(jnp.stack([amplitude, phase, w]), jnp.stack([amplitude, rounding, amplitude * w]).sum(1))
 
-    of_rows = found.spread, found.missed, found.steps
+    of_rows = sums_of_rows.spread, sums_of_rows.missed, sums_of_rows.steps
     end = spacing * (TILE * tiles + 0.5)
-    given = (*of_rows, order, end)
-    return vmapped_loops.map_rows(blocks_of(tiles), block, (found.sums, frequencies(spacing)), given)
+    arguments = (*of_rows, order, end)
+    frequencies = spacing * jnp.asarray(np.arange(1.0, FREQUENCIES + 1).reshape(-1, BLOCK), spacing.dtype)
+    return batched_loops.map_rows(blocks_of(tiles), block, (sums_of_rows.sums, frequencies), arguments)
 
 
 def read_at(line: Line, epsilon: Array) -> Read:
@@ -1086,7 +1055,7 @@ def read_at(line: Line, epsilon: Array) -> Read:
         return jnp.stack([amplitude + amplitude * less, amplitude * w * sine]).sum(1)
 
     beyond = line.slope - epsilon
-    cosines, rise = 2 * vmapped_loops.map_rows(line.blocks, block, line.integrand.nodes, beyond).sum(0)
+    cosines, rise = 2 * batched_loops.map_rows(line.blocks, block, line.integrand.nodes, beyond).sum(0)
     height = at_zero + cosines
     log_unit = line.value - line.order * epsilon + jnp.log(line.spacing / (2 * jnp.pi))
     rare = None

@@ -38,14 +38,13 @@ from jaxacct.composition import (
 )
 from jaxacct.mechanisms.atoms import Atoms
 from jaxacct.mechanisms.finite import FinitePair
-from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import arithmetic
+from jaxacct.numerics.batched_loops import rows
 from jaxacct.numerics.precision import as_float64, leave_scope
 from jaxacct.numerics.programs import compiled
-from jaxacct.numerics.vmapped_loops import rows
 from jaxacct.prv.accountant import mesh_of
 from jaxacct.prv.evolving import Method
-from jaxacct.refinement import Composer, in_trace, within
+from jaxacct.refinement import Composer, in_trace, refine
 from jaxacct.saddlepoint import composer
 
 
@@ -60,9 +59,6 @@ class Size(NamedTuple):
 
 LADDER = (Size(1024, 32), Size(4096, 64), Size(16384, 256))
 """Sizes, from small to large. Tightness and speed only."""
-
-SHARES = (1.0, 2.0**-4, 2.0**-8)
-"""About the gaps of these sizes, over that of the first. Speed only."""
 
 
 @compiled(static=("size",))
@@ -81,7 +77,8 @@ def answers(size: Size, laws: Atoms, counts: Array, questions: Question, facts: 
 
 CONTOUR = Composer(
     sizes=LADDER,
-    shares=SHARES,
+    # About the gaps of these sizes, over that of the first. Speed only.
+    shares=(1.0, 2.0**-4, 2.0**-8),
     cells=lambda size: size.cells,
     # Two tables of a side's powers for each atom, in both directions: a gigabyte. Speed and memory only.
     lanes=lambda size: max(2**25 // (size.cells * size.side), 1),
@@ -104,14 +101,14 @@ def ladder_of(is_atomic: bool, points: int) -> Composer:
     takes ten times as long, and the mesh between the two about as long as the second. Losses that have most of their
     mass in atoms lose by smoothing alone, so more frequencies come before more cells.
     """
-    # Nothing is foreseen of a mesh by a contour: it is taken to be enough.
+    # A contour's gap says nothing of a mesh's: the ladder takes that to be enough.
     sizes: tuple[Size | int, ...]
     shares: tuple[float, ...]
     if is_atomic:
         sizes = LADDER[0], Size(1024, 256), points, Size(4096, 256), LADDER[-1]
         shares = 1.0, 2.0**-9, 2.0**-20, 2.0**-23, 2.0**-24
     else:
-        sizes, shares = (*LADDER[:2], points, LADDER[-1]), (*SHARES[:2], 2.0**-20, 2.0**-24)
+        sizes, shares = (*LADDER[:2], points, LADDER[-1]), (*CONTOUR.shares[:2], 2.0**-20, 2.0**-24)
     return replace(
         CONTOUR,
         sizes=sizes,
@@ -137,25 +134,21 @@ def answer(query: Query) -> Bounds:
         return leave_scope(unknown(question))
     question, is_atomic = question.at(np.asarray(question.value, np.float64)), _has_atoms(directions)
     aimed = query.tolerance or question.tolerance / (10_000 if is_atomic else 20)
-    return within(ladder_of(is_atomic, query.points or POINTS), directions, question, aimed, quiet=True)[0]
+    return refine(ladder_of(is_atomic, query.points or POINTS), directions, question, aimed, quiet=True)[0]
 
 
 def _of_first_size(directions: list[Parts], question: Question) -> Bounds:
     """Returns the bracket inside a trace; in float32, where atoms are not certified, the trivial one."""
     if not arithmetic().has_transforms:
         return unknown(question)
-    found: Bounds = in_trace(CONTOUR, directions, question, LADDER[0])[0]
-    return found
+    bounds: Bounds = in_trace(CONTOUR, directions, question, LADDER[0])[0]
+    return bounds
 
 
 def _has_atoms(directions: Sequence[Parts]) -> bool:
     """Returns whether the losses of all pairs have atoms."""
-    return all(_is_atomic(pair) for parts in directions for pair, _ in parts)
-
-
-def _is_atomic(pair: DominatingPair) -> bool:
-    law = pair.law()
-    return isinstance(pair, FinitePair) if law is None else law.recurring > 0
+    laws = ((pair, pair.law()) for parts in directions for pair, _ in parts)
+    return all(isinstance(pair, FinitePair) if law is None else law.recurring > 0 for pair, law in laws)
 
 
 ROW = 8
@@ -165,7 +158,7 @@ ROW = 8
 def curve(query: Query) -> Bounds:
     """Returns brackets on delta at epsilons (n,) of a composition, by the first size.
 
-    What that leaves open is asked of a mesh, outside of a trace.
+    Outside of a trace a mesh answers what that leaves open.
     """
     directions, epsilons = query.directions, query.question.value
     if not query.is_concrete:
@@ -176,12 +169,12 @@ def curve(query: Query) -> Bounds:
     every = []
     # Rows of neighbours, of one length, the last one padded: one program serves any number of epsilons.
     for row in rows(epsilons[order], ROW):
-        found = _at_size(LADDER[0], directions, row)
-        if np.any(found.gap > ForDelta.tolerance):
-            found = found.intersection(_at_size(POINTS, directions, row))
-        every.append(found)
-    found = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: epsilons.size][np.argsort(order)], *every)
-    return replace(found, converged=found.gap <= ForDelta.tolerance)
+        bounds = _at_size(LADDER[0], directions, row)
+        if np.any(bounds.gap > ForDelta.tolerance):
+            bounds = bounds.intersection(_at_size(POINTS, directions, row))
+        every.append(bounds)
+    bounds = jax.tree.map(lambda *leaves: np.concatenate(leaves)[: epsilons.size][np.argsort(order)], *every)
+    return replace(bounds, converged=bounds.gap <= ForDelta.tolerance)
 
 
 def _at_size(size: Size | int, directions: Sequence[Parts], epsilons: np.ndarray) -> Bounds:
@@ -191,8 +184,8 @@ def _at_size(size: Size | int, directions: Sequence[Parts], epsilons: np.ndarray
     for parts in directions:
         laws, counts = laws_for(chosen.cells(size), parts, ForDelta(np.max(epsilons)))
         each.append(leave_scope(chosen.answers(size, laws, counts, ForDelta(epsilons), facts_of(parts))[0]))
-    found: Bounds = jax.tree.map(lambda *leaves: np.max(leaves, axis=0), *each)
-    return found
+    bounds: Bounds = jax.tree.map(lambda *leaves: np.max(leaves, axis=0), *each)
+    return bounds
 
 
 def _curve_in_trace(directions: list[Parts], epsilons: Array) -> Bounds:
@@ -200,5 +193,5 @@ def _curve_in_trace(directions: list[Parts], epsilons: Array) -> Bounds:
     count = epsilons.shape[0]
     padded = jnp.pad(epsilons, (0, -count % ROW), mode="edge").reshape(-1, ROW)
     every = jax.lax.map(lambda row: _of_first_size(directions, ForDelta(row)), padded)
-    found: Bounds = jax.tree.map(lambda leaf: leaf.reshape(-1)[:count], every)
-    return found
+    bounds: Bounds = jax.tree.map(lambda leaf: leaf.reshape(-1)[:count], every)
+    return bounds

@@ -19,12 +19,12 @@ from jaxtyping import Array
 
 from jaxacct.bounds import Bounds
 from jaxacct.composition import Facts, ForDelta, ForEpsilon, Parts, Question, facts_of
-from jaxacct.numerics import vmapped_loops
+from jaxacct.numerics import batched_loops
 from jaxacct.numerics.arithmetic import arithmetic, scale_error
+from jaxacct.numerics.batched_loops import stack
 from jaxacct.numerics.precision import log_complement
 from jaxacct.numerics.programs import compiled
 from jaxacct.numerics.pytrees import without_axes
-from jaxacct.numerics.vmapped_loops import stack
 from jaxacct.saddlepoint.contour import (
     Line,
     Read,
@@ -39,7 +39,7 @@ from jaxacct.saddlepoint.contour import (
 CONVERGED = 1e-9
 """Largest bound on the relative error up to which a result counts as converged, scaled to the arithmetic's unit.
 
-The error is that of delta; or that of epsilon, where epsilon was asked for and is steep in delta. Brackets hold for any
+The error is that of delta; or that of epsilon, where that is the question and is steep in delta. Brackets hold for any
 value.
 """
 
@@ -81,10 +81,10 @@ class SolverState(NamedTuple):
 
 
 class Point(NamedTuple):
-    """An eps and a direction whose delta may be asked for in place of a question's answer: one line gives it."""
+    """An eps and a direction: one line gives their delta, in place of a question's answer where ``is_asked``."""
 
     is_asked: Any
-    """Whether delta at the point is asked for, and not the answer."""
+    """Whether the caller wants delta at the point, and not the answer."""
     epsilon: Any
     direction: Any
 
@@ -134,7 +134,7 @@ def bounds_of(directions: tuple[Parts, ...], question: Question) -> tuple[Bounds
     """Returns the largest of the directions' brackets for a question of one number, and the direction that decides.
 
     Most often the first one decides. A rough line tests whether a later direction can be above the bracket at all. It
-    cannot if, at the bracket's lower end of epsilon, its delta is below the one asked for, or if its delta is below the
+    cannot if, at the bracket's lower end of epsilon, its delta is below the question's, or if its delta is below the
     bracket's lower end of delta.
     """
     state = answer_directions(directions, question)
@@ -150,10 +150,11 @@ def answer_directions(directions: Sequence[Parts], question: Question, point: Po
     for group in [tuple(directions)] if alike else [(parts,) for parts in directions]:
         state, done = _solve_directions(group, done, state, question, point), done + len(group)
     # The estimate of a narrow bracket is its middle, where nothing better has converged.
-    is_alone = jnp.isnan(state.bounds.estimate) & _is_narrow(state.bounds, question)
-    middle = state.bounds.lower + (state.bounds.upper - state.bounds.lower) / 2
-    estimate = jnp.where(is_alone, middle, state.bounds.estimate)
-    return state._replace(bounds=replace(state.bounds, estimate=estimate))
+    bounds = state.bounds
+    is_narrow = (bounds.upper - bounds.lower <= question.tolerance * bounds.upper) & (bounds.upper < jnp.inf)
+    middle = bounds.lower + (bounds.upper - bounds.lower) / 2
+    estimate = jnp.where(jnp.isnan(bounds.estimate) & is_narrow, middle, bounds.estimate)
+    return state._replace(bounds=replace(bounds, estimate=estimate))
 
 
 def _solve_directions(
@@ -162,17 +163,17 @@ def _solve_directions(
     """Returns the state after at most two directions of one structure, whose indices begin at ``first``."""
     end = first + len(directions)
 
-    def a_line(state: SolverState, given: Any) -> SolverState:
-        directions, question, point = given
+    def a_line(state: SolverState, arguments: Any) -> SolverState:
+        directions, question, point = arguments
         is_second = state.direction > first
         parts = jax.tree.map(lambda *each: jnp.where(is_second, each[-1], each[0]), *directions)
         return _read_line(open_line(parts, state.wanted, state.direction < end), question, state, point)
 
     # Each step opens and reads one line. A direction ends after LINES lines at the latest, and a rough line is followed
     # by lines of its own direction or by the next direction, so the loop ends.
-    given = directions, question, point
+    arguments = directions, question, point
     goes_on = lambda state, _: (state.direction < end) & (state.lines < LINES)  # noqa: E731
-    return vmapped_loops.while_loop(goes_on, a_line, state, given, share=vmapped_loops.OF_QUEUES)
+    return batched_loops.while_loop(goes_on, a_line, state, arguments, share=batched_loops.OF_QUEUES)
 
 
 def _start(question: Question, point: Point | None = None) -> SolverState:
@@ -198,33 +199,33 @@ def _first_line(question: Question) -> Wanted:
 def _read_line(on: Opened, question: Question, state: SolverState, point: Point | None = None) -> SolverState:
     """Returns the state after a line: the bracket it gives its direction, and the next line."""
     if isinstance(question, ForEpsilon):
-        found = _epsilon_on_line(on, question, state, point)
+        reading = _epsilon_on_line(on, question, state, point)
     else:
-        found = _delta_on_line(on, question, state)
+        reading = _delta_on_line(on, question, state)
     was_rough, was = state.wanted.order > 0, state.bounds
-    again = ~was_rough & found.again & (state.lines + 1 < LINES)
+    again = ~was_rough & reading.again & (state.lines + 1 < LINES)
     is_done = ~was_rough & ~again
-    both, which = larger(was, found.bounds)
+    both, which = larger(was, reading.bounds)
     bounds = jax.tree.map(lambda new, old: jnp.where(is_done, new, old), both, was)
     decides = jnp.where(is_done & (which == 1), state.direction, state.decides)
     # The next line: another one of the same direction, a rough one of the next direction, or a first one (of the next
     # direction, or of the same after a rough line that did not rule it out).
     first, no = _first_line(question), jnp.asarray(False)
     at = (bounds.lower, question.delta) if isinstance(question, ForEpsilon) else (question.epsilon, bounds.lower)
-    another, rough = first._replace(epsilon=found.epsilon, by_delta=no), Wanted(*at, no, on.line.order)
+    another, rough = first._replace(epsilon=reading.epsilon, by_delta=no), Wanted(*at, no, on.line.order)
     # A rough line can rule a direction out only beside a bracket that has converged.
     can_be_below = is_done & bounds.converged & (on.line.order > 0)
 
     def ahead(another: Any, rough: Any, first: Any) -> Array:
         return jnp.where(again, another, jnp.where(can_be_below, rough, first))
 
-    direction = state.direction + (is_done | (was_rough & found.is_below))
+    direction = state.direction + (is_done | (was_rough & reading.is_below))
     lines = jnp.where(again, state.lines + 1, 0)
-    # At a point one line is all: infinite losses are added to log delta and its slope, and the loop ends.
+    # A point takes a single line: log delta and its slope get the infinite losses, and the loop ends.
     read = None
     if point is not None:
-        ratio = on.facts.infinite[1] * jnp.exp(-found.read.value)
-        read = jnp.stack([found.read.value + jnp.log1p(ratio), found.read.slope / (1 + ratio)])
+        ratio = on.facts.infinite[1] * jnp.exp(-reading.read.value)
+        read = jnp.stack([reading.read.value + jnp.log1p(ratio), reading.read.slope / (1 + ratio)])
         direction = jnp.where(point.is_asked, np.iinfo(np.int32).max, direction)
     return SolverState(direction, lines, jax.tree.map(ahead, another, rough, first), bounds, decides, read)
 
@@ -267,11 +268,6 @@ def _delta_on_line(on: Opened, question: ForDelta, state: SolverState) -> _Told:
     is_below = at_most * (1 + 16 * u) <= state.bounds.lower
     bounds = question.close(Bounds(lower=lower, estimate=estimate, upper=upper, converged=good), on.facts)
     return _Told(bounds, is_below & on.facts.is_valid, jnp.asarray(False), epsilon, read)
-
-
-def _is_narrow(bounds: Bounds, question: Question) -> Any:
-    """Returns whether a bracket is finite, and within the tolerance of its question."""
-    return (bounds.upper - bounds.lower <= question.tolerance * bounds.upper) & (bounds.upper < jnp.inf)
 
 
 class _Looks(NamedTuple):

@@ -144,7 +144,7 @@ def test_a_search_takes_both_directions(relation):
     with pytest.raises(ValueError, match="relation"):
         calibrate.most_trials(sampled, 1, 1.0, 1e-3, relation=relation)
     with pytest.raises(ValueError, match="both directions"):
-        certified.profile_of_one_run((sampled, 1), ForDelta(np.ones(1)), 1.0, relation, certified.ACCOUNTANTS)
+        certified.profile_of_one_run((sampled, 1), ForDelta(np.ones(1)), 1.0, relation)
     with pytest.raises(ValueError, match="relation"):
         ja.epsilon(ja.RepeatAndSelect(sampled, 1, ja.selection.Geometric(3.0)), 1, 1e-5, relation=relation)
 

@@ -99,4 +99,4 @@ def test_a_field_that_the_constructor_fills_in_travels_with_the_rest():
     assert jax.tree.leaves(made) == [10.0, 0.1]
     doubled = jax.tree.map(lambda x: 2 * x, made)
     assert (doubled.batch, doubled.size, doubled.rate, doubled.kind) == (20.0, 100, 0.2, "a rate")
-    ja.numerics.pytrees.check_told_apart(made)
+    ja.numerics.pytrees.check_compared_by_class(made)

@@ -13,7 +13,7 @@ from jaxacct.composition import directed_parts
 from jaxacct.numerics import programs
 from jaxacct.numerics.precision import leave_scope, scope
 from jaxacct.prv import evolving
-from jaxacct.prv.accountant import sums_apart
+from jaxacct.prv.accountant import sum_each
 
 POINTS = 512
 RUNS = np.random.default_rng(5).uniform([-0.4, -8.0, 0.0, -16.0], [1.2, -1.5, 15.0, -7.0], (draws(8, 60), 4))
@@ -94,7 +94,7 @@ def test_sums_of_their_own_hold_the_compositions():
     items = [(ja.PoissonSubsampledGaussian(1.1, 0.05), 30), (ja.Gaussian(4.0), 1)]
     with scope():
         compositions = [directed_parts(*item, "remove")[0] for item in items]
-        found = [leave_scope(one) for one in sums_apart(compositions, [2.0, 5.0], 1.0, 2**13)]
+        found = [leave_scope(one) for one in sum_each(compositions, [2.0, 5.0], 1.0, 2**13)]
         for item, one in zip(items, found, strict=True):
             assert one.order == found[0].order
             for e in (0.0, 0.2, 0.9, 1.6):

@@ -67,7 +67,7 @@ def one_by_one(
             called for batches outside of any trace; where it holds for all entries, nothing is run or compiled.
         result: the result's shapes and types, if they are known. Then no entry has to be traced to find them out.
     """
-    # The type of numbers is remembered here, for JAX may trace a batch after the scope is left.
+    # JAX may trace a batch after the scope is left, so this remembers the type of numbers.
     call = functools.partial(function, *static)
     wide = jax.dtypes.canonicalize_dtype(float) == jnp.float64  # here, and where a batch is traced later
 
@@ -86,10 +86,10 @@ def one_by_one(
             if concrete and platform() == "cpu":
                 # From 4,096 entries on a program is compiled as JAX does by default: cheap code generation takes a
                 # third of the time, and makes entries up to three times slower. Speed only.
-                found = (_run_many if size >= 4096 else _run_few)(function, static, which, args)
+                results = (_run_many if size >= 4096 else _run_few)(function, static, which, args)
             else:
-                found = (_by_platform if concrete else _side_by_side)(function, static, which, args)
-        return found, jax.tree.map(lambda _: True, found)
+                results = (_by_platform if concrete else _side_by_side)(function, static, which, args)
+        return results, jax.tree.map(lambda _: True, results)
 
     # A program that is traced for float32 is part of one of these programs already.
     return lambda *args: call(*args) if arithmetic() == FLOAT32 else single(*args)
@@ -120,8 +120,8 @@ def _map(function: Callable[..., Any], static: tuple[Any, ...], which: tuple[boo
 
     @nested.def_vmap
     def batch(size: int, is_batched: list[Any], *args: Any) -> tuple[Any, Any]:
-        found = _map(function, static, tuple(jax.tree.leaves(is_batched)), args)
-        return found, jax.tree.map(lambda _: True, found)
+        results = _map(function, static, tuple(jax.tree.leaves(is_batched)), args)
+        return results, jax.tree.map(lambda _: True, results)
 
     # One entry at a time: each ends with its own loops.
     return jax.lax.map(entry, [leaf for leaf, is_batched in zip(leaves, which, strict=True) if is_batched])
@@ -161,48 +161,50 @@ def while_loop(
     condition: Callable[[Tree, Any], Array],
     step: Callable[[Tree, Any], Tree],
     state: Tree,
-    given: Any,
+    arguments: Any,
     longest_first: Array | int = 0,
     share: int | None = None,
 ) -> Tree:
-    """Returns ``state`` after ``step(state, given)`` for as long as ``condition(state, given)`` holds.
+    """Returns ``state`` after ``step(state, arguments)`` for as long as ``condition(state, arguments)`` holds.
 
     Args:
         condition: function of one lane. For a condition on a single number that is a constant at first, XLA would look
             for a count of steps in all of a step, and often.
         step: function of one lane, too.
         state: pytree of arrays.
-        given: pytree of arrays, the same at every step.
+        arguments: pytree of arrays, the same at every step.
         longest_first (): a larger number puts a lane earlier in the queue: the steps that it may take, if known.
         share: lanes for each slot, SHARE by default. OF_QUEUES where a step is made of loops that are queues.
     """
 
-    def alone(state: Tree, given: Any, _: Any) -> Tree:
-        return jax.lax.while_loop(lambda state: condition(state, given), lambda state: step(state, given), state)
+    def alone(state: Tree, arguments: Any, _: Any) -> Tree:
+        return jax.lax.while_loop(
+            lambda state: condition(state, arguments), lambda state: step(state, arguments), state
+        )
 
     together = functools.partial(_queue_lanes, condition, step, share or SHARE)
-    return _in_lanes(alone, together)(state, given, jnp.asarray(longest_first))
+    return _in_lanes(alone, together)(state, arguments, jnp.asarray(longest_first))
 
 
-def map_rows(count: Array, entry: Callable[[Array, Any, Any], Tree], rows: Any, given: Any) -> Tree:
-    """Returns ``entry(i, row i of rows, given)`` for the rows i below ``count``, stacked; for the others it is zero."""
+def map_rows(count: Array, entry: Callable[[Array, Any, Any], Tree], rows: Any, arguments: Any) -> Tree:
+    """Returns ``entry(i, row i of rows, arguments)`` for rows i below ``count``, stacked; for the others it is zero."""
 
-    def alone(count: Array, rows: Any, given: Any) -> Tree:
-        def put(i: Array, found: Tree) -> Tree:
+    def alone(count: Array, rows: Any, arguments: Any) -> Tree:
+        def put(i: Array, results: Tree) -> Tree:
             row = jax.tree.map(lambda leaf: _take_row(leaf, i), rows)
-            return jax.tree.map(lambda old, new: _with_row(old, i, new), found, entry(i, row, given))
+            return jax.tree.map(lambda old, new: _with_row(old, i, new), results, entry(i, row, arguments))
 
         row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
         # The state is the stack of results; rows from ``count`` on stay zero.
-        return jax.lax.fori_loop(0, count, put, _nothing(entry, (len(jax.tree.leaves(rows)[0]),), row, given))
+        return jax.lax.fori_loop(0, count, put, _nothing(entry, (len(jax.tree.leaves(rows)[0]),), row, arguments))
 
-    return _in_lanes(alone, functools.partial(_map_blocks, entry))(jnp.asarray(count, jnp.int32), rows, given)
+    return _in_lanes(alone, functools.partial(_map_blocks, entry))(jnp.asarray(count, jnp.int32), rows, arguments)
 
 
 def _take_row(leaf: Array, i: Array) -> Array:
     """Returns row ``i``, which is at least 0: so the index needs no correction for negative ones."""
-    found: Array = jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False, allow_negative_indices=False)
-    return found
+    row: Array = jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False, allow_negative_indices=False)
+    return row
 
 
 def _with_row(leaf: Array, i: Array, row: Array) -> Array:
@@ -211,26 +213,26 @@ def _with_row(leaf: Array, i: Array, row: Array) -> Array:
     return jax.lax.dynamic_update_slice(leaf, row[None], at, allow_negative_indices=False)
 
 
-def _nothing(entry: Callable[..., Tree], shape: tuple[int, ...], row: Any, given: Any) -> Tree:
+def _nothing(entry: Callable[..., Tree], shape: tuple[int, ...], row: Any, arguments: Any) -> Tree:
     """Returns zeros in the shapes of so many entries."""
-    shapes = jax.eval_shape(entry, jnp.int32(0), row, given)
+    shapes = jax.eval_shape(entry, jnp.int32(0), row, arguments)
     return jax.tree.map(lambda leaf: jnp.zeros((*shape, *leaf.shape), leaf.dtype), shapes)
 
 
-def where_needed(is_needed: Array, function: Callable[..., Tree], otherwise: Tree, *given: Any, width: int) -> Tree:
-    """Returns ``function(*given)`` where it is needed, and ``otherwise`` elsewhere.
+def where_needed(is_needed: Array, function: Callable[..., Tree], otherwise: Tree, *arguments: Any, width: int) -> Tree:
+    """Returns ``function(*arguments)`` where it is needed, and ``otherwise`` elsewhere.
 
     ``width`` lanes that need it are worked on at a time.
     """
 
-    def alone(is_needed: Array, otherwise: Tree, given: tuple[Any, ...]) -> Tree:
-        return jax.lax.cond(is_needed, lambda: function(*given), lambda: otherwise)
+    def alone(is_needed: Array, otherwise: Tree, arguments: tuple[Any, ...]) -> Tree:
+        return jax.lax.cond(is_needed, lambda: function(*arguments), lambda: otherwise)
 
-    return _in_lanes(alone, functools.partial(_gather_needed, function, width))(is_needed, otherwise, given)
+    return _in_lanes(alone, functools.partial(_gather_needed, function, width))(is_needed, otherwise, arguments)
 
 
 def of_all_lanes(count: Array) -> Array:
-    """Returns the largest of the lanes' counts, the same for all: loops up to it need not tell the lanes apart."""
+    """Returns the largest of the lanes' counts, the same for all: a loop up to it is one loop of all lanes."""
     largest = custom_vmap(lambda count: count)
     largest.def_vmap(lambda size, is_batched, count: (jnp.max(count), False))
     return largest(count)
@@ -244,8 +246,8 @@ def _in_lanes(alone: Callable[..., Any], together: Callable[..., Any]) -> Callab
     @single.def_vmap
     def batch(size: int, is_batched: Any, *args: Any) -> tuple[Any, Any]:
         with jax.enable_x64(wide):  # the scope may have been left since
-            found = _merging(together, size, tuple(is_batched))(*args)
-        return found, jax.tree.map(lambda _: True, found)
+            results = _merging(together, size, tuple(is_batched))(*args)
+        return results, jax.tree.map(lambda _: True, results)
 
     return single
 
@@ -262,22 +264,22 @@ def in_blocks(function: Callable[..., Tree], size: int, is_batched: Any, *args: 
 
     ``is_batched`` says for each leaf of each argument whether its leading axis is that of the lanes.
     """
-    found: Tree = _merging(functools.partial(_block_by_block, function, most or LANES), size, is_batched)(*args)
-    return found
+    results: Tree = _merging(functools.partial(_block_by_block, function, most or LANES), size, is_batched)(*args)
+    return results
 
 
 def _block_by_block(function: Callable[..., Tree], most: int, size: int, is_batched: Any, *args: Any) -> Tree:
     lanes = _Lanes(args, tuple(is_batched))
     side_by_side = jax.vmap(function, in_axes=lanes.axes)
     if size <= most:
-        found: Tree = side_by_side(*args)
-        return found
+        results: Tree = side_by_side(*args)
+        return results
     blocks = -(-size // most)
     block = -(-size // blocks)
     # The last lane is repeated where the last block is not full.
     every = jnp.minimum(jnp.arange(blocks * block), size - 1).reshape(blocks, block)
-    found = jax.lax.map(lambda some: side_by_side(*lanes.at(some)), every)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:size], found)
+    results = jax.lax.map(lambda some: side_by_side(*lanes.at(some)), every)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:size], results)
 
 
 def _merging(together: Callable[..., Any], size: int, is_batched: Any) -> Callable[..., Any]:
@@ -296,9 +298,9 @@ def _merging(together: Callable[..., Any], size: int, is_batched: Any) -> Callab
 
         moves = tuple(moves)
         both = jax.tree.map(lambda a, b: a or b, moves, is_batched)
-        found = _merging(together, outer * size, both)(*jax.tree.map(merge, args, moves, is_batched))
-        found = jax.tree.map(lambda leaf: leaf.reshape(outer, size, *leaf.shape[1:]), found)
-        return found, jax.tree.map(lambda _: True, found)
+        results = _merging(together, outer * size, both)(*jax.tree.map(merge, args, moves, is_batched))
+        results = jax.tree.map(lambda leaf: leaf.reshape(outer, size, *leaf.shape[1:]), results)
+        return results, jax.tree.map(lambda _: True, results)
 
     return lanes
 
@@ -315,7 +317,7 @@ def _every(size: int, tree: Tree, is_batched: Any) -> Tree:
     )
 
 
-_told: list[Callable[[str, int, int], None]] = []
+_reporters: list[Callable[[str, int, int], None]] = []
 """Functions that :func:`count_work` batches report to."""
 
 
@@ -325,31 +327,31 @@ def count_work(tell: Callable[[str, int, int], None]) -> Iterator[None]:
 
     The report is ``tell(name of the step, steps done for all slots, steps that lanes needed)``.
     """
-    _told.append(tell)
+    _reporters.append(tell)
     try:
         yield
     finally:
-        _told.remove(tell)
+        _reporters.remove(tell)
 
 
 def _report(function: Callable[..., Any], done: Array, own: Array) -> None:
-    for tell in _told:
+    for tell in _reporters:
         jax.debug.callback(lambda done, own, tell=tell: tell(function.__name__, int(done), int(own)), done, own)
 
 
 class _Lanes:
     """Arguments of the lanes; those that all lanes share are kept once."""
 
-    def __init__(self, given: Any, is_batched: Any) -> None:
-        self.given, self.is_batched = given, is_batched
+    def __init__(self, arguments: Any, is_batched: Any) -> None:
+        self.arguments, self.is_batched = arguments, is_batched
         self.axes = jax.tree.map(lambda batched: 0 if batched else None, is_batched)
 
     def at(self, lanes: Array | int) -> Any:
         """Returns the arguments of some lanes."""
-        return jax.tree.map(lambda leaf, batched: leaf[lanes] if batched else leaf, self.given, self.is_batched)
+        return jax.tree.map(lambda leaf, batched: leaf[lanes] if batched else leaf, self.arguments, self.is_batched)
 
     def each(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function of (state, given) for several lanes."""
+        """Returns a function of (state, arguments) for several lanes."""
         return jax.vmap(function, in_axes=(0, self.axes))
 
 
@@ -360,16 +362,16 @@ def _queue_lanes(
     size: int,
     is_batched: Any,
     state: Tree,
-    given: Any,
+    arguments: Any,
     work: Array,
 ) -> Tree:
     """Returns the states of all lanes after their loops."""
     # A queue of lanes and a fixed number of slots. The carry is, for each slot, its lane, whether that is still going,
     # its state and its arguments; the number of lanes that were begun; the final states so far; and a count of the
     # work. Each step advances every slot, stores the lanes that are done, and gives their slots to the next lanes.
-    lanes, state = _Lanes(given, is_batched[1]), _every(size, state, is_batched[0])
+    lanes, state = _Lanes(arguments, is_batched[1]), _every(size, state, is_batched[0])
     goes_on, advanced = lanes.each(condition), lanes.each(step)
-    begins, slots = goes_on(state, given), slots_for(size, share)
+    begins, slots = goes_on(state, arguments), slots_for(size, share)
     # Lanes that take no step come last, and are never begun.
     hint = jnp.broadcast_to(work, (size,)).astype(jnp.float32)
     queue = jnp.argsort(jnp.where(begins, -hint, jnp.inf)).astype(jnp.int32)
@@ -380,11 +382,11 @@ def _queue_lanes(
         return queue[jnp.minimum(places, size - 1)], places < last
 
     def go(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        lane, busy, begun, current, own, found, worked = carry
+        lane, busy, begun, current, own, final, worked = carry
         current, worked = advanced(current, own), (worked[0] + slots, worked[1] + jnp.sum(busy, dtype=jnp.int32))
         done = busy & ~goes_on(current, own)
         at = jnp.where(done, lane, size)
-        found = jax.tree.map(lambda all_, new: all_.at[at].set(new, mode="drop"), found, current)
+        final = jax.tree.map(lambda all_, new: all_.at[at].set(new, mode="drop"), final, current)
         following, there = enter(begun + jnp.cumsum(done, dtype=jnp.int32) - 1)
         enters = done & there
         lane, busy = jnp.where(enters, following, lane), busy & (enters | ~done)
@@ -396,22 +398,24 @@ def _queue_lanes(
         own = jax.tree.map(
             lambda new, old, batched: take(new, old) if batched else old, lanes.at(following), own, lanes.is_batched
         )
-        return lane, busy, begun + jnp.sum(done, dtype=jnp.int32), current, own, found, worked
+        return lane, busy, begun + jnp.sum(done, dtype=jnp.int32), current, own, final, worked
 
     lane, busy = enter(jnp.arange(slots, dtype=jnp.int32))
     first = jax.tree.map(lambda leaf: leaf[lane], state)
     carry = lane, busy, jnp.int32(slots), first, lanes.at(lane), state, (jnp.int32(0), jnp.int32(0))
-    found: Tree
+    final: Tree
     # ``begun`` counts a place for each slot and one more for each lane that is done, so the loop ends when as many are
     # done as there are. The condition does not look at the busy slots alone (:func:`while_loop` says why).
-    *_, found, worked = jax.lax.while_loop(lambda carry: carry[2] < slots + last, go, carry)
+    *_, final, worked = jax.lax.while_loop(lambda carry: carry[2] < slots + last, go, carry)
     _report(step, *worked)
-    return found
+    return final
 
 
-def _map_blocks(entry: Callable[..., Tree], size: int, is_batched: Any, count: Array, rows: Any, given: Any) -> Tree:
+def _map_blocks(
+    entry: Callable[..., Tree], size: int, is_batched: Any, count: Array, rows: Any, arguments: Any
+) -> Tree:
     """Returns the rows of all lanes, which form one list that is worked off a block at a time."""
-    lanes, width = _Lanes(given, is_batched[2]), slots_for(size, SHARE)
+    lanes, width = _Lanes(arguments, is_batched[2]), slots_for(size, SHARE)
     count, rows = _every(size, count, is_batched[0]), _every(size, rows, is_batched[1])
     most = jax.tree.leaves(rows)[0].shape[1]
     ends = jnp.cumsum(count, dtype=jnp.int32)
@@ -419,19 +423,19 @@ def _map_blocks(entry: Callable[..., Tree], size: int, is_batched: Any, count: A
 
     # The state is the number of entries begun, and the results; each step does a block of entries, of whichever lanes.
     def go(state: tuple[Array, Tree]) -> tuple[Array, Tree]:
-        begun, found = state
+        begun, results = state
         item = begun + jnp.arange(width, dtype=jnp.int32)
         lane = jnp.minimum(jnp.searchsorted(ends, item, side="right"), size - 1).astype(jnp.int32)
         index = jnp.clip(item - (ends[lane] - count[lane]), 0, most - 1)
         new = entries(index, jax.tree.map(lambda leaf: leaf[lane, index], rows), lanes.at(lane))
         at = jnp.where(item < ends[-1], lane, size)
-        return begun + width, jax.tree.map(lambda old, leaf: old.at[at, index].set(leaf, mode="drop"), found, new)
+        return begun + width, jax.tree.map(lambda old, leaf: old.at[at, index].set(leaf, mode="drop"), results, new)
 
     nothing = _nothing(entry, (size, most), jax.tree.map(lambda leaf: leaf[0, 0], rows), lanes.at(0))
-    found: Tree
-    begun, found = jax.lax.while_loop(lambda state: state[0] < ends[-1], go, (jnp.int32(0), nothing))
+    results: Tree
+    begun, results = jax.lax.while_loop(lambda state: state[0] < ends[-1], go, (jnp.int32(0), nothing))
     _report(entry, begun, ends[-1])
-    return found
+    return results
 
 
 def _gather_needed(
@@ -441,10 +445,10 @@ def _gather_needed(
     is_batched: Any,
     is_needed: Array,
     otherwise: Tree,
-    given: Any,
+    arguments: Any,
 ) -> Tree:
     """Returns the function's results for the lanes that need them, and ``otherwise`` for the others."""
-    lanes, width = _Lanes(given, is_batched[2]), min(width, size)
+    lanes, width = _Lanes(arguments, is_batched[2]), min(width, size)
     is_needed = _every(size, is_needed, is_batched[0])
     queue = jnp.argsort(~is_needed).astype(jnp.int32)
     last = jnp.sum(is_needed, dtype=jnp.int32)
@@ -452,13 +456,13 @@ def _gather_needed(
 
     # The state is the number of lanes begun, and the results; each step does a block of those that need the function.
     def go(state: tuple[Array, Tree]) -> tuple[Array, Tree]:
-        begun, found = state
+        begun, results = state
         places = begun + jnp.arange(width, dtype=jnp.int32)
-        # Where no lane is left, the last one is done again.
+        # A block that is not full does the last lane again.
         lane = queue[jnp.minimum(places, last - 1)]
         new = compute(*lanes.at(lane))
-        return begun + width, jax.tree.map(lambda old, row: old.at[lane].set(row), found, new)
+        return begun + width, jax.tree.map(lambda old, row: old.at[lane].set(row), results, new)
 
     start = jnp.int32(0), _every(size, otherwise, is_batched[1])
-    found: Tree = jax.lax.while_loop(lambda state: state[0] < last, go, start)[1]
-    return found
+    results: Tree = jax.lax.while_loop(lambda state: state[0] < last, go, start)[1]
+    return results

@@ -128,8 +128,8 @@ def rate_of(batch_size: float, examples: float, name: str = "batch_size") -> flo
     0.064
     """
     if not 0 < batch_size <= examples < math.inf:
-        given = f"{name} = {batch_size:g} of examples = {examples:g}"
-        raise ValueError(f"{given}: give numbers above 0, the first not the larger.")
+        arguments = f"{name} = {batch_size:g} of examples = {examples:g}"
+        raise ValueError(f"{arguments}: give numbers above 0, the first not the larger.")
     return round_up(Fraction(batch_size) / Fraction(examples))
 
 
@@ -143,8 +143,8 @@ def steps_of(epochs: float, sampling_rate: float) -> int:
     (143, 30)
     """
     if not (0 < epochs < math.inf and 0 < sampling_rate <= 1):
-        given = f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g}"
-        raise ValueError(f"{given}: give epochs above 0, and a rate in (0, 1].")
+        arguments = f"epochs = {epochs:g} at a sampling rate of {sampling_rate:g}"
+        raise ValueError(f"{arguments}: give epochs above 0, and a rate in (0, 1].")
     quotient = Fraction(repr(float(epochs))) / Fraction(repr(float(sampling_rate)))
     steps = math.ceil(quotient * (1 - Fraction(1, 2**51)))
     if steps > 2**53:
