@@ -595,7 +595,7 @@ class History:
 
     def check(self) -> None:
         """Raises ValueError where the file's settings differ from this run's."""
-        from jaxacct.train.copies import differences
+        from jaxacct.train.ownership import differences
 
         there, _ = self._read()
         if differing := differences(there, {name: self.config.get(name) for name in there}):
@@ -627,6 +627,6 @@ def _line(entry: Any) -> str:
 
 def _evaluation(step: Any, reached: Any, epsilon: Any, metrics: Any = ()) -> Any:
     """Returns the evaluation that a line holds."""
-    from jaxacct.train.state import Evaluation
+    from jaxacct.train import Evaluation
 
     return Evaluation(int(step), None if reached is None else float(reached), float(epsilon), dict(metrics))

@@ -42,10 +42,11 @@ from flax import nnx
 
 from jaxacct import json_files, validation
 from jaxacct.json_files import PRIVATE, synchronize, write_whole
-from jaxacct.train.copies import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, tree_of
 from jaxacct.train.models import without_params
+from jaxacct.train.ownership import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, tree_of
+from jaxacct.train.progress import Progress
 from jaxacct.train.saving import agreed_key, meet, writes
-from jaxacct.train.state import Progress, TrainState
+from jaxacct.train.state import TrainState
 from jaxacct.train.trainer import DPTrainer, fingerprint
 
 SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.json", "states", "lock"
@@ -513,7 +514,7 @@ def _charge(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
         progress = progress._replace(lost_steps=lost, kept=False)
     begun = trainer.steps % trainer.sampler.steps_per_run
     if begun:  # a new key draws another epoch, of which only the rest is made: post-processing of a whole epoch, paid
-        granted, ledger = trainer.program.spend(state.ledger, trainer.program.curve(state))
+        granted, ledger = trainer.program.door.spend(state.ledger, trainer.program.curve(state))
         if granted:
             state = dataclasses.replace(state, ledger=ledger)
             progress = progress._replace(lost_steps=progress.lost_steps + begun, kept=False)

@@ -30,7 +30,7 @@ from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.outward import steps_of
 from jaxacct.policies import Constant, FinitePolicy, Policy
 from jaxacct.strategies import CyclicPoisson, Strategy
-from jaxacct.train.copies import owned_settings
+from jaxacct.train.ownership import owned_settings
 from jaxacct.train.planned import Plan, PlannedLedger, SideQuery, delta_left, plan
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler, Sampler
 from jaxacct.train.sampling.correlated import separating

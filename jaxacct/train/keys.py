@@ -27,7 +27,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, ArrayLike, Float64
 
 from jaxacct.numerics.precision import kernel, within_scope
-from jaxacct.train.copies import group_neighbours
+from jaxacct.train.ownership import group_neighbours
 
 IMPLEMENTATION = "threefry2x32"
 """Name of the generator: fixed, so that a seed means the same run whatever default the process has set."""

@@ -36,9 +36,9 @@ from jaxacct import validation
 from jaxacct.numerics.precision import kernel
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.train.clipping.rows import make_up, map_rows
-from jaxacct.train.copies import on_host
 from jaxacct.train.keys import standard_normal
 from jaxacct.train.models import check_one_number
+from jaxacct.train.ownership import on_host
 
 CLIPPED = "clipped"
 """Name of the share of examples whose gradients are clipped."""

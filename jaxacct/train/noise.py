@@ -22,8 +22,8 @@ from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold
 from jaxacct.numerics.precision import as_float64, is_concrete, kernel, scope
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping.rules import check_finite_clip_norm
-from jaxacct.train.copies import Sealed, copy_tree, owned_settings
 from jaxacct.train.keys import DerivedKey, noisy_on_mesh, run_key, standard_normal, standard_normals
+from jaxacct.train.ownership import Sealed, copy_tree, owned_settings
 from jaxacct.train.planned import SideQuery
 
 

@@ -24,7 +24,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from jaxacct.train.clipping.rows import WHOLE, axes_of, filled_places, names_in
-from jaxacct.train.copies import path_of
+from jaxacct.train.ownership import path_of
 from jaxacct.train.state import TrainState
 
 Rules = Mapping[str, PartitionSpec]

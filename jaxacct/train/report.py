@@ -27,9 +27,9 @@ from jaxacct.mechanisms.records import record_of
 from jaxacct.outward import rounded_up
 from jaxacct.policies import Constant
 from jaxacct.train.keys import ENTROPY
+from jaxacct.train.progress import Evaluation
 from jaxacct.train.sampling import PoissonSampler, runs_of
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
-from jaxacct.train.state import Evaluation
 from jaxacct.train.trainer import DPTrainer
 from jaxacct.train.users import LossOfUser
 

@@ -23,6 +23,7 @@ from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.clipping.rules import check_finite_clip_norm
 from jaxacct.train.metrics import Metrics
+from jaxacct.train.state import Keeper
 
 
 def check_one(value: Any, name: str) -> None:
@@ -175,6 +176,19 @@ def check_placement(microbatch_size: Any, ghost: Any, devices: Any, mesh: Any) -
         raise TypeError(f"mesh is a {type(mesh).__name__}: give a jax.sharding.Mesh, as jax.make_mesh makes it.")
     if devices is not None and (isinstance(devices, int) or not len(devices) or not isinstance(devices[0], jax.Device)):
         raise ValueError(f"devices = {devices!r} are no devices: give some of jax.devices(), or None for one.")
+
+
+def check_callbacks(evaluate: Any, on_evaluation: Any, keeper: Any, progress: Any) -> None:
+    """Raises TypeError where :meth:`.DPTrainer.fit` gets something else than it will call: before anything is paid."""
+    for name, callback, what in (
+        ("evaluate", evaluate, "a function of the model"), ("on_evaluation", on_evaluation, "a function of a record"),
+    ):  # fmt: skip
+        if callback is not None and not callable(callback):
+            raise TypeError(f"{name} = {callback!r} is a {type(callback).__name__}: give {what}, or None.")
+    if not (keeper is None or isinstance(keeper, Keeper)):
+        raise TypeError(f"keeper is a {type(keeper).__name__}: give a jaxacct.train.Checkpoints, or None.")
+    if not (progress is None or isinstance(progress, (bool, np.bool_)) or callable(progress)):
+        raise TypeError(f"progress = {progress!r}: give True, False, None, or a function of a step and words.")
 
 
 P = ParamSpec("P")

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.train.copies import owned_array, path_of
+from jaxacct.train.ownership import owned_array, path_of
 from jaxacct.train.placement import Layout
 from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.validation import MOST_COUNT

@@ -44,7 +44,7 @@ from jaxtyping import Array, Bool, Float32, Float64, Int32
 
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.rows import WHOLE, by_shards, lay_out
-from jaxacct.train.copies import group_neighbours
+from jaxacct.train.ownership import group_neighbours
 
 LANES = 128
 """Number of partial sums that are left to float64: few enough to take no time, and enough to keep the halves wide.

@@ -37,7 +37,7 @@ from jaxacct.train.clipping.contributions import (
     Together,
 )
 from jaxacct.train.clipping.rows import WHOLE, apart, interpret, lay_out, refuse, run_alone, side
-from jaxacct.train.copies import path_of
+from jaxacct.train.ownership import path_of
 
 Shape = tuple[int, ...]
 """Shape of an array, or some of its axes."""

@@ -24,8 +24,8 @@ from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, is_concrete, kernel
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values, widen_fields
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
-from jaxacct.train.copies import path_of
 from jaxacct.train.keys import standard_normal
+from jaxacct.train.ownership import path_of
 
 MOST_CLIP_NORM = 1 / LEAST_CLIP_NORM
 """Largest finite clipping norm. Little above it, squares of gradients leave float32, and their examples count as zero

@@ -20,7 +20,7 @@ from jaxacct import validation
 from jaxacct.mechanisms import MatrixMechanism, Mechanism, RandomAllocation, Relation
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import CyclicPoisson, FixedEpochs, MinSeparation, Participation, Strategy, identity
-from jaxacct.train.copies import arrays_of, digest
+from jaxacct.train.ownership import arrays_of, digest
 from jaxacct.train.sampling.sampler import (
     ALLOWANCE,
     MOST_BINS,
