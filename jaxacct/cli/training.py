@@ -215,14 +215,14 @@ def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dic
     if arguments.epsilon is None and not costs_follow:
         arguments.epsilon = 3.0
     recipe, epochs = choose_recipe(arguments, dataset)
-    given = vars(arguments) | {"epochs": epochs}
+    values = vars(arguments) | {"epochs": epochs}
     rate = recipe.learning_rate if arguments.learning_rate is None else arguments.learning_rate
-    asked = ("epsilon", "delta", "noise_multiplier", "batch_size", "clip_norm", "epochs", "seed", "ledger")
-    settings = {name: given[name] for name in asked} | {"learning_rate": rate, "correct": _correct}
+    names = ("epsilon", "delta", "noise_multiplier", "batch_size", "clip_norm", "epochs", "seed", "ledger")
+    settings = {name: values[name] for name in names} | {"learning_rate": rate, "correct": _correct}
     optional = {
-        name: given[name]
+        name: values[name]
         for name in ("trainable", "microbatch_size", "ghost", "most_examples")
-        if given[name] is not None
+        if values[name] is not None
     }
     policy = _policy(arguments, arguments.most_examples or len(dataset.train_labels))
     trainer, steps = make_trainer(dataset, recipe=recipe, policy=policy, **settings, **optional)
@@ -307,8 +307,8 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
             reached = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.3f}, "
             so_far = epsilon_so_far(trainer, entry.step)
             cost = entry.epsilon if so_far is None else so_far
-            whole = f" of {rounded_up(trainer.epsilon)}"
-            advance(entry.step, f"{reached}epsilon {rounded_up(cost, '.2f')}{whole}")
+            budget = f" of {rounded_up(trainer.epsilon)}"
+            advance(entry.step, f"{reached}epsilon {rounded_up(cost, '.2f')}{budget}")
 
         def keep(entry: Evaluation) -> None:
             """Adds an evaluation to the history, in memory and on disk, and shows it."""
@@ -408,8 +408,8 @@ def load_data(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 
     if arguments.data is None:
         of_tables = ("label", "classes", "bounds", "categories", "columns", "drop", "test", "test_size")
-        if given := [name for name in of_tables if vars(arguments)[name] is not None]:
-            raise ValueError(f"--{given[0].replace('_', '-')} is of a table of your own: give --data.")
+        if of_table := [name for name in of_tables if vars(arguments)[name] is not None]:
+            raise ValueError(f"--{of_table[0].replace('_', '-')} is of a table of your own: give --data.")
         return jaxacct_recipes.load(arguments.dataset or "digits", arguments.data_dir), {}
     if arguments.dataset is not None or arguments.data_dir is not None:
         raise ValueError("--data is a table of your own: leave out --dataset and --data-dir.")
@@ -446,8 +446,8 @@ def choose_recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, flo
 
     own = {} if arguments.model is None else {"module": _factory(arguments.model)}
     named = arguments.data is None
-    found, epochs = (RECIPES[dataset.name], arguments.epochs) if named else _for_table(arguments, dataset)
-    return dataclasses.replace(found, **own), epochs
+    recipe, epochs = (RECIPES[dataset.name], arguments.epochs) if named else _for_table(arguments, dataset)
+    return dataclasses.replace(recipe, **own), epochs
 
 
 def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]:
@@ -554,19 +554,20 @@ def _factory(name: str) -> Callable[..., Any]:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that a file in this folder cannot shadow an installed package
     try:
-        found = vars(importlib.import_module(module))
+        attributes = vars(importlib.import_module(module))
     except (ImportError, SyntaxError) as error:
         raise ValueError(
             f"--model {name}: importing {module} fails ({error}): give a module that lies in {os.getcwd()} or is "
             "installed, with all that it imports."
         ) from error
-    if not callable(found.get(attribute)):
-        own = [key for key, value in found.items() if getattr(value, "__module__", None) == module and callable(value)]
+    if not callable(attributes.get(attribute)):
+        here = (key for key, value in attributes.items() if getattr(value, "__module__", None) == module)
+        own = [key for key in here if callable(attributes[key])]
         raise ValueError(
             f"--model {name}: {module} has no function or class {attribute}: give one of its own, which are "
             f"{', '.join(own) or 'none'}."
         )
-    factory: Callable[..., Any] = found[attribute]
+    factory: Callable[..., Any] = attributes[attribute]
     return factory
 
 

@@ -341,8 +341,8 @@ class FilteredRun(PolicyRun):
     def _horizon(self, policy: Policy, sampler: Any) -> int:
         if self.odometer or not isinstance(policy, Constant):
             return MOST_STEPS
-        whole: Any = self._ledger(policy, sampler, float(self.delta))  # type: ignore[arg-type]
-        runs = int(whole.remaining(sampler.mechanism(policy.noise_multiplier), relation=sampler.relation))
+        ledger: Any = self._ledger(policy, sampler, float(self.delta))  # type: ignore[arg-type]
+        runs = int(ledger.remaining(sampler.mechanism(policy.noise_multiplier), relation=sampler.relation))
         return runs * sampler.steps_per_run
 
 
@@ -441,7 +441,7 @@ KEYWORDS = {one.name for kind in get_args(TrainerRun) for one in dataclasses.fie
 kind."""
 
 
-def run_of(run: TrainerRun | None = None, /, **given: Any) -> TrainerRun:
+def run_of(run: TrainerRun | None = None, /, **keywords: Any) -> TrainerRun:
     """Returns ``run``, or the configuration that ``given`` keywords of :class:`.DPTrainer` mean.
 
     Its kind is that of the ledger that is named, else a menu for finitely many choices, a plan for constant settings, a
@@ -453,10 +453,10 @@ def run_of(run: TrainerRun | None = None, /, **given: Any) -> TrainerRun:
     'odometer'
     """
     if run is None:
-        return _choose_kind(**given)
+        return _choose_kind(**keywords)
     if not isinstance(run, TrainerRun):
         raise TypeError(f"run is a {type(run).__name__}: give a PlannedRun, a FilteredRun or a MenuRun.")
-    if both := [name for name, value in given.items() if value is not None and value != ()]:
+    if both := [name for name, value in keywords.items() if value is not None and value != ()]:
         raise ValueError(f"run and {', '.join(both)} are both given: a {type(run).__name__} has them as its fields.")
     return run
 
@@ -506,9 +506,9 @@ def _name_ledger(ledger: LedgerName | None, policy: Policy | None, menu: Items) 
     return "menu" if has_choices(policy) else "filter"
 
 
-def _settings_of(policy: Policy, given: Mapping[str, Any]) -> dict[str, float]:
+def _settings_of(policy: Policy, keywords: Mapping[str, Any]) -> dict[str, float]:
     """Returns the noise and the rate of a constant policy, for a plan; raises ValueError for another policy."""
-    _check_policy(policy, given)
+    _check_policy(policy, keywords)
     if not isinstance(policy, Constant):
         raise ValueError(
             f"ledger = 'planned' and policy = {type(policy).__name__}: what is chosen on the way is not planned; give "
@@ -527,13 +527,13 @@ def has_choices(policy: Any) -> bool:
     return isinstance(policy, FinitePolicy) and bool(policy.choices)
 
 
-def _check_policy(policy: Policy | None, given: Mapping[str, Any]) -> None:
+def _check_policy(policy: Policy | None, settings: Mapping[str, Any]) -> None:
     """Raises ValueError where a policy is ``given`` settings that are its own: noise, or the size of batches."""
     if policy is None:
         return
-    if given.get("noise_multiplier") is not None:
+    if settings.get("noise_multiplier") is not None:
         raise ValueError("give exactly one of noise_multiplier and policy.")
-    if any(given.get(name) is not None for name in ("sampling_rate", "expected_batch_size", "sampler")):
+    if any(settings.get(name) is not None for name in ("sampling_rate", "expected_batch_size", "sampler")):
         raise ValueError("policy has its own sampling rate: leave out sampling_rate, expected_batch_size, sampler.")
 
 

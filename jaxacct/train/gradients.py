@@ -504,11 +504,11 @@ class PrivateGradients:
                     "the loss makes keys from the examples' indices: give those of this part of the batch."
                 )
             indices, _ = self.batch(state)
-        given = (examples, indices if random else None)
+        batch_rows = (examples, indices if random else None)
         parts = 1 if self.sharding is None else Shards(self.sharding, ()).devices
         if self.loss is not None:
-            _check_once(self, random, -(-np.size(mask) // parts), *_shapes((params, given)))
-        return self._door.clip(loss_of_row(loss, state, random=random), params, state, given, mask, batch=rows)
+            _check_once(self, random, -(-np.size(mask) // parts), *_shapes((params, batch_rows)))
+        return self._door.clip(loss_of_row(loss, state, random=random), params, state, batch_rows, mask, batch=rows)
 
     def sum(self, parts: Iterable[ClippedSum]) -> ClippedSum:
         """Returns the clipped sums of parts of one batch, of microbatches or processes, added up; each row in one.
@@ -701,10 +701,10 @@ def _check_once(private: PrivateGradients, random: bool, rows: int, structure: A
     The check also works while the caller is being traced, for it uses none of the caller's values. A loss that itself
     refers to traced values cannot be checked, and passes.
     """
-    params, given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
-    row = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), given)
+    params, batch_rows = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
+    row = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), batch_rows)
     with jax.core.eval_context():
-        loss, _ = private._loss(len(given[0]))
+        loss, _ = private._loss(len(batch_rows[0]))
         state = PrivateState(
             ledger=private.ledger, rule=private.rule, step=jnp.zeros((), jnp.int32), key=run_key(0),
             owner=private._digest,  # type: ignore[arg-type]

@@ -154,7 +154,7 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> Float64[Array, ..
     size = math.prod(shape)
     if size > MOST_ENTRIES:
         raise ValueError(f"shape = {shape} has {size} entries: draw at most {MOST_ENTRIES} from one key.")
-    return _first(_box_muller(_words(key, (size + 1) // 2)), size, shape)
+    return _cut_to_shape(_box_muller(_words(key, (size + 1) // 2)), size, shape)
 
 
 @within_scope
@@ -177,17 +177,17 @@ def noisy_on_mesh(
         raise ValueError(f"total has a leaf of {max(sizes)} entries: draw at most {MOST_ENTRIES} from one key.")
     chunk = 2 ** min(max(int(counts.mean() / 4).bit_length(), 8), 14)  # values at a time: speed and memory only
     chunks, rank = -(-counts // chunk), max(map(len, shapes))
-    whole, part = (
+    leaf_shapes, part = (
         np.array([(1,) * (rank - len(shape)) + shape for shape in some], np.uint32) for some in (shapes, parts)
     )
-    stride = np.array([[math.prod(row[axis + 1 :]) for axis in range(rank)] for row in whole.tolist()], np.uint32)
+    stride = np.array([[math.prod(row[axis + 1 :]) for axis in range(rank)] for row in leaf_shapes.tolist()], np.uint32)
     owner, start = np.repeat(np.arange(len(total)), chunks), np.concatenate([np.arange(n) * chunk for n in chunks])
 
     def first(place: NamedSharding, part: tuple[int, ...]) -> Array:
         entries = (*(None,) * (rank - len(part)), *place.spec, *(None,) * (len(part) - len(place.spec)))
         sides = (1,) * (rank - len(part)) + part
-        found = [0 if e is None else jax.lax.axis_index(e) * side for e, side in zip(entries, sides, strict=True)]
-        return jnp.stack([jnp.asarray(value, jnp.uint32) for value in found])
+        starts = [0 if e is None else jax.lax.axis_index(e) * side for e, side in zip(entries, sides, strict=True)]
+        return jnp.stack([jnp.asarray(value, jnp.uint32) for value in starts])
 
     def on_each(key: Array, numbers: Array, *total: Array) -> list[Array]:
         filled = zip(total, chunks * chunk - counts, strict=True)
@@ -210,8 +210,8 @@ def noisy_on_mesh(
         check_vma=False,
     )  # fmt: skip
     # A mesh of explicit axes, as jax.make_mesh makes it, accepts only arrays that lie as the specs say.
-    given = [jax.device_put(leaf, place) for leaf, place in zip(total, places, strict=True)]
-    return spread(jax.random.key_data(keys), jnp.stack([jnp.asarray(n, jnp.float64) for n in numbers]), *given)
+    lying = [jax.device_put(leaf, place) for leaf, place in zip(total, places, strict=True)]
+    return spread(jax.random.key_data(keys), jnp.stack([jnp.asarray(n, jnp.float64) for n in numbers]), *lying)
 
 
 @kernel(own_float64=True)
@@ -270,7 +270,7 @@ def standard_normals(keys: jax.Array, shapes: list[tuple[int, ...]]) -> list[Arr
         values = jax.lax.map(functools.partial(_transform, words), jnp.arange(2) == 1)
         for i, count, end, own in zip(group, pairs.tolist(), ends.tolist(), rows.tolist(), strict=True):
             halves = values[:, end - own : end].reshape(2, -1)[:, :count]
-            drawn |= {i: _first(halves, sizes[i], shapes[i])}
+            drawn |= {i: _cut_to_shape(halves, sizes[i], shapes[i])}
     return [drawn[i] if i in drawn else standard_normal(keys[i], shape) for i, shape in enumerate(shapes)]
 
 
@@ -322,7 +322,7 @@ def _hashes(key: Array, pairs: Array, place: Array) -> tuple[Array, ...]:
 
 
 @within_scope
-def _first(values: Array, size: int, shape: tuple[int, ...]) -> Array:
+def _cut_to_shape(values: Array, size: int, shape: tuple[int, ...]) -> Array:
     """Returns the first ``size`` values in that shape: of an odd number, the last sine's value is dropped."""
     return values.reshape(-1)[:size].reshape(shape)
 

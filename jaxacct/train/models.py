@@ -378,9 +378,9 @@ def check_one_number(value: Any, source: str, *, floating: bool = False) -> None
     shape = () if isinstance(value, (bool, int, float)) else getattr(value, "shape", None)
     is_complex = shape is not None and jnp.iscomplexobj(value)
     if shape != () or is_complex or (floating and not jnp.issubdtype(value.dtype, jnp.floating)):
-        found = repr(value) if shape is None else f"an array of shape {shape} and dtype {value.dtype}"
+        shown = repr(value) if shape is None else f"an array of shape {shape} and dtype {value.dtype}"
         raise ValueError(
-            f"{source} returned {found} for one example, which has no batch axis and is to count once: return a "
+            f"{source} returned {shown} for one example, which has no batch axis and is to count once: return a "
             f"{'real ' * is_complex}{'floating-point ' * floating}scalar, such as an entry, a sum or a mean."
         )
 

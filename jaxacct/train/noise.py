@@ -73,8 +73,8 @@ def check_release(noise_multiplier: ArrayLike, clip_norm: ArrayLike, expected_ba
 
     An array would give some entries other noise than is accounted.
     """
-    given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
-    for name, value in given.items():
+    numbers = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
+    for name, value in numbers.items():
         validation.check_scalar(value, name)
     validation.check_noise_multiplier(noise_multiplier)
     check_finite_clip_norm(clip_norm)

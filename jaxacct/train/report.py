@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import pathlib
@@ -79,8 +80,7 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
     if trainer.steps + lost == 0 or (trainer.stopping_was_planned and not lost):
         return made
     if trainer.plan is not None:
-        whole = trainer.plan.certified
-        return Bounds(lower=made.lower, estimate=whole.estimate, upper=whole.upper, converged=whole.converged)
+        return dataclasses.replace(trainer.plan.certified, lower=made.lower)
     upper = trainer.spent_epsilon if trainer.ledger_kind == "odometer" else trainer.epsilon
     return Bounds(lower=min(float(made.lower), upper), estimate=upper, upper=upper, converged=False)
 
@@ -135,8 +135,8 @@ def composition(trainer: DPTrainer) -> dict[str, Any] | None:
     """
     if trainer.policy.adaptive or (trainer.plan is None and not trainer.stopping_was_planned):
         return None
-    whole = trainer.plan is not None and (not trainer.stopping_was_planned or trainer.progress.lost_steps > 0)
-    steps = trainer.plan.steps if whole and trainer.plan is not None else trainer.steps
+    is_of_plan = trainer.plan is not None and (not trainer.stopping_was_planned or trainer.progress.lost_steps > 0)
+    steps = trainer.plan.steps if is_of_plan and trainer.plan is not None else trainer.steps
     mechanisms, counts = _composition(trainer, steps)
     parts, times = (mechanisms, counts) if isinstance(mechanisms, tuple) else ((mechanisms,), (counts,))
     try:
@@ -228,7 +228,7 @@ def guarantee(trainer: DPTrainer) -> str:
             else f"The {book}'s budget, epsilon = {rounded_up(trainer.epsilon)}, holds however everything was chosen."
         )
     if trainer.plan is not None and trainer.plan.queries:
-        text += f" What the plan pays for beside the steps is included: {', '.join(trainer.plan.beside)}."
+        text += f" What the plan pays for beside the steps is included: {', '.join(trainer.plan.query_descriptions)}."
     sampler = type(drawn_by(trainer.sampler)).__name__
     batches = {
         "PoissonSampler": "Poisson sampled; those cut at capacity are paid for in delta",

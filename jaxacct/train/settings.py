@@ -121,18 +121,18 @@ def gradient_noise(
 
 def check_optimizer(optimizer: optax.GradientTransformation, params: Any, state: Any) -> None:
     """Raises ValueError where an optimizer asks for more than gradients and parameters: a loss, or a line search."""
-    whole = optax.with_extra_args_support(optimizer)
+    wrapped = optax.with_extra_args_support(optimizer)
     try:
         # A step tells its noise, which is public.
-        jax.eval_shape(lambda *given: whole.update(*given, noise_deviation=1.0), params, state, params)
+        jax.eval_shape(lambda *arguments: wrapped.update(*arguments, noise_deviation=1.0), params, state, params)
     except TypeError as error:
         if "required keyword-only argument" not in str(error):
             raise
-        asked = str(error).partition("argument")[2].strip(" s:")
+        missing = str(error).partition("argument")[2].strip(" s:")
         raise ValueError(
-            f"optimizer asks for {asked} beside the gradients, as optax.lbfgs and reduce_on_plateau do: the loss of a "
-            "batch is made of private data, and no noise protects it. Give an optimizer of gradients alone, and change "
-            "its rate by a schedule of the step, or after fit by a number that is public."
+            f"optimizer asks for {missing} beside the gradients, as optax.lbfgs and reduce_on_plateau do: the loss of "
+            "a batch is made of private data, and no noise protects it. Give an optimizer of gradients alone, and "
+            "change its rate by a schedule of the step, or after fit by a number that is public."
         ) from None
 
 

@@ -142,7 +142,7 @@ class StepProgram:
         (:mod:`jaxacct.train.metrics`). ``curve`` is not looked at where the setting may change at every step.
         """
         curve = self.curve(state) if self.policy.every_step else curve
-        return self.door.pay(state, curve, all_finite(state.params, whole=self.layout is None))
+        return self.door.pay(state, curve, all_finite(state.params, on_one_device=self.layout is None))
 
     def step(self, state: TrainState, curve: Array, constants: PyTree, data: Data) -> tuple[Array, TrainState]:
         """Returns whether one update was granted, and the state after it: the old one if it was refused."""
@@ -211,11 +211,11 @@ class StepProgram:
         gradient, after = self.door.release(
             state.params, state, clipped, noise_multiplier=noise, expected_batch_size=size
         )
-        told = {}
+        public = {}
         if strategy_of(self.sampler) is None:  # correlated noise has another deviation at each step
-            told["noise_deviation"] = deviation_of_mean(noise, state.rule.sensitivity, size)
+            public["noise_deviation"] = deviation_of_mean(noise, state.rule.sensitivity, size)
         optimizer = optax.with_extra_args_support(self.optimizer)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **told)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **public)
         return dataclasses.replace(
             after,
             params=optax.apply_updates(state.params, updates),
@@ -270,8 +270,8 @@ class StepProgram:
         if query is None or not self.policy.period:
             return after.ledger, after.step
         adapts = (after.step > state.step) & (after.step % self.policy.period == 0)
-        _, asked = self.door.spend(after.ledger, after.ledger.cost(query, relation=self.sampler.relation))
-        ledger = jax.tree.map(lambda new, old: jnp.where(adapts, new, old), asked, after.ledger)
+        _, queried = self.door.spend(after.ledger, after.ledger.cost(query, relation=self.sampler.relation))
+        ledger = jax.tree.map(lambda new, old: jnp.where(adapts, new, old), queried, after.ledger)
         return ledger, after.step
 
     def adapt(self, state: TrainState, constants: PyTree, data: Data) -> TrainState:

@@ -307,9 +307,9 @@ class DPTrainer(Sealed):
         self._progress, self._fitting, self._pieces = Progress(), False, Pieces()
         self._programs: dict[str, Any] = {}
         if jax.process_count() > 1:
-            given = {"the seed": seed if isinstance(seed, int) else type(seed).__name__, "placement": layout}
-            given |= {"microbatch_size": microbatch_size, "ghost": ghost, "examples of its data": len(self.source)}
-            check_settings({**fingerprint(self), **given, "noise_multiplier": self.noise_multiplier})
+            own = {"the seed": seed if isinstance(seed, int) else type(seed).__name__, "placement": layout}
+            own |= {"microbatch_size": microbatch_size, "ghost": ghost, "examples of its data": len(self.source)}
+            check_settings({**fingerprint(self), **own, "noise_multiplier": self.noise_multiplier})
             check_same((rule, policy_state), "clipping or policy")
         # The curve of one run of the mechanism, computed once where the setting stays for several steps.
         self._curve = None if self.policy.every_step else self.program.curve(self._state)
@@ -438,7 +438,7 @@ class DPTrainer(Sealed):
         record.plan, record.paid = self.plan, self.steps + self._progress.lost_steps
         return record
 
-    def _warn(self, made: int, asked: int) -> None:
+    def _warn(self, made: int, wanted: int) -> None:
         """Warns that fewer steps were made than asked for, and says why and what to do."""
         if self.plan is not None:
             lost = self._progress.lost_steps
@@ -448,7 +448,7 @@ class DPTrainer(Sealed):
             why = f"the {self.ledger_kind} pays for no more"
             remedy = "raise noise_multiplier or epsilon; for constant settings ledger='planned' pays for more"
         warnings.warn(
-            f"fit made {made} of the {asked} steps it was asked for, {self.steps} in all: {why}. To go on: {remedy}.",
+            f"fit made {made} of the {wanted} steps it was asked for, {self.steps} in all: {why}. To go on: {remedy}.",
             ShortRunWarning, stacklevel=4,
         )  # fmt: skip
 

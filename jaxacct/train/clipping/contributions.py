@@ -341,7 +341,7 @@ class Together:
 
     def squares(self, parts: Sequence[Contributions], packed: Array | None) -> list[Float64[Array, " batch"]]:
         """Returns :meth:`Contributions.squares` of each parameter."""
-        found = {place: parts[place].squares() for place in self.others}
+        by_parameter = {place: parts[place].squares() for place in self.others}
         if packed is not None:
             sums = jnp.square(packed)
             # Two halvings in float32, two roundoffs; the eight sums that remain of a piece are added in float64.
@@ -356,9 +356,9 @@ class Together:
                 last = first + pieces * len(places)
                 norms = of_pieces[:, first:last].reshape(len(of_pieces), len(places), pieces).sum(axis=-1)
                 for column, place in enumerate(places):
-                    found[place] = norms[:, column] + math.prod(self.shapes[place]) * FLUSHED
+                    by_parameter[place] = norms[:, column] + math.prod(self.shapes[place]) * FLUSHED
                 first = last
-        return [found[place] for place in range(len(parts))]
+        return [by_parameter[place] for place in range(len(parts))]
 
     def sums(
         self, parts: Sequence[Contributions], packed: Array | None, kept: Array, factors: Sequence[Array], rows: int,
@@ -369,7 +369,7 @@ class Together:
         Row by row all blocks are one sum, of no more terms and roundings than ``margin`` pays for.
         """
         # Gradients held by entry are collected, to be added in shared loops below; all others add their block at once.
-        found, stored = list(starts), list[int]()
+        totals, stored = list(starts), list[int]()
         gradients, scales = list[Array](), list[Array]()
         for number, place in enumerate(self.others):
             part, factor = parts[place], factors[place]
@@ -378,7 +378,7 @@ class Together:
                 gradients.append(part.gradients)
                 scales.append(factor)
             else:
-                found[number] = starts[number] + part.sum(kept, factor, rows)
+                totals[number] = starts[number] + part.sum(kept, factor, rows)
         if packed is not None:
             # One factor for all where the rule gives one, as flat clipping does; else each piece gets its parameter's.
             by = [factors[place] for place in self.small]
@@ -394,20 +394,20 @@ class Together:
                 [starts[n] for n in numbers], [gradients[i] for i in group], kept, [scales[i] for i in group]
             )
             for number, total in zip(numbers, new, strict=True):
-                found[number] = total
-        return found
+                totals[number] = total
+        return totals
 
-    def apart(self, sums: list[Array]) -> list[Array]:
+    def split(self, sums: list[Array]) -> list[Array]:
         """Returns the sums of each parameter, as its contributions hold it."""
         # The last sum, where there are small parameters, holds all of them: it has no place of its own.
-        found = dict(zip(self.others, sums[: len(self.others)], strict=True))
+        by_parameter = dict(zip(self.others, sums[: len(self.others)], strict=True))
         if self.small:
             flat, first = sums[-1].reshape(-1), 0
             for place, pieces in zip(self.small, self.pieces, strict=True):
                 shape = self.shapes[place]
-                found[place] = flat[first : first + math.prod(shape)].reshape(shape)
+                by_parameter[place] = flat[first : first + math.prod(shape)].reshape(shape)
                 first += pieces * PIECE
-        return [found[place] for place in range(len(self.shapes))]
+        return [by_parameter[place] for place in range(len(self.shapes))]
 
 
 def add_rows(

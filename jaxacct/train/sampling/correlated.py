@@ -86,8 +86,8 @@ class Correlated:
     def noise(self) -> str:
         """Description of the noise, in words."""
         of = "each turn" if self.is_sampled else self.participation
-        found = float(np.asarray(self._at_one.sensitivity))
-        return f"correlated over steps by {type(self.strategy).__name__}, of sensitivity {found:.9g} for {of}"
+        sensitivity = float(np.asarray(self._at_one.sensitivity))
+        return f"correlated over steps by {type(self.strategy).__name__}, of sensitivity {sensitivity:.9g} for {of}"
 
     def __repr__(self) -> str:
         return f"Correlated({self.batches}, {self.noise})"
