@@ -115,22 +115,9 @@ def _add_policies(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains, writes the report and the picture, prints the result, and returns the exit code."""
-    from jaxacct import plot
-    from jaxacct.train import Checkpoints, build_report, write_report
+    from jaxacct.train import build_report
 
-    if arguments.resume and arguments.checkpoint_every is None:
-        raise ValueError("--resume goes on with a run that keeps checkpoints: give its --checkpoint-every.")
-    if arguments.resume and arguments.overwrite:
-        raise ValueError("--resume goes on with a run and --overwrite deletes it: give one of them.")
-    name = arguments.dataset or "digits" if arguments.data is None else pathlib.Path(arguments.data).stem
-    folder = pathlib.Path(arguments.out or pathlib.Path("runs") / name)
-    keeper = None
-    if arguments.checkpoint_every is not None:
-        keeper = Checkpoints(folder / CHECKPOINTS, every=arguments.checkpoint_every)
-    if not arguments.overwrite:
-        if keeper is not None:
-            keeper.check(resume=arguments.resume)
-        _check_free(folder, arguments.resume)
+    folder, keeper = _folder_of(arguments)
     with _make_folder(folder):
         dataset, of_table = load_data(arguments)
         trainer, steps, config = _trainer(arguments, dataset)
@@ -148,15 +135,58 @@ def run(arguments: argparse.Namespace) -> int:
             if keeper is not None:
                 keeper.close()
     report = build_report(trainer, history, config)
-    write_report(report, folder / REPORT)
-    trainer.save(folder / MODEL, overwrite=True)
-    _export(trainer, dataset, folder / INFERENCE)
-    try:
-        plot.training(report, folder / PICTURE)
-    except ModuleNotFoundError as error:  # the run is done and its budget spent: a missing picture must not fail it
-        print(f"jaxacct train: no picture: {error}", file=sys.stderr)
+    _write(trainer, dataset, report, folder)
     _report(report, folder).show(arguments.json)
     return 0
+
+
+def _folder_of(arguments: argparse.Namespace) -> tuple[pathlib.Path, Any]:
+    """Returns the run's folder, and the keeper of its checkpoints, if it has them; raises where the folder is taken."""
+    from jaxacct.train import Checkpoints
+
+    if arguments.resume and arguments.checkpoint_every is None:
+        raise ValueError("--resume goes on with a run that keeps checkpoints: give its --checkpoint-every.")
+    if arguments.resume and arguments.overwrite:
+        raise ValueError("--resume goes on with a run and --overwrite deletes it: give one of them.")
+    name = arguments.dataset or "digits" if arguments.data is None else pathlib.Path(arguments.data).stem
+    folder = pathlib.Path(arguments.out or pathlib.Path("runs") / name)
+    keeper = None
+    if arguments.checkpoint_every is not None:
+        keeper = Checkpoints(folder / CHECKPOINTS, every=arguments.checkpoint_every)
+    if arguments.overwrite:
+        return folder, keeper
+    if keeper is not None:
+        keeper.check(resume=arguments.resume)
+    there = [name for name in (REPORT, MODEL, INFERENCE, CHECKPOINTS) if (folder / name).exists()]
+    if there and not arguments.resume:
+        raise ValueError(
+            f"--out {folder} holds a run ({', '.join(there)}): go on with it by --resume if it keeps checkpoints, "
+            "delete it by --overwrite, or name another folder."
+        )
+    return folder, keeper
+
+
+def _write(trainer: Any, dataset: Any, report: dict[str, Any], folder: pathlib.Path) -> None:
+    """Writes the report, the model, its function of a batch, and the picture.
+
+    The run is done and its budget spent: what cannot be made of the last two is a line on standard error.
+    """
+    import jax
+
+    from jaxacct import plot
+    from jaxacct.train import export_inference, write_report
+
+    write_report(report, folder / REPORT)
+    trainer.save(folder / MODEL, overwrite=True)
+    example = jax.ShapeDtypeStruct(dataset.train_inputs.shape[1:], trainer.source.example[0].dtype)
+    try:
+        write_whole(folder / INFERENCE, export_inference(trainer.model, example))
+    except Exception as error:  # a module of the user's may have no lowering for a platform
+        print(f"jaxacct train: no {INFERENCE}: {error}", file=sys.stderr)
+    try:
+        plot.training(report, folder / PICTURE)
+    except ModuleNotFoundError as error:
+        print(f"jaxacct train: no picture: {error}", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -173,16 +203,6 @@ def _make_folder(folder: pathlib.Path) -> Iterator[None]:
         raise
 
 
-def _check_free(folder: pathlib.Path, resume: bool) -> None:
-    """Raises ValueError where the folder holds a run's results, unless that run is resumed."""
-    there = [name for name in (REPORT, MODEL, INFERENCE, CHECKPOINTS) if (folder / name).exists()]
-    if there and not resume:
-        raise ValueError(
-            f"--out {folder} holds a run ({', '.join(there)}): go on with it by --resume if it keeps checkpoints, "
-            "delete it by --overwrite, or name another folder."
-        )
-
-
 def _delete(folder: pathlib.Path) -> None:
     """Deletes a run's results and checkpoints."""
     from jaxacct.train import Checkpoints
@@ -191,19 +211,6 @@ def _delete(folder: pathlib.Path) -> None:
     shutil.rmtree(folder / MODEL, ignore_errors=True)
     for name in (REPORT, INFERENCE, PICTURE):
         (folder / name).unlink(missing_ok=True)
-
-
-def _export(trainer: Any, dataset: Any, path: pathlib.Path) -> None:
-    """Writes the model's function of a batch; where a platform cannot lower it, a line on standard error says so."""
-    import jax
-
-    from jaxacct.train import export_inference
-
-    example = jax.ShapeDtypeStruct(dataset.train_inputs.shape[1:], trainer.source.example[0].dtype)
-    try:
-        write_whole(path, export_inference(trainer.model, example))
-    except Exception as error:  # a module of the user's may have no lowering for a platform; as for the picture
-        print(f"jaxacct train: no {path.name}: {error}", file=sys.stderr)
 
 
 def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dict[str, Any]]:

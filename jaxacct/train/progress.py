@@ -2,7 +2,8 @@
 
 * :class:`Evaluation`: one look at a run;
 * :class:`Progress`: a run's goal, and whether it kept to that;
-* :func:`show_progress`: a bar or lines on standard error, or the caller's own.
+* :func:`show_progress`: a bar or lines on standard error, or the caller's own;
+* :func:`score_of`: what a caller's function says of a model, as a number.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -100,3 +101,16 @@ def show_progress(
     if wanted is None:
         wanted = sys.stderr.isatty() and jax.process_index() == 0
     return processes.progress("private steps", goal, done=steps, wanted=bool(wanted))
+
+
+def score_of(value: Any, source: str, note: str = "") -> float:
+    """Returns what ``source`` returned as a number; raises TypeError, with a ``note``, where it is none.
+
+    >>> score_of("0.5", "score")
+    0.5
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        shown = repr(value)[:200]
+        raise TypeError(f"{source} returned {shown}: return one number, such as an accuracy.{note}") from None

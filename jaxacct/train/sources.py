@@ -252,11 +252,8 @@ def source_of(data: Any) -> ArraySource | IndexedSource:
     if is_object(data):
         return IndexedSource(data)
     data = arrays_in(data)
-    return ArraySource(data) if all(map(_in_memory, jax.tree.leaves(data))) else IndexedSource(data)
-
-
-def _in_memory(part: Any) -> bool:
-    return hasattr(part, "__dlpack__") and not isinstance(part, np.memmap)
+    in_memory = lambda part: hasattr(part, "__dlpack__") and not isinstance(part, np.memmap)  # noqa: E731
+    return ArraySource(data) if all(map(in_memory, jax.tree.leaves(data))) else IndexedSource(data)
 
 
 class ArraySource:

@@ -52,7 +52,7 @@ from jaxacct.train.ownership import (
 )
 from jaxacct.train.placement import Rules, layout_of, name_of
 from jaxacct.train.planned import SideQuery
-from jaxacct.train.progress import Evaluation, Progress, ShortRunWarning, show_progress
+from jaxacct.train.progress import Evaluation, Progress, ShortRunWarning, score_of, show_progress
 from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.train.sampling.correlated import Correlated, describe_noise, drawn_by
 from jaxacct.train.saving import agreed_key, check_same, check_settings, save_model
@@ -298,8 +298,9 @@ class DPTrainer(Sealed):
             noise=self._first_noise(params),
         )
         self.program.check_counts(self._state, self._constants, self.source.example)
-        self._places = None if layout is None else layout.of_state(self._state)
-        if layout:
+        self._places = None
+        if layout is not None:
+            self._places = layout.of_state(self._state)
             self._state = jax.tree.map(place, self._state, self._places)
             self._constants = jax.tree.map(place, self._constants, layout.of_variables(self._constants))
             arrays = jax.tree.map(lambda part: place(part, layout.everywhere), arrays)
@@ -307,10 +308,7 @@ class DPTrainer(Sealed):
         self._progress, self._fitting, self._pieces = Progress(), False, Pieces()
         self._programs: dict[str, Any] = {}
         if jax.process_count() > 1:
-            own = {"the seed": seed if isinstance(seed, int) else type(seed).__name__, "placement": layout}
-            own |= {"microbatch_size": microbatch_size, "ghost": ghost, "examples of its data": len(self.source)}
-            check_settings({**fingerprint(self), **own, "noise_multiplier": self.noise_multiplier})
-            check_same((rule, policy_state), "clipping or policy")
+            self._check_processes(seed if isinstance(seed, int) else type(seed).__name__)
         # The curve of one run of the mechanism, computed once where the setting stays for several steps.
         self._curve = None if self.policy.every_step else self.program.curve(self._state)
         if self.remaining_steps == 0:
@@ -319,6 +317,19 @@ class DPTrainer(Sealed):
                 f"{self.sampler.expected_batch_size:.3g} pays for no step within (epsilon = {self.epsilon}, delta = "
                 f"{self.delta}): raise noise_multiplier or epsilon, or sample smaller batches."
             )
+
+    def _check_processes(self, seed: int | str) -> None:
+        """Raises RuntimeError where the processes of the run were given different settings."""
+        door, layout = self.program.door, self.program.layout
+        own: dict[str, Any] = {
+            "the seed": seed,
+            "placement": layout,
+            "microbatch_size": door.microbatch_size,
+            "ghost": door.ghost,
+        }
+        own |= {"examples of its data": len(self.source), "noise_multiplier": self.noise_multiplier}
+        check_settings(fingerprint(self) | own)
+        check_same((self._state.rule, self._state.policy), "clipping or policy")
 
     # Training: from a call of fit to the compiled step, in the order in which they call each other.
 
@@ -432,7 +443,10 @@ class DPTrainer(Sealed):
 
     def _look(self, evaluate: Callable[[nnx.Module], float] | None, sums: dict[str, Any], done: int) -> Evaluation:
         """Returns the record of the present state, ``done`` updates after the metrics had summed up to ``sums``."""
-        accuracy = None if evaluate is None else _score(evaluate(self.model))
+        accuracy = None
+        if evaluate is not None:
+            note = " The steps so far are made and paid for; fit called again goes on from there."
+            accuracy = score_of(evaluate(self.model), "evaluate", note)
         means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
         record = Evaluation(self.steps, accuracy, self.spent_epsilon, means)
         record.plan, record.paid = self.plan, self.steps + self._progress.lost_steps
@@ -690,17 +704,6 @@ class DPTrainer(Sealed):
         return f"<DPTrainer: {spent}; {self.policy}, {self.sampler}, {self.clipping}>"
 
 
-def _score(value: Any) -> float:
-    """Returns what ``evaluate`` returned, as a number."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"evaluate returned {value!r}: return one number, such as an accuracy. The steps so far are made and paid "
-            "for; fit called again goes on from there."
-        ) from None
-
-
 # ----------------------------------------------------------------------------------------------------
 # Fingerprint of a run: the public settings by which it is known again.
 # ----------------------------------------------------------------------------------------------------
@@ -732,8 +735,10 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         "sampler": drawn_by(trainer.sampler),
         "clipping": trainer.clipping,
         "metrics": trainer.program.metrics,
-        "seed": _seed(trainer),
+        "seed": trainer.seed,
     }
+    if isinstance(trainer.seed, str) and trainer.seed != ENTROPY:
+        entries["seed"] = f"{trainer.seed}, {digest(arrays_of(trainer.state.key))[:16]}"
     if isinstance(trainer.sampler, Correlated):
         entries["noise"] = describe_noise(trainer.sampler)
     if trainer.menu is not None:
@@ -751,9 +756,3 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             entries[f"{name} {name_of(path)}"] = describe(leaf)
     return {name: as_words(value) for name, value in entries.items()}
-
-
-def _seed(trainer: DPTrainer) -> str:
-    if not isinstance(trainer.seed, str) or trainer.seed == ENTROPY:
-        return str(trainer.seed)
-    return f"{trainer.seed}, {digest(arrays_of(trainer.state.key))[:16]}"

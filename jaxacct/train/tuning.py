@@ -26,6 +26,7 @@ from jaxacct.outward import rounded_down, rounded_up
 from jaxacct.selection import DRAWING, Trials
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.planned import Plan, composition_of
+from jaxacct.train.progress import score_of
 from jaxacct.train.report import RELATIONS, unit_of
 from jaxacct.train.trainer import DPTrainer
 
@@ -125,7 +126,9 @@ def tune(
     left = delta * (1 - share) - drawing
     one = make(space[0], noise_multiplier=1.0, delta=run_delta)
     first, unit = _plan(one), unit_of(one)
-    _score_of(score(one.model))  # of a model that has seen no data: a wrong score is found before anything is paid for
+    score_of(
+        score(one.model), "score"
+    )  # of a model that has seen no data: a wrong score is found before anything is paid for
     del one
 
     def run(noise: float) -> tuple[Mechanisms, Steps]:
@@ -142,7 +145,7 @@ def tune(
         _check_same(trainer, costs, drawn, epsilon, share * delta, mean)
         try:
             trainer.fit()
-            reached = _score_of(score(trainer.model))
+            reached = score_of(score(trainer.model), "score")
         except FloatingPointError:
             reached = -math.inf
         reached = -math.inf if math.isnan(reached) else reached
@@ -162,14 +165,6 @@ def tune(
     }
     value, setting, model = (None, None, None) if best is None else best
     return Tuned(setting, model, value, noise, least.reached, delta, certificate)
-
-
-def _score_of(value: Any) -> float:
-    """Returns a score as a number."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"score returned {str(value)[:200]}: return one number, such as an accuracy.") from None
 
 
 def _plan(trainer: DPTrainer) -> Plan:

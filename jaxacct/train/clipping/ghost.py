@@ -809,17 +809,16 @@ Choice = tuple[type[Contributions], str, bool]
 """Form, the reason for it, and whether the uses hold the gradients: else they are those of the parameter itself."""
 
 
-def _choose_for_both(usage: Usage) -> Choice:
-    """Returns the form where rows are looked up in what is multiplied by as well, as tied embeddings are."""
-    written = sum(use.positions for use in usage.dense)
-    cost = written * sum(usage.dense[0].layer.matrix_shape) * (AFFORDED if written >= MANY else 1)
-    is_tied = usage.entries > cost
-    return Tied if is_tied else Stored, f"{usage.size}, some of which look up rows", is_tied
-
-
-def _choose_for_products(usage: Usage) -> Choice:
+def choose_form(usage: Usage) -> Choice:
+    """Returns the form in which the gradients of a parameter that linear maps alone use are held."""
     dense, positions, entries = usage.dense, usage.positions, usage.entries
+    if not dense:
+        return Looked, f"{usage.size}: rows that are looked up", True
     rows, columns = dense[0].layer.matrix_shape
+    if usage.tables:  # as tied embeddings are
+        written = sum(use.positions for use in dense)
+        is_tied = entries > written * (rows + columns) * (AFFORDED if written >= MANY else 1)
+        return Tied if is_tied else Stored, f"{usage.size}, some of which look up rows", is_tied
     form = matrix_form(positions, rows, columns)
     # Gradients of their own are added up use by use, or step by step in a loop, which pays where they are small. Held
     # by uses, a loop whose steps have copies would keep the maps' inputs and outputs beside what it keeps for the
@@ -835,14 +834,6 @@ def _choose_for_products(usage: Usage) -> Choice:
         Summed: "inner products of positions are cheaper",
     }
     return form, f"{usage.size}: {reasons[form]}", True
-
-
-FORMS: dict[tuple[bool, bool], Callable[[Usage], Choice]] = {
-    (True, False): lambda usage: (Looked, f"{usage.size}: rows that are looked up", True),
-    (True, True): _choose_for_both,
-    (False, True): _choose_for_products,
-}
-"""Rules by whether a parameter's uses look up rows, and whether they multiply by it."""
 
 
 class GhostLoss:
@@ -907,7 +898,7 @@ class GhostLoss:
         usage = Usage(shape, tuple(use for _, use in uses), self._uses.lost.get(leaf))
         if (obstacle := usage.obstacle()) is not None:
             return Stored, obstacle, ()
-        form, reason, is_tapped = FORMS[bool(usage.tables), bool(usage.dense)](usage)
+        form, reason, is_tapped = choose_form(usage)
         return form, reason, tuple(uses) if is_tapped else ()
 
     def routes(self) -> Routes:
