@@ -154,7 +154,7 @@ def _checksum(entries: dict[str, Any]) -> int:
 
 
 class WriteAhead:
-    """The two files of a record, ``path`` and one beside it."""
+    """The two files of a record: ``path`` and its copy."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.paths = path, path.with_suffix(f".copy{path.suffix}")

@@ -233,7 +233,7 @@ class PlannedRun(RunConfig):
             raise ValueError(
                 f"{self.length} are {steps:.3g} steps at a sampling rate of {rate:.3g}: plan at most {MOST_COUNT}."
             )
-        # Plain numbers, so that the cache knows an equal plan.
+        # The cache knows an equal plan by plain numbers.
         delta = float(self.delta)  # type: ignore[arg-type]
         epsilon, noise = (None if one is None else float(one) for one in (self.epsilon, self.noise_multiplier))
         steps = None if steps is None else int(steps)
@@ -437,7 +437,7 @@ TrainerRun = PlannedRun | FilteredRun | MenuRun
 """Configurations whose noise is known without a loop of the caller's: those of a trainer."""
 
 KEYWORDS = {one.name for kind in get_args(TrainerRun) for one in dataclasses.fields(kind)} - {"odometer"} | {"ledger"}
-"""Keywords of :class:`.DPTrainer` that :func:`run_of` takes: the fields of the kinds, and ``ledger``, which tells the
+"""Keywords of :class:`.DPTrainer` that :func:`run_of` takes: the fields of the kinds, and ``ledger``, which names the
 kind."""
 
 
@@ -543,7 +543,7 @@ def _check_menu(menu: Any) -> None:
 
 
 def _check_queries(queries: Any) -> tuple[SideQuery, ...]:
-    """Returns the queries beside the steps, as a tuple; raises where one is none, or how often it comes no count."""
+    """Returns the side queries as a tuple; raises where one is no query, or its interval is no count."""
     for query in queries:
         if not isinstance(query, SideQuery):
             raise TypeError(f"queries has a {type(query).__name__}: give a tuple of jaxacct.train.SideQuery.")

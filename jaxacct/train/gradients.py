@@ -625,7 +625,7 @@ class PrivateGradients:
     def _digest(self) -> UInt32[np.ndarray, 8]:
         """Digest of all settings that what a state has spent depends on.
 
-        As :func:`.fingerprint` of a trainer it has nothing of the loss, which may change from step to step, and tells
+        As :func:`.fingerprint` of a trainer it has nothing of the loss, which may change from step to step, and knows
         numbers by the digits that are shown, which another machine finds as well.
         """
         entries: dict[str, Any] = {

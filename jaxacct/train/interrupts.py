@@ -53,7 +53,7 @@ class Pieces:
         ``piece`` takes a state and a number of steps, and returns the state after them and whether one was refused.
         """
         # Seconds that a piece may take: Ctrl-C is heard within about as many, or within one step. Speed and response
-        # only. A piece that was cut off at the end tells too little to become longer.
+        # only. The last piece of a call is short, and says little about a longer one.
         patience = 0.5
         while steps > 0 and not interrupts.heard:
             count = min(steps, self.steps)

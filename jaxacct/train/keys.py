@@ -216,7 +216,7 @@ def noisy_on_mesh(
 
 @kernel(own_float64=True)
 def _of_chunks(numbers: Array, *rows: Array) -> Array:
-    """Returns :func:`noisy_on_mesh` of chunks, given by their start in the shard, what tells their leaf, and the total.
+    """Returns :func:`noisy_on_mesh` of chunks, given by their start in the shard, their leaf's table and the total.
 
     An entry is a function of the leaf's key and its place. A pair's two values mostly lie on different devices, so that
     each hashes the pair by itself.
@@ -295,7 +295,7 @@ def _hashes(key: Array, pairs: Array, place: Array) -> tuple[Array, ...]:
     ``jax.random.bits`` keeps one word of the two that it hashes; here both count. The bits are those of
     ``jax.extend.random.threefry_2x32``, four times as fast on a CPU: words are turned by constants, not by numbers that
     a loop looks up. Sixteen of the twenty rounds still go through a loop of two passes. It writes its result to memory;
-    without it XLA would hash again for each use of a word, at half the speed beside float64.
+    without it XLA would hash again for each use of a word, at half the speed when float64 follows.
 
     Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3".
     """

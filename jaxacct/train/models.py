@@ -279,8 +279,8 @@ def unprotected_intermediates(
 # the step and the example's index determine. So with the run's key fixed, an example's gradient depends on that example
 # and the parameters alone: neither on who else is in the batch nor on its row there, which devices and microbatches
 # change. Clipping then bounds the sensitivity whatever is drawn, and a guarantee that holds for every value of keys
-# drawn apart from the data, sampling and noise holds for their mixture. The keys have a purpose of their own below the
-# run's: a loss that gave its key away would tell nothing about the keys of the noise.
+# drawn independently of data, sampling and noise holds for their mixture. The keys have a purpose of their own below
+# the run's: a loss that gave its key away would say nothing about the keys of the noise.
 # ----------------------------------------------------------------------------------------------------
 
 AUGMENT, LOSS, STREAMS = range(3)

@@ -85,7 +85,7 @@ def start(strategy: Strategy, like: PyTree) -> NoiseState:
     """Returns the state of correlated noise before the first step: float64, as the noise that it cancels is.
 
     The state remembers the noise of earlier steps, which later steps take off again. In float32 its rounding would move
-    with the gradients: one example that moves d entries would be told from none by up to sqrt(d) of their last bits
+    with the gradients: one example that moves d entries would differ from none by up to sqrt(d) of their last bits
     more than the sensitivity says.
     """
     with scope():

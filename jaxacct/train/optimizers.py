@@ -176,8 +176,8 @@ def adam_bc(
         b2: decay of the second one, in [0, 1).
         floor: least value of the corrected second moment, the source's gamma'; above 0. Larger is more like gradient
             descent. None: one standard deviation of what the noise alone leaves of it after t updates, ``s^2 sqrt(2 (1
-            - b2) (1 + b2^t) / ((1 + b2) (1 - b2^t)))``, below which an entry cannot be told from noise.
-        noise_deviation: s, ``noise_multiplier * clip_norm / expected_batch_size``. None: each ``update`` is told, as
+            - b2) (1 + b2^t) / ((1 + b2) (1 - b2^t)))``, below which an entry is like noise.
+        noise_deviation: s, ``noise_multiplier * clip_norm / expected_batch_size``. None: each ``update`` gets it, as
             :class:`.DPTrainer` does, also of noise and clipping norms that change on the way; that goes first.
 
     Returns:
@@ -298,8 +298,8 @@ class ObservingState(NamedTuple):
 def observing(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """Returns ``optimizer``, which also keeps the :class:`Norms` of its last update; :func:`last_norms` reads them.
 
-    Put it around everything else. Its noise is the ``noise_deviation`` that ``update`` is told, by :class:`.DPTrainer`
-    for one; NaN where it is not told.
+    Put it around everything else. Its noise is the ``noise_deviation`` that ``update`` gets, from :class:`.DPTrainer`
+    for one; NaN without it.
 
     Formal guarantee: the norms are functions of released and public numbers, so that they cost nothing
     (post-processing).

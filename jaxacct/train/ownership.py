@@ -236,7 +236,7 @@ def digest(arrays: Arrays) -> str:
     (True, False)
     """
     total = hashlib.sha256()
-    # Sorted, so that the order of a dictionary does not count; dtype and shape tell equal bytes apart.
+    # The order of a dictionary must not count; dtype and shape distinguish equal bytes.
     for name in sorted(arrays):
         total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
         total.update(np.ascontiguousarray(arrays[name]).tobytes())

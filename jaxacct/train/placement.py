@@ -124,7 +124,7 @@ class Layout:
         }
 
         # The optimizer's own names come before the parameter's path: the longest end of a path that is a parameter's,
-        # of that shape, tells whose array it is.
+        # of that shape, says whose array it is.
         def like_parameter(path: Any, leaf: Any) -> NamedSharding:
             parts = name_of(path).split("/")
             for end in ("/".join(parts[first:]) for first in range(len(parts))):  # the longest first

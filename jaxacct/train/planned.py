@@ -89,7 +89,7 @@ def _reading(made: Array, certified: float) -> Array:
 #
 # Why the plan's guarantee holds wherever the run stops
 # -----------------------------------------------------
-# A plan fixes the sampler, the noise multiplier, the number of steps and what is asked beside them
+# A plan fixes the sampler, the noise multiplier, the number of steps and the side queries
 # (:class:`SideQuery`). Let R be the number of runs of the sampler's mechanism that so many steps begin
 # (:func:`.runs_of`), and M = (M_1, ..., M_R, Q_1, ...) their composition with the queries. Each M_i sees what was
 # released before it: the parameters, the clipping norm, the learning rate and whatever the caller does may follow from
@@ -149,7 +149,7 @@ class Plan:
         steps: number of steps of the whole run.
         epsilon: the budget, which :attr:`certified` keeps to.
         delta: the budget; cut batches take :attr:`overflow_delta` of it.
-        queries: releases beside the steps.
+        queries: releases other than the steps'.
         certified: bounds on the epsilon of the whole plan at :attr:`delta_after_overflow`; ``upper`` holds.
 
     >>> sampler = PoissonSampler(60_000, 0.01, capacity=800)
@@ -188,7 +188,7 @@ class Plan:
 
     @property
     def query_descriptions(self) -> list[str]:
-        """Descriptions, in words, of the queries paid for beside the steps, and how often."""
+        """Descriptions, in words, of the side queries that the plan pays for, and how often."""
         return [f"{query.mechanism}, {query.count(self.steps)} times" for query in self.queries]
 
     @property
@@ -214,7 +214,7 @@ class Plan:
     def epsilon_so_far(self, steps: int) -> float | None:
         """Returns what the first ``steps`` steps cost, had the run been planned to end with them.
 
-        It is to be shown beside the plan's epsilon, which holds even if results decide on the end. None with correlated
+        Show it with the plan's epsilon, which holds even if results decide on the end. None with correlated
         noise, whose single steps have no cost of their own. Rounded up to six digits: the same run always shows the
         same number.
         """
@@ -260,7 +260,7 @@ def plan(
         epsilon: budget of the whole run.
         noise_multiplier: noise multiplier of every step.
         steps: number of steps of the whole run, at most 2^31 - 1.
-        queries: releases beside the steps.
+        queries: releases other than the steps'.
 
     Formal guarantee: the plan is (epsilon, delta)-DP for the sampler's relation, wherever it stops (proof above). It
     rests on the last call, in which the certified accountant bounds what was found, and not on how that was found.
@@ -313,8 +313,8 @@ def _least_epsilon(
     draw: Drawn, delta: float, noise: float, steps: int, queries: tuple[SideQuery, ...]
 ) -> tuple[float, Sampler]:
     """Returns the epsilon that the steps cost, and the sampler whose cut batches keep to their share of delta."""
-    # Epsilon, the sampler's capacity and the cost of cut batches depend on each other: a share of delta is set aside
-    # for the cost, and taken if it suffices. A sampler made for the budget needs the first share only.
+    # Epsilon, the sampler's capacity and the cost of cut batches depend on each other: this reserves a share of delta
+    # for the cost, and takes it if it suffices. A sampler made for the budget needs the first share only.
     # Sound for any shares below 1, for the cost is checked.
     ideal = draw(1.0, steps)
     for share in (2 * ALLOWANCE, 0.5):

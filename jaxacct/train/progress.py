@@ -44,8 +44,8 @@ class Evaluation(_Look):
         epsilon: the ledger's so far, an upper bound.
         metrics: private means over the updates since the record before, by name; none without
             :class:`~jaxacct.train.metrics.Metrics`.
-        plan: the run's plan, None without one; beside the tuple's entries, as is
-        paid: the number of updates that were paid for until then, lost ones as well.
+        plan: the run's plan, None without one; like ``paid`` no entry of the tuple.
+        paid: the number of updates that the ledger had paid for until then, lost ones as well.
     """
 
     plan: Plan | None = None

@@ -108,7 +108,7 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
 def epsilon_so_far(trainer: DPTrainer, steps: int) -> float | None:
     """Returns :meth:`.Plan.epsilon_so_far` of the first ``steps`` steps and of those that an interruption lost.
 
-    None without a plan, for the ledger then tells what is spent; and with correlated noise.
+    None without a plan, whose ledger reads what it has spent; and with correlated noise.
     """
     return None if trainer.plan is None else trainer.plan.epsilon_so_far(steps + trainer.progress.lost_steps)
 
@@ -276,7 +276,7 @@ def build_report(
         {...}}``. ``history`` has the ledger's epsilon: that of a filter or an odometer, which decided on the stop, or
         that of the whole plan. A plan's entries also have ``epsilon_so_far``, the cost of the steps up to there
         (:attr:`.Evaluation.epsilon_so_far`). ``epsilon_certified`` is null where nothing certifies it: the
-        run was not planned, and its stopping time not fixed in advance. Of a seed the report tells only whether one was
+        run was not planned, and its stopping time not fixed in advance. Of a seed the report says only whether one was
         given, unless ``with_seed`` is True.
 
     Formal guarantee: ``epsilon_certified`` is that of :func:`~jaxacct.train.certified_epsilon`, and ``epsilon_renyi``

@@ -123,7 +123,7 @@ def check_optimizer(optimizer: optax.GradientTransformation, params: Any, state:
     """Raises ValueError where an optimizer asks for more than gradients and parameters: a loss, or a line search."""
     wrapped = optax.with_extra_args_support(optimizer)
     try:
-        # A step tells its noise, which is public.
+        # A step gives its noise, which is public.
         jax.eval_shape(lambda *arguments: wrapped.update(*arguments, noise_deviation=1.0), params, state, params)
     except TypeError as error:
         if "required keyword-only argument" not in str(error):

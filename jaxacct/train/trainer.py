@@ -109,7 +109,7 @@ class DPTrainer(Sealed):
             ``menu`` is given, else a :class:`~jaxacct.odometers.VilleOdometer`. None: "planned" for constant settings,
             "menu" for policies that know their choices or where ``menu`` is given, "filter" for others.
         menu: what may be spent, as :class:`~jaxacct.filters.MenuFilter` takes it: mechanisms of single runs, those of
-            queries beside the steps among them. Empty: the policy's choices and its query.
+            side queries among them. Empty: the policy's choices and its query.
         queries: of a planned run: all else that is released of the data, by whomever (:class:`.SideQuery`); the plan
             pays for it with the steps.
         run: the budget and the batches as one configuration, a :class:`.PlannedRun`, :class:`.FilteredRun` or
@@ -155,7 +155,7 @@ class DPTrainer(Sealed):
     Args:
         microbatch_size: examples whose gradients are held in memory at a time, on each device; the default is for a
             CPU's caches. Lower it where memory runs out, raise it for an accelerator. Blocks of padding alone are left
-            out, so that a step's time tells how many examples were drawn, in blocks; the guarantee does not speak of
+            out, so that a step's time shows how many examples were drawn, in blocks; the guarantee does not speak of
             time. Metrics are measured for as many at a time. None: the whole batch, padding included.
         ghost: whether to leave out the gradients of single examples where norms follow without them: the same sums up
             to rounding, in less time and memory. False where a layer's rule is doubted, to compare.
@@ -353,7 +353,7 @@ class DPTrainer(Sealed):
             on_evaluation: called with each record, for progress bars.
             keeper: writes the run down, ledger first (:class:`~jaxacct.train.checkpoints.Checkpoints`).
             progress: whether to say on standard error what is compiled, which may take a minute, and how far the run
-                is; None: where that is a terminal. Or a function that is told instead: of the steps made, and words.
+                is; None: where that is a terminal. Or a function to call instead, with the steps made and words.
 
         Returns:
             The records of this call, one at each multiple of ``every`` updates and one at its end; none if nothing was
@@ -693,7 +693,7 @@ class DPTrainer(Sealed):
         Then its length depends on the settings and the budget only, and the non-adaptive accountant applies. A run that
         was interrupted, or continued to another end, may have been so because somebody looked at the model. A run that
         was taken up again and went to the same end was not, unless updates were lost on the way. A plan that pays for
-        queries beside the steps has to be made whole: their answers may have ended it.
+        queries as well has to be made to its end: their answers may have ended it.
         """
         asked_before = self.plan is not None and self.plan.queries and self._progress.goal != self.plan.steps
         return not self.policy.adaptive and self._progress.kept and self._progress.ended and not asked_before

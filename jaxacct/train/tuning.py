@@ -126,9 +126,8 @@ def tune(
     left = delta * (1 - share) - drawing
     one = make(space[0], noise_multiplier=1.0, delta=run_delta)
     first, unit = _plan(one), unit_of(one)
-    score_of(
-        score(one.model), "score"
-    )  # of a model that has seen no data: a wrong score is found before anything is paid for
+    # The model has seen no data: a score that is no number shows itself before anything is paid for.
+    score_of(score(one.model), "score")
     del one
 
     def run(noise: float) -> tuple[Mechanisms, Steps]:
@@ -194,6 +193,6 @@ def _check_same(
         )
     if not cut <= share:
         raise ValueError(
-            f"cut batches cost {rounded_up(cut)} of delta and not the {rounded_down(share)} that is set aside: give "
+            f"cut batches cost {rounded_up(cut)} of delta and not the {rounded_down(share)} that is reserved: give "
             "samplers a larger capacity, or a larger delta."
         )

@@ -58,7 +58,7 @@ NORM_MARGIN = 2.0**-18
 """Relative margin by which a computed norm may be too small. A squared norm has at most 3 + log2(d / LANES) < 28
 float32 roundoffs, a norm half of them, and a product of two norms twice that, 1.7e-6. The rest, as much again, is for
 scaling in float32, for the roundings in float64, and for what products of float32 lose by flushing: at most 2^-125 an
-entry and row, nothing beside a clipping norm of LEAST_CLIP_NORM. A smaller margin would break the sensitivity."""
+entry and row, nothing against a clipping norm of LEAST_CLIP_NORM. A smaller margin would break the sensitivity."""
 
 FLUSHED = 2.0**-125
 """Amount added to a squared norm for each entry, above what one square loses where float32 has no normal number for it.
@@ -368,7 +368,7 @@ class Together:
 
         Row by row all blocks are one sum, of no more terms and roundings than ``margin`` pays for.
         """
-        # Gradients held by entry are collected, to be added in shared loops below; all others add their block at once.
+        # Shared loops below add the gradients held by entry; all others add their block here.
         totals, stored = list(starts), list[int]()
         gradients, scales = list[Array](), list[Array]()
         for number, place in enumerate(self.others):
@@ -386,7 +386,7 @@ class Together:
             gradients.append(packed)
             same = all(factor is by[0] for factor in by)
             scales.append(by[0] if same else jnp.stack(by, axis=1)[:, np.repeat(np.arange(len(by)), self.pieces), None])
-        # Each group of held gradients is added in one loop over the rows.
+        # One loop over the rows adds each group of held gradients.
         most = 2**17  # entries that stay in a core's cache: speed only
         for group in group_neighbours([starts[number].size for number in stored], most):
             numbers = [stored[i] for i in group]
@@ -453,8 +453,8 @@ def squared_norms(rows: Array) -> Float64[Array, " batch"]:
 def _sums_of_squares(rows: Array) -> Float64[Array, ...]:
     """Returns the sums over the last axis of squares, by halves."""
     sums = jnp.square(rows)
-    # Each pass adds the second half to the first, an odd last entry aside, until LANES are left: one float32 roundoff a
-    # pass, about log2(d / LANES) in all.
+    # Each pass adds the second half to the first, and keeps an odd last entry, until LANES are left: one float32
+    # roundoff a pass, about log2(d / LANES) in all.
     while sums.shape[-1] > LANES:
         half = sums.shape[-1] // 2
         sums = jnp.concatenate([sums[..., :half] + sums[..., half : 2 * half], sums[..., 2 * half :]], axis=-1)

@@ -587,7 +587,7 @@ class Uses:
     def _scan(
         self, step: core.JaxprEqn, operands: list[Any], shifts: Any, path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
-        """Returns the results of a scan, evaluated as a new scan over the same rows with the shifts beside them.
+        """Returns the results of a scan, evaluated as a new scan over the same rows and the shifts.
 
         Weights that are handed to all steps stay weights, those that are sliced become each step's own, and a weight
         that is carried is lost: a step may change it.
@@ -821,8 +821,8 @@ def choose_form(usage: Usage) -> Choice:
         return Tied if is_tied else Stored, f"{usage.size}, some of which look up rows", is_tied
     form = matrix_form(positions, rows, columns)
     # Gradients of their own are added up use by use, or step by step in a loop, which pays where they are small. Held
-    # by uses, a loop whose steps have copies would keep the maps' inputs and outputs beside what it keeps for the
-    # derivative: twice the memory.
+    # by uses, a loop whose steps have copies would also keep the maps' inputs and outputs, as well as what it keeps
+    # for the derivative: twice the memory.
     if form is Stored and (len(usage.uses) > 1 or dense[0].steps) and entries <= positions * (rows + columns):
         return Stored, f"{usage.size}: fewer than go in and out of its maps there", False
     plain = all(isinstance(use.layer, DenseLayer) and len(use.own) == len(use.steps) for use in dense)

@@ -88,9 +88,9 @@ def clip_and_sum(
         examples: pytree with leading axis ``batch``.
         mask (batch,): rows that count; the others contribute exactly zero, whatever they hold.
         rule: how gradients are scaled.
-        microbatch_size: rows whose gradients are in memory at a time, on each device. Blocks behind the last row that
-            counts are left out: time then tells how many rows counted, in blocks. None: all rows, whether they count or
-            not.
+        microbatch_size: rows whose gradients are in memory at a time, on each device. The loop leaves out blocks
+            behind the last row that counts: time then shows how many rows counted, in blocks. None: all rows, whether
+            they count or not.
         ghost: whether to form gradients only of those parameters that need it, such as biases: the same sums up to
             rounding, in less memory and mostly less time (:mod:`jaxacct.train.clipping.ghost`). Any loss will do.
         sharding: its first entry names the mesh's axes over which the rows are dealt: each device sums its own, and the
@@ -278,7 +278,7 @@ def check_loss(
     """Raises ValueError where :func:`clip_and_sum` of so many rows would not map them one by one: :func:`.check_rows`.
 
     Arguments are as there, except that only shapes and dtypes of ``example`` are looked at, and params may be shapes as
-    well. Nothing private is touched: all rows are made up. A block of one row passes: nothing stands beside it.
+    well. All rows are made up: the check reads nothing private. A block of one row passes: it has no neighbours.
 
     Returns whether the gradient is finite at any of the examples that were made up.
     """

@@ -1,4 +1,4 @@
-"""A batch as a map over its rows: the results of one example have the same bits whatever stands beside it.
+"""A batch as a map over its rows: the results of one example have the same bits whatever its neighbours are.
 
 Clipping bounds what one example adds. That bounds what it changes only if it changes nothing of what the others add,
 down to the last bit: a loss with a kink makes a large difference of a last bit. ``jax.vmap`` promises this of real
@@ -10,7 +10,7 @@ numbers. For numbers as computed four things break it, each of which is met here
 * *Masks of zeros.* XLA:CPU writes the derivative of a grouped convolution by its kernel as a dense convolution, times
   zeros where groups of several examples meet: one NaN or overflow reaches every example. Each example therefore gets a
   convolution of its own (:func:`separate_rows`).
-* *Narrow indices.* JAX puts the number of a row beside the indices that are looked up in it, in their own dtype: with
+* *Narrow indices.* JAX joins the number of a row to the indices that a lookup uses, in their own dtype: with
   tokens of eight bits, row 128 becomes another one. Such indices are widened (:func:`separate_rows`, too).
 * *Operations that look at the batch*, as callbacks and batching rules of users do: they are refused by name
   (:func:`refuse`).
@@ -154,7 +154,7 @@ def separate_rows(function: Callable[..., Any], what: str = "loss") -> Callable[
 
 
 def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, example: PyTree, size: int) -> bool:
-    """Raises ValueError where a row of a block has other bits at another place, or beside other rows.
+    """Raises ValueError where a row of a block has other bits at another place, or among other rows.
 
     Args:
         look: ``look(params, examples)``, the arrays (rows, ...) that are computed from the examples of a block.
@@ -176,10 +176,10 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
     looked = jax.jit(lambda params, kinds, chosen: look(params, jax.tree.map(lambda kind: kind[chosen], kinds)))
     alone: dict[int, tuple[list[np.ndarray], bool]] = {}
     # Each pass computes one arrangement of kinds and compares every row of a finite kind with that kind's first result,
-    # kept in ``alone``. First each finite kind has all places, beside copies of itself; then kinds are mixed.
+    # kept in ``alone``. First each finite kind fills all places; then kinds are mixed.
     for chosen in (*(np.full(size, kind) for kind in range(len(draws))), *_mixtures(size, random)):
         arrays = [np.asarray(part).reshape(size, -1) for part in looked(params, stacked, chosen.astype(np.int32))]
-        # Whatever stands beside it, a row of a kind has to give the bits of that kind's first result.
+        # Whatever its neighbours are, a row of a kind has to give the bits of that kind's first result.
         for kind in {*chosen.tolist()} & {*range(len(draws))}:
             if kind not in alone:
                 first = [part[:1].copy() for part in arrays]
@@ -187,7 +187,7 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
             reference, is_finite = alone[kind]
             places = np.flatnonzero(chosen == kind)
             rows = arrays if len(places) == size else [part[places] for part in arrays]
-            # A gradient that is not finite is left out whatever its bits: it only has to be so beside all other rows.
+            # The sum leaves a gradient that is not finite out, whatever its bits: it must be so among all other rows.
             if not (right := _same(rows, reference) if is_finite else ~_finite(rows)).all():
                 raise ValueError(
                     f"the gradient of one example depends on what stands beside it, or where: of {size} rows computed "
