@@ -1,4 +1,4 @@
-"""How far a run is: its records, its goal, and the line that shows it.
+"""The progress of a run: its records, its goal, and the line that shows it.
 
 * :class:`Evaluation`: one look at a run;
 * :class:`Progress`: a run's goal, and whether it kept to that;
