@@ -362,10 +362,10 @@ def read_libsvm(path: str | os.PathLike[str], features: int) -> tuple[np.ndarray
         rows.append(row)
     if not rows:
         raise damage(path, "has no examples", LIBSVM_SOURCE)
-    found = np.array(labels)
-    if not (np.isin(found, (0, 1)).all() or np.isin(found, (-1, 1)).all()):
+    signs = np.array(labels)
+    if not (np.isin(signs, (0, 1)).all() or np.isin(signs, (-1, 1)).all()):
         raise damage(path, f"has labels {sorted(set(labels))[:5]}, expected 0 and 1, or -1 and +1", LIBSVM_SOURCE)
-    return np.stack(rows), (found > 0).astype(np.int32)
+    return np.stack(rows), (signs > 0).astype(np.int32)
 
 
 def load_uci(folder: pathlib.Path, test_size: int | None = None) -> Dataset:

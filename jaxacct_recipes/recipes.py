@@ -179,9 +179,9 @@ def make_trainer(
         planned = steps_of(epochs, rate)
     # Other settings of the budget are among the options. Constant settings are planned; a policy, or another ledger, is
     # trained for the steps that a filter affords.
-    asked = {name: options.pop(name) for name in KEYWORDS & options.keys()}
+    budget = {name: options.pop(name) for name in KEYWORDS & options.keys()}
     start = recipe.noise_multiplier if noise_multiplier is None else noise_multiplier
-    if policy is None and asked.get("ledger") in (None, "planned"):
+    if policy is None and budget.get("ledger") in (None, "planned"):
         spent, steps = _plan(epsilon, delta, planned, noise_multiplier, start, rate, size)
     else:
         spent, steps = _afford(epsilon, delta, planned, policy, start, rate, size)
@@ -191,7 +191,7 @@ def make_trainer(
         cross_entropy,
         recipe.optimizer(learning_rate, steps),
         (dataset.train_inputs, dataset.train_labels),
-        run=run_of(**({"delta": delta, "most_examples": most_examples} | spent | asked)),
+        run=run_of(**({"delta": delta, "most_examples": most_examples} | spent | budget)),
         seed=DerivedKey(training_key, describe_seed(seed)),
         **({"clip_norm": clip_norm, "microbatch_size": recipe.microbatch_size} | options),
     )

@@ -40,7 +40,7 @@ import orbax.checkpoint  # noqa: F401  here, and not in each life
 
 from jaxacct.train import AdaptiveQuantile, DPTrainer, certified_epsilon
 from jaxacct.train.checkpoints import SPENDS, Checkpoints, WriteAhead
-from jaxacct.train.copies import digest
+from jaxacct.train.ownership import digest
 
 EVALUATE_EVERY, CHECKPOINT_EVERY = 2, 6
 

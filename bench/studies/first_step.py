@@ -91,8 +91,9 @@ def measured(case: str) -> dict[str, Any]:
     from flax import nnx
 
     from bench.studies.networks import Transformer, cross_entropy
-    from jaxacct.train import DPTrainer, lora, step, trainer
+    from jaxacct.train import DPTrainer, step, trainer
     from jaxacct.train.models import merge_params, split_params
+    from jaxacct_recipes import lora
 
     model: Any = Transformer(nnx.Rngs(0), vocabulary=VOCABULARY, words=WORDS, width=WIDTH)
     size = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))

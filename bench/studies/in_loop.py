@@ -73,7 +73,7 @@ def trainer_with(policy: Policy, ledger: str) -> DPTrainer:
 def program_of(trainer: DPTrainer, kind: type[StepProgram], sampler: Any) -> StepProgram:
     """Returns the trainer's program, drawing batches of as many rows as the others do."""
     fields = {field.name: getattr(trainer.program, field.name) for field in dataclasses.fields(StepProgram)}
-    return kind(**fields | {"sampler": sampler})
+    return kind(**fields | {"door": dataclasses.replace(trainer.program.door, sampler=sampler)})
 
 
 def call_of(trainer: DPTrainer, sampler: Any, kind: type[StepProgram] = StepProgram) -> Callable[[], Any]:

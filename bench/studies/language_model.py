@@ -45,11 +45,12 @@ from bench import report
 from bench.studies.decoder import CONTEXT, SHAPES, Decoder, loaded, next_token_loss, text
 from bench.timing import clock
 from jaxacct import train
-from jaxacct.train import DPTrainer, lora, mean_over_examples, users_as_examples
+from jaxacct.train import DPTrainer, mean_over_examples, users_as_examples
 from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.models import merge_params, split_params
 from jaxacct.train.noise import privatize
 from jaxacct.train.placement import Layout
+from jaxacct_recipes import lora
 
 RANK, CLIP_NORM, NOISE_MULTIPLIER = 8, 1.0, 1.0
 WANTED = {"time": 1.25, "memory": 1.3}

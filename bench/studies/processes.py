@@ -46,7 +46,7 @@ def work(processes: int, index: int, port: int, steps: int, folder: str) -> None
     from jax.sharding import Mesh
 
     from jaxacct.train import Checkpoints, DPTrainer, IndexedSource, PoissonSampler, averaging
-    from jaxacct.train.copies import arrays_of, digest
+    from jaxacct.train.ownership import arrays_of, digest
 
     x, read = np.random.default_rng(0).normal(size=(EXAMPLES, 3)).astype(np.float32), set()
 

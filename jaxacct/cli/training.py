@@ -115,22 +115,9 @@ def _add_policies(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Trains, writes the report and the picture, prints the result, and returns the exit code."""
-    from jaxacct import plot
-    from jaxacct.train import Checkpoints, build_report, write_report
+    from jaxacct.train import build_report
 
-    if arguments.resume and arguments.checkpoint_every is None:
-        raise ValueError("--resume goes on with a run that keeps checkpoints: give its --checkpoint-every.")
-    if arguments.resume and arguments.overwrite:
-        raise ValueError("--resume goes on with a run and --overwrite deletes it: give one of them.")
-    name = arguments.dataset or "digits" if arguments.data is None else pathlib.Path(arguments.data).stem
-    folder = pathlib.Path(arguments.out or pathlib.Path("runs") / name)
-    keeper = None
-    if arguments.checkpoint_every is not None:
-        keeper = Checkpoints(folder / CHECKPOINTS, every=arguments.checkpoint_every)
-    if not arguments.overwrite:
-        if keeper is not None:
-            keeper.check(resume=arguments.resume)
-        _check_free(folder, arguments.resume)
+    folder, keeper = _folder_of(arguments)
     with _make_folder(folder):
         dataset, of_table = load_data(arguments)
         trainer, steps, config = _trainer(arguments, dataset)
@@ -148,15 +135,58 @@ def run(arguments: argparse.Namespace) -> int:
             if keeper is not None:
                 keeper.close()
     report = build_report(trainer, history, config)
-    write_report(report, folder / REPORT)
-    trainer.save(folder / MODEL, overwrite=True)
-    _export(trainer, dataset, folder / INFERENCE)
-    try:
-        plot.training(report, folder / PICTURE)
-    except ModuleNotFoundError as error:  # the run is done and its budget spent: a missing picture must not fail it
-        print(f"jaxacct train: no picture: {error}", file=sys.stderr)
+    _write(trainer, dataset, report, folder)
     _report(report, folder).show(arguments.json)
     return 0
+
+
+def _folder_of(arguments: argparse.Namespace) -> tuple[pathlib.Path, Any]:
+    """Returns the run's folder, and the keeper of its checkpoints, if it has them; raises where the folder is taken."""
+    from jaxacct.train import Checkpoints
+
+    if arguments.resume and arguments.checkpoint_every is None:
+        raise ValueError("--resume goes on with a run that keeps checkpoints: give its --checkpoint-every.")
+    if arguments.resume and arguments.overwrite:
+        raise ValueError("--resume goes on with a run and --overwrite deletes it: give one of them.")
+    name = arguments.dataset or "digits" if arguments.data is None else pathlib.Path(arguments.data).stem
+    folder = pathlib.Path(arguments.out or pathlib.Path("runs") / name)
+    keeper = None
+    if arguments.checkpoint_every is not None:
+        keeper = Checkpoints(folder / CHECKPOINTS, every=arguments.checkpoint_every)
+    if arguments.overwrite:
+        return folder, keeper
+    if keeper is not None:
+        keeper.check(resume=arguments.resume)
+    there = [name for name in (REPORT, MODEL, INFERENCE, CHECKPOINTS) if (folder / name).exists()]
+    if there and not arguments.resume:
+        raise ValueError(
+            f"--out {folder} holds a run ({', '.join(there)}): go on with it by --resume if it keeps checkpoints, "
+            "delete it by --overwrite, or name another folder."
+        )
+    return folder, keeper
+
+
+def _write(trainer: Any, dataset: Any, report: dict[str, Any], folder: pathlib.Path) -> None:
+    """Writes the report, the model, its function of a batch, and the picture.
+
+    The run is done and its budget spent: what cannot be made of the last two is a line on standard error.
+    """
+    import jax
+
+    from jaxacct import plot
+    from jaxacct.train import export_inference, write_report
+
+    write_report(report, folder / REPORT)
+    trainer.save(folder / MODEL, overwrite=True)
+    example = jax.ShapeDtypeStruct(dataset.train_inputs.shape[1:], trainer.source.example[0].dtype)
+    try:
+        write_whole(folder / INFERENCE, export_inference(trainer.model, example))
+    except Exception as error:  # a module of the user's may have no lowering for a platform
+        print(f"jaxacct train: no {INFERENCE}: {error}", file=sys.stderr)
+    try:
+        plot.training(report, folder / PICTURE)
+    except ModuleNotFoundError as error:
+        print(f"jaxacct train: no picture: {error}", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -173,16 +203,6 @@ def _make_folder(folder: pathlib.Path) -> Iterator[None]:
         raise
 
 
-def _check_free(folder: pathlib.Path, resume: bool) -> None:
-    """Raises ValueError where the folder holds a run's results, unless that run is resumed."""
-    there = [name for name in (REPORT, MODEL, INFERENCE, CHECKPOINTS) if (folder / name).exists()]
-    if there and not resume:
-        raise ValueError(
-            f"--out {folder} holds a run ({', '.join(there)}): go on with it by --resume if it keeps checkpoints, "
-            "delete it by --overwrite, or name another folder."
-        )
-
-
 def _delete(folder: pathlib.Path) -> None:
     """Deletes a run's results and checkpoints."""
     from jaxacct.train import Checkpoints
@@ -191,19 +211,6 @@ def _delete(folder: pathlib.Path) -> None:
     shutil.rmtree(folder / MODEL, ignore_errors=True)
     for name in (REPORT, INFERENCE, PICTURE):
         (folder / name).unlink(missing_ok=True)
-
-
-def _export(trainer: Any, dataset: Any, path: pathlib.Path) -> None:
-    """Writes the model's function of a batch; where a platform cannot lower it, a line on standard error says so."""
-    import jax
-
-    from jaxacct.train import export_inference
-
-    example = jax.ShapeDtypeStruct(dataset.train_inputs.shape[1:], trainer.source.example[0].dtype)
-    try:
-        write_whole(path, export_inference(trainer.model, example))
-    except Exception as error:  # a module of the user's may have no lowering for a platform; as for the picture
-        print(f"jaxacct train: no {path.name}: {error}", file=sys.stderr)
 
 
 def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dict[str, Any]]:
@@ -215,14 +222,14 @@ def _trainer(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, int, dic
     if arguments.epsilon is None and not costs_follow:
         arguments.epsilon = 3.0
     recipe, epochs = choose_recipe(arguments, dataset)
-    given = vars(arguments) | {"epochs": epochs}
+    values = vars(arguments) | {"epochs": epochs}
     rate = recipe.learning_rate if arguments.learning_rate is None else arguments.learning_rate
-    asked = ("epsilon", "delta", "noise_multiplier", "batch_size", "clip_norm", "epochs", "seed", "ledger")
-    settings = {name: given[name] for name in asked} | {"learning_rate": rate, "correct": _correct}
+    names = ("epsilon", "delta", "noise_multiplier", "batch_size", "clip_norm", "epochs", "seed", "ledger")
+    settings = {name: values[name] for name in names} | {"learning_rate": rate, "correct": _correct}
     optional = {
-        name: given[name]
+        name: values[name]
         for name in ("trainable", "microbatch_size", "ghost", "most_examples")
-        if given[name] is not None
+        if values[name] is not None
     }
     policy = _policy(arguments, arguments.most_examples or len(dataset.train_labels))
     trainer, steps = make_trainer(dataset, recipe=recipe, policy=policy, **settings, **optional)
@@ -307,8 +314,8 @@ def _fit(trainer: Any, steps: int, dataset: Any, keeper: Any, record: History | 
             reached = "" if entry.accuracy is None else f"accuracy {entry.accuracy:.3f}, "
             so_far = epsilon_so_far(trainer, entry.step)
             cost = entry.epsilon if so_far is None else so_far
-            whole = f" of {rounded_up(trainer.epsilon)}"
-            advance(entry.step, f"{reached}epsilon {rounded_up(cost, '.2f')}{whole}")
+            budget = f" of {rounded_up(trainer.epsilon)}"
+            advance(entry.step, f"{reached}epsilon {rounded_up(cost, '.2f')}{budget}")
 
         def keep(entry: Evaluation) -> None:
             """Adds an evaluation to the history, in memory and on disk, and shows it."""
@@ -408,8 +415,8 @@ def load_data(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 
     if arguments.data is None:
         of_tables = ("label", "classes", "bounds", "categories", "columns", "drop", "test", "test_size")
-        if given := [name for name in of_tables if vars(arguments)[name] is not None]:
-            raise ValueError(f"--{given[0].replace('_', '-')} is of a table of your own: give --data.")
+        if of_table := [name for name in of_tables if vars(arguments)[name] is not None]:
+            raise ValueError(f"--{of_table[0].replace('_', '-')} is of a table of your own: give --data.")
         return jaxacct_recipes.load(arguments.dataset or "digits", arguments.data_dir), {}
     if arguments.dataset is not None or arguments.data_dir is not None:
         raise ValueError("--data is a table of your own: leave out --dataset and --data-dir.")
@@ -446,8 +453,8 @@ def choose_recipe(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, flo
 
     own = {} if arguments.model is None else {"module": _factory(arguments.model)}
     named = arguments.data is None
-    found, epochs = (RECIPES[dataset.name], arguments.epochs) if named else _for_table(arguments, dataset)
-    return dataclasses.replace(found, **own), epochs
+    recipe, epochs = (RECIPES[dataset.name], arguments.epochs) if named else _for_table(arguments, dataset)
+    return dataclasses.replace(recipe, **own), epochs
 
 
 def _for_table(arguments: argparse.Namespace, dataset: Any) -> tuple[Any, float]:
@@ -554,19 +561,20 @@ def _factory(name: str) -> Callable[..., Any]:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that a file in this folder cannot shadow an installed package
     try:
-        found = vars(importlib.import_module(module))
+        attributes = vars(importlib.import_module(module))
     except (ImportError, SyntaxError) as error:
         raise ValueError(
             f"--model {name}: importing {module} fails ({error}): give a module that lies in {os.getcwd()} or is "
             "installed, with all that it imports."
         ) from error
-    if not callable(found.get(attribute)):
-        own = [key for key, value in found.items() if getattr(value, "__module__", None) == module and callable(value)]
+    if not callable(attributes.get(attribute)):
+        here = (key for key, value in attributes.items() if getattr(value, "__module__", None) == module)
+        own = [key for key in here if callable(attributes[key])]
         raise ValueError(
             f"--model {name}: {module} has no function or class {attribute}: give one of its own, which are "
             f"{', '.join(own) or 'none'}."
         )
-    factory: Callable[..., Any] = found[attribute]
+    factory: Callable[..., Any] = attributes[attribute]
     return factory
 
 
@@ -595,7 +603,7 @@ class History:
 
     def check(self) -> None:
         """Raises ValueError where the file's settings differ from this run's."""
-        from jaxacct.train.copies import differences
+        from jaxacct.train.ownership import differences
 
         there, _ = self._read()
         if differing := differences(there, {name: self.config.get(name) for name in there}):
@@ -627,6 +635,6 @@ def _line(entry: Any) -> str:
 
 def _evaluation(step: Any, reached: Any, epsilon: Any, metrics: Any = ()) -> Any:
     """Returns the evaluation that a line holds."""
-    from jaxacct.train.state import Evaluation
+    from jaxacct.train import Evaluation
 
     return Evaluation(int(step), None if reached is None else float(reached), float(epsilon), dict(metrics))

@@ -3,7 +3,7 @@
 Reading order: :class:`.DPTrainer` (``trainer``) is the whole; ``config`` and ``planned`` turn a configuration, such as
 :class:`.PlannedRun`, into a sampler, a policy and a ledger; ``step`` is one noisy update, made of ``sampling``,
 ``clipping``, ``noise`` and ``metrics``; ``checkpoints`` and ``saving`` keep a run on disk; ``report`` states its
-guarantee. :class:`.PrivateGradients` (``own_loop``) is the same for a loop of one's own.
+guarantee. :class:`.PrivateGradients` (``gradients``) is the same for a loop of one's own.
 
 >>> from jaxacct import train
 >>> train.PoissonSampler(num_examples=100, sampling_rate=0.5, capacity=101).mechanism(1.0).sampling_rate
@@ -23,21 +23,20 @@ except ModuleNotFoundError as missing:
 from jaxacct.train.checkpoints import Checkpoints
 from jaxacct.train.clipping import AdaptiveQuantile, Automatic, Flat, PerLayer
 from jaxacct.train.config import FilteredRun, MenuRun, OpenRun, PlannedRun
+from jaxacct.train.gradients import PrivateGradients
 from jaxacct.train.keys import run_key
 from jaxacct.train.metrics import Metrics
 from jaxacct.train.models import (
     accuracy,
     cross_entropy,
-    lora,
-    merge_lora,
     split_params,
     to_group_norm,
     unprotected_intermediates,
 )
 from jaxacct.train.noise import SparseVector
 from jaxacct.train.optimizers import Norms, adam_bc, averaged, averaged_model, averaging, last_norms, observing
-from jaxacct.train.own_loop import PrivateGradients
 from jaxacct.train.planned import Plan, SideQuery
+from jaxacct.train.progress import Evaluation, ShortRunWarning
 from jaxacct.train.report import build_report, certified_epsilon, guarantee, write_report
 from jaxacct.train.sampling import (
     CyclicPoissonSampler,
@@ -48,8 +47,8 @@ from jaxacct.train.sampling import (
 )
 from jaxacct.train.saving import export_inference, load_model, save_model
 from jaxacct.train.sources import IndexedSource
-from jaxacct.train.state import Evaluation, PrivateState, TrainState
-from jaxacct.train.trainer import DPTrainer, ShortRunWarning
+from jaxacct.train.state import PrivateState, TrainState
+from jaxacct.train.trainer import DPTrainer
 from jaxacct.train.tuning import Tuned, tune
 from jaxacct.train.users import bounded_contributions, mean_over_examples, users_as_examples
 
@@ -94,9 +93,7 @@ __all__ = [
     "guarantee",
     "last_norms",
     "load_model",
-    "lora",
     "mean_over_examples",
-    "merge_lora",
     "observing",
     "run_key",
     "save_model",

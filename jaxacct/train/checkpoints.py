@@ -42,10 +42,11 @@ from flax import nnx
 
 from jaxacct import json_files, validation
 from jaxacct.json_files import PRIVATE, synchronize, write_whole
-from jaxacct.train.copies import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, tree_of
 from jaxacct.train.models import without_params
+from jaxacct.train.ownership import Arrays, Leaf, arrays_of, as_text, differences, digest, of_text, tree_of
+from jaxacct.train.progress import Progress
 from jaxacct.train.saving import agreed_key, meet, writes
-from jaxacct.train.state import Progress, TrainState
+from jaxacct.train.state import TrainState
 from jaxacct.train.trainer import DPTrainer, fingerprint
 
 SETTINGS, SPENDS, STATES, LOCK = "run.json", "spends.json", "states", "lock"
@@ -153,7 +154,7 @@ def _checksum(entries: dict[str, Any]) -> int:
 
 
 class WriteAhead:
-    """The two files of a record, ``path`` and one beside it."""
+    """The two files of a record: ``path`` and its copy."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.paths = path, path.with_suffix(f".copy{path.suffix}")
@@ -165,23 +166,23 @@ class WriteAhead:
 
     def read(self) -> Record:
         """Returns the record; raises ValueError or FileNotFoundError where what was spent is not known."""
-        found, reasons = [], []
+        records, reasons = [], []
         # Every file is tried: one that is damaged or missing only counts where there is no other.
         for path in self.paths:
             try:
                 with path.open("rb") as file:
-                    found.append(Record.of_content(file.read(MOST_BYTES)))
+                    records.append(Record.of_content(file.read(MOST_BYTES)))
             except FileNotFoundError:
                 reasons.append(f"{path.name} is missing")
             except (ValueError, KeyError, TypeError):
                 reasons.append(f"{path.name} is damaged")
-        if not found:
+        if not records:
             kind = ValueError if self.exists() else FileNotFoundError
             raise kind(
                 f"{self.paths[0].parent}: {', '.join(reasons)}: what the run has spent is not known. Restore one of "
                 "the files, or begin a run in another folder and count this one's whole budget as spent."
             )
-        return max(found, key=lambda record: record.number)
+        return max(records, key=lambda record: record.number)
 
     def exists(self) -> bool:
         """Returns whether at least one of the files exists."""
@@ -441,11 +442,12 @@ class Checkpoints:
         if self._manager is None:
             import orbax.checkpoint
 
-            given: dict[str, Any] = {}
+            processes: dict[str, Any] = {}
             if jax.process_count() > 1:  # each by itself: what it stores is whole, and lies on no device
                 this = jax.process_index()
-                given = {"primary_host": this, "active_processes": {this}, "barrier_sync_key_prefix": f"jaxacct{this}"}
-            alone = orbax.checkpoint.options.MultiprocessingOptions(**given)
+                processes = {"primary_host": this, "active_processes": {this}}
+                processes["barrier_sync_key_prefix"] = f"jaxacct{this}"
+            alone = orbax.checkpoint.options.MultiprocessingOptions(**processes)
             options = orbax.checkpoint.CheckpointManagerOptions(
                 max_to_keep=self.keep, create=False, enable_async_checkpointing=False,
                 cleanup_tmp_directories=writes(), multiprocessing_options=alone,
@@ -462,8 +464,8 @@ class Checkpoints:
         meta = {"plan": trainer.progress._asdict(), "digest": _digest_of(arrays, trainer.progress)}
         serial = self._serial + 1
         if writes():
-            whole = args.Composite(state=args.StandardSave(_stored_arrays(arrays)), meta=args.JsonSave(meta))
-            self._orbax().save(serial, args=whole, force=True)
+            items = args.Composite(state=args.StandardSave(_stored_arrays(arrays)), meta=args.JsonSave(meta))
+            self._orbax().save(serial, args=items, force=True)
             there = self.folder / STATES / str(serial)
             for path in [*there.rglob("*"), there, self.folder / STATES]:
                 path.chmod(0o700 if path.is_dir() else PRIVATE)
@@ -494,10 +496,10 @@ class Checkpoints:
             arrays = {
                 name: np.asarray(restored.state[name]) if array.size else array for name, array in expected.items()
             }
-            found = _digest_of(arrays, progress)
+            computed = _digest_of(arrays, progress)
         except Exception as error:  # Orbax and its storage raise errors of many kinds for a damaged file
             raise ValueError(f"{damaged} ({type(error).__name__}: {str(error).splitlines()[0][:200]})") from None
-        if found != recorded:
+        if computed != recorded:
             raise ValueError(damaged)
         state, constants = tree_of(arrays, like)
         self._serial = serial
@@ -513,7 +515,7 @@ def _charge(trainer: DPTrainer, record: Record) -> tuple[TrainState, Progress]:
         progress = progress._replace(lost_steps=lost, kept=False)
     begun = trainer.steps % trainer.sampler.steps_per_run
     if begun:  # a new key draws another epoch, of which only the rest is made: post-processing of a whole epoch, paid
-        granted, ledger = trainer.program.spend(state.ledger, trainer.program.curve(state))
+        granted, ledger = trainer.program.door.spend(state.ledger, trainer.program.curve(state))
         if granted:
             state = dataclasses.replace(state, ledger=ledger)
             progress = progress._replace(lost_steps=progress.lost_steps + begun, kept=False)

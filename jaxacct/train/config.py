@@ -30,7 +30,7 @@ from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.odometers import MenuOdometer, VilleOdometer
 from jaxacct.policies import Constant, FinitePolicy, Policy
 from jaxacct.strategies import CyclicPoisson, Strategy
-from jaxacct.train.copies import owned_settings
+from jaxacct.train.ownership import owned_settings
 from jaxacct.train.planned import Plan, PlannedLedger, SideQuery, delta_left, plan
 from jaxacct.train.sampling import Correlated, CyclicPoissonSampler, PoissonSampler, Sampler
 from jaxacct.train.sampling.correlated import separating
@@ -233,7 +233,7 @@ class PlannedRun(RunConfig):
             raise ValueError(
                 f"{self.length} are {steps:.3g} steps at a sampling rate of {rate:.3g}: plan at most {MOST_COUNT}."
             )
-        # Plain numbers, so that the cache knows an equal plan.
+        # The cache knows an equal plan by plain numbers.
         delta = float(self.delta)  # type: ignore[arg-type]
         epsilon, noise = (None if one is None else float(one) for one in (self.epsilon, self.noise_multiplier))
         steps = None if steps is None else int(steps)
@@ -341,8 +341,8 @@ class FilteredRun(PolicyRun):
     def _horizon(self, policy: Policy, sampler: Any) -> int:
         if self.odometer or not isinstance(policy, Constant):
             return MOST_STEPS
-        whole: Any = self._ledger(policy, sampler, float(self.delta))  # type: ignore[arg-type]
-        runs = int(whole.remaining(sampler.mechanism(policy.noise_multiplier), relation=sampler.relation))
+        ledger: Any = self._ledger(policy, sampler, float(self.delta))  # type: ignore[arg-type]
+        runs = int(ledger.remaining(sampler.mechanism(policy.noise_multiplier), relation=sampler.relation))
         return runs * sampler.steps_per_run
 
 
@@ -437,11 +437,11 @@ TrainerRun = PlannedRun | FilteredRun | MenuRun
 """Configurations whose noise is known without a loop of the caller's: those of a trainer."""
 
 KEYWORDS = {one.name for kind in get_args(TrainerRun) for one in dataclasses.fields(kind)} - {"odometer"} | {"ledger"}
-"""Keywords of :class:`.DPTrainer` that :func:`run_of` takes: the fields of the kinds, and ``ledger``, which tells the
+"""Keywords of :class:`.DPTrainer` that :func:`run_of` takes: the fields of the kinds, and ``ledger``, which names the
 kind."""
 
 
-def run_of(run: TrainerRun | None = None, /, **given: Any) -> TrainerRun:
+def run_of(run: TrainerRun | None = None, /, **keywords: Any) -> TrainerRun:
     """Returns ``run``, or the configuration that ``given`` keywords of :class:`.DPTrainer` mean.
 
     Its kind is that of the ledger that is named, else a menu for finitely many choices, a plan for constant settings, a
@@ -453,10 +453,10 @@ def run_of(run: TrainerRun | None = None, /, **given: Any) -> TrainerRun:
     'odometer'
     """
     if run is None:
-        return _choose_kind(**given)
+        return _choose_kind(**keywords)
     if not isinstance(run, TrainerRun):
         raise TypeError(f"run is a {type(run).__name__}: give a PlannedRun, a FilteredRun or a MenuRun.")
-    if both := [name for name, value in given.items() if value is not None and value != ()]:
+    if both := [name for name, value in keywords.items() if value is not None and value != ()]:
         raise ValueError(f"run and {', '.join(both)} are both given: a {type(run).__name__} has them as its fields.")
     return run
 
@@ -506,9 +506,9 @@ def _name_ledger(ledger: LedgerName | None, policy: Policy | None, menu: Items) 
     return "menu" if has_choices(policy) else "filter"
 
 
-def _settings_of(policy: Policy, given: Mapping[str, Any]) -> dict[str, float]:
+def _settings_of(policy: Policy, keywords: Mapping[str, Any]) -> dict[str, float]:
     """Returns the noise and the rate of a constant policy, for a plan; raises ValueError for another policy."""
-    _check_policy(policy, given)
+    _check_policy(policy, keywords)
     if not isinstance(policy, Constant):
         raise ValueError(
             f"ledger = 'planned' and policy = {type(policy).__name__}: what is chosen on the way is not planned; give "
@@ -527,13 +527,13 @@ def has_choices(policy: Any) -> bool:
     return isinstance(policy, FinitePolicy) and bool(policy.choices)
 
 
-def _check_policy(policy: Policy | None, given: Mapping[str, Any]) -> None:
+def _check_policy(policy: Policy | None, settings: Mapping[str, Any]) -> None:
     """Raises ValueError where a policy is ``given`` settings that are its own: noise, or the size of batches."""
     if policy is None:
         return
-    if given.get("noise_multiplier") is not None:
+    if settings.get("noise_multiplier") is not None:
         raise ValueError("give exactly one of noise_multiplier and policy.")
-    if any(given.get(name) is not None for name in ("sampling_rate", "expected_batch_size", "sampler")):
+    if any(settings.get(name) is not None for name in ("sampling_rate", "expected_batch_size", "sampler")):
         raise ValueError("policy has its own sampling rate: leave out sampling_rate, expected_batch_size, sampler.")
 
 
@@ -543,7 +543,7 @@ def _check_menu(menu: Any) -> None:
 
 
 def _check_queries(queries: Any) -> tuple[SideQuery, ...]:
-    """Returns the queries beside the steps, as a tuple; raises where one is none, or how often it comes no count."""
+    """Returns the side queries as a tuple; raises where one is no query, or its interval is no count."""
     for query in queries:
         if not isinstance(query, SideQuery):
             raise TypeError(f"queries has a {type(query).__name__}: give a tuple of jaxacct.train.SideQuery.")

@@ -27,7 +27,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, ArrayLike, Float64
 
 from jaxacct.numerics.precision import kernel, within_scope
-from jaxacct.train.copies import group_neighbours
+from jaxacct.train.ownership import group_neighbours
 
 IMPLEMENTATION = "threefry2x32"
 """Name of the generator: fixed, so that a seed means the same run whatever default the process has set."""
@@ -154,7 +154,7 @@ def standard_normal(key: jax.Array, shape: tuple[int, ...]) -> Float64[Array, ..
     size = math.prod(shape)
     if size > MOST_ENTRIES:
         raise ValueError(f"shape = {shape} has {size} entries: draw at most {MOST_ENTRIES} from one key.")
-    return _first(_box_muller(_words(key, (size + 1) // 2)), size, shape)
+    return _cut_to_shape(_box_muller(_words(key, (size + 1) // 2)), size, shape)
 
 
 @within_scope
@@ -177,17 +177,17 @@ def noisy_on_mesh(
         raise ValueError(f"total has a leaf of {max(sizes)} entries: draw at most {MOST_ENTRIES} from one key.")
     chunk = 2 ** min(max(int(counts.mean() / 4).bit_length(), 8), 14)  # values at a time: speed and memory only
     chunks, rank = -(-counts // chunk), max(map(len, shapes))
-    whole, part = (
+    leaf_shapes, part = (
         np.array([(1,) * (rank - len(shape)) + shape for shape in some], np.uint32) for some in (shapes, parts)
     )
-    stride = np.array([[math.prod(row[axis + 1 :]) for axis in range(rank)] for row in whole.tolist()], np.uint32)
+    stride = np.array([[math.prod(row[axis + 1 :]) for axis in range(rank)] for row in leaf_shapes.tolist()], np.uint32)
     owner, start = np.repeat(np.arange(len(total)), chunks), np.concatenate([np.arange(n) * chunk for n in chunks])
 
     def first(place: NamedSharding, part: tuple[int, ...]) -> Array:
         entries = (*(None,) * (rank - len(part)), *place.spec, *(None,) * (len(part) - len(place.spec)))
         sides = (1,) * (rank - len(part)) + part
-        found = [0 if e is None else jax.lax.axis_index(e) * side for e, side in zip(entries, sides, strict=True)]
-        return jnp.stack([jnp.asarray(value, jnp.uint32) for value in found])
+        starts = [0 if e is None else jax.lax.axis_index(e) * side for e, side in zip(entries, sides, strict=True)]
+        return jnp.stack([jnp.asarray(value, jnp.uint32) for value in starts])
 
     def on_each(key: Array, numbers: Array, *total: Array) -> list[Array]:
         filled = zip(total, chunks * chunk - counts, strict=True)
@@ -210,13 +210,13 @@ def noisy_on_mesh(
         check_vma=False,
     )  # fmt: skip
     # A mesh of explicit axes, as jax.make_mesh makes it, accepts only arrays that lie as the specs say.
-    given = [jax.device_put(leaf, place) for leaf, place in zip(total, places, strict=True)]
-    return spread(jax.random.key_data(keys), jnp.stack([jnp.asarray(n, jnp.float64) for n in numbers]), *given)
+    lying = [jax.device_put(leaf, place) for leaf, place in zip(total, places, strict=True)]
+    return spread(jax.random.key_data(keys), jnp.stack([jnp.asarray(n, jnp.float64) for n in numbers]), *lying)
 
 
 @kernel(own_float64=True)
 def _of_chunks(numbers: Array, *rows: Array) -> Array:
-    """Returns :func:`noisy_on_mesh` of chunks, given by their start in the shard, what tells their leaf, and the total.
+    """Returns :func:`noisy_on_mesh` of chunks, given by their start in the shard, their leaf's table and the total.
 
     An entry is a function of the leaf's key and its place. A pair's two values mostly lie on different devices, so that
     each hashes the pair by itself.
@@ -270,7 +270,7 @@ def standard_normals(keys: jax.Array, shapes: list[tuple[int, ...]]) -> list[Arr
         values = jax.lax.map(functools.partial(_transform, words), jnp.arange(2) == 1)
         for i, count, end, own in zip(group, pairs.tolist(), ends.tolist(), rows.tolist(), strict=True):
             halves = values[:, end - own : end].reshape(2, -1)[:, :count]
-            drawn |= {i: _first(halves, sizes[i], shapes[i])}
+            drawn |= {i: _cut_to_shape(halves, sizes[i], shapes[i])}
     return [drawn[i] if i in drawn else standard_normal(keys[i], shape) for i, shape in enumerate(shapes)]
 
 
@@ -295,7 +295,7 @@ def _hashes(key: Array, pairs: Array, place: Array) -> tuple[Array, ...]:
     ``jax.random.bits`` keeps one word of the two that it hashes; here both count. The bits are those of
     ``jax.extend.random.threefry_2x32``, four times as fast on a CPU: words are turned by constants, not by numbers that
     a loop looks up. Sixteen of the twenty rounds still go through a loop of two passes. It writes its result to memory;
-    without it XLA would hash again for each use of a word, at half the speed beside float64.
+    without it XLA would hash again for each use of a word, at half the speed when float64 follows.
 
     Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3".
     """
@@ -322,7 +322,7 @@ def _hashes(key: Array, pairs: Array, place: Array) -> tuple[Array, ...]:
 
 
 @within_scope
-def _first(values: Array, size: int, shape: tuple[int, ...]) -> Array:
+def _cut_to_shape(values: Array, size: int, shape: tuple[int, ...]) -> Array:
     """Returns the first ``size`` values in that shape: of an odd number, the last sine's value is dropped."""
     return values.reshape(-1)[:size].reshape(shape)
 

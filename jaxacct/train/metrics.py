@@ -36,9 +36,9 @@ from jaxacct import validation
 from jaxacct.numerics.precision import kernel
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.train.clipping.rows import make_up, map_rows
-from jaxacct.train.copies import on_host
 from jaxacct.train.keys import standard_normal
 from jaxacct.train.models import check_one_number
+from jaxacct.train.ownership import on_host
 
 CLIPPED = "clipped"
 """Name of the share of examples whose gradients are clipped."""
@@ -161,16 +161,18 @@ class Metrics:
             expected_batch_size: a public number.
             microbatch_size: examples that are measured at a time: memory and time only. None: all.
         """
-        found = map_rows(functools.partial(self.fractions, model), examples, microbatch_size) if self.measures else []
+        fractions: list[Array] = []
+        if self.measures:
+            fractions = map_rows(functools.partial(self.fractions, model), examples, microbatch_size)
         noise = standard_normal(key, (len(self.names),))
-        means = self._means(found, mask, unclipped, noise, noise_multiplier, expected_batch_size)
+        means = self._means(fractions, mask, unclipped, noise, noise_multiplier, expected_batch_size)
         return {name: sums[name] + mean.astype(jnp.float32) for name, mean in zip(self.names, means, strict=True)}
 
     @kernel(own_float64=True)
     def _means(
-        self, found: list[Array], mask: Array, unclipped: ArrayLike, noise: Array, multiplier: float, size: float
+        self, fractions: list[Array], mask: Array, unclipped: ArrayLike, noise: Array, multiplier: float, size: float
     ) -> list[Array]:
-        units = (jnp.round(jnp.clip(values.astype(jnp.float64), 0.0, 1.0) / UNIT) for values in found)
+        units = (jnp.round(jnp.clip(values.astype(jnp.float64), 0.0, 1.0) / UNIT) for values in fractions)
         sums = [jnp.where(mask, value * UNIT - 0.5, 0.0).sum() for value in units]
         if self.clipped:
             sums = [-jnp.asarray(unclipped, jnp.float64), *sums]
@@ -204,16 +206,16 @@ def one_number(value: ArrayLike, source: str) -> Float32[Array, ""]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def all_finite(params: PyTree, *, whole: bool = False) -> Bool[Array, ""]:
-    """Returns whether no parameter is infinite or NaN; traceable. ``whole``: none lies over several devices."""
+def all_finite(params: PyTree, *, on_one_device: bool = False) -> Bool[Array, ""]:
+    """Returns whether no parameter is infinite or NaN; traceable. ``on_one_device``: none lies over several."""
     # Parameters of few entries are checked together: less to compile. Speed only.
     few, leaves = 2**16, jax.tree.leaves(params)
-    small = [leaf for leaf in leaves if whole and leaf.size <= few]
+    small = [leaf for leaf in leaves if on_one_device and leaf.size <= few]
     joined = [
         jnp.concatenate([leaf.reshape(-1) for leaf in small if leaf.dtype == dtype])
         for dtype in dict.fromkeys(leaf.dtype for leaf in small)
     ]
-    others = [leaf for leaf in leaves if not whole or leaf.size > few]
+    others = [leaf for leaf in leaves if not on_one_device or leaf.size > few]
     return jnp.array([jnp.isfinite(leaf).all() for leaf in joined + others], bool).all()
 
 

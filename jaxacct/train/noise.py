@@ -22,8 +22,8 @@ from jaxacct.mechanisms import AboveThreshold, GaussianAboveThreshold
 from jaxacct.numerics.precision import as_float64, is_concrete, kernel, scope
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train.clipping.rules import check_finite_clip_norm
-from jaxacct.train.copies import Sealed, copy_tree, owned_settings
 from jaxacct.train.keys import DerivedKey, noisy_on_mesh, run_key, standard_normal, standard_normals
+from jaxacct.train.ownership import Sealed, copy_tree, owned_settings
 from jaxacct.train.planned import SideQuery
 
 
@@ -73,8 +73,8 @@ def check_release(noise_multiplier: ArrayLike, clip_norm: ArrayLike, expected_ba
 
     An array would give some entries other noise than is accounted.
     """
-    given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
-    for name, value in given.items():
+    numbers = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "expected_batch_size": expected_batch_size}
+    for name, value in numbers.items():
         validation.check_scalar(value, name)
     validation.check_noise_multiplier(noise_multiplier)
     check_finite_clip_norm(clip_norm)
@@ -85,7 +85,7 @@ def start(strategy: Strategy, like: PyTree) -> NoiseState:
     """Returns the state of correlated noise before the first step: float64, as the noise that it cancels is.
 
     The state remembers the noise of earlier steps, which later steps take off again. In float32 its rounding would move
-    with the gradients: one example that moves d entries would be told from none by up to sqrt(d) of their last bits
+    with the gradients: one example that moves d entries would differ from none by up to sqrt(d) of their last bits
     more than the sensitivity says.
     """
     with scope():

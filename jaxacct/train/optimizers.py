@@ -176,8 +176,8 @@ def adam_bc(
         b2: decay of the second one, in [0, 1).
         floor: least value of the corrected second moment, the source's gamma'; above 0. Larger is more like gradient
             descent. None: one standard deviation of what the noise alone leaves of it after t updates, ``s^2 sqrt(2 (1
-            - b2) (1 + b2^t) / ((1 + b2) (1 - b2^t)))``, below which an entry cannot be told from noise.
-        noise_deviation: s, ``noise_multiplier * clip_norm / expected_batch_size``. None: each ``update`` is told, as
+            - b2) (1 + b2^t) / ((1 + b2) (1 - b2^t)))``, below which an entry is like noise.
+        noise_deviation: s, ``noise_multiplier * clip_norm / expected_batch_size``. None: each ``update`` gets it, as
             :class:`.DPTrainer` does, also of noise and clipping norms that change on the way; that goes first.
 
     Returns:
@@ -223,7 +223,7 @@ def adam_bc(
                 "update: noise_multiplier * clip_norm / expected_batch_size."
             )
         count = optax.safe_increment(state.updates)
-        mean, square = _move(b1, state.mean, updates, 1), _move(b2, state.square, updates, 2)
+        mean, square = _update_moment(b1, state.mean, updates, 1), _update_moment(b2, state.square, updates, 2)
         weights = weight(b1, count), weight(b2, count)
         variance = jnp.asarray(noise_deviation, jnp.float32) ** 2
         # The default floor: one standard deviation of what noise alone leaves of the corrected moment. Where there is
@@ -244,7 +244,7 @@ def adam_bc(
     )
 
 
-def _move(decay: float, moment: PyTree, updates: PyTree, power: int) -> PyTree:
+def _update_moment(decay: float, moment: PyTree, updates: PyTree, power: int) -> PyTree:
     """Returns a moment after one more gradient, taken to that power; not yet bias-corrected."""
     return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new.astype(old.dtype) ** power, moment, updates)
 
@@ -298,8 +298,8 @@ class ObservingState(NamedTuple):
 def observing(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """Returns ``optimizer``, which also keeps the :class:`Norms` of its last update; :func:`last_norms` reads them.
 
-    Put it around everything else. Its noise is the ``noise_deviation`` that ``update`` is told, by :class:`.DPTrainer`
-    for one; NaN where it is not told.
+    Put it around everything else. Its noise is the ``noise_deviation`` that ``update`` gets, from :class:`.DPTrainer`
+    for one; NaN without it.
 
     Formal guarantee: the norms are functions of released and public numbers, so that they cost nothing
     (post-processing).
@@ -352,7 +352,7 @@ def _norm(tree: PyTree) -> Array:
 def _only(state: PyTree, kind: type[T], what: str) -> T:
     """Returns the one state of a kind in an optimizer's state; raises ValueError where it has none or several."""
     leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kind))
-    found = [leaf for leaf in leaves if isinstance(leaf, kind)]
-    if len(found) != 1:
-        raise ValueError(f"the optimizer keeps {what.format(len(found))}.")
-    return found[0]
+    states = [leaf for leaf in leaves if isinstance(leaf, kind)]
+    if len(states) != 1:
+        raise ValueError(f"the optimizer keeps {what.format(len(states))}.")
+    return states[0]

@@ -24,7 +24,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from jaxacct.train.clipping.rows import WHOLE, axes_of, filled_places, names_in
-from jaxacct.train.copies import path_of
+from jaxacct.train.ownership import path_of
 from jaxacct.train.state import TrainState
 
 Rules = Mapping[str, PartitionSpec]
@@ -79,17 +79,17 @@ class Layout:
         # Row i of the draw goes to device i mod ``devices``: real rows come first in a draw, padding last, so that each
         # device has about as many real rows as any other.
         devices, rows = self.row_parts, self.rows
-        asked = np.asarray(indices)[filled_places(len(indices), devices).reshape(-1, devices).T.reshape(-1)]
-        size, ours = len(asked) // devices, rows.addressable_devices_indices_map(asked.shape)
+        numbers = np.asarray(indices)[filled_places(len(indices), devices).reshape(-1, devices).T.reshape(-1)]
+        size, ours = len(numbers) // devices, rows.addressable_devices_indices_map(numbers.shape)
         firsts = sorted({index[0].start or 0 for index in ours.values() if index is not None})
-        found = {first: source.fetch(asked[first : first + size]) for first in firsts}
+        parts = {first: source.fetch(numbers[first : first + size]) for first in firsts}
 
         def spread(*own: Any) -> jax.Array:
-            by_first = dict(zip(found, own, strict=True))
-            shape = (len(asked), *own[0].shape[1:])
+            by_first = dict(zip(parts, own, strict=True))
+            shape = (len(numbers), *own[0].shape[1:])
             return jax.make_array_from_callback(shape, rows, lambda index: by_first[index[0].start or 0])  # type: ignore[index]
 
-        return jax.tree.map(spread, *found.values())
+        return jax.tree.map(spread, *parts.values())
 
     def of_variables(self, variables: nnx.State) -> PyTree:
         """Returns a pytree like ``variables`` of shardings.
@@ -100,8 +100,8 @@ class Layout:
         named, structure = jax.tree_util.tree_flatten_with_path(variables)
         if len(declared) != len(named):
             declared = [None] * len(named)
-        found = [self._of_one(name_of(path), leaf, own) for (path, leaf), own in zip(named, declared, strict=True)]
-        return jax.tree.unflatten(structure, [NamedSharding(self.mesh, spec) for spec in found])
+        specs = [self._of_one(name_of(path), leaf, own) for (path, leaf), own in zip(named, declared, strict=True)]
+        return jax.tree.unflatten(structure, [NamedSharding(self.mesh, spec) for spec in specs])
 
     def check_rules(self, *trees: PyTree) -> None:
         """Raises ValueError where a rule fits no parameter of any tree."""
@@ -124,7 +124,7 @@ class Layout:
         }
 
         # The optimizer's own names come before the parameter's path: the longest end of a path that is a parameter's,
-        # of that shape, tells whose array it is.
+        # of that shape, says whose array it is.
         def like_parameter(path: Any, leaf: Any) -> NamedSharding:
             parts = name_of(path).split("/")
             for end in ("/".join(parts[first:]) for first in range(len(parts))):  # the longest first

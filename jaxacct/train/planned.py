@@ -65,8 +65,8 @@ class PlannedLedger:
         Raises ValueError where ``spent`` is of another plan, or no such ledger.
         """
         if not isinstance(spent, PlannedLedger) or spent.runs != self.runs:
-            found = f"{spent.runs} runs" if isinstance(spent, PlannedLedger) else f"kind {type(spent).__name__}"
-            raise ValueError(f"the ledger of {found} is not that of a plan of {self.runs} runs: give this plan's.")
+            kind = f"{spent.runs} runs" if isinstance(spent, PlannedLedger) else f"kind {type(spent).__name__}"
+            raise ValueError(f"the ledger of {kind} is not that of a plan of {self.runs} runs: give this plan's.")
         return dataclasses.replace(self, made=spent.made)
 
     def remaining(self) -> Int32[Array, ""]:
@@ -89,7 +89,7 @@ def _reading(made: Array, certified: float) -> Array:
 #
 # Why the plan's guarantee holds wherever the run stops
 # -----------------------------------------------------
-# A plan fixes the sampler, the noise multiplier, the number of steps and what is asked beside them
+# A plan fixes the sampler, the noise multiplier, the number of steps and the side queries
 # (:class:`SideQuery`). Let R be the number of runs of the sampler's mechanism that so many steps begin
 # (:func:`.runs_of`), and M = (M_1, ..., M_R, Q_1, ...) their composition with the queries. Each M_i sees what was
 # released before it: the parameters, the clipping norm, the learning rate and whatever the caller does may follow from
@@ -149,7 +149,7 @@ class Plan:
         steps: number of steps of the whole run.
         epsilon: the budget, which :attr:`certified` keeps to.
         delta: the budget; cut batches take :attr:`overflow_delta` of it.
-        queries: releases beside the steps.
+        queries: releases other than the steps'.
         certified: bounds on the epsilon of the whole plan at :attr:`delta_after_overflow`; ``upper`` holds.
 
     >>> sampler = PoissonSampler(60_000, 0.01, capacity=800)
@@ -187,8 +187,8 @@ class Plan:
         return mechanisms, (runs, *counts[1:]) if self.queries else runs
 
     @property
-    def beside(self) -> list[str]:
-        """Descriptions, in words, of the queries paid for beside the steps, and how often."""
+    def query_descriptions(self) -> list[str]:
+        """Descriptions, in words, of the side queries that the plan pays for, and how often."""
         return [f"{query.mechanism}, {query.count(self.steps)} times" for query in self.queries]
 
     @property
@@ -214,7 +214,7 @@ class Plan:
     def epsilon_so_far(self, steps: int) -> float | None:
         """Returns what the first ``steps`` steps cost, had the run been planned to end with them.
 
-        It is to be shown beside the plan's epsilon, which holds even if results decide on the end. None with correlated
+        Show it with the plan's epsilon, which holds even if results decide on the end. None with correlated
         noise, whose single steps have no cost of their own. Rounded up to six digits: the same run always shows the
         same number.
         """
@@ -238,7 +238,7 @@ class Plan:
         ]
         if isinstance(self.sampler, Correlated):
             rows.append(("noise", self.sampler.noise))
-        rows += [("beside the steps", query) for query in self.beside]
+        rows += [("beside the steps", query) for query in self.query_descriptions]
         return "\n".join(f"{name:<20}{value}" for name, value in rows)
 
 
@@ -260,7 +260,7 @@ def plan(
         epsilon: budget of the whole run.
         noise_multiplier: noise multiplier of every step.
         steps: number of steps of the whole run, at most 2^31 - 1.
-        queries: releases beside the steps.
+        queries: releases other than the steps'.
 
     Formal guarantee: the plan is (epsilon, delta)-DP for the sampler's relation, wherever it stops (proof above). It
     rests on the last call, in which the certified accountant bounds what was found, and not on how that was found.
@@ -272,7 +272,7 @@ def plan(
     >>> plan(lambda epsilon, steps: sampler, 1e-5, epsilon=3.0, noise_multiplier=1.1).steps
     3712
     """
-    if sum(given is None for given in (epsilon, noise_multiplier, steps)) > 1:
+    if sum(value is None for value in (epsilon, noise_multiplier, steps)) > 1:
         raise ValueError(
             f"epsilon = {epsilon}, noise_multiplier = {noise_multiplier}, steps = {steps}: give two of them; the third "
             "follows."
@@ -292,7 +292,7 @@ def plan(
         tried = [(noise_multiplier, max(math.floor(most / run / (1 + more)), 1) * run) for more in margins]
     else:
         sampler = draw(epsilon, steps)
-        least = _solve(sampler, epsilon, delta_left(sampler, steps, epsilon, delta), queries, steps=steps)
+        least = _least_noise(sampler, epsilon, delta_left(sampler, steps, epsilon, delta), queries, steps)
         tried = [(_rounded_up(least * (1 + more)), steps) for more in margins]
     # One pass per margin: the first plan that the accountant certifies is the answer.
     for noise, count in tried:
@@ -313,8 +313,8 @@ def _least_epsilon(
     draw: Drawn, delta: float, noise: float, steps: int, queries: tuple[SideQuery, ...]
 ) -> tuple[float, Sampler]:
     """Returns the epsilon that the steps cost, and the sampler whose cut batches keep to their share of delta."""
-    # Epsilon, the sampler's capacity and the cost of cut batches depend on each other: a share of delta is set aside
-    # for the cost, and taken if it suffices. A sampler made for the budget needs the first share only.
+    # Epsilon, the sampler's capacity and the cost of cut batches depend on each other: this reserves a share of delta
+    # for the cost, and takes it if it suffices. A sampler made for the budget needs the first share only.
     # Sound for any shares below 1, for the cost is checked.
     ideal = draw(1.0, steps)
     for share in (2 * ALLOWANCE, 0.5):
@@ -352,7 +352,7 @@ def _most_steps(
         )
 
     def most(left: float) -> int:
-        runs = _solve(ideal, epsilon, left, queries, noise=noise)
+        runs = _most_runs(ideal, epsilon, left, queries, noise)
         return int(min(runs, MOST_COUNT // run)) * run
 
     steps = most(delta)  # an upper bound: cut batches leave less of delta, hence no more steps
@@ -377,37 +377,40 @@ def least_delta_of_a_step(rate: float, noise: float, epsilon: float) -> float:
     return max((rate * (1 - missed) - without) * (1 - 1e-12), 0.0)
 
 
-def _solve(
-    sampler: Sampler,
-    epsilon: float,
-    delta: float,
-    queries: tuple[SideQuery, ...],
-    *,
-    noise: float = 1.0,
-    steps: int | None = None,
-) -> float:
-    """Returns the least noise for so many steps; without them the most runs of the sampler's mechanism at ``noise``."""
-    rate, unit = min(sampler.expected_batch_size / sampler.num_examples, 1.0), 1.0
-    at_one, relation = sampler.mechanism(1.0), sampler.relation
-    if isinstance(at_one, (Gaussian, PoissonSubsampledGaussian)):  # whatever is drawn, and however noise is correlated
-        unit, rate = float(np.asarray(at_one.noise_multiplier)), 1.0
-        if isinstance(at_one, PoissonSubsampledGaussian):
-            rate = float(np.asarray(at_one.sampling_rate))
-        if not queries:
-            if steps is None:
-                return float(calibrate.steps(epsilon, delta, noise * unit, rate, relation=relation).value)
-            runs = runs_of(sampler, steps)
-            return float(calibrate.noise_multiplier(epsilon, delta, rate, runs, relation=relation).value) / unit
-    # The searches below begin at what Poisson sampling would need; every value is that of what is really run.
-    if steps is None:
-        run = sampler.steps_per_run
-        guess = float(calibrate.steps(epsilon, delta, noise * unit, rate).value) / run
+def _gaussian_of(sampler: Sampler) -> tuple[float, float, bool]:
+    """Returns the noise and the rate of one run at noise multiplier 1, and whether it is a Gaussian, sampled or not.
 
-        def delta_at(runs: int) -> Bounds:
-            mechanisms, counts = composition_of(sampler, noise, runs * run, queries)
-            return jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
+    Otherwise they are those of Poisson sampling, with which the searches for other mechanisms begin.
+    """
+    at_one = sampler.mechanism(1.0)
+    if not isinstance(at_one, (Gaussian, PoissonSubsampledGaussian)):
+        return 1.0, min(sampler.expected_batch_size / sampler.num_examples, 1.0), False
+    # Whatever is drawn, and however noise is correlated.
+    rate = at_one.sampling_rate if isinstance(at_one, PoissonSubsampledGaussian) else 1.0
+    return float(np.asarray(at_one.noise_multiplier)), float(np.asarray(rate)), True
 
-        return calibrate.most_certified(delta_at, delta, guess)
+
+def _most_runs(sampler: Sampler, epsilon: float, delta: float, queries: tuple[SideQuery, ...], noise: float) -> float:
+    """Returns the most runs of the sampler's mechanism that a noise multiplier pays for."""
+    unit, rate, is_gaussian = _gaussian_of(sampler)
+    if is_gaussian and not queries:
+        return float(calibrate.steps(epsilon, delta, noise * unit, rate, relation=sampler.relation).value)
+    run = sampler.steps_per_run
+    guess = float(calibrate.steps(epsilon, delta, noise * unit, rate).value) / run
+
+    def delta_at(runs: int) -> Bounds:
+        mechanisms, counts = composition_of(sampler, noise, runs * run, queries)
+        return jaxacct.delta(mechanisms, counts, epsilon, relation=sampler.relation)
+
+    return calibrate.most_certified(delta_at, delta, guess)
+
+
+def _least_noise(sampler: Sampler, epsilon: float, delta: float, queries: tuple[SideQuery, ...], steps: int) -> float:
+    """Returns the least noise multiplier for so many steps."""
+    unit, rate, is_gaussian = _gaussian_of(sampler)
+    if is_gaussian and not queries:
+        runs = runs_of(sampler, steps)
+        return float(calibrate.noise_multiplier(epsilon, delta, rate, runs, relation=sampler.relation).value) / unit
     # From a noise multiplier of .01 at least, to within 3e-4 of the logarithm of the budget. Sound for any values, for
     # the result is certified afterwards; wider ones cost tightness.
     start = math.log(max(float(calibrate.noise_multiplier(epsilon, delta, rate, steps).value) / unit, 1e-2))

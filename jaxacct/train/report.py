@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import pathlib
@@ -27,9 +28,9 @@ from jaxacct.mechanisms import PoissonSubsampledGaussian
 from jaxacct.mechanisms.records import record_of
 from jaxacct.policies import Constant
 from jaxacct.train.keys import ENTROPY
+from jaxacct.train.progress import Evaluation
 from jaxacct.train.sampling import PoissonSampler, runs_of
 from jaxacct.train.sampling.correlated import Correlated, drawn_by
-from jaxacct.train.state import Evaluation
 from jaxacct.train.trainer import DPTrainer
 from jaxacct.train.users import LossOfUser
 
@@ -79,8 +80,7 @@ def certified_epsilon(trainer: DPTrainer) -> Bounds:
     if trainer.steps + lost == 0 or (trainer.stopping_was_planned and not lost):
         return made
     if trainer.plan is not None:
-        whole = trainer.plan.certified
-        return Bounds(lower=made.lower, estimate=whole.estimate, upper=whole.upper, converged=whole.converged)
+        return dataclasses.replace(trainer.plan.certified, lower=made.lower)
     upper = trainer.spent_epsilon if trainer.ledger_kind == "odometer" else trainer.epsilon
     return Bounds(lower=min(float(made.lower), upper), estimate=upper, upper=upper, converged=False)
 
@@ -108,7 +108,7 @@ def epsilon_after(trainer: DPTrainer, steps: int) -> Bounds:
 def epsilon_so_far(trainer: DPTrainer, steps: int) -> float | None:
     """Returns :meth:`.Plan.epsilon_so_far` of the first ``steps`` steps and of those that an interruption lost.
 
-    None without a plan, for the ledger then tells what is spent; and with correlated noise.
+    None without a plan, whose ledger reads what it has spent; and with correlated noise.
     """
     return None if trainer.plan is None else trainer.plan.epsilon_so_far(steps + trainer.progress.lost_steps)
 
@@ -135,8 +135,8 @@ def composition(trainer: DPTrainer) -> dict[str, Any] | None:
     """
     if trainer.policy.adaptive or (trainer.plan is None and not trainer.stopping_was_planned):
         return None
-    whole = trainer.plan is not None and (not trainer.stopping_was_planned or trainer.progress.lost_steps > 0)
-    steps = trainer.plan.steps if whole and trainer.plan is not None else trainer.steps
+    is_of_plan = trainer.plan is not None and (not trainer.stopping_was_planned or trainer.progress.lost_steps > 0)
+    steps = trainer.plan.steps if is_of_plan and trainer.plan is not None else trainer.steps
     mechanisms, counts = _composition(trainer, steps)
     parts, times = (mechanisms, counts) if isinstance(mechanisms, tuple) else ((mechanisms,), (counts,))
     try:
@@ -228,7 +228,7 @@ def guarantee(trainer: DPTrainer) -> str:
             else f"The {book}'s budget, epsilon = {rounded_up(trainer.epsilon)}, holds however everything was chosen."
         )
     if trainer.plan is not None and trainer.plan.queries:
-        text += f" What the plan pays for beside the steps is included: {', '.join(trainer.plan.beside)}."
+        text += f" What the plan pays for beside the steps is included: {', '.join(trainer.plan.query_descriptions)}."
     sampler = type(drawn_by(trainer.sampler)).__name__
     batches = {
         "PoissonSampler": "Poisson sampled; those cut at capacity are paid for in delta",
@@ -276,7 +276,7 @@ def build_report(
         {...}}``. ``history`` has the ledger's epsilon: that of a filter or an odometer, which decided on the stop, or
         that of the whole plan. A plan's entries also have ``epsilon_so_far``, the cost of the steps up to there
         (:attr:`.Evaluation.epsilon_so_far`). ``epsilon_certified`` is null where nothing certifies it: the
-        run was not planned, and its stopping time not fixed in advance. Of a seed the report tells only whether one was
+        run was not planned, and its stopping time not fixed in advance. Of a seed the report says only whether one was
         given, unless ``with_seed`` is True.
 
     Formal guarantee: ``epsilon_certified`` is that of :func:`~jaxacct.train.certified_epsilon`, and ``epsilon_renyi``

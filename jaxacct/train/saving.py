@@ -24,8 +24,8 @@ from flax import nnx
 from jax import export
 from jaxtyping import PyTree
 
-from jaxacct.train.copies import arrays_of, describe, differences, digest, place
 from jaxacct.train.models import copy_module
+from jaxacct.train.ownership import arrays_of, describe, differences, digest, place
 
 
 def agreed_key(key: jax.Array) -> jax.Array:
@@ -36,15 +36,6 @@ def agreed_key(key: jax.Array) -> jax.Array:
 
     words = multihost_utils.broadcast_one_to_all(np.asarray(jax.random.key_data(key)))
     return place(jax.random.wrap_key_data(jnp.asarray(words), impl=jax.random.key_impl(key)), key.sharding)
-
-
-def asked_anywhere(asked: bool) -> bool:
-    """Returns whether ``asked`` is True on any process."""
-    if jax.process_count() == 1:
-        return asked
-    from jax.experimental import multihost_utils
-
-    return bool(np.any(multihost_utils.process_allgather(np.asarray(asked))))
 
 
 def check_same(tree: Any, name: str) -> None:

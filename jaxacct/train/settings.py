@@ -23,6 +23,7 @@ from jaxacct.strategies import Strategy
 from jaxacct.train.clipping import ClippingRule, Flat
 from jaxacct.train.clipping.rules import check_finite_clip_norm
 from jaxacct.train.metrics import Metrics
+from jaxacct.train.state import Keeper
 
 
 def check_one(value: Any, name: str) -> None:
@@ -120,18 +121,18 @@ def gradient_noise(
 
 def check_optimizer(optimizer: optax.GradientTransformation, params: Any, state: Any) -> None:
     """Raises ValueError where an optimizer asks for more than gradients and parameters: a loss, or a line search."""
-    whole = optax.with_extra_args_support(optimizer)
+    wrapped = optax.with_extra_args_support(optimizer)
     try:
-        # A step tells its noise, which is public.
-        jax.eval_shape(lambda *given: whole.update(*given, noise_deviation=1.0), params, state, params)
+        # A step gives its noise, which is public.
+        jax.eval_shape(lambda *arguments: wrapped.update(*arguments, noise_deviation=1.0), params, state, params)
     except TypeError as error:
         if "required keyword-only argument" not in str(error):
             raise
-        asked = str(error).partition("argument")[2].strip(" s:")
+        missing = str(error).partition("argument")[2].strip(" s:")
         raise ValueError(
-            f"optimizer asks for {asked} beside the gradients, as optax.lbfgs and reduce_on_plateau do: the loss of a "
-            "batch is made of private data, and no noise protects it. Give an optimizer of gradients alone, and change "
-            "its rate by a schedule of the step, or after fit by a number that is public."
+            f"optimizer asks for {missing} beside the gradients, as optax.lbfgs and reduce_on_plateau do: the loss of "
+            "a batch is made of private data, and no noise protects it. Give an optimizer of gradients alone, and "
+            "change its rate by a schedule of the step, or after fit by a number that is public."
         ) from None
 
 
@@ -175,6 +176,19 @@ def check_placement(microbatch_size: Any, ghost: Any, devices: Any, mesh: Any) -
         raise TypeError(f"mesh is a {type(mesh).__name__}: give a jax.sharding.Mesh, as jax.make_mesh makes it.")
     if devices is not None and (isinstance(devices, int) or not len(devices) or not isinstance(devices[0], jax.Device)):
         raise ValueError(f"devices = {devices!r} are no devices: give some of jax.devices(), or None for one.")
+
+
+def check_callbacks(evaluate: Any, on_evaluation: Any, keeper: Any, progress: Any) -> None:
+    """Raises TypeError where :meth:`.DPTrainer.fit` gets something else than it will call: before anything is paid."""
+    for name, callback, what in (
+        ("evaluate", evaluate, "a function of the model"), ("on_evaluation", on_evaluation, "a function of a record"),
+    ):  # fmt: skip
+        if callback is not None and not callable(callback):
+            raise TypeError(f"{name} = {callback!r} is a {type(callback).__name__}: give {what}, or None.")
+    if not (keeper is None or isinstance(keeper, Keeper)):
+        raise TypeError(f"keeper is a {type(keeper).__name__}: give a jaxacct.train.Checkpoints, or None.")
+    if not (progress is None or isinstance(progress, (bool, np.bool_)) or callable(progress)):
+        raise TypeError(f"progress = {progress!r}: give True, False, None, or a function of a step and words.")
 
 
 P = ParamSpec("P")

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32, PyTree
 
 from jaxacct import validation
-from jaxacct.train.copies import owned_array, path_of
+from jaxacct.train.ownership import owned_array, path_of
 from jaxacct.train.placement import Layout
 from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.validation import MOST_COUNT
@@ -82,8 +82,8 @@ def reading_of_arrays(data: Any) -> Reading:
     Each row is asked for once, in increasing order: h5py accepts no other order, and storage is faster so.
     """
     data = arrays_in(data)
-    given, structure = jax.tree.flatten(arguments(data))
-    parts = [np.asarray(part) if isinstance(part, jax.Array) else part for part in given]
+    leaves, structure = jax.tree.flatten(arguments(data))
+    parts = [np.asarray(part) if isinstance(part, jax.Array) else part for part in leaves]
     size = common_size(parts)
     first = [np.asarray(part[0]) for part in parts]
     for (path, _), part in zip(jax.tree_util.tree_leaves_with_path(data), first, strict=True):
@@ -91,8 +91,8 @@ def reading_of_arrays(data: Any) -> Reading:
 
     def read(rows: np.ndarray) -> tuple[Any, ...]:
         unique, place = np.unique(rows, return_inverse=True)
-        found = [np.asarray(part[unique])[place] for part in parts]  # a copy: storage may reuse its memory
-        return jax.tree.unflatten(structure, found)
+        values = [np.asarray(part[unique])[place] for part in parts]  # a copy: storage may reuse its memory
+        return jax.tree.unflatten(structure, values)
 
     return size, jax.tree.unflatten(structure, map(_shape_of, first)), read
 
@@ -103,18 +103,18 @@ def reading_of_items(data: Any) -> Reading:
     Items are read by ``__getitems__`` where the data set has it (PyTorch, Hugging Face), which takes a list of numbers
     and returns a list of examples; one after the other where not. A list within an example is an array of its entries.
     """
-    size, item = _length(data), _first(data)
-    structure, first = _parts(item)
+    size, item = _length(data), _first_item(data)
+    structure, first = _structure_and_arrays(item)
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(_as_tuple(item), is_leaf=_is_value)]
     for path, part in zip(paths, first, strict=True):
         _check_numbers(path, part)
 
     def parts_of(index: int, item: Any) -> list[np.ndarray]:
-        found, parts = _parts(item)
+        own_structure, parts = _structure_and_arrays(item)
         if len(parts) != len(first):
             raise ValueError(f"example {index} has {len(parts)} parts, the first one {len(first)}.")
-        if found != structure:
-            raise ValueError(f"example {index} is {found}, the first one {structure}.")
+        if own_structure != structure:
+            raise ValueError(f"example {index} is {own_structure}, the first one {structure}.")
         for path, part, like in zip(paths, parts, first, strict=True):
             if part.shape != like.shape or part.dtype != like.dtype:
                 raise ValueError(
@@ -163,7 +163,7 @@ def _items(data: Any, numbers: list[int]) -> Iterable[Any]:
     return items
 
 
-def _first(data: Any) -> Any:
+def _first_item(data: Any) -> Any:
     """Returns the first item, read as a batch is: Hugging Face's single items may have other dtypes."""
     try:
         return next(iter(_items(data, [0])))
@@ -197,7 +197,7 @@ def _as_tuple(item: Any) -> Any:
     return tuple(item) if isinstance(item, list) else item
 
 
-def _parts(item: Any) -> tuple[Any, list[np.ndarray]]:
+def _structure_and_arrays(item: Any) -> tuple[Any, list[np.ndarray]]:
     """Returns the structure and the arrays of an item."""
     leaves, structure = jax.tree.flatten(arguments(_as_tuple(item)), is_leaf=_is_value)
     return structure, [_as_array(leaf) for leaf in leaves]
@@ -252,11 +252,8 @@ def source_of(data: Any) -> ArraySource | IndexedSource:
     if is_object(data):
         return IndexedSource(data)
     data = arrays_in(data)
-    return ArraySource(data) if all(map(_in_memory, jax.tree.leaves(data))) else IndexedSource(data)
-
-
-def _in_memory(part: Any) -> bool:
-    return hasattr(part, "__dlpack__") and not isinstance(part, np.memmap)
+    in_memory = lambda part: hasattr(part, "__dlpack__") and not isinstance(part, np.memmap)  # noqa: E731
+    return ArraySource(data) if all(map(in_memory, jax.tree.leaves(data))) else IndexedSource(data)
 
 
 class ArraySource:

@@ -6,9 +6,9 @@ One step, with the account on the right::
     the update                                         the account
                                                        Keeper.begin: foresee() computes what the next steps will have
                                                          | spent; the write-ahead record of it is on disk
-                                                       pay(): the ledger pays for this step, or refuses it
+                                                       Door.pay(): the ledger pays for this step, or refuses it
                                   granted                |
-    rows sampled: draw()     <---------------------------+---> refused: the state stays as it was
+    rows sampled: Door.draw() <--------------------------+---> refused: the state stays as it was
       |
     per-example gradients    |
     clipping                 | Door.clip()
@@ -34,146 +34,31 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import NamedSharding
-from jaxtyping import Array, ArrayLike, Bool, Float64, Int32, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float64, PyTree
 
-from jaxacct.filters import MenuFilter, RenyiFilter
-from jaxacct.numerics.precision import kernel, scope
+from jaxacct.numerics.precision import kernel
 from jaxacct.policies import Constant, Policy, Setting
-from jaxacct.strategies import Strategy
-from jaxacct.train.clipping import ClippedSum, Routes, clip_and_sum, routes
+from jaxacct.train.clipping import Routes, routes
 from jaxacct.train.clipping.query import check_loss
 from jaxacct.train.clipping.rows import map_rows
-from jaxacct.train.keys import standard_normal, threefry
+from jaxacct.train.gradients import ANSWER, METRICS, Door, key_of, loss_of_row, strategy_of, strongly_typed
+from jaxacct.train.keys import standard_normal
 from jaxacct.train.metrics import UNIT, Metrics, all_finite, check_gradients, no_finite_gradient, one_number
 from jaxacct.train.models import ExampleLoss, merge_params
-from jaxacct.train.noise import deviation_of_mean, privatize_step
+from jaxacct.train.noise import deviation_of_mean
 from jaxacct.train.placement import Layout
 from jaxacct.train.planned import PlannedLedger
-from jaxacct.train.sampling import Correlated, PoissonSampler, Sampler
+from jaxacct.train.sampling import PoissonSampler
 from jaxacct.train.sampling.sampler import Batch
-from jaxacct.train.state import PrivateState, TrainState
-
-SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
-"""Purposes of keys: the number that is folded into the run's key before the step's. Any distinct numbers are sound;
-others change what a seed gives."""
-
-S = TypeVar("S", TrainState, PrivateState)
-"""Type of a state that one step moves on: a trainer's, or that of a loop of one's own."""
+from jaxacct.train.state import TrainState
 
 Data = tuple[Any, ...]
 """A pytree of arrays with a leading axis; the tuple's entries are the loss's arguments."""
-
-
-def key_of(state: TrainState | PrivateState, purpose: int) -> jax.Array:
-    """Returns the key of a purpose at the state's step."""
-    return jax.random.fold_in(jax.random.fold_in(state.key, purpose), state.step)
-
-
-def runs_begun(sampler: Sampler, step: Array) -> Int32[Array, ""]:
-    """Returns how many runs of the sampler's mechanism a step begins, 1 or 0: a run is paid for as a whole."""
-    return (step % sampler.steps_per_run == 0).astype(jnp.int32)
-
-
-def loss_of_row(
-    loss: Callable[[PyTree, Any, jax.Array | None], Array], state: TrainState | PrivateState, *, random: bool
-) -> Callable[[PyTree, tuple[Any, Any]], Array]:
-    """Returns the loss at the state's step by the parameters and a row: an example and its index in the data.
-
-    The example's key is made from its index, which is not looked at where nothing is random.
-    """
-    key = threefry(key_of(state, LOSS)) if random else None
-
-    def of_row(params: PyTree, row: tuple[Any, Any]) -> Array:
-        example, index = row
-        return loss(params, example, None if key is None else jax.random.fold_in(key, index))
-
-    return of_row
-
-
-def strategy_of(sampler: Sampler) -> Strategy | None:
-    """Returns the strategy that correlates the noise on a sampler's batches; None: it is independent."""
-    return sampler.strategy if isinstance(sampler, Correlated) else None
-
-
-def sample_key(state: TrainState | PrivateState) -> jax.Array:
-    """Returns the key that the sampler derives every step's draw from."""
-    return jax.random.fold_in(state.key, SAMPLE)
-
-
-@dataclass(frozen=True)
-class Door:
-    """The one way by which gradients of private examples leave, of a trainer's step and of a loop of one's own.
-
-    Whoever holds it has a ledger pay first; between :meth:`clip` and :meth:`release` the sum is private.
-
-    Attributes:
-        sampler: draws the batches, and says how the noise of steps is correlated.
-        microbatch_size, ghost: as :func:`.clip_and_sum` takes them.
-        sharding: its first entry names the axes over which a batch's rows are dealt; None: one device.
-        shardings: pytree like the parameters: where they, their gradients and their noise lie; None: on every device.
-    """
-
-    sampler: Any
-    microbatch_size: int | None
-    ghost: bool
-    sharding: NamedSharding | None = None
-    shardings: PyTree | None = None
-
-    def draw(self, state: TrainState | PrivateState, rate: ArrayLike | None = None) -> Batch:
-        """Returns the indices and the mask of the step's batch, at a ``rate`` of its own where one is given."""
-        if rate is None:
-            return self.sampler.sample(sample_key(state), state.step)
-        return self.sampler.sample_at(sample_key(state), state.step, rate)
-
-    def clip(
-        self,
-        loss: Callable[[PyTree, Any], Array],
-        params: PyTree,
-        state: TrainState | PrivateState,
-        rows: tuple[Any, Any],
-        mask: Array,
-        *,
-        batch: int | None = None,
-    ) -> ClippedSum:
-        """Returns the sum of the clipped gradients of a batch, of sensitivity ``state.rule.sensitivity``: private.
-
-        ``loss`` is that of a row (:func:`loss_of_row`), ``rows`` are examples and their indices; ``batch`` is as
-        :func:`.clip_and_sum` takes it.
-        """
-        specs = None if self.shardings is None else jax.tree.map(lambda sharding: sharding.spec, self.shardings)
-        return clip_and_sum(
-            loss, params, rows, mask, rule=state.rule, microbatch_size=self.microbatch_size, ghost=self.ghost,
-            sharding=self.sharding, specs=specs, batch=batch,
-        )  # fmt: skip
-
-    def release(
-        self,
-        params: PyTree,
-        state: S,
-        clipped: ClippedSum,
-        *,
-        noise_multiplier: ArrayLike,
-        expected_batch_size: ArrayLike,
-    ) -> tuple[PyTree, S]:
-        """Returns the noisy mean of a clipped sum, in the parameters' dtypes, and the state after it.
-
-        The noise is the sampler's: correlated if it is a :class:`.Correlated`, else independent. The state's rule moves
-        by a noisy count, which the step has paid for; its noise and step go on.
-        """
-        noisy, noise = privatize_step(
-            key_of(state, NOISE), clipped.total, strategy_of(self.sampler), state.noise,
-            noise_multiplier=noise_multiplier, clip_norm=state.rule.sensitivity,
-            expected_batch_size=expected_batch_size, shardings=self.shardings,
-        )  # fmt: skip
-        rule = state.rule.update(key_of(state, RULE), clipped.unclipped, self.sampler.expected_batch_size)
-        after = dataclasses.replace(state, rule=rule, noise=noise, step=state.step + 1)
-        return jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), noisy, params), after
 
 
 @dataclass(frozen=True)
@@ -184,13 +69,11 @@ class StepProgram:
         loss: of one example.
         correct: what an adaptive policy counts: ``correct(model, *example)``, between 0 and 1. None without one.
         optimizer: an Optax transformation.
-        sampler: draws the batches.
+        door: pays, draws, clips and adds the noise.
         policy: chooses noise and rate.
         setting: the policy's noise and rate of a step, fixed when the program was made
-            (:func:`~jaxacct.train.copies.fixed_setting`): what is charged is what is used.
-        epsilon: the reading at which an odometer stops; a filter has its own budget.
+            (:func:`~jaxacct.train.ownership.fixed_setting`): what is charged is what is used.
         gradient_noise: noise multiplier of the gradients under a constant policy; None under others.
-        microbatch_size, ghost: as :func:`~jaxacct.train.clipping.clip_and_sum` takes them.
         layout: how rows and parameters lie on several devices; None for one.
         metrics: private means over each batch, paid for by the step; None: none.
     """
@@ -198,15 +81,17 @@ class StepProgram:
     loss: ExampleLoss
     correct: Callable[..., Array] | None
     optimizer: optax.GradientTransformation
-    sampler: Any
+    door: Door
     policy: Policy
     setting: Callable[[Any, Any], Setting]
-    epsilon: float
     gradient_noise: float | None
-    microbatch_size: int | None
-    ghost: bool
     layout: Layout | None
     metrics: Metrics | None = None
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler that draws the batches."""
+        return self.door.sampler
 
     def curve(self, state: TrainState) -> Array:
         """Returns what one run of the sampler's mechanism costs at the state's setting, for the ledger.
@@ -240,7 +125,7 @@ class StepProgram:
             parts = self.layout.row_parts
             params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
         rows = -(-self.sampler.capacity // parts)
-        finite = check_loss(loss, params, row, rows, microbatch_size=self.microbatch_size, ghost=self.ghost)
+        finite = check_loss(loss, params, row, rows, microbatch_size=self.door.microbatch_size, ghost=self.door.ghost)
         if not finite and self.layout is None:
             raise no_finite_gradient()
 
@@ -250,31 +135,14 @@ class StepProgram:
         least, most = self.policy.sampling_rates
         return isinstance(self.sampler, PoissonSampler) and least < most
 
-    def spend(self, ledger: Any, curve: Array, count: Any = 1) -> tuple[Bool[Array, ""], Any]:
-        """Returns whether the ledger grants runs of that curve, and the ledger after them."""
-        if isinstance(ledger, PlannedLedger):
-            return ledger.spend(count)
-        granted, after = ledger.spend_cost(curve, count)
-        # A filter refuses by itself what would pass its budget.
-        if isinstance(ledger, (RenyiFilter, MenuFilter)):
-            return granted, after
-        # An odometer counts everything; the run ends before its reading would pass epsilon.
-        with scope():  # outside, the reading would be rounded to float32 first
-            within = granted & (after.epsilon() <= self.epsilon)
-        return within, jax.tree.map(lambda new, old: jnp.where(within, new, old), after, ledger)
-
     def pay(self, state: TrainState, curve: Array) -> tuple[Bool[Array, ""], TrainState]:
         """Returns whether the next step is granted, and the state that has paid for it.
 
         Where a parameter is not finite, the step is refused and nothing is paid: the result would be noise alone
-        (:mod:`jaxacct.train.metrics`). A mechanism that covers several steps is paid for at the first of them.
-        ``curve`` is not looked at where the setting may change at every step.
+        (:mod:`jaxacct.train.metrics`). ``curve`` is not looked at where the setting may change at every step.
         """
         curve = self.curve(state) if self.policy.every_step else curve
-        learns = all_finite(state.params, whole=self.layout is None)
-        runs = runs_begun(self.sampler, state.step) * learns.astype(jnp.int32)
-        granted, ledger = self.spend(state.ledger, curve, runs)
-        return granted & learns, dataclasses.replace(state, ledger=ledger)
+        return self.door.pay(state, curve, all_finite(state.params, on_one_device=self.layout is None))
 
     def step(self, state: TrainState, curve: Array, constants: PyTree, data: Data) -> tuple[Array, TrainState]:
         """Returns whether one update was granted, and the state after it: the old one if it was refused."""
@@ -300,17 +168,10 @@ class StepProgram:
         granted, paid = self.pay(state, curve)
         return granted, jax.lax.cond(granted, update, lambda unchanged: unchanged, paid)
 
-    def door(self, state: TrainState) -> Door:
-        """Returns the door of the step: with a layout, parameters and gradients lie by it."""
-        if self.layout is None:
-            return Door(self.sampler, self.microbatch_size, self.ghost)
-        shardings = self.layout.of_variables(state.params)
-        return Door(self.sampler, self.microbatch_size, self.ghost, self.layout.rows, shardings)
-
     def draw(self, state: TrainState) -> Batch:
         """Returns the indices and the mask of the step's batch."""
         rate = self.setting(state.policy, state.step).sampling_rate if self.rate_varies else None
-        return Door(self.sampler, self.microbatch_size, self.ghost).draw(state, rate)
+        return self.door.draw(state, rate)
 
     def loss_of_row(self, state: TrainState, constants: PyTree) -> Callable[[PyTree, tuple[Data, Any]], Array]:
         """Returns the step's :func:`loss_of_row` by the trained parameters."""
@@ -329,8 +190,7 @@ class StepProgram:
             indices, _ = self.draw(state)
         # Gradients of private examples are formed within the next call alone; it returns their sum, of sensitivity
         # ``state.rule.sensitivity``, and a count that is private as well.
-        door = self.door(state)
-        clipped = door.clip(self.loss_of_row(state, constants), state.params, state, (examples, indices), mask)
+        clipped = self.door.clip(self.loss_of_row(state, constants), state.params, state, (examples, indices), mask)
         # Means take their share of all the step's noise; what is left for the gradients is in ``gradient_noise``.
         metrics = state.metrics
         if self.metrics is not None:
@@ -348,12 +208,14 @@ class StepProgram:
             )
         noise, size = self._noise_and_size(state)
         # The sum leaves here with its noise, and all that follows is post-processing.
-        gradient, after = door.release(state.params, state, clipped, noise_multiplier=noise, expected_batch_size=size)
-        told = {}
+        gradient, after = self.door.release(
+            state.params, state, clipped, noise_multiplier=noise, expected_batch_size=size
+        )
+        public = {}
         if strategy_of(self.sampler) is None:  # correlated noise has another deviation at each step
-            told["noise_deviation"] = deviation_of_mean(noise, state.rule.sensitivity, size)
+            public["noise_deviation"] = deviation_of_mean(noise, state.rule.sensitivity, size)
         optimizer = optax.with_extra_args_support(self.optimizer)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **told)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params, **public)
         return dataclasses.replace(
             after,
             params=optax.apply_updates(state.params, updates),
@@ -365,13 +227,13 @@ class StepProgram:
     def routes(self, state: TrainState, constants: PyTree, example: tuple[Any, ...]) -> Routes:
         """Returns in which form the gradients by each parameter are held, and why."""
         row = (example, jax.ShapeDtypeStruct((), jnp.int32))
-        return routes(self.loss_of_row(state, constants), state.params, row, ghost=self.ghost)
+        return routes(self.loss_of_row(state, constants), state.params, row, ghost=self.door.ghost)
 
     @property
     def _rows_at_once(self) -> int | None:
         """Examples that all devices together work on at a time; None: all of them."""
         parts = 1 if self.layout is None else self.layout.row_parts
-        return None if self.microbatch_size is None else self.microbatch_size * parts
+        return None if self.door.microbatch_size is None else self.door.microbatch_size * parts
 
     def _noise_and_size(self, state: TrainState) -> tuple[Any, Any]:
         """Returns the noise multiplier of the step's gradients, and the expected size of its batch."""
@@ -408,8 +270,8 @@ class StepProgram:
         if query is None or not self.policy.period:
             return after.ledger, after.step
         adapts = (after.step > state.step) & (after.step % self.policy.period == 0)
-        _, asked = self.spend(after.ledger, after.ledger.cost(query, relation=self.sampler.relation))
-        ledger = jax.tree.map(lambda new, old: jnp.where(adapts, new, old), asked, after.ledger)
+        _, queried = self.door.spend(after.ledger, after.ledger.cost(query, relation=self.sampler.relation))
+        ledger = jax.tree.map(lambda new, old: jnp.where(adapts, new, old), queried, after.ledger)
         return ledger, after.step
 
     def adapt(self, state: TrainState, constants: PyTree, data: Data) -> TrainState:
@@ -422,7 +284,7 @@ class StepProgram:
             policy = self.policy.adapt(state.policy, state.ledger, state.step, jnp.zeros(()))
             return dataclasses.replace(state, policy=policy)
         curve = state.ledger.cost(query, relation=self.sampler.relation)
-        granted, ledger = self.spend(state.ledger, curve)
+        granted, ledger = self.door.spend(state.ledger, curve)
 
         def ask(state: TrainState) -> TrainState:
             one = lambda example: self.count(state, constants, example)  # noqa: E731
@@ -485,11 +347,3 @@ def noisy_count(key: jax.Array, parts: Array, deviation: ArrayLike) -> Float64[A
     """
     count = jnp.sum(jnp.round(parts.astype(jnp.float64) / UNIT)) * UNIT
     return count + deviation * standard_normal(key, ())
-
-
-def strongly_typed(leaf: Any, dtype: Any = None) -> Array:
-    """Returns ``leaf`` as an array of a fixed dtype, never a weak one: the state of a compiled loop keeps its types."""
-    array = jnp.asarray(leaf)
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return array
-    return array.astype(array.dtype if dtype is None else dtype)

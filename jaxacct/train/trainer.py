@@ -8,13 +8,10 @@ the compiled program; and :meth:`.StepProgram.run`. :func:`fingerprint` has the 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import sys
-import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -31,13 +28,18 @@ from jaxacct.menus import Menu
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.odometers import VilleOdometer
 from jaxacct.policies import Constant, Policy
-from jaxacct.processes import Interrupts, check_not_forked
-from jaxacct.processes import progress as progress_bar
+from jaxacct.processes import check_not_forked
 from jaxacct.strategies import NoiseState, Strategy
 from jaxacct.train import settings
 from jaxacct.train.clipping import ClippingRule, Routes
 from jaxacct.train.config import Items, LedgerName, TrainerRun, run_of
-from jaxacct.train.copies import (
+from jaxacct.train.gradients import Door, sample_key, strategy_of, strongly_typed
+from jaxacct.train.interrupts import Pieces, RunInterrupts
+from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
+from jaxacct.train.metrics import Metrics, check_parameters, root_mean_square
+from jaxacct.train.models import ExampleLoss, Trainable, check_module, merge_params, split_params
+from jaxacct.train.noise import start
+from jaxacct.train.ownership import (
     Sealed,
     arrays_of,
     as_words,
@@ -48,28 +50,21 @@ from jaxacct.train.copies import (
     owned_settings,
     place,
 )
-from jaxacct.train.keys import ENTROPY, DerivedKey, describe_seed, run_key
-from jaxacct.train.metrics import Metrics, check_parameters, root_mean_square
-from jaxacct.train.models import ExampleLoss, Trainable, check_module, merge_params, split_params
-from jaxacct.train.noise import start
 from jaxacct.train.placement import Rules, layout_of, name_of
 from jaxacct.train.planned import SideQuery
+from jaxacct.train.progress import Evaluation, Progress, ShortRunWarning, score_of, show_progress
 from jaxacct.train.sampling import Sampler, present_of
 from jaxacct.train.sampling.correlated import Correlated, describe_noise, drawn_by
-from jaxacct.train.saving import agreed_key, asked_anywhere, check_same, check_settings, save_model
+from jaxacct.train.saving import agreed_key, check_same, check_settings, save_model
 from jaxacct.train.sources import ArraySource, source_of, stream
-from jaxacct.train.state import Evaluation, Keeper, Progress, TrainState
-from jaxacct.train.step import StepProgram, sample_key, strategy_of, strongly_typed
+from jaxacct.train.state import Keeper, TrainState
+from jaxacct.train.step import StepProgram
 
 P = ParamSpec("P")
 """Parameters of a compiled function."""
 
 T = TypeVar("T")
 """Type of what it returns."""
-
-
-class ShortRunWarning(UserWarning):
-    """A warning that a call of ``fit`` made fewer steps than it was asked for: the budget pays for no more."""
 
 
 class DPTrainer(Sealed):
@@ -114,7 +109,7 @@ class DPTrainer(Sealed):
             ``menu`` is given, else a :class:`~jaxacct.odometers.VilleOdometer`. None: "planned" for constant settings,
             "menu" for policies that know their choices or where ``menu`` is given, "filter" for others.
         menu: what may be spent, as :class:`~jaxacct.filters.MenuFilter` takes it: mechanisms of single runs, those of
-            queries beside the steps among them. Empty: the policy's choices and its query.
+            side queries among them. Empty: the policy's choices and its query.
         queries: of a planned run: all else that is released of the data, by whomever (:class:`.SideQuery`); the plan
             pays for it with the steps.
         run: the budget and the batches as one configuration, a :class:`.PlannedRun`, :class:`.FilteredRun` or
@@ -148,7 +143,7 @@ class DPTrainer(Sealed):
         views: number of views of an example whose gradients are averaged before they are clipped (De et al. 2022). An
             example still moves the sum by at most the clipping norm. Raise it, to 8 or 16, as far as time allows.
         trainable: which parameters train, as :func:`~jaxacct.train.models.split_params` takes it; None: all,
-            or all adapters (:func:`~jaxacct.train.lora`). Fewer, for fine-tuning: noise grows with their number.
+            or all adapters (:func:`jaxacct_recipes.lora`). Fewer, for fine-tuning: noise grows with their number.
         correct: for policies that ask how many training examples are right: ``correct(model, *example)``, 0 or 1;
             let it ``eval()`` a model with dropout. Needed by those alone.
         metrics: private means over each batch, such as that of the loss, for a share of each step's noise.
@@ -160,7 +155,7 @@ class DPTrainer(Sealed):
     Args:
         microbatch_size: examples whose gradients are held in memory at a time, on each device; the default is for a
             CPU's caches. Lower it where memory runs out, raise it for an accelerator. Blocks of padding alone are left
-            out, so that a step's time tells how many examples were drawn, in blocks; the guarantee does not speak of
+            out, so that a step's time shows how many examples were drawn, in blocks; the guarantee does not speak of
             time. Metrics are measured for as many at a time. None: the whole batch, padding included.
         ghost: whether to leave out the gradients of single examples where norms follow without them: the same sums up
             to rounding, in less time and memory. False where a layer's rule is doubted, to compare.
@@ -267,12 +262,17 @@ class DPTrainer(Sealed):
         self._graph, params, self._constants = split_params(model, trainable)
         settings.check_params(params)
         of_one = ExampleLoss.of(loss, self._graph, params, self._constants, self.source.example, augment, views)
+        rows, shardings = None, None
+        if layout is not None:
+            layout.check_rules(params, self._constants)
+            rows, shardings = layout.rows, layout.of_variables(params)
         policy_state = copy_tree(self.policy.start(budget.ledger))  # type: ignore[arg-type]
         self.program = StepProgram(
-            loss=of_one, correct=correct, optimizer=optimizer, sampler=self.sampler,
-            policy=self.policy, setting=fixed_setting(self.policy, policy_state), epsilon=self.epsilon,
+            loss=of_one, correct=correct, optimizer=optimizer,
+            door=Door(self.sampler, microbatch_size, ghost, self.epsilon, rows, shardings),
+            policy=self.policy, setting=fixed_setting(self.policy, policy_state),
             gradient_noise=settings.gradient_noise(self.policy, rule, metrics, self.noise), metrics=metrics,
-            microbatch_size=microbatch_size, ghost=ghost, layout=layout,
+            layout=layout,
         )  # fmt: skip
         if self.program.rate_varies and not arrays:
             raise ValueError(
@@ -282,9 +282,8 @@ class DPTrainer(Sealed):
         # All processes have to begin with the same bits.
         params = jax.tree.map(strongly_typed, params)
         check_same((params, self._constants, arrays), "what a run begins with")
-        if layout:  # before the optimizer allocates as much again for them
-            layout.check_rules(params, self._constants)
-            params = jax.tree.map(place, params, layout.of_variables(params))
+        if layout is not None:  # before the optimizer allocates as much again for them
+            params = jax.tree.map(place, params, shardings)
         opt_state = jax.tree.map(strongly_typed, copy_tree(optimizer.init(copy_tree(params))))
         settings.check_optimizer(optimizer, params, opt_state)
         self._state = TrainState(
@@ -299,19 +298,17 @@ class DPTrainer(Sealed):
             noise=self._first_noise(params),
         )
         self.program.check_counts(self._state, self._constants, self.source.example)
-        self._places = None if layout is None else layout.of_state(self._state)
-        if layout:
+        self._places = None
+        if layout is not None:
+            self._places = layout.of_state(self._state)
             self._state = jax.tree.map(place, self._state, self._places)
             self._constants = jax.tree.map(place, self._constants, layout.of_variables(self._constants))
             arrays = jax.tree.map(lambda part: place(part, layout.everywhere), arrays)
         self.data = arrays
-        self._progress, self._fitting, self._at_once = Progress(), False, 8
+        self._progress, self._fitting, self._pieces = Progress(), False, Pieces()
         self._programs: dict[str, Any] = {}
         if jax.process_count() > 1:
-            given = {"the seed": seed if isinstance(seed, int) else type(seed).__name__, "placement": layout}
-            given |= {"microbatch_size": microbatch_size, "ghost": ghost, "examples of its data": len(self.source)}
-            check_settings({**fingerprint(self), **given, "noise_multiplier": self.noise_multiplier})
-            check_same((rule, policy_state), "clipping or policy")
+            self._check_processes(seed if isinstance(seed, int) else type(seed).__name__)
         # The curve of one run of the mechanism, computed once where the setting stays for several steps.
         self._curve = None if self.policy.every_step else self.program.curve(self._state)
         if self.remaining_steps == 0:
@@ -320,6 +317,19 @@ class DPTrainer(Sealed):
                 f"{self.sampler.expected_batch_size:.3g} pays for no step within (epsilon = {self.epsilon}, delta = "
                 f"{self.delta}): raise noise_multiplier or epsilon, or sample smaller batches."
             )
+
+    def _check_processes(self, seed: int | str) -> None:
+        """Raises RuntimeError where the processes of the run were given different settings."""
+        door, layout = self.program.door, self.program.layout
+        own: dict[str, Any] = {
+            "the seed": seed,
+            "placement": layout,
+            "microbatch_size": door.microbatch_size,
+            "ghost": door.ghost,
+        }
+        own |= {"examples of its data": len(self.source), "noise_multiplier": self.noise_multiplier}
+        check_settings(fingerprint(self) | own)
+        check_same((self._state.rule, self._state.policy), "clipping or policy")
 
     # Training: from a call of fit to the compiled step, in the order in which they call each other.
 
@@ -343,7 +353,7 @@ class DPTrainer(Sealed):
             on_evaluation: called with each record, for progress bars.
             keeper: writes the run down, ledger first (:class:`~jaxacct.train.checkpoints.Checkpoints`).
             progress: whether to say on standard error what is compiled, which may take a minute, and how far the run
-                is; None: where that is a terminal. Or a function that is told instead: of the steps made, and words.
+                is; None: where that is a terminal. Or a function to call instead, with the steps made and words.
 
         Returns:
             The records of this call, one at each multiple of ``every`` updates and one at its end; none if nothing was
@@ -364,86 +374,85 @@ class DPTrainer(Sealed):
         one_pass = round(self.sampler.num_examples / self.sampler.expected_batch_size)
         every = max(1, one_pass) if every is None else every
         every = validation.check_count(every, "every", "the updates between evaluations")
-        _check_callbacks(evaluate, on_evaluation, keeper, progress)
+        settings.check_callbacks(evaluate, on_evaluation, keeper, progress)
         check_not_forked()
         if self._fitting:
             raise RuntimeError("fit was called while it runs, by a callback or another thread: let it return first.")
         self._fitting = True
+        goal = self.steps + (self._steps_left if steps is None else min(steps, self._steps_left))
+        self._interrupts = RunInterrupts()
         try:
-            with (
-                Interrupts(deferred=True) as self._interrupts,
-                self._progress_shown(steps, progress) as self._show_progress,
-            ):
-                return self._fit(steps, every, evaluate, on_evaluation, keeper)
+            with self._interrupts, show_progress(self.steps, goal, progress) as self._show_progress:
+                return self._fit(steps, goal, every, evaluate, on_evaluation, keeper)
         finally:
             self._fitting = False
-
-    def _progress_shown(self, steps: int | None, wanted: Any) -> Any:
-        """Returns a context whose value is a function that is told how far the run is."""
-        if callable(wanted):
-            return contextlib.nullcontext(wanted)
-        if wanted is None:
-            wanted = sys.stderr.isatty() and jax.process_index() == 0
-        left = max(self.horizon - self.steps, 0)
-        goal = self.steps + (left if steps is None else min(int(steps), left))
-        return progress_bar("private steps", goal, done=self.steps, wanted=bool(wanted))
 
     def _fit(
         self,
         steps: int | None,
+        goal: int,
         every: int,
         evaluate: Callable[[nnx.Module], float] | None,
         on_evaluation: Callable[[Evaluation], None] | None,
         keeper: Keeper | None,
     ) -> list[Evaluation]:
         """Returns the records of a call of :meth:`fit`, whose arguments were checked."""
-        left = self._steps_left if steps is None else min(int(steps), self._steps_left)
         first = self.steps
-        goal = self.steps + left
         kept = self._progress.kept and self._progress.goal in (None, goal)
         self._progress = self._progress._replace(goal=goal, kept=kept, ended=False)
-        history: list[Evaluation] = []
-        if first == 0 < left:
-            self._show_progress(first, "compiling a look at made-up examples")
-            self.program.check_gradients(self._state, self._constants, self.source.example)
-        if left:
+        if first < goal:
+            if first == 0:
+                self._show_progress(first, "compiling a look at made-up examples")
+                self.program.check_gradients(self._state, self._constants, self.source.example)
             self._show_progress(first, "compiling the update")
-        granted, size, sums = True, root_mean_square(self._state.params), self._state.metrics
-        # Each pass makes the updates up to the next multiple of ``every`` and looks at them. It ends when all asked for
-        # are made, the ledger refuses one, the policy stops, or Ctrl-C is pressed: ``left`` falls at each pass or
-        # ``granted`` turns false. ``size`` and ``sums`` are the values from which growth and means are measured.
-        while granted and left > 0 and not (self._is_interrupted or bool(self.policy.stopped(self._state.policy))):
-            before = self.steps
-            granted = self._advance(min(every - before % every, left), keeper)
-            done = self.steps - before
-            left -= done
-            if done and not (self._is_interrupted and left > 0):
-                history.append(self._look(evaluate, sums, done))
-                sums = self._state.metrics
-                if on_evaluation is not None:
-                    on_evaluation(history[-1])
-            # After the record, so that what has been paid for is shown before the run ends with an error.
-            check_parameters(self._state.params, size, self.steps)
-        if self._is_interrupted and granted and left > 0:
-            if keeper is not None:
-                keeper.end(self)
-            raise KeyboardInterrupt
-        if steps is not None and self.steps < first + int(steps) and not bool(self.policy.stopped(self._state.policy)):
-            self._warn(self.steps - first, int(steps))
+        history: list[Evaluation] = []
+        for record in self._records(goal, every, evaluate, keeper):
+            history.append(record)
+            if on_evaluation is not None:
+                on_evaluation(record)
+        if steps is not None and self.steps < first + steps and not self._has_stopped:
+            self._warn(self.steps - first, steps)
         self._progress = self._progress._replace(ended=True)
         if keeper is not None:
             keeper.end(self)
         return history
 
+    def _records(
+        self, goal: int, every: int, evaluate: Callable[[nnx.Module], float] | None, keeper: Keeper | None
+    ) -> Iterator[Evaluation]:
+        """Makes the updates until the goal, and yields a record at each multiple of ``every`` and at the end.
+
+        Raises KeyboardInterrupt where Ctrl-C ended it, once the state is written down.
+        """
+        granted, size, sums = True, root_mean_square(self._state.params), self._state.metrics
+        # Each pass makes the updates up to the next multiple of ``every`` and looks at them. It ends when all asked for
+        # are made, the ledger refuses one, the policy stops, or Ctrl-C is pressed: the step grows at each pass or
+        # ``granted`` turns false. ``size`` and ``sums`` are the values from which growth and means are measured.
+        while granted and self.steps < goal and not (self._interrupts.heard or self._has_stopped):
+            before = self.steps
+            granted = self._advance(min(every - before % every, goal - before), keeper)
+            if self.steps > before and not (self._interrupts.heard and self.steps < goal):
+                yield self._look(evaluate, sums, self.steps - before)
+                sums = self._state.metrics
+            # After the record, so that what has been paid for is shown before the run ends with an error.
+            check_parameters(self._state.params, size, self.steps)
+        if self._interrupts.heard and granted and self.steps < goal:
+            if keeper is not None:
+                keeper.end(self)
+            raise KeyboardInterrupt
+
     def _look(self, evaluate: Callable[[nnx.Module], float] | None, sums: dict[str, Any], done: int) -> Evaluation:
         """Returns the record of the present state, ``done`` updates after the metrics had summed up to ``sums``."""
-        accuracy = None if evaluate is None else _number(evaluate(self.model))
+        accuracy = None
+        if evaluate is not None:
+            note = " The steps so far are made and paid for; fit called again goes on from there."
+            accuracy = score_of(evaluate(self.model), "evaluate", note)
         means = {name: float(total - sums[name]) / done for name, total in self._state.metrics.items()}
         record = Evaluation(self.steps, accuracy, self.spent_epsilon, means)
         record.plan, record.paid = self.plan, self.steps + self._progress.lost_steps
         return record
 
-    def _warn(self, made: int, asked: int) -> None:
+    def _warn(self, made: int, wanted: int) -> None:
         """Warns that fewer steps were made than asked for, and says why and what to do."""
         if self.plan is not None:
             lost = self._progress.lost_steps
@@ -453,14 +462,14 @@ class DPTrainer(Sealed):
             why = f"the {self.ledger_kind} pays for no more"
             remedy = "raise noise_multiplier or epsilon; for constant settings ledger='planned' pays for more"
         warnings.warn(
-            f"fit made {made} of the {asked} steps it was asked for, {self.steps} in all: {why}. To go on: {remedy}.",
+            f"fit made {made} of the {wanted} steps it was asked for, {self.steps} in all: {why}. To go on: {remedy}.",
             ShortRunWarning, stacklevel=4,
         )  # fmt: skip
 
     @property
-    def _is_interrupted(self) -> bool:
-        """Whether somebody pressed Ctrl-C."""
-        return asked_anywhere(self._interrupts.asked)
+    def _has_stopped(self) -> bool:
+        """Whether the policy has ended the run."""
+        return bool(self.policy.stopped(self._state.policy))
 
     def _advance(self, steps: int, keeper: Keeper | None) -> bool:
         """Runs so many steps, adapting in between; returns whether all were granted, or the policy stopped."""
@@ -468,7 +477,7 @@ class DPTrainer(Sealed):
         # order is what the guarantee needs: the keeper writes the spend of the chunk (begin), the chunk is computed,
         # and the keeper writes its result (finish) before ``fit`` shows it to anybody. ``steps`` falls by the updates
         # made, and a refusal, after which ``done`` may be 0, ends the loop.
-        while steps > 0 and not bool(self.policy.stopped(self._state.policy)):
+        while steps > 0 and not self._has_stopped:
             period = self.policy.period
             chunk = min(steps, period - self.steps % period) if period else steps
             if keeper is not None:
@@ -489,7 +498,7 @@ class DPTrainer(Sealed):
                 keeper.finish(self)
             if not granted:
                 return False
-            if self._is_interrupted:
+            if self._interrupts.heard:
                 return True
             steps -= done
         return True
@@ -505,34 +514,18 @@ class DPTrainer(Sealed):
         """Returns the state after ``steps`` updates, or fewer at a refusal or Ctrl-C, and whether none was refused."""
         curve = self._present_curve()
         if isinstance(self.source, ArraySource):
-            # Seconds that compiled steps may take in one piece: Ctrl-C is heard within about as many, or within one
-            # step. Speed and response only.
-            patience = 0.5
             run = self._compile(self.program.run, (self._places, None))
-            # Each pass is one compiled loop of ``count`` steps. Their number doubles or halves until a pass takes
-            # between half of ``patience`` and all of it; ``steps`` is what is left.
-            while steps > 0 and not self._is_interrupted:
-                count: Any = min(steps, self._at_once)
-                begun = time.monotonic()
-                state, refused = run(state, curve, self._constants, self.data, count)
-                if bool(refused):
-                    return state, False
-                self._show_progress(int(state.step), "")
-                took, steps = time.monotonic() - begun, steps - count
-                if jax.process_count() > 1:  # all have to make as many
-                    continue
-                if count == self._at_once and took < patience / 2:
-                    self._at_once *= 2
-                elif took > patience:
-                    self._at_once = max(count // 2, 1)
-            return state, True
+            return self._pieces.run(
+                lambda state, count: run(state, curve, self._constants, self.data, count),
+                state, steps, self._interrupts, self._show_progress,
+            )  # fmt: skip
         # Data read by index: batches are drawn and fetched ahead of the steps, by the key that a step draws with.
         key, step_on = sample_key(state), self._compile(self.program.step_on, (None, self._places))
         for batch in stream(self.source, self.sampler, key, steps, start=int(state.step), layout=self.program.layout):
             granted, state = step_on(state, curve, self._constants, batch.examples, batch.mask)
             if not bool(granted):
                 return state, False
-            if self._is_interrupted:
+            if self._interrupts.heard:
                 break
         return state, True
 
@@ -700,7 +693,7 @@ class DPTrainer(Sealed):
         Then its length depends on the settings and the budget only, and the non-adaptive accountant applies. A run that
         was interrupted, or continued to another end, may have been so because somebody looked at the model. A run that
         was taken up again and went to the same end was not, unless updates were lost on the way. A plan that pays for
-        queries beside the steps has to be made whole: their answers may have ended it.
+        queries as well has to be made to its end: their answers may have ended it.
         """
         asked_before = self.plan is not None and self.plan.queries and self._progress.goal != self.plan.steps
         return not self.policy.adaptive and self._progress.kept and self._progress.ended and not asked_before
@@ -709,30 +702,6 @@ class DPTrainer(Sealed):
         spent = f"step {self.steps}, epsilon {rounded_up(self.spent_epsilon, '.4g')} of {rounded_up(self.epsilon)}"
         spent += f" spent at delta {rounded_up(self.delta)}"
         return f"<DPTrainer: {spent}; {self.policy}, {self.sampler}, {self.clipping}>"
-
-
-def _check_callbacks(evaluate: Any, on_evaluation: Any, keeper: Any, progress: Any) -> None:
-    """Raises TypeError where something else is given than :meth:`DPTrainer.fit` will call: before anything is paid."""
-    for name, given, what in (
-        ("evaluate", evaluate, "a function of the model"), ("on_evaluation", on_evaluation, "a function of a record"),
-    ):  # fmt: skip
-        if given is not None and not callable(given):
-            raise TypeError(f"{name} = {given!r} is a {type(given).__name__}: give {what}, or None.")
-    if not (keeper is None or isinstance(keeper, Keeper)):
-        raise TypeError(f"keeper is a {type(keeper).__name__}: give a jaxacct.train.Checkpoints, or None.")
-    if not (progress is None or isinstance(progress, (bool, np.bool_)) or callable(progress)):
-        raise TypeError(f"progress = {progress!r}: give True, False, None, or a function of a step and words.")
-
-
-def _number(value: Any) -> float:
-    """Returns what ``evaluate`` returned."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"evaluate returned {value!r}: return one number, such as an accuracy. The steps so far are made and paid "
-            "for; fit called again goes on from there."
-        ) from None
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -766,8 +735,10 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         "sampler": drawn_by(trainer.sampler),
         "clipping": trainer.clipping,
         "metrics": trainer.program.metrics,
-        "seed": _seed(trainer),
+        "seed": trainer.seed,
     }
+    if isinstance(trainer.seed, str) and trainer.seed != ENTROPY:
+        entries["seed"] = f"{trainer.seed}, {digest(arrays_of(trainer.state.key))[:16]}"
     if isinstance(trainer.sampler, Correlated):
         entries["noise"] = describe_noise(trainer.sampler)
     if trainer.menu is not None:
@@ -785,9 +756,3 @@ def fingerprint(trainer: DPTrainer) -> dict[str, str]:
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             entries[f"{name} {name_of(path)}"] = describe(leaf)
     return {name: as_words(value) for name, value in entries.items()}
-
-
-def _seed(trainer: DPTrainer) -> str:
-    if not isinstance(trainer.seed, str) or trainer.seed == ENTROPY:
-        return str(trainer.seed)
-    return f"{trainer.seed}, {digest(arrays_of(trainer.state.key))[:16]}"

@@ -26,6 +26,7 @@ from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.selection import DRAWING, Trials
 from jaxacct.train.keys import ENTROPY
 from jaxacct.train.planned import Plan, composition_of
+from jaxacct.train.progress import score_of
 from jaxacct.train.report import RELATIONS, unit_of
 from jaxacct.train.trainer import DPTrainer
 
@@ -125,14 +126,15 @@ def tune(
     left = delta * (1 - share) - drawing
     one = make(space[0], noise_multiplier=1.0, delta=run_delta)
     first, unit = _plan(one), unit_of(one)
-    _number(score(one.model))  # of a model that has seen no data: a wrong score is found before anything is paid for
+    # The model has seen no data: a score that is no number shows itself before anything is paid for.
+    score_of(score(one.model), "score")
     del one
 
     def run(noise: float) -> tuple[Mechanisms, Steps]:
         return composition_of(first.sampler, noise, first.steps, first.queries)
 
-    found = least_noise(run, trials, epsilon, left, first.sampler.relation, first.noise_multiplier)
-    noise, costs = float(found.value), run(float(found.value))
+    least = least_noise(run, trials, epsilon, left, first.sampler.relation, first.noise_multiplier)
+    noise, costs = float(least.value), run(float(least.value))
     best: tuple[float, Setting, nnx.Module] | None = None
     # One run per trial, of settings drawn by the operating system's entropy; ``best`` is all that is kept of them. Each
     # run is checked to cost what was accounted, and a failed one counts as the worst instead of ending the search.
@@ -142,7 +144,7 @@ def tune(
         _check_same(trainer, costs, drawn, epsilon, share * delta, mean)
         try:
             trainer.fit()
-            reached = _number(score(trainer.model))
+            reached = score_of(score(trainer.model), "score")
         except FloatingPointError:
             reached = -math.inf
         reached = -math.inf if math.isnan(reached) else reached
@@ -151,7 +153,7 @@ def tune(
         del trainer
     certificate = {
         "search": {"trials": str(trials), "settings": len(space), "steps": first.steps, "noise_multiplier": noise},
-        "epsilon_certified": {"lower": float(found.reached.lower), "upper": float(found.reached.upper)},
+        "epsilon_certified": {"lower": float(least.reached.lower), "upper": float(least.reached.upper)},
         "budget": {"epsilon": float(epsilon), "delta": float(delta)},
         "guarantee": (
             "The best of a random number of runs, its setting and its score were released, and nothing of the others. "
@@ -161,15 +163,7 @@ def tune(
         ),
     }
     value, setting, model = (None, None, None) if best is None else best
-    return Tuned(setting, model, value, noise, found.reached, delta, certificate)
-
-
-def _number(value: Any) -> float:
-    """Returns a score as a number."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"score returned {str(value)[:200]}: return one number, such as an accuracy.") from None
+    return Tuned(setting, model, value, noise, least.reached, delta, certificate)
 
 
 def _plan(trainer: DPTrainer) -> Plan:
@@ -190,15 +184,15 @@ def _check_same(
     plan = _plan(trainer)
     steps = math.ceil(mean * plan.runs * plan.sampler.steps_per_run)
     cut = plan.sampler.overflow_delta(steps, epsilon)
-    given = plan.composition()
-    kinds: set[Any] = {jax.tree.structure(given), jax.tree.structure(costs)}
-    if len(kinds) > 1 or not all(map(np.array_equal, jax.tree.leaves(given), jax.tree.leaves(costs))):
+    composition = plan.composition()
+    kinds: set[Any] = {jax.tree.structure(composition), jax.tree.structure(costs)}
+    if len(kinds) > 1 or not all(map(np.array_equal, jax.tree.leaves(composition), jax.tree.leaves(costs))):
         raise ValueError(
-            f"space has {setting!r}, a run of which is {given} and not {costs}: give all settings the same batches and "
-            "steps, and each trainer the noise multiplier that make gets."
+            f"space has {setting!r}, a run of which is {composition} and not {costs}: give all settings the same "
+            "batches and steps, and each trainer the noise multiplier that make gets."
         )
     if not cut <= share:
         raise ValueError(
-            f"cut batches cost {rounded_up(cut)} of delta and not the {rounded_down(share)} that is set aside: give "
+            f"cut batches cost {rounded_up(cut)} of delta and not the {rounded_down(share)} that is reserved: give "
             "samplers a larger capacity, or a larger delta."
         )

@@ -76,7 +76,7 @@ def _users(owner: Any) -> set[Hashable]:
 def _check_user(user: Any) -> None:
     """Raises ValueError where a user cannot be recognized: NaN differs from itself, and would be another each time."""
     if isinstance(user, Iterable) and not isinstance(user, (str, bytes, tuple, frozenset)):
-        raise ValueError(f"owner {user!r} is told apart by what it is, not by whom it names: give a name or a number.")
+        raise ValueError(f"owner {user!r} is an object that names nobody: give a name or a number.")
     if user != user:
         raise ValueError(f"owner {user!r} is nobody: name whose example it is, or leave the example out.")
 

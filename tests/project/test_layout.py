@@ -304,10 +304,12 @@ def headings(page: pathlib.Path) -> set[str]:
 def named_files():
     """Yields each page with a path of the repository that it names in code."""
     for page in PAGES:
-        for name in re.findall(r"`((?:jaxacct|bench|docs|tests|notebooks|\.ci)/[\w./-]*)`", page.read_text()):
+        for name in re.findall(
+            r"`((?:jaxacct|jaxacct_recipes|bench|docs|tests|notebooks|\.ci)/[\w./-]*)`", page.read_text()
+        ):
             yield page, name
     papers = ROOT / "docs" / "papers.md"
-    for name in re.findall(r"`(?!bench/)([\w/]+\.py)`", papers.read_text()):
+    for name in re.findall(r"`(?!bench/|jaxacct_recipes/)([\w/]+\.py)`", papers.read_text()):
         yield papers, f"jaxacct/{name}"
 
 

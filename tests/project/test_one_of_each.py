@@ -39,8 +39,8 @@ ONCE = {
     ),
     "the noise of a private step": (r"def privatize_step\(", {"jaxacct/train/noise.py"}),
     "keys, noise and loss of a step": (
-        r"^def (key_of|sample_key|loss_of_row)\(|^class Door\b",
-        {"jaxacct/train/step.py"},
+        r"^def (key_of|sample_key|loss_of_row)\(|^class Door\b|^    def pay\(self, state: S",
+        {"jaxacct/train/gradients.py"},
     ),
     "an interpreter of traced functions in training": (
         r"for place, step in enumerate\(jaxpr\.eqns\)",
@@ -61,7 +61,7 @@ ONCE = {
         r"\barithmetic [!=]= ",
         {"jaxacct/certified.py", "jaxacct/saddlepoint/accountant.py", "jaxacct/sweep/description.py"},
     ),
-    "a leaf's path": (r'keystr\(path, simple=True, separator="/"\)', {"jaxacct/train/copies.py"}),
+    "a leaf's path": (r'keystr\(path, simple=True, separator="/"\)', {"jaxacct/train/ownership.py"}),
     "the choices that the command shares": (r'Literal\["add_or_remove"', {"jaxacct/choices.py"}),
     "a subcommand": (r"\.add_parser\(|set_defaults\(run=", {"jaxacct/cli/arguments.py"}),
     "the statements of the referee": (r"^STATEMENTS\b", {"jaxacct/verify/statements.py"}),
@@ -169,9 +169,8 @@ PUBLIC = {
     "jaxacct/sweep/result.py: downsampled",
     "jaxacct/tradeoff.py: subsampled",
     "jaxacct/tradeoff.py: symmetrized",
-    "jaxacct/train/models.py: merged",
     "jaxacct/train/optimizers.py: averaged",
-    "jaxacct/train/own_loop.py: planned",
+    "jaxacct/train/gradients.py: planned",
     "jaxacct/verify/statements.py: subsampled",
 }
 """Public names, and those beside them; they stay."""

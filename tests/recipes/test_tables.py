@@ -142,13 +142,13 @@ def command(csv, *more):
 def test_the_command_trains_on_a_table_and_keeps_what_is_there(csv, monkeypatch, capsys):
     from flax import nnx
 
-    from jaxacct import plot
+    from jaxacct import plot, train
     from jaxacct.train import Checkpoints, load_model
 
     monkeypatch.chdir(csv.parent)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(plot, "training", lambda *_: None)
-    monkeypatch.setattr(training, "_export", lambda *_: None)
+    monkeypatch.setattr(train, "export_inference", lambda *_: b"")
     (csv.parent / "own_model.py").write_text(OWN_MODEL)
     (csv.parent / "rules.json").write_text('{"sex": ["F", "M"], "age": null}')
     csv.with_name("public.csv").write_text(f"{HEADER}\n{ROWS[0]}\n")

@@ -164,7 +164,7 @@ def side_by_side(gradients, kept, factors):
     together = Together.of([part.shape[1:] for part in gradients], [True] * len(parts))
     packed = together.side_by_side(parts)
     sums = together.sums(parts, packed, jnp.asarray(kept), [jnp.asarray(f) for f in factors], 16, together.zeros())
-    return together.squares(parts, packed), together.apart(sums)
+    return together.squares(parts, packed), together.split(sums)
 
 
 @pytest.mark.parametrize("magnitude", [1e-22, 1.0, 1e15])

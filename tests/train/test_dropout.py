@@ -17,10 +17,9 @@ from jaxacct.train import (
     DPTrainer,
     export_inference,
     load_model,
-    lora,
-    merge_lora,
     save_model,
 )
+from jaxacct_recipes import lora, merge_lora
 
 RANDOM = np.random.default_rng(0)
 TOKENS = RANDOM.integers(0, 11, (60, 6)).astype(np.int32)

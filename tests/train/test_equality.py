@@ -56,8 +56,9 @@ def batch():
 
 @functools.cache
 def compiled(microbatch_size=None, ghost=False, noise=0.0):
-    program = dataclasses.replace(trainer().program, gradient_noise=noise, microbatch_size=microbatch_size, ghost=ghost)
-    return jax.jit(program.update)
+    program = trainer().program
+    door = dataclasses.replace(program.door, microbatch_size=microbatch_size, ghost=ghost)
+    return jax.jit(dataclasses.replace(program, gradient_noise=noise, door=door).update)
 
 
 def updated(rule, **way):

@@ -8,9 +8,10 @@ from flax import nnx
 from helpers.shared import ADAM, cosines, sharing
 from jax import export
 
-from jaxacct.train import Checkpoints, DPTrainer, PoissonSampler, export_inference, load_model, lora, merge_lora
+from jaxacct.train import Checkpoints, DPTrainer, PoissonSampler, export_inference, load_model
 from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.models import merge_params, split_params
+from jaxacct_recipes import lora, merge_lora
 
 pytestmark = pytest.mark.usefixtures("unsolved")
 

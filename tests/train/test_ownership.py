@@ -144,7 +144,7 @@ def test_the_examples_are_copied(kind, untouched):
 
 def test_many_arrays_are_copied_before_the_call_returns():
     """``jnp.asarray`` shares memory with every other array, and ``jnp.array`` reads it later than it returns."""
-    from jaxacct.train.copies import owned_array
+    from jaxacct.train.ownership import owned_array
 
     for size in range(100_000, 100_050):
         given = np.zeros(size, np.float32)

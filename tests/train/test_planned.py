@@ -293,7 +293,7 @@ def test_another_plans_folder_is_refused(options, tmp_path):
 
 def test_ctrl_c_ends_at_the_next_step_with_everything_saved(tmp_path):
     keeper, trainer = Checkpoints(tmp_path / "run", every=100), trainer_of(epochs=4)
-    trainer._at_once = 1
+    trainer._pieces.steps = 1
 
     def interrupt(entry):
         os.kill(os.getpid(), signal.SIGINT)

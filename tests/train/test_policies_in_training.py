@@ -214,10 +214,10 @@ def test_a_refused_count_leaves_the_policy_as_it_is_and_costs_nothing():
 @pytest.mark.exhaustive
 def test_an_odometer_refuses_what_would_take_its_reading_past_epsilon():
     program, odometer = run_of("schedule").trainer.program, VilleOdometer(DELTA)
-    granted, after = program.spend(odometer, odometer.cost(Gaussian(1.0)))
+    granted, after = program.door.spend(odometer, odometer.cost(Gaussian(1.0)))
     assert not granted
     assert same_bits(odometer, after)
-    granted, after = program.spend(odometer, odometer.cost(Gaussian(QUERY_NOISE)))
+    granted, after = program.door.spend(odometer, odometer.cost(Gaussian(QUERY_NOISE)))
     assert granted
     assert 0 < after.epsilon() <= EPSILON
 

@@ -11,12 +11,12 @@ from flax import nnx
 from helpers.shared import cosines
 
 from jaxacct.numerics import precision
-from jaxacct.train import lora, merge_lora
 from jaxacct.train.clipping import Flat, clip_and_sum
 from jaxacct.train.clipping.contributions import Looked, Outer, Stored, Summed, Tied
 from jaxacct.train.clipping.ghost import GhostLoss
 from jaxacct.train.clipping.query import StoredLoss
 from jaxacct.train.models import merge_params, split_params
+from jaxacct_recipes import lora, merge_lora
 
 BATCH, WIDTH = 5, 24
 ROWS = jnp.asarray(np.random.default_rng(0).standard_normal((BATCH, 4, WIDTH)), jnp.float32)

@@ -44,7 +44,7 @@ from jaxtyping import Array, Bool, Float32, Float64, Int32
 
 from jaxacct.numerics.pytrees import register_dataclass
 from jaxacct.train.clipping.rows import WHOLE, by_shards, lay_out
-from jaxacct.train.copies import group_neighbours
+from jaxacct.train.ownership import group_neighbours
 
 LANES = 128
 """Number of partial sums that are left to float64: few enough to take no time, and enough to keep the halves wide.
@@ -58,7 +58,7 @@ NORM_MARGIN = 2.0**-18
 """Relative margin by which a computed norm may be too small. A squared norm has at most 3 + log2(d / LANES) < 28
 float32 roundoffs, a norm half of them, and a product of two norms twice that, 1.7e-6. The rest, as much again, is for
 scaling in float32, for the roundings in float64, and for what products of float32 lose by flushing: at most 2^-125 an
-entry and row, nothing beside a clipping norm of LEAST_CLIP_NORM. A smaller margin would break the sensitivity."""
+entry and row, nothing against a clipping norm of LEAST_CLIP_NORM. A smaller margin would break the sensitivity."""
 
 FLUSHED = 2.0**-125
 """Amount added to a squared norm for each entry, above what one square loses where float32 has no normal number for it.
@@ -341,7 +341,7 @@ class Together:
 
     def squares(self, parts: Sequence[Contributions], packed: Array | None) -> list[Float64[Array, " batch"]]:
         """Returns :meth:`Contributions.squares` of each parameter."""
-        found = {place: parts[place].squares() for place in self.others}
+        by_parameter = {place: parts[place].squares() for place in self.others}
         if packed is not None:
             sums = jnp.square(packed)
             # Two halvings in float32, two roundoffs; the eight sums that remain of a piece are added in float64.
@@ -356,9 +356,9 @@ class Together:
                 last = first + pieces * len(places)
                 norms = of_pieces[:, first:last].reshape(len(of_pieces), len(places), pieces).sum(axis=-1)
                 for column, place in enumerate(places):
-                    found[place] = norms[:, column] + math.prod(self.shapes[place]) * FLUSHED
+                    by_parameter[place] = norms[:, column] + math.prod(self.shapes[place]) * FLUSHED
                 first = last
-        return [found[place] for place in range(len(parts))]
+        return [by_parameter[place] for place in range(len(parts))]
 
     def sums(
         self, parts: Sequence[Contributions], packed: Array | None, kept: Array, factors: Sequence[Array], rows: int,
@@ -368,8 +368,8 @@ class Together:
 
         Row by row all blocks are one sum, of no more terms and roundings than ``margin`` pays for.
         """
-        # Gradients held by entry are collected, to be added in shared loops below; all others add their block at once.
-        found, stored = list(starts), list[int]()
+        # Shared loops below add the gradients held by entry; all others add their block here.
+        totals, stored = list(starts), list[int]()
         gradients, scales = list[Array](), list[Array]()
         for number, place in enumerate(self.others):
             part, factor = parts[place], factors[place]
@@ -378,7 +378,7 @@ class Together:
                 gradients.append(part.gradients)
                 scales.append(factor)
             else:
-                found[number] = starts[number] + part.sum(kept, factor, rows)
+                totals[number] = starts[number] + part.sum(kept, factor, rows)
         if packed is not None:
             # One factor for all where the rule gives one, as flat clipping does; else each piece gets its parameter's.
             by = [factors[place] for place in self.small]
@@ -386,7 +386,7 @@ class Together:
             gradients.append(packed)
             same = all(factor is by[0] for factor in by)
             scales.append(by[0] if same else jnp.stack(by, axis=1)[:, np.repeat(np.arange(len(by)), self.pieces), None])
-        # Each group of held gradients is added in one loop over the rows.
+        # One loop over the rows adds each group of held gradients.
         most = 2**17  # entries that stay in a core's cache: speed only
         for group in group_neighbours([starts[number].size for number in stored], most):
             numbers = [stored[i] for i in group]
@@ -394,20 +394,20 @@ class Together:
                 [starts[n] for n in numbers], [gradients[i] for i in group], kept, [scales[i] for i in group]
             )
             for number, total in zip(numbers, new, strict=True):
-                found[number] = total
-        return found
+                totals[number] = total
+        return totals
 
-    def apart(self, sums: list[Array]) -> list[Array]:
+    def split(self, sums: list[Array]) -> list[Array]:
         """Returns the sums of each parameter, as its contributions hold it."""
         # The last sum, where there are small parameters, holds all of them: it has no place of its own.
-        found = dict(zip(self.others, sums[: len(self.others)], strict=True))
+        by_parameter = dict(zip(self.others, sums[: len(self.others)], strict=True))
         if self.small:
             flat, first = sums[-1].reshape(-1), 0
             for place, pieces in zip(self.small, self.pieces, strict=True):
                 shape = self.shapes[place]
-                found[place] = flat[first : first + math.prod(shape)].reshape(shape)
+                by_parameter[place] = flat[first : first + math.prod(shape)].reshape(shape)
                 first += pieces * PIECE
-        return [found[place] for place in range(len(self.shapes))]
+        return [by_parameter[place] for place in range(len(self.shapes))]
 
 
 def add_rows(
@@ -453,8 +453,8 @@ def squared_norms(rows: Array) -> Float64[Array, " batch"]:
 def _sums_of_squares(rows: Array) -> Float64[Array, ...]:
     """Returns the sums over the last axis of squares, by halves."""
     sums = jnp.square(rows)
-    # Each pass adds the second half to the first, an odd last entry aside, until LANES are left: one float32 roundoff a
-    # pass, about log2(d / LANES) in all.
+    # Each pass adds the second half to the first, and keeps an odd last entry, until LANES are left: one float32
+    # roundoff a pass, about log2(d / LANES) in all.
     while sums.shape[-1] > LANES:
         half = sums.shape[-1] // 2
         sums = jnp.concatenate([sums[..., :half] + sums[..., half : 2 * half], sums[..., 2 * half :]], axis=-1)

@@ -4,7 +4,7 @@ Whatever library a model is written in, a dense layer is a ``dot_general`` of an
 convolution a ``conv_general_dilated``, an embedding a ``gather`` of rows. Each gradient of one example is a sum over
 positions t of a_t b_t^T, where a_t is the kernel's input there, and b_t the cotangent of its output.
 
-* :class:`Layer`, :class:`Dense`, :class:`Convolution`, :class:`Table`: linear maps written as products of matrices;
+* :class:`Layer`, :class:`DenseLayer`, :class:`Convolution`, :class:`Table`: linear maps as products of matrices;
 * :class:`Uses`: the places where a traced loss uses its parameters by them;
 * :class:`Tap`, :class:`GhostLoss`: the form in which each parameter's gradients are held.
 """
@@ -36,8 +36,8 @@ from jaxacct.train.clipping.contributions import (
     Tied,
     Together,
 )
-from jaxacct.train.clipping.rows import WHOLE, apart, interpret, lay_out, refuse, run_alone, side
-from jaxacct.train.copies import path_of
+from jaxacct.train.clipping.rows import WHOLE, interpret, lay_out, refuse, run_alone, separate_rows, side
+from jaxacct.train.ownership import path_of
 
 Shape = tuple[int, ...]
 """Shape of an array, or some of its axes."""
@@ -81,7 +81,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Dense(Layer):
+class DenseLayer(Layer):
     """A dense layer: ``dot_general`` without batch axes, the weight on either side.
 
     Attributes:
@@ -260,12 +260,12 @@ def matrix_contributions(
     return Summed(activations, cotangents)
 
 
-def _find_dense(params: dict[str, Any], shapes: list[Shape], place: int) -> Dense | None:
+def _find_dense(params: dict[str, Any], shapes: list[Shape], place: int) -> DenseLayer | None:
     """Returns the map of a ``dot_general`` without batched axes."""
     summed, batched = params["dimension_numbers"]
     if len(shapes) != 2 or any(map(len, batched)):
         return None
-    return Dense(shapes[place], tuple(summed[place]), tuple(summed[1 - place]), weight_first=place == 0)
+    return DenseLayer(shapes[place], tuple(summed[place]), tuple(summed[1 - place]), weight_first=place == 0)
 
 
 def _find_convolution(params: dict[str, Any], shapes: list[Shape], place: int) -> Convolution | None:
@@ -310,6 +310,19 @@ LAYERS: dict[str, Callable[[dict[str, Any], list[Shape], int], Layer | None]] = 
 }
 """Rules by which an operation is a linear map by its operand at some place, by the operation's primitive: from its
 parameters, its operands' shapes and the place. None: of no known kind, so that the operand's gradients are stored."""
+
+
+def find_layer(step: core.JaxprEqn, operands: list[Any], place: int, output: Any) -> Layer | str:
+    """Returns the linear map that an operation is by its operand at a place, or words for one that is none."""
+    name = step.primitive.name
+    find = LAYERS.get(name)
+    layer = None if find is None else find(step.params, [np.shape(value) for value in operands], place)
+    if layer is None:
+        return name
+    # Factors are real: of complex numbers only a part would be left.
+    if any(map(jnp.iscomplexobj, (operands[1 - place], output))):
+        return f"{name} of complex numbers"
+    return layer
 
 
 def _channels_last(axes: Shape) -> Shape:
@@ -438,15 +451,15 @@ class Use:
         Then only uses after the same moves are equal.
         """
         # ``found`` has, for each axis after the moves so far, the parameter's axis that it comes from.
-        found = list(range(len(self.shape)))
+        origins = list(range(len(self.shape)))
         shapes = [*(shape for shape, _ in self.moves), (*self.copies, *self.layer.weight_shape)]
         # Transpositions are followed back; a reshape cannot be, and ends the search.
         for (shape, order), result in zip(self.moves, shapes[1:], strict=True):
             if order is not None:
-                found = [found[axis] for axis in order]
+                origins = [origins[axis] for axis in order]
             elif shape != result:  # reshaped: equal only where all moves are
                 return self.moves, tuple(axes)
-        return tuple(found[axis] for axis in axes)
+        return tuple(origins[axis] for axis in axes)
 
     def factors(self, activation: Array, cotangent: Array) -> tuple[Array, Array]:
         """Returns :meth:`Layer.factors` of all examples, whose positions are those of all steps together.
@@ -479,14 +492,14 @@ class Uses:
     """A traced loss without its dead code, and the uses that it makes of its first inputs, the parameters.
 
     Attributes:
-        found: all uses by linear maps, by path.
+        linear: all uses by linear maps, by path.
         lost: the first operation that uses a parameter in another way, by the parameter's number.
     """
 
     def __init__(self, traced: core.ClosedJaxpr, parameters: int) -> None:
         jaxpr, _ = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
         self._traced, self._parameters = core.ClosedJaxpr(jaxpr, traced.consts), parameters
-        self.found: dict[Path, Use] = {}
+        self.linear: dict[Path, Use] = {}
         self.lost: dict[int, str] = {}
         avals: list[Any] = [atom.aval for atom in jaxpr.invars]
         inputs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
@@ -499,8 +512,8 @@ class Uses:
 
         ``weights`` are the parameters whose uses are followed; all others are taken from ``inputs``.
         """
-        given = [Weight(leaf, weights[leaf]) if leaf in weights else value for leaf, value in enumerate(inputs)]
-        (value,), seen = self._evaluate(self._traced.jaxpr, self._traced.consts, given, shifts, (), ())
+        operands = [Weight(leaf, weights[leaf]) if leaf in weights else value for leaf, value in enumerate(inputs)]
+        (value,), seen = self._evaluate(self._traced.jaxpr, self._traced.consts, operands, shifts, (), ())
         (value,) = self._open([value], "the loss itself")
         return value, seen
 
@@ -514,67 +527,67 @@ class Uses:
         seen: dict[Path, Array] = {}
 
         # Among the values are parameters on their way to a map, as Weights.
-        def run(place: int, step: core.JaxprEqn, given: list[Any]) -> list[Any]:
-            results, new = self._apply(jaxpr, step, given, shifts, (*path, place), steps)
+        def run(place: int, step: core.JaxprEqn, operands: list[Any]) -> list[Any]:
+            results, new = self._apply(jaxpr, step, operands, shifts, (*path, place), steps)
             seen.update(new)
             return results
 
         return interpret(jaxpr, consts, inputs, run), seen
 
     def _apply(
-        self, jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
+        self, jaxpr: core.Jaxpr, step: core.JaxprEqn, operands: list[Any], shifts: Any, path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
         """Returns the results of one operation, and the inputs of uses in it; a moved weight stays a weight."""
         name = step.primitive.name
-        places = [place for place, value in enumerate(given) if isinstance(value, Weight)]
-        if places and name in ("jit", "pjit"):
+        places = [place for place, value in enumerate(operands) if isinstance(value, Weight)]
+        plain = [value.value if isinstance(value, Weight) else value for value in operands]
+        if not places:
+            return run_alone(jaxpr, step, plain), {}
+        if name in ("jit", "pjit"):
             inner = step.params["jaxpr"]
-            return self._evaluate(inner.jaxpr, inner.consts, given, shifts, path, steps)
-        if places and name in ("remat2", "checkpoint"):
-            return self._rematerialize(step, given, shifts, path, steps)
-        if places and name == "scan":
-            return self._scan(step, given, shifts, path, steps)
-        plain = [value.value if isinstance(value, Weight) else value for value in given]
+            return self._evaluate(inner.jaxpr, inner.consts, operands, shifts, path, steps)
+        if name in ("remat2", "checkpoint"):
+            return self._rematerialize(step, operands, shifts, path, steps)
+        if name == "scan":
+            return self._scan(step, operands, shifts, path, steps)
         results = run_alone(jaxpr, step, plain)
         # One of three: the operation moves a weight, applies one as a linear map, or loses every weight it is given.
-        if len(places) == len(given) == 1 and keeps_entries(step):
-            return [given[0].follow(step, results[0])], {}
+        if len(operands) == 1 and keeps_entries(step):
+            return [operands[0].follow(step, results[0])], {}
         if len(places) == 1:
             (place,) = places
-            find = LAYERS.get(name)
-            layer = None if find is None else find(step.params, [np.shape(value) for value in plain], place)
-            # Factors are real: of complex numbers only a part would be left.
-            if layer is not None and any(map(jnp.iscomplexobj, (plain[1 - place], results[0]))):
-                layer, name = None, f"{name} of complex numbers"
-            if layer is not None and results[0].size * math.prod(steps):  # a map that never runs has no positions
-                weight, activation, output = given[place], plain[1 - place], results[0]
+            layer, output = find_layer(step, plain, place, results[0]), results[0]
+            if isinstance(layer, str):
+                name = layer
+            elif output.size * math.prod(steps):  # a map that never runs has no positions
+                weight, activation = operands[place], plain[1 - place]
                 inside, outside = (jax.ShapeDtypeStruct(value.shape, value.dtype) for value in (activation, output))
-                self.found[path] = Use(weight.leaf, layer, weight.moves, inside, outside, steps, weight.own)
+                self.linear[path] = Use(weight.leaf, layer, weight.moves, inside, outside, steps, weight.own)
                 if path not in shifts:
                     return [output], {}
                 if isinstance(layer, Convolution):
                     convolve = lambda image, kernel: run_alone(jaxpr, step, [image, kernel])[0]  # noqa: E731
                     output = layer.apply(convolve, activation, weight.value)
                 return [output + shifts[path]], {path: activation}
-        self._open(given, name)
+        self._open(operands, name)
         return results, {}
 
     def _rematerialize(
-        self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
+        self, step: core.JaxprEqn, operands: list[Any], shifts: Any, path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
         """Returns the results of a rematerialized function, evaluated within a new ``jax.checkpoint``."""
 
-        def body(given: list[Any], own: dict[Path, Array]) -> tuple[list[Any], dict[Path, Array]]:
-            results, seen = self._evaluate(step.params["jaxpr"], (), given, own, path, steps)
+        def body(operands: list[Any], own: dict[Path, Array]) -> tuple[list[Any], dict[Path, Array]]:
+            results, seen = self._evaluate(step.params["jaxpr"], (), operands, own, path, steps)
             return self._open(results, step.primitive.name), seen
 
         options = {"prevent_cse": step.params["prevent_cse"], "policy": step.params["policy"]}
-        return jax.checkpoint(body, **options)(given, _below(shifts, path))
+        return jax.checkpoint(body, **options)(operands, _below(shifts, path))
 
     def _scan(
-        self, step: core.JaxprEqn, given: list[Any], shifts: Any, path: Path, steps: Shape
+        self, step: core.JaxprEqn, operands: list[Any], shifts: Any, path: Path, steps: Shape
     ) -> tuple[list[Any], dict[Path, Array]]:
-        """Returns the results of a scan, evaluated as a new scan over the same rows with the shifts beside them.
+        """Returns the results of a scan, evaluated as a new scan over the same rows and the shifts.
 
         Weights that are handed to all steps stay weights, those that are sliced become each step's own, and a weight
         that is carried is lost: a step may change it.
@@ -582,7 +595,8 @@ class Uses:
         inner, length = step.params["jaxpr"], step.params["length"]
         first, carried = scan_counts(step.params)
         last = first + carried
-        fixed, start, stacks = given[:first], self._open(given[first:last], "scan, as it is carried"), given[last:]
+        fixed, stacks = operands[:first], operands[last:]
+        start = self._open(operands[first:last], "scan, as it is carried")
 
         # The state is that of the given scan; each step also takes its part of the shifts, and stacks the maps' inputs.
         def body(carry: list[Any], rows: Any) -> tuple[list[Any], Any]:
@@ -665,16 +679,16 @@ class Tap:
         lookups = sum(isinstance(use.layer, Table) for _, use in self.uses)
         axis = 1 + bool(first.own)
         (indices, gradients), (left, right) = _join(parts[:lookups], axis), _join(parts[lookups:], axis)
-        found: Contributions
+        merged: Contributions
         if indices is None:
             plain = all(isinstance(axis, int) for axes in first.sides for axis in axes)  # not reshaped
             lying = PartitionSpec(*(side(spec, axes, first.shape) for axes in first.sides)) if plain else WHOLE
-            found = matrix_contributions(left, right, lying)
+            merged = matrix_contributions(left, right, lying)
         elif left is None:
-            found = looked_up(indices, gradients, first.layer.weight_shape[0])
+            merged = looked_up(indices, gradients, first.layer.weight_shape[0])
         else:
-            found = Tied(indices, *(part.astype(jnp.float32) for part in (gradients, left, right)))
-        return Stacked(found) if first.own else found
+            merged = Tied(indices, *(part.astype(jnp.float32) for part in (gradients, left, right)))
+        return Stacked(merged) if first.own else merged
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -795,24 +809,23 @@ Choice = tuple[type[Contributions], str, bool]
 """Form, the reason for it, and whether the uses hold the gradients: else they are those of the parameter itself."""
 
 
-def _choose_for_both(usage: Usage) -> Choice:
-    """Returns the form where rows are looked up in what is multiplied by as well, as tied embeddings are."""
-    written = sum(use.positions for use in usage.dense)
-    cost = written * sum(usage.dense[0].layer.matrix_shape) * (AFFORDED if written >= MANY else 1)
-    is_tied = usage.entries > cost
-    return Tied if is_tied else Stored, f"{usage.size}, some of which look up rows", is_tied
-
-
-def _choose_for_products(usage: Usage) -> Choice:
+def choose_form(usage: Usage) -> Choice:
+    """Returns the form in which the gradients of a parameter that linear maps alone use are held."""
     dense, positions, entries = usage.dense, usage.positions, usage.entries
+    if not dense:
+        return Looked, f"{usage.size}: rows that are looked up", True
     rows, columns = dense[0].layer.matrix_shape
+    if usage.tables:  # as tied embeddings are
+        written = sum(use.positions for use in dense)
+        is_tied = entries > written * (rows + columns) * (AFFORDED if written >= MANY else 1)
+        return Tied if is_tied else Stored, f"{usage.size}, some of which look up rows", is_tied
     form = matrix_form(positions, rows, columns)
     # Gradients of their own are added up use by use, or step by step in a loop, which pays where they are small. Held
-    # by uses, a loop whose steps have copies would keep the maps' inputs and outputs beside what it keeps for the
-    # derivative: twice the memory.
+    # by uses, a loop whose steps have copies would also keep the maps' inputs and outputs, as well as what it keeps
+    # for the derivative: twice the memory.
     if form is Stored and (len(usage.uses) > 1 or dense[0].steps) and entries <= positions * (rows + columns):
         return Stored, f"{usage.size}: fewer than go in and out of its maps there", False
-    plain = all(isinstance(use.layer, Dense) and len(use.own) == len(use.steps) for use in dense)
+    plain = all(isinstance(use.layer, DenseLayer) and len(use.own) == len(use.steps) for use in dense)
     if form is Summed and plain and positions >= MANY and entries <= AFFORDED * positions * (rows + columns):
         return Stored, f"{usage.size}: cheaper than their sum in float64", False
     reasons: dict[type[Contributions], str] = {
@@ -821,14 +834,6 @@ def _choose_for_products(usage: Usage) -> Choice:
         Summed: "inner products of positions are cheaper",
     }
     return form, f"{usage.size}: {reasons[form]}", True
-
-
-FORMS: dict[tuple[bool, bool], Callable[[Usage], Choice]] = {
-    (True, False): lambda usage: (Looked, f"{usage.size}: rows that are looked up", True),
-    (True, True): _choose_for_both,
-    (False, True): _choose_for_products,
-}
-"""Rules by whether a parameter's uses look up rows, and whether they multiply by it."""
 
 
 class GhostLoss:
@@ -860,8 +865,8 @@ class GhostLoss:
         self._specs = specs or (WHOLE,) * self._count
 
         def flat(*inputs: Array) -> Array:
-            given = jax.tree.unflatten(self._params, inputs[: self._count])
-            return loss(given, jax.tree.unflatten(self._example, inputs[self._count :]))
+            parameters = jax.tree.unflatten(self._params, inputs[: self._count])
+            return loss(parameters, jax.tree.unflatten(self._example, inputs[self._count :]))
 
         shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in (*leaves, *parts)]
         traced = jax.make_jaxpr(flat)(*shapes)
@@ -888,12 +893,12 @@ class GhostLoss:
         self, leaf: int, shape: jax.ShapeDtypeStruct
     ) -> tuple[type[Contributions], str, tuple[tuple[Path, Use], ...]]:
         """Returns the form of a parameter's gradients, the reason, and the uses that they are held by; () if none."""
-        uses = [(path, use) for path, use in self._uses.found.items() if use.leaf == leaf]
-        uses.sort(key=lambda found: not isinstance(found[1].layer, Table))
+        uses = [(path, use) for path, use in self._uses.linear.items() if use.leaf == leaf]
+        uses.sort(key=lambda pair: not isinstance(pair[1].layer, Table))
         usage = Usage(shape, tuple(use for _, use in uses), self._uses.lost.get(leaf))
         if (obstacle := usage.obstacle()) is not None:
             return Stored, obstacle, ()
-        form, reason, is_tapped = FORMS[bool(usage.tables), bool(usage.dense)](usage)
+        form, reason, is_tapped = choose_form(usage)
         return form, reason, tuple(uses) if is_tapped else ()
 
     def routes(self) -> Routes:
@@ -913,7 +918,7 @@ class GhostLoss:
             inputs = [own[leaf] if leaf in own else leaves[leaf] for leaf in range(self._count)]
             return self._uses.evaluate(tapped, [*inputs, *jax.tree.leaves(example)], shifts)
 
-        slope = apart(jax.grad(run, argnums=(0, 1), has_aux=True))
+        slope = separate_rows(jax.grad(run, argnums=(0, 1), has_aux=True))
         (cotangents, gradients), activations = jax.vmap(slope, in_axes=(None, None, 0))(shifts, own, examples)
         return [
             Stored.of(gradients[leaf], spec)

@@ -20,7 +20,7 @@ from jaxacct.numerics.precision import is_concrete, scope, within_scope
 from jaxacct.numerics.pytrees import python_value
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM, NORM_MARGIN, Contributions, Stacked, Stored, Together
 from jaxacct.train.clipping.ghost import GhostLoss, Routes
-from jaxacct.train.clipping.rows import WHOLE, Shards, apart, check_rows, deal, fill_up, refuse, rows_at_once
+from jaxacct.train.clipping.rows import WHOLE, Shards, check_rows, deal, fill_up, refuse, rows_at_once, separate_rows
 from jaxacct.train.clipping.rules import ClippingRule, Flat
 
 Loss = Callable[[PyTree, Any], Array]
@@ -88,9 +88,9 @@ def clip_and_sum(
         examples: pytree with leading axis ``batch``.
         mask (batch,): rows that count; the others contribute exactly zero, whatever they hold.
         rule: how gradients are scaled.
-        microbatch_size: rows whose gradients are in memory at a time, on each device. Blocks behind the last row that
-            counts are left out: time then tells how many rows counted, in blocks. None: all rows, whether they count or
-            not.
+        microbatch_size: rows whose gradients are in memory at a time, on each device. The loop leaves out blocks
+            behind the last row that counts: time then shows how many rows counted, in blocks. None: all rows, whether
+            they count or not.
         ghost: whether to form gradients only of those parameters that need it, such as biases: the same sums up to
             rounding, in less memory and mostly less time (:mod:`jaxacct.train.clipping.ghost`). Any loss will do.
         sharding: its first entry names the mesh's axes over which the rows are dealt: each device sums its own, and the
@@ -158,8 +158,8 @@ def added_up(parts: Sequence[ClippedSum]) -> ClippedSum:
     Each was clipped by :func:`clip_and_sum` with the same ``batch``, whose margin pays for the roundings of a sum of so
     many rows in any order: rows that do not count add exact zeros.
     """
-    found: ClippedSum = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves), *parts)
-    return found
+    total: ClippedSum = jax.tree.map(lambda *leaves: functools.reduce(jnp.add, leaves), *parts)
+    return total
 
 
 def routes(loss: Loss, params: PyTree, example: PyTree, *, ghost: bool = True) -> Routes:
@@ -222,7 +222,7 @@ def _sum_rows(
             used = jax.lax.pmax(used, shards.axes)
         sums = jax.lax.fori_loop(0, (used + size - 1) // size, add_block, sums)
     with scope():
-        totals = sums[0] if shards else gradients.restore(gradients.together.apart(sums[0]))
+        totals = sums[0] if shards else gradients.restore(gradients.together.split(sums[0]))
         return jax.tree.unflatten(structure, totals), sums[1]
 
 
@@ -259,14 +259,14 @@ class StoredLoss:
         self, loss: Loss, params: PyTree, example: PyTree, specs: Sequence[PartitionSpec] | None = None
     ) -> None:
         refuse(jax.make_jaxpr(loss)(params, example).jaxpr)
-        self._gradients = jax.vmap(apart(jax.grad(loss)), in_axes=(None, 0))
+        self._gradients = jax.vmap(separate_rows(jax.grad(loss)), in_axes=(None, 0))
         self._specs = specs
         leaves = jax.tree.leaves(params)
         self.together = Together.of([leaf.shape for leaf in leaves], [leaf.dtype.itemsize <= 4 for leaf in leaves])
 
     def contributions(self, params: PyTree, examples: PyTree) -> list[Contributions]:
-        found = jax.tree.leaves(self._gradients(params, examples))
-        return list(map(Stored.of, found, self._specs or (WHOLE,) * len(found)))
+        gradients = jax.tree.leaves(self._gradients(params, examples))
+        return list(map(Stored.of, gradients, self._specs or (WHOLE,) * len(gradients)))
 
     def restore(self, sums: list[Array]) -> list[Array]:
         return sums
@@ -278,7 +278,7 @@ def check_loss(
     """Raises ValueError where :func:`clip_and_sum` of so many rows would not map them one by one: :func:`.check_rows`.
 
     Arguments are as there, except that only shapes and dtypes of ``example`` are looked at, and params may be shapes as
-    well. Nothing private is touched: all rows are made up. A block of one row passes: nothing stands beside it.
+    well. All rows are made up: the check reads nothing private. A block of one row passes: it has no neighbours.
 
     Returns whether the gradient is finite at any of the examples that were made up.
     """
@@ -287,11 +287,11 @@ def check_loss(
 
     # Besides the loss, every array that norms and sums are made of is compared, with its axis of rows in front.
     def look(params: PyTree, examples: PyTree) -> list[Array]:
-        found = [jax.vmap(loss, in_axes=(None, 0))(params, examples)]
+        arrays = [jax.vmap(loss, in_axes=(None, 0))(params, examples)]
         for part in gradients.contributions(params, examples):
             stacked = isinstance(part, Stacked)
-            found += [jnp.moveaxis(leaf, 1, 0) if stacked else leaf for leaf in jax.tree.leaves(part)]
-        return found
+            arrays += [jnp.moveaxis(leaf, 1, 0) if stacked else leaf for leaf in jax.tree.leaves(part)]
+        return arrays
 
     return check_rows(look, params, shapes[1], rows_at_once(rows, microbatch_size))
 
@@ -315,7 +315,7 @@ def _add(
     together = gradients.together if shards is None else Together(gradients.together.shapes, ())
     packed = together.side_by_side(parts)
     squares = [square * (1 + margin) ** 2 for square in together.squares(parts, packed)]
-    factors, within = rule.factors(jax.tree.unflatten(structure, squares))
+    factors, is_unclipped = rule.factors(jax.tree.unflatten(structure, squares))
     # A row that is not finite is left out by a select, never by a factor of 0, which would leave NaN. A traced norm
     # below LEAST_CLIP_NORM, whose float32 products would flush, leaves everything out.
     finite = jnp.isfinite(sum(squares))
@@ -330,5 +330,5 @@ def _add(
     else:
         totals = together.sums(parts, packed, kept, by, rows, sums[0])
     # Multiples of 1/2, whose sum is exact: the count's sensitivity has no rounding.
-    count = jnp.where(mask, jnp.where(within & finite, 0.5, -0.5), 0.0).sum()
+    count = jnp.where(mask, jnp.where(is_unclipped & finite, 0.5, -0.5), 0.0).sum()
     return totals, sums[1] + count

@@ -1,4 +1,4 @@
-"""A batch as a map over its rows: the results of one example have the same bits whatever stands beside it.
+"""A batch as a map over its rows: the results of one example have the same bits whatever its neighbours are.
 
 Clipping bounds what one example adds. That bounds what it changes only if it changes nothing of what the others add,
 down to the last bit: a loss with a kink makes a large difference of a last bit. ``jax.vmap`` promises this of real
@@ -9,9 +9,9 @@ numbers. For numbers as computed four things break it, each of which is met here
   count.
 * *Masks of zeros.* XLA:CPU writes the derivative of a grouped convolution by its kernel as a dense convolution, times
   zeros where groups of several examples meet: one NaN or overflow reaches every example. Each example therefore gets a
-  convolution of its own (:func:`apart`).
-* *Narrow indices.* JAX puts the number of a row beside the indices that are looked up in it, in their own dtype: with
-  tokens of eight bits, row 128 becomes another one. Such indices are widened (:func:`apart`, too).
+  convolution of its own (:func:`separate_rows`).
+* *Narrow indices.* JAX joins the number of a row to the indices that a lookup uses, in their own dtype: with
+  tokens of eight bits, row 128 becomes another one. Such indices are widened (:func:`separate_rows`, too).
 * *Operations that look at the batch*, as callbacks and batching rules of users do: they are refused by name
   (:func:`refuse`).
 
@@ -51,9 +51,9 @@ def rows_at_once(rows: int, microbatch_size: int | None) -> int:
     >>> rows_at_once(500, 37), rows_at_once(500, 5), rows_at_once(500, None)
     (32, 5, 504)
     """
-    whole = rows if rows <= TILE else -(-rows // TILE) * TILE
-    if microbatch_size is None or microbatch_size >= whole:
-        return whole
+    tiled = rows if rows <= TILE else -(-rows // TILE) * TILE
+    if microbatch_size is None or microbatch_size >= tiled:
+        return tiled
     return microbatch_size if microbatch_size < TILE else microbatch_size // TILE * TILE
 
 
@@ -81,11 +81,11 @@ def map_rows(function: Callable[[Any], Any], tree: PyTree, block: int | None) ->
     """
     rows = len(jax.tree.leaves(tree)[0])
     size = rows_at_once(rows, block)
-    whole = fill_up(tree, rows, size)
-    together = jax.vmap(apart(function, "what is counted"))
+    filled = fill_up(tree, rows, size)
+    together = jax.vmap(separate_rows(function, "what is counted"))
     # A loop over blocks without a state: all have the same shape, and the last is filled up.
-    found = jax.lax.map(together, jax.tree.map(lambda part: part.reshape(-1, size, *part.shape[1:]), whole))
-    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[:rows], found)
+    results = jax.lax.map(together, jax.tree.map(lambda part: part.reshape(-1, size, *part.shape[1:]), filled))
+    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:])[:rows], results)
 
 
 def operations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
@@ -131,11 +131,11 @@ def _calls_each_row(rule: Any) -> bool:
 
 
 def need_care(jaxpr: core.Jaxpr) -> bool:
-    """Returns whether there are operations that mix rows where they are batched as JAX does, for :func:`apart`."""
+    """Returns whether there are operations that mix rows if JAX batches them, for :func:`separate_rows`."""
     return any(_is_grouped(step) or _narrow_indices(step) for step in operations(jaxpr))
 
 
-def apart(function: Callable[..., Any], what: str = "loss") -> Callable[..., Any]:
+def separate_rows(function: Callable[..., Any], what: str = "loss") -> Callable[..., Any]:
     """Returns ``function`` so that in a batch grouped convolutions are computed one by one, and indices are wide.
 
     Derivatives of the result are not covered: a loss is differentiated first. The trace of its derivative also shows
@@ -147,14 +147,14 @@ def apart(function: Callable[..., Any], what: str = "loss") -> Callable[..., Any
         refuse(traced.jaxpr, what)
         if not need_care(traced.jaxpr):
             return function(*args)
-        found = _evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(args))
-        return jax.tree.unflatten(jax.tree.structure(shapes), found)
+        results = _evaluate(traced.jaxpr, traced.consts, jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return run
 
 
 def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, example: PyTree, size: int) -> bool:
-    """Raises ValueError where a row of a block has other bits at another place, or beside other rows.
+    """Raises ValueError where a row of a block has other bits at another place, or among other rows.
 
     Args:
         look: ``look(params, examples)``, the arrays (rows, ...) that are computed from the examples of a block.
@@ -176,18 +176,18 @@ def check_rows(look: Callable[[PyTree, PyTree], list[Array]], params: PyTree, ex
     looked = jax.jit(lambda params, kinds, chosen: look(params, jax.tree.map(lambda kind: kind[chosen], kinds)))
     alone: dict[int, tuple[list[np.ndarray], bool]] = {}
     # Each pass computes one arrangement of kinds and compares every row of a finite kind with that kind's first result,
-    # kept in ``alone``. First each finite kind has all places, beside copies of itself; then kinds are mixed.
+    # kept in ``alone``. First each finite kind fills all places; then kinds are mixed.
     for chosen in (*(np.full(size, kind) for kind in range(len(draws))), *_mixtures(size, random)):
-        found = [np.asarray(part).reshape(size, -1) for part in looked(params, stacked, chosen.astype(np.int32))]
-        # Whatever stands beside it, a row of a kind has to give the bits of that kind's first result.
+        arrays = [np.asarray(part).reshape(size, -1) for part in looked(params, stacked, chosen.astype(np.int32))]
+        # Whatever its neighbours are, a row of a kind has to give the bits of that kind's first result.
         for kind in {*chosen.tolist()} & {*range(len(draws))}:
             if kind not in alone:
-                first = [part[:1].copy() for part in found]
+                first = [part[:1].copy() for part in arrays]
                 alone[kind] = first, bool(_finite(first)[0])
             reference, is_finite = alone[kind]
             places = np.flatnonzero(chosen == kind)
-            rows = found if len(places) == size else [part[places] for part in found]
-            # A gradient that is not finite is left out whatever its bits: it only has to be so beside all other rows.
+            rows = arrays if len(places) == size else [part[places] for part in arrays]
+            # The sum leaves a gradient that is not finite out, whatever its bits: it must be so among all other rows.
             if not (right := _same(rows, reference) if is_finite else ~_finite(rows)).all():
                 raise ValueError(
                     f"the gradient of one example depends on what stands beside it, or where: of {size} rows computed "
@@ -204,14 +204,14 @@ def _mixtures(size: int, random: np.random.Generator) -> Iterator[np.ndarray]:
     Kinds 0 and 1 stand at even places and at odd ones, each of the others next to them, also in blocks of two rows; in
     longer blocks they stand at random places as well, so that rows meet at all distances.
     """
-    beside = np.array([4, 5, 6, 2, 3])
-    turns = 2 * len(beside)  # each of them once at each of two places; fewer check less
+    others = np.array([4, 5, 6, 2, 3])
+    turns = 2 * len(others)  # each of them once at each of two places; fewer check less
     # Kinds 0 and 1 have the even places in one turn and the odd ones in the next, and each time other neighbours.
     for turn in range(turns if size > 1 else 0):
         is_own = np.arange(size) % 2 == turn % 2
         is_own = random.permutation(is_own) if turn >= turns // 2 and size > 2 else is_own
         rank, number = np.cumsum(is_own) - 1, np.cumsum(~is_own) - 1
-        yield np.where(is_own, (rank + turn // 2) % 2, beside[(number + turn // 2) % len(beside)])
+        yield np.where(is_own, (rank + turn // 2) % 2, others[(number + turn // 2) % len(others)])
 
 
 def make_up(example: PyTree, draw: Callable[[tuple[int, ...]], Any]) -> PyTree:
@@ -296,18 +296,18 @@ def interpret(
     return read(jaxpr.outvars)
 
 
-def _with_care(jaxpr: core.Jaxpr, _: int, step: core.JaxprEqn, given: list[Any]) -> Sequence[Any]:
+def _with_care(jaxpr: core.Jaxpr, _: int, step: core.JaxprEqn, operands: list[Any]) -> Sequence[Any]:
     """Returns the results of an operation, grouped convolutions by themselves in a batch, and indices wide.
 
     Operations with traced functions inside are rewritten only where those need care, all others run as they are.
     """
     if _is_grouped(step):
-        return [_by_itself(functools.partial(_bound, step))(*given)]
+        return [_by_itself(functools.partial(_bound, step))(*operands)]
     if narrow := _narrow_indices(step):
-        return [_bound(step, *(jnp.asarray(x, jnp.int32) if i in narrow else x for i, x in enumerate(given)))]
+        return [_bound(step, *(jnp.asarray(x, jnp.int32) if i in narrow else x for i, x in enumerate(operands)))]
     if any(map(need_care, _inside(step))):
         step = step.replace(params={name: _rewrite(value) for name, value in step.params.items()})
-    return run_alone(jaxpr, step, given)
+    return run_alone(jaxpr, step, operands)
 
 
 def _evaluate(jaxpr: core.Jaxpr, consts: Any, inputs: Any) -> list[Any]:
@@ -315,9 +315,9 @@ def _evaluate(jaxpr: core.Jaxpr, consts: Any, inputs: Any) -> list[Any]:
     return interpret(jaxpr, consts, inputs, functools.partial(_with_care, jaxpr))
 
 
-def _bound(step: core.JaxprEqn, *given: Array) -> Array:
-    found: Array = step.primitive.bind(*given, **step.params)
-    return found
+def _bound(step: core.JaxprEqn, *operands: Array) -> Array:
+    result: Array = step.primitive.bind(*operands, **step.params)
+    return result
 
 
 def _by_itself(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
@@ -328,13 +328,13 @@ def _by_itself(function: Callable[[Array, Array], Array]) -> Callable[[Array, Ar
     own = jax.custom_batching.custom_vmap(function)
 
     @own.def_vmap
-    def batch(axis_size: int, in_batched: list[bool], *given: Array) -> tuple[Array, bool]:
+    def batch(axis_size: int, in_batched: list[bool], *operands: Array) -> tuple[Array, bool]:
         together = jax.vmap(function, in_axes=tuple(0 if each else None for each in in_batched))
         if not all(in_batched):
-            return together(*given), True
+            return together(*operands), True
         # A loop over examples without a state: one example's numbers never meet another's, not even times zero.
-        one_by_one = lambda *given: jax.lax.map(lambda pair: function(*pair), given)  # noqa: E731
-        return jax.lax.platform_dependent(*given, cpu=one_by_one, default=together), True
+        one_by_one = lambda *operands: jax.lax.map(lambda pair: function(*pair), operands)  # noqa: E731
+        return jax.lax.platform_dependent(*operands, cpu=one_by_one, default=together), True
 
     return own
 
@@ -354,11 +354,11 @@ def _rewrite(value: Any) -> Any:
     return made.jaxpr if is_open else made
 
 
-def run_alone(jaxpr: core.Jaxpr, step: core.JaxprEqn, given: list[Any]) -> list[Array]:
+def run_alone(jaxpr: core.Jaxpr, step: core.JaxprEqn, operands: list[Any]) -> list[Array]:
     """Returns the results of one operation of ``jaxpr``, run as a function of its own."""
     # Literals stay in the operation; a variable that stands at several places becomes one input.
     places = [place for place, atom in enumerate(step.invars) if not isinstance(atom, core.Literal)]
-    inputs = dict(zip((step.invars[place] for place in places), (given[place] for place in places), strict=True))
+    inputs = dict(zip((step.invars[place] for place in places), (operands[place] for place in places), strict=True))
     alone = jaxpr.replace(constvars=[], invars=list(inputs), outvars=list(step.outvars), eqns=[step])
     return core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*inputs.values())
 
@@ -462,17 +462,17 @@ class Shards:
         # One reduction for each set of axes that some sums are missing, the count with those that miss all of them: as
         # few collectives as possible, in the same order on every device.
         missing = [tuple(axis for axis in self.axes if axis not in names_in(spec)) for spec in self.specs]
-        found, (rest,) = list(totals), [count]
+        sums, (rest,) = list(totals), [count]
         for axes in dict.fromkeys((*missing, self.axes)):
             places = [leaf for leaf, other in enumerate(missing) if other == axes]
-            here = [found[leaf] for leaf in places] + ([rest] if axes == self.axes else [])
+            here = [sums[leaf] for leaf in places] + ([rest] if axes == self.axes else [])
             if not axes:
                 continue
             here = self._sum(here, axes, [self.by_tensors[leaf] for leaf in places])
             rest = here.pop() if axes == self.axes else rest
             for leaf, total in zip(places, here, strict=True):
-                found[leaf] = total
-        return found, rest
+                sums[leaf] = total
+        return sums, rest
 
     def _sum(self, values: list[Array], axes: tuple[str, ...], tensors: list[PartitionSpec]) -> list[Array]:
         """Returns sums over row axes of arrays that lie over the other axes as ``tensors`` says, the rest whole."""
@@ -529,8 +529,8 @@ def by_shards(norms: Callable[[Array], Array], values: Array, spec: PartitionSpe
 
 def deal(rows: Array, devices: int) -> Array:
     """Returns rows (turns, devices, ...) dealt in turns, so that all devices share the padding, which comes last."""
-    whole: Array = fill_up(rows, len(rows), devices)
-    return whole.reshape(-1, devices, *rows.shape[1:])
+    filled: Array = fill_up(rows, len(rows), devices)
+    return filled.reshape(-1, devices, *rows.shape[1:])
 
 
 def _lay_out(values: Array, spec: PartitionSpec) -> Array:

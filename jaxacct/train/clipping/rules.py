@@ -24,8 +24,8 @@ from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, is_concrete, kernel
 from jaxacct.numerics.pytrees import register_dataclass, takes_python_values, widen_fields
 from jaxacct.train.clipping.contributions import LEAST_CLIP_NORM
-from jaxacct.train.copies import path_of
 from jaxacct.train.keys import standard_normal
+from jaxacct.train.ownership import path_of
 
 MOST_CLIP_NORM = 1 / LEAST_CLIP_NORM
 """Largest finite clipping norm. Little above it, squares of gradients leave float32, and their examples count as zero
@@ -178,8 +178,8 @@ class PerLayer(ClippingRule):
         >>> PerLayer.of({"output/bias": 1.0}).groups
         (('output', 'bias'),)
         """
-        found = list(_flatten(clip_norms))
-        return cls(tuple(norm for _, norm in found), tuple(group for group, _ in found))
+        norms = list(_flatten(clip_norms))
+        return cls(tuple(norm for _, norm in norms), tuple(group for group, _ in norms))
 
     @classmethod
     @takes_python_values
@@ -217,21 +217,21 @@ class PerLayer(ClippingRule):
             flat_factors([leaf for (_, leaf), owner in zip(leaves, owners, strict=True) if owner == group], norm)
             for group, norm in enumerate(self.clip_norms)
         ]
-        within = jnp.stack([kept for _, kept in scaled]).all(axis=0)
-        return jax.tree.unflatten(structure, [scaled[owner][0][0] for owner in owners]), within
+        is_unclipped = jnp.stack([kept for _, kept in scaled]).all(axis=0)
+        return jax.tree.unflatten(structure, [scaled[owner][0][0] for owner in owners]), is_unclipped
 
     def _owners(self, names: list[tuple[str, ...]]) -> list[int]:
         """Returns the group of each parameter; raises ValueError where it has none or several, or a group has none."""
         owners = []
         # One pass per parameter: one in no group would not be clipped, one in two groups would have two norms.
         for name in names:
-            found = [i for i, group in enumerate(self.groups) if name[: len(group)] == group]
-            if len(found) != 1:
+            groups = [i for i, group in enumerate(self.groups) if name[: len(group)] == group]
+            if len(groups) != 1:
                 raise ValueError(
-                    f"parameter {'/'.join(name)!r} belongs to {len(found)} groups of PerLayer, which has "
+                    f"parameter {'/'.join(name)!r} belongs to {len(groups)} groups of PerLayer, which has "
                     f"{', '.join('/'.join(group) for group in self.groups)}: give it exactly one."
                 )
-            owners += found
+            owners += groups
         unused = set(range(len(self.groups))) - set(owners)
         if unused:
             raise ValueError(
@@ -337,9 +337,9 @@ def flat_factors(squares: PyTree, clip_norm: ArrayLike) -> tuple[PyTree, Bool[Ar
     """Returns one factor for all parameters, and which norms are within ``clip_norm``; inside the float64 scope."""
     norm, bound = _norm(squares), as_float64(clip_norm)
     # A norm that is NaN is not within, and its factor is not used.
-    within = norm <= bound
-    factor = jnp.where(within, 1.0, bound / norm)
-    return jax.tree.map(lambda _: factor, squares), within
+    is_unclipped = norm <= bound
+    factor = jnp.where(is_unclipped, 1.0, bound / norm)
+    return jax.tree.map(lambda _: factor, squares), is_unclipped
 
 
 def check_clip_norm(value: Any) -> None:

@@ -20,7 +20,7 @@ from jaxacct import validation
 from jaxacct.mechanisms import MatrixMechanism, Mechanism, RandomAllocation, Relation
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import CyclicPoisson, FixedEpochs, MinSeparation, Participation, Strategy, identity
-from jaxacct.train.copies import arrays_of, digest
+from jaxacct.train.ownership import arrays_of, digest
 from jaxacct.train.sampling.sampler import (
     ALLOWANCE,
     MOST_BINS,
@@ -86,8 +86,8 @@ class Correlated:
     def noise(self) -> str:
         """Description of the noise, in words."""
         of = "each turn" if self.is_sampled else self.participation
-        found = float(np.asarray(self._at_one.sensitivity))
-        return f"correlated over steps by {type(self.strategy).__name__}, of sensitivity {found:.9g} for {of}"
+        sensitivity = float(np.asarray(self._at_one.sensitivity))
+        return f"correlated over steps by {type(self.strategy).__name__}, of sensitivity {sensitivity:.9g} for {of}"
 
     def __repr__(self) -> str:
         return f"Correlated({self.batches}, {self.noise})"
@@ -141,7 +141,7 @@ def drawn_by(sampler: Sampler) -> Sampler:
 
 
 def describe_noise(sampler: Correlated) -> str:
-    """Returns what tells the noise that a sampler correlates from others, in words and by a digest."""
+    """Returns what identifies the noise that a sampler correlates: words and a digest."""
     strategy = sampler.strategy
     numbers = [leaf for leaf in jax.tree.leaves(strategy) if isinstance(leaf, np.ndarray)]
     if not numbers:
@@ -154,9 +154,9 @@ def describe_noise(sampler: Correlated) -> str:
 # ----------------------------------------------------------------------------------------------------
 # Cyclic Poisson sampling: groups of examples take turns, and a step samples from its group.
 #
-# Two participations of an example are a multiple of the number of groups apart. Noise that is correlated over at most
-# as many steps then leaves them apart, and amplified (:class:`.MatrixMechanism`). At rate 1 a step takes the whole
-# group: the examples come in one fixed order, in a single pass or in several.
+# The distance of two participations of an example is a multiple of the number of groups. Noise that is correlated over
+# at most as many steps then keeps them independent, and amplified (:class:`.MatrixMechanism`). At rate 1 a step takes
+# its whole group: the examples come in one fixed order, in a single pass or in several.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -289,7 +289,7 @@ class CyclicPoissonSampler:
 # Random allocation, or balls-in-bins: in every epoch each example goes to k batches, independently of the others.
 #
 # Every example is used equally often in an epoch, as with shuffled data. Unlike a shuffle's, batches have random sizes,
-# and an example's place tells nothing of another's: hence a bound as good as Poisson sampling's, or better, is known.
+# and an example's place says nothing of another's: hence a bound as good as Poisson sampling's, or better, is known.
 # ----------------------------------------------------------------------------------------------------
 
 

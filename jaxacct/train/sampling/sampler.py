@@ -99,8 +99,8 @@ def runs_of(sampler: Sampler, steps: int) -> int:
 
 def check_num_examples(num_examples: int) -> None:
     """Raises ValueError where a number of examples is not a whole number from 1 to ``MOST_COUNT``."""
-    whole = isinstance(num_examples, int) and not isinstance(num_examples, bool)
-    if not whole or not 1 <= num_examples <= validation.MOST_COUNT:
+    is_whole = isinstance(num_examples, int) and not isinstance(num_examples, bool)
+    if not is_whole or not 1 <= num_examples <= validation.MOST_COUNT:
         shown = validation.shorten(num_examples)
         raise ValueError(
             f"num_examples = {shown} is not a size: give a whole number from 1 to {validation.MOST_COUNT}."

@@ -76,13 +76,13 @@ def copy_tree(tree: T) -> T:
     return jax.tree.map(lambda leaf: owned_array(leaf) if isinstance(leaf, (np.ndarray, jax.Array)) else leaf, tree)
 
 
-def owned_array(given: Any) -> jax.Array:
+def owned_array(array: Any) -> jax.Array:
     """Returns a copy of an array of whatever kind as an array of JAX; memory holds one copy, not two."""
-    if isinstance(given, jax.Array):
-        return given.copy()
+    if isinstance(array, jax.Array):
+        return array.copy()
     # jnp.asarray would compile a program for each shape. On a CPU the result may share the memory of the copy, which
     # nobody else has.
-    return jax.device_put(np.array(given))
+    return jax.device_put(np.array(array))
 
 
 def fresh(tree: T) -> T:
@@ -93,16 +93,16 @@ def fresh(tree: T) -> T:
     return jax.tree.map(lambda leaf: leaf, tree)
 
 
-def owned_settings(given: T, name: str) -> T:
+def owned_settings(setting: T, name: str) -> T:
     """Returns a copy of a policy, a sampler or a clipping rule; arrays that it holds are copied as well.
 
     Raises TypeError where it cannot be copied.
     """
     try:
-        copied = copy.deepcopy(given)
+        copied = copy.deepcopy(setting)
     except Exception as error:  # a class of the caller's may raise whatever it likes
         raise TypeError(
-            f"{name} = {type(given).__name__} cannot be copied ({type(error).__name__}: {error}): give one that "
+            f"{name} = {type(setting).__name__} cannot be copied ({type(error).__name__}: {error}): give one that "
             "copy.deepcopy copies, so that nothing changes it during the run."
         ) from None
     for value in getattr(copied, "__dict__", {}).values():
@@ -236,7 +236,7 @@ def digest(arrays: Arrays) -> str:
     (True, False)
     """
     total = hashlib.sha256()
-    # Sorted, so that the order of a dictionary does not count; dtype and shape tell equal bytes apart.
+    # The order of a dictionary must not count; dtype and shape distinguish equal bytes.
     for name in sorted(arrays):
         total.update(f"{name} {arrays[name].dtype} {arrays[name].shape} ".encode())
         total.update(np.ascontiguousarray(arrays[name]).tobytes())

@@ -18,7 +18,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,24 +28,176 @@ from jaxtyping import Array, ArrayLike, Bool, Float32, Int32, PyTree, UInt32
 
 from jaxacct.filters import MenuFilter
 from jaxacct.ledger import Ledger
-from jaxacct.numerics.precision import is_concrete
+from jaxacct.numerics.precision import is_concrete, scope
 from jaxacct.numerics.pytrees import takes_python_values
 from jaxacct.strategies import Strategy
-from jaxacct.train.clipping import ClippedSum, ClippingRule
+from jaxacct.train.clipping import ClippedSum, ClippingRule, clip_and_sum
 from jaxacct.train.clipping.query import added_up, check_loss
 from jaxacct.train.clipping.rows import Shards
 from jaxacct.train.config import OpenRun, PlannedRun
-from jaxacct.train.copies import as_words
-from jaxacct.train.keys import run_key
+from jaxacct.train.keys import run_key, threefry
 from jaxacct.train.models import takes_key
-from jaxacct.train.noise import deviation_of_mean, start
+from jaxacct.train.noise import deviation_of_mean, privatize_step, start
+from jaxacct.train.ownership import as_words
 from jaxacct.train.planned import Plan, PlannedLedger
 from jaxacct.train.sampling import Correlated, Sampler
 from jaxacct.train.sampling.correlated import describe_noise, drawn_by
 from jaxacct.train.sampling.sampler import Batch, check_num_examples
 from jaxacct.train.settings import check_placement, rule_of
-from jaxacct.train.state import PrivateState
-from jaxacct.train.step import Door, loss_of_row, runs_begun, strongly_typed
+from jaxacct.train.state import PrivateState, TrainState
+
+SAMPLE, NOISE, ANSWER, RULE, LOSS, METRICS = range(6)
+"""Purposes of keys: the number that is folded into the run's key before the step's. Any distinct numbers are sound;
+others change what a seed gives."""
+
+S = TypeVar("S", TrainState, PrivateState)
+"""Type of a state that one step moves on: a trainer's, or that of a loop of one's own."""
+
+
+def key_of(state: TrainState | PrivateState, purpose: int) -> jax.Array:
+    """Returns the key of a purpose at the state's step."""
+    return jax.random.fold_in(jax.random.fold_in(state.key, purpose), state.step)
+
+
+def sample_key(state: TrainState | PrivateState) -> jax.Array:
+    """Returns the key that the sampler derives every step's draw from."""
+    return jax.random.fold_in(state.key, SAMPLE)
+
+
+def strategy_of(sampler: Sampler) -> Strategy | None:
+    """Returns the strategy that correlates the noise on a sampler's batches; None: it is independent."""
+    return sampler.strategy if isinstance(sampler, Correlated) else None
+
+
+def loss_of_row(
+    loss: Callable[[PyTree, Any, jax.Array | None], Array], state: TrainState | PrivateState, *, random: bool
+) -> Callable[[PyTree, tuple[Any, Any]], Array]:
+    """Returns the loss at the state's step by the parameters and a row: an example and its index in the data.
+
+    The example's key is made from its index, which is not looked at where nothing is random.
+    """
+    key = threefry(key_of(state, LOSS)) if random else None
+
+    def of_row(params: PyTree, row: tuple[Any, Any]) -> Array:
+        example, index = row
+        return loss(params, example, None if key is None else jax.random.fold_in(key, index))
+
+    return of_row
+
+
+def strongly_typed(leaf: Any, dtype: Any = None) -> Array:
+    """Returns ``leaf`` as an array of a fixed dtype, never a weak one: the state of a compiled loop keeps its types."""
+    array = jnp.asarray(leaf)
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return array
+    return array.astype(array.dtype if dtype is None else dtype)
+
+
+@dataclass(frozen=True)
+class Door:
+    """The one way by which gradients of private examples leave: it has a ledger pay, draws, clips and adds the noise.
+
+    The trainer's step and a loop of one's own (:class:`PrivateGradients`) both go through it. Between :meth:`clip` and
+    :meth:`release` the sum is private.
+
+    Attributes:
+        sampler: draws the batches, and says how the noise of steps is correlated.
+        microbatch_size, ghost: as :func:`.clip_and_sum` takes them.
+        epsilon: the reading at which an odometer refuses a step; None: it counts all. A filter has its own budget.
+        sharding: its first entry names the axes over which a batch's rows are dealt; None: one device.
+        shardings: pytree like the parameters: where they, their gradients and their noise lie; None: on every device.
+    """
+
+    sampler: Any
+    microbatch_size: int | None
+    ghost: bool
+    epsilon: float | None = None
+    sharding: NamedSharding | None = None
+    shardings: PyTree | None = None
+
+    def spend(self, ledger: Any, cost: Any, runs: ArrayLike = 1) -> tuple[Bool[Array, ""], Any]:
+        """Returns whether the ledger grants runs of that cost, and the ledger after them; a plan counts runs alone."""
+        if isinstance(ledger, PlannedLedger):
+            return ledger.spend(runs)
+        granted, after = ledger.spend_cost(cost, runs)
+        if self.epsilon is None or ledger.has_budget:
+            return granted, after
+        # An odometer counts everything; the run ends before its reading would pass epsilon.
+        with scope():  # outside, the reading would be rounded to float32 first
+            granted &= after.epsilon() <= self.epsilon
+        return granted, jax.tree.map(lambda new, old: jnp.where(granted, new, old), after, ledger)
+
+    def is_paid_up(self, state: TrainState | PrivateState) -> Any:
+        """Returns whether the ledger has paid for all runs begun: a plan's shows it where parts of a state disagree."""
+        if not isinstance(state.ledger, PlannedLedger):
+            return True
+        return (state.step >= 0) & (-(-state.step // self.sampler.steps_per_run) <= state.ledger.made)
+
+    def pay(self, state: S, cost: Any, allowed: Any = True) -> tuple[Bool[Array, ""], S]:
+        """Returns whether the next step is granted, and the state that has paid for it: as it was where it is refused.
+
+        The sampler's mechanism is paid for as a whole, at the first of the steps that one run of it covers. A step that
+        is not ``allowed`` is refused, and nothing is paid.
+        """
+        allowed = self.is_paid_up(state) & allowed
+        runs = (state.step % self.sampler.steps_per_run == 0) & allowed
+        granted, ledger = self.spend(state.ledger, cost, runs.astype(jnp.int32))
+        return granted & allowed, dataclasses.replace(state, ledger=ledger)
+
+    def draw(self, state: TrainState | PrivateState, rate: ArrayLike | None = None) -> Batch:
+        """Returns the indices and the mask of the step's batch, at a ``rate`` of its own where one is given."""
+        if rate is None:
+            return self.sampler.sample(sample_key(state), state.step)
+        return self.sampler.sample_at(sample_key(state), state.step, rate)
+
+    def clip(
+        self,
+        loss: Callable[[PyTree, Any], Array],
+        params: PyTree,
+        state: TrainState | PrivateState,
+        rows: tuple[Any, Any],
+        mask: Array,
+        *,
+        batch: int | None = None,
+    ) -> ClippedSum:
+        """Returns the sum of the clipped gradients of a batch, of sensitivity ``state.rule.sensitivity``: private.
+
+        ``loss`` is that of a row (:func:`loss_of_row`), ``rows`` are examples and their indices; ``batch`` is as
+        :func:`.clip_and_sum` takes it.
+        """
+        specs = None if self.shardings is None else jax.tree.map(lambda sharding: sharding.spec, self.shardings)
+        return clip_and_sum(
+            loss, params, rows, mask, rule=state.rule, microbatch_size=self.microbatch_size, ghost=self.ghost,
+            sharding=self.sharding, specs=specs, batch=batch,
+        )  # fmt: skip
+
+    def release(
+        self,
+        params: PyTree,
+        state: S,
+        clipped: ClippedSum,
+        *,
+        noise_multiplier: ArrayLike,
+        expected_batch_size: ArrayLike,
+    ) -> tuple[PyTree, S]:
+        """Returns the noisy mean of a clipped sum, in the parameters' dtypes, and the state after it.
+
+        The noise is the sampler's: correlated if it is a :class:`.Correlated`, else independent. The state's rule moves
+        by a noisy count, which the step has paid for; its noise and step go on.
+        """
+        noisy, noise = privatize_step(
+            key_of(state, NOISE), clipped.total, strategy_of(self.sampler), state.noise,
+            noise_multiplier=noise_multiplier, clip_norm=state.rule.sensitivity,
+            expected_batch_size=expected_batch_size, shardings=self.shardings,
+        )  # fmt: skip
+        rule = state.rule.update(key_of(state, RULE), clipped.unclipped, self.sampler.expected_batch_size)
+        after = dataclasses.replace(state, rule=rule, noise=noise, step=state.step + 1)
+        return jax.tree.map(lambda entry, leaf: entry.astype(leaf.dtype), noisy, params), after
+
+
+# ----------------------------------------------------------------------------------------------------
+# Loop of one's own.
+# ----------------------------------------------------------------------------------------------------
 
 
 @takes_python_values
@@ -202,14 +354,13 @@ class PrivateGradients:
 
         Raises ValueError where an argument is out of range, or there is no such plan.
         """
-        check_num_examples(num_examples)
         run = PlannedRun(
             epsilon=epsilon, delta=delta, epochs=epochs, expected_batch_size=expected_batch_size,
             most_examples=most_examples, sampler=sampler, noise=noise,
         )  # fmt: skip
         return cls.from_run(
-            run, loss, num_examples, clip_norm=rule_of(clip_norm), microbatch_size=microbatch_size, ghost=ghost,
-            sharding=sharding, specs=specs,
+            run, loss, num_examples, clip_norm=clip_norm,  # type: ignore[arg-type]  # None is refused there
+            microbatch_size=microbatch_size, ghost=ghost, sharding=sharding, specs=specs,
         )  # fmt: skip
 
     @classmethod
@@ -259,15 +410,17 @@ class PrivateGradients:
         """Noise multiplier of the gradients: the plan's, raised where the clipping rule pays for a count as well."""
         return self.rule.gradient_noise_multiplier(self._of_plan.noise_multiplier)
 
-    @property
+    @functools.cached_property
     def _door(self) -> Door:
         """The door of each step; gradients that the loop forms itself have no norms to take without them."""
         shardings = None
         if self.sharding is not None and self.specs is not None:
             mesh = self.sharding.mesh
             shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.specs)
-        ghost = self.ghost and self.loss is not None
-        return Door(self.sampler, self.microbatch_size, ghost, self.sharding, shardings)
+        return Door(
+            self.sampler, self.microbatch_size, self.ghost and self.loss is not None, sharding=self.sharding,
+            shardings=shardings,
+        )  # fmt: skip
 
     @property
     def _of_plan(self) -> Plan:
@@ -351,11 +504,11 @@ class PrivateGradients:
                     "the loss makes keys from the examples' indices: give those of this part of the batch."
                 )
             indices, _ = self.batch(state)
-        given = (examples, indices if random else None)
+        batch_rows = (examples, indices if random else None)
         parts = 1 if self.sharding is None else Shards(self.sharding, ()).devices
         if self.loss is not None:
-            _check_once(self, random, -(-np.size(mask) // parts), *_shapes((params, given)))
-        return self._door.clip(loss_of_row(loss, state, random=random), params, state, given, mask, batch=rows)
+            _check_once(self, random, -(-np.size(mask) // parts), *_shapes((params, batch_rows)))
+        return self._door.clip(loss_of_row(loss, state, random=random), params, state, batch_rows, mask, batch=rows)
 
     def sum(self, parts: Iterable[ClippedSum]) -> ClippedSum:
         """Returns the clipped sums of parts of one batch, of microbatches or processes, added up; each row in one.
@@ -378,7 +531,7 @@ class PrivateGradients:
         TypeError where ``clipped`` is no sum by these parameters.
         """
         _check_sum(clipped, params, "clipped is")
-        return self._pay(params, state, noise_multiplier, lambda: clipped)
+        return self._release(params, state, noise_multiplier, lambda: clipped)
 
     def gradient(
         self,
@@ -414,50 +567,47 @@ class PrivateGradients:
                 )
             return self.clip(params, state, examples, mask)
 
-        return self._pay(params, state, noise_multiplier, clip_examples)
+        return self._release(params, state, noise_multiplier, clip_examples)
 
-    def _pay(
+    def _release(
         self, params: PyTree, state: PrivateState, noise: ArrayLike | None, clipped: Callable[[], ClippedSum]
     ) -> tuple[PyTree, PrivateState]:
         """Returns the noisy mean of ``clipped()`` and the state after it where the ledger grants the step."""
         # The ledger pays before ``clipped`` looks at the data; a traced refusal takes the branch of zeros. The budget
         # is this object's, whatever ledger the state brings.
         self._check(state)
-        multiplier, runs = self._gradient_noise(noise), runs_begun(self.sampler, state.step)
-        before = self.ledger.resume(state.ledger)  # type: ignore[arg-type]
-        state = dataclasses.replace(state, ledger=before)
-        ledger: PlannedLedger | Ledger
-        if isinstance(before, PlannedLedger):
-            granted, ledger = before.spend(runs)
-            # A state whose parts were saved at different times may be within a run that was never paid for.
-            begun = state.step // self.sampler.steps_per_run
-            known = (state.step >= 0) & (~granted | (begun < ledger.made))
-            if is_concrete(known) and not known:
-                raise ValueError(
-                    f"state is at step {state.step}, and its ledger has paid for {before.made} runs: they are of "
-                    "different states. Restore both from one."
-                )
-            granted &= known
-        else:
+        multiplier = self._gradient_noise(noise)
+        ledger = self.ledger.resume(state.ledger)  # type: ignore[arg-type]
+        state = dataclasses.replace(state, ledger=ledger)
+        cost = None
+        if not isinstance(ledger, PlannedLedger):
             mechanism = self.sampler.mechanism(noise)  # type: ignore[arg-type]
-            granted, ledger = before.spend(mechanism, runs, relation=self.sampler.relation)
-        if not is_concrete(state.owner):
-            granted &= jnp.all(state.owner == self._digest)
-        if is_concrete(granted) and not granted:
-            if self.plan is not None:
-                raise ValueError(f"state has made all {self.steps} steps of its plan: plan more epochs to begin with.")
-            raise ValueError("the state's ledger refuses this step: give it more noise, or stop.")
+            cost = ledger.cost(mechanism, relation=self.sampler.relation)
+        is_ours = True if is_concrete(state.owner) else jnp.all(state.owner == self._digest)
+        granted, paid = self._door.pay(state, cost, is_ours)
 
-        def release(state: PrivateState) -> tuple[PyTree, PrivateState]:
-            paid = dataclasses.replace(state, ledger=ledger)
+        def release(paid: PrivateState) -> tuple[PyTree, PrivateState]:
             return self._door.release(
                 params, paid, clipped(), noise_multiplier=multiplier,
                 expected_batch_size=self.sampler.expected_batch_size,
             )  # fmt: skip
 
-        if is_concrete(granted):
-            return release(state)
-        return jax.lax.cond(granted, release, lambda state: (jax.tree.map(jnp.zeros_like, params), state), state)
+        if not is_concrete(granted):
+            return jax.lax.cond(granted, release, lambda _: (jax.tree.map(jnp.zeros_like, params), state), paid)
+        if not granted:
+            raise self._refusal(state)
+        return release(paid)
+
+    def _refusal(self, state: PrivateState) -> ValueError:
+        """Returns the error that says why the next step of a state is not paid for."""
+        if not self._door.is_paid_up(state):
+            return ValueError(
+                f"state is at step {state.step}, and its ledger has paid for {state.ledger.made} runs: they are of "  # type: ignore[union-attr]
+                "different states. Restore both from one."
+            )
+        if self.plan is not None:
+            return ValueError(f"state has made all {self.steps} steps of its plan: plan more epochs to begin with.")
+        return ValueError("the state's ledger refuses this step: give it more noise, or stop.")
 
     def _check(self, state: PrivateState) -> None:
         """Raises where ``state`` is none, or is known to be that of an object of other settings."""
@@ -475,7 +625,7 @@ class PrivateGradients:
     def _digest(self) -> UInt32[np.ndarray, 8]:
         """Digest of all settings that what a state has spent depends on.
 
-        As :func:`.fingerprint` of a trainer it has nothing of the loss, which may change from step to step, and tells
+        As :func:`.fingerprint` of a trainer it has nothing of the loss, which may change from step to step, and knows
         numbers by the digits that are shown, which another machine finds as well.
         """
         entries: dict[str, Any] = {
@@ -551,10 +701,10 @@ def _check_once(private: PrivateGradients, random: bool, rows: int, structure: A
     The check also works while the caller is being traced, for it uses none of the caller's values. A loss that itself
     refers to traced values cannot be checked, and passes.
     """
-    params, given = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
-    row = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), given)
+    params, batch_rows = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*kind) for kind in kinds])
+    row = jax.tree.map(lambda part: jax.ShapeDtypeStruct(part.shape[1:], part.dtype), batch_rows)
     with jax.core.eval_context():
-        loss, _ = private._loss(len(given[0]))
+        loss, _ = private._loss(len(batch_rows[0]))
         state = PrivateState(
             ledger=private.ledger, rule=private.rule, step=jnp.zeros((), jnp.int32), key=run_key(0),
             owner=private._digest,  # type: ignore[arg-type]
