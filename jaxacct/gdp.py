@@ -367,9 +367,9 @@ def _demands(profile: Profile, lines: SupportLines, rate: Array) -> tuple[Gain, 
     # Where G_mu(a0) < a0 there is nothing left to cover: ``least`` is capped at the mu with G_mu(a0) = a0.
     least = jnp.minimum(jnp.maximum(attained, _distance(reached, rate, -1.0)), -2 * sum(quantile(rate)))
     # The segments beside the place i decide the bound at a0, so their refinement is worth its gap.
-    beside = jnp.abs(jnp.arange(len(length)) + 0.5 - last) < 1
-    local = jnp.where(beside, _distance(reached, rate, -1.0), jnp.maximum(mus[count:-1], mus[count + 1 :]))
-    return (jnp.where(beside, jnp.maximum(needed, at_rate), needed), local), most, least, upper[last]
+    is_adjacent = jnp.abs(jnp.arange(len(length)) + 0.5 - last) < 1
+    local = jnp.where(is_adjacent, _distance(reached, rate, -1.0), jnp.maximum(mus[count:-1], mus[count + 1 :]))
+    return (jnp.where(is_adjacent, jnp.maximum(needed, at_rate), needed), local), most, least, upper[last]
 
 
 def _distance(high: Array, low: Array, side: float) -> Array:
@@ -479,13 +479,13 @@ def _of_points(pair: DominatingPair, p: Array, q: Array, losses: Array) -> Funct
         values = jnp.where(-loss > 30.0, opposite - masses * (1 - loss), masses * exp_remainder(back, jnp.expm1(back)))
         return jnp.sum(jnp.where((masses > 0) | (opposite > 0), values, 0.0))
 
-    found = Functionals(
+    functionals = Functionals(
         divergence(p, losses, q),
         divergence(q, -losses, p),
         *(mean(masses, magnitude**n) for n in (2, 3) for masses in (p, q)),
     )
     known = pair.is_valid() & (pair.infinite_mass() == 0)
-    return Functionals(*(jnp.where(known & ~jnp.isnan(value), value, jnp.inf) for value in found))
+    return Functionals(*(jnp.where(known & ~jnp.isnan(value), value, jnp.inf) for value in functionals))
 
 
 def _edges(pair: DominatingPair) -> Array:

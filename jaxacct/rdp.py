@@ -5,7 +5,7 @@ quadrature and rounding; composition adds the divergences; and each order implie
 epsilon; the least over the orders counts. In reading order:
 
 1. the orders that are tried: :data:`DEFAULT_ORDERS`;
-2. the divergence of one run and of compositions, at a vector of orders: :func:`single`, :func:`total`;
+2. the divergence of one run and of compositions, at a vector of orders: :func:`single`, :func:`composed_divergence`;
 3. compositions with infinite losses of some probability: :func:`least_beside_failures`;
 4. the accountant's functions: :func:`curve`, :func:`composed_curve`, :func:`epsilon`, :func:`delta`.
 
@@ -127,7 +127,7 @@ def allowance(counts_rounding: bool = False) -> float:
     """Returns :data:`ALLOWANCE` in the arithmetic that is traced for: in a coarser one all of it may be rounding.
 
     Where a pair ``counts_rounding`` itself it is that of the rule, and of what is done with the divergence: some
-    products, and sums over parts (:func:`total` counts these).
+    products, and sums over parts (:func:`composed_divergence` counts these).
     """
     return ALLOWANCE + 32 * roundoff() if counts_rounding else scale_error(ALLOWANCE)
 
@@ -148,7 +148,7 @@ class Within:
     relation: Relation
 
     def of(self, mechanism: Mechanisms, steps: Steps, orders: Any) -> Array:
-        return at_orders(lambda orders: total(mechanism, steps, orders, self.relation), orders)
+        return at_orders(lambda orders: composed_divergence(mechanism, steps, orders, self.relation), orders)
 
     def delta(self, curve: Array, orders: Array, epsilon: Array) -> Array:
         every = jax.vmap(
@@ -160,16 +160,16 @@ class Within:
 def single(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
     """Returns the divergence of one run, rounded up: above 0 unless nothing is released."""
     if isinstance(mechanism, RenyiOnly):
-        found = _rounded_up(mechanism.divergence(as_float64(orders), relation, Within(relation)))
+        divergences = _rounded_up(mechanism.divergence(as_float64(orders), relation, Within(relation)))
     else:
-        found = _of_pairs(mechanism, orders, relation)
-    return jnp.where(mechanism.releases_nothing(), 0.0, found)
+        divergences = _of_pairs(mechanism, orders, relation)
+    return jnp.where(mechanism.releases_nothing(), 0.0, divergences)
 
 
 def _of_pairs(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
     pairs = mechanism.dominating_pairs(relation)
     # A direction is left out where another one's divergence is known never to be smaller.
-    pairs = tuple(pair for pair in pairs if not any(other.outcosts(pair) for other in pairs))
+    pairs = tuple(pair for pair in pairs if not any(other.has_larger_divergences_than(pair) for other in pairs))
     if len(pairs) == 1 or len({jax.tree.structure(pair) for pair in pairs}) > 1:
         return functools.reduce(jnp.maximum, (_divergence(pair, orders) for pair in pairs))
     # Directions of one kind run one after the other: half the code to compile.
@@ -179,8 +179,8 @@ def _of_pairs(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
 
 def _divergence(pair: Any, orders: Array) -> Array:
     """Returns the divergence of a pair, rounded up, with what the sum of Q misses (:func:`_surplus`)."""
-    found = _rounded_up(pair.divergence(orders), pair.counts_rounding and arithmetic().has_few_digits)
-    return found + 1.01 * pair.surplus()[1] if isinstance(pair, FinitePair) else found
+    divergences = _rounded_up(pair.divergence(orders), pair.counts_rounding and arithmetic().has_few_digits)
+    return divergences + 1.01 * pair.surplus()[1] if isinstance(pair, FinitePair) else divergences
 
 
 def _rounded_up(divergence: Array, counts_rounding: bool = False) -> Array:
@@ -189,11 +189,11 @@ def _rounded_up(divergence: Array, counts_rounding: bool = False) -> Array:
     return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance(counts_rounding)), floor()), jnp.inf)
 
 
-def total(mechanism: Any, steps: Any, orders: Array, relation: Relation) -> Array:
+def composed_divergence(mechanism: Any, steps: Any, orders: Array, relation: Relation) -> Array:
     """Returns the divergence of the composition; in float64 the rounding of its sums is far inside the allowance."""
     one = functools.partial(single, orders=orders, relation=relation)
-    found = composed_by(one, mechanism, steps, jnp.zeros(orders.shape, jnp.float64))
-    return found * (1 + 2 * roundoff() * _count(mechanism)) if arithmetic().has_few_digits else found
+    divergences = composed_by(one, mechanism, steps, jnp.zeros(orders.shape, jnp.float64))
+    return divergences * (1 + 2 * roundoff() * _count(mechanism)) if arithmetic().has_few_digits else divergences
 
 
 def _count(mechanism: Any) -> int:
@@ -213,7 +213,7 @@ def composed_by(one: Callable[[Mechanism], Array], mechanism: Any, steps: Any, n
         )
     if mechanism.composed:
         return sum(
-            (composed_by(one, part, count, nothing) for part, count in mechanism.apart(counts_of(steps))), nothing
+            (composed_by(one, part, count, nothing) for part, count in mechanism.decompose(counts_of(steps))), nothing
         )
     if np.ndim(steps):
         # A batch of fields is one program for a row of it, and a sum over the rows.
@@ -231,7 +231,7 @@ def composed_by(one: Callable[[Mechanism], Array], mechanism: Any, steps: Any, n
 
 
 def compose(mechanism: Any, steps: Any, orders: Any, relation: Relation) -> Array:
-    """Returns :func:`total`, compiled once for each shape and relation.
+    """Returns :func:`composed_divergence`, compiled once for each shape and relation.
 
     Only concrete orders may be 1 or infinity.
     """
@@ -250,7 +250,7 @@ def _compose(mechanism: Any, steps: Any, orders: Any, tried: Any, infinity: bool
 
 def of_all_orders(mechanism: Any, steps: Any, orders: Any, tried: Any, relation: Relation, *, infinity: bool) -> Array:
     """Returns the divergence of a composition at ``orders``, computed at ``tried``; inside the float64 scope."""
-    curve = at_orders(lambda tried: total(mechanism, steps, tried, relation), tried)
+    curve = at_orders(lambda tried: composed_divergence(mechanism, steps, tried, relation), tried)
     if not infinity:
         return curve
     one = functools.partial(_largest_loss, relation=relation)
@@ -410,8 +410,8 @@ def _divergence_of_finite(mechanism: Mechanism, orders: Array, relation: Relatio
         known = pair.is_valid() & (orders > 1) & ~jnp.isnan(raised)
         return jnp.where(known, jnp.maximum(raised, 0.0) / (orders - 1), jnp.inf)
 
-    found = functools.reduce(jnp.maximum, map(divergence, mechanism.dominating_pairs(relation)))
-    return jnp.where((orders > 1) & mechanism.releases_nothing(), 0.0, found)
+    divergences = functools.reduce(jnp.maximum, map(divergence, mechanism.dominating_pairs(relation)))
+    return jnp.where((orders > 1) & mechanism.releases_nothing(), 0.0, divergences)
 
 
 @kernel
@@ -625,7 +625,7 @@ def _imply(
         return least
 
     def curve_of(orders: Array) -> Array:
-        return total(mechanism, steps, orders, relation)
+        return composed_divergence(mechanism, steps, orders, relation)
 
     # The search between the orders may only lower the least; its NaN leaves that of the orders.
     return jnp.fmin(least, to.between(curve_of, curve, as_float64(orders), number))

@@ -128,15 +128,15 @@ class TradeOff:
         """
         if self.relation == "add":
             raise ValueError('relation = "add" has the example under the null hypothesis: give "remove".')
-        apart = self.relation == "add_or_remove" and knows_both_ways(self.mechanism, self.steps)
-        relation: Relation = "remove" if apart else self.relation
+        has_both_directions = self.relation == "add_or_remove" and knows_both_ways(self.mechanism, self.steps)
+        relation: Relation = "remove" if has_both_directions else self.relation
         return self._at_each(true_positive_rate, baseline, relation)
 
     def _at_each(self, bounds_of: Callable[..., Bounds], fpr: ArrayLike, relation: Relation) -> Bounds:
         """Returns the bounds of :func:`curve`, or of a function like it, at rates of any shape."""
         rates = np.asarray(fpr, np.float64)
-        found = bounds_of(self.mechanism, self.steps, rates.reshape(-1), relation=relation)
-        return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(rates.shape)[()], found)
+        bounds = bounds_of(self.mechanism, self.steps, rates.reshape(-1), relation=relation)
+        return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(rates.shape)[()], bounds)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -230,8 +230,8 @@ def _elementwise(function: Callable[..., Array], *arguments: ArrayLike) -> Array
 @compiled(static=("function",))
 def _clip(function: Callable[..., Array], *arguments: Array) -> Array:
     *_, rates = values = jnp.broadcast_arrays(*arguments)
-    found = function(*values)
-    return jnp.where(_is_rate(rates) & ~jnp.isnan(found), jnp.clip(found, 0.0, 1.0), 0.0)
+    rates_missed = function(*values)
+    return jnp.where(_is_rate(rates) & ~jnp.isnan(rates_missed), jnp.clip(rates_missed, 0.0, 1.0), 0.0)
 
 
 def _approximate_dp(epsilon: Array, delta: Array, rate: Array) -> Array:
@@ -251,9 +251,9 @@ def _perfect(rate: Array) -> Array:
 
 def _gaussian(mu: Array, rate: Array) -> Array:
     inside = (rate > 0) & (rate < 1) & (mu < jnp.inf)
-    found = ndtr(-ndtri(jnp.where(inside, rate, 0.5)) - jnp.where(inside, mu, 1.0))
+    inner = ndtr(-ndtri(jnp.where(inside, rate, 0.5)) - jnp.where(inside, mu, 1.0))
     ends = jnp.where(rate == 0, 1.0, 0.0)
-    return jnp.where(mu >= 0, jnp.where(inside, found, ends), 0.0)
+    return jnp.where(mu >= 0, jnp.where(inside, inner, ends), 0.0)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -470,8 +470,8 @@ def curve(
         raise ValueError(f"fpr of shape {np.shape(rates)} is no list: give one axis of rates, at least one, or a rate.")
     a = as_float64(rates)
     if not np.ndim(rates):
-        found = curve(mechanism, steps, a[None], relation=relation)
-        return leave_scope(jax.tree.map(lambda leaf: leaf[0], found))
+        bounds = curve(mechanism, steps, a[None], relation=relation)
+        return leave_scope(jax.tree.map(lambda leaf: leaf[0], bounds))
     concrete = is_concrete(mechanism, steps, rates)
     positive = np.asarray(rates)[np.asarray(rates) > 0] if concrete else np.ones(0)
     # The grid of epsilons goes to this delta, by the least rate above 0. Sound for any value.
@@ -516,8 +516,8 @@ def advantage(mechanism: Mechanisms, steps: Steps, *, relation: Relation = "add_
     '0.38292492 0.38292492'
     """
     check(mechanism, steps)
-    found = certify_profile(mechanism, steps, np.zeros(1), relation)
-    lower, upper = found.lower[0], found.upper[0]
+    profile = certify_profile(mechanism, steps, np.zeros(1), relation)
+    lower, upper = profile.lower[0], profile.upper[0]
     return leave_scope(enclose(lower, upper, upper < 1))
 
 
@@ -543,11 +543,11 @@ def true_positive_rate(
     """
     validation.check_numbers(fpr=fpr)
     validation.check_type(relation, "relation", str)
-    found = curve(mechanism, steps, fpr, relation=relation)
+    bounds = curve(mechanism, steps, fpr, relation=relation)
     rounding = 2 * roundoff()
-    lower = jnp.maximum(1 - as_float64(found.upper) - rounding, 0.0)
-    upper = jnp.minimum(1 - as_float64(found.lower) + rounding, 1.0)
-    return leave_scope(enclose(lower, upper, found.converged))
+    lower = jnp.maximum(1 - as_float64(bounds.upper) - rounding, 0.0)
+    upper = jnp.minimum(1 - as_float64(bounds.lower) + rounding, 1.0)
+    return leave_scope(enclose(lower, upper, bounds.converged))
 
 
 @kernel(derivatives=Differences(_has_converged))
@@ -590,12 +590,12 @@ def bayes_risk(
     error = 16 * roundoff() * (1 + jnp.abs(jnp.log(rarer)))
     places = odds + error * jnp.arange(-1.0, 2.0)
     places = jnp.maximum(places, jnp.arange(3.0) * 1e-300)
-    found = certify_profile(mechanism, steps, np.asarray(places) if is_concrete(places) else places, relation)
-    lower = jnp.maximum(rarer * (1 - found.upper[0]) * (1 - 8 * roundoff()) - 4 * roundoff(), 0.0)
-    upper = rarer * (1 - found.lower[2]) * (1 + 8 * roundoff())
+    profile = certify_profile(mechanism, steps, np.asarray(places) if is_concrete(places) else places, relation)
+    lower = jnp.maximum(rarer * (1 - profile.upper[0]) * (1 - 8 * roundoff()) - 4 * roundoff(), 0.0)
+    upper = rarer * (1 - profile.lower[2]) * (1 + 8 * roundoff())
     valid = (chance > 0) & (chance < 1)
     lower, upper = jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 0.5)
-    return leave_scope(enclose(lower, upper, valid & (found.upper[0] < 1)))
+    return leave_scope(enclose(lower, upper, valid & (profile.upper[0] < 1)))
 
 
 def _unknown(a: Array) -> Bounds:
@@ -651,10 +651,10 @@ def extend(profile: Profile, epsilons: Any, ask: Callable[[np.ndarray], Profile]
     new = np.setdiff1d(np.asarray(epsilons)[np.asarray(epsilons) > 0], old)
     if not new.size:
         return profile
-    found = ask(new)
+    added = ask(new)
     order = np.argsort(np.concatenate([old, new]), kind="stable")
     epsilon, lower, upper = (
-        np.concatenate([np.asarray(x), np.asarray(y)])[order] for x, y in zip(profile, found, strict=True)
+        np.concatenate([np.asarray(x), np.asarray(y)])[order] for x, y in zip(profile, added, strict=True)
     )
     lower, upper = np.maximum.accumulate(lower[::-1])[::-1], np.minimum.accumulate(upper)
     return Profile(*jax.device_put((epsilon, lower, upper)))

@@ -525,8 +525,8 @@ def _worst(span: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
         for j in range(points + 1):
             value = _from(padded, -j, x.size) * high[j] + _from(padded, points - j, x.size) * low[j]
             if before is not None:
-                apart = _from(ends, 1 - j, x.size) - _from(ends, points + 1 - j, x.size)
-                best = np.maximum(best, np.maximum(before, value) + bulge[j - 1] * np.maximum(apart, 0.0))
+                gap = _from(ends, 1 - j, x.size) - _from(ends, points + 1 - j, x.size)
+                best = np.maximum(best, np.maximum(before, value) + bulge[j - 1] * np.maximum(gap, 0.0))
             before = value
         worst = np.minimum(best * (1 + STEP_ERROR), 1.0)
     return x, np.minimum.accumulate(worst)
@@ -634,7 +634,7 @@ def gaussian_mu(epsilon: ArrayLike, delta: ArrayLike) -> Float[Array, ...]:
     validation.check_numbers(epsilon=epsilon, delta=delta)
     validation.check_epsilon(epsilon)
     validation.check_delta(delta)
-    return _exact_below("mu", epsilon, delta)
+    return _exact("mu", epsilon, delta)
 
 
 def gdp_to_rdp(mu: Float[ArrayLike, "*batch"], orders: Orders) -> Float[Array, "*batch orders"]:
@@ -686,30 +686,25 @@ def _exact(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
     # The scope is entered before the derivative's rule, which would take NumPy's float64 for float32. A mu that XLA
     # would flush to 0 is not 0.
     first = as_float64(first) if quantity == "mu" else kept_positive(as_float64(first))
-    return leave_scope(_convert(quantity, first, as_float64(second)))
-
-
-@kernel
-def _exact_below(quantity: str, first: ArrayLike, second: ArrayLike) -> Array:
-    return _exact(quantity, first, second)
+    return leave_scope(_gdp_conversion(quantity, first, as_float64(second)))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 @compiled(static=("quantity",))
-def _convert(quantity: str, first: Array, second: Array) -> Array:
+def _gdp_conversion(quantity: str, first: Array, second: Array) -> Array:
     # Functions of the three quantities, each from the other two and rounded to its safe side.
     quantities = {"delta": delta_above, "epsilon": _epsilon_above, "mu": _mu_below}
     return jnp.vectorize(quantities[quantity])(first, second)
 
 
-@_convert.defjvp
-def _answer_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
+@_gdp_conversion.defjvp
+def _gdp_conversion_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
     """Differentiates delta in closed form, the other two by the implicit function."""
-    value = _convert(quantity, *primals)
+    value = _gdp_conversion(quantity, *primals)
     with scope():
         first, second = (as_float64(primal) for primal in primals)
-        found = as_float64(value)
-        mu, epsilon = {"delta": (first, second), "epsilon": (first, found), "mu": (found, first)}[quantity]
+        answer = as_float64(value)
+        mu, epsilon = {"delta": (first, second), "epsilon": (first, answer), "mu": (answer, first)}[quantity]
         # At a mu of 0, no loss at all, epsilon = 0 keeps the slopes that it has next to there.
         place = jnp.where(epsilon == 0, 0.0, epsilon / mu)
         by_mu = jnp.exp(-0.5 * (place - mu / 2) ** 2 - LOG_NORMAL)
@@ -721,7 +716,7 @@ def _answer_jvp(quantity: str, primals: tuple[Any, Any], tangents: tuple[Any, An
         }[quantity]
         if quantity == "epsilon":
             # An epsilon of 0 stays at 0, whichever way the arguments move.
-            by_first, by_second = (jnp.where(found <= 0, 0.0, slope) for slope in (by_first, by_second))
+            by_first, by_second = (jnp.where(answer <= 0, 0.0, slope) for slope in (by_first, by_second))
         first_move, second_move = (as_float64(move) for move in tangents)
         return value, by_first * first_move + by_second * second_move
 

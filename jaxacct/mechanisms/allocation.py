@@ -59,9 +59,9 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import DiscretePair, FinitePair, noiseless_pairs
+from jaxacct.mechanisms.finite import DiscretePair, FinitePair, NoisyMechanism
 from jaxacct.mechanisms.gaussian import Gaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, counts_of, directions, is_absent, is_endless
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, counts_of, directions
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff, scale_error
 from jaxacct.numerics.precision import as_float64, is_concrete, leave_scope, within_scope
@@ -136,8 +136,8 @@ class RandomAllocationPair(FinitePair):
         ways = (lambda: _log_moments_removed(s, t, orders)), (lambda: self._log_moments_added(orders))
         # A concrete direction compiles its own program alone.
         seen = is_concrete(self.removes)
-        found = (ways[0] if self.removes else ways[1])() if seen else jax.lax.cond(self.removes, *ways)
-        moment = jnp.where(t == 1, gaussian, jnp.fmin(found, gaussian))
+        log_moments = (ways[0] if self.removes else ways[1])() if seen else jax.lax.cond(self.removes, *ways)
+        moment = jnp.where(t == 1, gaussian, jnp.fmin(log_moments, gaussian))
         return jnp.where(self.is_valid(), moment, jnp.nan) / (orders - 1)
 
     def _log_moments_added(self, orders: Array) -> Array:
@@ -280,10 +280,10 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     nodes, weights = (gauss[0] + 1) / 2, gauss[1] / 2
     at = (z[:-1, None] + h * nodes[None]).astype(jnp.float64)
     density = jnp.exp(-(at**2) / 2) * (h * weights[None] / jnp.sqrt(2 * jnp.pi))
-    up = jnp.expm1(nodes * h / s) / jnp.expm1(h / s)
-    down = jnp.exp(nodes * h / s) * jnp.expm1((1 - nodes) * h / s) / jnp.expm1(h / s)
+    upper_share = jnp.expm1(nodes * h / s) / jnp.expm1(h / s)
+    lower_share = jnp.exp(nodes * h / s) * jnp.expm1((1 - nodes) * h / s) / jnp.expm1(h / s)
     zero = jnp.zeros(1)
-    upward, downward = jnp.sum(density * up[None], axis=1), jnp.sum(density * down[None], axis=1)
+    upward, downward = jnp.sum(density * upper_share[None], axis=1), jnp.sum(density * lower_share[None], axis=1)
     # The tails of X are spread to 0 and to infinity: their Q-mass to 0, their P-mass to infinity.
     in_tails = ndtr(start) + ndtr(-stop)
     infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + scale_error(1e-12))
@@ -396,7 +396,7 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
     factorials = jnp.asarray(log_factorials)
     growth = k * (k - 1) / (2 * s**2)
     g = jnp.where(k < 2, -jnp.inf, growth + jnp.log(-jnp.expm1(-jnp.maximum(growth, 1e-300))) - factorials)
-    whole = jnp.logaddexp(g, -factorials)
+    log_f = jnp.logaddexp(g, -factorials)
     steps = t.astype(jnp.int32)
 
     def exponential(count: Array) -> Array:
@@ -412,8 +412,8 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
         both = jnp.logaddexp(np.log(2.0) + exponential(count), h)
         h, error, count = _product(h, both), 2 * error + roundings(h, both), 2 * count
         odd = (steps >> (bit - 1)) & 1
-        more = jnp.logaddexp(_product(h, whole), _product(exponential(count), g))
-        more_error = error + roundings(h, whole) + roundings(exponential(count), g)
+        more = jnp.logaddexp(_product(h, log_f), _product(exponential(count), g))
+        more_error = error + roundings(h, log_f) + roundings(exponential(count), g)
         return jnp.where(odd, more, h), jnp.where(odd, more_error, error), count + odd, bit - 1
 
     # The state is the log coefficients of H_count, their rounding, count, and the bits of t that are left. A step
@@ -562,8 +562,8 @@ def _pair_laws(few: RatioLaw, many: RatioLaw, n: Array, square: Array, points: i
     # The state is the law of (S, T); each step adds one part. The last part goes straight to the ratio.
     law, _ = jax.lax.scan(lambda law, part: (_with_part(law, *part, width, square), None), law, (middle, numbers))
     # The number of pairs, in units of an even part's size squared, without the pairs within parts.
-    within = (PARTS - longer) * less**2 + longer * (less + 1) ** 2
-    return _ratio(law, last, (n**2 - within) / 2 * (PARTS / n) ** 2, width, points)
+    within_parts = (PARTS - longer) * less**2 + longer * (less + 1) ** 2
+    return _ratio(law, last, (n**2 - within_parts) / 2 * (PARTS / n) ** 2, width, points)
 
 
 def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square: Array) -> _Spread:
@@ -596,10 +596,12 @@ def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square
         # The row just below, by the inverse of the formula for rows.
         place = ROWS - 1 - jnp.log1p(fall / bend) / largest * (ROWS - 2)
         j = jnp.clip(jnp.floor(place), 0, ROWS - 2).astype(jnp.int32)
-        up = jnp.clip((row - rows[j]) / (rows[j + 1] - rows[j]), 0.0, 1.0)
+        upper_share = jnp.clip((row - rows[j]) / (rows[j + 1] - rows[j]), 0.0, 1.0)
         both, i, right = mass * law.masses, i[:, None], right[:, None]
         for column, share in ((i, 1 - right), (i + 1, right)):
-            lower, upper = (jnp.stack([both * share * side, jnp.ones_like(both)], -1) for side in (1 - up, up))
+            lower, upper = (
+                jnp.stack([both * share * side, jnp.ones_like(both)], -1) for side in (1 - upper_share, upper_share)
+            )
             into = into.at[column, j].add(lower).at[column, j + 1].add(upper)
         return into, None
 
@@ -617,9 +619,9 @@ def _ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int
     most = products[-1, -1] + law.columns[-1] * last.values[-1]
     grid = Grid(jnp.log(least / pairs), jnp.log(most / pairs), width)
     fine = _spread_values(grid, last, law, lambda value: (products + law.columns[:, None] * value) / pairs, 16)
-    found = coarsen(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, 1.0, points)
+    ratio_law = coarsen(grid.logs(), fine.masses / jnp.sum(fine.masses), fine.eta, 1.0, points)
     largest = 2 + jnp.maximum(jnp.abs(grid.low), jnp.abs(grid.high))
-    return found, 4 * PARTS * largest * scale_error(VALUE_ERROR)
+    return ratio_law, 4 * PARTS * largest * scale_error(VALUE_ERROR)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -629,7 +631,7 @@ def _ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int
 
 @register_dataclass
 @dataclass(frozen=True)
-class RandomAllocation(Mechanism):
+class RandomAllocation(NoisyMechanism):
     """One epoch of noisy sums over batches by random allocation, also called balls-in-bins sampling.
 
     Each example goes to exactly one of ``batches`` batches, or to ``participations`` of them, all different, drawn
@@ -709,18 +711,7 @@ class RandomAllocation(Mechanism):
             self.participations, "participations", 1, least, "how many of the batches hold an example"
         )
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.noise_multiplier, self.batches)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pair of an infinite loss, surely: the example is seen in some batch."""
-        directions(self, relation)
-        return noiseless_pairs(("replace",), -np.inf)
-
-    def ordinary(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
+    def with_unit_parameters(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
         noise, batches = choose(nothing, 1.0, self.noise_multiplier), choose(nothing, self.participations, self.batches)
         return replace(self, noise_multiplier=noise, batches=batches)
 
@@ -729,7 +720,7 @@ class RandomAllocation(Mechanism):
         return self.participations > 2
 
     @within_scope
-    def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
+    def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns mechanisms and numbers of runs that together are ``steps`` runs of this one, or dominate them.
 
         For a single batch, or an example in all batches, they are runs of the Gaussian mechanism, whose own pair is
@@ -754,7 +745,7 @@ class RandomAllocation(Mechanism):
             # One part for each size of block; a size that occurs nowhere gets 0 runs.
             for size, number, count in sizes[: 2 + k % 2]:
                 part = replace(self, batches=size, participations=number)
-                runs += part.apart(choose(full | (count == 0), 0, count * steps))
+                runs += part.decompose(choose(full | (count == 0), 0, count * steps))
         if not is_concrete(full, steps):
             return runs
         return [(part, count) for part, count in runs if np.any(count)] or runs[:1]
@@ -795,9 +786,9 @@ class RandomAllocation(Mechanism):
         losses = np.linspace(np.log1p(-rate), most, levels + 1)[1:]
         # The loss's inverse is the logarithm of (e^loss - 1 + rate)/rate.
         ends = s**2 * (losses + np.log1p(-(1 - rate) * np.exp(-losses)) - np.log(rate)) + 0.5
-        without, within = _normal_masses(ends / s), _normal_masses((ends - 1) / s)
-        q = _power(without, t)
-        p = np.convolve(_power(within, k), _power(without, t - k))
+        absent, present = _normal_masses(ends / s), _normal_masses((ends - 1) / s)
+        q = _power(absent, t)
+        p = np.convolve(_power(present, k), _power(absent, t - k))
         # Outcomes that float64 hardly holds join the likeliest one. This is post-processing and reveals nothing more.
         least = (p < 1e-290) | (q < 1e-290)
         for masses in (p, q):
@@ -811,13 +802,13 @@ class RandomAllocation(Mechanism):
 
         Raises ValueError for more than two participations, which accountants take apart.
         """
-        asked = directions(self, relation)
+        direction_names = directions(self, relation)
         if self.composed:
             raise ValueError(
                 f"participations = {self.participations} are accounted for as a composition of blocks with two, not by "
-                "one pair: give this to what composes (jaxacct.epsilon), or take mechanism.apart(steps)."
+                "one pair: give this to what composes (jaxacct.epsilon), or take mechanism.decompose(steps)."
             )
-        removes = [direction == "remove" for direction in asked]
+        removes = [direction == "remove" for direction in direction_names]
         pairs = allocation_pairs if self.participations == 1 else paired_allocation_pairs
         return tuple(map(leave_scope, pairs(self.noise_multiplier, self.batches, self.points, removes)))
 

@@ -21,14 +21,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import FinitePair, LossDistributionPair
+from jaxacct.mechanisms.finite import FinitePair, LossDistributionPair, mirrored_laws
 from jaxacct.mechanisms.mechanism import (
     DIRECTIONS,
     REVERSE,
     Mechanism,
     Relation,
     directions,
-    is_none,
+    is_exact_zero,
     more_of_a_group,
 )
 from jaxacct.mechanisms.pair import DominatingPair
@@ -84,7 +84,7 @@ class ByEpsilon(Mechanism):
         validation.check_epsilon(self.epsilon)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_none(self.epsilon)
+        return is_exact_zero(self.epsilon)
 
 
 @register_dataclass
@@ -177,7 +177,7 @@ class ApproximateDP(Mechanism):
         validation.check_probability(self.delta, "delta")
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_none(self.epsilon) & is_none(self.delta)
+        return is_exact_zero(self.epsilon) & is_exact_zero(self.delta)
 
     def of_group(self, size: int) -> ApproximateDP:
         return ApproximateDP(*more_of_a_group(self.epsilon, self.delta, size))
@@ -280,13 +280,13 @@ class RandomizedResponse(ByEpsilon):
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the report's laws for two true values; for "zero_out" the pairs of both directions."""
-        asked = directions(self, relation)
+        direction_names = directions(self, relation)
         epsilon = kept_positive(exact_float64(self.epsilon))
         ratio = jnp.exp(jnp.where(epsilon >= 0, -epsilon, jnp.nan))
         # All probabilities over that of the true value, 1: nothing overflows for a large epsilon.
         total = 1 + (self.outcomes - 1) * ratio
         if relation == "zero_out":
-            return tuple(self._against_uniform(epsilon, ratio, total, direction) for direction in asked)
+            return tuple(self._against_uniform(epsilon, ratio, total, direction) for direction in direction_names)
         true, other, rest = 1 / total, ratio / total, (self.outcomes - 2) * ratio / total
         masses, losses = [true, rest, other], [epsilon, jnp.zeros_like(epsilon), -epsilon]
         if self.outcomes == 2:
@@ -314,34 +314,16 @@ class RandomizedResponse(ByEpsilon):
 # ----------------------------------------------------------------------------------------------------
 
 
-def cdf_p(loss: Array, epsilon: Array) -> Array:
-    """Returns P(Y <= y) = (e^((y+e)/2) - 1) / (e^e - 1); like the survival functions, without cancellation at its 0."""
-    return _share(loss + epsilon, epsilon)
-
-
 def survival_p(loss: Array, epsilon: Array) -> Array:
-    """Returns P(Y > y) = (1 - e^((y-e)/2)) / (1 - e^-e)."""
-    return _mass_left(loss - epsilon, epsilon)
-
-
-def cdf_q(loss: Array, epsilon: Array) -> Array:
-    """Returns Q(Y <= y), by reflection P(Y >= -y)."""
-    return _mass_left(-loss - epsilon, epsilon)
+    """Returns P(Y > y) = (1 - e^((y-e)/2)) / (1 - e^-e), without cancellation where it is 0."""
+    return jnp.expm1(jnp.clip(loss - epsilon, -2 * epsilon, 0.0) / 2) / jnp.expm1(-epsilon)
 
 
 def survival_q(loss: Array, epsilon: Array) -> Array:
-    """Returns Q(Y > y), by reflection P(Y < -y)."""
-    return _share(epsilon - loss, epsilon)
-
-
-def _share(above: Array, epsilon: Array) -> Array:
+    """Returns Q(Y > y) = (e^((e-y)/2) - 1) / (e^e - 1), likewise."""
     # Numerator and denominator are divided by e^epsilon, which may overflow.
-    x = jnp.clip(above, 0.0, 2 * epsilon)
+    x = jnp.clip(epsilon - loss, 0.0, 2 * epsilon)
     return jnp.exp((x - 2 * epsilon) / 2) * jnp.expm1(-x / 2) / jnp.expm1(-epsilon)
-
-
-def _mass_left(below: Array, epsilon: Array) -> Array:
-    return jnp.expm1(jnp.clip(below, -2 * epsilon, 0.0) / 2) / jnp.expm1(-epsilon)
 
 
 @register_dataclass
@@ -387,9 +369,7 @@ def bounded_range_pair(epsilon: ArrayLike) -> BoundedRangePair:
     # which the exponential moves. What more it does is in proportion to its own exponent, and so a share of |log S|.
     error = (24 + e) * 2.0**-53
     free = jnp.full_like(e, jnp.nan)
-    zero = jnp.zeros_like(e)
-    laws = cdf_p, cdf_q, survival_p, survival_q
-    return BoundedRangePair(-e, e, e, zero, error, (free, free), *laws)
+    return BoundedRangePair(-e, e, e, jnp.zeros_like(e), error, (free, free), *mirrored_laws(survival_p, survival_q))
 
 
 @register_dataclass
@@ -459,7 +439,7 @@ class _Sampled(Mechanism):
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return (is_none(self.epsilon) & is_none(self.delta)) | is_none(self.sampling_rate)
+        return (is_exact_zero(self.epsilon) & is_exact_zero(self.delta)) | is_exact_zero(self.sampling_rate)
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:

@@ -225,8 +225,8 @@ class RangeBlockPair(FinitePair):
         _, upper = super().one_run(epsilon)
         _, beyond = super().one_run(after)
         ahead = jnp.maximum(-jnp.expm1(jnp.minimum(edge - here, 0.0)) - 16 * u * here, 0.0)
-        apart = jnp.expm1(after - here)
-        slope = jnp.where(apart > 0, ahead / jnp.where(apart > 0, apart, 1.0), 0.0) * (1 - 2.0**15 * u)
+        length = jnp.expm1(after - here)
+        slope = jnp.where(length > 0, ahead / jnp.where(length > 0, length, 1.0), 0.0) * (1 - 2.0**15 * u)
         height = floor[jnp.minimum(first, KEPT)]
         lower = (height + jnp.maximum(height - beyond, 0.0) * slope) * (1 - 8 * u)
         lower = jnp.where((first <= KEPT) & ~jnp.isnan(lower), lower, 0.0)
@@ -350,24 +350,26 @@ def _masses(e: Array, runs: Array) -> tuple[Array, ...]:
     (profile, least), fine = _worst_profile(e, runs)
     places = jnp.minimum(jnp.ceil(fine * runs / KEPT) * jnp.arange(KEPT + 1.0), fine * runs)
     x, worst = places / fine, profile[places.astype(int)]
-    apart = jnp.diff(x) * e
+    gaps = jnp.diff(x) * e
     # e^x Q(Y > x) between neighbours; points that are one have none.
-    slope = jnp.where(apart > 0, -jnp.diff(worst) / jnp.expm1(jnp.where(apart > 0, apart, 1.0)), 0.0)
-    masses = jnp.maximum(slope * jnp.exp(apart) - jnp.append(slope[1:], 0.0), 0.0).at[-1].add(RARE)
+    slope = jnp.where(gaps > 0, -jnp.diff(worst) / jnp.expm1(jnp.where(gaps > 0, gaps, 1.0)), 0.0)
+    masses = jnp.maximum(slope * jnp.exp(gaps) - jnp.append(slope[1:], 0.0), 0.0).at[-1].add(RARE)
 
     def add(state: tuple[Array, Array], row: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
-        (mass, apart), (ahead, found) = row, state
+        (mass, gaps), (ahead, profile_of_masses) = row, state
         ahead = mass + ahead
-        found = found - jnp.expm1(-apart) * ahead
-        return (ahead * jnp.exp(-apart), found), found
+        profile_of_masses = profile_of_masses - jnp.expm1(-gaps) * ahead
+        return (ahead * jnp.exp(-gaps), profile_of_masses), profile_of_masses
 
     # The profile at a point is that at the next one, and (1 - e^-h) sum over losses Y from there on of P e^-(Y - y).
-    _, found = lax.scan(add, (jnp.zeros(()), jnp.zeros(())), (masses, apart), reverse=True)
-    ratio = jnp.max(jnp.where(found > 0, worst[:-1] / jnp.where(found > 0, found, 1.0), 0.0))
+    _, profile_of_masses = lax.scan(add, (jnp.zeros(()), jnp.zeros(())), (masses, gaps), reverse=True)
+    ratio = jnp.max(
+        jnp.where(profile_of_masses > 0, worst[:-1] / jnp.where(profile_of_masses > 0, profile_of_masses, 1.0), 0.0)
+    )
     raised = jnp.maximum(ratio, 1.0) * (1 + 64 * KEPT * roundoff())
     floor = least[places.astype(int)]
     step = jnp.ceil(fine * runs / KEPT) / fine * e
-    share, cap = _lower_share(x * e, floor, jnp.append(found * raised, 0.0))
+    share, cap = _lower_share(x * e, floor, jnp.append(profile_of_masses * raised, 0.0))
     return x[1:], masses * raised, floor, share, cap, step
 
 
@@ -385,8 +387,11 @@ def _lower_share(x: Array, least: Array, most: Array) -> tuple[Array, Array]:
     asks = (least[:-1] < most[1:]) & (least[:-1] < small)
     is_kept = (least > smallest) & (jnp.cumsum(jnp.append(False, asks)) == 0)
     cap = jnp.max(jnp.where(jnp.append(True, is_kept[:-1]), x, 0.0))
-    mirrored, up = ((-jnp.expm1(-x) + jnp.exp(-x) * bound)[::-1] for bound in (least, most))
-    least, most = jnp.concatenate([mirrored, least[1:]]), jnp.concatenate([up, jnp.where(is_kept, most, 0.0)[1:]])
+    mirrored, mirrored_most = ((-jnp.expm1(-x) + jnp.exp(-x) * bound)[::-1] for bound in (least, most))
+    least, most = (
+        jnp.concatenate([mirrored, least[1:]]),
+        jnp.concatenate([mirrored_most, jnp.where(is_kept, most, 0.0)[1:]]),
+    )
     ratios = jnp.where(most[1:] > 0, least[:-1] / jnp.where(most[1:] > 0, most[1:], 1.0), 1.0)
     return jnp.minimum(jnp.min(ratios), 1.0) * (1 - 512 * KEPT * roundoff()), cap
 
@@ -410,8 +415,8 @@ def _worst_profile(e: Array, runs: Array) -> tuple[Array, Array]:
     # From below nothing lies between two t's.
     bulges = jnp.stack([bulge, jnp.zeros_like(bulge)])
 
-    def step(_: Any, found: Array) -> Array:
-        return jax.vmap(step_of)(found, bulges, off)
+    def step(_: Any, bounds: Array) -> Array:
+        return jax.vmap(step_of)(bounds, bulges, off)
 
     def step_of(worst: Array, bulge: Array, off: Array) -> Array:
         mirrored = -jnp.expm1(-x) + jnp.exp(-x) * worst[1 : FINEST + 2]
@@ -460,7 +465,7 @@ def together(ranges: Sequence[tuple[Any, Any]]) -> list[tuple[Mechanism, Any]]:
         return list(ranges)
     span: Any
     count: Any
-    spans, counts = zip(*(_rows(mechanism.epsilon, count) for mechanism, count in ranges), strict=True)
+    spans, counts = zip(*(_broadcast_rows(mechanism.epsilon, count) for mechanism, count in ranges), strict=True)
     if not is_concrete(spans, counts):
         span, count = (jnp.concatenate([as_float64(row) for row in rows]) for rows in (spans, counts))
         if len(span) > 1:
@@ -505,7 +510,7 @@ def block(mechanism: Any, count: Any) -> tuple[Mechanism, Any]:
     return RangeBlock(mechanism.epsilon, count, 1.0, 1.0), jnp.where(known, 1.0, jnp.nan)
 
 
-def _rows(span: Any, count: Any) -> tuple[Any, Any]:
+def _broadcast_rows(span: Any, count: Any) -> tuple[Any, Any]:
     xp: Any = np if is_concrete(span, count) else jnp
     return xp.broadcast_arrays(xp.atleast_1d(xp.asarray(span)), xp.atleast_1d(xp.asarray(count)))
 

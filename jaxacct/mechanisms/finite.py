@@ -6,8 +6,10 @@ count of the operations, besides what the caller claims of the numbers themselve
 1. :class:`FinitePair`, of finitely many outcomes, its law :class:`LawOfAtoms`, and the mechanism
    :class:`DiscretePair`, whose user gives the outcomes' probabilities;
 2. :class:`LossDistributionPair`, and the mechanism :class:`PrivacyLoss`, whose user gives distribution functions;
-3. noise on the integers: :class:`DiscreteLaplace`; :class:`DiscreteGaussianPair` and :class:`DiscreteGaussian`;
-4. :class:`PublicCoinPair`, of one of several pairs, drawn by a coin that is given away.
+3. the bases of mechanisms with additive noise, whose pairs without noise are finite: :class:`NoisyMechanism`,
+   :class:`SampledNoise`;
+4. noise on the integers: :class:`DiscreteLaplace`; :class:`DiscreteGaussianPair` and :class:`DiscreteGaussian`;
+5. :class:`PublicCoinPair`, of one of several pairs, drawn by a coin that is given away.
 
 That a pair of the user's own dominates the mechanism is for the user to prove.
 
@@ -29,7 +31,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_in_order, atoms_of_cells, atoms_of_masses
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_endless
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_infinite, nothing_sampled
 from jaxacct.mechanisms.pair import (
     CellMasses,
     DominatingPair,
@@ -244,9 +246,9 @@ class FinitePair(DominatingPair):
 
     def infinite_mass_error(self) -> Array:
         infinite = (self._losses() == jnp.inf) & (as_real(self.p) > 0)
-        given = jnp.max(jnp.where(infinite, as_real(self.rounding), 0.0))
+        largest_rounding = jnp.max(jnp.where(infinite, as_real(self.rounding), 0.0))
         # A sum of n terms rounds n - 1 times; a single term is given, and does not round.
-        return given + 2 * roundoff() * jnp.maximum(jnp.sum(jnp.where(infinite, 1.0, 0.0)) - 1, 0.0)
+        return largest_rounding + 2 * roundoff() * jnp.maximum(jnp.sum(jnp.where(infinite, 1.0, 0.0)) - 1, 0.0)
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y); Y < inf]``, a sum over all atoms, for any order."""
@@ -408,7 +410,7 @@ class DiscretePair(Mechanism):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Mechanisms on a sample whose noise is 0.
+# Mechanisms with additive noise, and their pairs where the noise is 0.
 #
 # Without noise an example is seen where it takes part, and P and Q agree where it does not. Let it take part with
 # probability c. Under "remove" P gives what Q never does with probability c, and else what Q always gives: losses inf
@@ -425,33 +427,62 @@ def log_absence(present: ArrayLike, absent: ArrayLike) -> np.ndarray:
         return np.where(present < 0.5, np.log1p(-np.minimum(present, 0.5)), np.log(absent))
 
 
-def noiseless_pairs(asked: Sequence[str], log_absent: ArrayLike, weights: ArrayLike = 1.0) -> tuple[FinitePair, ...]:
+def noiseless_pairs(
+    direction_names: Sequence[str], log_absent: ArrayLike, weights: ArrayLike = 1.0
+) -> tuple[FinitePair, ...]:
     """Returns the pair of each direction for a mechanism without noise, by NumPy.
 
     Args:
-        asked: the directions.
+        direction_names: the directions.
         log_absent (n,): log(1 - c), the logarithm of the probability that the example does not take part, for each
             outcome of a coin that is given away; right to two roundings of itself. Or one, ().
         weights (n,): probabilities of the coin's outcomes, right to two roundings.
     """
-    kept, coin = np.broadcast_arrays(np.atleast_1d(np.asarray(log_absent, np.float64)), np.asarray(weights, np.float64))
-    absent, none = coin * np.exp(kept), np.zeros(1)
-    present = -np.sum(coin * np.expm1(kept), keepdims=True)
-    infinite = np.full(1, np.inf)
+    logs, coin = np.broadcast_arrays(np.atleast_1d(np.asarray(log_absent, np.float64)), np.asarray(weights, np.float64))
+    absent, none = coin * np.exp(logs), np.zeros(1)
+    present = -np.sum(coin * np.expm1(logs), keepdims=True)
     # An exponential moves by what its exponent errs by; the sum of the coin's outcomes rounds as often as there are.
-    exponents = np.where(kept > -745.0, -kept, 0.0)
+    exponents = np.where(logs > -745.0, -logs, 0.0)
     rounding = np.full(2 + coin.size, (16 + 4 * coin.size + 4 * np.max(exponents)) * FLOAT64.roundoff)
-    pairs = {
-        "remove": ((present, absent, none), (none, coin, none), kept),
-        "add": ((none, coin, none), (none, absent, present), -kept),
-        "replace": ((present, absent, none), (none, absent, present), 0.0 * np.maximum(kept, -1.0)),
+    outcomes = {
+        "remove": ((present, absent, none), (none, coin, none), logs),
+        "add": ((none, coin, none), (none, absent, present), -logs),
+        "replace": ((present, absent, none), (none, absent, present), 0.0 * np.maximum(logs, -1.0)),
     }
-    found = []
-    for direction in asked:
-        p, q, losses = pairs[direction]
-        every = np.concatenate([infinite, losses, -infinite])
-        found.append(FinitePair(np.concatenate(p), np.concatenate(q), every, rounding))
-    return tuple(found)
+    return tuple(
+        FinitePair(np.concatenate(p), np.concatenate(q), np.concatenate([[np.inf], losses, [-np.inf]]), rounding)
+        for p, q, losses in (outcomes[direction] for direction in direction_names)
+    )
+
+
+class NoisyMechanism(Mechanism):
+    """The base of mechanisms whose first field is the scale of their noise: infinite noise hides all."""
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return is_infinite(jax.tree.leaves(self)[0])
+
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
+        noise, *others = jax.tree.leaves(self)
+        return np.asarray(noise, np.float64) == 0 if is_concrete(noise, *others) else False
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the pair of an infinite loss, surely."""
+        directions(self, relation)
+        return noiseless_pairs(("replace",), -np.inf)
+
+
+class SampledNoise(NoisyMechanism):
+    """The base of those on a sample of the examples: without noise an example is seen where it takes part."""
+
+    sampling_rate: ArrayLike
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return nothing_sampled(jax.tree.leaves(self)[0], self.sampling_rate)
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the pairs of an example that is seen where it is sampled (:func:`.finite.noiseless_pairs`)."""
+        rate = np.asarray(self.sampling_rate, np.float64)
+        return noiseless_pairs(directions(self, relation), log_absence(rate, 1 - rate))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -464,9 +495,6 @@ def noiseless_pairs(asked: Sequence[str], log_absent: ArrayLike, weights: ArrayL
 
 Distribution = Callable[[Array, Any], Array]
 """Type of a function of (losses, parameters) that returns a probability for each of the losses, in float64."""
-
-VALUE_ERROR = 8 * FLOAT64.roundoff
-"""Default absolute error of the callables' values, computed in float64: four ulps of one."""
 
 JUMP_UNITS = 8
 """Units of roundoff, relative, that are allowed for the losses at which the callables jump.
@@ -517,14 +545,11 @@ class LossDistributionPair(DominatingPair):
     def _value_error(self) -> Array:
         return as_float64(self.value_error) * scale_error(1.0)
 
-    def _parameters(self) -> Any:
-        return jax.tree.map(as_float64, self.parameters)
-
     def _at(self, distribution: Distribution, losses: Array) -> Array:
         highest = as_float64(self.highest)
         # The callables see no infinite loss, and none above ``highest``; the callers replace the results there.
         inside = jnp.where(losses == -jnp.inf, highest, jnp.minimum(losses, highest))
-        return as_float64(distribution(inside, self._parameters()))
+        return as_float64(distribution(inside, jax.tree.map(as_float64, self.parameters)))
 
     def is_valid(self) -> Array:
         low, high, infinite = (as_float64(v) for v in (self.lowest, self.highest, self.infinite_mass_p))
@@ -623,6 +648,19 @@ class LossDistributionPair(DominatingPair):
         return mesh, jnp.concatenate([mass[:1], upward]) + jnp.concatenate([stays, jnp.zeros(1)])
 
 
+@functools.cache  # one pair of functions, one program
+def mirrored_laws(survival_p: Distribution, survival_q: Distribution) -> tuple[Distribution, ...]:
+    """Returns the functions of a loss without atoms whose pair is its own mirror image: P(Y <= y) is Q(Y > -y)."""
+
+    def cdf_p(loss: Array, parameters: Any) -> Array:
+        return survival_q(-loss, parameters)
+
+    def cdf_q(loss: Array, parameters: Any) -> Array:
+        return survival_p(-loss, parameters)
+
+    return cdf_p, cdf_q, survival_p, survival_q
+
+
 def _log_moment(raised: tuple[Array, Array], order: Array) -> Array:
     """Returns the log of the sum of ``e^(order y) p`` over the points, rounded up."""
     # Largest |log p| of a normal float64 p <= 1, in nats.
@@ -696,7 +734,7 @@ class PrivacyLoss(Mechanism):
     infinite_mass: ArrayLike = 0.0
     survival_p: Distribution | None = field(default=None, metadata={"static": True}, kw_only=True)
     survival_q: Distribution | None = field(default=None, metadata={"static": True}, kw_only=True)
-    value_error: ArrayLike = field(default=VALUE_ERROR, kw_only=True)
+    value_error: ArrayLike = field(default=8 * FLOAT64.roundoff, kw_only=True)
     atoms: tuple[ArrayLike, ArrayLike] = field(default=(np.nan, np.nan), kw_only=True)
     reverse: PrivacyLoss | None = field(default=None, kw_only=True)
 
@@ -764,7 +802,7 @@ class NoiseOnIntegers(Mechanism):
         validation.check_whole(self.sensitivity, "sensitivity", 1, LARGEST_SENSITIVITY, largest_change)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.scale)
+        return is_infinite(self.scale)
 
     def of_group(self, size: int) -> Self:
         return replace(self, sensitivity=self.sensitivity * size)
@@ -1101,11 +1139,10 @@ class PublicCoinPair(DominatingPair):
 
     def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns the atoms of all pairs, each with as many as the pairs have a share of ``cells``."""
-        w = self._weights()
+        w, rounding = self._weights(), self._rounding()
         each = max(2 * (cells // (2 * len(w))), 16)
         parts = jax.vmap(lambda pair: pair.discretize(each, nats))(self.pairs)
-        up, down = w * (1 + self._rounding()), w * (1 - self._rounding())
-        weights = jnp.stack([up, down])
+        weights = jnp.stack([w * (1 + rounding), w * (1 - rounding)])
         masses = jnp.swapaxes(parts.masses, 0, 1) * weights[..., None]
         masses = masses.at[0].add(TINY * jnp.where(w > 0, 1.0, 0.0)[:, None])  # a product may be flushed to zero
         losses = jnp.swapaxes(parts.losses, 0, 1)

@@ -42,8 +42,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, short
-from jaxacct.mechanisms.finite import FinitePair
-from jaxacct.mechanisms.gaussian import GaussianOnSample
+from jaxacct.mechanisms.finite import FinitePair, SampledNoise
+from jaxacct.mechanisms.gaussian import SampledGaussian
 from jaxacct.mechanisms.laplace import SampledLaplace
 from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions
 from jaxacct.mechanisms.normal import sampled_delta
@@ -127,8 +127,8 @@ class WithoutReplacementPair(DominatingPair):
     def _atom(self) -> Array:
         """Returns the mass at 0, right to some ulps: that of the noise within 1 of its centre, times 1 - q."""
         s, q = self._fields()
-        within = -jnp.expm1(-1 / s) if self.noise == "laplace" else jax.scipy.special.erf(1 / (s * jnp.sqrt(2.0)))
-        return (1 - q) * within
+        central_mass = -jnp.expm1(-1 / s) if self.noise == "laplace" else jax.scipy.special.erf(1 / (s * jnp.sqrt(2.0)))
+        return (1 - q) * central_mass
 
     def is_valid(self) -> Array:
         _, q = self._fields()
@@ -353,9 +353,28 @@ def _panel_nodes(
 # ----------------------------------------------------------------------------------------------------
 
 
+class WithoutReplacement(SampledNoise):
+    """The base of both kinds of noise on a batch of fixed size."""
+
+    noise: ClassVar[str]
+
+    relations: ClassVar[tuple[Relation, ...]] = ("replace", "zero_out")
+
+    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
+        """Returns the one pair, which is its own mirror image."""
+        directions(self, relation)
+        scale, rate = jax.tree.leaves(self)
+        return (WithoutReplacementPair(scale, rate, noise=self.noise),)
+
+    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
+        """Returns the one pair of an example that is seen where it is sampled."""
+        directions(self, relation)
+        return super().noiseless_pairs("replace")
+
+
 @register_dataclass
 @dataclass(frozen=True)
-class GaussianWithoutReplacement(GaussianOnSample):
+class GaussianWithoutReplacement(WithoutReplacement, SampledGaussian):
     """Gaussian mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -374,22 +393,10 @@ class GaussianWithoutReplacement(GaussianOnSample):
     ('replace', 'zero_out')
     """
 
-    relations: ClassVar[tuple[Relation, ...]] = ("replace", "zero_out")
-
-    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
-        """Returns the one pair, which is its own mirror image."""
-        directions(self, relation)
-        return (WithoutReplacementPair(self.noise_multiplier, self.sampling_rate, noise="gaussian"),)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the one pair of an example that is seen where it is sampled."""
-        directions(self, relation)
-        return super().noiseless_pairs("replace")
-
 
 @register_dataclass
 @dataclass(frozen=True)
-class LaplaceWithoutReplacement(SampledLaplace):
+class LaplaceWithoutReplacement(WithoutReplacement, SampledLaplace):
     """Laplace mechanism on a batch of fixed size, drawn uniformly without replacement, afresh for every step.
 
     Attributes:
@@ -404,18 +411,6 @@ class LaplaceWithoutReplacement(SampledLaplace):
     >>> len(LaplaceWithoutReplacement(scale=2.0, sampling_rate=0.01).dominating_pairs())
     1
     """
-
-    relations: ClassVar[tuple[Relation, ...]] = ("replace", "zero_out")
-
-    def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
-        """Returns the one pair, which is its own mirror image."""
-        directions(self, relation)
-        return (WithoutReplacementPair(self.scale, self.sampling_rate, noise="laplace"),)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the one pair of an example that is seen where it is sampled."""
-        directions(self, relation)
-        return super().noiseless_pairs("replace")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -643,7 +638,7 @@ def _masses(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
     infinite = float(bound[-1])
     # The profile that is found: the sum over j > i of q_j (c_j - c_i), with the infinite mass.
     mass, moment = (np.cumsum(values[::-1])[::-1] for values in (q, q * above))
-    found = moment - above * mass + infinite
-    if not np.all(found >= bound * (1 - SLACK / 2)):
+    profile = moment - above * mass + infinite
+    if not np.all(profile >= bound * (1 - SLACK / 2)):
         raise ValueError("noise_multiplier is too small for the masses of its privacy losses: give more.")
     return q[1:], infinite

@@ -36,21 +36,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
-from jaxacct.mechanisms.finite import PublicCoinPair, log_absence, noiseless_pairs
+from jaxacct.mechanisms.finite import NoisyMechanism, PublicCoinPair, SampledNoise, log_absence, noiseless_pairs
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
-from jaxacct.mechanisms.mechanism import (
-    Mechanism,
-    Relation,
-    directions,
-    is_absent,
-    is_endless,
-    less_noise,
-    nothing_sampled,
-)
+from jaxacct.mechanisms.mechanism import Relation, directions, less_noise
 from jaxacct.mechanisms.normal import normal_cells, normal_masses, sampled_delta
 from jaxacct.mechanisms.pair import (
     ANGLES,
@@ -422,15 +414,15 @@ def _ending() -> tuple[np.ndarray, np.ndarray]:
 
     The comments at the head of this part derive them.
     """
-    apart = 1 / 512
-    y, beta = np.arange(-8.0, 3.0, apart), 0.87 * ANGLES[:, None]
+    spacing = 1 / 512
+    y, beta = np.arange(-8.0, 3.0, spacing), 0.87 * ANGLES[:, None]
 
     def curve(e: np.ndarray) -> np.ndarray:
         a = 1 / (1 + e)
         return np.log(e * a) + a + a**2 / 2 + a**3 / 3
 
     z, on_line = curve(np.exp(y)), curve(np.exp(y + 1j * beta))
-    moved, slack = on_line.real - z, apart / np.cos(beta / 2) ** 4
+    moved, slack = on_line.real - z, spacing / np.cos(beta / 2) ** 4
     ahead, back = np.max(moved, axis=1) + slack[:, 0], np.max(-moved, axis=1) + slack[:, 0]
     below = np.max(np.maximum(-z, 0.0) * np.maximum(moved, 0.0), axis=1) + 2 * slack[:, 0]
     grown = -4 * np.log(np.cos(beta[:, 0] / 2)) + below * WIDEST_END**2
@@ -582,7 +574,7 @@ class SubsampledGaussianPair(DominatingPair):
         """Returns whether the sampling rate is known to be 1: the Gaussian mechanism."""
         return is_concrete(self.sampling_rate) and bool(np.all(np.asarray(self.sampling_rate) == 1))
 
-    def outcosts(self, other: DominatingPair) -> bool:
+    def has_larger_divergences_than(self, other: DominatingPair) -> bool:
         """Returns True for removing against adding the same example: Mironov, Talwar and Zhang (2019), Theorem 5."""
         if not isinstance(other, SubsampledGaussianPair) or not is_concrete(self.removes, other.removes):
             return False
@@ -761,12 +753,12 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
             sizes = 4 * (s**2 * square + jnp.abs(less)) + 8 * w * jnp.abs(turn)
             sizes = sizes + of_share * (w * theta + jnp.where(removes, order + 1, 6 * order) * square)
             fallen = weights * jnp.expm1(exponents)
-            below, off_below, whole, off = jnp.sum(
+            below, off_below, total, off = jnp.sum(
                 jnp.stack([fallen, jnp.abs(fallen) * units + terms * sizes, terms, terms * (units + sizes)]), axis=1
             )
             more = more + jnp.exp(self.log_quadrature_error(order, jnp.zeros_like(order), step))
-            below, whole = below + more + 1.01 * roundoff() * off_below, whole + more + 1.01 * roundoff() * off
-            return jnp.where(below > -0.25, jnp.log1p(jnp.maximum(below, -0.25)), jnp.log(whole)) * (
+            below, total = below + more + 1.01 * roundoff() * off_below, total + more + 1.01 * roundoff() * off
+            return jnp.where(below > -0.25, jnp.log1p(jnp.maximum(below, -0.25)), jnp.log(total)) * (
                 1 - 16 * roundoff()
             )
 
@@ -907,7 +899,7 @@ def _lines(s: Array, q: Array, removes: Array, place: Array | None) -> Lines:
 
 @register_dataclass
 @dataclass(frozen=True)
-class Gaussian(Mechanism):
+class Gaussian(NoisyMechanism):
     """Gaussian mechanism: a query of sensitivity 1 plus noise of the given standard deviation.
 
     Attributes:
@@ -929,17 +921,6 @@ class Gaussian(Mechanism):
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.noise_multiplier)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pair of an infinite loss, surely."""
-        directions(self, relation)
-        return noiseless_pairs(("replace",), -np.inf)
-
     def of_group(self, size: int) -> Gaussian:
         return Gaussian(less_noise(self.noise_multiplier, size))
 
@@ -953,31 +934,22 @@ class Gaussian(Mechanism):
 
 
 @dataclass(frozen=True)
-class GaussianOnSample(Mechanism):
-    """The base of Gaussian mechanisms on a sample of the examples: their two fields, and when nothing is released."""
+class SampledGaussian(SampledNoise):
+    """The base of Gaussian mechanisms on a sample of the examples: their two fields."""
 
     noise_multiplier: ArrayLike
     sampling_rate: ArrayLike
+
+    noise: ClassVar[str] = "gaussian"
 
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.noise_multiplier, self.sampling_rate)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(*jax.tree.leaves(self))
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pairs of an example that is seen where it is sampled (:func:`.finite.noiseless_pairs`)."""
-        rate = np.asarray(self.sampling_rate, np.float64)
-        return noiseless_pairs(directions(self, relation), log_absence(rate, 1 - rate))
-
 
 @register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledGaussian(GaussianOnSample):
+class PoissonSubsampledGaussian(SampledGaussian):
     """Gaussian mechanism on a Poisson sample: one step of DP-SGD.
 
     Each example takes part independently with probability ``sampling_rate``; the sum of the sampled examples' clipped
@@ -1014,12 +986,12 @@ class PoissonSubsampledGaussian(GaussianOnSample):
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (mixture, base) for "remove" and (base, mixture) for "add"; for "replace" two mixtures."""
-        asked = directions(self, relation)
-        if "replace" in asked:
+        direction_names = directions(self, relation)
+        if "replace" in direction_names:
             return (subsampled_pair(self.noise_multiplier, self.sampling_rate, "replace", "gaussian"),)
         return tuple(
             SubsampledGaussianPair(self.noise_multiplier, self.sampling_rate, removes=direction == "remove")
-            for direction in asked
+            for direction in direction_names
         )
 
 
@@ -1030,7 +1002,7 @@ class PoissonSubsampledGaussian(GaussianOnSample):
 
 @register_dataclass
 @dataclass(frozen=True)
-class TruncatedPoissonGaussian(GaussianOnSample):
+class TruncatedPoissonGaussian(SampledGaussian):
     """Gaussian mechanism on a Poisson sample that is cut: if it exceeds B examples, B of them at random are used.
 
     Attributes:
@@ -1110,17 +1082,19 @@ class TruncatedPoissonGaussian(GaussianOnSample):
         """
         validation.check_scalar(sampling_rate, "sampling_rate")
         validation.check_sampling_rate(sampling_rate)
-        given = tuple(num_examples) if isinstance(num_examples, Sequence) else (num_examples,)
-        sizes = [validation.check_whole(size, "num_examples", 1, 2**53, "the number of examples") for size in given]
+        sizes = [
+            validation.check_whole(size, "num_examples", 1, 2**53, "the number of examples")
+            for size in (num_examples if isinstance(num_examples, Sequence) else (num_examples,))
+        ]
         capacity = validation.check_whole(capacity, "capacity", 1, 2**53, "the largest batch")
-        rate, up = float(sampling_rate), 1 + 4 * UNIT_ROUNDOFF
+        rate, outward = float(sampling_rate), 1 + 4 * UNIT_ROUNDOFF
         tails = [binomial_tail(size - 1, rate, capacity) for size in sorted(sizes)]
-        entered = [max(rate * capacity * tail.inverse * up, TINY) for tail in tails]
+        entered = [max(rate * capacity * tail.inverse * outward, TINY) for tail in tails]
         least, covered = tails[0].least, entered[0]
-        overflow_rate = covered / least * up if least > 0 else math.inf
+        overflow_rate = covered / least * outward if least > 0 else math.inf
         if overflow_rate > rate:
-            overflow_rate, covered = rate, least * rate / up
-        slack = min(max(max(entered) - covered, 0.0) / rate * up, 1.0)
+            overflow_rate, covered = rate, least * rate / outward
+        slack = min(max(max(entered) - covered, 0.0) / rate * outward, 1.0)
         return cls(noise_multiplier, rate, max(tail.most for tail in tails), least, overflow_rate, slack)
 
     def validate(self) -> None:

@@ -13,20 +13,12 @@ from typing import Any, ClassVar
 
 import jax  # noqa: F401  (whole, before jaxtyping asks for a part of it)
 import numpy as np
-from jaxtyping import ArrayLike, Bool
+from jaxtyping import ArrayLike
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import log_absence, noiseless_pairs
+from jaxacct.mechanisms.finite import NoisyMechanism, SampledNoise
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
-from jaxacct.mechanisms.mechanism import (
-    Mechanism,
-    Relation,
-    directions,
-    is_absent,
-    is_endless,
-    less_noise,
-    nothing_sampled,
-)
+from jaxacct.mechanisms.mechanism import Relation, directions, less_noise
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair, subsampled_pair
 from jaxacct.numerics.precision import as_float64, is_concrete, scope
@@ -47,7 +39,7 @@ def shifted_pair(scale: ArrayLike, shift: float) -> ShiftedNoisePair:
 
 @register_dataclass
 @dataclass(frozen=True)
-class Laplace(Mechanism):
+class Laplace(NoisyMechanism):
     """Laplace mechanism: a query of L1 sensitivity 1 plus independent Laplace noise on each coordinate.
 
     Attributes:
@@ -75,17 +67,6 @@ class Laplace(Mechanism):
     def validate(self) -> None:
         validation.check_noise_scale(self.scale)
 
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.scale)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.scale)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pair of an infinite loss, surely."""
-        directions(self, relation)
-        return noiseless_pairs(("replace",), -np.inf)
-
     def of_group(self, size: int) -> Laplace:
         return Laplace(less_noise(self.scale, size))
 
@@ -96,26 +77,17 @@ class Laplace(Mechanism):
 
 
 @dataclass(frozen=True)
-class SampledLaplace(Mechanism):
-    """The base of Laplace mechanisms on a sample of the examples: their two fields, and when nothing is released."""
+class SampledLaplace(SampledNoise):
+    """The base of Laplace mechanisms on a sample of the examples: their two fields."""
 
     scale: ArrayLike
     sampling_rate: ArrayLike
 
+    noise: ClassVar[str] = "laplace"
+
     def validate(self) -> None:
         validation.check_noise_scale(self.scale)
         validation.check_sampling_rate(self.sampling_rate, zero=True)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(self.scale, self.sampling_rate)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.scale, self.sampling_rate)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pairs of an example that is seen where it is sampled (:func:`.finite.noiseless_pairs`)."""
-        rate = np.asarray(self.sampling_rate, np.float64)
-        return noiseless_pairs(directions(self, relation), log_absence(rate, 1 - rate))
 
 
 @register_dataclass

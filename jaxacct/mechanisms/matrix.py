@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
+from jaxacct.mechanisms.finite import NoisyMechanism
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_absent, is_endless, nothing_sampled
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_infinite, nothing_sampled
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, as_real, exact_real, is_concrete, leave_scope, within_scope
@@ -154,7 +155,7 @@ class MatrixMechanism(Mechanism):
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
         if not self.is_sampled:
-            return is_endless(self.noise_multiplier)
+            return is_infinite(self.noise_multiplier)
         return nothing_sampled(self.noise_multiplier, self.sampling_rate)
 
     def as_gaussian(self) -> Gaussian:
@@ -162,7 +163,7 @@ class MatrixMechanism(Mechanism):
         assert not self.is_sampled
         return Gaussian(self._noise())
 
-    def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
+    def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns the Gaussian mechanism that the training is, or the cycles that it is composed of."""
         if not self.is_sampled:
             return [(self.as_gaussian(), steps)]
@@ -193,7 +194,7 @@ class MatrixMechanism(Mechanism):
             sensitivity = as_real(self.sensitivity)
             over = noise / jnp.where(sensitivity > 0, sensitivity, jnp.nan) * (1 - 4 * roundoff())
             over = jnp.minimum(over, jnp.finfo(over.dtype).max)
-        return choose(is_endless(noise), np.inf, over)
+        return choose(is_infinite(noise), np.inf, over)
 
     def _fill(self, *values: Any) -> Self:
         # The fields of the frozen class are not what it is given: they follow from that.
@@ -233,7 +234,7 @@ class _OfEqualGroups(PoissonSubsampledGaussian):
 
 @register_dataclass
 @dataclass(frozen=True)
-class TreeAggregation(Mechanism):
+class TreeAggregation(NoisyMechanism):
     """Binary trees with Gaussian noise at the nodes, each example at most once in all of them.
 
     This is an account alone, of prefix sums of a stream, all of whose nodes are released. To make noise of that kind
@@ -270,16 +271,6 @@ class TreeAggregation(Mechanism):
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
         validation.check_batches(self.depth, 2**10, "depth")
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(self.noise_multiplier, self.depth)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pair of the Gaussian mechanism that it is."""
-        return Gaussian(0.0).noiseless_pairs(relation)
 
     @within_scope
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:

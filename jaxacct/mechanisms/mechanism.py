@@ -166,7 +166,7 @@ class Mechanism(Fields, abc.ABC):
         """Returns where a run releases nothing, and so costs nothing: nowhere, unless a mechanism says otherwise."""
         return False
 
-    def ordinary(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
+    def with_unit_parameters(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
         """Returns this with valid parameters where ``nothing`` is released: numbers of 1, and vectors as they are."""
         scalars = len(self.batch_shape)
         return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) > scalars else choose(nothing, 1.0, leaf), self)
@@ -196,13 +196,14 @@ class Mechanism(Fields, abc.ABC):
 
     @property
     def composed(self) -> bool:
-        """Whether all accountants treat a run of it as the mechanisms of :meth:`apart`.
+        """Whether all accountants treat a run of it as the mechanisms of :meth:`decompose`.
 
-        This is so where a class overrides :meth:`apart`. A class some of whose runs stay whole overrides this as well.
+        This is so where a class overrides :meth:`decompose`. A class that decomposes some of its runs alone overrides
+        this as well.
         """
-        return type(self).apart is not Mechanism.apart
+        return type(self).decompose is not Mechanism.decompose
 
-    def apart(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
+    def decompose(self, steps: ArrayLike) -> list[tuple[Mechanism, ArrayLike]]:
         """Returns mechanisms and numbers of runs that come to ``steps`` runs of this one; by default just itself.
 
         A class that lists itself among others overrides :attr:`composed`, too.
@@ -229,7 +230,7 @@ def without_noops(mechanism: Any, steps: Any) -> tuple[Any, Any]:
     if is_concrete(nothing) and not np.any(nothing):
         return mechanism, steps
     # A value that is no valid number of runs stays as it is, so that the accountant can refuse it.
-    return mechanism.ordinary(nothing), choose(nothing & is_count(steps), 0.0, steps)
+    return mechanism.with_unit_parameters(nothing), choose(nothing & is_count(steps), 0.0, steps)
 
 
 def counts_of(steps: Any) -> Any:
@@ -263,28 +264,23 @@ def choose(condition: Any, first: Any, second: Any) -> Any:
     return jnp.where(condition, first, second if jnp.result_type(second) == jnp.bool_ else as_real(second))
 
 
-def is_none(value: Any) -> Any:
+def is_exact_zero(value: Any) -> Any:
     """Returns where a number is 0 to the bit. XLA takes subnormal numbers for 0, but they are above it."""
     return np.asarray(value, np.float64) == 0 if is_concrete(value) else is_zero(exact_float64(value))
 
 
-def is_endless(value: Any) -> Any:
+def is_infinite(value: Any) -> Any:
     """Returns where a number is infinite, as that of noise under which nothing can be seen."""
     return np.asarray(value, np.float64) == np.inf if is_concrete(value) else as_float64(value) == jnp.inf
-
-
-def is_absent(noise: Any, *others: Any) -> Any:
-    """Returns where noise is seen to be 0; nowhere if it or one of the other fields is traced."""
-    return np.asarray(noise, np.float64) == 0 if is_concrete(noise, *others) else False
 
 
 def nothing_sampled(noise: Any, sampling_rate: Any) -> Any:
     """Returns where infinite noise, or a sampling rate of 0, leaves nothing of an example, the other being valid."""
     # With proper rates that are concrete the noise alone decides, and the answer stays concrete where the noise is.
     if is_concrete(sampling_rate) and np.all((np.asarray(sampling_rate) > 0) & (np.asarray(sampling_rate) <= 1)):
-        return is_endless(noise)
+        return is_infinite(noise)
     proper = (noise >= 0) & (sampling_rate >= 0) & (sampling_rate <= 1)
-    return (is_endless(noise) | is_none(sampling_rate)) & proper
+    return (is_infinite(noise) | is_exact_zero(sampling_rate)) & proper
 
 
 def less_noise(scale: ArrayLike, size: int) -> Any:
@@ -292,7 +288,7 @@ def less_noise(scale: ArrayLike, size: int) -> Any:
     if not is_concrete(scale):
         return _less_noise(scale, size)
     quotient = np.asarray(scale, np.float64) / size
-    # Division by a power of two is exact; every other quotient goes one float down, to the side of less noise.
+    # Division by a power of two is exact; every other quotient moves one float down, to the side of less noise.
     is_exact = np.isinf(quotient) | (size & (size - 1) == 0)
     return np.where(is_exact, quotient, np.nextafter(quotient, 0.0))[()]
 
@@ -352,7 +348,7 @@ def parts_of(mechanism: Mechanisms, steps: Steps) -> list[tuple[Mechanism, Array
     if isinstance(mechanism, Mechanism) and mechanism.composed:
         validation.check_number(steps, "steps")
         validation.check_steps(steps)
-        return mechanism.apart(counts_of(steps))
+        return mechanism.decompose(counts_of(steps))
     if not isinstance(mechanism, (tuple, list)):
         return [(cast(Mechanism, mechanism), cast(ArrayLike, steps))]
     for part in mechanism:

@@ -178,9 +178,9 @@ def normal_masses(low: Array, high: Array, center: Array, scale: Array) -> tuple
     far, square = near + 2 * half, near * near
     peak = jnp.exp(-0.5 * square)
     error = u * (24 + 6 * far * far) * mass + 4e-17 * (2 * half * (1 + far)) ** 16 * half * peak
-    share, is_endless = 0.5 / (1 + square), half == jnp.inf
-    most = peak * jnp.where(is_endless, density / near, 1.0)
-    least_share = jnp.where(is_endless, 1 - share, 0.5)
+    share, is_infinite = 0.5 / (1 + square), half == jnp.inf
+    most = peak * jnp.where(is_infinite, density / near, 1.0)
+    least_share = jnp.where(is_infinite, 1 - share, 0.5)
     is_known = error < 0.5 * most
     mass = jnp.where(is_known, mass, most * least_share)
     return mass, jnp.where(is_known, error, most * (1 - least_share + u * (24 + 6 * square))) + TINY
@@ -418,8 +418,8 @@ def newton(
     # The state is a place, how far the root may lie from it on either side, and whether to go on. Steps run
     # monotonically into the root, so they end: where the miss is within its error, or where a step moves nothing.
     first = start, jnp.inf, jnp.inf, True
-    found: Any = jax.lax.while_loop(lambda state: state[3], advance, tuple(map(jnp.asarray, first)))
-    return found[:3]
+    final: Any = jax.lax.while_loop(lambda state: state[3], advance, tuple(map(jnp.asarray, first)))
+    return final[:3]
 
 
 def solve_mu(epsilon: Array, delta: Array) -> tuple[Array, Array]:
@@ -464,11 +464,11 @@ def delta_bounds(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     place = jnp.where(ordinary, mu, 1.0), jnp.where(ordinary, jnp.abs(epsilon), 1.0)
     gained = jnp.exp(bounds_of_log_delta(*(jnp.broadcast_to(x, (2,)) for x in place)))
     # The trade-off function is its own inverse: delta(-e) = 1 - e^-e + e^-e delta(e).
-    found = jnp.where(epsilon < 0, -jnp.expm1(epsilon) + jnp.exp(epsilon) * gained, gained)
+    deltas = jnp.where(epsilon < 0, -jnp.expm1(epsilon) + jnp.exp(epsilon) * gained, gained)
     rounded = 1 + 4 * arithmetic().function * SIDES
     none = jnp.where(epsilon == jnp.inf, 0.0, jnp.maximum(-jnp.expm1(epsilon), 0.0) * rounded)
     known = (mu >= 0) & (mu < jnp.inf) & ~jnp.isnan(epsilon)
-    values = jnp.where(ordinary, found * rounded, jnp.where(known, none, np.array([0.0, 1.0])))
+    values = jnp.where(ordinary, deltas * rounded, jnp.where(known, none, np.array([0.0, 1.0])))
     least = jnp.where(ordinary, TINY, 0.0)
     return jnp.minimum(values[0], 1.0), jnp.clip(values[1], least, 1.0)
 
@@ -498,8 +498,8 @@ def sampled_delta(mu: Array, sampling_rate: Array, epsilon: Array, removes: Any 
     ratio = jnp.expm1(jnp.minimum(epsilon, few)) / share
     large = epsilon - jnp.log(share) + jnp.log1p((share - 1) * jnp.exp(-jnp.maximum(epsilon, 1.5)))
     inner = jnp.where((epsilon < few) & (ratio < jnp.inf), jnp.log1p(ratio), large) * (1 - 24 * u * SIDES)
-    found = share * jnp.exp(bounds_of_log_delta(mu * (1 + 2 * u * SIDES), inner)) * (1 + 12 * u * SIDES)
-    lower, upper = jnp.where(there, jnp.minimum(found, 1.0), 0.0)
+    deltas = share * jnp.exp(bounds_of_log_delta(mu * (1 + 2 * u * SIDES), inner)) * (1 + 12 * u * SIDES)
+    lower, upper = jnp.where(there, jnp.minimum(deltas, 1.0), 0.0)
     return lower, upper
 
 

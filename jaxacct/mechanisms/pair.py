@@ -151,8 +151,8 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
         heights = height(x)
         top = jnp.max(heights)
         # A Gaussian CUT e-foldings down its flank rises by no more between two points: 11 is sqrt(2 CUT).
-        apart = step / (2 * scale)
-        kept = heights > top - CUT - (11 * apart + apart**2 / 2)
+        half_step = step / (2 * scale)
+        kept = heights > top - CUT - (11 * half_step + half_step**2 / 2)
         first = jnp.min(jnp.where(kept, x, jnp.inf))
         last = jnp.max(jnp.where(kept, x, -jnp.inf))
         some = top > -jnp.inf
@@ -179,14 +179,14 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
     # One panel a step, relative to the top, so that nothing overflows. The count is data and not a shape: narrow
     # windows cost little, and one program serves all.
     total = jax.lax.fori_loop(0, count.astype(jnp.int32), add, jnp.zeros_like(low))
-    found = top + jnp.log(total * width)
+    log_sum = top + jnp.log(total * width)
     if not arithmetic().has_few_digits:
-        return found
+        return log_sum
     # Logarithms round by units of squares of places, in widths, and of their own size: where that is not little beside
     # a nat no window is found for certain, and nothing is known.
     reach = jnp.maximum(jnp.abs(low), jnp.abs(high)) / scale
     is_known = (roundoff() * (reach * reach + jnp.abs(top)) < 2.0**-6) & ((total > 0) | (low >= high))
-    return jnp.where(is_known, found, jnp.nan)
+    return jnp.where(is_known, log_sum, jnp.nan)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -212,12 +212,12 @@ def hockey_stick(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     is_near = jnp.abs(loss) < near_by
     difference = p - q
     grown = jnp.expm1(jnp.where(is_near, loss, 0.0)) * q
-    whole = jnp.exp(loss) * q
-    value = jnp.where(is_near, difference - grown, p - whole)
+    scaled_q = jnp.exp(loss) * q
+    value = jnp.where(is_near, difference - grown, p - scaled_q)
     # Sterbenz: an exact difference.
     rounded = jnp.where((q <= 2 * p) & (p <= 2 * q), 0.0, jnp.abs(difference))
     near = rounded + 12 * jnp.abs(grown)
-    rounding = roundoff() * (jnp.where(is_near, near, 6 * whole) + 2 * jnp.abs(value))
+    rounding = roundoff() * (jnp.where(is_near, near, 6 * scaled_q) + 2 * jnp.abs(value))
     return value, rounding + 4 * TINY * (1 + jnp.exp(loss))
 
 
@@ -487,8 +487,8 @@ class TrapezoidLaw(Law):
         logs = scan.log_p + order * scan.losses
         counts = logs > jnp.max(logs) - arithmetic().cut - BEYOND
         x = scan.places
-        apart = x[1] - x[0]
-        return jnp.min(jnp.where(counts, x, jnp.inf)) - apart, jnp.max(jnp.where(counts, x, -jnp.inf)) + apart
+        spacing = x[1] - x[0]
+        return jnp.min(jnp.where(counts, x, jnp.inf)) - spacing, jnp.max(jnp.where(counts, x, -jnp.inf)) + spacing
 
     def pieces_needed(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
         """Returns how many pieces it takes, not capped by ``most_pieces``; one where that is not known."""
@@ -558,9 +558,9 @@ def least_bound(bound: Callable[[Array], Array], weights: Array, slope: Array, a
         at_mode (): its slope at the heaviest nodes.
     """
     # The mean square counts the bulk, and not the rare jumps, as a deviation would; the mode only the bulk.
-    found = jax.vmap(bound)(jnp.stack([jnp.sqrt(jnp.sum(weights * slope**2)), at_mode]))
-    found = found if arithmetic().has_few_digits else found + modulus_rounding()
-    return jnp.min(jnp.where(found < 0, found, 0.0))
+    bounds = jax.vmap(bound)(jnp.stack([jnp.sqrt(jnp.sum(weights * slope**2)), at_mode]))
+    bounds = bounds if arithmetic().has_few_digits else bounds + modulus_rounding()
+    return jnp.min(jnp.where(bounds < 0, bounds, 0.0))
 
 
 class HasLaw(Protocol):
@@ -618,9 +618,9 @@ def _moments(nodes: Nodes, t: Array) -> Moments:
     back = jnp.where(y < -30.0, jnp.exp(nodes.log_q), p * back)
     # Where e^(tY) overflows it dwarfs the rest of phi, and p e^(tY) is formed from its logarithm.
     huge = power > limit
-    up = jnp.where(huge, jnp.exp(jnp.where(huge & near, logs, -jnp.inf)), p * ahead)
-    lean = up + jnp.where(huge, 0.0, p * power)
-    of_value, of_slope = up + t * back, y * lean + back
+    remainder = jnp.where(huge, jnp.exp(jnp.where(huge & near, logs, -jnp.inf)), p * ahead)
+    lean = remainder + jnp.where(huge, 0.0, p * power)
+    of_value, of_slope = remainder + t * back, y * lean + back
     missing, infinite = nodes.missing, nodes.infinite
     excess = jnp.where(near, jnp.sum(of_value) + t * missing - (t + 1) * infinite, 0.0)
     rise = jnp.sum(of_slope) + missing - infinite
@@ -733,8 +733,8 @@ def rungs(nodes: Nodes, orders: Array, law: Law | None = None) -> Rungs:
     if arithmetic().has_few_digits:
         assert law is not None  # of which the roundings of the nodes are asked
         roundings = law.roundings(nodes)
-        found = jax.vmap(lambda order: careful_moments(nodes, order, roundings))(orders)
-        return Rungs(found.moments.value, found.value_error, found.moments.slope, found.moments.curvature)
+        careful = jax.vmap(lambda order: careful_moments(nodes, order, roundings))(orders)
+        return Rungs(careful.moments.value, careful.value_error, careful.moments.slope, careful.moments.curvature)
     y, u = nodes.losses, arithmetic().roundoff
     logs = nodes.log_p[None] + orders[:, None] * y[None]
     top = jnp.maximum(jnp.max(logs, axis=1), -1e30)
@@ -896,8 +896,8 @@ def log_decay(
         error (): relative error of the masses.
     """
     # From an end inwards the density falls no faster than at its extreme slope: both ends give a lower bound.
-    down, up = jnp.minimum(flattest, 0.0) * width, jnp.maximum(steepest, 0.0) * width
-    least = jnp.exp(jnp.maximum(log_density[:, :-1] + down, log_density[:, 1:] - up))
+    fall, rise = jnp.minimum(flattest, 0.0) * width, jnp.maximum(steepest, 0.0) * width
+    least = jnp.exp(jnp.maximum(log_density[:, :-1] + fall, log_density[:, 1:] - rise))
     low, high = jnp.minimum(losses[:, :-1], losses[:, 1:]), jnp.maximum(losses[:, :-1], losses[:, 1:])
     known = jnp.isfinite(least) & (high > low) & (width > 0)
     places, masses = atoms
@@ -915,9 +915,9 @@ def log_decay(
 
     def others(far: Array, start: Array) -> Array:
         """Returns how far the transform of the other stretches is below their mass, from a frequency on."""
-        apart = jnp.abs(jnp.diff(far, axis=1, prepend=0.0, append=0.0))
+        jumps = jnp.abs(jnp.diff(far, axis=1, prepend=0.0, append=0.0))
         mass = jnp.sum(far * widths)
-        return mass - jnp.minimum(mass, jnp.sum(apart) / start)
+        return mass - jnp.minimum(mass, jnp.sum(jumps) / start)
 
     def level(start: Array) -> Array:
         """Returns a bound for the frequencies from ``start`` to twice that."""
@@ -936,8 +936,8 @@ def log_decay(
             return (jnp.sum(heights) + jnp.sum(heights * cosines[0])) ** 2 + jnp.sum(heights * sines[0]) ** 2
 
         squares = jax.vmap(transform)(frequencies)
-        apart = frequencies[1:] - frequencies[:-1]
-        here = jnp.sqrt(jnp.max(jnp.maximum(squares[:-1], squares[1:]) + variation * apart**2 / 8))
+        spacing = frequencies[1:] - frequencies[:-1]
+        here = jnp.sqrt(jnp.max(jnp.maximum(squares[:-1], squares[1:]) + variation * spacing**2 / 8))
         far = jnp.where(near[atoms_first:].reshape(density.shape), 0.0, density)
         return 1 - jnp.sum(mass) - others(far, start) + here
 
@@ -1044,9 +1044,9 @@ class DominatingPair(ABC):
         """
         wrong = self.boundary_error(jnp.abs(epsilon)) + 4 * roundoff() * epsilon + TINY
         # The cells on either side of epsilon hold all mass that may lie on its wrong side.
-        apart = 4 * wrong
+        half_width = 4 * wrong
         cells = self.cell_masses(
-            jnp.stack([epsilon - apart, epsilon, epsilon + apart, jnp.full_like(epsilon, jnp.inf)])
+            jnp.stack([epsilon - half_width, epsilon, epsilon + half_width, jnp.full_like(epsilon, jnp.inf)])
         )
         (below, just, above), (near_error, just_error, above_error) = cells.p, cells.p_error
         p, p_error = just + above, just_error + above_error
@@ -1055,12 +1055,12 @@ class DominatingPair(ABC):
         near = jnp.expm1(wrong) * (below + just + near_error + just_error) * (1 + 16 * u)
         # Sums round where both terms count; errors are raised by more than their sums and products round.
         summed = jnp.where(just > 0, p, 0.0) + scale * jnp.where(cells.q[1] > 0, q, 0.0)
-        found, rounding = hockey_stick(p, q, epsilon)
+        value, rounding = hockey_stick(p, q, epsilon)
         rounding = (rounding + p_error + scale * q_error + 4 * u * summed) * (1 + 16 * u)
-        upper = found + rounding + near
+        upper = value + rounding + near
         # Where e^eps overflows, e^eps Q is not known: the bounds are P's mass and 0.
         upper = jnp.where(jnp.isnan(upper), (p + p_error) * (1 + 4 * u) + near, upper)
-        lower = jnp.where(jnp.isnan(found - rounding), 0.0, found - rounding)
+        lower = jnp.where(jnp.isnan(value - rounding), 0.0, value - rounding)
         return jnp.maximum(lower, 0.0), jnp.clip(upper, 0.0, 1.0)
 
     def discretize(self, cells: int, nats: Array) -> Atoms:
@@ -1129,6 +1129,6 @@ class DominatingPair(ABC):
         largest = jnp.maximum(self.supremum()[1], 0.0)
         return jnp.where(self.infinite_mass() > 0, jnp.inf, largest)
 
-    def outcosts(self, other: DominatingPair) -> bool:
-        """Returns whether the other's Rényi divergence is known never to be larger, so that nobody need compute it."""
+    def has_larger_divergences_than(self, other: DominatingPair) -> bool:
+        """Returns whether the other's Rényi divergences are known to be at most this one's: then only these count."""
         return False

@@ -29,12 +29,12 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
-from jaxacct.mechanisms.finite import log_absence, noiseless_pairs
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_absent, is_endless
+from jaxacct.mechanisms.finite import NoisyMechanism, log_absence, noiseless_pairs
+from jaxacct.mechanisms.mechanism import Relation, directions
 from jaxacct.mechanisms.normal import normal_cells, normal_masses
 from jaxacct.mechanisms.pair import (
     CELLS,
@@ -219,7 +219,7 @@ def log_mixture(weights: Array, exponents: Array) -> Array:
     )
 
 
-def mean(weights: Array, exponents: Array, log_total: Array, values: Array) -> Array:
+def mixture_mean(weights: Array, exponents: Array, log_total: Array, values: Array) -> Array:
     """Returns the mean of ``values`` over a mixture, whose logarithm is given."""
     shares = weigh(weights, jnp.exp(jax.vmap(lambda e: e - log_total)(exponents)))
     return jnp.sum(shares * values, axis=0)
@@ -353,7 +353,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         # for the rule that sums the bound.
         steepest = 1.0
         s, locations, p, q = self.pair._fields()
-        p_spread, q_spread, apart, _ = self._extents()
+        p_spread, q_spread, gap, _ = self._extents()
         spread = jnp.maximum(p_spread, q_spread)
         weights = tilted_shares(nodes, order)
         exponents = self.pair._exponents(nodes.places)
@@ -374,7 +374,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
                 cosine, sine = jnp.matmul(jnp.cos(angles), share), jnp.matmul(jnp.sin(angles), share)
                 moduli.append(0.5 * jnp.log(cosine**2 + sine**2))
                 turns.append(jnp.arctan2(sine, cosine))
-            least = w * b * apart / s**2
+            least = w * b * gap / s**2
             exponents = (order + 1) * moduli[0] - order * moduli[1] - w * (turns[0] - turns[1])
             height = jnp.minimum(jnp.minimum((jnp.pi / 2) * s**2 / spread - b, 2 * jnp.pi * s**2 / step), 12 * s)
             gain = 2 * jnp.pi * height / step - 0.5 * (height / s) ** 2
@@ -444,9 +444,9 @@ class LaplaceNoise(Noise):
         """
         z = (x - center) / scale
         start, end = z[:-1], z[1:]
-        apart = x[1:] - x[:-1]
+        lengths = x[1:] - x[:-1]
         # Between two infinite ends of one sign there is nothing.
-        width = jnp.abs(jnp.where(jnp.isnan(apart), 0.0, apart)) / scale
+        width = jnp.abs(jnp.where(jnp.isnan(lengths), 0.0, lengths)) / scale
         straddles = (start < 0) != (end < 0)
         near = jnp.minimum(jnp.abs(start), jnp.abs(end))
         one_side = -0.5 * jnp.exp(-near) * jnp.expm1(-width)
@@ -487,12 +487,12 @@ class LaplaceNoise(Noise):
         phi(x) = e^x - 1 - x, a sum that does not cancel.
         """
         power = orders - 1
-        up, down = power * t, -orders * t
-        remainders = [exp_remainder(x, jnp.exp(jnp.minimum(x, arithmetic().largest_exponent)) - 1) for x in (up, down)]
+        rising, limit = power * t, arithmetic().largest_exponent
+        remainders = [exp_remainder(x, jnp.exp(jnp.minimum(x, limit)) - 1) for x in (rising, -orders * t)]
         excess = (orders * remainders[0] + power * remainders[1]) / (orders + power)
         # Beyond the largest exponent the second term is nothing beside the first.
-        vast = up + jnp.log(orders / (orders + power))
-        return jnp.where(up > arithmetic().largest_exponent / 2, vast, jnp.log1p(excess)) / power
+        vast = rising + jnp.log(orders / (orders + power))
+        return jnp.where(rising > limit / 2, vast, jnp.log1p(excess)) / power
 
     def law(self, pair: ShiftedNoisePair) -> LawOfShiftedLaplace:
         return LawOfShiftedLaplace(pair)
@@ -553,8 +553,8 @@ class LawOfShiftedLaplace(PanelLaw):
         # Log densities in u, and the shares of locations to the right; near one, their complements are subtracted
         # instead, which loses no digits.
         log_p, log_q = (
-            jnp.logaddexp(up + u / 2, down - u / 2)
-            for up, down in zip(*(v[..., None] for v in (above, below)), strict=True)
+            jnp.logaddexp(right + u / 2, left - u / 2)
+            for right, left in zip(*(v[..., None] for v in (above, below)), strict=True)
         )
         a, c = (jax.nn.sigmoid(logit[:, None] + u) for logit in above - below)
         over_a, over_c = (jax.nn.sigmoid(-logit[:, None] - u) for logit in above - below)
@@ -732,7 +732,7 @@ class ShiftedNoisePair(DominatingPair):
             exponents = self._exponents(x)
             slopes = jax.vmap(lambda location: self._noise.derivative(x, location, locations[0], s))(locations)
             log_p, log_q = log_mixture(p, exponents), log_mixture(q, exponents)
-            slope = mean(p, exponents, log_p, slopes) - mean(q, exponents, log_q, slopes)
+            slope = mixture_mean(p, exponents, log_p, slopes) - mixture_mean(q, exponents, log_q, slopes)
             return self.log_densities(x)[0], slope
 
         infimum, amid, supremum = self.log_densities(jnp.stack([first, first + (last - first) / 2, last]))[0]
@@ -972,7 +972,7 @@ def mixture_pair(
 
 @register_dataclass
 @dataclass(frozen=True)
-class GaussianMixture(Mechanism):
+class GaussianMixture(NoisyMechanism):
     """Mixture-of-Gaussians mechanism: an example moves the query by a random amount, to which Gaussian noise is added.
 
     It covers a Poisson sample, an example that takes part a random number of times, and one row of a matrix mechanism
@@ -1027,12 +1027,6 @@ class GaussianMixture(Mechanism):
                 f"noise_multiplier of shape {noise} does not match sensitivities of shape {shape}: give a scalar, or "
                 "one noise multiplier for each row."
             )
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.noise_multiplier)
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        return is_absent(*jax.tree.leaves(self))
 
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
         """Returns the pairs of an example that is seen unless its sensitivity is 0 (:mod:`.finite`)."""

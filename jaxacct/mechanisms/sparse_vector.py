@@ -21,8 +21,8 @@ from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
 from jaxacct.mechanisms.approximate_dp import ROUNDING_UNITS
-from jaxacct.mechanisms.finite import FinitePair, LossDistributionPair
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_endless, less_noise
+from jaxacct.mechanisms.finite import FinitePair, LossDistributionPair, mirrored_laws
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions, is_infinite, less_noise
 from jaxacct.mechanisms.normal import lower_tail
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
@@ -154,16 +154,6 @@ def worst_survival_q(loss: Array, parameters: Any) -> Array:
     return _worst_beyond(loss, parameters, -1.0)
 
 
-def worst_cdf_p(loss: Array, parameters: Any) -> Array:
-    """Returns P(Y <= y), by reflection Q(Y > -y)."""
-    return _worst_beyond(-loss, parameters, -1.0)
-
-
-def worst_cdf_q(loss: Array, parameters: Any) -> Array:
-    """Returns Q(Y <= y), by reflection P(Y > -y)."""
-    return _worst_beyond(-loss, parameters, 1.0)
-
-
 def _worst_beyond(loss: Array, parameters: Any, side: float) -> Array:
     reach, count, least = parameters
     above = count * _normal_mass_above(jnp.maximum(loss, least) / reach - side * reach / 2)
@@ -197,7 +187,7 @@ def worst_tails_pair(reach: Array, count: Array) -> LossDistributionPair:
     z = jnp.maximum(least / reach - reach / 2, 0.0)
     error, parameters = 32 * roundoff() * (1 + z) * (1 + z + reach), (reach, count, least)
     infinite, free = worst_survival_p(highest, parameters), (jnp.nan, jnp.nan)
-    laws = worst_cdf_p, worst_cdf_q, worst_survival_p, worst_survival_q
+    laws = mirrored_laws(worst_survival_p, worst_survival_q)
     return LossDistributionPair(-highest, highest, parameters, infinite, error, free, *laws)
 
 
@@ -263,7 +253,7 @@ class AboveThreshold(Mechanism):
         validation.check_noise_scale(self.query_scale, "query_scale")
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.threshold_scale) & is_endless(self.query_scale)
+        return is_infinite(self.threshold_scale) & is_infinite(self.query_scale)
 
     def of_group(self, size: int) -> AboveThreshold:
         return AboveThreshold(less_noise(self.threshold_scale, size), less_noise(self.query_scale, size), self.monotone)
@@ -271,19 +261,19 @@ class AboveThreshold(Mechanism):
     @within_scope
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair; for monotone queries one of two losses for each direction."""
-        asked = directions(self, relation)
+        direction_names = directions(self, relation)
         s, b = _noises(self.threshold_scale, self.query_scale)
         if not self.monotone or relation == "replace":
             return (leave_scope(first_above_pair((1 / s + 2 / b) * (1 + 8 * roundoff()), b)),)
         ends = {"remove": (1 / b, 1 / s + 1 / b), "add": (1 / s + 1 / b, 1 / b)}
-        return tuple(leave_scope(_two_losses(*ends[direction])) for direction in asked)
+        return tuple(leave_scope(_two_losses(*ends[direction])) for direction in direction_names)
 
 
 def _noises(*scales: ArrayLike) -> tuple[Array, ...]:
     """Returns scales of noise in float64, all NaN where one is below 0: sums and squares of inverses would hide it."""
-    found = [kept_positive(exact_float64(scale)) for scale in scales]
-    known = functools.reduce(jnp.logical_and, [scale >= 0 for scale in found])
-    return tuple(jnp.where(known, scale, jnp.nan) for scale in found)
+    noises = [kept_positive(exact_float64(scale)) for scale in scales]
+    known = functools.reduce(jnp.logical_and, [scale >= 0 for scale in noises])
+    return tuple(jnp.where(known, scale, jnp.nan) for scale in noises)
 
 
 @jax.jit
@@ -294,8 +284,8 @@ def _two_losses(most: Array, least: Array) -> FinitePair:
     under which the mean of e^loss is 1.
     """
     most, least = most * (1 + 8 * roundoff()), least * (1 + 8 * roundoff())
-    whole = jnp.expm1(-most - least)
-    high, low = jnp.expm1(-least) / whole, jnp.expm1(-most) / whole
+    total = jnp.expm1(-most - least)
+    high, low = jnp.expm1(-least) / total, jnp.expm1(-most) / total
     p = jnp.stack([high, low * jnp.exp(-least)], axis=-1)
     q = jnp.stack([high * jnp.exp(-most), low], axis=-1)
     losses = jnp.stack([most, -least], axis=-1)
@@ -352,7 +342,7 @@ class GaussianAboveThreshold(Mechanism):
         validation.check_queries(self.queries, MOST_QUERIES)
 
     def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_endless(self.threshold_noise) & is_endless(self.query_noise)
+        return is_infinite(self.threshold_noise) & is_infinite(self.query_noise)
 
     def of_group(self, size: int) -> GaussianAboveThreshold:
         noises = less_noise(self.threshold_noise, size), less_noise(self.query_noise, size)
