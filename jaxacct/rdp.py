@@ -142,7 +142,7 @@ def floor() -> float:
 
 
 @dataclass(frozen=True)
-class Within:
+class CurvesWithin:
     """The curves that a mechanism may ask of the mechanisms within it (:class:`.Curves`), under a relation."""
 
     relation: Relation
@@ -160,7 +160,7 @@ class Within:
 def single(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
     """Returns the divergence of one run, rounded up: above 0 unless nothing is released."""
     if isinstance(mechanism, RenyiOnly):
-        divergences = _rounded_up(mechanism.divergence(as_float64(orders), relation, Within(relation)))
+        divergences = _rounded_up(mechanism.divergence(as_float64(orders), relation, CurvesWithin(relation)))
     else:
         divergences = _of_pairs(mechanism, orders, relation)
     return jnp.where(mechanism.releases_nothing(), 0.0, divergences)
@@ -193,13 +193,13 @@ def composed_divergence(mechanism: Any, steps: Any, orders: Array, relation: Rel
     """Returns the divergence of the composition; in float64 the rounding of its sums is far inside the allowance."""
     one = functools.partial(single, orders=orders, relation=relation)
     divergences = composed_by(one, mechanism, steps, jnp.zeros(orders.shape, jnp.float64))
-    return divergences * (1 + 2 * roundoff() * _count(mechanism)) if arithmetic().has_few_digits else divergences
+    return divergences * (1 + 2 * roundoff() * _count_sums(mechanism)) if arithmetic().has_few_digits else divergences
 
 
-def _count(mechanism: Any) -> int:
+def _count_sums(mechanism: Any) -> int:
     """Returns at least the number of sums that a composition takes."""
     if isinstance(mechanism, (tuple, list)):
-        return len(mechanism) + sum(map(_count, mechanism))
+        return len(mechanism) + sum(map(_count_sums, mechanism))
     return 8 + sum(np.size(leaf) for leaf in jax.tree.leaves(mechanism))
 
 
@@ -321,7 +321,7 @@ def least_beside_failures(
     """
     curve, log_kept = _finite_part(mechanism, steps, orders, relation)
     if isinstance(to, ToEpsilon):
-        number = _left(number, log_kept)
+        number = _remaining_delta(number, log_kept)
     least = least_implied(curve, orders, number, to)
     if between:
         least = _least_between(mechanism, steps, number, orders, curve, least, relation, to)
@@ -348,7 +348,7 @@ def _finite_part(mechanism: Any, steps: Any, orders: Any, relation: Relation) ->
         one = functools.partial(_divergence_of_finite, orders=orders, relation=relation)
         return composed_by(one, mechanism, steps, jnp.zeros(orders.shape))
 
-    failures = functools.partial(_failure, relation=relation)
+    failures = functools.partial(_failure_cost, relation=relation)
     log_lost = composed_by(failures, mechanism, steps, jnp.zeros(()))
     return at_orders(curve, orders), -log_lost * (1 + ROUNDING * roundoff())
 
@@ -357,7 +357,7 @@ def _surplus(pair: Any) -> tuple[Array, Array]:
     """Returns bounds a, b on the distances from one of the sums of P and Q, of numbers that are taken for exact.
 
     Let P' and Q' be P and Q over their sums where these are above 1, and P and Q otherwise. Then P - e^eps Q is at most
-    P' - e^eps Q' besides the mass a, which counts as an infinite loss (:func:`_failure`).
+    P' - e^eps Q' besides the mass a, which counts as an infinite loss (:func:`_failure_cost`).
 
     The losses of P' and Q' are shifted by s = a + b at most. A cumulant of order t takes sums for 1, so that its moment
     is 1 and the mean of g(Y) = phi(tY) + t phi(-Y), phi(x) = e^x - 1 - x (:func:`.pair.moments`). As |phi'(x)| is at
@@ -379,22 +379,23 @@ def _shift_of(pair: Any, moment: Array, t: Array) -> Array:
     return 1.01 * (2 * (t + 2) * shift * share + 2 * jnp.sqrt(share) * risen + risen * risen)
 
 
-def _mass(pair: Any) -> Array:
+def _infinite_mass(pair: Any) -> Array:
     """Returns the mass m_i of the pair's infinite losses, rounded up; 1 where the pair is not valid."""
     mass = pair.infinite_mass() * (1 + pair.infinite_mass_error() + ROUNDING * roundoff())
     return jnp.where(pair.is_valid(), jnp.minimum(mass, 1.0), 1.0)
 
 
-def _lost(pair: Any) -> Array:
+def _failure_probability(pair: Any) -> Array:
     """Returns the mass m_i with four times what the sums miss: 1 - delta' of it are added to a delta'."""
-    return jnp.minimum(_mass(pair) + 4 * sum(_surplus(pair), jnp.zeros(())), 1.0)
+    return jnp.minimum(_infinite_mass(pair) + 4 * sum(_surplus(pair), jnp.zeros(())), 1.0)
 
 
-def _failure(mechanism: Mechanism, relation: Relation) -> Array:
+def _failure_cost(mechanism: Mechanism, relation: Relation) -> Array:
     """Returns -log(1 - m_i), the largest over the directions."""
     if not mechanism.may_fail:
         return jnp.zeros(())
-    return functools.reduce(jnp.maximum, (-log_complement(_lost(p)) for p in mechanism.dominating_pairs(relation)))
+    costs = [-log_complement(_failure_probability(pair)) for pair in mechanism.dominating_pairs(relation)]
+    return functools.reduce(jnp.maximum, costs)
 
 
 def _divergence_of_finite(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
@@ -404,7 +405,7 @@ def _divergence_of_finite(mechanism: Mechanism, orders: Array, relation: Relatio
 
     def divergence(pair: Any) -> Array:
         # Both terms are rounded up by the allowance; only rounding makes their sum negative.
-        moment, lost = pair.cumulant(orders - 1), orders * -log_complement(_mass(pair))
+        moment, lost = pair.cumulant(orders - 1), orders * -log_complement(_infinite_mass(pair))
         raised = moment + lost + allowance() * (jnp.abs(moment) + lost)
         raised = raised + _shift_of(pair, moment, jnp.maximum(orders - 1, 0.0))
         known = pair.is_valid() & (orders > 1) & ~jnp.isnan(raised)
@@ -415,7 +416,7 @@ def _divergence_of_finite(mechanism: Mechanism, orders: Array, relation: Relatio
 
 
 @kernel
-def _left(delta: Array, log_kept: Array) -> Array:
+def _remaining_delta(delta: Array, log_kept: Array) -> Array:
     """Returns delta' at which m + (1 - m) delta' is delta, rounded down; NaN, which has no epsilon, where none is."""
     # m is rounded up, so that less of delta is left.
     lost = -jnp.expm1(log_kept) * (1 + ROUNDING * roundoff())
@@ -539,7 +540,7 @@ def epsilon(
     validation.check_delta(delta, pure=True)
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
-    tried, between = _search(orders)
+    tried, between = _orders_to_try(orders)
     # At delta = 0 only the divergence of order infinity implies anything.
     if is_concrete(delta) and not np.any(delta):
         return largest_losses(mechanism, steps, relation)
@@ -570,7 +571,7 @@ def delta(
     validation.check_epsilon(epsilon)
     validation.check_one_of(conversion, "conversion", CONVERSIONS)
     _check_composition(mechanism, steps, relation)
-    tried, between = _search(orders)
+    tried, between = _orders_to_try(orders)
     return _least_over_orders(mechanism, steps, epsilon, tried, relation, ToDelta(conversion), between)
 
 
@@ -581,7 +582,7 @@ def _check_composition(mechanism: Mechanisms, steps: Steps, relation: Relation) 
         check_count(part, count)
 
 
-def _search(orders: Orders | str) -> tuple[ArrayLike, bool]:
+def _orders_to_try(orders: Orders | str) -> tuple[ArrayLike, bool]:
     """Returns the orders to try, and whether to go on between them."""
     # The value of `orders` that asks for a search between the default orders.
     continuous = "continuous"

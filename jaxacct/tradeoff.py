@@ -483,7 +483,8 @@ def curve(
     known = jnp.isfinite(last)
     grid = jnp.where(known, jnp.maximum(last, 1e-6), 1.0) * jnp.linspace(0.0, 1.0, 2 * ROW)
     if concrete and not known:
-        return leave_scope(_unknown(a))
+        nothing = jnp.zeros_like(a)
+        return leave_scope(Bounds(lower=nothing, estimate=nothing, upper=1 - a, converged=nothing > 0))
     ask = {r: functools.partial(certify_profile, mechanism, steps, relation=r) for r in every}
     profiles = {r: ask[r](np.asarray(grid) if concrete else grid) for r in every}
     if concrete:
@@ -596,11 +597,6 @@ def bayes_risk(
     valid = (chance > 0) & (chance < 1)
     lower, upper = jnp.where(valid, lower, 0.0), jnp.where(valid, upper, 0.5)
     return leave_scope(enclose(lower, upper, valid & (profile.upper[0] < 1)))
-
-
-def _unknown(a: Array) -> Bounds:
-    nothing = jnp.zeros_like(a)
-    return Bounds(lower=nothing, estimate=nothing, upper=1 - a, converged=nothing > 0)
 
 
 def _both_sides(ahead: Profile, behind: Profile, is_one_way: bool) -> Profile:
@@ -729,8 +725,7 @@ def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Ar
     """
     validation.check_numbers(epsilon=epsilon, delta=delta, fpr=fpr)
     e, d, rates = (
-        as_float64(_check_probability(value, name))
-        for value, name in ((epsilon, "epsilon"), (delta, "delta"), (fpr, "fpr"))
+        as_float64(_checked_list(value, name)) for value, name in ((epsilon, "epsilon"), (delta, "delta"), (fpr, "fpr"))
     )
     validation.check_epsilon(validation.as_array(epsilon))
     validation.check_probability(validation.as_array(delta), "delta")
@@ -756,7 +751,7 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
     """
     validation.check_numbers(fpr=fpr, fnr=fnr, epsilon=epsilon)
     a, b = _curve(fpr, fnr)
-    return leave_scope(_deltas(a, b, as_float64(_check_probability(epsilon, "epsilon"))))
+    return leave_scope(_deltas(a, b, as_float64(_checked_list(epsilon, "epsilon"))))
 
 
 @kernel
@@ -864,7 +859,7 @@ def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
     """
     validation.check_numbers(fpr=fpr, fnr=fnr, rates=rates)
     a, b = _curve(fpr, fnr)
-    return leave_scope(jnp.interp(as_float64(_check_probability(rates, "rates")), a, b))
+    return leave_scope(jnp.interp(as_float64(_checked_list(rates, "rates")), a, b))
 
 
 def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
@@ -886,7 +881,7 @@ def pair(fpr: ArrayLike, fnr: ArrayLike) -> DiscretePair:
     ([0.0, 0.8, 0.2, 0.0], [0.0, 0.5, 0.5, 0.0])
     """
     validation.check_numbers(fpr=fpr, fnr=fnr)
-    a, b = (np.asarray(_check_probability(value, name), np.float64) for value, name in ((fpr, "fpr"), (fnr, "fnr")))
+    a, b = (np.asarray(_checked_list(value, name), np.float64) for value, name in ((fpr, "fpr"), (fnr, "fnr")))
     _check_polygon(a, b)
     p = np.concatenate([[1 - b[0]], -np.diff(b), [b[-1]]])
     q = np.concatenate([[a[0]], np.diff(a), [1 - a[-1]]])
@@ -946,7 +941,7 @@ def _lower_hull(a: Array, b: Array) -> Array:
     return jnp.minimum(b[before] + share * (b[after] - b[before]), b)
 
 
-def _check_probability(value: Any, name: str) -> Any:
+def _checked_list(value: Any, name: str) -> Any:
     array = validation.as_array(value)
     if np.ndim(array) != 1 or not np.size(array):
         raise ValueError(f"{name} of shape {np.shape(array)} is no list: give one axis, at least one entry.")
@@ -963,7 +958,7 @@ def _check_polygon(a: np.ndarray, b: np.ndarray) -> None:
 
 
 def _curve(fpr: Any, fnr: Any) -> tuple[Array, Array]:
-    a, b = _check_probability(fpr, "fpr"), _check_probability(fnr, "fnr")
+    a, b = _checked_list(fpr, "fpr"), _checked_list(fnr, "fnr")
     if is_concrete(a, b):
         _check_polygon(np.asarray(a), np.asarray(b))
     return as_float64(a), as_float64(b)

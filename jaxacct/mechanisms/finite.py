@@ -787,7 +787,7 @@ alone."""
 
 
 @dataclass(frozen=True)
-class NoiseOnIntegers(Mechanism):
+class NoiseOnIntegers(NoisyMechanism):
     """The base of mechanisms that add noise on the integers to one integer."""
 
     scale: ArrayLike
@@ -800,9 +800,6 @@ class NoiseOnIntegers(Mechanism):
         validation.check_discrete_scale(self.scale)
         largest_change = "the largest change of the query's value"
         validation.check_whole(self.sensitivity, "sensitivity", 1, LARGEST_SENSITIVITY, largest_change)
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_infinite(self.scale)
 
     def of_group(self, size: int) -> Self:
         return replace(self, sensitivity=self.sensitivity * size)

@@ -141,10 +141,6 @@ def _narrow_cell(middle: Array, width: Array) -> tuple[Array, Array]:
     return mass, roundoff() * (24 + 8 * m2) * mass
 
 
-_GAUSS = np.polynomial.legendre.leggauss(8)
-"""Points of [-1, 1] and weights of the rule of :func:`normal_masses`, whose bound is for eight of them."""
-
-
 def normal_masses(low: Array, high: Array, center: Array, scale: Array) -> tuple[Array, Array]:
     """Returns the masses of N(center, scale^2) on cells, elementwise, with bounds on their errors.
 
@@ -167,7 +163,7 @@ def normal_masses(low: Array, high: Array, center: Array, scale: Array) -> tuple
     and the sum of eight terms round 12 times: in all 6 d^2 + 24 units are enough. A flushed number is below TINY.
     """
     u, density = roundoff(), 1 / math.sqrt(2 * math.pi)
-    nodes, weights = (np.reshape(row, (-1, *(1,) * jnp.ndim(low))) for row in _GAUSS)
+    nodes, weights = (np.reshape(row, (-1, *(1,) * jnp.ndim(low))) for row in np.polynomial.legendre.leggauss(8))
     start, end, half = (low - center) / scale, (high - center) / scale, jnp.abs(high - low) * (0.5 / scale)
     inner = start[None] * jnp.asarray(0.5 - 0.5 * nodes, low.dtype) + end[None] * jnp.asarray(
         0.5 + 0.5 * nodes, low.dtype

@@ -6,18 +6,17 @@ laws on either side of its own (:class:`~jaxacct.mechanisms.atoms.Atoms`), its c
 curve), or its characteristic function along a contour (the exact accountant). One abstract class states these
 questions, and every kind of loss answers them in a class of its own.
 
-The parts, in reading order:
+The parts, in reading order; the first three serve the mesh and the Rényi curve, the others the contour:
 
-1. moments of a likelihood ratio close to 1, without cancellation: :func:`log_excess`, :func:`log_integral`;
-2. the difference P - e^y Q of a cell, and its rounding: :func:`hockey_stick`;
-3. the law of a privacy loss, as weighted nodes with bounds on what these miss: :class:`Nodes`, :class:`Law`,
+1. the pair itself, all that an accountant asks: :class:`DominatingPair`;
+2. moments of a likelihood ratio close to 1, without cancellation: :func:`log_excess`, :func:`log_integral`;
+3. the difference P - e^y Q of a cell, and its rounding: :func:`hockey_stick`;
+4. the law of a privacy loss, as weighted nodes with bounds on what these miss: :class:`Nodes`, :class:`Law`,
    :class:`TrapezoidLaw`, :func:`moments`, :func:`careful_moments`, :func:`rungs`;
-4. laws with atoms, by panels, and how their characteristic functions fade: :class:`PanelLaw`, :func:`log_decay`;
-5. the pair itself: :class:`DominatingPair`.
+5. laws with atoms, by panels, and how their characteristic functions fade: :class:`PanelLaw`, :func:`log_decay`.
 
 Sources: Zhu, Dong and Wang (2022), Theorem 10, for composition; Trefethen and Weideman (2014), Theorem 5.1, for the
-trapezoid rule; Trefethen (2013),
-Theorem 19.3, for panels.
+trapezoid rule; Trefethen (2013), Theorem 19.3, for panels.
 """
 
 from __future__ import annotations
@@ -36,6 +35,191 @@ from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells
 from jaxacct.mechanisms.normal import cosm1_and_sin
 from jaxacct.numerics.arithmetic import arithmetic, roundoff, scale_error
 from jaxacct.numerics.precision import TINY, few_bits, log_complement
+
+# ----------------------------------------------------------------------------------------------------
+# The dominating pair: everything an accountant may ask of (P, Q).
+#
+# A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's for every epsilon and every
+# two neighbouring data sets; adaptive composition of mechanisms is then dominated by the product of their pairs (Zhu,
+# Dong and Wang 2022, Theorem 10). The privacy loss is ``Y = log P/Q``, drawn under P.
+#
+# A kind of loss is one class: a frozen dataclass, registered as a pytree, that derives from :class:`DominatingPair`.
+# The abstract methods serve the mesh, and :meth:`~DominatingPair.cumulant` the Rényi curve; a
+# :meth:`~DominatingPair.law` adds the exact accountant. The other methods have defaults, which a kind of loss replaces
+# where it knows better. All methods are called inside the float64 scope; they take and return arrays and never raise.
+# ----------------------------------------------------------------------------------------------------
+
+
+class CellMasses(NamedTuple):
+    """P- and Q-masses of the cells between consecutive boundaries, with bounds on their absolute rounding errors.
+
+    Attributes:
+        p (cells,): P's masses.
+        q (cells,): Q's masses.
+        p_error (cells,): bounds on the distance of P's masses from the true ones.
+        q_error (cells,): bounds on the distance of Q's masses from the true ones.
+    """
+
+    p: Float[Array, " cells"]
+    q: Float[Array, " cells"]
+    p_error: Float[Array, " cells"]
+    q_error: Float[Array, " cells"]
+
+
+class DominatingPair(ABC):
+    """A pair (P, Q) seen through its privacy loss."""
+
+    has_attained_product: ClassVar[bool] = True
+    """Whether several such pairs together are the pair of a composition: not where each is a supremum over many."""
+
+    @abstractmethod
+    def is_valid(self) -> Array:
+        """Returns whether the parameters describe a pair; where not, epsilon is inf."""
+
+    @abstractmethod
+    def loss_range(self) -> tuple[Array, Array]:
+        """Returns the infimum and the supremum of the finite privacy losses."""
+
+    @abstractmethod
+    def central_loss(self) -> Array:
+        """Returns a loss amid the bulk of P, where a mesh should have a point."""
+
+    @abstractmethod
+    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
+        """Returns the masses of the ``n - 1`` cells of the loss between increasing ``boundaries`` (may be infinite)."""
+
+    @abstractmethod
+    def boundary_error(self, largest: Array) -> Array:
+        """Returns a bound on the distance of a cell's true edge from the boundary asked for, for |loss| <= largest."""
+
+    @abstractmethod
+    def cumulant(self, order: ArrayLike) -> Array:
+        """Returns ``log E_P[exp(order Y); Y < inf]``, relative error about 1e-11, or an upper bound for orders >= 0."""
+
+    def supremum(self) -> tuple[Array, Array]:
+        """Returns bounds (lower, upper) on the supremum of the finite losses; the upper one is 0 only if that is.
+
+        By default they are those of :meth:`loss_range`, taken to be right to the error of a boundary there.
+        """
+        _, highest = self.loss_range()
+        error = jnp.where(jnp.isfinite(highest), self.boundary_error(jnp.abs(highest)), 0.0)
+        return highest - error, highest + error
+
+    def infimum(self) -> Array | None:
+        """Returns a lower bound on the infimum of the finite losses; None, the default, where none is to be used.
+
+        Where it meets the supremum all finite losses are one, and compositions are known without composing.
+        """
+        return None
+
+    def infinite_mass(self) -> Array:
+        """Returns P(Y = inf), P's mass where Q has none, which belongs to no cell; 0 by default."""
+        return jnp.zeros(())
+
+    def infinite_mass_error(self) -> Array:
+        """Returns a bound on the relative error of :meth:`infinite_mass`."""
+        return jnp.zeros(())
+
+    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
+        """Returns bounds (lower, upper) on ``E_P[(1 - e^(epsilon - Y))+; Y < inf]`` of one run, for epsilon () >= 0.
+
+        By default they come from the masses of losses above and about epsilon. For every event A the difference P(A) -
+        e^eps Q(A) is at most delta(eps), and A = {Y > eps} attains it. The masses that a pair gives to the losses above
+        eps are those of an A whose edge e' lies within b of eps, b the boundary's error. Such an A misses P - e^eps Q =
+        P (1 - e^(eps - Y)) over losses between eps and e': at most e^b - 1 of P's mass within b of eps. So delta is
+        known to the error of the masses, and to a second order in b.
+        """
+        wrong = self.boundary_error(jnp.abs(epsilon)) + 4 * roundoff() * epsilon + TINY
+        # The cells on either side of epsilon hold all mass that may lie on its wrong side.
+        half_width = 4 * wrong
+        cells = self.cell_masses(
+            jnp.stack([epsilon - half_width, epsilon, epsilon + half_width, jnp.full_like(epsilon, jnp.inf)])
+        )
+        (below, just, above), (near_error, just_error, above_error) = cells.p, cells.p_error
+        p, p_error = just + above, just_error + above_error
+        q, q_error = cells.q[1] + cells.q[2], cells.q_error[1] + cells.q_error[2]
+        scale, u = jnp.exp(epsilon), roundoff()
+        near = jnp.expm1(wrong) * (below + just + near_error + just_error) * (1 + 16 * u)
+        # Sums round where both terms count; errors are raised by more than their sums and products round.
+        summed = jnp.where(just > 0, p, 0.0) + scale * jnp.where(cells.q[1] > 0, q, 0.0)
+        value, rounding = hockey_stick(p, q, epsilon)
+        rounding = (rounding + p_error + scale * q_error + 4 * u * summed) * (1 + 16 * u)
+        upper = value + rounding + near
+        # Where e^eps overflows, e^eps Q is not known: the bounds are P's mass and 0.
+        upper = jnp.where(jnp.isnan(upper), (p + p_error) * (1 + 4 * u) + near, upper)
+        lower = jnp.where(jnp.isnan(value - rounding), 0.0, value - rounding)
+        return jnp.maximum(lower, 0.0), jnp.clip(upper, 0.0, 1.0)
+
+    def discretize(self, cells: int, nats: Array) -> Atoms:
+        """Returns two discrete laws of the loss, one that dominates it and one that it dominates.
+
+        Args:
+            cells: about how many atoms the laws have; static. A kind of loss and this number decide how many they are.
+            nats (): how far tails are resolved, above 1: what is below e^-nats of P need not be.
+
+        By default they come from :meth:`cell_masses`. The boundaries lie where P has its mass: they are dense about the
+        central loss and less so in the tails, as sinh has them.
+        """
+        ladder = 2.0 ** np.arange(-40, 24)
+        center, endless = self.central_loss(), jnp.full(1, jnp.inf)
+        looks = center + jnp.asarray(np.concatenate([-ladder[::-1], np.zeros(1), ladder]), center.dtype)
+        p = self.cell_masses(jnp.concatenate([-endless, looks, endless])).p
+        below = jnp.matmul(jnp.asarray(np.tri(len(looks), len(looks) + 1), p.dtype), p, precision="highest")
+        above = jnp.matmul(jnp.asarray(1 - np.tri(len(looks), len(looks) + 1), p.dtype), p, precision="highest")
+        rare = jnp.exp(-nats)
+        # The tails in which there is little, and a distance within which there is much: they only steer.
+        low = jnp.max(jnp.where(below <= rare, looks, looks[0]))
+        high = jnp.maximum(jnp.min(jnp.where(above <= rare, looks, looks[-1])), low)
+        lowest, highest = self.loss_range()
+        low, high = jnp.clip(low, lowest, highest), jnp.clip(high, lowest, highest)
+        inside = above[: len(ladder)][::-1] - above[len(ladder) + 1 :]
+        scale = jnp.min(jnp.where(inside >= 0.5 * (1 - above[-1]), ladder, ladder[-1]))
+        ends = jnp.arcsinh(jnp.stack([low - center, high - center]) / scale)
+        rising = ends[0] + (ends[1] - ends[0]) * jnp.asarray(np.linspace(0.0, 1.0, cells - 2), center.dtype)
+        losses = jnp.sort(jnp.clip(center + scale * jnp.sinh(rising), low, high))
+        masses = self.cell_masses(jnp.concatenate([-endless, losses, endless]))
+        # A few large losses count as infinite: far away, they would be all that counts in a moment.
+        last = jnp.where(high < highest, jnp.inf, jnp.maximum(self.supremum()[1], losses[-1]))
+        edges = jnp.concatenate([-endless, losses, last[None]])
+        doubts = jnp.pad(jax.vmap(self.boundary_error)(jnp.abs(losses)), 1)
+        p, q, p_error, q_error = masses
+        return atoms_of_cells(edges, p, p_error, q, q_error, doubts, self._infinite(), self.is_valid())
+
+    def _infinite(self) -> tuple[Array, Array]:
+        """Returns bounds on :meth:`infinite_mass`, from above and from below, for laws that are arrays."""
+        mass, share = self.infinite_mass(), self.infinite_mass_error() + 4 * roundoff()
+        return mass * (1 + share), mass * (1 - share)
+
+    def law(self) -> Law | None:
+        """Returns the law that the exact accountant integrates, or None where there is none in the ambient precision.
+
+        The class and its static fields alone decide which of the two. By default it is None, and the mesh answers.
+        """
+        return None
+
+    def divergence(self, orders: Array) -> Array:
+        """Returns the Rényi divergence at ``orders`` (n,), each above 1: NaN where it is not known, or infinite.
+
+        By default it comes from :meth:`cumulant`.
+        """
+        known = self.is_valid() & (self.infinite_mass() == 0)
+        return jnp.where(known, self.cumulant(orders - 1) / (orders - 1), jnp.nan)
+
+    @property
+    def counts_rounding(self) -> bool:
+        """Whether :meth:`divergence` bounds its rounding where digits are few: else all of an allowance may be that."""
+        return False
+
+    def largest_loss(self) -> Array:
+        """Returns an upper bound on the loss, which is the divergence of order infinity: at least 0, or NaN."""
+        # Only rounding makes a supremum negative: P and Q both sum to one.
+        largest = jnp.maximum(self.supremum()[1], 0.0)
+        return jnp.where(self.infinite_mass() > 0, jnp.inf, largest)
+
+    def has_larger_divergences_than(self, other: DominatingPair) -> bool:
+        """Returns whether the other's Rényi divergences are known to be at most this one's: then only these count."""
+        return False
+
 
 # ----------------------------------------------------------------------------------------------------
 # Moments of a likelihood ratio close to 1, without cancellation: the integrand, and an integral of its logarithm.
@@ -947,188 +1131,3 @@ def log_decay(
     bound = jnp.maximum(jnp.max(jnp.fmin(jax.vmap(level)(starts[:-1]), without[:-1])), without[-1])
     bound = bound + modulus_rounding()
     return jnp.where(jnp.isnan(bound), 0.0, jnp.log(jnp.minimum(bound, 1.0)))
-
-
-# ----------------------------------------------------------------------------------------------------
-# The dominating pair: everything an accountant may ask of (P, Q).
-#
-# A pair dominates a mechanism if its hockey-stick divergence is at least the mechanism's for every epsilon and every
-# two neighbouring data sets; adaptive composition of mechanisms is then dominated by the product of their pairs (Zhu,
-# Dong and Wang 2022, Theorem 10). The privacy loss is ``Y = log P/Q``, drawn under P.
-#
-# A kind of loss is one class: a frozen dataclass, registered as a pytree, that derives from :class:`DominatingPair`.
-# The abstract methods serve the mesh, and :meth:`~DominatingPair.cumulant` the Rényi curve; a
-# :meth:`~DominatingPair.law` adds the exact accountant. The other methods have defaults, which a kind of loss replaces
-# where it knows better. All methods are called inside the float64 scope; they take and return arrays and never raise.
-# ----------------------------------------------------------------------------------------------------
-
-
-class CellMasses(NamedTuple):
-    """P- and Q-masses of the cells between consecutive boundaries, with bounds on their absolute rounding errors.
-
-    Attributes:
-        p (cells,): P's masses.
-        q (cells,): Q's masses.
-        p_error (cells,): bounds on the distance of P's masses from the true ones.
-        q_error (cells,): bounds on the distance of Q's masses from the true ones.
-    """
-
-    p: Float[Array, " cells"]
-    q: Float[Array, " cells"]
-    p_error: Float[Array, " cells"]
-    q_error: Float[Array, " cells"]
-
-
-class DominatingPair(ABC):
-    """A pair (P, Q) seen through its privacy loss."""
-
-    has_attained_product: ClassVar[bool] = True
-    """Whether several such pairs together are the pair of a composition: not where each is a supremum over many."""
-
-    @abstractmethod
-    def is_valid(self) -> Array:
-        """Returns whether the parameters describe a pair; where not, epsilon is inf."""
-
-    @abstractmethod
-    def loss_range(self) -> tuple[Array, Array]:
-        """Returns the infimum and the supremum of the finite privacy losses."""
-
-    @abstractmethod
-    def central_loss(self) -> Array:
-        """Returns a loss amid the bulk of P, where a mesh should have a point."""
-
-    @abstractmethod
-    def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
-        """Returns the masses of the ``n - 1`` cells of the loss between increasing ``boundaries`` (may be infinite)."""
-
-    @abstractmethod
-    def boundary_error(self, largest: Array) -> Array:
-        """Returns a bound on the distance of a cell's true edge from the boundary asked for, for |loss| <= largest."""
-
-    @abstractmethod
-    def cumulant(self, order: ArrayLike) -> Array:
-        """Returns ``log E_P[exp(order Y); Y < inf]``, relative error about 1e-11, or an upper bound for orders >= 0."""
-
-    def supremum(self) -> tuple[Array, Array]:
-        """Returns bounds (lower, upper) on the supremum of the finite losses; the upper one is 0 only if that is.
-
-        By default they are those of :meth:`loss_range`, taken to be right to the error of a boundary there.
-        """
-        _, highest = self.loss_range()
-        error = jnp.where(jnp.isfinite(highest), self.boundary_error(jnp.abs(highest)), 0.0)
-        return highest - error, highest + error
-
-    def infimum(self) -> Array | None:
-        """Returns a lower bound on the infimum of the finite losses; None, the default, where none is to be used.
-
-        Where it meets the supremum all finite losses are one, and compositions are known without composing.
-        """
-        return None
-
-    def infinite_mass(self) -> Array:
-        """Returns P(Y = inf), P's mass where Q has none, which belongs to no cell; 0 by default."""
-        return jnp.zeros(())
-
-    def infinite_mass_error(self) -> Array:
-        """Returns a bound on the relative error of :meth:`infinite_mass`."""
-        return jnp.zeros(())
-
-    def one_run(self, epsilon: Array) -> tuple[Array, Array]:
-        """Returns bounds (lower, upper) on ``E_P[(1 - e^(epsilon - Y))+; Y < inf]`` of one run, for epsilon () >= 0.
-
-        By default they come from the masses of losses above and about epsilon. For every event A the difference P(A) -
-        e^eps Q(A) is at most delta(eps), and A = {Y > eps} attains it. The masses that a pair gives to the losses above
-        eps are those of an A whose edge e' lies within b of eps, b the boundary's error. Such an A misses P - e^eps Q =
-        P (1 - e^(eps - Y)) over losses between eps and e': at most e^b - 1 of P's mass within b of eps. So delta is
-        known to the error of the masses, and to a second order in b.
-        """
-        wrong = self.boundary_error(jnp.abs(epsilon)) + 4 * roundoff() * epsilon + TINY
-        # The cells on either side of epsilon hold all mass that may lie on its wrong side.
-        half_width = 4 * wrong
-        cells = self.cell_masses(
-            jnp.stack([epsilon - half_width, epsilon, epsilon + half_width, jnp.full_like(epsilon, jnp.inf)])
-        )
-        (below, just, above), (near_error, just_error, above_error) = cells.p, cells.p_error
-        p, p_error = just + above, just_error + above_error
-        q, q_error = cells.q[1] + cells.q[2], cells.q_error[1] + cells.q_error[2]
-        scale, u = jnp.exp(epsilon), roundoff()
-        near = jnp.expm1(wrong) * (below + just + near_error + just_error) * (1 + 16 * u)
-        # Sums round where both terms count; errors are raised by more than their sums and products round.
-        summed = jnp.where(just > 0, p, 0.0) + scale * jnp.where(cells.q[1] > 0, q, 0.0)
-        value, rounding = hockey_stick(p, q, epsilon)
-        rounding = (rounding + p_error + scale * q_error + 4 * u * summed) * (1 + 16 * u)
-        upper = value + rounding + near
-        # Where e^eps overflows, e^eps Q is not known: the bounds are P's mass and 0.
-        upper = jnp.where(jnp.isnan(upper), (p + p_error) * (1 + 4 * u) + near, upper)
-        lower = jnp.where(jnp.isnan(value - rounding), 0.0, value - rounding)
-        return jnp.maximum(lower, 0.0), jnp.clip(upper, 0.0, 1.0)
-
-    def discretize(self, cells: int, nats: Array) -> Atoms:
-        """Returns two discrete laws of the loss, one that dominates it and one that it dominates.
-
-        Args:
-            cells: about how many atoms the laws have; static. A kind of loss and this number decide how many they are.
-            nats (): how far tails are resolved, above 1: what is below e^-nats of P need not be.
-
-        By default they come from :meth:`cell_masses`. The boundaries lie where P has its mass: they are dense about the
-        central loss and less so in the tails, as sinh has them.
-        """
-        ladder = 2.0 ** np.arange(-40, 24)
-        center, endless = self.central_loss(), jnp.full(1, jnp.inf)
-        looks = center + jnp.asarray(np.concatenate([-ladder[::-1], np.zeros(1), ladder]), center.dtype)
-        p = self.cell_masses(jnp.concatenate([-endless, looks, endless])).p
-        below = jnp.matmul(jnp.asarray(np.tri(len(looks), len(looks) + 1), p.dtype), p, precision="highest")
-        above = jnp.matmul(jnp.asarray(1 - np.tri(len(looks), len(looks) + 1), p.dtype), p, precision="highest")
-        rare = jnp.exp(-nats)
-        # The tails in which there is little, and a distance within which there is much: they only steer.
-        low = jnp.max(jnp.where(below <= rare, looks, looks[0]))
-        high = jnp.maximum(jnp.min(jnp.where(above <= rare, looks, looks[-1])), low)
-        lowest, highest = self.loss_range()
-        low, high = jnp.clip(low, lowest, highest), jnp.clip(high, lowest, highest)
-        inside = above[: len(ladder)][::-1] - above[len(ladder) + 1 :]
-        scale = jnp.min(jnp.where(inside >= 0.5 * (1 - above[-1]), ladder, ladder[-1]))
-        ends = jnp.arcsinh(jnp.stack([low - center, high - center]) / scale)
-        rising = ends[0] + (ends[1] - ends[0]) * jnp.asarray(np.linspace(0.0, 1.0, cells - 2), center.dtype)
-        losses = jnp.sort(jnp.clip(center + scale * jnp.sinh(rising), low, high))
-        masses = self.cell_masses(jnp.concatenate([-endless, losses, endless]))
-        # A few large losses count as infinite: far away, they would be all that counts in a moment.
-        last = jnp.where(high < highest, jnp.inf, jnp.maximum(self.supremum()[1], losses[-1]))
-        edges = jnp.concatenate([-endless, losses, last[None]])
-        doubts = jnp.pad(jax.vmap(self.boundary_error)(jnp.abs(losses)), 1)
-        p, q, p_error, q_error = masses
-        return atoms_of_cells(edges, p, p_error, q, q_error, doubts, self._infinite(), self.is_valid())
-
-    def _infinite(self) -> tuple[Array, Array]:
-        """Returns bounds on :meth:`infinite_mass`, from above and from below, for laws that are arrays."""
-        mass, share = self.infinite_mass(), self.infinite_mass_error() + 4 * roundoff()
-        return mass * (1 + share), mass * (1 - share)
-
-    def law(self) -> Law | None:
-        """Returns the law that the exact accountant integrates, or None where there is none in the ambient precision.
-
-        The class and its static fields alone decide which of the two. By default it is None, and the mesh answers.
-        """
-        return None
-
-    def divergence(self, orders: Array) -> Array:
-        """Returns the Rényi divergence at ``orders`` (n,), each above 1: NaN where it is not known, or infinite.
-
-        By default it comes from :meth:`cumulant`.
-        """
-        known = self.is_valid() & (self.infinite_mass() == 0)
-        return jnp.where(known, self.cumulant(orders - 1) / (orders - 1), jnp.nan)
-
-    @property
-    def counts_rounding(self) -> bool:
-        """Whether :meth:`divergence` bounds its rounding where digits are few: else all of an allowance may be that."""
-        return False
-
-    def largest_loss(self) -> Array:
-        """Returns an upper bound on the loss, which is the divergence of order infinity: at least 0, or NaN."""
-        # Only rounding makes a supremum negative: P and Q both sum to one.
-        largest = jnp.maximum(self.supremum()[1], 0.0)
-        return jnp.where(self.infinite_mass() > 0, jnp.inf, largest)
-
-    def has_larger_divergences_than(self, other: DominatingPair) -> bool:
-        """Returns whether the other's Rényi divergences are known to be at most this one's: then only these count."""
-        return False
