@@ -73,10 +73,10 @@ LARGEST_RATE = 0.1
 """Largest value that may be given for the least error rate that mu covers."""
 
 TOLERANCES = 5e-6, 2e-6
-"""Gaps of mu, relative, and of the regret at which the grid is fine enough. Sound for any value."""
+"""Gaps of mu, relative, and of the regret at which the grid is fine enough. Any value is sound."""
 
 FIRST, ROUNDS = 2 * ROW, 4
-"""Points of the first grid, and number of times that ROW more are put where they are worth most. Sound for any value.
+"""Points of the first grid, and number of times that ROW more are put where they are worth most. Any value is sound.
 """
 
 POINTS = FIRST + ROUNDS * ROW
@@ -84,7 +84,7 @@ POINTS = FIRST + ROUNDS * ROW
 
 FARTHER = 1.1
 """Factor by which the grid goes farther than a Gaussian trade-off curve would ask for; each step beyond, if need be, is
-by this factor too. Sound for any value."""
+by this factor too. Any value is sound."""
 
 
 @kernel
@@ -182,7 +182,7 @@ def _exact_summary(rows: list[tuple[Array, Array]]) -> GaussianSummary:
     """Returns the summary of Gaussian mechanisms: their composition has mu^2 = sum of steps over squared noise."""
     each = [jnp.broadcast_arrays(*row) for row in rows]
     noise, counts = (jnp.concatenate(column) for column in zip(*each, strict=True))
-    # Noise is taken relative to the least, so that neither squares nor their inverses leave the range of float64.
+    # With noise relative to the least neither squares nor their inverses leave the range of float64.
     least = jnp.min(noise)
     share = jnp.where(noise < jnp.inf, least / noise, 0.0)
     mu = jnp.where(least < jnp.inf, jnp.sqrt(jnp.sum(counts * share**2)) / least, 0.0)
@@ -474,7 +474,7 @@ def _of_points(pair: DominatingPair, p: Array, q: Array, losses: Array) -> Funct
         return jnp.sum(jnp.where(masses > 0, masses * values, 0.0))
 
     def divergence(masses: Array, loss: Array, opposite: Array) -> Array:
-        # masses e^-loss is the other's mass; where e^-loss would overflow it is taken from there.
+        # masses e^-loss is the other's mass, which stands in for it where e^-loss would overflow.
         back = jnp.minimum(-loss, arithmetic().largest_exponent)
         values = jnp.where(-loss > 30.0, opposite - masses * (1 - loss), masses * exp_remainder(back, jnp.expm1(back)))
         return jnp.sum(jnp.where((masses > 0) | (opposite > 0), values, 0.0))

@@ -99,7 +99,7 @@ def tried_orders(orders: Any) -> Any:
     """Returns the orders computed in the place of ``orders``: `above_one` for 1, and any order for infinity."""
     # The order that stands for order 1, the Kullback-Leibler divergence. The divergence rises with its order,
     # continuously where it is finite. So the divergence of an order just above 1 bounds that of order 1 from above, at
-    # a relative cost of about the distance. Sound for any value above 1. (Order infinity is treated apart: its
+    # a relative cost of about the distance. Any value above 1 is sound. (Order infinity has its own program: its
     # divergence is the supremum of the privacy loss.)
     above_one = 1 + 2.0**-33
     if isinstance(orders, np.ndarray):
@@ -168,7 +168,7 @@ def single(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
 
 def _of_pairs(mechanism: Mechanism, orders: Array, relation: Relation) -> Array:
     pairs = mechanism.dominating_pairs(relation)
-    # A direction is left out where another one's divergence is known never to be smaller.
+    # A direction does not count where another one's divergence is known never to be smaller.
     pairs = tuple(pair for pair in pairs if not any(other.has_larger_divergences_than(pair) for other in pairs))
     if len(pairs) == 1 or len({jax.tree.structure(pair) for pair in pairs}) > 1:
         return functools.reduce(jnp.maximum, (_divergence(pair, orders) for pair in pairs))
@@ -262,7 +262,7 @@ def at_orders(curve: Callable[[Any], Array], orders: Any) -> Array:
     if is_concrete(orders):
         return curve(np.asarray(orders, np.float64))
     orders = as_float64(orders)
-    # A traced order cannot raise: one that is not valid is replaced before, and its result after.
+    # A traced order cannot raise: a valid one stands in for one that is not, and inf for its result.
     valid = (orders > 1) & (orders < jnp.inf)
     return jnp.where(valid, curve(jnp.where(valid, orders, 2.0)), jnp.inf)
 
@@ -418,7 +418,7 @@ def _divergence_of_finite(mechanism: Mechanism, orders: Array, relation: Relatio
 @kernel
 def _remaining_delta(delta: Array, log_kept: Array) -> Array:
     """Returns delta' at which m + (1 - m) delta' is delta, rounded down; NaN, which has no epsilon, where none is."""
-    # m is rounded up, so that less of delta is left.
+    # Rounding m up leaves less of delta.
     lost = -jnp.expm1(log_kept) * (1 + ROUNDING * roundoff())
     left = (delta - lost) / (1 - lost) * (1 - ROUNDING * roundoff())
     return jnp.where(left > 0, left, jnp.nan)

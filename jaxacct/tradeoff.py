@@ -290,7 +290,7 @@ def certify_profile(mechanism: Any, steps: Any, epsilons: Any, relation: Relatio
     else:
         bounds = _monotone(saddlepoint.accountant.curve(query))
         if query.is_concrete:
-            # A gap of delta of 1e-13, or of 1e-6 of itself, needs no more. Sound for any value.
+            # A gap of delta of 1e-13, or of 1e-6 of itself, needs no more. Any value is sound.
             small = bounds.upper - bounds.lower <= 1e-13
             other = functools.partial(of_atoms.curve, query)
             bounds = _monotone(narrow_down(replace(bounds, converged=small), other, 1e-6))
@@ -474,7 +474,7 @@ def curve(
         return leave_scope(jax.tree.map(lambda leaf: leaf[0], bounds))
     concrete = is_concrete(mechanism, steps, rates)
     positive = np.asarray(rates)[np.asarray(rates) > 0] if concrete else np.ones(0)
-    # The grid of epsilons goes to this delta, by the least rate above 0. Sound for any value.
+    # The grid of epsilons goes to this delta, by the least rate above 0. Any value is sound.
     delta = 1e-9 * float(np.clip(np.min(positive, initial=1.0), 1e-200, 1.0))
     is_one_way = relation in REVERSE and not knows_both_ways(mechanism, steps)
     sides = [relation, relation if is_one_way else REVERSE.get(relation, relation)]
@@ -488,7 +488,7 @@ def curve(
     ask = {r: functools.partial(certify_profile, mechanism, steps, relation=r) for r in every}
     profiles = {r: ask[r](np.asarray(grid) if concrete else grid) for r in every}
     if concrete:
-        # Places of the tangents at the rates that are asked for: there the bound from below is nearly attained.
+        # Places of the tangents at the rates: there the bound from below is nearly attained.
         middle = _both_sides(profiles[sides[0]], profiles[sides[1]], is_one_way)
         for r, sign in zip(sides, (1.0, -1.0), strict=True):
             profiles[r] = extend(profiles[r], tangents(middle, rates) * sign, ask[r])

@@ -398,7 +398,7 @@ LONGEST_SPAN, MOST_RUNS = 100.0, 2000
 """Longest range, in nats, and most runs. Limits of work alone."""
 
 FINE = 64
-"""Mesh points in a range, for up to a hundred runs. Sound for any value; more are tighter and slower."""
+"""Mesh points in a range, for up to a hundred runs. Any value is sound; more are tighter and slower."""
 
 STEP_ERROR = 4e-14
 """Relative error of one evaluation of (*): t is off by an ulp of the range, which near its end is 64 of p(t). The upper

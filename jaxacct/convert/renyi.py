@@ -136,7 +136,7 @@ def least_between(bound: Callable[[Array], Array], low: Array, high: Array) -> A
 # ----------------------------------------------------------------------------------------------------
 
 CUT_EXPONENT = 600.0
-"""Exponent at which e^x is cut off, below float64's 709; a term beside it is then below e^-500 of it. Proofs of this
+"""Exponent at which e^x is cut off, below float64's 709; another term is then below e^-500 of it. Proofs of this
 file rest on it."""
 
 
@@ -316,7 +316,7 @@ def least_rdp_f(epsilon: Array, delta: Array, orders: Array) -> Array:
     )
     log_linear = jnp.log(orders) + jnp.log(delta)
     total = jnp.logaddexp(log_rest, log_linear)
-    # Where epsilon is small the two terms sum to nearly one, and the logarithm is formed from the distance.
+    # Where epsilon is small the two terms sum to nearly one, and the logarithm comes from their distance from one.
     near = jnp.log1p(jnp.expm1(jnp.minimum(log_rest, 0.0)) + jnp.exp(jnp.minimum(log_linear, CUT_EXPONENT)))
     return epsilon + jnp.where(jnp.abs(total) < 0.25, near, total) / power
 
@@ -359,7 +359,7 @@ def least_rdp_f(epsilon: Array, delta: Array, orders: Array) -> Array:
 # of the paper's closed bound. Where a delta >= 1 the least p is 1, and rdp >= epsilon - log(1 - delta) is all there is:
 # p^a (p - delta)^-b alone is at least its value there.
 #
-# Everything is formed in logarithms and without cancellation: 1 - B(e^-y) = e^(-b y) (phi(b y) + b phi(-y)) with
+# All formulas are in logarithms and without cancellation: 1 - B(e^-y) = e^(-b y) (phi(b y) + b phi(-y)) with
 # phi(x) = e^x - 1 - x, and so on. Each term is moved to its bound's safe side by its own rounding, as derived above; so
 # the bound holds for every pair that the search may come upon, a bad one too.
 # ----------------------------------------------------------------------------------------------------
@@ -474,7 +474,7 @@ def optimal_least_rdp(epsilon: Array, delta: Array, order: Array) -> Array:
         log_linear = log_linear - margin_of_optimal() * (1 - jnp.log(delta) + jnp.abs(log_denominator))
         excess = jnp.exp(jnp.minimum(log_linear, CUT_EXPONENT)) * (1 - margin_of_optimal())
         excess = excess - jnp.exp(jnp.minimum(log_missing, CUT_EXPONENT)) * (1 + margin_of_optimal())
-        # Where 1 is negligible beside the two terms, it is left out.
+        # The formula leaves 1 out where it is negligible against the two terms.
         share = jnp.exp(jnp.minimum(log_missing - log_linear, 0.0)) * (1 + margin_of_optimal())
         vast = log_linear + log_complement(jnp.minimum(share, 1.0))
         log_moment = jnp.where(log_linear > CUT_EXPONENT / 2, vast, jnp.log1p(jnp.maximum(excess, 0.0)))
@@ -664,7 +664,7 @@ class Conversion(abc.ABC):
 
     def least(self, rdp: Array, orders: Array, number: Array) -> Array:
         """Returns the least that any of the orders (n,) implies, rounded up; 0 where nothing was released."""
-        # Number of orders from which on the best of them is found by shorter searches. Tightness only.
+        # Number of orders from which on shorter searches find the best of them. Tightness only.
         many = 6
         least = jnp.min(self.of_orders(rdp, orders, number, many=rdp.shape[0] >= many))
         return jnp.where(jnp.all(rdp == 0) & self.is_known(number), 0.0, least)

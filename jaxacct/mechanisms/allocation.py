@@ -270,8 +270,8 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     gauss = np.polynomial.legendre.leggauss(4)
     # Largest number of standard deviations under Q at which float64 holds the masses: e^(-37^2/2) = e^-685.
     farthest = 37.0
-    # Standard deviations of z, under Q and under P, beyond which values are spread to 0 and infinity: 7e-31 of mass.
-    # Sound for any value: a smaller one spreads more.
+    # Standard deviations of z, under Q and under P, beyond which values are moved to 0 and infinity: 7e-31 of mass.
+    # Any value is sound: a smaller one spreads more.
     far = 11.5
     start = jnp.maximum(-far, s * -650.0 + 0.5 / s)
     stop = jnp.minimum(1 / s + far, farthest)
@@ -284,7 +284,7 @@ def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Arr
     lower_share = jnp.exp(nodes * h / s) * jnp.expm1((1 - nodes) * h / s) / jnp.expm1(h / s)
     zero = jnp.zeros(1)
     upward, downward = jnp.sum(density * upper_share[None], axis=1), jnp.sum(density * lower_share[None], axis=1)
-    # The tails of X are spread to 0 and to infinity: their Q-mass to 0, their P-mass to infinity.
+    # The spread moves the tails of X to 0 and to infinity: their Q-mass to 0, their P-mass to infinity.
     in_tails = ndtr(start) + ndtr(-stop)
     infinite = (ndtr(start - 1 / s) + ndtr(1 / s - stop)) * (1 + scale_error(1e-12))
     masses = jnp.concatenate([in_tails[None], jnp.concatenate([downward, zero]) + jnp.concatenate([zero, upward])])
@@ -339,20 +339,20 @@ def coarsen(logs: Array, masses: Array, eta: Array, share_of_terms: Array | floa
     A gap costs its width squared times the mass there: so widths go like the inverse cube root of the density of all
     the tilted laws together. Any choice of points is a spread, and sound.
     """
-    # Share of the points that are spaced evenly on the fine grid. Sound for any value. They are for the far tails, on
+    # Share of the points that are spaced evenly on the fine grid. Any value is sound. They are for the far tails, on
     # which high moments of 1/M rest.
     even = 0.1
-    # Share of the points spaced evenly in log(1 + k/t M_k). Sound for any value. That is about the loss of the epoch if
+    # Share of the points spaced evenly in log(1 + k/t M_k). Any value is sound. That is about the loss of the epoch if
     # all but these k terms are as expected: a far tail of the loss comes from a single large term, whose shape has to
     # be kept to the end.
     share_of_jumps = 0.25
-    # Mass, of P and of Q, below which no points are sought: a hundredth of a unit of roundoff. Sound for any value.
+    # Mass, of P and of Q, below which no points are sought: a hundredth of a unit of roundoff. Any value is sound.
     relevant = 1e-18
     # More such powers, over the standard deviation of the ratio's logarithm, around 0 and 1: the tails of Q and P.
-    # Sound for any values.
+    # Any value is sound.
     spreads = np.array([-6.0, -4.5, -3.0, -2.0, -1.0, 1.0, 2.0, 3.0, 4.5, 6.0])
-    # Powers of the ratio whose expectations are to be kept well: points are chosen where the tilted laws lie. Negative
-    # ones serve the Rényi divergence of adding an example. Sound for any values: any choice of points is a spread.
+    # Powers of the ratio whose expectations the law has to keep: it gets points where the tilted laws lie. Negative
+    # ones serve the Rényi divergence of adding an example. Any value is sound: any choice of points is a spread.
     powers = np.array([-16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0, 9.0, 17.0])
     values = jnp.concatenate([jnp.zeros(1), jnp.exp(logs)])
     positive = masses[1:]
@@ -460,21 +460,21 @@ def _product(one: Array, other: Array) -> Array:
 # maximum by about the squared deviation of M: so rows get closer towards the maximum, the more so the smaller the
 # deviation is, and the spread between rows remains far smaller than it.
 #
-# Rounding is counted as above: eta for masses, theta for values.
+# Rounding counts as above: eta for masses, theta for values.
 #
 # Sources: convex order as above; division at random, Feldman and Shenfeld (2025), "Privacy amplification by random
 # allocation", where every part has one of the steps.
 # ----------------------------------------------------------------------------------------------------
 
 PARTS = 4
-"""Number of parts. Sound for any value from 2 on; more parts cost time and tighten the bound.
+"""Number of parts. Any value from 2 on is sound; more parts cost time and tighten the bound.
 
 Two would give the epsilon of two epochs of half the steps; each further one takes a step of two dimensions. With 4, 5
 and 8 the epsilon of a (100, 5) allocation with s = 0.6 was 7.86, 7.83 and 7.80; 8.09 with 2.
 """
 
 ROWS = 64
-"""Number of rows, values of 2 T/S^2 over its maximum. Sound for any value."""
+"""Number of rows, values of 2 T/S^2 over its maximum. Any value is sound."""
 
 
 class _Spread(NamedTuple):
@@ -568,12 +568,12 @@ def _pair_laws(few: RatioLaw, many: RatioLaw, n: Array, square: Array, points: i
 
 def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square: Array) -> _Spread:
     """Returns the law of (S + M, T + S M), of so many parts."""
-    # Largest width of rows; the width is the squared deviation of the parts where that is less. Sound for any value.
+    # Largest width of rows; the width is the squared deviation of the parts where that is less. Any value is sound.
     flattest = 2.0
     # Least positive row, of 2 T/S^2 over its maximum: below it T hardly tells beside S times the sum of the parts to
-    # come. Sound for any value. The rows are 0, and e^-u, u evenly in log(1 + u/width).
+    # come. Any value is sound. The rows are 0, and e^-u, u evenly in log(1 + u/width).
     least_row = 1e-4
-    # The sum is put on the grid as a mean: near 1, where the grid is dense.
+    # The grid takes the sum as a mean: near 1, where it is dense.
     least = jnp.log(jnp.minimum(law.columns[1], part.values[1]) / number)
     grid = Grid(least, jnp.log((law.columns[-1] + part.values[-1]) / number), width)
     fine = add_laws(law.sums(), 1 / number, part, 1 / number, grid)
@@ -663,7 +663,7 @@ class RandomAllocation(NoisyMechanism):
     Formal guarantee: the pair dominates, so the upper bounds of accountants hold. A single batch is accounted for as
     the :class:`.Gaussian` that it is, exactly. For several the pair is larger in convex order than the tight one
     (it is not :attr:`~.Mechanism.tight`): a lower bound on the epsilon of an epoch itself is that of :meth:`summed`.
-    Rényi orders are bounded apart from the pair: :mod:`jaxacct.mechanisms.allocation`.
+    The bounds on Rényi orders do not come from the pair: :mod:`jaxacct.mechanisms.allocation`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead, as does
     noise below 0.05, or 0.085 with several participations.
@@ -764,8 +764,8 @@ class RandomAllocation(NoisyMechanism):
 
         Raises ValueError where the fields are no numbers, or ``levels`` is out of range.
 
-        >>> told = RandomAllocation(noise_multiplier=1.0, batches=10, participations=2).summed()
-        >>> round(float(np.maximum(told.p - np.exp(2) * told.q, 0).sum()), 4)  # delta(2), 0.0032 by sampling
+        >>> discrete = RandomAllocation(noise_multiplier=1.0, batches=10, participations=2).summed()
+        >>> round(float(np.maximum(discrete.p - np.exp(2) * discrete.q, 0).sum()), 4)  # delta(2), 0.0032 by sampling
         0.0027
         """
         if not is_concrete(self.noise_multiplier, self.batches) or self.batch_shape:
@@ -800,7 +800,7 @@ class RandomAllocation(NoisyMechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (P, Q) for "remove" and (Q, P) for "add", both spread over finitely many losses.
 
-        Raises ValueError for more than two participations, which accountants take apart.
+        Raises ValueError for more than two participations, which accountants decompose.
         """
         direction_names = directions(self, relation)
         if self.composed:

@@ -153,7 +153,7 @@ class ApproximateDP(Mechanism):
     comment above :class:`ByEpsilon`.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf instead. The Rényi
-    accountant counts delta apart from the divergences, since any delta above 0 makes all of them infinite.
+    accountant counts delta beside the divergences, since any delta above 0 makes all of them infinite.
 
     Source: Kairouz, Oh and Viswanath (2015), "The composition theorem for differential privacy", where this is the
     dominating mechanism in the proof of the composition theorem; Murtagh and Vadhan (2016), "The complexity of
@@ -196,7 +196,7 @@ class ApproximateDP(Mechanism):
         p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
         infinite = jnp.full_like(epsilon, jnp.inf)
         losses = jnp.stack([infinite, epsilon, -epsilon, -infinite], axis=-1)
-        # The mass delta is exact, as it is given.
+        # The user's delta is exact.
         units = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS, 0.0])
         rounding = jnp.broadcast_to(units * roundoff(), p.shape)
         return (leave_scope(FinitePair(p, p[..., ::-1], losses, rounding)),)
@@ -206,7 +206,7 @@ def _one_way_pair(epsilon: Array, delta: Array) -> FinitePair:
     """Returns the worst pair of (epsilon, delta)-DP in one direction: losses inf, epsilon and -inf."""
     p, q = _one_way_masses(epsilon, delta)
     infinite = jnp.full_like(epsilon, jnp.inf)
-    # The mass delta is exact, as it is given.
+    # The user's delta is exact.
     rounding = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS]) * roundoff()
     losses = jnp.stack([infinite, epsilon, -infinite], axis=-1)
     return FinitePair(p, q, losses, jnp.broadcast_to(rounding, p.shape))
@@ -340,7 +340,7 @@ class BoundedRangePair(LossDistributionPair):
     A supremum of profiles is a profile (it is convex in e^y). The loss that has this one has in [-e, e] the density
     e^(y/2) / (4 sinh(e/2)) under P, and e^(-y/2) / (4 sinh(e/2)) under Q: the pair is its own mirror image.
 
-    Rényi divergences are bounded apart from this law, as the worst t may be chosen for each order: with b = a - 1,
+    Rényi divergences have a sharper bound than this law's, as each order has its own worst t: with b = a - 1,
     A = 1 - e^(-a e) and B = e^-e (1 - e^(-b e)) the moment is (A e^(b t) - B e^(a t)) / (1 - e^-e), largest at
     e^t = b A / (a B), where it is A e^(b t) / (a (1 - e^-e)). The divergence is also at most a e^2/8, by Hoeffding's
     lemma.
@@ -447,7 +447,7 @@ class _Sampled(Mechanism):
         directions(self, relation)
         fields = self.epsilon, self.delta, self.sampling_rate
         epsilon, delta, q = (kept_positive(exact_float64(value)) for value in fields)
-        # Both are raised for the rounding of a few functions; delta never exceeds that without sampling. Neither
+        # A margin for the rounding of a few functions raises both; delta never exceeds that without sampling. Neither
         # vanishes where a product underflows.
         raised = 1 + 16 * arithmetic().function
         delta = jnp.minimum(kept_above(q * jnp.where(delta <= 1, delta, jnp.nan) * raised, delta), delta)

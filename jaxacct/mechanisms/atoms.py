@@ -70,7 +70,7 @@ def atoms_of_cells(
     """Returns the laws of a loss of which the masses of cells are known; as many atoms as edges.
 
     The outcomes are split into cells such that the loss of an outcome in cell i is between the i-th and the next edge.
-    Nothing is asked of the edges' spacing: a cell may be an atom, between two edges that are equal.
+    The edges may have any spacing: a cell may be an atom, between two edges that are equal.
 
     Args:
         edges (m,): non-decreasing losses, to ``edge_error``. The first may be -inf and the last inf, no others; if they

@@ -68,20 +68,20 @@ from jaxacct.numerics.precision import (
 from jaxacct.numerics.pytrees import register_dataclass
 
 MOST = 128
-"""Most runs of a block. Sound for any value; a block of n loses about a quarter of 1/n of epsilon."""
+"""Most runs of a block. Any value is sound; a block of n loses about a quarter of 1/n of epsilon."""
 
 FINE, FINEST = 128, 1024
-"""Mesh points in a range, for the longest blocks and at most. Sound for any values; more are tighter and slower."""
+"""Mesh points in a range, for the longest blocks and at most. Any value is sound; more are tighter and slower."""
 
 SIZE = FINE * (MOST + 1)
 """Mesh points above 0, whatever the number of runs: fewer runs have more of them in a range."""
 
 KEPT = 1024
-"""Most points above 0 at which a block's profile is kept. Sound for any value; more are tighter and slower."""
+"""Most points above 0 at which a block's profile is kept. Any value is sound; more are tighter and slower."""
 
 WIDEST = 512.0
 """Most that the squares of a block's ranges, in nats, add up to. Beyond it less than 1e-9 of the losses are near 0, and
-the rounding of the others' masses, which is put there, would leave none. Sound for any value."""
+the rounding of the others' masses, which is put there, would leave none. Any value is sound."""
 
 STEP_ERROR = 3e-13
 """Relative error, in float64, of one evaluation of (*): t is off by an ulp of the range, which near its end is FINEST
@@ -89,7 +89,7 @@ units of p(t), and twice as many of a single run's square; the mirror image is o
 it must not be lowered."""
 
 RARE = 1e-200
-"""Mass that the largest loss has beyond what the profile asks for, so that it stays above 0. Sound for any value."""
+"""Mass that the largest loss has beyond what the profile asks for, so that it stays above 0. Any value is sound."""
 
 
 @register_dataclass

@@ -166,8 +166,9 @@ class ZeroConcentratedDP(RenyiOnly):
 #
 #     1 + sum_(l >= 2) p_l (c_l m_l - 1) = 1 + X,
 #
-# and it is formed so: no term is negative, and nothing cancels. (a - 1) D_a is a convex function of a that vanishes at
-# 1, so that between whole orders the chord bounds it. Sampling never costs more than its absence, by joint convexity.
+# which is how the code forms it: no term is negative, and nothing cancels. (a - 1) D_a is a convex function of a that
+# vanishes at 1, so that between whole orders the chord bounds it. Sampling never costs more than its absence, by joint
+# convexity.
 # ----------------------------------------------------------------------------------------------------
 
 LARGEST = 128
@@ -192,7 +193,7 @@ class _OnOneSample(OfOthers):
         rate = as_float64(self.sampling_rate)
         valid = (rate >= 0) & (rate <= 1)
         q = jnp.where(valid & (rate < 1), rate, 0.5)
-        # (a - 1) D_a at the whole orders a from 1 to LARGEST, of which the chord between two neighbours is taken.
+        # (a - 1) D_a at the whole orders a from 1 to LARGEST; between two neighbours the chord bounds it.
         cumulants = jnp.concatenate([jnp.zeros(1), jnp.log1p(jnp.exp(self._log_excess(jnp.asarray(moments), q)))])
         first = jnp.clip(jnp.floor(orders - 1), 0, LARGEST - 2).astype(jnp.int32)
         share = jnp.clip(orders - 1 - first, 0.0, 1.0)

@@ -9,7 +9,7 @@ count of the operations, besides what the caller claims of the numbers themselve
 3. the bases of mechanisms with additive noise, whose pairs without noise are finite: :class:`NoisyMechanism`,
    :class:`SampledNoise`;
 4. noise on the integers: :class:`DiscreteLaplace`; :class:`DiscreteGaussianPair` and :class:`DiscreteGaussian`;
-5. :class:`PublicCoinPair`, of one of several pairs, drawn by a coin that is given away.
+5. :class:`PublicCoinPair`, of one of several pairs, drawn by a public coin.
 
 That a pair of the user's own dominates the mechanism is for the user to prove.
 
@@ -247,7 +247,7 @@ class FinitePair(DominatingPair):
     def infinite_mass_error(self) -> Array:
         infinite = (self._losses() == jnp.inf) & (as_real(self.p) > 0)
         largest_rounding = jnp.max(jnp.where(infinite, as_real(self.rounding), 0.0))
-        # A sum of n terms rounds n - 1 times; a single term is given, and does not round.
+        # A sum of n terms rounds n - 1 times; a single term does not round.
         return largest_rounding + 2 * roundoff() * jnp.maximum(jnp.sum(jnp.where(infinite, 1.0, 0.0)) - 1, 0.0)
 
     def cumulant(self, order: ArrayLike) -> Array:
@@ -267,7 +267,7 @@ class FinitePair(DominatingPair):
 
 
 MANY = 8
-"""Number of outcomes, for each cell that is asked for, up to which each is an atom. Sound for any value."""
+"""Number of outcomes, for each cell that is asked for, up to which each is an atom. Any value is sound."""
 
 
 def atoms_of_many(
@@ -336,7 +336,7 @@ class LawOfAtoms(Law):
         return Nodes(losses, jnp.log(p), jnp.log(q), self.pair.infinite_mass(), self.pair.missing_mass(), nothing)
 
     def log_quadrature_error(self, order: Array, w: Array, step: Array) -> Array:
-        # No quadrature is needed: the error is that of the probabilities, and of sums that miss one. A moment near 1,
+        # There is no quadrature: the error is that of the probabilities, and of sums that miss one. A moment near 1,
         # above e^-0.25, takes sums for 1 (:func:`.pair.moments`): at the order z it is off by (S_P - 1) + z (S_P -
         # S_Q).
         of_p, of_q = self.pair.surplus()
@@ -416,7 +416,7 @@ class DiscretePair(Mechanism):
 # probability c. Under "remove" P gives what Q never does with probability c, and else what Q always gives: losses inf
 # and log(1 - c). Under "add" the two are exchanged. Under "replace" P and Q give different things with probability c
 # each, and else the same with loss 0. Each is the limit of the mechanism's pair as the noise falls to 0, and attained.
-# A coin that is given away, which decides c, is an outcome more of each kind.
+# A public coin that decides c is an outcome more of each kind.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -435,7 +435,7 @@ def noiseless_pairs(
     Args:
         direction_names: the directions.
         log_absent (n,): log(1 - c), the logarithm of the probability that the example does not take part, for each
-            outcome of a coin that is given away; right to two roundings of itself. Or one, ().
+            outcome of a public coin; right to two roundings of itself. Or one, ().
         weights (n,): probabilities of the coin's outcomes, right to two roundings.
     """
     logs, coin = np.broadcast_arrays(np.atleast_1d(np.asarray(log_absent, np.float64)), np.asarray(weights, np.float64))
@@ -488,8 +488,8 @@ class SampledNoise(NoisyMechanism):
 # ----------------------------------------------------------------------------------------------------
 # A pair known by the distribution functions of its privacy loss, which the user gives as callables.
 #
-# Between two losses only the masses of the laws are known. Moments are therefore bounded from above by moving each
-# piece's mass to its two ends so that P- and Q-mass stay: r^a is convex in r = p/q for a >= 1, and lies below its
+# Between two losses only the masses of the laws are known. So the code bounds moments from above by moving each
+# piece's mass to its two ends, such that P- and Q-mass stay: r^a is convex in r = p/q for a >= 1, and lies below its
 # chord. That is the discretization of Doroshenko et al. (2022), "Connect the dots", on a mesh of its own.
 # ----------------------------------------------------------------------------------------------------
 
@@ -937,7 +937,7 @@ class DiscreteGaussianPair(DominatingPair):
         return _atoms_of_separate_cells(edges, sums, off, infinite, self.is_valid())
 
     def is_valid(self) -> Array:
-        # Scale s below which the square of a loss's denominator leaves float64; the pair is taken to have no noise.
+        # Scale s below which the square of a loss's denominator leaves float64; the pair counts as one without noise.
         smallest = 1e-140
         s = as_float64(self.scale)
         cut = _log_upper_tail(s, jnp.asarray(self.reach + 1.0, jnp.float64))
@@ -1084,7 +1084,7 @@ def _enough(scale: np.ndarray | None) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The pair that is one of several, drawn by a coin that neither data set moves and that is given away.
+# The pair that is one of several, drawn by a public coin, whose law is the same for both data sets.
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -1129,7 +1129,7 @@ class PublicCoinPair(DominatingPair):
 
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
         w = self._weights()
-        # One pair a step, so that its code is compiled once, however many pairs there are.
+        # One pair a step: XLA compiles its code once, however many pairs there are.
         lower, upper = jax.lax.map(lambda pair: pair.one_run(epsilon), self.pairs)
         rounding = self._rounding()
         return jnp.sum(w * lower) * (1 - rounding), jnp.sum(w * upper) * (1 + rounding)
@@ -1153,7 +1153,7 @@ class PublicCoinPair(DominatingPair):
         return jnp.sum(jnp.where(heaviest, jax.vmap(lambda pair: pair.central_loss())(self.pairs), 0.0))
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
-        # One pair a step, here and for cumulants: its code is compiled once, however many pairs there are.
+        # One pair a step, here and for cumulants: XLA compiles its code once, however many pairs there are.
         weighted = jax.lax.map(
             lambda row: jax.tree.map(lambda mass: row[0] * mass, row[1].cell_masses(boundaries)),
             (self._weights(), self.pairs),

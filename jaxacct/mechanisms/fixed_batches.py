@@ -154,7 +154,7 @@ class WithoutReplacementPair(DominatingPair):
         return jnp.where(loss > 0, jnp.maximum(self._above()._threshold(jnp.maximum(loss, 0.0)), MIDDLE), MIDDLE)
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
-        # Both halves end at x = 1 exactly, so that no mass is lost or counted twice beside the atom.
+        # Both halves end at x = 1 exactly, so that beside the atom each mass counts once.
         above = self._above().masses_between(self._edges(boundaries))
         below = self._above().masses_between(self._edges(-boundaries))
         holds = (boundaries[:-1] < 0) & (boundaries[1:] >= 0)
@@ -221,7 +221,7 @@ class LawWithoutReplacement(PanelLaw):
 
     pair: WithoutReplacementPair
 
-    # Panels of the scan and of a piece, on either side. Sound for any numbers, as the rule's error is bounded from
+    # Panels of the scan and of a piece, on either side. Any number is sound, as the rule's error is bounded from
     # their width; more serve larger orders.
     panels_of_scan, panels_of_piece = 20, 4
 
@@ -416,16 +416,16 @@ class LaplaceWithoutReplacement(WithoutReplacement, SampledLaplace):
 # ----------------------------------------------------------------------------------------------------
 # Batches drawn with replacement, in which an example may be several times
 #
-# The pair is found on the host, once for each mechanism: the law of an example's number of copies, a bound on the
+# The host computes the pair, once for each mechanism: the law of an example's number of copies, a bound on the
 # privacy profile at finitely many c, and the masses of a pair with a profile that is nowhere less.
 # ----------------------------------------------------------------------------------------------------
 
 NEGLIGIBLE = 1e-30
-"""Probability, given that an example is drawn, of the numbers of copies, and of the losses, that are not told apart:
-they count as infinite losses. Sound for any value."""
+"""Probability, given that an example is drawn, of the numbers of copies, and of the losses, that the pair merges:
+they count as infinite losses. Any value is sound."""
 
 LEAST_NOISE = 0.1
-"""Smallest noise multiplier; with less, losses are too large to be told apart."""
+"""Smallest noise multiplier; with less, losses are too large for float64 to distinguish."""
 
 SLACK = 1e-11
 """Relative amount by which the profile is raised, for the rounding of the masses made of it. Chosen by measuring;
@@ -568,12 +568,12 @@ def _profile_above(
     """
     # Bound on the relative error of a normal tail, and of sums of them: a few units of erfc, some hundred terms, and
     # the three roundings of its argument z, which move it by 3 z^2 units: 4.7e-13 where z is 37.5. Farther out it is
-    # below the smallest normal number. The proof rests on it: it must not be lowered.
+    # below the smallest normal number. The proof rests on it: a lower value is wrong.
     rounding = 6e-13
     # Largest loss of the pair that is finite, in nats: its exponential has to be a float64 number. Larger losses count
     # as infinite, so it is sound for any value below that.
     largest_loss = 600.0
-    # Number of points above c = 1 at which the profile is bounded, and so of the pair's losses above 0. Sound for any
+    # Number of points above c = 1 that have a bound on the profile, and so of the pair's losses above 0. Sound for any
     # value; twice as many cost twice as much.
     points = 1024
     k = np.arange(1.0, len(copies) + 1)[:, None]
@@ -636,7 +636,7 @@ def _masses(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
     q[kept[1:]] = np.maximum(np.diff(slopes), 0.0)
     q[q < 1e-300] = 0.0
     infinite = float(bound[-1])
-    # The profile that is found: the sum over j > i of q_j (c_j - c_i), with the infinite mass.
+    # The profile of these masses: the sum over j > i of q_j (c_j - c_i), with the infinite mass.
     mass, moment = (np.cumsum(values[::-1])[::-1] for values in (q, q * above))
     profile = moment - above * mass + infinite
     if not np.all(profile >= bound * (1 - SLACK / 2)):

@@ -1,7 +1,8 @@
 """Gaussian noise, alone and on Poisson samples: pair, moments of its likelihood ratio, law of its loss, mechanisms.
 
-An example takes part with probability q, and the noise has deviation s. So the mixture (1-q) N(0, s^2) + q N(1, s^2) is
-told from N(0, s^2), and r is their likelihood ratio; q = 1 is the Gaussian mechanism. In reading order:
+An example takes part with probability q, and the noise has deviation s. So an attack distinguishes the mixture
+(1-q) N(0, s^2) + q N(1, s^2) from N(0, s^2), and r is their likelihood ratio; q = 1 is the Gaussian mechanism. In
+reading order:
 
 1. moments of r, one by one or together (:func:`log_moment_of_ratio`, :func:`log_moments`), for the Rényi curve;
 2. the pair (:class:`SubsampledGaussianPair`), with the masses that the mesh asks, and the law of its loss
@@ -165,7 +166,7 @@ def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     """
     limit = arithmetic().largest_exponent
     u = (z - 0.5 / s) / s
-    # q e^u is formed by its exponent where e^u alone would overflow.
+    # Where e^u alone would overflow, the exponent of q e^u has log q in it.
     beyond = u > limit
     growth = jnp.minimum(u + jnp.log(q), 1.1 * limit)
     scaled = jnp.where(beyond, 1.0, q) * jnp.exp(jnp.where(beyond, growth, u))
@@ -273,8 +274,8 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     # Chosen by measuring: less than 5e-12 of the whole was left out in 12,000 settings, half of them with merging
     # peaks, that were integrated without windows. ALLOWANCE of the Rényi accountant is 1e-10.
     reach, flat = 7.5, 1.7
-    # Noise multiplier below which moments are bounded in closed form, for the rule would take 80/s nodes. The closed
-    # form is a bound for any noise.
+    # Noise multiplier below which a closed form bounds the moments, for the rule would take 80/s nodes. The closed form
+    # is a bound for any noise.
     least_noise = 0.01
     # Number of nodes that one step of the loop takes. Speed only.
     chunk = 16
@@ -302,8 +303,8 @@ def _log_moments(s: Array, q: Array, a: Array) -> Array:
     spacing = jnp.minimum(finest * s, widest) * chunk
     top = jnp.maximum(a * (m * half + log_q), 0.0)
     if few:
-        # In the range of float32 the largest terms have to be near e^top: it is looked for where peaks are. Near 1 a
-        # moment is wanted by its distance from 1, and as it is.
+        # In the range of float32 the largest terms have to be near e^top: the search for it goes where peaks are. Near
+        # 1 a moment counts by its distance from 1, and top is 0.
         looks = jnp.linspace(0.0, 1.0, 16)[None] * jnp.minimum(2 * s, a * tilt)[:, None]
         looks = jnp.concatenate([looks, (a * tilt)[:, None] - looks], axis=1)
         top = jnp.max(a[:, None] * _log_ratio_and_excess(rate, looks * tilt - half)[0] - 0.5 * looks**2, axis=1)
@@ -696,7 +697,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         return jax.vmap(lambda order: lines.log_error(order, 0.0, step))(orders)
 
     def pieces(self, order: Array, w: Array, window: tuple[Array, Array]) -> Array:
-        # Most pieces where the losses end: there oscillations are fast, and rare. Sound for any value.
+        # Most pieces where the losses end: there oscillations are fast, and rare. Any value is sound.
         most_at_end = 32
         place = self._place()
         most = self.most_pieces if place is None else jnp.where(place < jnp.inf, most_at_end, self.most_pieces)
@@ -788,7 +789,7 @@ def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Arra
     longer than the reach of the noise by as much. At its other end it is longer by 1/s, about which Q has its mass:
     moments take the sum of Q's masses for whole.
     """
-    # Standard deviations by which an order may move a law that ends, away from its end. Sound for any value.
+    # Standard deviations by which an order may move a law that ends, away from its end. Any value is sound.
     far_at_end = 2.0
     # Scales c beyond the place at which the nodes end: there dz/dx is e^-50.
     length_of_end = 12.5 + FLAT_BY

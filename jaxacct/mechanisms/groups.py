@@ -111,7 +111,7 @@ def _rounded_masses(trials: int, probability: float) -> np.ndarray:
 
 def _running_products(factors: Array) -> Array:
     """Returns the products (..., n) of the first factors, each of as many roundings as multiplications, by doubling."""
-    # After a step each entry is the product of the last ``2 apart`` factors up to it, so log2(n) steps are enough.
+    # After a step each entry is the product of the last ``2 distance`` factors up to it, so log2(n) steps are enough.
     distance = 1
     while distance < factors.shape[-1]:
         before = jnp.concatenate([jnp.ones_like(factors[..., :distance]), factors[..., :-distance]], axis=-1)
@@ -168,7 +168,7 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
     """
 
     scan_nodes = 4 * RULE
-    """Nodes of the scan: a group's law is wide, and the strip of little noise is narrow. Sound for any value."""
+    """Nodes of the scan: a group's law is wide, and the strip of little noise is narrow. Any value is sound."""
 
     pair: CountedShiftsPair
 
@@ -225,7 +225,7 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
             moduli = -2 * square * ((order + 1) * variances[0] - positive * variances[1] / (1 - square))
             least = w * theta * gap / unit
             exponents = moduli - w * turned * jnp.sin(theta)
-            # The modulus on the line is summed by a rule as well, whose error is a line at b + c.
+            # A rule sums the modulus on the line as well; a line at b + c bounds its error.
             beyond = jnp.asarray(ANGLES)
             c = (beyond - theta) * s**2 / unit
             gain = 2 * jnp.pi * c / step - 0.5 * (c / s) ** 2 - self._secants(order, beyond)
@@ -495,9 +495,9 @@ class WithoutReplacementGroup(NoisyMechanism):
     def dominating_pairs(self, relation: Relation = "replace") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
         # Error of sums of normal tails, relative to their parts times their logarithms, in units of roundoff. The
-        # accountants' bounds rest on it: it must not be lowered.
+        # accountants' bounds rest on it: a lower value is wrong.
         value_units = 256
-        # Standard deviations beyond which a loss counts as infinite: 1e-44 of its mass. Sound for any value.
+        # Standard deviations beyond which a loss counts as infinite: 1e-44 of its mass. Any value is sound.
         farthest = 14.0
         directions(self, relation)
         s, masses = as_float64(self.noise_multiplier), self.masses()

@@ -183,7 +183,7 @@ class MatrixMechanism(Mechanism):
 
     def _noise(self) -> Any:
         """Returns the noise over the sensitivity, rounded down; infinite, which costs nothing, only where it was so."""
-        # Largest finite float64 number, to which a ratio that overflows is lowered: only infinite noise costs nothing.
+        # Largest finite float64 number, the bound of a ratio that overflows: only infinite noise costs nothing.
         largest = np.finfo(np.float64).max
         if is_concrete(self.noise_multiplier, self.sensitivity):
             noise: Any = np.asarray(self.noise_multiplier, np.float64)
@@ -197,7 +197,7 @@ class MatrixMechanism(Mechanism):
         return choose(is_infinite(noise), np.inf, over)
 
     def _fill(self, *values: Any) -> Self:
-        # The fields of the frozen class are not what it is given: they follow from that.
+        # The constructor derives the fields of the frozen class from its arguments.
         for entry, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, entry.name, value)
         if self.equal_groups:

@@ -120,7 +120,7 @@ class Mechanism(Fields, abc.ABC):
     Attributes:
         relations: the neighbouring relations that :meth:`dominating_pairs` knows pairs for, the default one first.
         may_fail: whether pairs may have infinite losses of a probability below one. Rényi accountants then count these
-            apart; otherwise they answer inf.
+            beside the divergences; otherwise they answer inf.
         tight: whether two data sets attain the pairs, under every relation of these: then a ``lower`` of accountants is
             below the mechanism's own epsilon. Otherwise, and by default, it is below that of the pairs alone, which may
             be larger than the mechanism's. An ``upper`` holds either way.

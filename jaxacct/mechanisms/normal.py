@@ -247,7 +247,7 @@ def point(mu: Array, t: Array) -> tuple[Array, Array, Array]:
     """
     mu, t = (jnp.expand_dims(x, -1) if jnp.ndim(x) else x for x in (mu, t))
     nodes, weights = (np.reshape(row, (1,) * (jnp.ndim(t) - 1) + (-1,)) for row in (NODES, WEIGHTS))
-    # Of phi(t + s) the factor phi(max(t, 0)) is taken out, so that no term underflows before delta does.
+    # The terms are those of phi(t + s) over phi(max(t, 0)): none underflows before delta does.
     above = jnp.maximum(t, 0.0)
     place = nodes + jnp.minimum(t, 0.0)
     mass = jnp.asarray(-weights * jnp.exp(place * (-0.5 * place - above)) * jnp.expm1(mu * -nodes))
@@ -270,7 +270,7 @@ def allowance(log_delta: Array, more: float = 0.0) -> Array:
 
 def keep_normal(mu: Array) -> tuple[Array, Array]:
     """Returns mu, but at least 1e-20, and the logarithm by which delta is less: so no term of the sum is subnormal."""
-    # Smallest mu at which the rule is asked: below it 1 - e^(-mu s) is mu s to all digits of float64, for all nodes.
+    # Smallest mu that the rule takes: below it 1 - e^(-mu s) is mu s to all digits of float64, for all nodes.
     least = 1e-20
     kept = jnp.maximum(mu, least)
     return kept, jnp.log(mu / kept)
@@ -282,7 +282,7 @@ def log_delta_at(mu: Array, epsilon: Array) -> tuple[Array, Array]:
     Beyond HIGHEST, where phi(t) alone is below float64's range, the value is only an upper bound on log delta: delta /
     phi(t) falls in t.
     """
-    # Largest t, in standard deviations, at which an upper bound is taken: there its rounding is nothing yet beside
+    # Largest t, in standard deviations, of an upper bound: there its rounding is negligible against
     # t^2/2. Delta falls in t, so that an upper bound at a smaller t is one.
     farthest = 1e25
     # Delta falls in t, so an upper bound at a smaller t is one.
@@ -504,8 +504,8 @@ def sampled_epsilon(mu: Array, sampling_rate: Array, delta: Array) -> tuple[Arra
 
     The plain epsilon' at delta / q is known, and epsilon = log(1 + q (e^eps' - 1)), which moves less than epsilon'.
     """
-    # Largest plain delta at which a sampled one is looked up. Above it, epsilon is at most the epsilon at it, and at
-    # least 0. Sound for any value below 1.
+    # Largest plain delta that a sampled one is read from. Above it, epsilon is at most the epsilon at it, and at
+    # least 0. Any value below 1 is sound.
     most_level = 1 - 2.0**-20
     # Smallest rate for which 1 is nothing beside q e^eps' where that is cut: below it the lower bound is 0.
     least_rate = math.exp(40 - arithmetic().largest_exponent)

@@ -90,7 +90,7 @@ class DominatingPair(ABC):
 
     @abstractmethod
     def boundary_error(self, largest: Array) -> Array:
-        """Returns a bound on the distance of a cell's true edge from the boundary asked for, for |loss| <= largest."""
+        """Returns a bound on the distance of a cell's true edge from its boundary, for |loss| <= largest."""
 
     @abstractmethod
     def cumulant(self, order: ArrayLike) -> Array:
@@ -140,7 +140,7 @@ class DominatingPair(ABC):
         q, q_error = cells.q[1] + cells.q[2], cells.q_error[1] + cells.q_error[2]
         scale, u = jnp.exp(epsilon), roundoff()
         near = jnp.expm1(wrong) * (below + just + near_error + just_error) * (1 + 16 * u)
-        # Sums round where both terms count; errors are raised by more than their sums and products round.
+        # Sums round where both terms count; the factor on errors covers the rounding of their sums and products.
         summed = jnp.where(just > 0, p, 0.0) + scale * jnp.where(cells.q[1] > 0, q, 0.0)
         value, rounding = hockey_stick(p, q, epsilon)
         rounding = (rounding + p_error + scale * q_error + 4 * u * summed) * (1 + 16 * u)
@@ -232,9 +232,9 @@ class DominatingPair(ABC):
 # differ in sign, but their sum has one sign and loses no more than a few bits; for smaller t exchange P and Q:
 # E_P[e^(t L)] = E_Q[e^(-(t+1) (-L))].
 #
-# The windows of the integral are found by looking, and the rule's error is not bounded here. No bound of the mesh uses
-# a cumulant: the mesh takes its windows from Chernoff bounds on the lattice's weights. The Rényi divergences of shifted
-# noise do use cumulants, as the exact value that :data:`jaxacct.rdp.ALLOWANCE` rounds up. That allowance was
+# A scan of the integrand finds the windows of the integral, and nothing here bounds the rule's error. No bound of the
+# mesh uses a cumulant: the mesh takes its windows from Chernoff bounds on the lattice's weights. The Rényi divergences
+# of shifted noise do use cumulants, as the exact value that :data:`jaxacct.rdp.ALLOWANCE` rounds up. That allowance was
 # measured against quadrature at high precision; it is not proved.
 # ----------------------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ def weighted_remainder(x: Array, weight: Array, grown: Array) -> Array:
 
 def excess(loss: Array, order: Array, expm1_back: Array) -> tuple[Array, Array]:
     """Returns c and e with ``|phi(t L) + t phi(-L)| = c e^e``, given ``e^-L - 1``, for order t >= -1/2."""
-    # A term that stands beside e^largest is nothing beside it.
+    # A term of another size is negligible against e^largest.
     power, largest = order * loss, arithmetic().largest_exponent
     huge, reverse = power > largest, -loss > largest
     ahead = exp_remainder(power, jnp.exp(jnp.minimum(power, largest)) - 1)
@@ -318,14 +318,14 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
         panel: longest panel that the rule resolves: a few tenths of the distance of the nearest complex singularity.
         scale: width of the noise, in which the integrand falls by some e-foldings.
 
-    The window in which the integrand is above e^-CUT of its maximum is found by looking, on a grid and then on finer
-    ones. A peak between two points of the grid may rise above them by as much as a Gaussian of the given width that is
-    CUT e-foldings down the flank; such points are kept. Narrower peaks stand alone, next to the highest point.
+    A scan on a grid, and then on finer ones, finds the window in which the integrand is above e^-CUT of its maximum. A
+    peak between two points of the grid may rise above them by as much as a Gaussian of the given width that is CUT
+    e-foldings down the flank; the window has such points. Narrower peaks stand alone, next to the highest point.
     """
     # Fewest and most panels of 16 Gauss-Legendre nodes over a window. 32 leave an exponential four e-foldings a panel
     # where it falls by CUT on both sides; the rule then errs by 1e-30.
     fewest, most = 32, 8192
-    # Points at which an integrand's logarithm is looked at in one round, and rounds in which the window is narrowed.
+    # Points of a scan, and scans, each of which narrows the window.
     scan, rounds = 128, 4
 
     def narrow(_: Any, window: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -366,8 +366,8 @@ def log_integral(height: Callable[[Array], Array], low: Array, high: Array, pane
     log_sum = top + jnp.log(total * width)
     if not arithmetic().has_few_digits:
         return log_sum
-    # Logarithms round by units of squares of places, in widths, and of their own size: where that is not little beside
-    # a nat no window is found for certain, and nothing is known.
+    # Logarithms round by units of squares of places, in widths, and of their own size: where that is not small against
+    # a nat no window is certain, and the result is unknown.
     reach = jnp.maximum(jnp.abs(low), jnp.abs(high)) / scale
     is_known = (roundoff() * (reach * reach + jnp.abs(top)) < 2.0**-6) & ((total > 0) | (low >= high))
     return jnp.where(is_known, log_sum, jnp.nan)
@@ -390,7 +390,7 @@ def hockey_stick(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
     (:data:`jaxacct.numerics.elementary.ASSUMED`), the product by u, a difference by u of itself. Each number flushed to
     zero is below the smallest normal float64.
     """
-    # Size of losses, in nats, below which P - e^y Q is formed without e^y. Sound for any value. However near to 1 e^y
+    # Size of losses, in nats, below which the formula does without e^y. Any value is sound. However near to 1 e^y
     # is, it rounds by a unit of one.
     near_by = 0.25
     is_near = jnp.abs(loss) < near_by
@@ -417,7 +417,7 @@ def hockey_stick(p: Array, q: Array, loss: Array) -> tuple[Array, Array]:
 RULE = 256
 """Nodes of a trapezoid rule: of the scan, and of each piece for complex orders.
 
-Sound for any value: a law bounds its rule's error from the spacing. More nodes serve larger orders, and cost time.
+Any value is sound: a law bounds its rule's error from the spacing. More nodes serve larger orders, and cost time.
 """
 
 BEYOND = 14.0
@@ -519,7 +519,7 @@ class Law(ABC):
     recurring: ClassVar[float] = 0.0
     """Approximate modulus to which the characteristic function comes back however far out: the share of atoms.
 
-    Where the characteristic function of a sum cannot fall, no integral along a line ends. Sound for any value: one too
+    Where the characteristic function of a sum cannot fall, no integral along a line ends. Any value is sound: one too
     large costs convergence.
     """
 
@@ -604,7 +604,7 @@ The rule then errs by e^(-2 pi pi/0.3) = 3e-29. Where nothing spreads, all is a 
 ANGLES = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0, 2.5, 3.0])
 """Turns theta, in radians, of a likelihood ratio 1 - p + p e^(i theta) on the lines that a bound may use.
 
-Sound for any values below pi.
+Any value below pi is sound.
 """
 
 STEEPEST = 1.5
@@ -798,9 +798,9 @@ def _moments(nodes: Nodes, t: Array) -> Moments:
     # Remainders phi of the order, and of order -1, in one call.
     capped = jnp.minimum(jnp.stack([power, -y]), limit)
     ahead, back = exp_remainder(capped, jnp.exp(capped) - 1)
-    # Far out p e^-Y is q, beside which p alone is nothing.
+    # Far out p e^-Y is q, against which p alone is negligible.
     back = jnp.where(y < -30.0, jnp.exp(nodes.log_q), p * back)
-    # Where e^(tY) overflows it dwarfs the rest of phi, and p e^(tY) is formed from its logarithm.
+    # Where e^(tY) overflows it dwarfs the rest of phi, and p e^(tY) comes from its logarithm.
     huge = power > limit
     remainder = jnp.where(huge, jnp.exp(jnp.where(huge & near, logs, -jnp.inf)), p * ahead)
     lean = remainder + jnp.where(huge, 0.0, p * power)
@@ -915,7 +915,7 @@ def rungs(nodes: Nodes, orders: Array, law: Law | None = None) -> Rungs:
     roundings of a sum.
     """
     if arithmetic().has_few_digits:
-        assert law is not None  # of which the roundings of the nodes are asked
+        assert law is not None  # which knows the roundings of its nodes
         roundings = law.roundings(nodes)
         careful = jax.vmap(lambda order: careful_moments(nodes, order, roundings))(orders)
         return Rungs(careful.moments.value, careful.value_error, careful.moments.slope, careful.moments.curvature)
@@ -924,7 +924,7 @@ def rungs(nodes: Nodes, orders: Array, law: Law | None = None) -> Rungs:
     top = jnp.maximum(jnp.max(logs, axis=1), -1e30)
     weights = jnp.exp(logs - top[:, None])
     sizes = jnp.where(nodes.log_p > -jnp.inf, jnp.abs(nodes.log_p), 0.0)
-    # One product sums the weights, their first and second moments, and the sizes from which the rounding is counted.
+    # One product sums the weights, their first and second moments, and the sizes that the rounding depends on.
     columns = jnp.stack([jnp.ones_like(y), y, y * y, sizes, jnp.abs(y)])
     total, slope, square, *off = jnp.matmul(columns, weights.T, precision="highest")
     slope = slope / total
@@ -959,7 +959,7 @@ def cumulant_above(nodes: Nodes, orders: Array, law: Law | None = None) -> Array
 # ----------------------------------------------------------------------------------------------------
 
 DEGREE = 32
-"""Nodes of a panel. Sound for any value: the bound on the rule's error follows from it."""
+"""Nodes of a panel. Any value is sound: the bound on the rule's error follows from it."""
 
 LARGEST_POWER = 40.0
 """Largest order times loss, and largest loss, in nats, where losses are bounded.
@@ -970,11 +970,11 @@ Logarithms of weights are subtracted that differ by so much; up to this they kee
 THETAS = np.concatenate([np.geomspace(0.02, 2.0, 24), np.linspace(2.2, 0.95 * np.pi, 4)])
 """Turns of a log likelihood ratio, in radians, at the top of the ellipses that the bound may use.
 
-Sound for any values below pi, where a mixture may vanish.
+Any value below pi is sound, where a mixture may vanish.
 """
 
 CELLS = 64
-"""Number of stretches that a density is divided into. Sound for any value: more tighten the bound."""
+"""Number of stretches that a density is divided into. Any value is sound: more tighten the bound."""
 
 
 def panel_nodes(low: Array, width: Array, index: Array | int, count: int) -> tuple[Array, Array]:
@@ -1032,7 +1032,7 @@ class PanelLaw(Law):
         most = 8  # sound for any number: more reach higher frequencies
         around, counts = self.ellipses(order), np.arange(1.0, most + 1)
         errors = jax.vmap(lambda step: around.log_error(w, step))(self.step(window, 1) / counts)
-        # An error of the size of what the nodes leave out hardly tells beside it.
+        # An error of the size of what the nodes leave out hardly adds to it.
         short = jnp.sum(jnp.cumprod(jnp.where(errors > log_left_out() + 0.02, 1, 0)))
         return jnp.minimum(short + 1, most).astype(jnp.int32)
 

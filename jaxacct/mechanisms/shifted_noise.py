@@ -123,7 +123,7 @@ def invert(
         newton = start - miss / steep + jnp.where(from_below, beyond, -beyond)
         halves = (step % 9 == 8) | ~((newton > below[0]) & (newton < above[0]))
         following = jnp.where(halves, below[0] + (above[0] - below[0]) / 2, newton)
-        # Both ends come first: values next to an end's are found from there.
+        # Both ends come first: Newton's steps to values next to an end's start there.
         following = jnp.where(step == 0, high, following)
         # A lane that is done stays as it is while others go on.
         following = jnp.where(is_open((step, x, below, above)), following, below[0])
@@ -342,7 +342,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         return Lines(b, 0.5 * (b / s) ** 2, -jnp.log(jnp.cos(b * q_spread / (2 * s**2))), b * extent / s**2)
 
     def nodes(self, low: Array, step: Array, count: int = RULE) -> Nodes:
-        """Returns nodes, RULE unless told otherwise, in the middles of steps that start at ``low``."""
+        """Returns ``count`` nodes in the middles of steps that start at ``low``."""
         x = low + step * (jnp.arange(count) + 0.5)
         losses, log_p, log_q = self.pair.log_densities(x)
         nothing = jnp.zeros_like(step)
@@ -363,8 +363,8 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         (lowest, _), (_, highest) = self.pair._ends_of_each()
         references = lowest, highest
 
-        # At a height b up to steepest the integral of the modulus on the line is summed over the nodes at hand, and the
-        # error of that rule, ``missed``, is added.
+        # At a height b up to steepest the nodes at hand sum the integral of the modulus on the line; ``missed`` is the
+        # error of that rule.
         def bound(slope: Array) -> Array:
             b = jnp.minimum(w * slope * s**2, steepest * s**2 / spread)
             moduli, turns = [], []
@@ -490,7 +490,7 @@ class LaplaceNoise(Noise):
         rising, limit = power * t, arithmetic().largest_exponent
         remainders = [exp_remainder(x, jnp.exp(jnp.minimum(x, limit)) - 1) for x in (rising, -orders * t)]
         excess = (orders * remainders[0] + power * remainders[1]) / (orders + power)
-        # Beyond the largest exponent the second term is nothing beside the first.
+        # Beyond the largest exponent the second term is negligible against the first.
         vast = rising + jnp.log(orders / (orders + power))
         return jnp.where(rising > limit / 2, vast, jnp.log1p(excess)) / power
 
@@ -612,7 +612,7 @@ def _between(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:
 
 def _panels_of(locations: Array) -> int:
     """Returns how many panels of a piece an interval has."""
-    # Panels of a piece, and of the scan, shared by the intervals between locations. Sound for any value.
+    # Panels of a piece, and of the scan, shared by the intervals between locations. Any value is sound.
     most = 8
     return max(most // (np.shape(locations)[-1] - 1), 1)
 
@@ -736,7 +736,7 @@ class ShiftedNoisePair(DominatingPair):
             return self.log_densities(x)[0], slope
 
         infimum, amid, supremum = self.log_densities(jnp.stack([first, first + (last - first) / 2, last]))[0]
-        # A loss that is not attained is replaced by one that is, lest it keep the others waiting.
+        # An attained loss stands in for one that is not attained, lest it keep the others waiting.
         attained = (loss >= infimum) & (loss < supremum)
         some_loss = jnp.where(attained, loss, amid)
         x = invert(loss_and_slope, some_loss, first, last, roundoff() * self._rounding()[1])
@@ -801,7 +801,7 @@ class ShiftedNoisePair(DominatingPair):
         return 0.0
 
     def boundary_error(self, largest: Array) -> Array:
-        # The loss as computed errs by e. At an edge the computed loss is at most the one asked for. Either it is above
+        # The loss as computed errs by e. At an edge the computed loss is at most the boundary. Either it is above
         # that less the gap, or a point with a larger loss lies within 4u |x| (:func:`invert`), over which the loss
         # rises by the slope times that: so it is off by e plus the larger of both. A flat loss has no slope: there an
         # error in x costs nothing.
@@ -953,7 +953,7 @@ def mixture_pair(
 ) -> ShiftedNoisePair:
     """Returns the Gaussian pair of a random sensitivity against none ("remove"), or mirrored ("add").
 
-    The base stands first, apart from a sensitivity of 0, so that P - Q is formed from the probabilities of the others.
+    The base stands first, even where a sensitivity is 0, so that P - Q is formed from the probabilities of the others.
     """
     s, shifts, weights = as_float64(scale), as_float64(sensitivities), as_float64(probabilities)
     batch = jnp.broadcast_shapes(s.shape, shifts.shape[:-1], weights.shape[:-1])

@@ -112,7 +112,7 @@ def _up_to(loss: Array, parameters: Any, side: float) -> Array:
 @functools.partial(jax.jit, inline=True)
 def first_above_pair(most: Array, scale: Array) -> LossDistributionPair:
     """Returns the pair for the largest loss and the scale of the queries' noise, both (); it is symmetric."""
-    # Cells of x from 0 to 1 among which the largest ratio of hazards is looked for. Numerator and denominator fall on
+    # Cells of x from 0 to 1, one of which has the largest ratio of hazards. Numerator and denominator fall on
     # each cell, so the one at the left end over the other at the right end is a bound: sound for any value, and tighter
     # for more cells.
     cells = 1024
@@ -171,7 +171,7 @@ def _normal_mass_above(z: Array) -> Array:
 @functools.partial(jax.jit, inline=True)
 def worst_tails_pair(reach: Array, count: Array) -> LossDistributionPair:
     """Returns the pair of ``count`` events for the shift over noise ``reach``, both (); it is its own mirror image."""
-    # Standard deviations beyond which the Gaussian loss is taken for infinite, which only raises delta. Its probability
+    # Standard deviations beyond which the Gaussian loss counts as infinite, which only raises delta. Its probability
     # there is below 1e-283.
     farthest = 36.0
     highest = reach * (reach / 2 + farthest)
