@@ -136,11 +136,6 @@ FLOOR = 2.0**-960
 """Smallest divergence reported for a run, in nats: below it (q under 1e-144) squares of q lose digits to underflow."""
 
 
-def floor() -> float:
-    """Returns :data:`FLOOR`, which is as far above the smallest normal number in any arithmetic."""
-    return FLOOR * (arithmetic().tiny / TINY)
-
-
 @dataclass(frozen=True)
 class CurvesWithin:
     """The curves that a mechanism may ask of the mechanisms within it (:class:`.Curves`), under a relation."""
@@ -185,8 +180,10 @@ def _divergence(pair: Any, orders: Array) -> Array:
 
 def _rounded_up(divergence: Array, counts_rounding: bool = False) -> Array:
     """Returns the divergence with the allowance for its errors; ``inf`` for NaN."""
+    # FLOOR is as far above the smallest normal number in any arithmetic.
+    least = FLOOR * (arithmetic().tiny / TINY)
     # A comparison with NaN is false: a divergence that is not known becomes infinite.
-    return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance(counts_rounding)), floor()), jnp.inf)
+    return jnp.where(divergence >= 0, jnp.maximum(divergence * (1 + allowance(counts_rounding)), least), jnp.inf)
 
 
 def composed_divergence(mechanism: Any, steps: Any, orders: Array, relation: Relation) -> Array:

@@ -405,16 +405,6 @@ STEP_ERROR = 4e-14
 bounds rest on it: it must not be lowered."""
 
 
-def _size(span: float, steps: int) -> tuple[int, int]:
-    """Returns the numbers of mesh points in a range, and on either side of 0.
-
-    The losses' sum has mean k e^2/8 and deviation sqrt(k) e/2 at most; 12 of these are e^-72.
-    """
-    points = FINE if steps <= 100 else FINE // 2
-    ranges = min(float(steps), steps * span / 4 + 6 * math.sqrt(steps)) + 2
-    return points, math.ceil(ranges * points)
-
-
 @takes_python_values
 def bounded_range_to_delta(span: float, steps: int, epsilon: float) -> Bounds:
     """Returns bounds on the worst delta, at ``epsilon``, of adaptively composed mechanisms of bounded range.
@@ -487,7 +477,10 @@ def _worst_profile(span: float, steps: int) -> tuple[np.ndarray, np.ndarray]:
     steps = validation.check_whole(steps, "steps", 1, MOST_RUNS, "the number of runs")
     if not 0 < span <= LONGEST_SPAN:
         raise ValueError(f"span = {span} is out of range: give the length of the losses' interval, in (0, 100].")
-    points, count = _size(span, steps)
+    # Mesh points in a range, and on either side of 0: the losses' sum has mean k e^2/8 and deviation sqrt(k) e/2 at
+    # most, and 12 of these are e^-72.
+    points = FINE if steps <= 100 else FINE // 2
+    count = math.ceil((min(float(steps), steps * span / 4 + 6 * math.sqrt(steps)) + 2) * points)
     # 10^9 mesh values take four seconds; their number grows as that of the runs to the power 3/2.
     if 2.0 * points * count * steps > 1e9:
         raise ValueError(f"steps = {steps} at span = {span} are too many: give fewer, or use jaxacct.rdp.")

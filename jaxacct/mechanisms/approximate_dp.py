@@ -18,6 +18,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool
 
 from jaxacct import validation
@@ -190,26 +191,18 @@ class ApproximateDP(Mechanism):
         epsilon, delta = jnp.broadcast_arrays(
             *(kept_positive(exact_float64(value)) for value in (self.epsilon, self.delta))
         )
-        if relation in REVERSE:
-            return (leave_scope(_one_way_pair(epsilon, delta)),)
-        high, low = binary_probabilities(epsilon)
-        p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
         infinite = jnp.full_like(epsilon, jnp.inf)
-        losses = jnp.stack([infinite, epsilon, -epsilon, -infinite], axis=-1)
-        # The user's delta is exact.
-        units = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS, 0.0])
+        if relation in REVERSE:
+            p, q = _one_way_masses(epsilon, delta)
+            losses = [infinite, epsilon, -infinite]
+        else:
+            high, low = binary_probabilities(epsilon)
+            p = jnp.stack([delta, (1 - delta) * high, (1 - delta) * low, jnp.zeros_like(delta)], axis=-1)
+            q, losses = p[..., ::-1], [infinite, epsilon, -epsilon, -infinite]
+        # The user's delta is exact, and so is a mass of 0.
+        units = np.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS, 0.0])[: len(losses)]
         rounding = jnp.broadcast_to(units * roundoff(), p.shape)
-        return (leave_scope(FinitePair(p, p[..., ::-1], losses, rounding)),)
-
-
-def _one_way_pair(epsilon: Array, delta: Array) -> FinitePair:
-    """Returns the worst pair of (epsilon, delta)-DP in one direction: losses inf, epsilon and -inf."""
-    p, q = _one_way_masses(epsilon, delta)
-    infinite = jnp.full_like(epsilon, jnp.inf)
-    # The user's delta is exact.
-    rounding = jnp.array([0.0, ROUNDING_UNITS, ROUNDING_UNITS]) * roundoff()
-    losses = jnp.stack([infinite, epsilon, -infinite], axis=-1)
-    return FinitePair(p, q, losses, jnp.broadcast_to(rounding, p.shape))
+        return (leave_scope(FinitePair(p, q, jnp.stack(losses, axis=-1), rounding)),)
 
 
 @functools.partial(jax.jit, inline=True)
