@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -21,7 +22,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.finite import LossDistributionPair, NoisyMechanism, SampledNoise, log_absence, noiseless_pairs
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, by_numpy_if_concrete, directions
 from jaxacct.mechanisms.pair import (
     ANGLES,
     COARSEST,
@@ -45,7 +46,6 @@ from jaxacct.numerics.precision import (
     UNIT_ROUNDOFF,
     as_float64,
     is_concrete,
-    scope,
     within_scope,
 )
 from jaxacct.numerics.pytrees import register_dataclass
@@ -365,14 +365,10 @@ class PoissonSubsampledGroup(SampledNoise):
 
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the pairs (B + K, B) for "remove" and (B, B - K) for "add"; for "replace" (B + K, B - K)."""
-        direction_names = directions(self, relation)
-        if is_concrete(self.scale, self.sampling_rate):
-            scale, rate = (np.asarray(value, np.float64) for value in (self.scale, self.sampling_rate))
-            return self._pairs(np, scale, rate, direction_names)
-        with scope():
-            return self._pairs(jnp, as_float64(self.scale), as_float64(self.sampling_rate), direction_names)
+        make = functools.partial(self._pairs, directions(self, relation))
+        return by_numpy_if_concrete(make, self.scale, self.sampling_rate)
 
-    def _pairs(self, xp: Any, scale: Any, rate: Any, direction_names: tuple[str, ...]) -> tuple[DominatingPair, ...]:
+    def _pairs(self, direction_names: tuple[str, ...], xp: Any, scale: Any, rate: Any) -> tuple[DominatingPair, ...]:
         # Places beyond the group's size have no weight: they make shapes equal, and so programs few.
         # Fewest places on the noise's axis. Smaller groups have as many places, all but theirs without weight, and
         # larger ones twice, four times as many and so on: one program serves all groups of so many places. Speed only.

@@ -18,23 +18,10 @@ from jaxtyping import ArrayLike
 from jaxacct import validation
 from jaxacct.mechanisms.finite import NoisyMechanism, SampledNoise
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
-from jaxacct.mechanisms.mechanism import Relation, directions, less_noise
+from jaxacct.mechanisms.mechanism import Relation, by_numpy_if_concrete, directions, less_noise
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair, subsampled_pair
-from jaxacct.numerics.precision import as_float64, is_concrete, scope
 from jaxacct.numerics.pytrees import register_dataclass
-
-
-def shifted_pair(scale: ArrayLike, shift: float) -> ShiftedNoisePair:
-    """Returns Laplace noise around ``shift`` against that around 0."""
-    if is_concrete(scale):  # by NumPy: JAX compiles operations outside of programs one by one
-        s: Any = np.asarray(scale, np.float64)
-    else:
-        with scope():
-            s = as_float64(scale)
-    # Made by NumPy, the weights are concrete within a trace, too.
-    p, q = (np.broadcast_to(weights, (*s.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))
-    return ShiftedNoisePair(s, shift * p, p, q, "laplace")
 
 
 @register_dataclass
@@ -73,7 +60,13 @@ class Laplace(NoisyMechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair of noise around the shift against noise around 0; its mirror image is the same."""
         shift = 2.0 if "replace" in directions(self, relation) else 1.0
-        return (shifted_pair(self.scale, shift),)
+
+        def make(_: Any, scale: Any) -> ShiftedNoisePair:
+            # Made by NumPy, the weights are concrete within a trace, too.
+            p, q = (np.broadcast_to(weights, (*scale.shape, 2)) for weights in ([0.0, 1.0], [1.0, 0.0]))
+            return ShiftedNoisePair(scale, shift * p, p, q, "laplace")
+
+        return (by_numpy_if_concrete(make, self.scale),)
 
 
 @dataclass(frozen=True)

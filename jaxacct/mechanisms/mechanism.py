@@ -12,7 +12,7 @@ reading order:
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 import jax
@@ -26,6 +26,7 @@ from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import (
     TINY,
+    Result,
     as_float64,
     as_real,
     exact_float64,
@@ -34,6 +35,7 @@ from jaxacct.numerics.precision import (
     is_zero,
     kernel,
     leave_scope,
+    scope,
 )
 from jaxacct.numerics.pytrees import check_told_apart, widen_fields
 
@@ -272,6 +274,14 @@ def is_exact_zero(value: Any) -> Any:
 def is_infinite(value: Any) -> Any:
     """Returns where a number is infinite, as that of noise under which nothing can be seen."""
     return np.asarray(value, np.float64) == np.inf if is_concrete(value) else as_float64(value) == jnp.inf
+
+
+def by_numpy_if_concrete(make: Callable[..., Result], *numbers: ArrayLike) -> Result:
+    """Returns ``make(xp, *numbers)`` of float64: by NumPy where all are concrete, as JAX compiles each operation."""
+    if is_concrete(*numbers):
+        return make(np, *(np.asarray(number, np.float64) for number in numbers))
+    with scope():
+        return make(jnp, *map(as_float64, numbers))
 
 
 def nothing_sampled(noise: Any, sampling_rate: Any) -> Any:

@@ -34,7 +34,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
 from jaxacct.mechanisms.finite import NoisyMechanism, log_absence, noiseless_pairs
-from jaxacct.mechanisms.mechanism import Relation, directions
+from jaxacct.mechanisms.mechanism import Relation, by_numpy_if_concrete, directions
 from jaxacct.mechanisms.normal import normal_cells, normal_masses
 from jaxacct.mechanisms.pair import (
     CELLS,
@@ -71,7 +71,6 @@ from jaxacct.numerics.precision import (
     as_float64,
     first_index,
     is_concrete,
-    scope,
     within_scope,
 )
 from jaxacct.numerics.pytrees import register_dataclass
@@ -926,22 +925,19 @@ def _log_densities(
 
 def subsampled_pair(scale: ArrayLike, rate: ArrayLike, direction: str, noise: str) -> ShiftedNoisePair:
     """Returns the pair of a Poisson sample: an example of norm 1 is removed, added, or replaced by its opposite."""
-    if is_concrete(scale, rate):
-        return _subsampled_pair(np, np.asarray(scale, np.float64), np.asarray(rate, np.float64), direction, noise)
-    with scope():
-        return _subsampled_pair(jnp, as_float64(scale), as_float64(rate), direction, noise)
 
+    def make(xp: Any, scale: Any, rate: Any) -> ShiftedNoisePair:
+        s, q = xp.broadcast_arrays(scale, rate)
+        none, one = xp.zeros_like(q), xp.ones_like(q)
+        rows = {
+            "remove": ((none, one), (1 - q, q), (one, none)),
+            "add": ((none, -one), (one, none), (1 - q, q)),
+            "replace": ((none, one, -one), (1 - q, q, none), (1 - q, none, q)),
+        }[direction]
+        locations, p_weights, q_weights = (xp.stack(row, axis=-1) for row in rows)
+        return ShiftedNoisePair(s, locations, p_weights, q_weights, noise)
 
-def _subsampled_pair(xp: Any, scale: Any, rate: Any, direction: str, noise: str) -> ShiftedNoisePair:
-    s, q = xp.broadcast_arrays(scale, rate)
-    none, one = xp.zeros_like(q), xp.ones_like(q)
-    chosen = {
-        "remove": ((none, one), (1 - q, q), (one, none)),
-        "add": ((none, -one), (one, none), (1 - q, q)),
-        "replace": ((none, one, -one), (1 - q, q, none), (1 - q, none, q)),
-    }[direction]
-    locations, p, q_weights = (xp.stack(values, axis=-1) for values in chosen)
-    return ShiftedNoisePair(s, locations, p, q_weights, noise)
+    return by_numpy_if_concrete(make, scale, rate)
 
 
 @within_scope
