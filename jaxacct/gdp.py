@@ -458,8 +458,7 @@ def functionals_of(pair: Any) -> Functionals:
 def _(pair: FinitePair) -> Functionals:
     p, q, losses, _ = pair._atoms()
     missing = (pair.missing_mass() > 0) | (pair.infinite_mass() > 0)
-    found = _of_points(pair, p, q, losses)
-    return Functionals(*(jnp.where(missing, jnp.inf, value) for value in found))
+    return Functionals(*(jnp.where(missing, jnp.inf, value) for value in _of_points(pair, p, q, losses)))
 
 
 @functionals_of.register
