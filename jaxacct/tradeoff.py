@@ -224,11 +224,11 @@ def checked_rates(fpr: ArrayLike) -> ArrayLike:
 
 @kernel
 def _elementwise(function: Callable[..., Array], *arguments: ArrayLike) -> Array:
-    return leave_scope(_clip(function, *(as_float64(argument) for argument in arguments)))
+    return leave_scope(_clipped_rates(function, *(as_float64(argument) for argument in arguments)))
 
 
 @compiled(static=("function",))
-def _clip(function: Callable[..., Array], *arguments: Array) -> Array:
+def _clipped_rates(function: Callable[..., Array], *arguments: Array) -> Array:
     *_, rates = values = jnp.broadcast_arrays(*arguments)
     rates_missed = function(*values)
     return jnp.where(_is_rate(rates) & ~jnp.isnan(rates_missed), jnp.clip(rates_missed, 0.0, 1.0), 0.0)
@@ -319,11 +319,11 @@ def largest_epsilon(mechanism: Any, steps: Any, delta: ArrayLike, relation: Rela
         type(pairs).infinite_mass is DominatingPair.infinite_mass for parts in directions for pairs, _ in parts
     )
     curve = as_float64(compose(mechanism, steps, ORDERS + 1, relation)) if has_moments else None
-    return _last(directions, curve, level)
+    return _chernoff_epsilon(directions, curve, level)
 
 
 @compiled
-def _last(directions: list[Parts], curve: Array | None, delta: Array) -> Array:
+def _chernoff_epsilon(directions: list[Parts], curve: Array | None, delta: Array) -> Array:
     """Returns the least epsilon over the orders t at which E[e^(tY)] leaves no direction more than delta.
 
     ``curve`` are Rényi divergences of all directions; where it is None the pairs give the moments. Beyond epsilon
@@ -729,7 +729,7 @@ def from_delta(epsilon: ArrayLike, delta: ArrayLike, fpr: ArrayLike) -> Float[Ar
     )
     validation.check_epsilon(validation.as_array(epsilon))
     validation.check_probability(validation.as_array(delta), "delta")
-    return leave_scope(_supremum(e, d, rates))
+    return leave_scope(_supremum_of_lines(e, d, rates))
 
 
 @kernel
@@ -750,8 +750,8 @@ def to_delta(fpr: ArrayLike, fnr: ArrayLike, epsilon: ArrayLike) -> Float[Array,
     [0.6]
     """
     validation.check_numbers(fpr=fpr, fnr=fnr, epsilon=epsilon)
-    a, b = _curve(fpr, fnr)
-    return leave_scope(_deltas(a, b, as_float64(_checked_list(epsilon, "epsilon"))))
+    a, b = _checked_curve(fpr, fnr)
+    return leave_scope(_deltas_of_polygon(a, b, as_float64(_checked_list(epsilon, "epsilon"))))
 
 
 @kernel
@@ -797,7 +797,7 @@ def inverse(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     ([0.0, 0.2, 1.0], [1.0, 0.2, 0.0])
     """
     validation.check_numbers(fpr=fpr, fnr=fnr)
-    a, b = _curve(fpr, fnr)
+    a, b = _checked_curve(fpr, fnr)
     return leave_scope((b[::-1], a[::-1]))
 
 
@@ -817,7 +817,7 @@ def convex_minorant(fpr: ArrayLike, fnr: ArrayLike) -> Float[Array, " n"]:
     [1.0, 0.6, 0.2, 0.0]
     """
     validation.check_numbers(fpr=fpr, fnr=fnr)
-    a, b = _curve(fpr, fnr)
+    a, b = _checked_curve(fpr, fnr)
     return leave_scope(_lower_hull(a, b))
 
 
@@ -841,7 +841,7 @@ def symmetrized(fpr: ArrayLike, fnr: ArrayLike) -> Curve:
     ([0.0, 0.0, 0.1, 0.5, 1.0, 1.0], [1.0, 1.0, 0.5, 0.1, 0.0, 0.0])
     """
     validation.check_numbers(fpr=fpr, fnr=fnr)
-    a, b = _curve(fpr, fnr)
+    a, b = _checked_curve(fpr, fnr)
     return leave_scope(_symmetrize(a, b))
 
 
@@ -858,7 +858,7 @@ def at(fpr: ArrayLike, fnr: ArrayLike, rates: ArrayLike) -> Float[Array, " m"]:
     [0.6]
     """
     validation.check_numbers(fpr=fpr, fnr=fnr, rates=rates)
-    a, b = _curve(fpr, fnr)
+    a, b = _checked_curve(fpr, fnr)
     return leave_scope(jnp.interp(as_float64(_checked_list(rates, "rates")), a, b))
 
 
@@ -894,14 +894,14 @@ def _is_rate(values: Array) -> Array:
 
 
 @compiled
-def _supremum(epsilons: Array, deltas: Array, rates: Array) -> Array:
+def _supremum_of_lines(epsilons: Array, deltas: Array, rates: Array) -> Array:
     highest = jax.vmap(lambda rate: jnp.max(_two_lines(epsilons, deltas, rate)))(rates)
     known = jnp.all((epsilons >= 0) & _is_rate(deltas))
     return jnp.where(known & _is_rate(rates), jnp.clip(highest, 0.0, 1.0), 0.0)
 
 
 @compiled
-def _deltas(a: Array, b: Array, epsilons: Array) -> Array:
+def _deltas_of_polygon(a: Array, b: Array, epsilons: Array) -> Array:
     def at(epsilon: Array) -> Array:
         return jnp.max(1 - b - jnp.where(a > 0, jnp.exp(epsilon) * a, 0.0))
 
@@ -957,7 +957,7 @@ def _check_polygon(a: np.ndarray, b: np.ndarray) -> None:
         )
 
 
-def _curve(fpr: Any, fnr: Any) -> tuple[Array, Array]:
+def _checked_curve(fpr: Any, fnr: Any) -> tuple[Array, Array]:
     a, b = _checked_list(fpr, "fpr"), _checked_list(fnr, "fnr")
     if is_concrete(a, b):
         _check_polygon(np.asarray(a), np.asarray(b))

@@ -1,6 +1,6 @@
 """Random allocation: each example takes part in few steps of many, drawn at random. Its pairs, by convex order.
 
-The first part, down to :func:`_product`, is the pair of one step out of t (:func:`allocation_pairs`); the second is
+The first part, down to :func:`_log_product`, is the pair of one step out of t (:func:`allocation_pairs`); the second is
 that of two steps out of n (:func:`paired_allocation_pairs`); the last is the mechanism :class:`RandomAllocation`, with
 more than two participations as a composition of blocks. In both pairs the likelihood ratio is spread onto finitely many
 points, which makes it larger in convex order, so that the spread pair dominates.
@@ -70,7 +70,7 @@ from jaxacct.numerics.pytrees import register_dataclass
 FINE = 2**13
 """Points of the fine grid on which sums fall before some of them are chosen.
 
-The quadrature of X's law (:func:`_single`) counts on it: fewer would break the error that it states.
+The quadrature of X's law (:func:`_law_of_one_term`) counts on it: fewer would break the error that it states.
 """
 
 LEAST_NOISE = 0.05
@@ -196,7 +196,7 @@ def allocate(noise_multiplier: Array, batches: Array, points: int) -> tuple[Rati
     tails, and theta, a bound on the relative error of the law's values.
     """
     s, t = noise_multiplier, batches.astype(jnp.int32)
-    first, grid_ends, infinite, in_tails = _single(s, t, points)
+    first, grid_ends, infinite, in_tails = _law_of_one_term(s, t, points)
     log_variance = jnp.minimum(1 / s**2, 40.0)
     deviation = jnp.sqrt(jnp.expm1(log_variance))
 
@@ -260,13 +260,13 @@ class Grid(NamedTuple):
         return jnp.where(logs == -jnp.inf, 0.0, jnp.clip(place, 1, FINE - 2)).astype(jnp.int32)
 
 
-def _single(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
+def _law_of_one_term(s: Array, t: Array, points: int) -> tuple[RatioLaw, tuple[Array, Array], Array, Array]:
     """Returns the law of X, the logs of its least and largest value, P's mass at infinity and Q's mass at 0.
 
     Four nodes of Gauss's rule integrate density and share over a cell: for a cell width of (37 + 1/s)/FINE the rule
     errs by less than 3e-14 of the integral.
     """
-    # Nodes and weights of the Gauss-Legendre rule on [-1, 1] that integrates over a cell of z; see :func:`_single`.
+    # Nodes and weights of the Gauss-Legendre rule on [-1, 1] that integrates over a cell of z.
     gauss = np.polynomial.legendre.leggauss(4)
     # Largest number of standard deviations under Q at which float64 holds the masses: e^(-37^2/2) = e^-685.
     farthest = 37.0
@@ -410,9 +410,9 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
     def advance(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         h, error, count, bit = carry
         both = jnp.logaddexp(np.log(2.0) + exponential(count), h)
-        h, error, count = _product(h, both), 2 * error + roundings(h, both), 2 * count
+        h, error, count = _log_product(h, both), 2 * error + roundings(h, both), 2 * count
         odd = (steps >> (bit - 1)) & 1
-        more = jnp.logaddexp(_product(h, log_f), _product(exponential(count), g))
+        more = jnp.logaddexp(_log_product(h, log_f), _log_product(exponential(count), g))
         more_error = error + roundings(h, log_f) + roundings(exponential(count), g)
         return jnp.where(odd, more, h), jnp.where(odd, more_error, error), count + odd, bit - 1
 
@@ -430,7 +430,7 @@ def _log_moments_removed(s: Array, t: Array, orders: Array) -> Array:
     return jnp.where(orders <= LARGEST_ORDER, between, jnp.nan)
 
 
-def _product(one: Array, other: Array) -> Array:
+def _log_product(one: Array, other: Array) -> Array:
     """Returns the logs of the coefficients of a product of polynomials, from the logs of theirs."""
     n, k = np.indices((LARGEST_ORDER + 1, LARGEST_ORDER + 1))
     return jax.nn.logsumexp(jnp.where(k <= n, one[k] + other[np.maximum(n - k, 0)], -jnp.inf), axis=1)
@@ -563,7 +563,7 @@ def _pair_laws(few: RatioLaw, many: RatioLaw, n: Array, square: Array, points: i
     law, _ = jax.lax.scan(lambda law, part: (_with_part(law, *part, width, square), None), law, (middle, numbers))
     # The number of pairs, in units of an even part's size squared, without the pairs within parts.
     within_parts = (PARTS - longer) * less**2 + longer * (less + 1) ** 2
-    return _ratio(law, last, (n**2 - within_parts) / 2 * (PARTS / n) ** 2, width, points)
+    return _law_of_ratio(law, last, (n**2 - within_parts) / 2 * (PARTS / n) ** 2, width, points)
 
 
 def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square: Array) -> _Spread:
@@ -612,7 +612,7 @@ def _with_part(law: _Spread, part: RatioLaw, number: Array, width: Array, square
     return _Spread(columns, rows, masses / jnp.sum(masses), eta)
 
 
-def _ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int) -> tuple[RatioLaw, Array]:
+def _law_of_ratio(law: _Spread, last: RatioLaw, pairs: Array, width: Array, points: int) -> tuple[RatioLaw, Array]:
     """Returns the law of the ratio (T + S M)/pairs, and theta."""
     products = law.products()
     least = jnp.minimum(law.rows[1] * law.columns[1] ** 2 / 2, law.columns[1] * last.values[1])
@@ -787,8 +787,8 @@ class RandomAllocation(NoisyMechanism):
         # The loss's inverse is the logarithm of (e^loss - 1 + rate)/rate.
         ends = s**2 * (losses + np.log1p(-(1 - rate) * np.exp(-losses)) - np.log(rate)) + 0.5
         absent, present = _normal_masses(ends / s), _normal_masses((ends - 1) / s)
-        q = _power(absent, t)
-        p = np.convolve(_power(present, k), _power(absent, t - k))
+        q = _law_of_sum(absent, t)
+        p = np.convolve(_law_of_sum(present, k), _law_of_sum(absent, t - k))
         # Outcomes that float64 hardly holds join the likeliest one. This is post-processing and reveals nothing more.
         least = (p < 1e-290) | (q < 1e-290)
         for masses in (p, q):
@@ -820,7 +820,7 @@ def _normal_masses(ends: np.ndarray) -> np.ndarray:
     return np.where(below[1:] < 0.5, np.diff(below), -np.diff(above))
 
 
-def _power(masses: np.ndarray, count: int) -> np.ndarray:
+def _law_of_sum(masses: np.ndarray, count: int) -> np.ndarray:
     """Returns the law of a sum of independent values, by direct products: small masses are as right as large ones."""
     result = np.ones(1)
     # Binary powers: ``masses`` is the law of 2^i values at bit i of the count, and ``result`` that of the bits so far.

@@ -417,7 +417,7 @@ class ExponentialMechanism(ByEpsilon):
 
 
 @dataclass(frozen=True)
-class _Sampled(Mechanism):
+class _SampledDP(Mechanism):
     """The base of both kinds of sampling: a mechanism on a sample is (log(1 + q (e^epsilon - 1)), q delta)-DP."""
 
     epsilon: ArrayLike
@@ -481,7 +481,7 @@ def log_of_sampled(epsilon: Array, q: Array) -> Array:
 
 @register_dataclass
 @dataclass(frozen=True)
-class PoissonSubsampledDP(_Sampled):
+class PoissonSubsampledDP(_SampledDP):
     """Any (epsilon, delta)-DP mechanism, run on a Poisson sample.
 
     Attributes:
@@ -503,7 +503,7 @@ class PoissonSubsampledDP(_Sampled):
 
 @register_dataclass
 @dataclass(frozen=True)
-class DPWithoutReplacement(_Sampled):
+class DPWithoutReplacement(_SampledDP):
     """Any (epsilon, delta)-DP mechanism, run on a sample of fixed size that is drawn without replacement.
 
     Attributes:

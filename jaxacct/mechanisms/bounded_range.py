@@ -167,7 +167,7 @@ class RangeBlock(Mechanism):
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
         numbers = kept_positive(exact_float64(self.epsilon)), *map(as_float64, (self.runs, self.is_last, self.spread))
-        return (leave_scope(_pair(*numbers)),)
+        return (leave_scope(_pair_of_block(*numbers)),)
 
 
 @register_dataclass
@@ -320,9 +320,9 @@ def _share_of_high(t: Array, e: Array) -> Array:
 
 
 @jax.jit
-def _pair(e: Array, runs: Array, is_last: Array, spread: Array) -> RangeBlockPair:
+def _pair_of_block(e: Array, runs: Array, is_last: Array, spread: Array) -> RangeBlockPair:
     valid = (runs >= 2) & (runs <= MOST + 1) & (runs == jnp.floor(runs)) & (e >= 0)
-    x, above, floor, share, cap, step = _masses(e, jnp.where(valid, runs, 2.0))
+    x, above, floor, share, cap, step = _masses_of_block(e, jnp.where(valid, runs, 2.0))
     losses = x * e
     below = above * jnp.exp(-losses)
     # Rounding of the masses: that of an exponential, whose argument is off by three units of itself. The mass at 0 is
@@ -337,7 +337,7 @@ def _pair(e: Array, runs: Array, is_last: Array, spread: Array) -> RangeBlockPai
     return RangeBlockPair(p, q, signed, rounding, e, runs, floor, is_last, spread, share, cap, step)
 
 
-def _masses(e: Array, runs: Array) -> tuple[Array, ...]:
+def _masses_of_block(e: Array, runs: Array) -> tuple[Array, ...]:
     """Returns the positive losses of a block, in units of the range, P's masses there, and lower bounds on its profile.
 
     The first two are (KEPT,), the bounds (KEPT + 1,): at 0 as well. Then the share, the largest loss and the step of a

@@ -85,16 +85,16 @@ def bound_distance_from_one(masses: Array) -> Array:
     rows = -(-masses.shape[-1] // width)
     # Of constants XLA makes y of (x + y) - x, which for others it computes.
     masses = jax.lax.optimization_barrier(jnp.pad(masses, (0, rows * width - masses.shape[-1])))
-    total, rounded = _add_rows(masses.reshape(rows, width))
+    total, rounded = _add_rows_exactly(masses.reshape(rows, width))
     if width > 1:
-        (total, last), rounded = _add_rows(total[:, None]), jnp.sum(rounded)[None]
+        (total, last), rounded = _add_rows_exactly(total[:, None]), jnp.sum(rounded)[None]
         rounded = rounded + last
     # The difference from one is exact for sums in [1/2, 2].
     distance = jnp.abs((total[0] - 1) + rounded[0]) * (1 + 4 * roundoff())
     return distance + 4 * ((rows + 2 * width) * roundoff()) ** 2
 
 
-def _add_rows(rows: Array) -> tuple[Array, Array]:
+def _add_rows_exactly(rows: Array) -> tuple[Array, Array]:
     """Returns the sum (w,) of rows (n, w) in working precision, and the sum of what its additions rounded off."""
 
     def add(state: tuple[Array, Array], row: Array) -> tuple[tuple[Array, Array], None]:
@@ -1046,7 +1046,7 @@ class DiscreteGaussian(NoiseOnIntegers):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reach is None:
-            object.__setattr__(self, "reach", _enough(validation.concrete_value(self.scale)))
+            object.__setattr__(self, "reach", _reach_for(validation.concrete_value(self.scale)))
 
     def validate(self) -> None:
         super().validate()
@@ -1056,10 +1056,10 @@ class DiscreteGaussian(NoiseOnIntegers):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair: the noise moved by the sensitivity against the noise itself."""
         directions(self, relation)
-        return (DiscreteGaussianPair(self.scale, self.sensitivity, self.reach or _enough(None)),)
+        return (DiscreteGaussianPair(self.scale, self.sensitivity, self.reach or _reach_for(None)),)
 
 
-def _enough(scale: np.ndarray | None) -> int:
+def _reach_for(scale: np.ndarray | None) -> int:
     """Returns a power of two that reaches far enough for each of the scales, None for traced ones."""
     # Number of scales beyond which the discrete Gaussian's mass, e^(-38^2/2) = e^-722, is below the smallest float64,
     # e^-708.

@@ -429,7 +429,7 @@ LEAST_NOISE = 0.1
 
 SLACK = 1e-11
 """Relative amount by which the profile is raised, for the rounding of the masses made of it. Chosen by measuring;
-:func:`_masses` checks that it was enough, and raises otherwise."""
+:func:`_masses_of_profile` checks that it was enough, and raises otherwise."""
 
 
 @register_dataclass
@@ -504,9 +504,9 @@ class GaussianWithReplacement(Mechanism):
         s = float(noise_multiplier)
         if not LEAST_NOISE <= s < math.inf:
             raise ValueError(f"noise_multiplier = {noise_multiplier} is out of range: give a number of at least 0.1.")
-        rate, copies, beyond = _copies(num_examples, batch_size)
+        rate, copies, beyond = _law_of_copies(num_examples, batch_size)
         above, losses, profile = _profile_above(s, rate, copies, beyond)
-        q, infinite = _masses(above, profile)
+        q, infinite = _masses_of_profile(above, profile)
         losses, p = losses[1:], q * (1 + above[1:])
         middle = max(1.0 - float(np.sum(p + q)) - infinite, 0.0)
         ends = [np.inf], [-np.inf]
@@ -527,7 +527,7 @@ class GaussianWithReplacement(Mechanism):
         return (FinitePair(p, q, losses, np.full(np.shape(p), 16 * UNIT_ROUNDOFF)),)
 
 
-def _copies(n: int, draws: int) -> tuple[float, np.ndarray, float]:
+def _law_of_copies(n: int, draws: int) -> tuple[float, np.ndarray, float]:
     """Returns p, rounded up; the law of K from 1 up, given that it is above 0; and a bound on the mass left out."""
     # Decimal digits of the copies' law, and most copies that are counted. Fewer digits would make the law inexact; the
     # second is a limit of work alone.
@@ -613,7 +613,7 @@ def _profile_above(
     return rate * (a - 1), np.log1p(rate * (a - 1)), bound
 
 
-def _masses(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
+def _masses_of_profile(above: np.ndarray, bound: np.ndarray) -> tuple[np.ndarray, float]:
     """Returns Q's masses at c > 1, and the infinite loss's, of a pair whose profile is no less than ``bound`` at all c.
 
     The masses are the increases of the slopes of the greatest convex function below the points. Where its slope at

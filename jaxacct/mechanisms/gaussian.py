@@ -118,7 +118,7 @@ def log_moment_of_ratio(noise_multiplier: Array, sampling_rate: Array, exponent:
     # Fewest nodes of the trapezoid rule, for integrands narrower than the Gaussian's.
     fewest = 64
     s, q, a = jnp.broadcast_arrays(*(as_float64(v) for v in (noise_multiplier, sampling_rate, exponent)))
-    left, right, top = _window(s, q, a)
+    left, right, top = _integrand_window(s, q, a)
     span = jnp.minimum(right - left, longest)
     wide = right - left > longest
     # One count for all: the widest span and the finest spacing decide, and a loop over a batch ends with its longest.
@@ -178,7 +178,7 @@ def log_ratio(s: Array, q: Array, z: Array) -> tuple[Array, Array, Array]:
     return jnp.where(growth > limit, u + jnp.log(q), log_r), beyond_one, inverse - 1
 
 
-def _window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
+def _integrand_window(s: Array, q: Array, a: Array) -> tuple[Array, Array, Array]:
     """Returns the ends, in standard deviations, of the range for the nodes, and about the integrand's largest log.
 
     The integrand is made of r^a, 1 and a (r - 1): it peaks near the stationary points of r^a, near 0 and near 1. Those
@@ -639,7 +639,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         return Marked(place, p, of_q, units * roundoff(), loss, jnp.where(removes, 1.0, 0.0))
 
     def _span(self) -> tuple[Array, Array, Array]:
-        return _span(*self.pair._fields(), self._place())
+        return _scan_span(*self.pair._fields(), self._place())
 
     def _place(self) -> Array | None:
         return None if self.left_out is None else self.left_out.place
@@ -662,7 +662,7 @@ class LawOfSubsampledGaussian(TrapezoidLaw):
         return self.nodes(begin(low, step), step)
 
     def nodes(self, low: Array, step: Array) -> Nodes:
-        x, losses, log_p = _nodes(*self.pair._fields(), self._place(), places_of(low, step), step)
+        x, losses, log_p = _nodes_at(*self.pair._fields(), self._place(), places_of(low, step), step)
         infinite = missing = jnp.zeros_like(step)
         if self.left_out is not None:
             infinite, missing = self.left_out.p, self.left_out.q
@@ -779,7 +779,7 @@ def _places(s: Array, place: Array, x: Array) -> tuple[Array, Array]:
 
 
 @jax.jit
-def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Array, Array, Array]:
+def _scan_span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Array, Array, Array]:
     """Returns where the scan begins, the distance of its nodes, and the largest order whose tilted law it covers.
 
     For "remove" a tilted law lies between normal ones around 0 and (order + 1)/s.
@@ -809,7 +809,7 @@ def _span(s: Array, q: Array, removes: Array, place: Array | None) -> tuple[Arra
 
 
 @jax.jit
-def _nodes(
+def _nodes_at(
     s: Array, q: Array, removes: Array, place: Array | None, x: Array, step: Array
 ) -> tuple[Array, Array, Array]:
     """Returns the nodes at places x (RULE,): these, losses and logs of P's masses."""

@@ -213,7 +213,9 @@ class LawOfCountedShifts(LawOfShiftedGaussians):
         unit, weights = self._unit(), tilted_shares(nodes, order)
         exponents, gap = self.pair._exponents(nodes.places), self._extents()[2]
         # In units: P's mean beyond its lowest location and Q's below its highest; their variances.
-        means, variances = zip(*(_posterior(mixture, exponents, locations / unit) for mixture in (p, q)), strict=True)
+        means, variances = zip(
+            *(_posterior_moments(mixture, exponents, locations / unit) for mixture in (p, q)), strict=True
+        )
         turned = means[0] - means[1] - gap / unit
         step, positive = nodes.places[1] - nodes.places[0], jnp.maximum(order, 0.0)
 
@@ -247,7 +249,7 @@ def _unit(locations: Array) -> Array:
     return jnp.abs(locations[1] - locations[0])
 
 
-def _posterior(weights: Array, exponents: Array, counts: Array) -> tuple[Array, Array]:
+def _posterior_moments(weights: Array, exponents: Array, counts: Array) -> tuple[Array, Array]:
     """Returns the mean and the variance of the counts (m,) under the posterior weights at each node."""
     log_total = log_mixture(weights, exponents)
     shares = jax.vmap(lambda w, e: jnp.where(w > 0, jnp.exp(jnp.log(w) + e - log_total), 0.0))(weights, exponents)
@@ -502,13 +504,13 @@ class WithoutReplacementGroup(NoisyMechanism):
         # = 1.
         highest = 2 * self.size * (self.size + farthest * s) / s**2
         parameters = s, jnp.broadcast_to(masses, (*s.shape, len(masses)))
-        beyond = jnp.vectorize(lambda loss, s, h: _above(loss, (s, h))[0], signature="(),(),(k)->()")
+        beyond = jnp.vectorize(lambda loss, s, h: _masses_above(loss, (s, h))[0], signature="(),(),(k)->()")
         infinite, error = beyond(highest, *parameters), jnp.full_like(s, value_units * UNIT_ROUNDOFF)
         atoms, laws = (jnp.zeros_like(s), jnp.full_like(s, jnp.nan)), (_cdf_p, _cdf_q, _survival_p, _survival_q)
         return (LossDistributionPair(-highest, highest, parameters, infinite, error, atoms, *laws),)
 
 
-def _edge(loss: Array, s: Array, masses: Array) -> Array:
+def _optimal_edge(loss: Array, s: Array, masses: Array) -> Array:
     """Returns t for losses log(c) (n,) >= 0, by bisection of the equation that rises in t."""
     k, h = jnp.arange(1.0, masses.shape[0])[:, None], masses[1:, None]
 
@@ -525,39 +527,39 @@ def _edge(loss: Array, s: Array, masses: Array) -> Array:
     return bisect_traced(is_high, jnp.min(alone, axis=0), jnp.zeros_like(loss), steps=64)
 
 
-def _above(loss: Array, parameters: tuple[Array, Array]) -> tuple[Array, Array]:
+def _masses_above(loss: Array, parameters: tuple[Array, Array]) -> tuple[Array, Array]:
     """Returns the probabilities under P and under Q of losses above ``loss``, at least 0, elementwise."""
     s, masses = parameters
     # The optimal events at each loss: z = -t/s where nothing moves, and u for k of the group, as in the proof.
     flat = loss.reshape(-1)
-    z = -_edge(flat, s, masses)[None] / s
+    z = -_optimal_edge(flat, s, masses)[None] / s
     k, h = jnp.arange(1.0, masses.shape[0])[:, None], masses[1:, None]
     u = jnp.clip(-k / s - s * flat[None] / (2 * k), z - 2 * k / s, z)
-    base = masses[0] * _normal(z[0])
-    p, q = (base + jnp.sum(h * _normal(edge), axis=0) for edge in (u + 2 * k / s, u))
+    base = masses[0] * _normal_cdf(z[0])
+    p, q = (base + jnp.sum(h * _normal_cdf(edge), axis=0) for edge in (u + 2 * k / s, u))
     return p.reshape(loss.shape), q.reshape(loss.shape)
 
 
-def _normal(z: Array) -> Array:
+def _normal_cdf(z: Array) -> Array:
     return 0.5 * jax.scipy.special.erfc(-z * np.sqrt(0.5))
 
 
 # Below 0 the law is the mirror image: the mass that P has up to -y is that of Q from y on.
 def _cdf_p(loss: Array, parameters: Any) -> Array:
-    p, q = _above(jnp.abs(loss), parameters)
+    p, q = _masses_above(jnp.abs(loss), parameters)
     return jnp.where(loss < 0, q, 1 - p)
 
 
 def _cdf_q(loss: Array, parameters: Any) -> Array:
-    p, q = _above(jnp.abs(loss), parameters)
+    p, q = _masses_above(jnp.abs(loss), parameters)
     return jnp.where(loss < 0, p, 1 - q)
 
 
 def _survival_p(loss: Array, parameters: Any) -> Array:
-    p, q = _above(jnp.abs(loss), parameters)
+    p, q = _masses_above(jnp.abs(loss), parameters)
     return jnp.where(loss < 0, 1 - q, p)
 
 
 def _survival_q(loss: Array, parameters: Any) -> Array:
-    p, q = _above(jnp.abs(loss), parameters)
+    p, q = _masses_above(jnp.abs(loss), parameters)
     return jnp.where(loss < 0, 1 - p, q)

@@ -356,7 +356,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         spread = jnp.maximum(p_spread, q_spread)
         weights = tilted_shares(nodes, order)
         exponents = self.pair._exponents(nodes.places)
-        shares = [_shares(mixture, exponents) for mixture in (p, q)]
+        shares = [_posterior_shares(mixture, exponents) for mixture in (p, q)]
         means = [jnp.matmul(locations, share) for share in shares]
         step = nodes.places[1] - nodes.places[0]
         (lowest, _), (_, highest) = self.pair._ends_of_each()
@@ -386,7 +386,7 @@ class LawOfShiftedGaussians(TrapezoidLaw):
         return least_bound(bound, weights, slope, jnp.max(jnp.where(weights == jnp.max(weights), slope, 0.0)))
 
 
-def _shares(weights: Array, exponents: Array) -> Array:
+def _posterior_shares(weights: Array, exponents: Array) -> Array:
     """Returns the posterior weights (m, n) of the terms of a mixture."""
     logs = jax.vmap(lambda w, e: jnp.where(w > 0, jnp.log(w) + e, -jnp.inf))(weights, exponents)
     return jax.nn.softmax(logs, axis=0)
@@ -524,7 +524,7 @@ class LawOfShiftedLaplace(PanelLaw):
     def piece(self, window: tuple[Array, Array], index: Array | int, pieces: Array | int) -> Nodes:
         """Returns the panels of each interval, and with the first ones the atoms."""
         s, as_real = self.pair._fields()[0], lambda value: jnp.asarray(value, window[0].dtype)
-        x, log_weight = _nodes(*self.pair._fields(), as_real(index), as_real(pieces))
+        x, log_weight = _nodes_of_intervals(*self.pair._fields(), as_real(index), as_real(pieces))
         losses, log_p, log_q = self.pair.log_densities(x)
         nothing = jnp.zeros_like(s)
         places = self.step(window, pieces) * np.arange(x.shape[0])
@@ -533,7 +533,7 @@ class LawOfShiftedLaplace(PanelLaw):
     def step(self, window: tuple[Array, Array], pieces: Array | int) -> Array:
         """Returns the half-width of the widest panels."""
         return (
-            jnp.max(_sides(*self.pair._fields())[0])
+            jnp.max(_densities_of_sides(*self.pair._fields())[0])
             / (4 * _panels_of(self.pair._fields()[1]) * pieces)
             * self.pair._fields()[0]
         )
@@ -546,7 +546,7 @@ class LawOfShiftedLaplace(PanelLaw):
         return Ellipses(2 / s, jnp.asarray(THETAS), order * costs, turns, fall, log_size)
 
     def log_envelope(self, order: Array, w: Array, nodes: Nodes) -> Array:
-        length, above, below = _sides(*self.pair._fields())
+        length, above, below = _densities_of_sides(*self.pair._fields())
         log_total, error = self.log_total(order, nodes)
         u = length[:, None] * np.linspace(0.0, 1.0, CELLS + 1)[None]
         # Log densities in u, and the shares of locations to the right; near one, their complements are subtracted
@@ -570,13 +570,13 @@ class LawOfShiftedLaplace(PanelLaw):
 
 
 @jax.jit
-def _sides(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Array, Array]:
+def _densities_of_sides(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Array, Array]:
     """Returns intervals between neighbouring locations, some of them empty, and the densities from either side of them.
 
     They are the length (I,) of each interval, in u, and logs (2, I) of P's and of Q's density at its left end, times
     twice the scale: the parts of the locations to the right, and of those to the left.
     """
-    left, right = _between(locations, p, q)
+    left, right = _intervals(locations, p, q)
     heights = jax.vmap(lambda left: jnp.exp(-jnp.abs(left - locations) / s))(left)
     is_above = jax.vmap(lambda left, right: jnp.stack([locations >= right, locations <= left]))(left, right)
     of_sides = jnp.where(is_above, heights[:, None], 0.0)
@@ -591,7 +591,7 @@ def _ellipses(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Ar
     The three are the nats that a unit of the order costs, those that a unit of frequency costs, and the rise of the
     steepest slope of the tilted density, 1/2 at order 0, with a unit of the order.
     """
-    length, above, below = _sides(s, locations, p, q)
+    length, above, below = _densities_of_sides(s, locations, p, q)
     theta = jnp.asarray(THETAS)[:, None]
     # Shares of the locations to the right, at an interval's ends and as far beyond as an ellipse may reach: the least
     # and the most of P's, the least and the most of Q's.
@@ -602,7 +602,7 @@ def _ellipses(s: Array, locations: Array, p: Array, q: Array) -> tuple[Array, Ar
     return jnp.max(-log_shrinkage(low, high, theta), axis=1), turns, rises, jnp.sum(length)
 
 
-def _between(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:
+def _intervals(locations: Array, p: Array, q: Array) -> tuple[Array, Array]:
     """Returns the ends of the intervals between neighbouring locations that have weight, some of them empty."""
     counts = (p > 0) | (q > 0)
     knots = jnp.sort(jnp.where(counts, locations, jnp.max(jnp.where(counts, locations, -jnp.inf))))
@@ -617,9 +617,11 @@ def _panels_of(locations: Array) -> int:
 
 
 @jax.jit
-def _nodes(s: Array, locations: Array, p: Array, q: Array, index: Array, pieces: Array) -> tuple[Array, Array]:
+def _nodes_of_intervals(
+    s: Array, locations: Array, p: Array, q: Array, index: Array, pieces: Array
+) -> tuple[Array, Array]:
     """Returns nodes and the logs of their weights, the atoms last."""
-    (left, right), count = _between(locations, p, q), _panels_of(locations)
+    (left, right), count = _intervals(locations, p, q), _panels_of(locations)
     of_interval = jax.vmap(lambda left, width: panel_nodes(left, width, index, count))
     x, log_weight = (v.reshape(-1) for v in of_interval(left, (right - left) / (count * pieces)))
     atom = jnp.where(index == 0, jnp.log(s), -jnp.inf)

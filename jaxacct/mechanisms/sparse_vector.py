@@ -80,15 +80,15 @@ def survival_q(loss: Array, parameters: Any) -> Array:
 
 def cdf_p(loss: Array, parameters: Any) -> Array:
     """Returns P(Y <= y)."""
-    return _up_to(loss, parameters, 1.0)
+    return _masses_up_to(loss, parameters, 1.0)
 
 
 def cdf_q(loss: Array, parameters: Any) -> Array:
     """Returns Q(Y <= y)."""
-    return _up_to(loss, parameters, -1.0)
+    return _masses_up_to(loss, parameters, -1.0)
 
 
-def _beyond(size: Array, parameters: Any, side: float) -> Array:
+def _tail_beyond(size: Array, parameters: Any, side: float) -> Array:
     """Returns P(Y > size), or P(Y < -size) for the other side, for sizes in [0, y0)."""
     most, log_ratio = parameters
     # The rates are m and m + 1 of the profile above; beyond y0 - log R the rest of the mass lies at y0.
@@ -99,13 +99,13 @@ def _beyond(size: Array, parameters: Any, side: float) -> Array:
 def _masses_above(loss: Array, parameters: Any, side: float) -> Array:
     most = parameters[0]
     # Below 0 the law is the mirror image of the other one's.
-    inside = jnp.where(loss >= 0, _beyond(loss, parameters, side), 1 - _beyond(-loss, parameters, -side))
+    inside = jnp.where(loss >= 0, _tail_beyond(loss, parameters, side), 1 - _tail_beyond(-loss, parameters, -side))
     return jnp.where(loss >= most, 0.0, jnp.where(loss < -most, 1.0, inside))
 
 
-def _up_to(loss: Array, parameters: Any, side: float) -> Array:
+def _masses_up_to(loss: Array, parameters: Any, side: float) -> Array:
     most = parameters[0]
-    inside = jnp.where(loss >= 0, 1 - _beyond(loss, parameters, side), _beyond(-loss, parameters, -side))
+    inside = jnp.where(loss >= 0, 1 - _tail_beyond(loss, parameters, side), _tail_beyond(-loss, parameters, -side))
     return jnp.where(loss >= most, 1.0, jnp.where(loss < -most, 0.0, inside))
 
 
@@ -146,15 +146,15 @@ def first_above_pair(most: Array, scale: Array) -> LossDistributionPair:
 
 def worst_survival_p(loss: Array, parameters: Any) -> Array:
     """Returns P(Y > y)."""
-    return _worst_beyond(loss, parameters, 1.0)
+    return _worst_tail_beyond(loss, parameters, 1.0)
 
 
 def worst_survival_q(loss: Array, parameters: Any) -> Array:
     """Returns Q(Y > y)."""
-    return _worst_beyond(loss, parameters, -1.0)
+    return _worst_tail_beyond(loss, parameters, -1.0)
 
 
-def _worst_beyond(loss: Array, parameters: Any, side: float) -> Array:
+def _worst_tail_beyond(loss: Array, parameters: Any, side: float) -> Array:
     reach, count, least = parameters
     above = count * _normal_mass_above(jnp.maximum(loss, least) / reach - side * reach / 2)
     # Below -x the profile is the mirror image of the other direction's: the mass above y is 1 less what lies below y.
@@ -262,14 +262,14 @@ class AboveThreshold(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair; for monotone queries one of two losses for each direction."""
         direction_names = directions(self, relation)
-        s, b = _noises(self.threshold_scale, self.query_scale)
+        s, b = _noise_scales(self.threshold_scale, self.query_scale)
         if not self.monotone or relation == "replace":
             return (leave_scope(first_above_pair((1 / s + 2 / b) * (1 + 8 * roundoff()), b)),)
         ends = {"remove": (1 / b, 1 / s + 1 / b), "add": (1 / s + 1 / b, 1 / b)}
         return tuple(leave_scope(_two_losses(*ends[direction])) for direction in direction_names)
 
 
-def _noises(*scales: ArrayLike) -> tuple[Array, ...]:
+def _noise_scales(*scales: ArrayLike) -> tuple[Array, ...]:
     """Returns scales of noise in float64, all NaN where one is below 0: sums and squares of inverses would hide it."""
     noises = [kept_positive(exact_float64(scale)) for scale in scales]
     known = functools.reduce(jnp.logical_and, [scale >= 0 for scale in noises])
@@ -352,7 +352,7 @@ class GaussianAboveThreshold(Mechanism):
     def dominating_pairs(self, relation: Relation = "add_or_remove") -> tuple[DominatingPair, ...]:
         """Returns the one pair, which is its own mirror image."""
         directions(self, relation)
-        s, b = _noises(self.threshold_noise, self.query_noise)
+        s, b = _noise_scales(self.threshold_noise, self.query_noise)
         moved = 1.0 if self.monotone and relation != "replace" else 2.0
         reach = jnp.sqrt(1 / s**2 + (moved / b) ** 2) * (1 + 8 * roundoff())
         queries = as_float64(self.queries)
