@@ -97,7 +97,7 @@ class PureDP(ByEpsilon):
         epsilon (...): the guarantee, at least 0. 0 means that nothing is released; inf, that nothing is guaranteed.
 
     Relations: "add_or_remove" (default), "replace", "zero_out", "remove", "add". The guarantee is stated for the
-    relation asked for: an epsilon for adding and removing is *not* one for replacing. Under the first three it holds in
+    relation in use: an epsilon for adding and removing is *not* one for replacing. Under the first three it holds in
     both orders of two neighbours, and the pair, randomized response, is its own mirror image. Under "remove" or "add"
     it is a guarantee of that direction alone, whose worst loss is epsilon surely: k runs cost k epsilon. For one
     direction of a mechanism that is epsilon-DP in both give :class:`RandomizedResponse`, whose pairs are those of the
@@ -147,7 +147,7 @@ class ApproximateDP(Mechanism):
         delta (...): in [0, 1]; shapes broadcast.
 
     Relations: "add_or_remove" (default), "replace", "zero_out", "remove", "add". The guarantee is stated for the
-    relation asked for, as that of :class:`PureDP` is: under "remove" or "add" it is one of that direction alone, and
+    relation in use, as that of :class:`PureDP` is: under "remove" or "add" it is one of that direction alone, and
     the loss is infinite with probability delta, else epsilon.
 
     Formal guarantee: the pair dominates, at every real epsilon, and is attained; the proof for one direction is in the
@@ -380,7 +380,7 @@ class ExponentialMechanism(ByEpsilon):
             epsilon.
 
     Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". The range is taken to be that of the
-    relation asked for. It has no direction: losses in [t - epsilon, t] are, the other way round, in [-t, epsilon - t].
+    relation in use. It has no direction: losses in [t - epsilon, t] are, the other way round, in [-t, epsilon - t].
 
     Formal guarantee: the pair dominates one run, tightly, and so dominates adaptive compositions. Of many runs it is
     not tight (:class:`.BoundedRangePair`), by a factor of up to (4/3)^(1/2) in epsilon. So every accountant of pairs

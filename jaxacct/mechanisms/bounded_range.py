@@ -378,7 +378,7 @@ def _lower_share(x: Array, least: Array, most: Array) -> tuple[Array, Array]:
 
     They are bounds on D_k from below and on U from above. Bounds left of 0 are the mirror images. Losses above the
     largest one that is returned are lowered to it, which lowers U to 0 from there on: so where D_k is small, and from
-    the first point on that asks for a share, none is asked for. The bounds on U err by 256 KEPT units of themselves,
+    the first point on that needs a share, the law needs none. The bounds on U err by 256 KEPT units of themselves,
     which their mirror images do not magnify, and the share is lowered by as much.
     """
     # Deltas of a block from which on losses are lowered to one, if need be and in any case. Tightness only, but the

@@ -37,7 +37,7 @@ from jaxacct.selection import Binomial, Poisson, Trials, TruncatedNegativeBinomi
 
 
 class Curves(Protocol):
-    """Questions that a curve may ask about the mechanisms within its own, under the relation that it was asked for."""
+    """Questions that a curve may ask about the mechanisms that it is made of, under its own relation."""
 
     def of(self, mechanism: Mechanisms, steps: Steps, orders: ArrayLike) -> Array:
         """Returns an upper bound on the divergence of a composition at ``orders`` (n,)."""
@@ -122,7 +122,7 @@ class ZeroConcentratedDP(RenyiOnly):
         xi (...): at least 0; shapes broadcast.
 
     Relations: "add_or_remove" (default), "remove", "add", "replace", "zero_out". The guarantee is taken to be stated
-    for the relation asked for.
+    for the relation in use.
 
     Formal guarantee: what accountants conclude holds for every mechanism with that guarantee. :func:`jaxacct.epsilon`
     gives no lower bound, for there is none: a mechanism that releases nothing is one of them.
@@ -355,7 +355,7 @@ class RepeatAndSelect(OfOthers):
         self.trials.validate()
 
     def divergence(self, orders: Float[Array, " n"], relation: Relation, curves: Curves) -> Float[Array, " n"]:
-        # Orders from which the theorem's second order b, and an order above the one asked for, are chosen. The bound
+        # Candidates for the theorem's second order b, and for an order above the one in question. The bound
         # holds at each of them, so the grid is sound for any values above 1.
         grid_of_orders = np.array([*np.round(np.arange(1.1, 11.0, 0.1), 1), *np.round(np.geomspace(11, 1024, 64))])
         law = self.trials

@@ -267,7 +267,7 @@ class FinitePair(DominatingPair):
 
 
 MANY = 8
-"""Number of outcomes, for each cell that is asked for, up to which each is an atom. Any value is sound."""
+"""Number of outcomes, for each cell, up to which each is an atom. Any value is sound."""
 
 
 def atoms_of_many(
@@ -356,7 +356,7 @@ class DiscretePair(Mechanism):
             given are taken for exact.
 
     Relations: "remove" is (p, q) and "add" is (q, p); "add_or_remove" (default), "replace" and "zero_out" take both.
-    Whether the pair dominates the mechanism under the relation asked for is the caller's to prove.
+    Whether the pair dominates the mechanism under the relation in use is the caller's to prove.
 
     Raises ValueError where concrete probabilities are out of range, of different shapes or do not sum to one; traced
     ones cannot raise and cost inf instead. JAX arrays made with ``jax_enable_x64`` off are float32, and hardly ever sum
@@ -697,7 +697,7 @@ class PrivacyLoss(Mechanism):
         reverse: the same for (Q, P), if that is another law; None where the pair is its own mirror image.
 
     Relations: "remove" is this law and "add" the reverse; "add_or_remove" (default), "replace" and "zero_out" take
-    both. Whether the pair dominates the mechanism under the relation asked for is the caller's to prove.
+    both. Whether the pair dominates the mechanism under the relation in use is the caller's to prove.
 
     Raises ValueError where a concrete field is out of range; traced ones cannot raise and cost inf, as does a ``cdf_p``
     that does not come to 1 - infinite_mass at ``highest``. The Rényi divergence is an upper bound, by a fixed mesh of

@@ -60,7 +60,7 @@ class MatrixMechanism(Mechanism):
     that depends on nothing: they cost at most as much as those of the largest column. Turns are composed adaptively, at
     most ceil(n / b) of them (Choquette-Choo et al. (2023), Theorem 4). Whichever the group is, divergences of a mixture
     over groups drawn apart are at most the largest. Settings (rate, noise, strategy) are fixed for the whole training;
-    only its end may be chosen, between cycles: a filter is asked for :attr:`cycle`, once for each.
+    only its end may be chosen, between cycles: a filter grants :attr:`cycle`, once for each.
 
     Relations: those of :class:`.PoissonSubsampledGaussian`; with ``equal_groups`` "replace" alone. The assumptions of
     :mod:`jaxacct.strategies` about examples added and removed are made here, too.
@@ -125,7 +125,7 @@ class MatrixMechanism(Mechanism):
 
     @property
     def cycle(self) -> Mechanism:
-        """The mechanism of one turn of every group, which a filter is asked for before each cycle of b steps.
+        """The mechanism of one turn of every group, which a filter grants before each cycle of b steps.
 
         Raises ValueError where the steps have no cycles that could be accounted for one by one.
         """

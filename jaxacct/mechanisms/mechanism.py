@@ -126,7 +126,7 @@ class Mechanism(Fields, abc.ABC):
         tight: whether two data sets attain the pairs, under every relation of these: then a ``lower`` of accountants is
             below the mechanism's own epsilon. Otherwise, and by default, it is below that of the pairs alone, which may
             be larger than the mechanism's. An ``upper`` holds either way.
-        one_way: whether what is known is a guarantee stated for the relation asked for, so that under "remove" or "add"
+        one_way: whether what is known is a guarantee stated for the relation in use, so that under "remove" or "add"
             it is one of that direction alone (:class:`.PureDP`). By default the pairs under "remove" and "add", where
             both are supported, are those of one mechanism in its two directions.
 

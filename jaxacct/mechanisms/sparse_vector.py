@@ -212,7 +212,7 @@ class AboveThreshold(Mechanism):
 
     Attributes:
         threshold_scale (...): scale of the threshold's noise over the queries' sensitivity, the most that any of them
-            moves between the neighbours of the relation asked for.
+            moves between the neighbours of the relation in use.
         query_scale (...): scale of each query's noise over the same. At a given cost about twice the threshold's is
             best, or as much for monotone queries. Shapes broadcast.
         monotone: static; whether no query ever falls when an example is added, as counts do. Not used under "replace".
