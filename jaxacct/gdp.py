@@ -660,7 +660,7 @@ def _summarize_in_program(
 
 
 def _sum_runs(mechanism: Mechanism, steps: ArrayLike, relation: Relation, method: str | None) -> list[Array]:
-    """Returns the sums of :func:`_sum_moments` over the runs of one mechanism, each (directions,)."""
+    """Returns the sums of :func:`_sum_pairs` over the runs of one mechanism, each (directions,)."""
     closed = _closed_form(mechanism, relation) if method != "functionals" else None
     if closed is None and method == "small_rate":
         raise ValueError(
@@ -683,17 +683,14 @@ def _add_runs(sums: list[list[Array]]) -> list[Array]:
 
 
 def _sum_pairs(pairs: Any, number: Array) -> list[Array]:
-    # One pair at a time: each takes some 4,000 cells, and a batch would hold them for all pairs.
-    moments = _sum_moments(jax.lax.map(functionals_of, pairs))
-    return [jnp.sum(jnp.where(number == 0, 0.0, _valid_counts(number) * row)) for row in moments]
-
-
-def _sum_moments(of: Functionals) -> list[Array]:
     """Returns what adds up over runs: K = kl + kl~, two variances, and bounds on two third absolute central moments."""
+    # One pair at a time: each takes some 4,000 cells, and a batch would hold them for all pairs.
+    of = jax.lax.map(functionals_of, pairs)
     variances = of.kappa2 - of.kl**2, of.reverse_kappa2 - of.reverse_kl**2
     # E|Y - m|^3 <= (|Y|_3 + |m|)^3, by Minkowski's inequality.
     thirds = [(jnp.cbrt(k3) + kl) ** 3 for k3, kl in ((of.kappa3, of.kl), (of.reverse_kappa3, of.reverse_kl))]
-    return [of.kl + of.reverse_kl, *variances, *thirds]
+    moments = [of.kl + of.reverse_kl, *variances, *thirds]
+    return [jnp.sum(jnp.where(number == 0, 0.0, _valid_counts(number) * row)) for row in moments]
 
 
 def _valid_counts(steps: Array) -> Array:

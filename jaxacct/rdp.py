@@ -581,10 +581,8 @@ def _check_composition(mechanism: Mechanisms, steps: Steps, relation: Relation) 
 
 def _orders_to_try(orders: Orders | str) -> tuple[ArrayLike, bool]:
     """Returns the orders to try, and whether to go on between them."""
-    # The value of `orders` that asks for a search between the default orders.
-    continuous = "continuous"
     if isinstance(orders, str):
-        validation.check_one_of(orders, "orders", (continuous,))
+        validation.check_one_of(orders, "orders", ("continuous",))
         return np.array(DEFAULT_ORDERS), True
     return checked_orders(orders, infinity=True), False
 
