@@ -59,9 +59,9 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import DiscretePair, FinitePair, NoisyMechanism
+from jaxacct.mechanisms.finite import DiscretePair, FinitePair, surely_seen
 from jaxacct.mechanisms.gaussian import Gaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, counts_of, directions
+from jaxacct.mechanisms.mechanism import Mechanism, NoisyMechanism, Relation, choose, counts_of, directions
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff, scale_error
 from jaxacct.numerics.precision import as_float64, is_concrete, leave_scope, within_scope
@@ -710,6 +710,8 @@ class RandomAllocation(NoisyMechanism):
         validation.check_whole(
             self.participations, "participations", 1, least, "how many of the batches hold an example"
         )
+
+    noiseless_pairs = surely_seen
 
     def with_unit_parameters(self, nothing: Bool[ArrayLike, "*batch"]) -> Self:
         noise, batches = choose(nothing, 1.0, self.noise_multiplier), choose(nothing, self.participations, self.batches)

@@ -6,8 +6,7 @@ count of the operations, besides what the caller claims of the numbers themselve
 1. :class:`FinitePair`, of finitely many outcomes, its law :class:`LawOfAtoms`, and the mechanism
    :class:`DiscretePair`, whose user gives the outcomes' probabilities;
 2. :class:`LossDistributionPair`, and the mechanism :class:`PrivacyLoss`, whose user gives distribution functions;
-3. the bases of mechanisms with additive noise, whose pairs without noise are finite: :class:`NoisyMechanism`,
-   :class:`SampledNoise`;
+3. the pairs of mechanisms without noise, which are finite: :func:`noiseless_pairs`;
 4. noise on the integers: :class:`DiscreteLaplace`; :class:`DiscreteGaussianPair` and :class:`DiscreteGaussian`;
 5. :class:`PublicCoinPair`, of one of several pairs, drawn by a public coin.
 
@@ -31,7 +30,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_in_order, atoms_of_cells, atoms_of_masses
-from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, Relation, directions, is_infinite, nothing_sampled
+from jaxacct.mechanisms.mechanism import DIRECTIONS, Mechanism, NoisyMechanism, Relation, SampledNoise, directions
 from jaxacct.mechanisms.pair import (
     CellMasses,
     DominatingPair,
@@ -410,7 +409,7 @@ class DiscretePair(Mechanism):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Mechanisms with additive noise, and their pairs where the noise is 0.
+# Mechanisms on a sample whose noise is 0.
 #
 # Without noise an example is seen where it takes part, and P and Q agree where it does not. Let it take part with
 # probability c. Under "remove" P gives what Q never does with probability c, and else what Q always gives: losses inf
@@ -455,34 +454,16 @@ def noiseless_pairs(
     )
 
 
-class NoisyMechanism(Mechanism):
-    """The base of mechanisms whose first field is the scale of their noise: infinite noise hides all."""
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return is_infinite(jax.tree.leaves(self)[0])
-
-    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
-        noise, *others = jax.tree.leaves(self)
-        return np.asarray(noise, np.float64) == 0 if is_concrete(noise, *others) else False
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pair of an infinite loss, surely."""
-        directions(self, relation)
-        return noiseless_pairs(("replace",), -np.inf)
+def surely_seen(mechanism: Mechanism, relation: Relation) -> tuple[DominatingPair, ...]:
+    """Returns the pair of an infinite loss, surely: a method of mechanisms."""
+    directions(mechanism, relation)
+    return noiseless_pairs(("replace",), -np.inf)
 
 
-class SampledNoise(NoisyMechanism):
-    """The base of those on a sample of the examples: without noise an example is seen where it takes part."""
-
-    sampling_rate: ArrayLike
-
-    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
-        return nothing_sampled(jax.tree.leaves(self)[0], self.sampling_rate)
-
-    def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
-        """Returns the pairs of an example that is seen where it is sampled (:func:`.finite.noiseless_pairs`)."""
-        rate = np.asarray(self.sampling_rate, np.float64)
-        return noiseless_pairs(directions(self, relation), log_absence(rate, 1 - rate))
+def seen_where_sampled(mechanism: SampledNoise, relation: Relation) -> tuple[DominatingPair, ...]:
+    """Returns the pairs of an example that is seen where it is sampled: a method of mechanisms."""
+    rate = np.asarray(mechanism.sampling_rate, np.float64)
+    return noiseless_pairs(directions(mechanism, relation), log_absence(rate, 1 - rate))
 
 
 # ----------------------------------------------------------------------------------------------------

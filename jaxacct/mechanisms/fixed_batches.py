@@ -42,10 +42,10 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, short
-from jaxacct.mechanisms.finite import FinitePair, SampledNoise
+from jaxacct.mechanisms.finite import FinitePair, seen_where_sampled
 from jaxacct.mechanisms.gaussian import SampledGaussian
 from jaxacct.mechanisms.laplace import SampledLaplace
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, directions
+from jaxacct.mechanisms.mechanism import Mechanism, Relation, SampledNoise, directions
 from jaxacct.mechanisms.normal import sampled_delta
 from jaxacct.mechanisms.pair import (
     CELLS,
@@ -369,7 +369,7 @@ class WithoutReplacement(SampledNoise):
     def noiseless_pairs(self, relation: Relation) -> tuple[DominatingPair, ...]:
         """Returns the one pair of an example that is seen where it is sampled."""
         directions(self, relation)
-        return super().noiseless_pairs("replace")
+        return seen_where_sampled(self, "replace")
 
 
 @register_dataclass

@@ -41,9 +41,9 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
-from jaxacct.mechanisms.finite import NoisyMechanism, PublicCoinPair, SampledNoise, log_absence, noiseless_pairs
+from jaxacct.mechanisms.finite import PublicCoinPair, log_absence, noiseless_pairs, seen_where_sampled, surely_seen
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
-from jaxacct.mechanisms.mechanism import Relation, directions, less_noise
+from jaxacct.mechanisms.mechanism import NoisyMechanism, Relation, SampledNoise, directions, less_noise
 from jaxacct.mechanisms.normal import normal_cells, normal_masses, sampled_delta
 from jaxacct.mechanisms.pair import (
     ANGLES,
@@ -922,6 +922,8 @@ class Gaussian(NoisyMechanism):
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)
 
+    noiseless_pairs = surely_seen
+
     def of_group(self, size: int) -> Gaussian:
         return Gaussian(less_noise(self.noise_multiplier, size))
 
@@ -942,6 +944,8 @@ class SampledGaussian(SampledNoise):
     sampling_rate: ArrayLike
 
     noise: ClassVar[str] = "gaussian"
+
+    noiseless_pairs = seen_where_sampled
 
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)

@@ -21,8 +21,15 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import LossDistributionPair, NoisyMechanism, SampledNoise, log_absence, noiseless_pairs
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, by_numpy_if_concrete, directions
+from jaxacct.mechanisms.finite import LossDistributionPair, log_absence, noiseless_pairs
+from jaxacct.mechanisms.mechanism import (
+    Mechanism,
+    NoisyMechanism,
+    Relation,
+    SampledNoise,
+    by_numpy_if_concrete,
+    directions,
+)
 from jaxacct.mechanisms.pair import (
     ANGLES,
     COARSEST,

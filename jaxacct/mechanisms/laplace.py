@@ -16,9 +16,16 @@ import numpy as np
 from jaxtyping import ArrayLike
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import NoisyMechanism, SampledNoise
+from jaxacct.mechanisms.finite import seen_where_sampled, surely_seen
 from jaxacct.mechanisms.groups import PoissonSubsampledGroup
-from jaxacct.mechanisms.mechanism import Relation, by_numpy_if_concrete, directions, less_noise
+from jaxacct.mechanisms.mechanism import (
+    NoisyMechanism,
+    Relation,
+    SampledNoise,
+    by_numpy_if_concrete,
+    directions,
+    less_noise,
+)
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.mechanisms.shifted_noise import ShiftedNoisePair, subsampled_pair
 from jaxacct.numerics.pytrees import register_dataclass
@@ -54,6 +61,8 @@ class Laplace(NoisyMechanism):
     def validate(self) -> None:
         validation.check_noise_scale(self.scale)
 
+    noiseless_pairs = surely_seen
+
     def of_group(self, size: int) -> Laplace:
         return Laplace(less_noise(self.scale, size))
 
@@ -77,6 +86,8 @@ class SampledLaplace(SampledNoise):
     sampling_rate: ArrayLike
 
     noise: ClassVar[str] = "laplace"
+
+    noiseless_pairs = seen_where_sampled
 
     def validate(self) -> None:
         validation.check_noise_scale(self.scale)

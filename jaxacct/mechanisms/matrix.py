@@ -15,9 +15,17 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool
 
 from jaxacct import validation
-from jaxacct.mechanisms.finite import NoisyMechanism
+from jaxacct.mechanisms.finite import surely_seen
 from jaxacct.mechanisms.gaussian import Gaussian, PoissonSubsampledGaussian
-from jaxacct.mechanisms.mechanism import Mechanism, Relation, choose, directions, is_infinite, nothing_sampled
+from jaxacct.mechanisms.mechanism import (
+    Mechanism,
+    NoisyMechanism,
+    Relation,
+    choose,
+    directions,
+    is_infinite,
+    nothing_sampled,
+)
 from jaxacct.mechanisms.pair import DominatingPair
 from jaxacct.numerics.arithmetic import roundoff
 from jaxacct.numerics.precision import as_float64, as_real, exact_real, is_concrete, leave_scope, within_scope
@@ -267,6 +275,8 @@ class TreeAggregation(NoisyMechanism):
 
     relations: ClassVar[tuple[Relation, ...]] = tuple(r for r in ("replace", "zero_out") if r in Gaussian.relations)
     tight: ClassVar[bool] = True
+
+    noiseless_pairs = surely_seen
 
     def validate(self) -> None:
         validation.check_noise_multiplier(self.noise_multiplier)

@@ -213,6 +213,26 @@ class Mechanism(Fields, abc.ABC):
         return [(self, steps)]
 
 
+class NoisyMechanism(Mechanism):
+    """The base of mechanisms whose first field is the scale of their noise: infinite noise hides all."""
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return is_infinite(jax.tree.leaves(self)[0])
+
+    def lacks_noise(self) -> Bool[np.ndarray, "*batch"] | bool:
+        noise, *others = jax.tree.leaves(self)
+        return np.asarray(noise, np.float64) == 0 if is_concrete(noise, *others) else False
+
+
+class SampledNoise(NoisyMechanism):
+    """The base of those on a sample of the examples, of which a sampling rate of 0 shows nothing either."""
+
+    sampling_rate: ArrayLike
+
+    def releases_nothing(self) -> Bool[ArrayLike, "*batch"]:
+        return nothing_sampled(jax.tree.leaves(self)[0], self.sampling_rate)
+
+
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
 """Mechanisms that an accountant composes: one (whose fields may have a leading axis), or several."""
 

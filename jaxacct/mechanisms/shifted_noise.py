@@ -33,8 +33,8 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jaxacct import validation
 from jaxacct.mechanisms.atoms import Atoms, atoms_of_cells, places_about
-from jaxacct.mechanisms.finite import NoisyMechanism, log_absence, noiseless_pairs
-from jaxacct.mechanisms.mechanism import Relation, by_numpy_if_concrete, directions
+from jaxacct.mechanisms.finite import log_absence, noiseless_pairs
+from jaxacct.mechanisms.mechanism import NoisyMechanism, Relation, by_numpy_if_concrete, directions
 from jaxacct.mechanisms.normal import normal_cells, normal_masses
 from jaxacct.mechanisms.pair import (
     CELLS,
