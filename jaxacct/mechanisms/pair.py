@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -747,14 +747,7 @@ def least_bound(bound: Callable[[Array], Array], weights: Array, slope: Array, a
     return jnp.min(jnp.where(bounds < 0, bounds, 0.0))
 
 
-class HasLaw(Protocol):
-    """A pair, or a part of one, that may have a law."""
-
-    def law(self) -> Law | None:
-        """Returns the law, or None."""
-
-
-def law_of(pair: HasLaw) -> Law:
+def law_of(pair: DominatingPair) -> Law:
     """Returns the law of a pair; raises TypeError where it has none in the ambient precision."""
     law = pair.law()
     if law is None:
