@@ -200,30 +200,31 @@ def _count_sums(mechanism: Any) -> int:
     return 8 + sum(np.size(leaf) for leaf in jax.tree.leaves(mechanism))
 
 
-def composed_by(one: Callable[[Mechanism], Array], mechanism: Any, steps: Any, nothing: Array) -> Array:
+def composed_by(of_run: Callable[[Mechanism], Array], mechanism: Any, steps: Any, nothing: Array) -> Array:
     """Returns the sum of ``one`` over all runs; ``inf`` where a number of steps is no whole number."""
     # The kinds of composition, from the outside in: a tuple, a mechanism that is itself a composition, a batch of
     # fields.
     if isinstance(mechanism, (tuple, list)):
         return sum(
-            (composed_by(one, part, count, nothing) for part, count in zip(mechanism, steps, strict=True)), nothing
+            (composed_by(of_run, part, count, nothing) for part, count in zip(mechanism, steps, strict=True)), nothing
         )
     if mechanism.composed:
         return sum(
-            (composed_by(one, part, count, nothing) for part, count in mechanism.decompose(counts_of(steps))), nothing
+            (composed_by(of_run, part, count, nothing) for part, count in mechanism.decompose(counts_of(steps))),
+            nothing,
         )
     if np.ndim(steps):
         # A batch of fields is one program for a row of it, and a sum over the rows.
         parts, steps = sequence(mechanism, len(steps)), as_float64(steps)
-        return jnp.sum(jax.vmap(lambda m, k: composed_by(one, m, k, nothing))(parts, steps), axis=0)
+        return jnp.sum(jax.vmap(lambda m, k: composed_by(of_run, m, k, nothing))(parts, steps), axis=0)
     # Concrete steps keep the operations for traced ones out of the program; no run has 0, even where one is infinite.
     if is_concrete(steps) and steps == 0:
         return nothing
     if is_concrete(steps) and 1 <= steps < np.inf and steps == np.floor(steps):
-        return one(mechanism) * float(steps) if steps > 1 else one(mechanism)
+        return of_run(mechanism) * float(steps) if steps > 1 else of_run(mechanism)
     steps = as_float64(steps)
     counted = (steps >= 0) & (jnp.floor(steps) == steps)
-    some = jnp.where(counted & (steps < jnp.inf), steps * one(mechanism), jnp.inf)
+    some = jnp.where(counted & (steps < jnp.inf), steps * of_run(mechanism), jnp.inf)
     return jnp.where(steps == 0, nothing, some)
 
 

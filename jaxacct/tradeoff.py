@@ -668,7 +668,7 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
     corners = jnp.concatenate([x[:-1], x[1:], x[:-1] * (1 + inner)])
     deltas = jnp.concatenate(lines.corners())
 
-    def at(rate: Array) -> tuple[Array, Array]:
+    def bounds_at(rate: Array) -> tuple[Array, Array]:
         margin = 8 * roundoff()
         wider = rounding_of_lengths(jnp.diff(epsilon))  # a crossing takes a sum and a product more
 
@@ -683,7 +683,7 @@ def _curve_of(profile: Profile, share: Array, rates: Array) -> tuple[Array, Arra
         return below, jnp.maximum(above, beyond)
 
     # One rate at a time: a batch of them would hold rates times corners.
-    below, above = jax.lax.map(at, rates)
+    below, above = jax.lax.map(bounds_at, rates)
     known = ~(jnp.isnan(below) | jnp.isnan(above))
     return jnp.where(known, jnp.maximum(below, 0.0), 0.0), jnp.where(known, jnp.clip(above, 0.0, 1 - rates), 1 - rates)
 
@@ -902,11 +902,11 @@ def _supremum_of_lines(epsilons: Array, deltas: Array, rates: Array) -> Array:
 
 @compiled
 def _deltas_of_polygon(a: Array, b: Array, epsilons: Array) -> Array:
-    def at(epsilon: Array) -> Array:
+    def delta_at(epsilon: Array) -> Array:
         return jnp.max(1 - b - jnp.where(a > 0, jnp.exp(epsilon) * a, 0.0))
 
     known = jnp.all(_is_rate(a) & _is_rate(b)) & ~jnp.isnan(epsilons)
-    return jnp.where(known, jnp.clip(jax.vmap(at)(epsilons), 0.0, 1.0), 1.0)
+    return jnp.where(known, jnp.clip(jax.vmap(delta_at)(epsilons), 0.0, 1.0), 1.0)
 
 
 @compiled

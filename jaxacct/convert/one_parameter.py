@@ -328,8 +328,8 @@ def _rdp_to_tcdp(rdp: Array, orders: Array) -> tuple[Array, Array]:
     start = jnp.minimum(moments[:-1] - slope * x[:-1], 0.0)
     best = (-start + jnp.sqrt(start**2 - start * slope)) / jnp.where(slope > 0, slope, 1.0)
 
-    def ratio(at: Array, intercept: Array) -> Array:
-        return (intercept + slope * at) / (at * (at + 1))
+    def ratio(place: Array, intercept: Array) -> Array:
+        return (intercept + slope * place) / (place * (place + 1))
 
     inner = jnp.clip(best, jnp.where(x[:-1] > 0, x[:-1], x[1:]), x[1:])
     values = jnp.maximum(ratio(inner, start), rdp / orders)

@@ -428,17 +428,17 @@ def _worst_profile(e: Array, runs: Array) -> tuple[Array, Array]:
         def shift(values: Array, by: Array) -> Array:
             return lax.dynamic_slice(values, (FINEST + 1 + by,), (SIZE + 1,))
 
-        def at(j: Array) -> Array:
+        def value_at(j: Array) -> Array:
             return shift(padded, -j) * high[j] + shift(padded, last - j) * low[j]
 
         # At each t of the mesh its value of (*); between two of them the larger one and the bulge.
         def between(j: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             before, best = state
-            value = at(j)
+            value = value_at(j)
             gap = jnp.maximum(shift(ends, 1 - j) - shift(ends, last + 1 - j), 0.0)
             return value, jnp.maximum(best, jnp.maximum(before, value) + bulge[j - 1] * gap)
 
-        _, best = lax.fori_loop(1, last + 1, between, (at(jnp.asarray(0)), jnp.zeros(SIZE + 1)))
+        _, best = lax.fori_loop(1, last + 1, between, (value_at(jnp.asarray(0)), jnp.zeros(SIZE + 1)))
         return jnp.minimum(best * off, 1.0)
 
     return lax.fori_loop(1, runs.astype(int), step, single), fine

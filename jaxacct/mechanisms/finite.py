@@ -526,7 +526,7 @@ class LossDistributionPair(DominatingPair):
     def _value_error(self) -> Array:
         return as_float64(self.value_error) * scale_error(1.0)
 
-    def _at(self, distribution: Distribution, losses: Array) -> Array:
+    def _evaluate(self, distribution: Distribution, losses: Array) -> Array:
         highest = as_float64(self.highest)
         # The callables see no infinite loss, and none above ``highest``; the callers replace the results there.
         inside = jnp.where(losses == -jnp.inf, highest, jnp.minimum(losses, highest))
@@ -538,8 +538,8 @@ class LossDistributionPair(DominatingPair):
         ordered = (low < high) & jnp.isfinite(low) & jnp.isfinite(high)
         some = (infinite >= 0) & (infinite <= 1) & (error >= 0)
         # All mass above ``highest`` must have been counted as infinite; else it would be lost.
-        counted = jnp.abs(self._at(self.cdf_p, high) + infinite - 1) <= 2 * error + 8 * roundoff()
-        return ordered & some & counted & (self._at(self.cdf_q, high) <= 1 + error)
+        counted = jnp.abs(self._evaluate(self.cdf_p, high) + infinite - 1) <= 2 * error + 8 * roundoff()
+        return ordered & some & counted & (self._evaluate(self.cdf_q, high) <= 1 + error)
 
     def loss_range(self) -> tuple[Array, Array]:
         return as_float64(self.lowest), as_float64(self.highest)
@@ -555,7 +555,10 @@ class LossDistributionPair(DominatingPair):
 
         # It only steers: its rounding breaks no bound.
         return bisect_traced(
-            lambda loss: self._at(self.cdf_p, loss) >= half, as_float64(self.highest), as_float64(self.lowest), steps=64
+            lambda loss: self._evaluate(self.cdf_p, loss) >= half,
+            as_float64(self.highest),
+            as_float64(self.lowest),
+            steps=64,
         )
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
@@ -566,14 +569,14 @@ class LossDistributionPair(DominatingPair):
     def _differences(self, cdf: Distribution, survival: Distribution | None, boundaries: Array) -> tuple[Array, Array]:
         """Returns the masses between the boundaries, and their errors, from the function that knows them better."""
         error = self._value_error()
-        below = jnp.where(boundaries == -jnp.inf, 0.0, self._at(cdf, boundaries))
+        below = jnp.where(boundaries == -jnp.inf, 0.0, self._evaluate(cdf, boundaries))
         mass = jnp.maximum(below[1:] - below[:-1], 0.0)
         mass_error = 2 * error + 2 * roundoff() * mass
         if survival is None:
             return mass, mass_error
         # Where the distribution function is close to 1 its absolute error swamps a tail, which the survival function
         # keeps.
-        above = jnp.where(boundaries >= self.highest, 0.0, self._at(survival, boundaries))
+        above = jnp.where(boundaries >= self.highest, 0.0, self._evaluate(survival, boundaries))
         logs = jnp.abs(jnp.log(jnp.maximum(above, TINY)))
         above_error = error * jnp.where(boundaries < 0, 1.0, above * (1 + logs)) + 2 * TINY
         tail_mass = jnp.maximum(above[:-1] - above[1:], 0.0)

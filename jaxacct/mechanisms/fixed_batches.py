@@ -118,7 +118,7 @@ class WithoutReplacementPair(DominatingPair):
     def _fields(self) -> tuple[Array, Array]:
         return as_float64(self.scale), as_float64(self.sampling_rate)
 
-    def _above(self) -> ShiftedNoisePair:
+    def _pair_above(self) -> ShiftedNoisePair:
         """Returns the pair (M, B), whose law is this one's above 0."""
         s, q = self._fields()
         weights = jnp.stack([1 - q, q]), jnp.array([1.0, 0.0])
@@ -132,14 +132,14 @@ class WithoutReplacementPair(DominatingPair):
 
     def is_valid(self) -> Array:
         _, q = self._fields()
-        return self._above().is_valid() & (q > 0) & (q <= 1)
+        return self._pair_above().is_valid() & (q > 0) & (q <= 1)
 
     def loss_range(self) -> tuple[Array, Array]:
-        _, supremum = self._above().loss_range()
+        _, supremum = self._pair_above().loss_range()
         return -supremum, supremum
 
     def supremum(self) -> tuple[Array, Array]:
-        return self._above().supremum()
+        return self._pair_above().supremum()
 
     def one_run(self, epsilon: Array) -> tuple[Array, Array]:
         s, q = self._fields()
@@ -147,16 +147,16 @@ class WithoutReplacementPair(DominatingPair):
 
     def central_loss(self) -> Array:
         _, q = self._fields()
-        return jnp.where(q <= 0.5, 0.0, self._above().central_loss())
+        return jnp.where(q <= 0.5, 0.0, self._pair_above().central_loss())
 
     def _edges(self, loss: Array) -> Array:
         """Returns x with log M/B = loss where that is above 0, and exactly 1 elsewhere."""
-        return jnp.where(loss > 0, jnp.maximum(self._above()._threshold(jnp.maximum(loss, 0.0)), MIDDLE), MIDDLE)
+        return jnp.where(loss > 0, jnp.maximum(self._pair_above()._threshold(jnp.maximum(loss, 0.0)), MIDDLE), MIDDLE)
 
     def cell_masses(self, boundaries: Float[Array, " n"]) -> CellMasses:
         # Both halves end at x = 1 exactly, so that beside the atom each mass counts once.
-        above = self._above().masses_between(self._edges(boundaries))
-        below = self._above().masses_between(self._edges(-boundaries))
+        above = self._pair_above().masses_between(self._edges(boundaries))
+        below = self._pair_above().masses_between(self._edges(-boundaries))
         holds = (boundaries[:-1] < 0) & (boundaries[1:] >= 0)
         atom = jnp.where(holds, self._atom(), 0.0)
         rounding = 24 * roundoff()
@@ -170,7 +170,7 @@ class WithoutReplacementPair(DominatingPair):
 
     def discretize(self, cells: int, nats: Array) -> Atoms:
         """Returns the laws from cells that are equal in the noise on either side of the atom at 0."""
-        pair, (s, _) = self._above(), self._fields()
+        pair, (s, _) = self._pair_above(), self._fields()
         outwards, inwards = pair._noise.reaches(s, nats)
         first, count = jnp.maximum(SHIFT - short(inwards), MIDDLE), cells // 2 - 1
         step = short((SHIFT + outwards - first) / (count - 1))
@@ -190,7 +190,7 @@ class WithoutReplacementPair(DominatingPair):
         return atoms_of_cells(edges, p, p_error, q, q_error, doubts, valid=self.is_valid())
 
     def boundary_error(self, largest: Array) -> Array:
-        return self._above().boundary_error(largest)
+        return self._pair_above().boundary_error(largest)
 
     def cumulant(self, order: ArrayLike) -> Array:
         """Returns ``log E_P[exp(order Y)]``."""
@@ -200,7 +200,7 @@ class WithoutReplacementPair(DominatingPair):
     def _cumulant(self, order: Array) -> Array:
         # The pair is its own mirror image: exchanging P and Q leaves the law as it is.
         _, used = reflect(order)
-        pair = self._above()
+        pair = self._pair_above()
 
         def height(x: Array) -> Array:
             loss, log_m, log_b = pair.log_densities(x)
@@ -270,7 +270,9 @@ class LawWithoutReplacement(PanelLaw):
 
     def _panel_nodes(self, end: Array, index: Array | int, pieces: Array | int, count: int) -> Nodes:
         index, width = jnp.asarray(index, end.dtype), (end - MIDDLE) / (count * pieces)
-        nodes = _panel_nodes(self._is_laplace(), count, *self.pair._above()._fields(), self.pair._atom(), width, index)
+        nodes = _panel_nodes(
+            self._is_laplace(), count, *self.pair._pair_above()._fields(), self.pair._atom(), width, index
+        )
         places = width / 2 * np.arange(len(nodes[0]))  # half a panel apart, as step says
         nothing = jnp.zeros_like(end)
         losses, log_p, log_q = nodes
@@ -303,7 +305,7 @@ class LawWithoutReplacement(PanelLaw):
         x = MIDDLE + (end - MIDDLE) * fractions
         u = rate * (x - MIDDLE)
         share, loss = jax.nn.sigmoid(self._logit() + u), jnp.logaddexp(log_complement(q), jnp.log(q) + u)
-        log_b = self.pair._above()._noise.log_density(x, jnp.zeros_like(s), s)
+        log_b = self.pair._pair_above()._noise.log_density(x, jnp.zeros_like(s), s)
         # Two rows: the mixture's half, where losses are positive, and the base's, with the mirror image of the losses.
         side, powers = jnp.asarray([[1.0], [-1.0]]), jnp.stack([1 + order, -order])[:, None]
         at = log_b[None] + powers * loss[None] - (log_total + jnp.log(share * rate))[None]

@@ -331,12 +331,12 @@ def epsilon_bounds(mu: Array, delta: Array, of_mu: float = 0.0) -> tuple[Array, 
     # The error of log delta, of its target, and of mu: log delta rises by at most as much as log mu does.
     error, half = allowance(1.8 * target, of_mu), mu / 2
 
-    def at(t: Array) -> tuple[Any, ...]:
+    def evaluate(t: Array) -> tuple[Any, ...]:
         log_delta, falls, _ = point(kept, t)
         return log_delta, -falls, np.float64(10.0), error
 
     # Where epsilon is 0 Newton's steps end.
-    t, above, below = newton(at, lambda t: jnp.maximum(t, -half), jnp.add, target - less, jnp.sqrt(-2 * target))
+    t, above, below = newton(evaluate, lambda t: jnp.maximum(t, -half), jnp.add, target - less, jnp.sqrt(-2 * target))
     # epsilon = mu (t + mu/2), with the errors of mu and of these operations.
     off = (4 * roundoff() + of_mu) * (jnp.abs(t) + mu)
     t = t + half
@@ -354,7 +354,7 @@ def mu_bounds(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     z = jnp.sqrt(-2 * target)
     start = jnp.maximum(2 * epsilon / (jnp.sqrt(z**2 + 2 * epsilon) + z), jnp.sqrt(2 * jnp.pi) * delta)
 
-    def at(mu: Array) -> tuple[Array, ...]:
+    def evaluate(mu: Array) -> tuple[Array, ...]:
         ratio, half = epsilon / mu, mu / 2
         t, terms = ratio - half, ratio + half
         kept, less = keep_normal(mu)
@@ -368,13 +368,13 @@ def mu_bounds(epsilon: Array, delta: Array) -> tuple[Array, Array]:
     def move(mu: Array, by: Array) -> Array:
         return mu + mu * jnp.expm1(by)
 
-    mu, below, above = newton(at, lambda mu: mu, move, target, start)
+    mu, below, above = newton(evaluate, lambda mu: mu, move, target, start)
     off = 8 * roundoff()
     return jnp.maximum(mu * (1 - below - off), 0.0), mu * (1 + 1.02 * above + off)
 
 
 def newton(
-    at: Callable[[Array], tuple[Any, ...]],
+    evaluate: Callable[[Array], tuple[Any, ...]],
     inside: Callable[[Array], Array],
     moved: Callable[[Array, Array], Array],
     target: Array,
@@ -389,7 +389,7 @@ def newton(
     side is inf.
 
     Args:
-        at: place -> log delta; its slope; b; e, the error of log delta and of the target.
+        evaluate: place -> log delta; its slope; b; e, the error of log delta and of the target.
         inside: place -> the nearest place at which log delta is known.
         moved: place, step -> the place that the step leads to.
         target (): log delta.
@@ -401,7 +401,7 @@ def newton(
     def advance(state: Any) -> Any:
         place, *_ = state
         here = inside(place)
-        value, slope, bend, error = at(here)
+        value, slope, bend, error = evaluate(here)
         miss, steep = target - value, jnp.abs(slope)
         step = miss / slope
         near = 1.0625 * error / steep

@@ -1090,13 +1090,13 @@ def log_decay(
     # bound. Phases are up to 12 in an octave then, of which an interval has 1.5.
     starts, octave = w * 2.0 ** np.arange(13), 2.0 ** (np.arange(7) / 6)
 
-    def others(far: Array, start: Array) -> Array:
+    def deficit(far: Array, start: Array) -> Array:
         """Returns how far the transform of the other stretches is below their mass, from a frequency on."""
         jumps = jnp.abs(jnp.diff(far, axis=1, prepend=0.0, append=0.0))
         mass = jnp.sum(far * widths)
         return mass - jnp.minimum(mass, jnp.sum(jumps) / start)
 
-    def level(start: Array) -> Array:
+    def octave_bound(start: Array) -> Array:
         """Returns a bound for the frequencies from ``start`` to twice that."""
         near = jnp.abs(offsets) + lengths / 2 <= 6.0 / start
         mass = jnp.where(near, masses, 0.0)
@@ -1116,11 +1116,11 @@ def log_decay(
         spacing = frequencies[1:] - frequencies[:-1]
         here = jnp.sqrt(jnp.max(jnp.maximum(squares[:-1], squares[1:]) + variation * spacing**2 / 8))
         far = jnp.where(near[atoms_first:].reshape(density.shape), 0.0, density)
-        return 1 - jnp.sum(mass) - others(far, start) + here
+        return 1 - jnp.sum(mass) - deficit(far, start) + here
 
     # Beyond the last octave, and where an octave's bound is worse, atoms and near stretches count with their whole
     # mass.
-    without = 1 - others(density, starts)
-    bound = jnp.maximum(jnp.max(jnp.fmin(jax.vmap(level)(starts[:-1]), without[:-1])), without[-1])
+    without = 1 - deficit(density, starts)
+    bound = jnp.maximum(jnp.max(jnp.fmin(jax.vmap(octave_bound)(starts[:-1]), without[:-1])), without[-1])
     bound = bound + modulus_rounding()
     return jnp.where(jnp.isnan(bound), 0.0, jnp.log(jnp.minimum(bound, 1.0)))
